@@ -18,17 +18,14 @@ def make_private_folder(path: Path) -> None:
 def write_atomic(path: Path, data: bytes, *, durable: bool = False) -> None:
     """Replace `path` (0600) by `data` (FILE-1). Raises OSError, and then the old file is untouched.
 
-    durable: also survives a loss of power, at the price of a disk flush. What only has to survive
-    kill -9 does
-    without: another boot is another incarnation, for which it would mean nothing.
+    durable: also survives a loss of power, at the price of a disk flush. A file that only has to
+    survive kill -9 does without: after a boot it would mean nothing to the new incarnation.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(fd, view) :]
+            write_all(fd, data)
             if durable:
                 os.fsync(fd)
         finally:
@@ -45,9 +42,15 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = False) -> None:
             os.close(folder_fd)
 
 
+def write_all(fd: int, data: bytes) -> None:
+    """Write all of `data`. Raises OSError."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
 def read_private(path: Path) -> bytes | None:
-    """Return a file's bytes, None where there is none. Raises OSError for one that cannot be
-    read."""
+    """A file's bytes, None where there is none. Raises OSError for one that cannot be read."""
     try:
         return path.read_bytes()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""From a launch order to the options of `create`. Pure, but for looking whether a working folder
+"""From a launch order to the options of `create`. Pure, except for a look whether a working folder
 exists.
 
 BOX-5  Inside, the beat socket and the job's work folder have the paths they have outside, so every
@@ -24,62 +24,22 @@ from holdfast.errors import ValidationError
 from holdfast.wire.agent import LaunchOrder
 
 # A client that found one of these in its environment would behave differently.
-_CLIENT_NAMES = frozenset(
-    [
-        "PATH",
-        "HOME",
-        "USER",
-        "SHELL",
-        "TMPDIR",
-        "TMP",
-        "NOTIFY_SOCKET",
-        "LISTEN_FDS",
-        "LISTEN_PID",
-        "SSL_CERT_FILE",
-        "SSL_CERT_DIR",
-        "GNUPGHOME",
-        "GODEBUG",
-        "GOGC",
-        "GOMAXPROCS",
-        "GOMEMLIMIT",
-        "GOTRACEBACK",
-        "GOCOVERDIR",
-    ]
+_CLIENT_WORDS = """
+PATH HOME USER SHELL TMPDIR TMP NOTIFY_SOCKET LISTEN_FDS LISTEN_PID SSL_CERT_FILE SSL_CERT_DIR
+GNUPGHOME GODEBUG GOGC GOMAXPROCS GOMEMLIMIT GOTRACEBACK GOCOVERDIR"""
+_CLIENT_NAMES = frozenset(_CLIENT_WORDS.split())
+_CLIENT_BEGINNINGS = (
+    "LD_ XDG_ CONTAINER DOCKER_ PODMAN_ BUILDAH_ STORAGE_ REGISTRY_ DBUS_ HOLDFAST_ _"
 )
-_CLIENT_PREFIXES = (
-    "LD_",
-    "XDG_",
-    "CONTAINER",
-    "DOCKER_",
-    "PODMAN_",
-    "BUILDAH_",
-    "STORAGE_",
-    "REGISTRY_",
-    "DBUS_",
-    "HOLDFAST_",
-    "_",
-)
-# What an image brings itself: a working folder of the host is not put over these.
-_SYSTEM_FOLDERS = (
-    "/bin",
-    "/boot",
-    "/dev",
-    "/etc",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/proc",
-    "/run",
-    "/sbin",
-    "/sys",
-    "/usr",
-    "/var",
-)
+_CLIENT_PREFIXES = tuple(_CLIENT_BEGINNINGS.split())
+# An image brings these itself: a working folder of the host is not put over them.
+_SYSTEM_WORDS = "/bin /boot /dev /etc /lib /lib32 /lib64 /proc /run /sbin /sys /usr /var"
+_SYSTEM_FOLDERS = tuple(_SYSTEM_WORDS.split())
 _SHALLOW = ("/", "/home", "/mnt", "/media", "/opt", "/root", "/srv", "/tmp")
 
 
 class Box(msgspec.Struct, frozen=True, kw_only=True):
-    """What `create` is called with. variables, file_variables: see `Plan`."""
+    """The arguments of `create`. variables, file_variables: see `Plan`."""
 
     options: list[str]
     command: list[str]
@@ -88,7 +48,7 @@ class Box(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the container is put into. extra: the operator's own options of `create`."""
+    """What of the host the container is put into. extra: the operator's own options of `create`."""
 
     mark: str
     task_folder: str
@@ -106,10 +66,7 @@ def make_box(
     around: Surroundings,
 ) -> Box:
     """Return the container for an order. `environment`: what the task is to see, nothing of the
-    host's own.
-
-    Raises ValidationError for what this runtime cannot be asked for.
-    """
+    host's own. Raises ValidationError for options that this runtime does not have."""
     devices, own = _make_devices(order, runtime, traits, around.gpus)
     environment = {**environment, **own}
     variables, file_variables = _split_environment(environment)
@@ -127,9 +84,7 @@ def make_box(
         if runtime.kind == "podman":
             options.append(f"--init-path={traits.init}")
     if traits.selinux:
-        options.append(
-            "--security-opt=label=disable"
-        )  # relabelling a user's folder is not ours to do
+        options.append("--security-opt=label=disable")  # a user's folder is not relabelled
     if order.memory_bytes and traits.memory_limits:
         options += [f"--memory={order.memory_bytes}", f"--memory-swap={order.memory_bytes}"]
     options += [f"--ulimit={name}={limit}:{limit}" for name, limit in sorted(traits.limits.items())]
@@ -169,8 +124,7 @@ def _split_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], 
 def _make_mounts(
     order: LaunchOrder, environment: Mapping[str, str], around: Surroundings
 ) -> list[tuple[str, str, str]]:
-    """Outside, inside, "ro" or "rw". Ours first; a volume of the user's on the same path replaces
-    ours."""
+    """Outside, inside, "ro" or "rw". A volume of the user's replaces a mount of Holdfast's."""
     mounts = {
         around.work_folder: "rw",
         around.beat_socket: "rw",
@@ -190,8 +144,8 @@ def _make_mounts(
 
 
 def _write_mounts(runtime: Runtime, mounts: Sequence[tuple[str, str, str]]) -> list[str]:
-    """docker makes what `--volume` does not find on the host, as root; its `--mount` refuses that,
-    as podman does."""
+    """docker's `--volume` makes a missing folder on the host, as root; its `--mount` refuses, as
+    podman does."""
     if runtime.kind == "docker":
         return [f"--mount={_write_mount(*mount)}" for mount in mounts]
     for outside, inside, _ in mounts:
@@ -200,25 +154,17 @@ def _write_mounts(runtime: Runtime, mounts: Sequence[tuple[str, str, str]]) -> l
                 f"the folder {outside!r} cannot be mounted: podman reads ':' as its own",
                 field="cwd",
             )
-    return [
-        word
-        for outside, inside, mode in mounts
-        for word in ("--volume", f"{outside}:{inside}:{mode}")
-    ]
+    words = (("--volume", f"{outside}:{inside}:{mode}") for outside, inside, mode in mounts)
+    return [word for pair in words for word in pair]
 
 
 def _write_mount(outside: str, inside: str, mode: str) -> str:
     """One line of comma-separated values."""
-    fields = [
-        "type=bind",
-        f"source={outside}",
-        f"target={inside}",
-        *(["readonly"] if mode == "ro" else []),
-    ]
-    quoted = ('"' + field.replace('"', '""') + '"' for field in fields)
+    fields = ["type=bind", f"source={outside}", f"target={inside}"]
+    fields += ["readonly"] if mode == "ro" else []
     return ",".join(
-        text if set(field) & set(',"\r\n') else field
-        for text, field in zip(quoted, fields, strict=True)
+        '"' + field.replace('"', '""') + '"' if set(field) & set(',"\r\n') else field
+        for field in fields
     )
 
 
@@ -254,8 +200,7 @@ def _make_devices(
     if not traits.cdi:
         raise ValidationError(
             "podman finds NVIDIA devices by a CDI description, and this host has none; make one "
-            "with "
-            "`nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`",
+            "with `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`",
             field="gpus",
         )
     return [f"--device=nvidia.com/gpu={index}" for index in sorted(seen)], own

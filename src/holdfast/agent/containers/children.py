@@ -1,5 +1,5 @@
-"""The runner's children: started, waited for with a limit, ended; and the word to stop, which may
-come at any time.
+"""The runner's children: started, waited for with a limit, ended; and the stop, which may come at any
+time.
 
 One poll loop without threads. Every orphan below is reaped, too: podman's monitor detaches itself
 from podman and becomes a child of the runner (BOX-1).
@@ -19,7 +19,7 @@ from holdfast.process.syscalls import become_subreaper
 from holdfast.process.table import read_children
 from holdfast.process.watch import Exit, Watcher
 
-_TERM_SECONDS = 1.0  # what a client that is not wanted any more gets to tidy up
+_TERM_SECONDS = 1.0  # for a client to tidy up between TERM and KILL
 _TURN_SECONDS = 0.5
 _MAX_OUTPUT_BYTES = 256 * 1024
 
@@ -29,7 +29,7 @@ class Stopped(Exception):
 
 
 class TimedOut(Exception):
-    """A child took longer than it may; it has been ended. `text`: what it had said."""
+    """A child took longer than it may; it has been ended. `text`: its output."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -48,14 +48,11 @@ class Program:
     def code(self) -> int:
         """The exit code as a shell has it."""
         assert self.exit is not None
-        return (
-            self.exit.exit_code
-            if self.exit.exit_code is not None
-            else 128 + (self.exit.signal or 0)
-        )
+        code = self.exit.exit_code
+        return 128 + (self.exit.signal or 0) if code is None else code
 
     def read(self) -> str:
-        """What it has said so far, the last part of it where that is long."""
+        """Its output so far, only the end of it where that is long."""
         if self.out is None:
             return ""
         try:
@@ -68,8 +65,7 @@ class Program:
 
 
 class Children:
-    """All children of this process, which becomes their sub-reaper. `folder`: where what they say
-    is kept meanwhile."""
+    """All children of this process, which becomes their sub-reaper. `folder`: for their output."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder = folder
@@ -83,9 +79,8 @@ class Children:
         signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._take_signal)
-        signal.signal(
-            signal.SIGCHLD, lambda *_: None
-        )  # wakes the poll: an adopted orphan has no pidfd here
+        # Wakes the poll: an adopted orphan has no pidfd here.
+        signal.signal(signal.SIGCHLD, lambda *_: None)
         self._poll = select.poll()
         self._poll.register(self._watcher.fileno(), select.POLLIN)
         self._poll.register(self._wake_fd, select.POLLIN)
@@ -103,12 +98,8 @@ class Children:
             self._number += 1
             out = self._folder / f"step-{self._number}"
         path = str(out) if out else None
-        request = SpawnRequest(
-            argv=tuple(argv),
-            env={**self._environment, **(variables or {})},
-            stdout=path,
-            stderr=path,
-        )
+        env = {**self._environment, **(variables or {})}
+        request = SpawnRequest(argv=tuple(argv), env=env, stdout=path, stderr=path)
         child = spawn(request)
         program = Program(child, out)
         self._programs[child.pid] = program
@@ -140,10 +131,10 @@ class Children:
         may_stop: bool = False,
         each: Callable[[str], None] | None = None,
     ) -> tuple[int, str]:
-        """Run a program to its end; return its exit code and what it said.
+        """Run a program to its end; return its exit code and its output.
 
-        may_stop: end it when the task is told to stop. each: called now and then with what it has
-        said. Raises TimedOut, Stopped (both when it is gone), OSError.
+        may_stop: end it when the task is told to stop. each: called now and then with the output so
+        far. Raises TimedOut, Stopped (both when it is gone), OSError.
         """
         program = self.start(argv, variables=variables)
         give_up_at = time.monotonic() + seconds

@@ -3,8 +3,8 @@ confirmed when they end.
 
 DESK-1  Before a host takes work under a new incarnation, and whenever an agent starts, every
         container of this host that no living task owns is removed (BOX-2). A runtime that was used
-        here and does not answer holds the host's registration
-        up: what it may still run must not run twice.
+        here and does not answer holds the host's registration up: the containers it may still run
+        must not run twice.
 DESK-2  An end is told when the runner said that the container is gone; else the agent removes it
         first, however often that takes. Where not even that works while the container's process
         lives, the task is unkillable.
@@ -60,26 +60,23 @@ _KINDS: tuple[Kind, ...] = ("podman", "docker")
 
 
 class ContainerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator of a host set. runtimes: global options of each; extra: options of `create`
-    for every container."""
+    """The operator's settings. runtimes: global options of each; extra: options of every
+    `create`."""
 
     runtimes: dict[str, list[str]] = {}
     extra: list[str] = []
 
 
 def read_options(environ: Mapping[str, str]) -> ContainerOptions:
-    """The words of HOLDFAST_PODMAN_ARGS, HOLDFAST_DOCKER_ARGS and HOLDFAST_CONTAINER_ARGS.
-
-    Raises ValidationError for a variable with an open quote.
-    """
+    """The words of HOLDFAST_PODMAN_ARGS, HOLDFAST_DOCKER_ARGS and HOLDFAST_CONTAINER_ARGS. Raises
+    ValidationError for a variable with an open quote."""
 
     def split(name: str) -> list[str]:
         try:
             return shlex.split(environ.get(name, ""))
         except ValueError as error:
-            raise ValidationError(
-                f"{name} cannot be split into words: {error}", field=name
-            ) from None
+            why = f"{name} cannot be split into words: {error}"
+            raise ValidationError(why, field=name) from None
 
     return ContainerOptions(
         runtimes={"podman": split("HOLDFAST_PODMAN_ARGS"), "docker": split("HOLDFAST_DOCKER_ARGS")},
@@ -88,7 +85,7 @@ def read_options(environ: Mapping[str, str]) -> ContainerOptions:
 
 
 class ContainerDesk:
-    """All container tasks of this agent. `begun` is called when one runs: with its first process
+    """All container tasks of this agent. `begun` is called when one runs, with its first process
     and the time."""
 
     def __init__(
@@ -138,7 +135,8 @@ class ContainerDesk:
         )
         box = make_box(order, runtime, traits, environment, around)
         make_private_folder(self._folder)
-        self._note_use(runtime)
+        # From here on this runtime is asked at every start for containers of this host (DESK-1).
+        (self._folder / f"used-{runtime.kind}").touch(mode=0o600)
         plan = Plan(
             runtime=runtime,
             name=name_container(self._mark, order.key),
@@ -154,10 +152,6 @@ class ContainerDesk:
         )
         write_plan(task.folder, plan)
         return [sys.executable, "-P", "-m", "holdfast.agent.containers.runner", str(task.folder)]
-
-    def _note_use(self, runtime: Runtime) -> None:
-        """From here on this runtime is asked at every start what it holds of ours (DESK-1)."""
-        (self._folder / f"used-{runtime.kind}").touch(mode=0o600)
 
     def follow(self, task: AgentTask) -> None:
         """Wait, beside the caller, until the container of a task whose runner runs has begun."""
@@ -219,7 +213,7 @@ class ContainerDesk:
             pause = min(2 * pause, longest)
         return status, False
 
-    # ---- what was left
+    # ---- containers of dead tasks
 
     async def sweep(self, living: Iterable[TaskKey]) -> None:
         """Remove every container of this host that none of these tasks owns; return when none is
@@ -238,8 +232,8 @@ class ContainerDesk:
             pause = min(2 * pause, longest)
 
     async def _remove(self, label: str, value: str, kept: Sequence[str]) -> bool:
-        """Remove ours with this label from every runtime that was used here. True when none is
-        left."""
+        """Remove containers with this label from every runtime that was used here. True when none
+        is left."""
         clean = True
         for kind in _KINDS:
             if not (self._folder / f"used-{kind}").exists():
@@ -258,35 +252,30 @@ class ContainerDesk:
     async def _remove_from(
         self, runtime: Runtime, label: str, value: str, kept: Sequence[str]
     ) -> bool:
-        names = await self._list(runtime, label, value)
-        if names is None:
-            return False
-        left = [name for name in names if name not in kept]
+        left = await self._list(runtime, label, value, kept)
         if not left:
-            return True
+            return left is not None
         log.info(
-            f"removing {len(left)} container{'s' * (len(left) != 1)} that nobody owns: "
+            f"removing {len(left)} container{'s' * (len(left) != 1)} that no task owns: "
             f"{', '.join(left[:5])}"
         )
         _, said = await ask(runtime.remove(*left), _COMMAND_SECONDS, errors=True)
-        names = await self._list(runtime, label, value)
-        if names is not None and all(name in kept for name in names):
+        if await self._list(runtime, label, value, kept) == []:
             return True
         log.warning(f"{runtime.kind} could not remove them: {clean_words(said)[:500]}")
         return False
 
-    async def _list(self, runtime: Runtime, label: str, value: str) -> list[str] | None:
-        """Names of ours; None where the runtime does not say."""
+    async def _list(
+        self, runtime: Runtime, label: str, value: str, kept: Sequence[str]
+    ) -> list[str] | None:
+        """Names with this label, without those to keep; None where the runtime does not say."""
         code, text = await ask(runtime.list_names(label, value), _COMMAND_SECONDS)
-        return text.split() if code == 0 else None
+        return [name for name in text.split() if name not in kept] if code == 0 else None
 
 
 async def ask(argv: list[str], seconds: float, *, errors: bool = False) -> tuple[int | None, str]:
-    """Run a short command; return its exit code (None where it was killed after `seconds`) and what
-    it printed.
-
-    errors: with its standard error.
-    """
+    """Run a short command; return its exit code (None where it was killed after `seconds`) and its
+    output. errors: with its standard error."""
     try:
         process = await asyncio.create_subprocess_exec(
             *argv,
@@ -313,8 +302,7 @@ async def ask(argv: list[str], seconds: float, *, errors: bool = False) -> tuple
 
 
 def read_pid(folder: Path) -> int:
-    """The first process of a container whose runner had no time to say it; 0 where nothing is
-    known."""
+    """The first process of a container whose runner had no time to say it; 0 if unknown."""
     try:
         return int((folder / PID_FILE).read_text())
     except (OSError, ValueError):
@@ -324,10 +312,11 @@ def read_pid(folder: Path) -> int:
 def add_container_facts(
     facts: TaskFacts, ended: TaskEnded, status: RunnerStatus, task: AgentTask, *, unkillable: bool
 ) -> TaskFacts:
-    """Return the facts of an end with what the runner knows of it. The runner's own exit code is no
-    task's."""
-    # The runner's own time and memory are no task's either; a container that was killed is known as
-    # far as it was watched.
+    """Return the facts of an end with those the runner knows.
+
+    The runner's own exit code, time and memory are no task's; a container that was killed is known
+    as far as it was watched.
+    """
     lived = max(0.0, read_boottime() - status.started_at) if status.started_at else 0.0
     facts = msgspec.structs.replace(
         facts,
@@ -336,45 +325,34 @@ def add_container_facts(
         max_memory_bytes=status.max_memory_bytes,
         memory_limit_bytes=task.order.memory_bytes if task.order else 0,
     )
+    unclear = msgspec.structs.replace(facts, exit_code=None, signal=None)
+
+    def clean(text: str | None) -> str | None:
+        return None if text is None else task.redactor.mask_text(text)[:4096]
+
     if status.lost is not None and facts.trip is None:
-        lost = task.redactor.mask_text(status.lost)[:4096]
-        return msgspec.structs.replace(
-            facts,
-            exit_code=None,
-            signal=None,
-            lost=lost,
-            start_error=None if status.started_at else lost,
-        )
+        lost = clean(status.lost)
+        start_error = None if status.started_at else lost
+        return msgspec.structs.replace(unclear, lost=lost, start_error=start_error)
     if status.exit_code is not None:
         return msgspec.structs.replace(
-            facts,
+            unclear,
             exit_code=status.exit_code,
-            signal=None,
             oom=facts.oom or status.oom,
             runtime_seconds=status.runtime_seconds,
         )
     if status.failed:
-        mask = task.redactor.mask_text
         return msgspec.structs.replace(
-            facts,
-            exit_code=None,
-            signal=None,
-            pull_error=mask(status.pull_error)[:4096] if status.pull_error is not None else None,
-            runtime_error=mask(status.runtime_error)[:4096]
-            if status.runtime_error is not None
-            else None,
-            start_error=mask(status.start_error)[:4096] if status.start_error is not None else None,
+            unclear,
+            pull_error=clean(status.pull_error),
+            runtime_error=clean(status.runtime_error),
+            start_error=clean(status.start_error),
         )
-    if (
-        ended.stopped
-        or facts.trip is not None
-        or facts.start_error is not None
-        or ended.signal == 9
-    ):
+    explained = facts.trip is not None or facts.start_error is not None
+    if explained or ended.stopped or ended.signal == 9:
         return facts
-    how = (
-        f"exit code {ended.exit_code}" if ended.exit_code is not None else f"signal {ended.signal}"
-    )
+    code = ended.exit_code
+    how = f"exit code {code}" if code is not None else f"signal {ended.signal}"
     return msgspec.structs.replace(
-        facts, exit_code=None, runtime_error=f"the container's runner ended by itself with {how}"
+        unclear, runtime_error=f"the container's runner ended by itself with {how}"
     )

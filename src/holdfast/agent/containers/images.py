@@ -1,9 +1,9 @@
 """Pulls: one at a time per image and host, a few at once, with progress, and with the registry's
 own words when they fail.
 
-PULL-1  Who wants an image holds its lock while it looks and pulls. Whoever waited for the lock
-        takes over what the holder's pull came to, good or bad, instead of pulling again. A holder
-        that was killed left no word, and the next one pulls.
+PULL-1  A task that needs an image holds its lock while it looks and pulls. A task that waited for
+        the lock takes over the outcome of the holder's pull, good or bad, instead of pulling again.
+        A holder that was killed left no outcome, and the next one pulls.
 PULL-2  Locks are the kernel's (`flock`): a killed process holds none.
 """
 
@@ -24,21 +24,20 @@ _BEARER = re.compile(
 _RETRYING = re.compile(r"retrying in")
 _PODMAN_LAYER = re.compile(r"Copying blob (?:sha256:)?([0-9a-f]{8,64})")
 _DOCKER_LAYER = re.compile(
-    r"^([0-9a-f]{12}): (Pulling fs layer|Waiting|Already exists|Downloading|Verifying "
-    r"Checksum|Download complete|Extracting"
-    r"|Pull complete)"
+    r"^([0-9a-f]{12}): (Pulling fs layer|Waiting|Already exists|Downloading|Verifying Checksum"
+    r"|Download complete|Extracting|Pull complete)"
 )
-_MISSING = re.compile(
-    r"no such image|image not known|no such object|not found: image", re.IGNORECASE
+_MISSING = re.compile(r"(?i)no such image|image not known|no such object|not found: image")
+# docker's client until 28, and after.
+_AWAY = re.compile(r"(?i)cannot connect to the docker daemon|failed to connect to the docker api")
+_ERROR_LINE = re.compile(
+    r"(?i)error\b|.*\berror (response|from)\b|.*\bdenied\b|.*\bcannot connect\b"
 )
-_AWAY = re.compile(
-    r"cannot connect to the docker daemon|failed to connect to the docker api", re.IGNORECASE
-)  # until 28, and after
 _UNRESOLVED = re.compile(r"short-name .* did not resolve", re.DOTALL)
 
 
 class PullOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pull came to. at: CLOCK_BOOTTIME of its end. error: "" for a good one."""
+    """The outcome of a pull. at: CLOCK_BOOTTIME of its end. error: "" for a good one."""
 
     at: float
     error: str = ""
@@ -53,11 +52,11 @@ class ImageLock:
         self._fd = os.open(f"{folder}/image-{name}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def try_take(self) -> bool:
-        """Take it if nobody has it."""
+        """Take it if it is free."""
         return _try_flock(self._fd)
 
     def read_outcome(self, since: float) -> PullOutcome | None:
-        """What a pull that ended after `since` came to."""
+        """The outcome of a pull that ended after `since`, None where there was none."""
         try:
             outcome = msgspec.json.decode(os.pread(self._fd, 1 << 16, 0), type=PullOutcome)
         except (OSError, msgspec.MsgspecError):
@@ -65,7 +64,7 @@ class ImageLock:
         return outcome if outcome.at >= since else None
 
     def note_outcome(self, outcome: PullOutcome) -> None:
-        """Leave word for those who wait. Raises OSError."""
+        """Leave an outcome for the tasks that wait. Raises OSError."""
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, msgspec.json.encode(outcome), 0)
 
@@ -75,8 +74,8 @@ class ImageLock:
 
 
 def try_take_slot(folder: str, count: int) -> int | None:
-    """Take one of the `count` rights to pull anything on this host: a descriptor to close
-    afterwards. Raises OSError."""
+    """Take one of `count` rights to pull on this host: a descriptor to close afterwards. Raises
+    OSError."""
     for number in range(count):
         fd = os.open(f"{folder}/slot-{number}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if _try_flock(fd):
@@ -99,29 +98,26 @@ def is_missing(text: str) -> bool:
 
 
 def is_engine_away(text: str) -> bool:
-    """Whether docker's client says that nobody answers it."""
+    """Whether docker's client says that no engine answers it."""
     return bool(_AWAY.search(text))
 
 
 def qualify(image: str, text: str) -> str | None:
-    """The name to try where podman, unlike docker, has no registry for a short one; None where that
-    was not it."""
+    """The name to try where podman, unlike docker, has no registry for a short one; None where the
+    pull failed otherwise."""
     if not _UNRESOLVED.search(text):
         return None
     return f"docker.io/{image}" if "/" in image else f"docker.io/library/{image}"
 
 
 def describe_progress(text: str) -> str:
-    """What a runtime's output so far means, "" while it has said nothing of layers."""
-    states: dict[str, str] = {}
-    for line in text.splitlines():
-        found = _DOCKER_LAYER.match(line.strip())
-        if found:
-            states[found[1]] = found[2]
+    """The progress in a runtime's output so far, "" before it speaks of layers."""
+    found = (_DOCKER_LAYER.match(line.strip()) for line in text.splitlines())
+    states = {layer[1]: layer[2] for layer in found if layer}
     if states:
-        done = sum(1 for state in states.values() if state in ("Pull complete", "Already exists"))
+        done = sum(state in ("Pull complete", "Already exists") for state in states.values())
         return f"layer {done} of {len(states)} done"
-    layers = dict.fromkeys(found[1][:12] for found in _PODMAN_LAYER.finditer(text))
+    layers = {layer[1][:12] for layer in _PODMAN_LAYER.finditer(text)}
     retries = len(_RETRYING.findall(text))
     words = []
     if layers:
@@ -133,23 +129,17 @@ def describe_progress(text: str) -> str:
 
 
 def read_last_words(text: str) -> str:
-    """What a runtime says went wrong, in the registry's words: the last lines that name an error,
+    """The error in a runtime's output, in the registry's words: the last line that names one,
     without credentials."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [
-        line
-        for line in lines
-        if re.match(
-            r"(?i)error\b|.*\berror (response|from)\b|.*\bdenied\b|.*\bcannot connect\b", line
-        )
-    ]
-    chosen = [line for line in errors if "level=" not in line][-1:] or lines[-3:]
+    errors = [line for line in lines if _ERROR_LINE.match(line) and "level=" not in line]
+    chosen = errors[-1:] or lines[-3:]
     words = "; ".join(re.sub(r"^Error: ", "", line) for line in chosen)
     return clean_words(words) or "it said nothing"
 
 
 def clean_words(text: str) -> str:
-    """Without control characters and credentials, and not too long."""
+    """Return `text` without control characters and credentials, and not too long."""
     text = _BEARER.sub(r"\1 ***", _CREDENTIALS.sub("***@", text))
     text = re.sub(r"[\x00-\x1f\x7f]+", " ", text).strip()
     return text if len(text) <= _MAX_WORDS else f"{text[:_MAX_WORDS]} …"

@@ -1,17 +1,15 @@
 """The processes of a container as the host sees them, and how all of them are told to stop.
 
 A runtime signals the first process alone, and a small init hands that on to its one child, the main
-program. Where that is a shell
-or a launcher that knows nothing of TERM it dies of it, and the kernel kills everything else in
-there with it: the program below that has a checkpoint to save at the drain is told nothing and left
-no time. Outside containers TERM goes to the whole tree, and so it does here.
+program. A shell or a launcher without a handler for TERM dies of it, and the kernel kills everything
+else inside with it: the program below that has a checkpoint to save at the drain is told nothing and
+has no time. Outside containers TERM goes to the whole tree, and so it does here.
 
-TELL-1  TERM reaches each process inside once. The main program has it together with the others,
-        unless it would die of it
-        under one of them that handles it: then it has it when that one is gone. The grace bounds
-        all of it, as everywhere.
-TELL-2  Only what is proven to be this container is signalled from here: its first process carries
-        the task's marks, and it is below.
+TELL-1  TERM reaches each process inside once. The main program gets it together with the others,
+        unless it would die of it above one of them that handles it: then it gets it when that one
+        is gone. The grace bounds all of it, as everywhere.
+TELL-2  Only processes that are proven to be this container's are signalled from here: its first
+        process carries the task's marks, and they are below it.
 """
 
 from __future__ import annotations
@@ -25,8 +23,7 @@ from holdfast.process.table import ProcessEntry, read_entry, read_marks, read_ta
 
 
 class Inside:
-    """One container's processes. name: the container's. first: its first process. with_init: that
-    is the small init."""
+    """One container's processes. first: its first process; with_init: that is the small init."""
 
     def __init__(self, name: str, first: int, *, with_init: bool) -> None:
         self._name = name
@@ -42,20 +39,18 @@ class Inside:
         return not self._savers
 
     def _is_ours(self) -> bool:
-        """TELL-2. An engine may count pids otherwise than we do: it, or this agent, may be in a
-        container itself."""
+        """TELL-2. An engine may count pids otherwise than this agent: either may be in a container
+        itself."""
         try:
             task, mark = read_marks(self._first)
-            return (
-                task is not None
-                and mark is not None
-                and name_container(mark, TaskKey.parse(task)) == self._name
-            )
+            if task is None or mark is None:
+                return False
+            return name_container(mark, TaskKey.parse(task)) == self._name
         except (OSError, ValueError):
             return False
 
     def _tell_others(self) -> list[ProcessEntry]:
-        """TERM to all but the main program; return those it must wait for."""
+        """Send TERM to all but the main program; return those it must wait for."""
         try:
             others, main = find_others(read_table(), self._first, with_init=self._with_init)
         except OSError:
@@ -70,8 +65,8 @@ class Inside:
 def find_others(
     table: dict[int, ProcessEntry], first: int, *, with_init: bool
 ) -> tuple[list[ProcessEntry], int]:
-    """Everything below the first process but the main program; and the main program's pid, 0 where
-    there is none yet."""
+    """Everything below the first process except the main program; and the main program's pid, 0
+    where there is none yet."""
     below: list[ProcessEntry] = []
     edge = {first}
     while edge:
@@ -80,10 +75,8 @@ def find_others(
         below += found
     main = first
     if with_init:  # an init's oldest child is the program; the others are orphans that it took in
-        children = [entry for entry in below if entry.ppid == first]
-        main = (
-            min(children, key=lambda entry: (entry.start_ticks, entry.pid)).pid if children else 0
-        )
+        children = [(entry.start_ticks, entry.pid) for entry in below if entry.ppid == first]
+        main = min(children)[1] if children else 0
     return [entry for entry in below if entry.pid != main and entry.alive], main
 
 

@@ -1,5 +1,5 @@
-"""What the agent gives the runner (`Plan`), and what the runner says back (`RunnerStatus`): two private
-files in the task's folder."""
+"""Two private files in a task's folder: from the agent to the runner (`Plan`), and back
+(`RunnerStatus`)."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ HOST_LABEL = "holdfast.host"
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """One container to be.
 
-    create: options of `create`, before the image. command: what comes after it. variables: handed
-    on by name, through the client's environment. file_variables: those that would change the client
-    itself; they go through a file.
-    pull_seconds: how long a pull of its own may take. pulls_at_once: of different images, on this
-    host.
+    create: options of `create`, before the image. command: the words after it. variables: handed on
+    by name, through the client's environment. file_variables: those that would change the client
+    itself; they go through a file. pull_seconds: how long a pull may take. pulls_at_once: of
+    different images, on this host.
     """
 
     runtime: Runtime
@@ -43,14 +42,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunnerStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How far it is.
+    """How far the container is.
 
-    pid: the container's first process, in the host's numbers; started_at: CLOCK_BOOTTIME. Both 0
-    before it runs.
-    exit_code, oom, runtime_seconds, max_memory_bytes: of a container that ran to its end.
+    pid: its first process, in the host's numbers; started_at: CLOCK_BOOTTIME. Both 0 before it
+    runs. exit_code, oom, runtime_seconds, max_memory_bytes: of a container that ran to its end.
     stopped: it was told to stop before it ran. The errors say why it never ran. lost: why it did
-    not run to an end of its own.
-    removed: nothing of it is left (BOX-3).
+    not run to an end of its own. removed: nothing of it is left (BOX-3).
     """
 
     phase: Literal["preparing", "pulling", "starting", "running", "ended"] = "preparing"
@@ -70,11 +67,7 @@ class RunnerStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     @property
     def failed(self) -> bool:
         """Whether it says why nothing ran."""
-        return (
-            self.pull_error is not None
-            or self.runtime_error is not None
-            or self.start_error is not None
-        )
+        return (self.pull_error, self.runtime_error, self.start_error) != (None, None, None)
 
 
 def name_container(mark: str, key: TaskKey) -> str:
@@ -88,8 +81,8 @@ def write_plan(folder: Path, plan: Plan) -> None:
 
 
 def take_plan(folder: Path) -> Plan:
-    """Read the plan and delete it: it holds the values of secrets (BOX-4). Raises OSError,
-    msgspec.MsgspecError."""
+    """Read the plan and delete it: it holds values of secrets (BOX-4). Raises OSError,
+    MsgspecError."""
     path = folder / PLAN_FILE
     plan = msgspec.json.decode(path.read_bytes(), type=Plan)
     path.unlink()
@@ -97,13 +90,12 @@ def take_plan(folder: Path) -> Plan:
 
 
 def write_status(folder: Path, status: RunnerStatus) -> None:
-    """Say how far it is. Raises OSError."""
+    """Write the runner's status. Raises OSError."""
     write_atomic(folder / STATUS_FILE, msgspec.json.encode(status))
 
 
 def read_status(folder: Path) -> RunnerStatus | None:
-    """What the runner said last; None where there was no runner yet, or nothing that can be
-    read."""
+    """The runner's last status; None where there is none, or none that can be read."""
     try:
         data = read_private(folder / STATUS_FILE)
         return msgspec.json.decode(data, type=RunnerStatus) if data else None

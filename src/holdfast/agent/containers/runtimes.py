@@ -1,7 +1,6 @@
-"""podman and docker: what is called, with what, and which of the two is on this host.
+"""podman and docker: their argument lists, and which of the two is on this host.
 
-Every argument list is made here, option by option; a value never stands where an option could be
-read from it.
+A value never stands in an argument list where it could be read as an option.
 """
 
 from __future__ import annotations
@@ -17,16 +16,11 @@ import msgspec
 from holdfast.errors import ValidationError
 
 Kind = Literal["podman", "docker"]
-_INITS = (
-    "/usr/libexec/podman/catatonit",
-    "/usr/local/libexec/podman/catatonit",
-    "catatonit",
-    "tini",
-    "dumb-init",
-)
-# podman asks for these unless told otherwise (containers/common, `DefaultConfig`). Who lacks
-# CAP_SYS_RESOURCE (root in a container) is refused more than its own hard limit; and podman itself
-# has come down to the largest pid by then.
+_PODMAN_INITS = ("/usr/libexec/podman/catatonit", "/usr/local/libexec/podman/catatonit")
+_INITS = (*_PODMAN_INITS, "catatonit", "tini", "dumb-init")
+# podman asks for these unless told otherwise (containers/common, `DefaultConfig`). A process without
+# CAP_SYS_RESOURCE (root in a container) gets no more than its own hard limit; and podman itself has
+# come down to the largest pid by then.
 _PODMAN_LIMITS = {
     "nofile": (resource.RLIMIT_NOFILE, 1 << 20),
     "nproc": (resource.RLIMIT_NPROC, 1 << 22),
@@ -45,73 +39,62 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
         return [self.program, *self.options, *words]
 
     def find_image(self, image: str) -> list[str]:
-        """Prints the image's id; fails where it is not on this host."""
+        """Print the image's id; fails where it is not on this host."""
         return self.call("image", "inspect", "--format", "{{.Id}}", "--", image)
 
     def pull(self, image: str) -> list[str]:
-        """Fetches the image, saying how it goes."""
+        """Fetch the image, with progress."""
         return self.call("pull", "--", image)
 
     def create(
         self, name: str, options: Sequence[str], image: str, command: Sequence[str]
     ) -> list[str]:
-        """Makes the container. After the image everything is the container's."""
+        """Make the container. The words after the image are the container's command."""
         return self.call("create", "--name", name, "--pull=never", *options, "--", image, *command)
 
     def start(self, name: str) -> list[str]:
-        """Starts it and stays with it: its output, then its exit code. `docker start` has no word
+        """Start it and stay with it: its output, then its exit code. `docker start` has no option
         for leaving signals alone."""
         quiet = ["--sig-proxy=false"] if self.kind == "podman" else []
         return self.call("start", "--attach", *quiet, name)
 
     def inspect(self, name: str) -> list[str]:
-        """Prints what became of it, as JSON."""
+        """Print its state as JSON."""
         return self.call("inspect", "--type", "container", name)
 
     def attach(self, name: str) -> list[str]:
-        """Stays with one that runs: its output from now on."""
+        """Stay with one that runs: its output from now on."""
         return self.call("attach", "--no-stdin", "--sig-proxy=false", name)
 
     def ask_restore(self) -> list[str] | None:
-        """Prints "true" where containers outlive their engine; None where there is no engine that
-        they could outlive."""
-        return (
-            self.call("info", "--format", "{{.LiveRestoreEnabled}}")
-            if self.kind == "docker"
-            else None
-        )
+        """Print "true" where containers outlive their engine; None for podman, which has none."""
+        if self.kind == "podman":
+            return None
+        return self.call("info", "--format", "{{.LiveRestoreEnabled}}")
 
     def kill(self, name: str, signal_name: str) -> list[str]:
-        """Signals its first process."""
+        """Signal its first process."""
         return self.call("kill", "--signal", signal_name, name)
 
     def remove(self, *names: str) -> list[str]:
-        """Kills them if need be, and removes all of them."""
+        """Remove them, after a kill if need be."""
         quick = ["--time", "0", "--ignore"] if self.kind == "podman" else []
         return self.call("rm", "--force", "--volumes", *quick, *names)
 
     def list_names(self, label: str, value: str) -> list[str]:
-        """Prints the names of all containers with this label, one a line, also of those that
+        """Print the names of all containers with this label, one a line, also of those that
         ended."""
-        return self.call(
-            "ps",
-            "--all",
-            "--no-trunc",
-            "--filter",
-            f"label={label}={value}",
-            "--format",
-            "{{.Names}}",
-        )
+        filters = ("--filter", f"label={label}={value}", "--format", "{{.Names}}")
+        return self.call("ps", "--all", "--no-trunc", *filters)
 
 
 class Traits(msgspec.Struct, frozen=True, kw_only=True):
-    """What of this host decides how a container is made.
+    """Traits of this host that decide how a container is made.
 
     cdi: NVIDIA's devices are described for CDI. memory_limits: a limit can be set. init: the path
-    of a small init, "" for none.
-    limits: ulimits the runtime would set too high. shm_bytes: the size of a container's own
-    /dev/shm where the host's IPC namespace cannot be shared (podman without root binds /dev/mqueue,
-    which some machines lack); 0 where it is shared.
+    of a small init, "" for none. limits: ulimits the runtime would set too high. shm_bytes: the
+    size of a container's own /dev/shm where the host's IPC namespace cannot be shared (podman
+    without root binds /dev/mqueue, which some machines lack); 0 where it is shared.
     """
 
     uid: int
@@ -128,35 +111,29 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
 def find_runtime(
     asked: Kind | None, options: Mapping[str, Sequence[str]], environ: Mapping[str, str]
 ) -> Runtime:
-    """Return the runtime to use: the one that was asked for, else podman, else docker.
-
-    options: what the operator gives each of them. Raises ValidationError that says what to install.
-    """
+    """Return the runtime to use: the one that was asked for, else podman, else docker. options: the
+    operator's, for each. Raises ValidationError that says what to install."""
     path = environ.get("PATH") or os.defpath
     kinds: tuple[Kind, ...] = (asked,) if asked else ("podman", "docker")
     for kind in kinds:
         program = shutil.which(kind, path=path)
         if program is not None:
             given = list(options.get(kind, ()))
-            return Runtime(
-                kind=kind, program=program, options=[*_find_options(kind, given, path), *given]
-            )
+            found = [*_find_options(kind, given, path), *given]
+            return Runtime(kind=kind, program=program, options=found)
     wanted = asked or "neither podman nor docker"
     raise ValidationError(
         f"this job runs in a container, and {wanted} is {'not ' if asked else ''}installed on "
-        "this host; install "
-        f"{asked or 'podman (or docker)'} there, or send the job to a host that has it",
+        f"this host; install {asked or 'podman (or docker)'} there, or send the job to a host that "
+        "has it",
         field="runtime",
     )
 
 
 def _find_options(kind: Kind, given: Sequence[str], path: str) -> list[str]:
     """crun cannot run under the hybrid layout of control groups; runc can."""
-    if (
-        kind != "podman"
-        or any(word.split("=")[0] == "--runtime" for word in given)
-        or not is_hybrid()
-    ):
+    chosen = any(word.split("=")[0] == "--runtime" for word in given)
+    if kind != "podman" or chosen or not is_hybrid():
         return []
     runc = shutil.which("runc", path=path)
     return ["--runtime", runc] if runc else []
@@ -170,6 +147,7 @@ def is_hybrid(root: str = "/sys/fs/cgroup") -> bool:
 def read_traits(kind: Kind, environ: Mapping[str, str]) -> Traits:
     """Look at this host. A few stats; no program is run."""
     uid = os.getuid()
+    shared = uid == 0 or kind == "docker" or os.path.isdir("/dev/mqueue")
     return Traits(
         uid=uid,
         gid=os.getgid(),
@@ -179,9 +157,7 @@ def read_traits(kind: Kind, environ: Mapping[str, str]) -> Traits:
         memory_limits=uid == 0 or kind == "docker" or _is_delegated(uid),
         init="docker-init" if kind == "docker" else _find_init(environ.get("PATH") or os.defpath),
         limits=_find_limits() if kind == "podman" else {},
-        shm_bytes=0
-        if uid == 0 or kind == "docker" or os.path.isdir("/dev/mqueue")
-        else _find_half_memory(),
+        shm_bytes=0 if shared else _find_half_memory(),
     )
 
 
@@ -200,7 +176,7 @@ def _find_limits() -> dict[str, int]:
 
 
 def _find_half_memory() -> int:
-    """What Linux itself gives a tmpfs."""
+    """The size that Linux itself gives a tmpfs."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
@@ -208,9 +184,8 @@ def may_raise_limits() -> bool:
     """Whether this process has CAP_SYS_RESOURCE."""
     try:
         with open("/proc/self/status") as lines:
-            return any(
-                line.startswith("CapEff:") and int(line.split()[1], 16) >> 24 & 1 for line in lines
-            )
+            masks = [int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")]
+        return any(mask >> 24 & 1 for mask in masks)
     except (OSError, ValueError):
         return False
 
@@ -232,10 +207,9 @@ def _has_nvidia(folder: str) -> bool:
 
 def _is_delegated(uid: int) -> bool:
     """Whether an ordinary user may limit memory: only where systemd handed the controller down."""
+    service = f"/sys/fs/cgroup/user.slice/user-{uid}.slice/user@{uid}.service"
     try:
-        with open(
-            f"/sys/fs/cgroup/user.slice/user-{uid}.slice/user@{uid}.service/cgroup.controllers"
-        ) as file:
+        with open(f"{service}/cgroup.controllers") as file:
             return "memory" in file.read().split()
     except OSError:
         return False

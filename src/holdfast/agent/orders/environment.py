@@ -1,14 +1,14 @@
-"""The environment a task gets: the agent's own, cleaned; the user's; the secrets; then what
-Holdfast sets.
+"""The environment a task gets: the agent's own, cleaned; the user's; the secrets; then Holdfast's
+variables.
 
 ENV-1  The agent's own environment is passed on, so that `holdfast run` behaves like the shell it
        was typed in, except for everything that begins with HOLDFAST_ (tokens, descriptors, marks of
-       this agent), systemd's private variables, and what would make the task someone's child
-       (`NOTIFY_SOCKET`, `LISTEN_*`, …). A fleet's agent is started by a service manager, whose
-       environment is small; there the result is PATH, HOME, USER, LANG, SHELL and TMPDIR, completed
-       where they are missing.
-ENV-2  What Holdfast sets cannot be overridden by the user; `PYTHONUNBUFFERED` and `OMP_NUM_THREADS`
-       can.
+       this agent), systemd's private variables, and variables that would make the task someone's
+       child (`NOTIFY_SOCKET`, `LISTEN_*`, …). A fleet's agent is started by a service manager,
+       whose environment is small; there the result is PATH, HOME, USER, LANG, SHELL and TMPDIR,
+       completed where they are missing.
+ENV-2  The user cannot override Holdfast's variables, except `PYTHONUNBUFFERED` and
+       `OMP_NUM_THREADS`.
 ENV-3  A task without GPUs on a host that has some sees none of them: an empty device list, never an
        absent one.
 ENV-4  Ranks of a gang with one GPU each see those of all its ranks on their host, as under
@@ -27,56 +27,19 @@ from types import MappingProxyType
 
 from holdfast.wire.agent import LaunchOrder
 
-_PRIVATE = frozenset(
-    [
-        "NOTIFY_SOCKET",
-        "WATCHDOG_USEC",
-        "WATCHDOG_PID",
-        "LISTEN_FDS",
-        "LISTEN_PID",
-        "LISTEN_FDNAMES",
-        "INVOCATION_ID",
-        "JOURNAL_STREAM",
-        "MAINPID",
-        "MANAGERPID",
-        "SYSTEMD_EXEC_PID",
-        "CREDENTIALS_DIRECTORY",
-        "STATE_DIRECTORY",
-        "RUNTIME_DIRECTORY",
-        "CACHE_DIRECTORY",
-        "LOGS_DIRECTORY",
-        "CONFIGURATION_DIRECTORY",
-        "MEMORY_PRESSURE_WATCH",
-        "MEMORY_PRESSURE_WRITE",
-        "CUDA_VISIBLE_DEVICES",
-        "HIP_VISIBLE_DEVICES",
-        "ROCR_VISIBLE_DEVICES",
-        "RANK",
-        "WORLD_SIZE",
-        "LOCAL_RANK",
-        "LOCAL_WORLD_SIZE",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "GROUP_RANK",
-        "GROUP_WORLD_SIZE",
-        "ROLE_RANK",
-        "ROLE_WORLD_SIZE",
-        "ROLE_NAME",
-        "TORCHELASTIC_RESTART_COUNT",
-        "TORCHELASTIC_RUN_ID",
-        "TORCHELASTIC_USE_AGENT_STORE",
-        "VIRTUAL_ENV_PROMPT",
-        "OLDPWD",
-        "PWD",
-        "SHLVL",
-        "_",
-    ]
-)
+_PRIVATE_WORDS = """
+NOTIFY_SOCKET WATCHDOG_USEC WATCHDOG_PID LISTEN_FDS LISTEN_PID LISTEN_FDNAMES INVOCATION_ID
+JOURNAL_STREAM MAINPID MANAGERPID SYSTEMD_EXEC_PID CREDENTIALS_DIRECTORY STATE_DIRECTORY
+RUNTIME_DIRECTORY CACHE_DIRECTORY LOGS_DIRECTORY CONFIGURATION_DIRECTORY MEMORY_PRESSURE_WATCH
+MEMORY_PRESSURE_WRITE CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES RANK WORLD_SIZE
+LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK
+ROLE_WORLD_SIZE ROLE_NAME TORCHELASTIC_RESTART_COUNT TORCHELASTIC_RUN_ID
+TORCHELASTIC_USE_AGENT_STORE VIRTUAL_ENV_PROMPT OLDPWD PWD SHLVL _"""
+_PRIVATE = frozenset(_PRIVATE_WORDS.split())
+# Linux takes no variable over 128 KiB, name and all: exec would fail. 98 000 bytes are 130 668 in
+# base64. Longer checkpoints, and peers from about 1600 ranks on, are in their files alone.
 MAX_INLINE_BYTES = 98_000
-"""Linux takes no variable over 128 KiB, name and all: exec would fail. In base64 this is 130
-668."""
 MAX_PEERS_BYTES = 98_000
-"""What is longer is in the file alone, for the same reason: from about 1600 ranks on."""
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -85,7 +48,7 @@ def inherit_environment(environ: Mapping[str, str]) -> dict[str, str]:
     kept = {k: v for k, v in environ.items() if not k.startswith("HOLDFAST_") and k not in _PRIVATE}
     try:
         person = pwd.getpwuid(os.getuid())
-    except KeyError:  # a container may run as a number nobody has
+    except KeyError:  # a container may run as a number without a name
         person = None
     defaults = {
         "PATH": _DEFAULT_PATH,
@@ -114,17 +77,15 @@ def make_task_environment(
 ) -> dict[str, str]:
     """Return the whole environment of a task.
 
-    The ranks and the rendezvous are named as torchrun names them, so that a script that runs under
-    it runs here unchanged. HOLDFAST_HOST is the mark by which the guardian finds the task's
-    processes, not the host's id (HOLDFAST_HOST_ID).
-    HOLDFAST_GRACE: the seconds between TERM and KILL. host_words: what `describe_host` says.
+    Ranks and rendezvous are named as torchrun names them, so that a script that runs under it runs
+    here unchanged. HOLDFAST_HOST is the mark by which the guardian finds the task's processes, not
+    the host's id (HOLDFAST_HOST_ID). HOLDFAST_GRACE: the seconds between TERM and KILL. host_words:
+    from `describe_host`.
     """
     key = order.key
     defaults = {"PYTHONUNBUFFERED": "1"}
     if order.local_world_size > 1 and "OMP_NUM_THREADS" not in inherited:
-        defaults["OMP_NUM_THREADS"] = (
-            "1"  # as torchrun does: each rank taking every core would slow all of them
-        )
+        defaults["OMP_NUM_THREADS"] = "1"  # as torchrun: ranks on every core slow one another
     env = {**inherited, **defaults, **order.env, **order.secrets}
     env |= {
         "HOLDFAST_TASK": str(key),
@@ -141,20 +102,14 @@ def make_task_environment(
         "HOLDFAST_BEAT_SOCKET": beat_socket,
         "HOLDFAST_WORK": work_folder,
     }
-    env |= _name_rank(order)
-    env |= host_words
-    env |= _name_peers(peers)
+    env |= {**_name_rank(order), **host_words, **_name_peers(peers)}
     env |= _name_checkpoint(order, checkpoint_out, checkpoint_in)
     env |= _name_devices(order, host_gpus)
-    return {
-        name: value
-        for name, value in env.items()
-        if name and "=" not in name and "\0" not in name + value
-    }
+    return {k: v for k, v in env.items() if k and "=" not in k and "\0" not in k + v}
 
 
 def _name_devices(order: LaunchOrder, host_gpus: int) -> dict[str, str]:
-    """Which devices it sees (ENV-3, ENV-4)."""
+    """The devices it sees (ENV-3, ENV-4)."""
     if not order.gpus and not host_gpus:
         return {}
     devices = ",".join(str(index) for index in order.visible_gpus or order.gpus)
@@ -164,7 +119,7 @@ def _name_devices(order: LaunchOrder, host_gpus: int) -> dict[str, str]:
 
 
 def describe_host(name: str, labels: Mapping[str, str]) -> dict[str, str]:
-    """Where a task is: the host's name as Holdfast knows it, and its labels as JSON."""
+    """The host's name as Holdfast knows it, and its labels as JSON."""
     return {"HOLDFAST_HOST_NAME": name, "HOLDFAST_HOST_LABELS": json.dumps(dict(labels))}
 
 
@@ -190,7 +145,7 @@ def _name_rank(order: LaunchOrder) -> dict[str, str]:
 
 
 def _name_peers(path: Path | None) -> dict[str, str]:
-    """Who the other ranks are: a file, and where it is small its text as well. Raises OSError."""
+    """The other ranks: a file, and its text as well where it is small. Raises OSError."""
     if path is None:
         return {}
     found = {"HOLDFAST_PEERS_FILE": str(path)}
@@ -200,8 +155,8 @@ def _name_peers(path: Path | None) -> dict[str, str]:
 
 
 def _name_checkpoint(order: LaunchOrder, folder: str, path: Path | None) -> dict[str, str]:
-    """Where the task saves, and what it starts from: a file, and where it is small its bytes as
-    well. Raises OSError."""
+    """The folder it saves into, and the file it starts from, whose bytes come as well where it is
+    small. Raises OSError."""
     found = {"HOLDFAST_CHECKPOINT_OUT": folder} if folder else {}
     if path is None or order.checkpoint is None:
         return found
@@ -214,5 +169,5 @@ def _name_checkpoint(order: LaunchOrder, folder: str, path: Path | None) -> dict
 
 
 def make_command(order: LaunchOrder) -> list[str]:
-    """Return what is executed: the argv, or the shell with the command line the user gave."""
+    """Return the argv to execute, or the shell with the command line that the user gave."""
     return ["/bin/sh", "-c", order.shell] if order.shell is not None else list(order.argv)

@@ -28,21 +28,18 @@ _BY_STATUS: dict[int, type[HoldfastError]] = {
 
 
 def read_problem(answer: HttpAnswer) -> HoldfastError:
-    """Return the error an answer stands for: what the problem says, or Unavailable for one that is
-    not ours."""
+    """Return the error in an answer, or Unavailable for an answer that is no controller's."""
     try:
         problem = msgspec.json.decode(answer.body, type=Problem)
     except msgspec.MsgspecError:
-        # A proxy's page, say: only a controller that answers as one may have the agent give
-        # anything up.
+        # A proxy's page, say: only a controller's own refusal may make the agent give anything up.
         return Unavailable(f"the controller answered with status {answer.status}")
     kind = _BY_STATUS.get(answer.status, Unavailable)
     return kind(problem.detail or problem.title or f"status {answer.status}", code=problem.code)
 
 
 class ControllerCalls:
-    """Typed calls. Every one raises Unavailable when its fate is unknown, or the controller's own
-    error."""
+    """Typed calls. Each raises Unavailable when its fate is unknown, or the controller's error."""
 
     def __init__(self, client: HttpClient) -> None:
         self._client = client
@@ -53,13 +50,13 @@ class ControllerCalls:
         body = await self._post(
             "/v1/agent/register", wire.encode(request), token=token, timeout_seconds=CALL_SECONDS
         )
-        return _decode(wire.decode_register_answer, body)
+        return decode_body(wire.decode_register_answer, body)
 
     async def sync(self, request: wire.SyncRequest) -> wire.SyncAnswer:
         """State up, commands down; waits for `request.wait_seconds` at most."""
         seconds = request.wait_seconds + CALL_SECONDS
         body = await self._post("/v1/agent/sync", wire.encode(request), timeout_seconds=seconds)
-        return _decode(wire.decode_sync_answer, body)
+        return decode_body(wire.decode_sync_answer, body)
 
     async def send_logs(self, uploads: list[wire.LogUpload]) -> wire.LogsAnswer:
         """Ship log bytes."""
@@ -67,10 +64,10 @@ class ControllerCalls:
         body = await self._post(
             "/v1/agent/logs", data, kind="application/msgpack", timeout_seconds=30.0
         )
-        return _decode(wire.decode_logs_answer, body) if body else wire.LogsAnswer()
+        return decode_body(wire.decode_logs_answer, body) if body else wire.LogsAnswer()
 
     async def send_forensics(self, forensics: wire.Forensics) -> None:
-        """Ship what was gathered before a kill."""
+        """Ship the forensics of one kill."""
         await self._post("/v1/agent/forensics", wire.encode(forensics), timeout_seconds=30.0)
 
     async def _post(
@@ -91,7 +88,8 @@ class ControllerCalls:
         return answer.body
 
 
-def _decode(decode: Callable[[bytes], Value], body: bytes) -> Value:
+def decode_body(decode: Callable[[bytes], Value], body: bytes) -> Value:
+    """Decode an answer's body. Raises Unavailable."""
     try:
         return decode(body)
     except msgspec.MsgspecError as error:

@@ -1,5 +1,5 @@
-"""Who this host is to the controller: the join token exchanged for a key, the key kept, a new
-incarnation announced.
+"""This host's identity: the join token exchanged for a key, the key kept, a new incarnation
+announced.
 
 JOIN-1  Before a join token is used a random claim is written to disk and sent with it. If the agent
         dies, or the answer is lost, between the exchange and the key being saved, the next try
@@ -33,7 +33,7 @@ _REFUSED_SECONDS = 30.0
 
 
 class _NoToken(Unauthorized):
-    """There is no join token that could be used; says why."""
+    """There is no join token that can be used; the message says why."""
 
 
 class HostIdentity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -50,7 +50,7 @@ class HostIdentity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 def read_identity(path: Path) -> HostIdentity:
-    """Return what is kept; an empty identity where there is nothing or it cannot be understood."""
+    """Return the kept identity, an empty one where there is none or it cannot be understood."""
     try:
         data = read_private(path)
         return msgspec.json.decode(data, type=HostIdentity) if data else HostIdentity()
@@ -91,12 +91,8 @@ class Registrar:
         return bool(self.identity.host_key) and self.identity.incarnation == self._incarnation
 
     async def register(self, facts: HostFacts) -> None:
-        """Announce this incarnation; returns when the controller has it. Says why it waits once per
-        reason (SYNC-3).
-
-        Raises:
-            Conflict: a newer incarnation of this host serves already.
-        """
+        """Announce this incarnation; return when the controller has it. Why it waits is logged once
+        per reason (SYNC-3). Raises Conflict: a newer incarnation of this host serves already."""
         pause = _RETRY_SECONDS[0]
         with_key = bool(self.identity.host_key)
         while True:
@@ -116,18 +112,17 @@ class Registrar:
                 await asyncio.sleep(_REFUSED_SECONDS)
 
     async def _handle_refusal(self, error: HoldfastError, *, with_key: bool) -> bool:
-        """Say what to do, wait where waiting may help, and return whether to try the key next."""
+        """Log the remedy, wait where that may help, and return whether to try the key next."""
         token = self._look_for_token()
         if with_key and token and _hash(token) != self.identity.token_hash:
-            self._say(
-                logging.WARNING,
-                f"the controller does not know this host's key ({error}); joining with the token",
-            )
+            unknown = f"the controller does not know this host's key ({error})"
+            self._say(logging.WARNING, f"{unknown}; joining with the token")
             return False
         if isinstance(error, _NoToken):
             trouble = f"this host has no key, and no join token to get one with ({error})"
         else:
-            trouble = f"the controller refuses this host's {'key' if with_key else 'join token'} ({error})"
+            which = "key" if with_key else "join token"
+            trouble = f"the controller refuses this host's {which} ({error})"
         remedy = (
             f"put it into {self._token_file}; the agent looks again every {_REFUSED_SECONDS:.0f} s"
             if self._token_file is not None

@@ -1,8 +1,8 @@
 """Checkpoints over the wire: large bodies, on connections of their own, in threads that block
-(`aside`).
+(`offload.run_aside`).
 
-A transfer may take minutes and must never delay a heartbeat, so it shares nothing with the agent's
-calls: not the connections, not the loop. The standard library's client is enough for it.
+A transfer may take minutes and must never delay a heartbeat, so it shares neither connections nor
+the loop with the agent's calls. The standard library's client is enough for it.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ import re
 import select
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
-from holdfast.agent.uplink.calls import read_problem
+from holdfast.agent.files import write_all
+from holdfast.agent.uplink.calls import decode_body, read_problem
 from holdfast.agent.uplink.http import HttpAnswer
 from holdfast.core.ids import TaskKey
-from holdfast.errors import HoldfastError, Unavailable, ValidationError
+from holdfast.errors import Unavailable, ValidationError
 from holdfast.wire.agent import (
     CheckpointOffer,
     CheckpointSkip,
@@ -51,11 +52,11 @@ class SavedCheckpoint(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> tuple[Path, int, int]:
-        """The same for the same bytes: whoever writes to the file changes its times."""
+        """The same for the same bytes: a write to the file changes its times."""
         return self.path, self.changed_ns, self.size
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self.fd)
 
 
@@ -68,10 +69,8 @@ def find_saved(folder: Path) -> list[tuple[int, int, Path]]:
             for entry in entries:
                 match = _NAME.fullmatch(entry.name)
                 if match is not None and entry.is_file(follow_symlinks=False):
-                    changed_ns = entry.stat(
-                        follow_symlinks=False
-                    ).st_ctime_ns  # a rename changes it, too
-                    found.append((changed_ns, int(match[1] or -1), Path(entry.path)))
+                    status = entry.stat(follow_symlinks=False)  # a rename changes its ctime, too
+                    found.append((status.st_ctime_ns, int(match[1] or -1), Path(entry.path)))
     except OSError:
         return []
     return sorted(found)
@@ -92,14 +91,11 @@ def open_newest(folder: Path) -> SavedCheckpoint | None:
 
 
 def remove_up_to(folder: Path, saved: SavedCheckpoint) -> None:
-    """Delete a checkpoint that is done with, and those before it. A newer one stays, also under the
-    same name."""
+    """Delete a checkpoint and those before it. A newer one stays, also under the same name."""
     for changed_ns, _, path in find_saved(folder):
         if changed_ns <= saved.changed_ns:
-            try:
-                path.unlink(missing_ok=True)
-            except OSError:
-                continue
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 class Wire:
@@ -110,7 +106,7 @@ class Wire:
         self._stopped = False
 
     def use(self, connection: http.client.HTTPConnection) -> None:
-        """This is the connection now."""
+        """Take a new connection."""
         self._connection = connection
         self.check()
 
@@ -120,14 +116,12 @@ class Wire:
             raise Unavailable("the transfer was broken off")
 
     def stop(self) -> None:
-        """Break off: what blocks in the socket returns."""
+        """Break off: calls that block in the socket return."""
         self._stopped = True
         sock = self._connection.sock if self._connection is not None else None
         if sock is not None:
-            try:
+            with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
 
 
 class Transfers:
@@ -149,7 +143,7 @@ class Transfers:
         """Send a checkpoint with that checksum; its number on record.
 
         Raises:
-            Stale, Conflict: nobody wants it any more. TooLarge: over the limit of its queue.
+            Stale, Conflict: its attempt is over. TooLarge: over the limit of its queue.
             ValidationError: the bytes changed while they were read.
         """
         query: dict[str, object] = {} if saved.step is None else {"step": saved.step}
@@ -158,25 +152,16 @@ class Transfers:
             "Content-Type": "application/octet-stream",
             "Holdfast-Sha256": sha256,
         }
-        connection = self._open(wire)
-        try:
+        with self._connect(wire, "the upload broke off") as connection:
             self._begin(connection, "PUT", key, query, headers)
-            with contextlib.suppress(
-                *_CLOSED
-            ):  # what a controller answered before it closed can still be read
+            # An answer that came before the controller closed the connection can still be read.
+            with contextlib.suppress(*_CLOSED):
                 _send_body(connection, saved, wire)
             answer = connection.getresponse()
             body = answer.read(_MAX_PROBLEM_BYTES)
-        except (OSError, http.client.HTTPException) as error:
-            raise Unavailable(f"the upload broke off: {error}") from error
-        finally:
-            connection.close()
         if answer.status // 100 != 2:
             raise read_problem(HttpAnswer(answer.status, body))
-        try:
-            return decode_checkpoint_stored(body).number
-        except msgspec.MsgspecError as error:
-            raise Unavailable(f"the controller's answer makes no sense: {error}") from error
+        return decode_body(decode_checkpoint_stored, body).number
 
     def download(self, key: TaskKey, offer: CheckpointOffer, path: Path, wire: Wire) -> None:
         """Fetch a checkpoint into `path`, whole or not at all.
@@ -206,37 +191,21 @@ class Transfers:
             raise
 
     def skip(self, key: TaskKey, number: int, reason: str, wire: Wire) -> CheckpointOffer:
-        """Say that a checkpoint cannot be used; the next older one.
-
-        Raises:
-            NotFound: nothing older is kept.
-        """
-        said = CheckpointSkip(
-            key=key, incarnation=self._incarnation, number=number, reason=reason[:2048]
+        """Say that a checkpoint cannot be used; return the next older one. Raises NotFound where
+        none is kept."""
+        body = msgspec.json.encode(
+            CheckpointSkip(
+                key=key, incarnation=self._incarnation, number=number, reason=reason[:2048]
+            )
         )
-        body = msgspec.json.encode(said)
-        connection = self._open(wire)
-        try:
-            headers = {
-                "Content-Type": "application/json",
-                "Authorization": f"Bearer {self._token()}",
-                "Connection": "close",
-            }
+        headers = {"Content-Type": "application/json", **self._common_headers()}
+        with self._connect(wire, "the controller cannot be asked for an older one") as connection:
             connection.request("POST", f"{self._path}/skip", body, headers)
             answer = connection.getresponse()
             found = answer.read(_MAX_PROBLEM_BYTES)
-        except (OSError, http.client.HTTPException) as error:
-            raise Unavailable(
-                f"the controller cannot be asked for an older one: {error}"
-            ) from error
-        finally:
-            connection.close()
         if answer.status != 200:
             raise read_problem(HttpAnswer(answer.status, found))
-        try:
-            return decode_checkpoint_offer(found)
-        except msgspec.MsgspecError as error:
-            raise Unavailable(f"the controller's answer makes no sense: {error}") from error
+        return decode_body(decode_checkpoint_offer, found)
 
     def _receive(
         self, key: TaskKey, offer: CheckpointOffer, fd: int, wire: Wire
@@ -254,22 +223,32 @@ class Transfers:
             while piece := _read_piece(answer, wire):
                 size += len(piece)
                 digest.update(piece)
-                view = memoryview(piece)
-                while view:
-                    view = view[os.write(fd, view) :]
+                write_all(fd, piece)
         finally:
             connection.close()
         return size, digest.hexdigest()
 
+    @contextlib.contextmanager
+    def _connect(self, wire: Wire, trouble: str) -> Iterator[http.client.HTTPConnection]:
+        """A connection for one call; raises Unavailable with `trouble` where that breaks off."""
+        connection = self._open(wire)
+        try:
+            yield connection
+        except (OSError, http.client.HTTPException) as error:
+            raise Unavailable(f"{trouble}: {error}") from error
+        finally:
+            connection.close()
+
     def _open(self, wire: Wire) -> http.client.HTTPConnection:
         connection: http.client.HTTPConnection
+        where = (self._host, self._port)
         if self._tls:
             context = ssl.create_default_context(cafile=self._ca_file)
             connection = http.client.HTTPSConnection(
-                self._host, self._port, timeout=SILENCE_SECONDS, context=context
+                *where, timeout=SILENCE_SECONDS, context=context
             )
         else:
-            connection = http.client.HTTPConnection(self._host, self._port, timeout=SILENCE_SECONDS)
+            connection = http.client.HTTPConnection(*where, timeout=SILENCE_SECONDS)
         wire.use(connection)
         try:
             connection.connect()
@@ -277,6 +256,9 @@ class Transfers:
         except OSError as error:
             raise Unavailable(f"no connection to {self._host}:{self._port}: {error}") from error
         return connection
+
+    def _common_headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self._token()}", "Connection": "close"}
 
     def _begin(
         self,
@@ -286,20 +268,11 @@ class Transfers:
         query: dict[str, object],
         headers: dict[str, str],
     ) -> None:
-        who = {
-            "job": key.job_id,
-            "rank": key.rank,
-            "epoch": key.epoch,
-            "incarnation": self._incarnation,
-        }
-        connection.putrequest(
-            method, f"{self._path}?{urlencode({**who, **query})}", skip_accept_encoding=True
-        )
-        for name, value in {
-            **headers,
-            "Authorization": f"Bearer {self._token()}",
-            "Connection": "close",
-        }.items():
+        words = {"job": key.job_id, "rank": key.rank, "epoch": key.epoch}
+        words |= {"incarnation": self._incarnation, **query}
+        target = f"{self._path}?{urlencode(words)}"
+        connection.putrequest(method, target, skip_accept_encoding=True)
+        for name, value in {**headers, **self._common_headers()}.items():
             connection.putheader(name, value)
         connection.endheaders()
 
@@ -309,9 +282,8 @@ def _send_body(connection: http.client.HTTPConnection, saved: SavedCheckpoint, w
     while at < saved.size and not _is_answered(connection):
         piece = os.pread(saved.fd, min(PIECE_BYTES, saved.size - at), at)
         if not piece:
-            raise ValidationError(
-                "the file became shorter while it was read", code="checksum_mismatch"
-            )
+            shorter = "the file became shorter while it was read"
+            raise ValidationError(shorter, code="checksum_mismatch")
         connection.send(piece)
         at += len(piece)
         wire.check()
@@ -327,9 +299,8 @@ def hash_file(fd: int, size: int) -> str:
 
 
 def _is_answered(connection: http.client.HTTPConnection) -> bool:
-    """A controller that refuses says so at once: the rest need not be sent. (Over TLS a record of
-    the session may look like it; then the rest is sent after the answer was awaited in vain, which
-    `upload` takes for a broken one.)"""
+    """Whether an answer came: a controller that refuses says so at once, and the rest need not be
+    sent. (Over TLS a record of the session may look like an answer, so there all is sent.)"""
     if isinstance(connection.sock, ssl.SSLSocket):
         return False
     poll = select.poll()  # select() takes no descriptor from 1024 on
@@ -340,9 +311,7 @@ def _is_answered(connection: http.client.HTTPConnection) -> bool:
 def _read_piece(answer: http.client.HTTPResponse, wire: Wire) -> bytes:
     try:
         piece = answer.read(PIECE_BYTES)
-        wire.check()
-        return piece
-    except HoldfastError:
-        raise
     except (OSError, http.client.HTTPException) as error:
         raise Unavailable(f"the download broke off: {error}") from error
+    wire.check()
+    return piece
