@@ -314,8 +314,7 @@ class Agent:
         return self._commands.carry_out(answer, started_at=started_at, newest=newest)
 
     async def mend(self, error: HoldfastError) -> None:
-        """The controller refused this host. Whatever it says, tasks are kept until their leases
-        end, except by AGT-4."""
+        """Answer a refusal. Tasks are kept until their leases end, except by AGT-4."""
         if error.code == "stale_incarnation":
             self._give_way(error)
         elif isinstance(error, Unauthorized | NotFound | Conflict | Forbidden):
@@ -354,8 +353,7 @@ class Agent:
             self._table.save_changed(task, now)
 
     async def _part(self) -> None:
-        """Leave: a plain TERM is an upgrade and changes nothing; a host that shuts down says so and
-        ships its last logs."""
+        """Leave: a host that shuts down says so and ships its last logs."""
         if not self._ends.host_stops:
             return
         await self._ends.report_held()
@@ -380,8 +378,7 @@ class Agent:
 
 
 def run_agent(config: AgentConfig) -> int:
-    """Be the agent of the guardian that started this process. Returns the exit status. Raises
-    ValidationError."""
+    """Be the agent of this process's guardian. Returns the exit status. Raises ValidationError."""
     ties = read_ties(os.environ)
     open_journal(config.host_name, log_format=config.log_format)
 

@@ -1,9 +1,7 @@
-"""How an agent is set up, and `run_host`, which makes this machine a host: guardian, and under it
-the agent.
+"""The config of an agent, and `run_host`, which makes this machine a host: guardian and agent.
 
-A config travels from the guardian's starter to every agent the guardian starts as a file in the
-state folder. It names the files that hold secrets (the join token, the host key), never the secrets
-themselves.
+A config reaches every agent of a guardian as a file in the state folder. It names the files that
+hold secrets (the join token, the host key), never the secrets themselves.
 """
 
 from __future__ import annotations
@@ -38,14 +36,11 @@ class AgentConfig(
     """One host's agent.
 
     url: the controller, `http://…` or `https://…`, a path prefix allowed. state_dir: this host's
-    own folder, made 0700.
-    gpus: "auto" asks the drivers; a number declares so many devices; a list describes them.
-    queues: lanes served, empty for all. advertise: the address other hosts of a gang reach this one
-    by.
-    ca_file: PEM of the authority that signed the controller's certificate, None for the system's.
-    join_token_file: read when there is no host key yet; may be replaced while the agent waits for a
-    good one.
-    probe: "real", or "scripted:PATH" in tests.
+    own folder, made 0700. gpus: "auto" asks the drivers; a number declares so many devices; a list
+    describes them. queues: lanes served, empty for all. advertise: the address by which other hosts
+    of a gang reach this one. ca_file: PEM of the authority that signed the controller's
+    certificate, None for the system's. join_token_file: read when there is no host key yet; may be
+    replaced while the agent waits for a good one. probe: "real", or "scripted:PATH" in tests.
     """
 
     url: str
@@ -82,22 +77,19 @@ class AgentConfig(
 
 
 def clean_name(text: str) -> str:
-    """Return `text` as a name the controller takes: letters, digits and `._/-`, beginning with one
-    of the first two."""
+    """`text` as a name that the controller takes: letters, digits and, not first, `._/-`."""
     cleaned = re.sub(r"[^A-Za-z0-9._/-]+", "-", text).lstrip("._/-")[:128]
     return cleaned or "host"
 
 
 def check_config(config: AgentConfig) -> AgentConfig:
-    """Check what types alone cannot say. Raises ValidationError with the field."""
+    """Check beyond the types. Raises ValidationError with the field."""
     if not re.match(r"^https?://[^/\s?#]+[^\s?#]*$", config.url):
-        raise ValidationError(
-            f"{config.url!r} is no address of a controller; write http://host:port", field="url"
-        )
+        why = f"{config.url!r} is no address of a controller; write http://host:port"
+        raise ValidationError(why, field="url")
     if not os.path.isabs(config.state_dir):
-        raise ValidationError(
-            f"the state folder {config.state_dir!r} must be an absolute path", field="state_dir"
-        )
+        why = f"the state folder {config.state_dir!r} must be an absolute path"
+        raise ValidationError(why, field="state_dir")
     for field in ("ca_file", "join_token_file"):
         path = getattr(config, field)
         if path is not None and not os.path.isabs(path):
@@ -110,9 +102,8 @@ def read_config(path: str) -> AgentConfig:
     try:
         return check_config(msgspec.json.decode(Path(path).read_bytes(), type=AgentConfig))
     except OSError as error:
-        raise ValidationError(
-            f"the agent's config {path} cannot be read: {error.strerror}"
-        ) from error
+        why = f"the agent's config {path} cannot be read: {error.strerror}"
+        raise ValidationError(why) from error
     except msgspec.MsgspecError as error:
         raise ValidationError(f"the agent's config {path} cannot be used: {error}") from error
 
@@ -121,9 +112,8 @@ def read_mark(state_dir: Path) -> str:
     """Return the mark that this host's processes carry: random, made once per state folder.
 
     It is not the host's id, because a host has tasks to sweep even before it could register again.
-    A file that broke off
-    is no mark: two hosts of one machine could be left with the same few letters, and each would
-    sweep the other's tasks.
+    A file that broke off is no mark: two hosts of one machine could be left with the same few
+    letters, and each would sweep the other's tasks.
     """
     path = state_dir / MARK_FILE
     found = re.fullmatch(rb"[0-9a-f]{16}\s*", read_private(path) or b"")
@@ -136,11 +126,8 @@ def read_mark(state_dir: Path) -> str:
 
 def run_host(config: AgentConfig) -> int:
     """Make this process the host's guardian, with the agent under it, until told to stop (TERM,
-    INT).
-
-    Returns the exit status. Raises ValidationError for a config that cannot work, OSError for a
-    state folder that cannot be made.
-    """
+    INT). Returns the exit status. Raises ValidationError, and OSError for an unusable state
+    folder."""
     from holdfast.agent.guardian.loop import GuardianConfig, run_guardian
 
     check_config(config)

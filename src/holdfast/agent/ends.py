@@ -1,4 +1,4 @@
-"""How a task ends: from the guardian's `TaskEnded` to the report, and until nothing of it is needed.
+"""How a task ends: from the guardian's `TaskEnded` to the report, and until it can be forgotten.
 
 `end_task` awaits its steps in this order: the container is gone, the facts are gathered with the
 last lines of the log, the devices have been asked, what the task saved is uploaded, the report is
@@ -55,8 +55,7 @@ class TaskEnds:
         self.host_stops = False
 
     def begin(self, task: AgentTask, ended: TaskEnded) -> None:
-        """Start on an end. The guardian repeats it until it is acknowledged; a repeat is
-        ignored."""
+        """Start on an end; the guardian's repeats of it are ignored."""
         if task.state.end_heard:
             return
         task.move(AgentTaskEvent.END)
@@ -100,8 +99,7 @@ class TaskEnds:
         return add_container_facts(facts, ended, status, task, unkillable=unkillable)
 
     def settle(self, task: AgentTask) -> None:
-        """Forget a task whose end is on record and whose logs are; until then have the disk know
-        how far it got."""
+        """Forget a task whose end and logs are on record; else have the disk know how far it is."""
         if task.state is AgentTaskState.ACKNOWLEDGED and task.saved.shipped_whole:
             self._table.forget(task)
             self._keeper.put_away(task)

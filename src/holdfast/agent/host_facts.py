@@ -1,4 +1,4 @@
-"""What a host says of itself when it registers."""
+"""The facts that a host registers with."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def make_probe(config: AgentConfig) -> Probe:
 
 
 async def read_host_facts(config: AgentConfig, probe: Probe) -> HostFacts:
-    """Ask drivers and kernel what this host has; what the operator declared stands over it."""
+    """Ask drivers and kernel; the operator's declarations take precedence."""
     if isinstance(config.gpus, int):
         gpus = [Gpu(index=index, vendor="declared") for index in range(config.gpus)]
     elif isinstance(config.gpus, list):
@@ -64,8 +64,7 @@ def read_memory_bytes() -> int:
 
 
 def find_address(url: str) -> str:
-    """The address of this machine on the way to the controller: what its neighbours most likely
-    reach it by."""
+    """This machine's address on the way to the controller, which most likely suits peers too."""
     parts = urlsplit(url)
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

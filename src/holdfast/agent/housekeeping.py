@@ -1,14 +1,14 @@
-"""What is left on disk after tasks: shipped logs for a while, job folders for a week, nothing for
-ever.
+"""The remains of tasks on disk: shipped logs for a while, job folders for a week, nothing for ever.
 
-A log that the controller keeps whole goes at once. One that it keeps only in part stays
-`LOGS_KEEP_SECONDS`, so that somebody can still look at the middle, for at most `MAX_KEPT_FOLDERS`
+A log that the controller keeps whole is deleted at once. One that it keeps only in part stays
+`LOGS_KEEP_SECONDS`, so that a person can still look at the middle, for at most `MAX_KEPT_FOLDERS`
 tasks.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import shutil
@@ -33,7 +33,7 @@ _ROUND_SECONDS = 60.0
 
 
 class Housekeeper:
-    """Removes task folders and job folders when nobody needs them."""
+    """Removes task folders and job folders that are not needed any more."""
 
     def __init__(self, table: TaskTable, work_folder: Path) -> None:
         self._table = table
@@ -41,18 +41,16 @@ class Housekeeper:
         self._kept: OrderedDict[TaskKey, float] = OrderedDict()  # → unix time of removal
 
     def put_away(self, task: AgentTask) -> None:
-        """A task's end and logs are on record."""
+        """Clean up after a task whose end and logs are on record."""
         self._leave_work_folder(task.key.job_id)
         if all(task.saved.shipped.get(stream, 0) <= task.keep_bytes for stream in STREAMS):
             self._table.remove_folder(task.key)
             return
         self._table.save(
             task, read_boottime()
-        )  # the next agent must know that its logs are on record
+        )  # the next agent must know that its logs are shipped
         try:
-            (task.folder / "order.json").unlink(
-                missing_ok=True
-            )  # its secrets have no more use (KEEP-1)
+            (task.folder / "order.json").unlink(missing_ok=True)  # it holds secrets (KEEP-1)
         except OSError as error:
             log.error(
                 f"its order, with its secrets, stays on disk as long as its logs: {error}",
@@ -64,28 +62,22 @@ class Housekeeper:
         if any(other.key.job_id == job_id for other in self._table):
             return  # the next attempt may be standing in it already
         work = self._work_folder / job_id
-        try:
+        with contextlib.suppress(OSError):
             os.utime(work)  # its age counts from the last attempt here
             work.rmdir()  # most jobs never put anything there
-        except OSError:
-            pass
 
     def take_leftovers(self, now: float, follow: Callable[[AgentTask], None]) -> None:
-        """Folders whose tasks no guardian knows, because it is gone or has forgotten them: only the
-        logs are left."""
+        """Take the folders whose tasks no guardian knows any more: only their logs are left."""
         for key in self._table.find_kept():
             if self._table.get(key) is None:
-                try:
+                with contextlib.suppress(ValidationError):
                     self._take_leftover(key, now, follow)
-                except ValidationError:
-                    continue
 
     def _take_leftover(self, key: TaskKey, now: float, follow: Callable[[AgentTask], None]) -> None:
         """Ship what is not shipped, then put it away. Raises ValidationError."""
         task = self._table.restore(key, now)
         if not any(task.path_of(stream).exists() for stream in STREAMS):
-            # An agent died between writing the order down and asking for the launch: it will be
-            # offered again.
+            # An agent died between writing the order down and the launch, which is offered again.
             self._table.drop(task)
             self._table.remove_folder(key)
             return
@@ -129,7 +121,7 @@ class Housekeeper:
                 continue
             if idle_seconds >= WORK_KEEP_SECONDS:
                 shutil.rmtree(folder.path, ignore_errors=True)
+                days = idle_seconds / 86_400
                 log.info(
-                    f"removed the work folder of a job last seen here {idle_seconds / 86_400:.1f} "
-                    f"days ago: {folder.name}"
+                    f"removed the work folder of a job last seen {days:.1f} days ago: {folder.name}"
                 )

@@ -1,7 +1,7 @@
 """The agent's own log: one line per record on standard error, JSON or text, with job, attempt,
 epoch and host.
 
-Other parts log with `extra=about(key, attempt=…)`, so that one grep tells one job's whole story.
+Other parts log with `extra=about(key, attempt=…)`, so that one grep shows one job's whole story.
 """
 
 from __future__ import annotations
@@ -35,18 +35,16 @@ class _Formatter(logging.Formatter):
         self._as_json = as_json
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = {
-            name: getattr(record, name)
-            for name in _FIELDS
-            if getattr(record, name, None) is not None
-        }
+        found = {name: getattr(record, name, None) for name in _FIELDS}
+        fields = {name: value for name, value in found.items() if value is not None}
         message = record.getMessage()
         if record.exc_info:
             message = f"{message}\n{self.formatException(record.exc_info)}"
         if not self._as_json:
             words = " ".join(f"{name}={value}" for name, value in fields.items())
             clock = time.strftime("%H:%M:%S", time.localtime(record.created))
-            return f"{clock} agent {record.levelname.lower():7} {message}{'  ' if words else ''}{words}"
+            level = record.levelname.lower()
+            return f"{clock} agent {level:7} {message}{'  ' if words else ''}{words}"
         line = {
             "at": record.created,
             "level": record.levelname.lower(),
@@ -60,8 +58,7 @@ class _Formatter(logging.Formatter):
 
 class _JournalHandler(logging.StreamHandler[Any]):
     def handleError(self, record: logging.LogRecord) -> None:
-        """A full disk or a closed terminal must not end the agent, nor fill what is left with
-        tracebacks."""
+        """A full disk or a closed terminal must neither end the agent nor be logged."""
 
 
 def open_journal(host: str, *, log_format: str) -> None:

@@ -1,4 +1,4 @@
-"""Work beside the caller: coroutines, and blocking reads that may never return.
+"""Work beside the caller: coroutines, short programs, and blocking reads that may never return.
 
 asyncio joins its own thread pool when the loop closes and when the interpreter exits: one read of a
 process that is stuck in the kernel would keep the agent from ever ending. The threads here are
@@ -8,11 +8,17 @@ daemons and are left behind.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import signal
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 Value = TypeVar("Value")
+
+MAX_OUTPUT_BYTES = 1 << 20
+_KILL_WAIT_SECONDS = 1.0
 
 
 def run_aside(read: Callable[[], Value]) -> asyncio.Future[Value]:
@@ -45,8 +51,7 @@ def run_aside(read: Callable[[], Value]) -> asyncio.Future[Value]:
 
 
 class Asides:
-    """Coroutines that run beside their caller; asyncio alone would keep only weak references to
-    them."""
+    """Coroutines that run beside their caller; asyncio itself refers to them only weakly."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()
@@ -61,3 +66,41 @@ class Asides:
         """Wait until all have ended, at most so long."""
         if self._running:
             await asyncio.wait(list(self._running), timeout=seconds)
+
+
+async def run_bounded(
+    argv: list[str], seconds: float, *, errors: bool = True
+) -> tuple[int | None, str]:
+    """Run a short program in a session of its own; return its exit code and its output, at most
+    `MAX_OUTPUT_BYTES`, without its standard error if `errors` is False. The code is None where it
+    could not be started, or was killed after `seconds`."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT if errors else asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return None, f"{argv[0]} could not be run: {error}"
+    assert process.stdout is not None
+    parts: list[bytes] = []
+    size = 0
+    code = None
+    try:
+        async with asyncio.timeout(seconds):
+            while size < MAX_OUTPUT_BYTES and (data := await process.stdout.read(1 << 16)):
+                parts.append(data)
+                size += len(data)
+            code = await process.wait()
+    except TimeoutError:
+        parts.append(f"\n(stopped after {seconds:.1f} s)".encode())
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_KILL_WAIT_SECONDS):
+                    await process.wait()
+    return code, b"".join(parts).decode(errors="replace")

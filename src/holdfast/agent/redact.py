@@ -17,14 +17,12 @@ class Redactor:
 
     def __init__(self, secrets: Iterable[str]) -> None:
         values = {value.encode(errors="surrogateescape") for value in secrets}
-        self._secrets = sorted(
-            (v for v in values if len(v) >= MIN_SECRET_BYTES), key=len, reverse=True
-        )
+        long = (value for value in values if len(value) >= MIN_SECRET_BYTES)
+        self._secrets = sorted(long, key=len, reverse=True)
         self.overlap_bytes = max((len(v) - 1 for v in self._secrets), default=0)
 
     def mask(self, data: bytes) -> bytes:
-        """Return `data` with every secret in it, overlapping ones too, replaced by as many
-        asterisks."""
+        """Return `data` with every secret, overlapping ones too, replaced by as many asterisks."""
         masked: bytearray | None = None
         for secret in self._secrets:
             at = data.find(secret)
@@ -42,8 +40,7 @@ class Redactor:
         return text
 
     def count_pending(self, data: bytes) -> int:
-        """Return how many of the last bytes may be the beginning of a secret whose rest is not
-        there yet."""
+        """How many of the last bytes may begin a secret whose rest is not there yet."""
         for length in range(min(self.overlap_bytes, len(data)), 0, -1):
             tail = data[-length:]
             if any(len(secret) > length and secret.startswith(tail) for secret in self._secrets):

@@ -147,8 +147,7 @@ class AgentTask:
         return TaskReport(key=self.key, state="running", pid=self.pid, beat=told)
 
     def _dated_facts(self, now: float) -> TaskFacts | None:
-        """The facts with how long ago it ended: a report may wait for others, and the order of the
-        ends must still show."""
+        """The facts with how long ago it ended: reports wait, and the order of ends must show."""
         if self.facts is None or not self.started_at:
             return self.facts
         ago = max(0.0, now - self.started_at - self.facts.runtime_seconds)
@@ -221,8 +220,7 @@ class TaskTable:
         return task
 
     def add_stub(self, key: TaskKey, now: float) -> AgentTask:
-        """Take a task without an order, of which only an end will be told. Raises
-        ValidationError."""
+        """Take a task that has only an end to tell. Raises ValidationError."""
         task = self._tasks[key] = AgentTask(key, self.folder_of(key), None, now)
         return task
 
@@ -283,8 +281,7 @@ class TaskTable:
             self.save(task, now)
 
     def forget(self, task: AgentTask) -> None:
-        """Drop a task that is done with and bury its key (KEEP-2); its folder stays until
-        `remove_folder`."""
+        """Drop a task and bury its key (KEEP-2); its folder stays until `remove_folder`."""
         task.move(AgentTaskEvent.FORGET)
         self._tasks.pop(task.key, None)
         self._tombstones[task.key] = None

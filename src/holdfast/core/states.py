@@ -1,5 +1,5 @@
-"""The states and events of jobs, tasks, attempts and hosts, whose values equal the database's words,
-and of a task inside its agent."""
+"""States and events of jobs, tasks, attempts and hosts, whose values equal the database's words; and
+of a task inside its agent."""
 
 from __future__ import annotations
 

@@ -144,8 +144,7 @@ def _make_mounts(
 
 
 def _write_mounts(runtime: Runtime, mounts: Sequence[tuple[str, str, str]]) -> list[str]:
-    """docker's `--volume` makes a missing folder on the host, as root; its `--mount` refuses, as
-    podman does."""
+    """`--mount` for docker, whose `--volume` makes missing folders, as root."""
     if runtime.kind == "docker":
         return [f"--mount={_write_mount(*mount)}" for mount in mounts]
     for outside, inside, _ in mounts:

@@ -1,5 +1,4 @@
-"""The runner's children: started, waited for with a limit, ended; and the stop, which may come at any
-time.
+"""The runner's children: started, waited for with a limit, ended; a stop may come at any time.
 
 One poll loop without threads. Every orphan below is reaped, too: podman's monitor detaches itself
 from podman and becomes a child of the runner (BOX-1).
@@ -91,8 +90,7 @@ class Children:
     def start(
         self, argv: list[str], *, variables: Mapping[str, str] | None = None, loud: bool = False
     ) -> Program:
-        """Start a program. loud: it writes where this process writes; else into a file of its own.
-        Raises OSError."""
+        """Start a program. loud: its output is this process's own, no file. Raises OSError."""
         out = None
         if not loud:
             self._number += 1

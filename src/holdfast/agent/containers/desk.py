@@ -13,11 +13,9 @@ DESK-2  An end is told when the runner said that the container is gone; else the
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import shlex
-import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -38,6 +36,7 @@ from holdfast.agent.containers.plan import (
 )
 from holdfast.agent.containers.runtimes import Kind, Runtime, find_runtime, read_traits
 from holdfast.agent.files import make_private_folder
+from holdfast.agent.offload import run_bounded
 from holdfast.agent.tasks import AgentTask
 from holdfast.core.facts import TaskFacts
 from holdfast.core.gpus import Gpu
@@ -60,8 +59,7 @@ _KINDS: tuple[Kind, ...] = ("podman", "docker")
 
 
 class ContainerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The operator's settings. runtimes: global options of each; extra: options of every
-    `create`."""
+    """The operator's options: `runtimes`, of each runtime; `extra`, of every `create`."""
 
     runtimes: dict[str, list[str]] = {}
     extra: list[str] = []
@@ -85,8 +83,7 @@ def read_options(environ: Mapping[str, str]) -> ContainerOptions:
 
 
 class ContainerDesk:
-    """All container tasks of this agent. `begun` is called when one runs, with its first process
-    and the time."""
+    """All container tasks. `begun` is called with a container's first process and its start."""
 
     def __init__(
         self,
@@ -114,8 +111,7 @@ class ContainerDesk:
         work: str,
         beats: str,
     ) -> list[str]:
-        """Write the plan; return the command of its runner. Raises ValidationError (the job's own
-        fault), OSError."""
+        """Write the plan; return its runner's command. Raises ValidationError, OSError."""
         assert order.image is not None
         runtime = find_runtime(order.runtime, self._options.runtimes, os.environ)
         traits = read_traits(runtime.kind, os.environ)
@@ -216,8 +212,7 @@ class ContainerDesk:
     # ---- containers of dead tasks
 
     async def sweep(self, living: Iterable[TaskKey]) -> None:
-        """Remove every container of this host that none of these tasks owns; return when none is
-        left (DESK-1)."""
+        """Remove every container that none of these tasks owns; return when all are gone."""
         kept = [name_container(self._mark, key) for key in living]
         pause, longest = _AGAIN_SECONDS
         said = False
@@ -232,8 +227,7 @@ class ContainerDesk:
             pause = min(2 * pause, longest)
 
     async def _remove(self, label: str, value: str, kept: Sequence[str]) -> bool:
-        """Remove containers with this label from every runtime that was used here. True when none
-        is left."""
+        """Remove containers with this label from every used runtime. True when none is left."""
         clean = True
         for kind in _KINDS:
             if not (self._folder / f"used-{kind}").exists():
@@ -259,7 +253,7 @@ class ContainerDesk:
             f"removing {len(left)} container{'s' * (len(left) != 1)} that no task owns: "
             f"{', '.join(left[:5])}"
         )
-        _, said = await ask(runtime.remove(*left), _COMMAND_SECONDS, errors=True)
+        _, said = await run_bounded(runtime.remove(*left), _COMMAND_SECONDS)
         if await self._list(runtime, label, value, kept) == []:
             return True
         log.warning(f"{runtime.kind} could not remove them: {clean_words(said)[:500]}")
@@ -269,36 +263,9 @@ class ContainerDesk:
         self, runtime: Runtime, label: str, value: str, kept: Sequence[str]
     ) -> list[str] | None:
         """Names with this label, without those to keep; None where the runtime does not say."""
-        code, text = await ask(runtime.list_names(label, value), _COMMAND_SECONDS)
+        names = runtime.list_names(label, value)
+        code, text = await run_bounded(names, _COMMAND_SECONDS, errors=False)
         return [name for name in text.split() if name not in kept] if code == 0 else None
-
-
-async def ask(argv: list[str], seconds: float, *, errors: bool = False) -> tuple[int | None, str]:
-    """Run a short command; return its exit code (None where it was killed after `seconds`) and its
-    output. errors: with its standard error."""
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT if errors else asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-        )
-    except OSError as error:
-        return None, str(error)
-    try:
-        async with asyncio.timeout(seconds):
-            out, _ = await process.communicate()
-            return process.returncode, out.decode(errors="replace")
-    except TimeoutError:
-        return None, f"no answer in {seconds:g} s"
-    finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(1.0):
-                    await process.wait()
 
 
 def read_pid(folder: Path) -> int:

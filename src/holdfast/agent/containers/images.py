@@ -74,8 +74,7 @@ class ImageLock:
 
 
 def try_take_slot(folder: str, count: int) -> int | None:
-    """Take one of `count` rights to pull on this host: a descriptor to close afterwards. Raises
-    OSError."""
+    """Take one of `count` rights to pull: a descriptor to close afterwards. Raises OSError."""
     for number in range(count):
         fd = os.open(f"{folder}/slot-{number}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if _try_flock(fd):
@@ -103,8 +102,7 @@ def is_engine_away(text: str) -> bool:
 
 
 def qualify(image: str, text: str) -> str | None:
-    """The name to try where podman, unlike docker, has no registry for a short one; None where the
-    pull failed otherwise."""
+    """The name to try where podman has no registry for a short one, as docker has; else None."""
     if not _UNRESOLVED.search(text):
         return None
     return f"docker.io/{image}" if "/" in image else f"docker.io/library/{image}"
@@ -129,8 +127,7 @@ def describe_progress(text: str) -> str:
 
 
 def read_last_words(text: str) -> str:
-    """The error in a runtime's output, in the registry's words: the last line that names one,
-    without credentials."""
+    """The last error in a runtime's output, in the registry's words, without credentials."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if _ERROR_LINE.match(line) and "level=" not in line]
     chosen = errors[-1:] or lines[-3:]

@@ -1,9 +1,9 @@
 """The processes of a container as the host sees them, and how all of them are told to stop.
 
 A runtime signals the first process alone, and a small init hands that on to its one child, the main
-program. A shell or a launcher without a handler for TERM dies of it, and the kernel kills everything
-else inside with it: the program below that has a checkpoint to save at the drain is told nothing and
-has no time. Outside containers TERM goes to the whole tree, and so it does here.
+program. A shell or a launcher without a handler for TERM dies of it, and the kernel kills all the
+rest with it: a program below that has a checkpoint to save at the drain is told nothing and has no
+time. Outside containers TERM goes to the whole tree, and so it does here.
 
 TELL-1  TERM reaches each process inside once. The main program gets it together with the others,
         unless it would die of it above one of them that handles it: then it gets it when that one
@@ -39,8 +39,7 @@ class Inside:
         return not self._savers
 
     def _is_ours(self) -> bool:
-        """TELL-2. An engine may count pids otherwise than this agent: either may be in a container
-        itself."""
+        """TELL-2. The engine, or this agent, may be in a container and count pids otherwise."""
         try:
             task, mark = read_marks(self._first)
             if task is None or mark is None:
@@ -65,8 +64,7 @@ class Inside:
 def find_others(
     table: dict[int, ProcessEntry], first: int, *, with_init: bool
 ) -> tuple[list[ProcessEntry], int]:
-    """Everything below the first process except the main program; and the main program's pid, 0
-    where there is none yet."""
+    """Everything below the first process but the main program; that one's pid, 0 without one."""
     below: list[ProcessEntry] = []
     edge = {first}
     while edge:

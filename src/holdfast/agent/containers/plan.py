@@ -81,8 +81,7 @@ def write_plan(folder: Path, plan: Plan) -> None:
 
 
 def take_plan(folder: Path) -> Plan:
-    """Read the plan and delete it: it holds values of secrets (BOX-4). Raises OSError,
-    MsgspecError."""
+    """Read the plan and delete it (BOX-4). Raises OSError, MsgspecError."""
     path = folder / PLAN_FILE
     plan = msgspec.json.decode(path.read_bytes(), type=Plan)
     path.unlink()

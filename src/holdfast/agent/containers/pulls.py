@@ -36,8 +36,7 @@ class NeverRan(Exception):
 
 
 def make_failure(sentence: str) -> RunnerStatus:
-    """A runtime's error is charged to the job, which may ask for what cannot be had; an engine that
-    is away is the host's failure."""
+    """A runtime's error is charged to the job; an engine that is away is the host's failure."""
     if is_engine_away(sentence):
         return RunnerStatus(phase="ended", lost=sentence)
     return RunnerStatus(phase="ended", runtime_error=sentence)

@@ -146,8 +146,7 @@ class Runner:
     # ---- while it runs
 
     def _follow(self, client: Program) -> None:
-        """Until the client returns: say when it runs, pass TERM on, look at its memory now and
-        then."""
+        """Until the client returns: note its start, pass TERM on, look at its memory at times."""
         messenger: Program | None = None
         ask_at = look_at = 0.0
         pause, longest = _WATCH_SECONDS
@@ -171,8 +170,7 @@ class Runner:
                 messenger = None
 
     def _may_tell_main(self) -> bool:
-        """TELL-1. A container whose first process is not known yet has hardly begun; the runtime
-        alone tells it."""
+        """TELL-1. While its first process is not known, the runtime alone tells it."""
         if self._inside is None and self._pid:
             with_init = "--init" in self._plan.create
             self._inside = Inside(self._plan.name, self._pid, with_init=with_init)
@@ -209,8 +207,7 @@ class Runner:
             self._say_running()
 
     def _wait_over(self) -> dict[str, Any]:
-        """Return the state of the container once it does not run. A client may be lost, or an
-        engine restarted, under it."""
+        """The state of the container once it ended; its client or its engine may be lost before."""
         client: Program | None = None
         attach_at, pause = 0.0, _ATTACH_SECONDS[0]
         while True:
@@ -275,8 +272,7 @@ class Runner:
             return ""
 
     def _remove(self) -> bool:
-        """Remove the container and wait for what it leaves below this process. False where that
-        cannot be confirmed."""
+        """Remove the container and wait for its remains. False where that cannot be confirmed."""
         if not self._made:
             return True
         try:
@@ -310,8 +306,7 @@ def _blame(words: str) -> RunnerStatus:
 
 
 def read_peak_bytes(pid: int) -> int:
-    """The most memory the container's own control group held so far; 0 where it has none, or the
-    kernel does not say."""
+    """The peak memory of the container's own control group, 0 where it is unknown."""
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
         ours = Path("/proc/self/cgroup").read_text().splitlines()

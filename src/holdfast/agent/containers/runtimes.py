@@ -18,7 +18,7 @@ from holdfast.errors import ValidationError
 Kind = Literal["podman", "docker"]
 _PODMAN_INITS = ("/usr/libexec/podman/catatonit", "/usr/local/libexec/podman/catatonit")
 _INITS = (*_PODMAN_INITS, "catatonit", "tini", "dumb-init")
-# podman asks for these unless told otherwise (containers/common, `DefaultConfig`). A process without
+# podman asks for these by default (containers/common, `DefaultConfig`). A process without
 # CAP_SYS_RESOURCE (root in a container) gets no more than its own hard limit; and podman itself has
 # come down to the largest pid by then.
 _PODMAN_LIMITS = {
@@ -82,8 +82,7 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
         return self.call("rm", "--force", "--volumes", *quick, *names)
 
     def list_names(self, label: str, value: str) -> list[str]:
-        """Print the names of all containers with this label, one a line, also of those that
-        ended."""
+        """Print the names of all containers with this label, ended ones too, one a line."""
         filters = ("--filter", f"label={label}={value}", "--format", "{{.Names}}")
         return self.call("ps", "--all", "--no-trunc", *filters)
 

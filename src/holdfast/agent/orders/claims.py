@@ -1,12 +1,10 @@
-"""Places kept for ranks of gangs until all their peers have one too: the host's half of the start
-barrier.
+"""Places kept for ranks of gangs until all their peers have one: this host's half of the barrier.
 
 GANG-1  No rank of a gang is launched before every rank has its place: hosts claim, the store opens
         the barrier in the transaction of the last claim, and only then are launches offered.
 
-A claim is a promise, not a process: it costs nothing, is reported in every sync, and is forgotten
-at a stop, at a loss and at the end of its lease. A new agent has none; the controller asks it
-again.
+A claim is a promise, not a process: it costs nothing, is reported in every sync, and is dropped at
+a stop, at a loss and at the end of its lease. A new agent has none; the controller asks it again.
 """
 
 from __future__ import annotations
@@ -29,8 +27,7 @@ KEPT_SECONDS = 600.0
 
 
 class Claim:
-    """One kept place. `port` is bound until the launch, so that nobody else on this host takes it
-    meanwhile."""
+    """One kept place. `port` is bound until the launch, so that no other process takes it."""
 
     __slots__ = ("deadline", "port", "socket")
 
@@ -40,7 +37,7 @@ class Claim:
         self.port = bound.getsockname()[1] if bound is not None else 0
 
     def close(self) -> None:
-        """Let go of the port."""
+        """Free the port."""
         if self.socket is not None:
             self.socket.close()
             self.socket = None
@@ -60,46 +57,38 @@ class Claims:
         return key in self._claims
 
     def keep(self, order: ClaimOrder, deadline: float, now: float) -> bool:
-        """Keep a place until `deadline`; both times are of CLOCK_BOOTTIME. True when it is a new
-        one."""
+        """Keep a place until `deadline`; both times are of CLOCK_BOOTTIME. True for a new one."""
         known = self._claims.get(order.key)
         if known is not None:
             known.deadline = max(known.deadline, deadline)
             return False
-        self._claims[order.key] = Claim(
-            deadline, self.ports.bind(now) if order.key.rank == 0 else None
-        )
-        log.info(
-            "a place is kept until its peers have theirs",
-            extra=about(order.key, attempt=order.attempt),
-        )
+        bound = self.ports.bind(now) if order.key.rank == 0 else None
+        self._claims[order.key] = Claim(deadline, bound)
+        extra = about(order.key, attempt=order.attempt)
+        log.info("a place is kept until its peers have theirs", extra=extra)
         return True
 
     def extend(self, key: TaskKey, deadline: float) -> bool:
-        """The lease was renewed. True when the key is a claim."""
+        """Note that a lease was renewed. True when the key is a claim."""
         claim = self._claims.get(key)
-        if claim is None:
-            return False
-        claim.deadline = max(claim.deadline, deadline)
-        return True
+        if claim is not None:
+            claim.deadline = max(claim.deadline, deadline)
+        return claim is not None
 
     def drop(self, key: TaskKey) -> bool:
         """Forget a place: it is launched, stopped or lost. True when it was kept."""
         claim = self._claims.pop(key, None)
-        if claim is None:
-            return False
-        claim.close()
-        return True
+        if claim is not None:
+            claim.close()
+        return claim is not None
 
     def reports(self, now: float) -> list[TaskReport]:
-        """What is said of them in a sync. Those whose lease is over are forgotten first."""
+        """Their reports in a sync. Those whose lease is over are forgotten first."""
         for key in [key for key, claim in self._claims.items() if claim.deadline <= now]:
             log.warning("a kept place was given up: its lease is over", extra=about(key))
             self.drop(key)
-        return [
-            TaskReport(key=key, state="claimed", port=claim.port)
-            for key, claim in self._claims.items()
-        ]
+        kept = self._claims.items()
+        return [TaskReport(key=key, state="claimed", port=claim.port) for key, claim in kept]
 
 
 class PortChooser:
@@ -107,9 +96,9 @@ class PortChooser:
 
     PORT-1  A port that was given is not given again for `KEPT_SECONDS`: a task may take long until
             it listens.
-    PORT-2  Ports are taken from below the range the kernel gives to outgoing connections, so that
-            none of those takes it between its release here and the task's own bind; only where all
-            tried there are in use, from that range.
+    PORT-2  Ports are taken from below the kernel's range for outgoing connections, so that none of
+            those takes the port between its release here and the task's own bind; a port of that
+            range is taken only where all tried ones are in use.
     """
 
     def __init__(self, chance: Callable[[int, int], int] = random.randint) -> None:
@@ -118,16 +107,11 @@ class PortChooser:
 
     def bind(self, now: float) -> socket.socket | None:
         """A socket bound to a free port of this host, on all its addresses: rank 0 listens where
-        its peers reach it.
-
-        None where no port can be had: the rendezvous falls to the task's own choice, and its log
-        tells its failure.
-        """
+        its peers reach it. None where no port can be had: the task then chooses its own."""
         self._given = {port: until for port, until in self._given.items() if until > now}
         low, high = read_quiet_ports()
-        tries = (
-            [self._chance(low, high) for _ in range(PORT_TRIES)] if high - low >= PORT_TRIES else []
-        )
+        wide = high - low >= PORT_TRIES
+        tries = [self._chance(low, high) for _ in range(PORT_TRIES)] if wide else []
         for port in [*(port for port in tries if port not in self._given), 0]:
             bound = _bind(port)
             if bound is not None:
@@ -146,8 +130,7 @@ class PortChooser:
 
 
 def read_quiet_ports() -> tuple[int, int]:
-    """The first and last port below those of outgoing connections. (1, 0) where there is no such
-    range."""
+    """The first and last port below those of outgoing connections; (1, 0) where none are."""
     try:
         first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     except (OSError, ValueError, IndexError):
@@ -158,9 +141,8 @@ def read_quiet_ports() -> tuple[int, int]:
 def _bind(port: int) -> socket.socket | None:
     bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        bound.bind(
-            ("", port)
-        )  # without SO_REUSEADDR: a port on which somebody listens, or did a moment ago, is not free
+        # Without SO_REUSEADDR: a port with a listener, or with one a moment ago, is not free.
+        bound.bind(("", port))
     except OSError:
         bound.close()
         return None

@@ -289,8 +289,7 @@ class Commands:
             self._give_up(task, facts)
 
     def give_up_unheld(self, task: AgentTask) -> None:
-        """Report a task that the guardian was told to launch and does not hold: the host's
-        failure."""
+        """Report a task that the guardian should hold and does not: the host's failure."""
         self._fail_start(task.key, "the guardian does not hold it, though it was told to launch it")
 
     def stop_fetches(self) -> None:
@@ -351,7 +350,6 @@ class Commands:
         return True
 
     def _tick_unwatched(self, task: AgentTask) -> None:
-        """Have the watch decide now where the runner does not tick it: only what runs is
-        ticked."""
+        """Have the watch decide now, where the runner does not tick it because it does not run."""
         if task.state not in (AgentTaskState.RUNNING, AgentTaskState.SAVING):
             task.watch.tick(read_boottime())

@@ -155,8 +155,7 @@ def _name_peers(path: Path | None) -> dict[str, str]:
 
 
 def _name_checkpoint(order: LaunchOrder, folder: str, path: Path | None) -> dict[str, str]:
-    """The folder it saves into, and the file it starts from, whose bytes come as well where it is
-    small. Raises OSError."""
+    """Where it saves, and what it starts from: a file, and its bytes if few. Raises OSError."""
     found = {"HOLDFAST_CHECKPOINT_OUT": folder} if folder else {}
     if path is None or order.checkpoint is None:
         return found

@@ -1,4 +1,4 @@
-"""From what the guardian saw to what is reported: the facts of a task's end."""
+"""The facts of a task's end, from the guardian's message to the report."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def make_facts(
 
     END-1  A task that finished by itself with 0 before the watchdog's kill was sent did its work:
            the trip is void.
-    END-2  `stopped` is for drains. What a watchdog killed was not drained, whatever the guardian
-           had to send for it; an operator's stop is both.
-    END-3  What could not be started for want of something of the host's is the host's failure, and
-           no start of the job's.
+    END-2  `stopped` is for drains. A task that a watchdog killed was not drained, whatever signals
+           that took; an operator's stop is both.
+    END-3  A task that could not be started because the host lacked something is the host's failure,
+           and no start of the job's.
     """
     if trip is not None and not kill_sent and not ended.stopped and ended.exit_code == 0:
         trip = None
@@ -36,6 +36,7 @@ def make_facts(
         trip = make_trip(Watchdog.LOST_LEASE, LAPSED, {"source": "the guardian's clock"})
     stopped = ended.stopped and not ended.lapsed and (trip is None or stop_asked)
     start_error = ended.start_error[:4096] if ended.start_error and not ended.lapsed else None
+    lost = f"it could not start the task: {start_error}"
     own_code = ended.exit_code if ended.exit_code is None or 0 <= ended.exit_code <= 255 else 255
     return TaskFacts(
         exit_code=own_code,
@@ -46,9 +47,7 @@ def make_facts(
         stop_cause=Cause.HOST_DRAINED if stopped and host_stops and not stop_asked else None,
         unkillable=ended.unkillable,
         start_error=start_error,
-        lost=f"it could not start the task: {start_error}"[:4096]
-        if start_error and ended.hosts_fault
-        else None,
+        lost=lost[:4096] if start_error and ended.hosts_fault else None,
         log_tail=log_tail,
         runtime_seconds=max(0.0, ended.runtime_seconds),
         max_memory_bytes=max(0, ended.max_memory_bytes),

@@ -30,8 +30,7 @@ log = logging.getLogger("holdfast.agent.orders.hearing")
 
 
 class Hearing:
-    """Takes the guardian's answers to the parts they concern. `changed`: there is something to
-    report."""
+    """Carries out the guardian's answers. `changed`: there is something to report."""
 
     def __init__(
         self,

@@ -1,12 +1,12 @@
 """The agent's end of the line to its guardian: frames out, frames in, and what a broken line means.
 
-HEAR-1  A message that cannot be read is refused, counted and logged with how it begins; what it may
-        have said is asked for again (`AgentHello`, answered with everything the guardian holds). Nothing
-        is concluded from it.
-HEAR-2  A line that cannot be cut into messages any more, or whose words this agent failed to carry
-        out, ends this agent alone: the guardian starts another, on a new line (AGENT-3). It is no
-        sign that the guardian is gone, and neither is the end of
-        the line: that, only the guardian's death says (`ties.wait_for_guardians_end`).
+HEAR-1  A message that cannot be read is refused, counted and logged with how it begins; the agent
+        asks again for all that it may have said (`AgentHello`, answered with everything the
+        guardian holds). Nothing is concluded from it.
+HEAR-2  A line that cannot be cut into messages any more, or whose message this agent failed to
+        carry out, ends this agent alone: the guardian starts another, on a new line (AGENT-3). It
+        is no sign that the guardian is gone, and neither is the end of the line: only the
+        guardian's death is (`guardian_env.wait_for_guardians_end`).
 """
 
 from __future__ import annotations
@@ -42,16 +42,12 @@ log = logging.getLogger("holdfast.agent.orders.link")
 _ACKS_PER_FRAME = 4096
 _SHOWN_BYTES = 32
 _LOGGED_REFUSALS = 100
-_ASK_SECONDS = (
-    0.05,
-    5.0,
-)  # before the guardian is asked again, doubling while nothing readable comes
+_ASK_SECONDS = (0.05, 5.0)  # before asking again, doubling while nothing readable comes
 _MAX_ASKED = 10  # in a row
 
 
 class GuardianLink(asyncio.Protocol):
-    """Say what is wanted, hear what happened. `hear` gets every answer; `lose` is called once when
-    the line ends."""
+    """Requests and answers. `hear` gets every answer; `lose` is called once, at the line's end."""
 
     def __init__(
         self, hear: Callable[[Answer], None], lose: Callable[[], None], *, incarnation: str = ""
@@ -76,17 +72,15 @@ class GuardianLink(asyncio.Protocol):
         *,
         incarnation: str = "",
     ) -> GuardianLink:
-        """Take over the socket `fd` and say hello; the snapshot comes to `hear`. Raises OSError.
-
-        incarnation: the guardian's; a snapshot of another is refused.
-        """
+        """Take over the socket `fd` and say hello; the snapshot comes to `hear`. A snapshot of
+        another `incarnation` of the guardian is refused. Raises OSError."""
         line = socket.socket(fileno=fd)
         line.setblocking(False)
         loop = asyncio.get_running_loop()
         _, link = await loop.create_unix_connection(
             lambda: cls(hear, lose, incarnation=incarnation), sock=line
         )
-        link._say_hello()
+        link.say_hello()
         return link
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -110,8 +104,8 @@ class GuardianLink(asyncio.Protocol):
             except (ValidationError, msgspec.MsgspecError, UnicodeDecodeError) as error:
                 self._refuse(f"{error} (it begins with {frame[:_SHOWN_BYTES].hex()})")
             except Exception:
-                log.exception("the guardian's word could not be carried out")
-                self._give_up("the guardian's word could not be carried out")
+                log.exception("a message of the guardian could not be carried out")
+                self._give_up("a message of the guardian could not be carried out")
                 return
 
     def _take(self, frame: bytes) -> None:
@@ -144,15 +138,16 @@ class GuardianLink(asyncio.Protocol):
             return
         if self._asked >= _MAX_ASKED:
             self._give_up(
-                f"nothing the guardian says can be read, though it was asked {self._asked} times"
+                f"no answer of the guardian can be read; it was asked {self._asked} times"
             )
             return
         first, most = _ASK_SECONDS
         pause = min(first * 2.0**self._asked, most)
         self._asked += 1
-        self._asking = asyncio.get_running_loop().call_later(pause, self._say_hello)
+        self._asking = asyncio.get_running_loop().call_later(pause, self.say_hello)
 
-    def _say_hello(self) -> None:
+    def say_hello(self) -> None:
+        """Ask for everything the guardian holds."""
         self._asking = None
         self._hellos += 1
         self.say(AgentHello(pid=os.getpid(), number=self._hellos))
@@ -175,7 +170,7 @@ class GuardianLink(asyncio.Protocol):
             self._transport.write(encode_frame(encode(request)))
 
     def say_alive(self, *, holding: bool = False) -> None:
-        """The loop turns; `holding`: ends wait for uploads."""
+        """Say that the loop turns. `holding`: ends wait for uploads."""
         self.say(AgentAlive(holding=holding))
 
     def launch(self, launch: LaunchTask) -> None:
@@ -184,12 +179,11 @@ class GuardianLink(asyncio.Protocol):
         self._launched[launch.key] = self._hellos
 
     def must_be_held(self, key: TaskKey, number: int) -> bool:
-        """Whether the guardian had been told to launch the task before it answered the hello of
-        this number."""
+        """Whether the launch was said before the hello of this number."""
         return self._launched.get(key, number) < number
 
     def stop(self, key: TaskKey, grace_seconds: float) -> None:
-        """TERM, grace, KILL."""
+        """Have a task ended: TERM, grace, KILL."""
         self.say(StopTask(key=key, grace_seconds=grace_seconds))
 
     def extend(self, deadlines: list[tuple[TaskKey, float]]) -> None:
@@ -198,7 +192,7 @@ class GuardianLink(asyncio.Protocol):
             self.say(Extend(deadlines=deadlines))
 
     def ack(self, keys: list[TaskKey]) -> None:
-        """These ends are on record."""
+        """Have the guardian forget ends that are on record."""
         for first in range(0, len(keys), _ACKS_PER_FRAME):
             self.say(Ack(keys=keys[first : first + _ACKS_PER_FRAME]))
         for key in keys:

@@ -1,7 +1,6 @@
-"""Who the other ranks of a gang are, left for each of its tasks as a file.
+"""The other ranks of a gang, left for each of its tasks as a file.
 
-The controller says it once in an answer for all of a gang's orders in it (`SyncAnswer.gangs`); the
-text is made once, too.
+An answer names them once for all orders of a gang (`SyncAnswer.gangs`); the text is made once, too.
 """
 
 from __future__ import annotations
@@ -25,13 +24,12 @@ class GangPeers:
         self._texts: dict[tuple[str, int], bytes] = {}
 
     def learn(self, gangs: Sequence[Gang]) -> None:
-        """An answer came; what an earlier one said is over."""
+        """Take the gangs of a new answer in place of those of the one before."""
         self._gangs = {(gang.job_id, gang.epoch): gang for gang in gangs}
         self._texts.clear()
 
     def leave(self, order: LaunchOrder, folder: Path) -> None:
-        """Write the peers of an order into its task's folder; a task that runs alone has none.
-        Raises OSError."""
+        """Write the peers of an order, where it has any, into its task's folder. Raises OSError."""
         text = msgspec.json.encode(order.peers) if order.peers else self._text_of(order)
         if text is not None:
             write_atomic(folder / PEERS_FILE, text)

@@ -1,7 +1,6 @@
-"""Probes: what physical signals say about tasks, three-valued. One silhouette, `Probe`, for every
-kind.
+"""Probes: physical signals of tasks, three-valued. One silhouette, `Probe`, for every kind.
 
-real.py       the process tree from /proc, GPUs through a worker process (nvidia.py, amd.py behind worker.py)
+real.py       trees from /proc, GPUs through a worker process (nvidia.py, amd.py behind worker.py)
 scripted.py   readings from a file, for tests, and loud about it
 
 PROBE-1  No driver is ever called in the agent's own process: a call that hangs is killed with its
@@ -32,15 +31,14 @@ class Probed(msgspec.Struct, frozen=True):
 
 
 class Sampled(msgspec.Struct, frozen=True):
-    """A reading. owns_whole_box: nobody but this task uses the host's GPUs (SIGNAL-2)."""
+    """A reading. owns_whole_box: no other process uses the host's GPUs (SIGNAL-2)."""
 
     reading: Reading
     owns_whole_box: bool = False
 
 
 class Probe(Protocol):
-    """Reads tasks. Never raises and never takes longer than `READ_SECONDS` and a little; what it
-    cannot read is None."""
+    """Reads tasks. Never raises, and takes little longer than `READ_SECONDS`. None: unknown."""
 
     kind: str  # "real" or "scripted"
 
@@ -59,10 +57,10 @@ class Probe(Protocol):
         """What happened to the task's devices since `marks`. started_at: CLOCK_BOOTTIME."""
 
     async def describe_gpus(self) -> str:
-        """The devices and who is on them, for forensics."""
+        """The devices and the processes on them, for forensics."""
 
     def forget(self, key: TaskKey) -> None:
-        """A task ended: nothing of it needs to be remembered."""
+        """Drop the memory of a task that ended."""
 
     async def close(self) -> None:
-        """End whatever was started."""
+        """End the worker, if any."""

@@ -1,10 +1,9 @@
-"""AMD devices through sysfs, or `amd-smi` where sysfs says nothing. Runs in the probe's worker
-process only (PROBE-1).
+"""AMD devices through sysfs, or `amd-smi` where that is silent. In the worker only (PROBE-1).
 
-Per process there are the kernel's own figures: memory in `/sys/class/kfd`, and what
-`/proc/PID/fdinfo` says of a device's engines. Compute queues do not show in the latter, so a
-process without engine time is *unknown*, not idle; the busy figure of the whole device is then what
-is left, and it counts only for a task that owns the box.
+The kernel has figures for each process: memory in `/sys/class/kfd`, engine time in
+`/proc/PID/fdinfo`. Compute queues do not show in the latter, so a process without engine time is
+*unknown*, not idle; then only the busy figure of the whole device is left, and it counts only for a
+task that owns the box.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _SMI_SECONDS = 4.0
 
 
 class AmdReader:
-    """Reads all AMD devices. `root` is "/" but in tests."""
+    """Reads all AMD devices. `root` is "/" except in tests."""
 
     def __init__(self, root: str = "/") -> None:
         """Raises FileNotFoundError where there is none."""
@@ -33,20 +32,16 @@ class AmdReader:
             folder = card / "device"
             if "-" not in card.name and _read_text(folder / "vendor") == _AMD_VENDOR:
                 cards[os.path.basename(os.path.realpath(folder))] = folder
-        # Virtual display functions have no memory of their own to speak of.
-        self._cards = [
-            (address, folder)
-            for address, folder in sorted(cards.items())
-            if _read_int(folder / "mem_info_vram_total")
-        ]
+        # Virtual display functions have next to no memory of their own.
+        total = "mem_info_vram_total"
+        self._cards = [card for card in sorted(cards.items()) if _read_int(card[1] / total)]
         if not self._cards:
             raise FileNotFoundError("no AMD device")
         self._kfd_ids = self._find_kfd_ids()
         self._engine_ns: dict[tuple[int, str], tuple[float, int]] = {}
 
     def read(self, deep: bool = False) -> list[Device]:
-        """Read every device; what nobody says is None. deep: also what is only wanted now and
-        then."""
+        """Read every device; unknown values are None. deep: with PCI address and ECC."""
         asked: dict[int, tuple[float | None, int | None]] | None = None
         devices = []
         for index, (address, folder) in enumerate(self._cards):
@@ -55,9 +50,8 @@ class AmdReader:
             if percent is None or used is None:
                 asked = asked if asked is not None else _ask_amd_smi()
                 smi_percent, smi_used = asked.get(index, (None, None))
-                percent = (
-                    int(smi_percent) if percent is None and smi_percent is not None else percent
-                )
+                if percent is None and smi_percent is not None:
+                    percent = int(smi_percent)
                 used = smi_used if used is None else used
             devices.append(
                 Device(
@@ -81,17 +75,11 @@ class AmdReader:
         ids = {}
         for node in (self._root / "sys/class/kfd/kfd/topology/nodes").glob("*"):
             gpu_id = _read_text(node / "gpu_id")
-            words = dict(
-                line.split(" ", 1)
-                for line in _read_text(node / "properties").splitlines()
-                if " " in line
-            )
+            words = _read_words(node / "properties", " ")
             if gpu_id not in ("", "0") and "location_id" in words:
                 place, domain = int(words["location_id"]), int(words.get("domain", "0"))
-                address = (
-                    f"{domain:04x}:{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}.{place & 7}"
-                )
-                ids[address] = gpu_id
+                bus, device = place >> 8 & 0xFF, place >> 3 & 0x1F
+                ids[f"{domain:04x}:{bus:02x}:{device:02x}.{place & 7}"] = gpu_id
         return ids
 
     def _read_processes(self, address: str) -> list[DeviceProcess] | None:
@@ -105,30 +93,23 @@ class AmdReader:
             if entry.name.isdigit() and used:
                 pid = int(entry.name)
                 percent = self._read_engine_percent(pid, address)
-                processes.append(
-                    DeviceProcess(pid=pid, memory_bytes=used, utilisation_percent=percent)
-                )
+                found = DeviceProcess(pid=pid, memory_bytes=used, utilisation_percent=percent)
+                processes.append(found)
         return processes
 
     def _read_engine_percent(self, pid: int, address: str) -> float | None:
-        """Busy share of the engines since the last call; None for zero, because compute queues are
-        not counted."""
+        """Busy share of the engines since the last call, None for zero: queues do not count."""
         total = 0
         clients = set()
         try:
             for entry in (self._root / f"proc/{pid}/fdinfo").iterdir():
-                words = dict(
-                    line.split(":", 1) for line in _read_text(entry).splitlines() if ":" in line
-                )
+                words = _read_words(entry, ":")
                 client = words.get("drm-client-id", "").strip()
                 if words.get("drm-pdev", "").strip() != address or client in clients:
                     continue
                 clients.add(client)
-                total += sum(
-                    int(v.split()[0])
-                    for k, v in words.items()
-                    if k.startswith("drm-engine-") and v.split()
-                )
+                engines = [v.split() for k, v in words.items() if k.startswith("drm-engine-")]
+                total += sum(int(time_ns[0]) for time_ns in engines if time_ns)
         except (OSError, ValueError):
             return None
         now = time.monotonic()
@@ -140,27 +121,19 @@ class AmdReader:
 
 
 def _read_ecc(folder: Path) -> int | None:
-    """Uncorrectable errors of all blocks: the kernel writes `ue: N` and `ce: N` into one file per
-    block (amdgpu RAS)."""
-    counts = [
-        int(words[1])
-        for file in folder.glob("*_err_count")
-        for line in _read_text(file).splitlines()
-        if len(words := line.split()) == 2 and words[0] == "ue:" and words[1].isdigit()
-    ]
+    """Uncorrectable errors (`ue: N`) summed over amdgpu's RAS files, one file for each block."""
+    found = [_read_words(file, ":").get("ue", "").strip() for file in folder.glob("*_err_count")]
+    counts = [int(text) for text in found if text.isdigit()]
     return sum(counts) if counts else None
 
 
 def _ask_amd_smi() -> dict[int, tuple[float | None, int | None]]:
-    """Ask the vendor's tool: index → (busy percent, used bytes). Its JSON has changed its shape
-    before; expect anything."""
+    """Ask the vendor's tool: index → (busy percent, used bytes), nothing where it fails."""
+    argv = ["amd-smi", "metric", "--usage", "--mem-usage", "--json"]
+    nothing = subprocess.DEVNULL
     try:
         done = subprocess.run(
-            ["amd-smi", "metric", "--usage", "--mem-usage", "--json"],
-            capture_output=True,
-            timeout=_SMI_SECONDS,
-            check=True,
-            stdin=subprocess.DEVNULL,
+            argv, capture_output=True, timeout=_SMI_SECONDS, check=True, stdin=nothing
         )
         return parse_amd_smi(json.loads(done.stdout))
     except (OSError, subprocess.SubprocessError, ValueError):
@@ -168,8 +141,7 @@ def _ask_amd_smi() -> dict[int, tuple[float | None, int | None]]:
 
 
 def parse_amd_smi(answer: Any) -> dict[int, tuple[float | None, int | None]]:
-    """Read what `amd-smi metric --json` prints; parts that are not there or not numbers are
-    None."""
+    """Read the output of `amd-smi metric --json`; missing parts are None."""
     if isinstance(answer, dict):
         answer = answer.get("gpu_data", [])
     found: dict[int, tuple[float | None, int | None]] = {}
@@ -187,6 +159,11 @@ def _find_number(group: Any, name: str) -> float | None:
     if isinstance(value, dict):
         value = value.get("value")
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _read_words(path: Path, separator: str) -> dict[str, str]:
+    lines = (line.partition(separator) for line in _read_text(path).splitlines())
+    return {name: value for name, found, value in lines if found}
 
 
 def _read_text(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""What a probe's worker says of the devices, and what that means for one task. Pure."""
+"""The devices as a probe's worker reads them, and their meaning for one task. Pure."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class DeviceProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One device now. processes None: the driver lists none for anybody.
+    """One device now. processes None: the driver lists no processes at all.
 
-    lost: in the driver's words, why it cannot be used any more. xids: critical ones that NVML told
-    of since the last read. pci, ecc_errors (uncorrectable ones since the driver was loaded): only
-    where they were asked for.
+    lost: in the driver's words, why it cannot be used any more. xids: critical ones in NVML's
+    events since the last read. pci, ecc_errors (uncorrectable ones since the driver was loaded):
+    only in a deep read.
     """
 
     index: int
@@ -55,42 +55,28 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def read_for_task(device: Device, pids: Collection[int], *, pids_are_ours: bool) -> GpuReading:
     """Return what `device` says about the task whose processes are `pids`.
 
-    pids_are_ours: the driver's pids are those of our own pid namespace. In a container they are the
-    machine's, and that none of them is the task's proves nothing; then only the box-wide figures
+    pids_are_ours: the driver's pids are those of this pid namespace. In a container they are the
+    machine's, and it proves nothing that none of them is the task's; then only the box-wide figures
     are left.
     """
-    if device.processes is not None:
-        mine = [process for process in device.processes if process.pid in pids]
-        if mine:
-            percents = [process.utilisation_percent for process in mine]
-            used = [process.memory_bytes for process in mine]
-            percent = (
-                None
-                if any(p is None for p in percents)
-                else min(100.0, sum(p for p in percents if p is not None))
-            )
-            memory = None if any(m is None for m in used) else sum(m for m in used if m is not None)
-            if percent is not None and memory is not None:
-                return GpuReading(
-                    index=device.index, utilisation_percent=percent, memory_bytes=memory
-                )
-            if len(mine) < len(device.processes):
-                # Part of it is only known for the whole device, which others use, too.
-                return GpuReading(
-                    index=device.index, utilisation_percent=percent, memory_bytes=memory
-                )
+    whole_percent, whole_memory = device.utilisation_percent, device.memory_used_bytes
+    mine = [process for process in device.processes or [] if process.pid in pids]
+    if mine:
+        percents = [process.utilisation_percent for process in mine]
+        used = [process.memory_bytes for process in mine]
+        percent = None if None in percents else min(100.0, sum(p or 0.0 for p in percents))
+        memory = None if None in used else sum(m or 0 for m in used)
+        if len(mine) == len(device.processes or []):
             # Alone on the device: the device's figures are the task's.
-            return GpuReading(
-                index=device.index,
-                utilisation_percent=device.utilisation_percent if percent is None else percent,
-                memory_bytes=device.memory_used_bytes if memory is None else memory,
-            )
-        if pids_are_ours:
-            return GpuReading(index=device.index, utilisation_percent=0.0, memory_bytes=0)
+            percent = whole_percent if percent is None else percent
+            memory = whole_memory if memory is None else memory
+        return GpuReading(index=device.index, utilisation_percent=percent, memory_bytes=memory)
+    if device.processes is not None and pids_are_ours:
+        return GpuReading(index=device.index, utilisation_percent=0.0, memory_bytes=0)
     return GpuReading(
         index=device.index,
-        utilisation_percent=device.utilisation_percent,
-        memory_bytes=device.memory_used_bytes,
+        utilisation_percent=whole_percent,
+        memory_bytes=whole_memory,
         box_wide=True,
     )
 
@@ -98,7 +84,7 @@ def read_for_task(device: Device, pids: Collection[int], *, pids_are_ours: bool)
 def owns_devices(
     devices: Sequence[Device], gpus: Collection[int], pids: Collection[int], *, pids_are_ours: bool
 ) -> bool:
-    """Whether a task has all of the host's devices and no stranger is seen on any (SIGNAL-2)."""
+    """Whether a task has all of the host's devices and no other process is on any (SIGNAL-2)."""
     if not devices or {device.index for device in devices} != set(gpus):
         return False
     if not pids_are_ours:
@@ -108,19 +94,19 @@ def owns_devices(
 
 def format_devices(devices: Sequence[Device]) -> str:
     """Return the devices as a table for a person."""
+
+    def show(value: float | None, *, shift: int = 0) -> str:
+        return "?" if value is None else f"{int(value) >> shift}" if shift else f"{value:.0f}"
+
     lines = []
     for device in devices:
-        used = "?" if device.memory_used_bytes is None else f"{device.memory_used_bytes >> 20}"
-        percent = "?" if device.utilisation_percent is None else f"{device.utilisation_percent:.0f}"
+        used, percent = show(device.memory_used_bytes, shift=20), show(device.utilisation_percent)
         total = device.memory_total_bytes >> 20
         lines.append(
             f"{device.index}  {device.model or device.vendor}  {percent} %  {used} of {total} MiB "
             f" {device.note}  {device.lost}"
         )
         for process in device.processes or []:
-            memory = "?" if process.memory_bytes is None else f"{process.memory_bytes >> 20}"
-            busy = (
-                "?" if process.utilisation_percent is None else f"{process.utilisation_percent:.0f}"
-            )
+            memory, busy = show(process.memory_bytes, shift=20), show(process.utilisation_percent)
             lines.append(f"   pid {process.pid}  {busy} %  {memory} MiB")
     return "\n".join(line.rstrip() for line in lines) or "no devices"

@@ -1,8 +1,7 @@
-"""What happened to a task's devices while it ran: Xids, uncorrectable memory errors, a device that
-is gone. Pure.
+"""Faults of a task's devices while it ran: Xids, uncorrectable memory errors, lost devices. Pure.
 
-FAULT-1  Unreadable is not broken: only what a driver said, or what it listed before and lists no
-         more, is reported.
+FAULT-1  Unreadable is not broken: only a driver's own words, or a device that it listed before and
+         lists no more, are reported.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class DeviceFaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 def mark_devices(
     devices: Sequence[Device], gpus: Sequence[int], kernel: KernelXids | None
 ) -> DeviceMarks:
-    """What to remember of a task's devices when it begins."""
+    """The marks to remember of a task's devices when it begins."""
     marks = {
         device.index: DeviceMark(
             vendor=device.vendor, uuid=device.uuid, pci=device.pci, ecc_errors=device.ecc_errors
@@ -77,10 +76,9 @@ def judge_devices(
     *,
     silent: Collection[str] = (),
 ) -> DeviceFaults:
-    """What happened to the devices `gpus` since `marks`.
+    """The faults of the devices `gpus` since `marks`.
 
-    started_at: CLOCK_BOOTTIME, for what has no sequence number. silent: vendors whose driver could
-    not be asked.
+    started_at: CLOCK_BOOTTIME, for lack of a sequence number. silent: vendors that did not answer.
     """
     now = {
         index: found
@@ -93,19 +91,15 @@ def judge_devices(
         mark, device = marks.devices.get(index), now.get(index)
         if device is not None and device.lost:
             lost.append(f"GPU {index}: {device.lost}")
-        elif (
-            device is None and mark is not None and mark.vendor not in silent
-        ):  # never seen: it may be declared by hand
+        if mark is None:
+            continue  # never seen: it may be declared by hand
+        if device is None and mark.vendor not in silent:
             name = mark.uuid or mark.pci or "no name"
             lost.append(
                 f"GPU {index} ({name}) was there when the task began, and the driver lists it no "
                 "more"
             )
-        if (
-            mark is not None
-            and device is not None
-            and None not in (mark.ecc_errors, device.ecc_errors)
-        ):
+        if device is not None and None not in (mark.ecc_errors, device.ecc_errors):
             # A device that was reset counts from 0 again.
             ecc_errors += max(0, (device.ecc_errors or 0) - (mark.ecc_errors or 0))
     return DeviceFaults(
@@ -116,7 +110,7 @@ def judge_devices(
 
 
 def _find_device(index: int, mark: DeviceMark | None, devices: Sequence[Device]) -> Device | None:
-    """A device by its own name: a driver that was opened anew numbers what is left from 0."""
+    """A device by its own name: a driver that was opened anew numbers the rest from 0."""
     found = next((device for device in devices if device.index == index), None)
     if mark is None or not mark.uuid or (found is not None and found.lost):
         return found
@@ -134,22 +128,19 @@ def _find_xids(
     if kernel is None:
         codes = [event.code for event in events if event.index in gpus and event.at >= started_at]
         return tuple(dict.fromkeys(codes))
-    places = {parse_pci(mark.pci) for mark in marks.devices.values()} | {
-        parse_pci(d.pci) for d in now.values()
-    }
+    names = [mark.pci for mark in marks.devices.values()] + [device.pci for device in now.values()]
+    places = {parse_pci(name) for name in names}
     since = marks.sequence
-    return tuple(
-        dict.fromkeys(
-            xid.code
-            for xid in kernel.xids
-            if xid.pci in places
-            and (xid.at >= started_at if since is None else xid.sequence > since)
-        )
-    )
+    codes = [
+        xid.code
+        for xid in kernel.xids
+        if xid.pci in places and (xid.at >= started_at if since is None else xid.sequence > since)
+    ]
+    return tuple(dict.fromkeys(codes))
 
 
 def add_device_faults(facts: TaskFacts, found: DeviceFaults) -> TaskFacts:
-    """The facts of an end with what happened to the devices."""
+    """The facts of an end with the faults of its devices."""
     return msgspec.structs.replace(
         facts, xids=found.xids, ecc_errors=found.ecc_errors, gpu_lost=found.gpu_lost
     )

@@ -22,8 +22,7 @@ _CHUNK_BYTES = 8192  # a record is never longer, and a shorter buffer is refused
 
 
 class SeenXid(msgspec.Struct, frozen=True, kw_only=True):
-    """One Xid. at: seconds of CLOCK_BOOTTIME, as well as the kernel's own clock allows. pci:
-    (domain, bus, device)."""
+    """One Xid. at: CLOCK_BOOTTIME, as the kernel's own clock allows. pci: domain, bus, device."""
 
     sequence: int
     at: float
@@ -32,8 +31,7 @@ class SeenXid(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelXids(msgspec.Struct, frozen=True, kw_only=True):
-    """The Xids that are still in the log, and the last record's sequence number, -1 of an empty
-    log."""
+    """The Xids still in the log, and the sequence number of its last record, -1 for none."""
 
     sequence: int
     xids: list[SeenXid] = []
@@ -50,7 +48,7 @@ class KernelLog:
         self._xids: list[SeenXid] = []
 
     def read(self) -> KernelXids:
-        """Everything up to now. Raises OSError."""
+        """All Xids up to now. Raises OSError."""
         ahead = read_boottime() - time.monotonic()  # the log's clock stands still in suspension
         while True:
             try:
@@ -58,10 +56,8 @@ class KernelLog:
             except BlockingIOError:
                 break
             except OSError as error:
-                if (
-                    error.errno == errno.EPIPE
-                ):  # records were overwritten before they were read; the next is there
-                    continue
+                if error.errno == errno.EPIPE:
+                    continue  # records were overwritten before they were read; the next is there
                 raise
             if not chunk:
                 break
@@ -79,15 +75,10 @@ class KernelLog:
         if b"NVRM: Xid" not in message:
             return
         found = parse_xid_line(message.decode(errors="replace"))
-        # Only the kernel's own records (facility 0): whoever may write to /dev/kmsg speaks for
-        # another.
+        # Only the kernel's own records (facility 0): other writers of /dev/kmsg have others.
         if found is not None and fields[0].isdigit() and int(fields[0]) < 8:
-            seen = SeenXid(
-                sequence=int(fields[1]),
-                at=int(fields[2]) / 1e6 + ahead,
-                pci=found.pci,
-                code=found.code,
-            )
+            number, at = int(fields[1]), int(fields[2]) / 1e6 + ahead
+            seen = SeenXid(sequence=number, at=at, pci=found.pci, code=found.code)
             self._xids = [*self._xids, seen][-MAX_XIDS:]
 
     def close(self) -> None:

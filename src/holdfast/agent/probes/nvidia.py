@@ -1,7 +1,8 @@
-"""NVIDIA devices through NVML. Runs in the probe's worker process only (PROBE-1)."""
+"""NVIDIA devices through NVML. In the probe's worker only (PROBE-1)."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import msgspec
@@ -14,10 +15,10 @@ _MAX_EVENTS = 64
 
 
 class NvidiaReader:
-    """Reads all NVIDIA devices. `library` is `pynvml` or something that looks like it."""
+    """Reads all NVIDIA devices. `library` is `pynvml` or its like."""
 
     def __init__(self, library: Any) -> None:
-        """Raises whatever the library raises where there is no driver."""
+        """Raises the library's error where there is no driver."""
         self._nvml = library
         library.nvmlInit()
         self._count = library.nvmlDeviceGetCount()
@@ -30,8 +31,7 @@ class NvidiaReader:
         self._seen_at = [0] * self._count
 
     def read(self, deep: bool = False) -> list[Device]:
-        """Read every device; what NVML does not say is None. deep: also what is only wanted now and
-        then."""
+        """Read every device; unknown values are None. deep: with PCI address and ECC."""
         xids = self._drain_events()
         devices = []
         for index in range(self._count):
@@ -46,8 +46,7 @@ class NvidiaReader:
         return devices
 
     def _open_device(self, index: int) -> None:
-        """A device that was lost before NVML was opened has no handle; the others must be read all
-        the same."""
+        """Open a device. One that was lost before has no handle, and must not hide the others."""
         try:
             handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
         except self._nvml.NVMLError as error:
@@ -57,12 +56,9 @@ class NvidiaReader:
             return
         self._handles[index] = handle
         if self._events is not None:
-            try:
-                self._nvml.nvmlDeviceRegisterEvents(
-                    handle, self._nvml.nvmlEventTypeXidCriticalError, self._events
-                )
-            except (self._nvml.NVMLError, AttributeError):
-                pass
+            with contextlib.suppress(self._nvml.NVMLError, AttributeError):
+                critical = self._nvml.nvmlEventTypeXidCriticalError
+                self._nvml.nvmlDeviceRegisterEvents(handle, critical, self._events)
 
     def _open_events(self) -> Any:
         try:
@@ -71,8 +67,7 @@ class NvidiaReader:
             return None
 
     def _drain_events(self) -> dict[int, list[int]]:
-        """Critical Xids since the last call, by device: for where the kernel log cannot be read, as
-        in most containers."""
+        """Critical Xids since the last call, by device, for want of a readable kernel log."""
         found: dict[int, list[int]] = {}
         for _ in range(_MAX_EVENTS if self._events is not None else 0):
             try:
@@ -95,8 +90,7 @@ class NvidiaReader:
             model=_text(self._ask("nvmlDeviceGetName", handle)),
             memory_total_bytes=int(memory.total) if memory is not None else 0,
             memory_used_bytes=int(memory.used) if memory is not None else None,
-            # A sliced device has no utilisation of its own: NVML refuses, or says a zero that means
-            # nothing.
+            # A sliced device has no utilisation: NVML refuses, or says a zero without meaning.
             utilisation_percent=float(rates.gpu) if rates is not None and not sliced else None,
             processes=self._read_processes(index, handle, sliced=sliced),
             note="MIG" if sliced else "",
@@ -106,7 +100,7 @@ class NvidiaReader:
         )
 
     def _find_loss(self, handle: Any) -> str:
-        """Why a device says nothing, where NVML means that it never will again."""
+        """Why a device does not answer, where NVML means that it never will again."""
         try:
             self._nvml.nvmlDeviceGetMemoryInfo(handle)
         except self._nvml.NVMLError as error:
@@ -131,9 +125,7 @@ class NvidiaReader:
         memory: dict[int, int | None] = {}
         for process in [*compute, *(graphics or [])]:
             used = getattr(process, "usedGpuMemory", None)
-            known = (
-                used if used is not None and used < 1 << 60 else None
-            )  # all ones is "not available"
+            known = used if used is not None and used < 1 << 60 else None  # all ones: unknown
             before = memory.get(process.pid, 0)
             memory[process.pid] = known if before is None or known is None else max(known, before)
         percents = None if sliced else self._read_percents(index, handle)
@@ -148,13 +140,12 @@ class NvidiaReader:
         ]
 
     def _read_percents(self, index: int, handle: Any) -> dict[int, float] | None:
-        """The highest utilisation of each process since the last call; None where the device does
-        not say."""
+        """The highest utilisation of each process since the last call, None where unknown."""
         try:
             samples = self._nvml.nvmlDeviceGetProcessUtilization(handle, self._seen_at[index])
         except self._nvml.NVMLError as error:
             if getattr(error, "value", None) == self._nvml.NVML_ERROR_NOT_FOUND:
-                return {}  # nobody did anything
+                return {}  # no process did anything
             return None
         percents: dict[int, float] = {}
         for sample in samples:

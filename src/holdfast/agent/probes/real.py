@@ -64,17 +64,14 @@ class RealProbe:
             await self._worker.close()
         for device in devices or []:
             if device.lost:
-                log.error(
-                    f"GPU {device.index} of this host is lost and is not offered: {device.lost}"
-                )
+                where = f"GPU {device.index} of this host"
+                log.error(f"{where} is lost and is not offered: {device.lost}")
         return [device.as_gpu() for device in devices or [] if not device.lost]
 
     async def sample(self, tasks: Sequence[Probed]) -> Mapping[TaskKey, Sampled]:
         """Read trees and devices side by side."""
-        want_devices = any(task.gpus for task in tasks)
-        nothing: list[Device] = []
         trees, devices = await asyncio.gather(
-            self._read_trees(tasks), self._read_devices() if want_devices else _give(nothing)
+            self._read_trees(tasks), self._read_devices(wanted=any(task.gpus for task in tasks))
         )
         now = read_boottime()
         found = {}
@@ -83,7 +80,7 @@ class RealProbe:
             pids = {entry.pid for entry in members}
             mine = [device for device in devices or [] if device.index in task.gpus]
             gpus: tuple[GpuReading, ...] = ()
-            if members:  # without its tree it cannot be said who on the device is the task
+            if members:  # without its tree its processes on the device are unknown
                 gpus = tuple(
                     read_for_task(device, pids, pids_are_ours=self.pids_are_ours) for device in mine
                 )
@@ -91,13 +88,13 @@ class RealProbe:
             found[task.key] = Sampled(Reading(at=at, gpus=gpus, tree=tree), owns)
         return found
 
-    async def _read_devices(self) -> list[Device] | None:
-        devices = await self._worker.read()
+    async def _read_devices(self, *, wanted: bool = True) -> list[Device] | None:
+        devices = await self._worker.read() if wanted else []
         self._take_events(devices or [])
         return devices
 
     def _take_events(self, devices: Sequence[Device]) -> None:
-        """Keep the Xids that NVML tells once, to whoever asks first."""
+        """Keep the Xids: NVML tells them only once."""
         now = read_boottime()
         self._events += [
             SeenEvent(now, device.index, code) for device in devices for code in device.xids
@@ -123,15 +120,14 @@ class RealProbe:
         answer = await self._ask_deep()
         if answer is None:
             return DeviceFaults()
-        # A driver that could not be asked lists nothing, which says nothing of its devices
-        # (FAULT-1).
+        # A driver that could not be asked lists nothing, which proves nothing (FAULT-1).
         silent = {"nvidia", "amd"} if answer.errors else set(answer.unopened)
         return judge_devices(
             marks, task.gpus, answer.devices, answer.kernel, self._events, started_at, silent=silent
         )
 
     async def _read_trees(self, tasks: Sequence[Probed]) -> _Trees:
-        """Read /proc in a thread: a process stuck in the kernel may hold up whoever looks at it."""
+        """Read /proc in a thread: a process stuck in the kernel may hold up its reader."""
         if self._reading_trees is not None and not self._reading_trees.done():
             return {}  # the last look has not come back
         self._reading_trees = run_aside(lambda: self._read_trees_now(list(tasks)))
@@ -151,7 +147,7 @@ class RealProbe:
         return readings
 
     def forget(self, key: TaskKey) -> None:
-        """A task ended."""
+        """Drop a task's meter."""
         self._meters.pop(key, None)
 
     async def describe_gpus(self) -> str:
@@ -168,19 +164,8 @@ class RealProbe:
 
 def may_have_devices() -> bool:
     """Whether any driver's traces are here; saves the start of a worker on a host that has none."""
-    traces = (
-        "/dev/nvidiactl",
-        "/dev/nvidia0",
-        "/proc/driver/nvidia",
-        "/dev/dxg",
-        "/dev/kfd",
-        "/sys/module/amdgpu",
-    )
-    return any(os.path.exists(path) for path in traces)
-
-
-async def _give(devices: list[Device]) -> list[Device] | None:
-    return devices
+    nvidia = ("/dev/nvidiactl", "/dev/nvidia0", "/proc/driver/nvidia", "/dev/dxg")
+    return any(os.path.exists(path) for path in (*nvidia, "/dev/kfd", "/sys/module/amdgpu"))
 
 
 def _is_initial_namespace() -> bool:

@@ -4,7 +4,7 @@ The file holds JSON lines, each
 `{"job": "<id>" | null, "tree": {…}, "gpus": [{…}], "owns_whole_box": false, "faults": {…}}`; the
 fields are those of `core.watchdogs.signals`, and of `DeviceFaults`, of which a job's last line
 holds. Each sample of a task takes the next line for its job (or for null), the last one for ever
-after. The file is read anew at every sample, so that a test can change what will be seen.
+after. The file is read anew at every sample, so that a test can change the readings.
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ class _Line(msgspec.Struct, frozen=True):
     faults: DeviceFaults = DeviceFaults()
 
 
+def _select(lines: list[_Line], task: Probed) -> list[_Line]:
+    return [line for line in lines if line.job in (None, task.key.job_id)]
+
+
 class ScriptedProbe:
     """Readings from a script."""
 
@@ -43,8 +47,7 @@ class ScriptedProbe:
         self._taken: dict[TaskKey, int] = {}
         log.warning(
             f"SCRIPTED PROBE: watchdogs judge by {path}, not by what tasks really do. This is for "
-            "tests only; no real"
-            " work is safe on this host."
+            "tests only; no real work is safe on this host."
         )
 
     async def find_gpus(self) -> list[Gpu]:
@@ -56,7 +59,7 @@ class ScriptedProbe:
         lines = self._read_lines()
         found = {}
         for task in tasks:
-            mine = [line for line in lines if line.job in (None, task.key.job_id)]
+            mine = _select(lines, task)
             if mine:
                 number = self._taken.get(task.key, 0)
                 self._taken[task.key] = number + 1
@@ -67,33 +70,30 @@ class ScriptedProbe:
 
     def _read_lines(self) -> list[_Line]:
         try:
-            return [
-                msgspec.json.decode(line, type=_Line)
-                for line in self._path.read_bytes().splitlines()
-                if line.strip()
-            ]
+            lines = self._path.read_bytes().splitlines()
+            return [msgspec.json.decode(line, type=_Line) for line in lines if line.strip()]
         except (OSError, msgspec.MsgspecError) as error:
             log.error(f"the probe's script cannot be read: {error}")
             return []
 
     async def mark_devices(self, gpus: Sequence[int]) -> DeviceMarks | None:
-        """Nothing to note: the script says what happens."""
+        """None: the script alone says what happens."""
         return None
 
     async def find_faults(
         self, task: Probed, marks: DeviceMarks, started_at: float
     ) -> DeviceFaults:
-        """What the last line for the task's job says."""
-        mine = [line for line in self._read_lines() if line.job in (None, task.key.job_id)]
+        """The faults in the last line for the task's job."""
+        mine = _select(self._read_lines(), task)
         return mine[-1].faults if mine else DeviceFaults()
 
     async def describe_gpus(self) -> str:
-        """Say that there is nothing to say."""
+        """A sentence: there is nothing to describe."""
         return "a scripted probe has no devices"
 
     def forget(self, key: TaskKey) -> None:
-        """A task ended."""
+        """Drop the place in a task's lines."""
         self._taken.pop(key, None)
 
     async def close(self) -> None:
-        """Nothing was started."""
+        """Nothing to close."""

@@ -1,9 +1,9 @@
 """CPU time, I/O and memory of a task's process tree, from /proc.
 
-TREE-READ-1  The counters never fall and never lose work: what a process did is added as it does it,
-             so its exit takes nothing away. A child's whole time shows up once more in its parent
-             when it is reaped; a tree in which processes come and go is busier than it looks, never
-             idler.
+TREE-READ-1  The counters never fall and never lose work: a process's work is added as it is done,
+             so its exit takes nothing away. A child's whole time is counted once more in its parent
+             when it is reaped, so a tree in which processes come and go looks busier than it is,
+             never idler.
 TREE-READ-2  A living process that may not be read makes the value unknown, not smaller.
 """
 
@@ -23,8 +23,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class TreeUsage(msgspec.Struct, frozen=True):
-    """One process: CPU seconds (reaped children included), bytes read and written, resident bytes.
-    None: unreadable."""
+    """One process, its reaped children's CPU time included. io_bytes None: unreadable."""
 
     cpu_seconds: float
     rss_bytes: int
@@ -32,8 +31,7 @@ class TreeUsage(msgspec.Struct, frozen=True):
 
 
 def find_trees(roots: dict[TaskKey, int], guardian_pid: int) -> dict[TaskKey, list[ProcessEntry]]:
-    """Return the living processes of each task: its session, its descendants, and orphans that
-    carry its mark."""
+    """The living processes of each task: its session, descendants, and orphans with its mark."""
     table = process_table.read_table()
     by_root = {pid: key for key, pid in roots.items()}
     by_text = {str(key): key for key in roots}
@@ -44,8 +42,8 @@ def find_trees(roots: dict[TaskKey, int], guardian_pid: int) -> dict[TaskKey, li
         elif entry.session in by_root:
             owners[entry.pid] = by_root[entry.session]
         elif entry.ppid == guardian_pid:
-            # Only the guardian's orphans are asked for their mark: reading an environment may block
-            # on a process that is stuck in the kernel.
+            # The mark is read of the guardian's orphans only: reading an environment may block on a
+            # process that is stuck in the kernel.
             owners[entry.pid] = by_text.get(process_table.read_marks(entry.pid)[0] or "")
     trees: dict[TaskKey, list[ProcessEntry]] = {key: [] for key in roots}
     for entry in table.values():
@@ -116,9 +114,8 @@ class TreeMeter:
             now[entry.identity] = usage
             before = self._before.get(entry.identity)
             rss_bytes += usage.rss_bytes
-            self._cpu_seconds += max(
-                0.0, usage.cpu_seconds - (before.cpu_seconds if before else 0.0)
-            )
+            cpu_before = before.cpu_seconds if before else 0.0
+            self._cpu_seconds += max(0.0, usage.cpu_seconds - cpu_before)
             if usage.io_bytes is None:
                 io_known = False
             else:

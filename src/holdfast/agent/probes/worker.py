@@ -1,8 +1,8 @@
 """The process in which drivers are called: `python -m holdfast.agent.probes.worker`.
 
-A line in asks, `NUMBER`, or `NUMBER deep` for what is only wanted now and then; a line out answers
-(`ProbeAnswer`). It ends when its input ends. Whatever a driver does to it, hang, crash or leak, is done
-to nobody else.
+A line in asks, `NUMBER`, or `NUMBER deep` for readings that are only wanted now and then; a line
+out answers (`ProbeAnswer`). It ends when its input ends. A driver that hangs, crashes or leaks harms
+no other process.
 
     --nvml MODULE   the module to use for NVML, `pynvml` unless said otherwise; `none` for none
     --kmsg FILE     the kernel log, `/dev/kmsg` unless said otherwise
@@ -25,9 +25,8 @@ from holdfast.agent.probes.kernel_log import KernelLog, KernelXids
 class ProbeAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """The devices, and why there are fewer than expected.
 
-    kernel: None where its log cannot be read, or was not asked for.
-    unopened: vendor → why its driver could not be opened at all, as on hosts that have nothing of
-    that vendor.
+    kernel: None where its log cannot be read, or was not asked for. unopened: vendor → why its
+    driver could not be opened at all, as on hosts without its devices.
     """
 
     number: int
@@ -42,7 +41,7 @@ class _Reader(Protocol):
 
 
 def open_readers(nvml: str, amd_root: str) -> tuple[list[_Reader], dict[str, str]]:
-    """Return readers for the drivers that are here, and what was said by those that are not."""
+    """Return readers for the drivers that are here, and the errors of those that are not."""
     readers: list[_Reader] = []
     unopened: dict[str, str] = {}
     if nvml != "none":
@@ -111,7 +110,7 @@ def main(argv: list[str]) -> int:
             sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
             sys.stdout.buffer.flush()
         except OSError:
-            return 0  # nobody listens any more
+            return 0  # the agent is gone
     return 0
 
 

@@ -1,5 +1,4 @@
-"""The agent's side of the worker: one question at a time, five seconds, then the worker is
-killed."""
+"""The agent's side of the worker: one question at a time, and a kill after five seconds."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ _MAX_ANSWER_BYTES = 8 << 20
 
 
 class ProbeWorker:
-    """Asks a worker process, which is started when needed and ended when nobody asked for a
-    minute."""
+    """Asks a worker process, which is started when needed and ended after an idle minute."""
 
     def __init__(
         self, arguments: Sequence[str] = (), *, read_seconds: float = READ_SECONDS
@@ -46,15 +44,14 @@ class ProbeWorker:
         return self._process.pid if self._process is not None else None
 
     async def read(self) -> list[Device] | None:
-        """Return the devices as they are now; None when the worker did not say in time."""
+        """Return the devices as they are now; None when the worker is late."""
         answer = await self.ask()
         if answer is None or (answer.errors and not answer.devices):
             return None
         return answer.devices
 
     async def ask(self, *, deep: bool = False) -> ProbeAnswer | None:
-        """Return all the worker says; None when it did not say in time. deep: with counters and the
-        kernel log."""
+        """The worker's answer, None when it is late. deep: with counters and the kernel log."""
         async with self._lock:
             loop = asyncio.get_running_loop()
             if loop.time() < self._not_before:
@@ -97,31 +94,31 @@ class ProbeWorker:
         return answer
 
     async def _give_up(self, error: Exception) -> None:
-        """Kill the worker. One that even survives that is stuck in the driver: left behind, and
-        noted."""
-        why = (
-            f"no answer in {self._read_seconds:g} s"
-            if isinstance(error, TimeoutError)
-            else str(error)
-        )
+        """Kill the worker; one that survives is stuck in the driver and is left behind."""
+        late = isinstance(error, TimeoutError)
+        why = f"no answer in {self._read_seconds:g} s" if late else str(error)
         if not self.hung:
             self.hung = True
             log.warning(f"the GPU probe failed ({why}); GPU readings are unknown until it answers")
-        self._not_before = asyncio.get_running_loop().time() + min(
-            _AGAIN_SECONDS, 6 * self._read_seconds
-        )
+        wait = min(_AGAIN_SECONDS, 6 * self._read_seconds)
+        self._not_before = asyncio.get_running_loop().time() + wait
+        pid = self.pid
+        if not await self._kill():
+            log.error(f"the GPU probe {pid} survives SIGKILL: the driver of this host is stuck")
+
+    async def _kill(self) -> bool:
+        """True when no worker is left."""
         process, self._process = self._process, None
         if process is None:
-            return
+            return True
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         try:
             async with asyncio.timeout(_REAP_SECONDS):
                 await process.wait()
         except TimeoutError:
-            log.error(
-                f"the GPU probe {process.pid} survives SIGKILL: the driver of this host is stuck"
-            )
+            return False
+        return True
 
     def _retire(self) -> None:
         """End an idle worker by closing its input."""
@@ -134,10 +131,4 @@ class ProbeWorker:
         """End the worker."""
         if self._idle_timer is not None:
             self._idle_timer.cancel()
-        process, self._process = self._process, None
-        if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_REAP_SECONDS):
-                    await process.wait()
+        await self._kill()

@@ -187,8 +187,7 @@ class CheckpointDesk:
     # ---- down
 
     def fetch(self, task: AgentTask, then: Callable[[str | None], None]) -> None:
-        """Fetch what the task starts from into its folder; then call `then` with None, or with the
-        reason why it cannot be had."""
+        """Fetch the start's checkpoint; then call `then` with None, or with why there is none."""
         wire = Wire()
         work = asyncio.create_task(self._fetch(task, wire, then))
         self._fetches[task.key] = _Fetch(work, wire)

@@ -89,8 +89,7 @@ class _Connection:
 
 
 class HttpClient:
-    """Calls to one controller. Two connections are kept: for a waiting poll and a report beside
-    it."""
+    """Calls to one controller, over two kept connections: a waiting poll, a report beside it."""
 
     def __init__(self, url: str, *, ca_file: str | None = None) -> None:
         """Raises ValidationError for an address or a CA file that cannot be used."""

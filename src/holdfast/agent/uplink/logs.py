@@ -1,11 +1,10 @@
-"""Log shipping: the files of tasks read by offset and sent in batches, redacted, while the disk
-still holds them.
+"""Log shipping: the files of tasks, read by offset and sent in batches, redacted.
 
 LOGS-1  An offset moves only after the controller took the bytes. A controller that is away loses
         nothing that the disk still holds; a restarted agent goes on where the record ends, or a
         little before.
-LOGS-2  A stream that outruns the wire is cut in the middle: its head is sent, then what the
-        controller would keep of its end. Offsets stay true, so the gap shows.
+LOGS-2  A stream that outruns the wire is cut in the middle: its head is sent, then as much of its
+        end as the controller would keep. Offsets stay true, so the gap shows.
 """
 
 from __future__ import annotations
@@ -45,14 +44,13 @@ class StreamTail:
         self.done = False
 
     def read_upload(self, limit_bytes: int) -> LogUpload | None:
-        """Return the next bytes to send, None when there are none now. A file that vanished is an
-        empty rest."""
+        """The next bytes to send, None for none now. A file that vanished is an empty rest."""
         final = not self.task.live
         try:
             fd = os.open(self.task.path_of(self.stream), _READ_FLAGS)
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-                return None  # this agent lacks something; the file may well be there
+                return None  # the agent is short of something; the file may well be there
             return self._upload(self.offset, b"", ended=True) if final else None
         try:
             size = os.fstat(fd).st_size
@@ -65,13 +63,11 @@ class StreamTail:
             ended = final and start + len(data) >= size
             return self._upload(start, data, ended=ended) if data or ended else None
         except OSError as error:
-            if final:
-                log.error(
-                    f"the rest of its {self.stream} cannot be read: {error}",
-                    extra=self.task.about(),
-                )
-                return self._upload(self.offset, b"", ended=True)
-            return None
+            if not final:
+                return None
+            lost = f"the rest of its {self.stream} cannot be read: {error}"
+            log.error(lost, extra=self.task.about())
+            return self._upload(self.offset, b"", ended=True)
         finally:
             os.close(fd)
 
@@ -85,8 +81,7 @@ class StreamTail:
         )
 
     def _find_start(self, fd: int, size: int) -> int:
-        """Where to read from: on, or past what nobody will keep (LOGS-2) or what was punched
-        out."""
+        """Where to read on: past bytes that would not be kept (LOGS-2) or were punched out."""
         start, keep = self.offset, self.task.keep_bytes
         if start >= keep // 8 and size - start > keep // 2:
             start = size - keep // 2
@@ -99,30 +94,26 @@ class StreamTail:
         return start
 
     def _read_masked(self, fd: int, start: int, length: int, *, final: bool) -> bytes | None:
-        """Read with as much around it as a secret may reach, mask, cut out the middle
-        (REDACT-1)."""
+        """Read with a secret's length around it, mask, cut out the middle (REDACT-1)."""
         redactor = self.task.redactor
         before = min(start, redactor.overlap_bytes)
         window = os.pread(fd, before + length + redactor.overlap_bytes, start - before)
         try:
-            hole = os.lseek(
-                fd, start, os.SEEK_HOLE
-            )  # the guardian may have punched what was just read
+            hole = os.lseek(fd, start, os.SEEK_HOLE)  # the guardian may just have punched one
         except OSError:
             hole = start + len(window)
         if hole <= start:
             return None
         window = window[: hole - start + before]
         after_end = len(window) - before  # bytes from `start` on
-        # What may be half a secret waits for its other half; at the end there is none.
+        # Bytes that may be half a secret wait for its other half; at the end there is none.
         pending = 0 if final else redactor.count_pending(window)
         sendable = max(0, min(length, after_end - pending))
         return redactor.mask(window)[before : before + sendable]
 
 
 class LogShipper:
-    """Follows the streams of all tasks. `finished` is called for a task whose last byte is on
-    record."""
+    """Follows all streams. `finished` is called when a task's last byte is on record."""
 
     def __init__(self, calls: ControllerCalls, finished: Callable[[AgentTask], None]) -> None:
         self._calls = calls
@@ -200,16 +191,12 @@ class LogShipper:
         except HoldfastError as error:
             if len(uploads) > 1:
                 for upload in uploads:  # one that cannot be taken must not hold up the others
-                    if (
-                        upload.key in self._tails
-                    ):  # else its task's other stream was refused just now
+                    if upload.key in self._tails:  # its other stream may just have been refused
                         await self._send([upload])
                 return
             key = uploads[0].key
-            log.error(
-                f"the controller does not take its logs: {error}",
-                extra=self._tails[key][0].task.about(),
-            )
+            extra = self._tails[key][0].task.about()
+            log.error(f"the controller does not take its logs: {error}", extra=extra)
             self._drop([key])
             return
         for upload in uploads:
@@ -252,8 +239,7 @@ class LogShipper:
 
 
 def read_log_tail(task: AgentTask) -> str:
-    """Return the last lines of both streams, redacted, at most 16 384 characters; stderr is given
-    more room."""
+    """The last lines of both streams, redacted, at most 16 384 characters; stderr has more room."""
     parts = []
     for stream in STREAMS:
         limit = _TAIL_BYTES[stream]

@@ -1,17 +1,17 @@
-"""The sync loop: one call waits at the controller for news, and news from here starts another
-beside it.
+"""The sync loop: one call waits at the controller for news; news from here starts a second one.
 
 SYNC-1  A newer call makes the controller answer the older one at once. Of answers that come out of
-        order only the newest commands; from an older one acknowledgements and renewals still count,
+        order only the newest commands; acknowledgements and renewals of an older one still count,
         because those are true for ever.
-SYNC-2  An outage changes nothing here but the pace: calls are tried again with back-off and jitter,
-        tasks go on, leases run.
+SYNC-2  An outage changes only the pace: calls are tried again with back-off and jitter, tasks go
+        on, leases run.
 SYNC-3  The state of the connection is logged when it changes, not at every try.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Callable
@@ -28,15 +28,14 @@ log = logging.getLogger("holdfast.agent.uplink.sync")
 
 _FIRST_RETRY_SECONDS = 0.2
 _IN_FLIGHT = 2
-# A controller repeats its commands until they are carried out; asking again at once would only hear
-# the same.
+# A controller repeats its commands until they are carried out, also in an answer asked for at once.
 _ECHO_SECONDS = (0.02, 0.25)
 _SUPERSEDED_SECONDS = 2.0
 _LAUNCH_SECONDS = 0.03
 
 
 class SyncTaker(Protocol):
-    """What the loop needs from the agent."""
+    """The agent, as far as the loop needs it."""
 
     def make_reports(self) -> list[TaskReport]:
         """Every task as it is now."""
@@ -88,8 +87,8 @@ class SyncLoop:
         """Sync for ever."""
         try:
             while True:
-                # One reading of the clock for both, or a retry that falls due between them would be
-                # waited for by neither.
+                # One reading of the clock for both, or neither would wait for a retry that falls
+                # due between them.
                 now = read_boottime()
                 self._start_due(now)
                 await self._wait(now)
@@ -126,7 +125,7 @@ class SyncLoop:
         self._flights[asyncio.create_task(self._calls.sync(request))] = call
 
     async def _wait(self, now: float) -> None:
-        """Until a call ends, something happens here, or a retry is due."""
+        """Wait until a call ends, something happens here, or a retry is due."""
         pause = self._retry_at - now
         timeout = pause if pause > 0 else (_SUPERSEDED_SECONDS if self._news.is_set() else None)
         waits: set[asyncio.Task[object]] = set(self._flights)
@@ -158,8 +157,7 @@ class SyncLoop:
         said_something = self._taker.take_answer(answer, started_at=call.started_at, newest=newest)
         took_seconds = read_boottime() - call.started_at
         if (answer.launch or answer.preempt) and not self._flights and not self._news.is_set():
-            # A call of now would only say that they are being started or stopped, and take the
-            # processor from it.
+            # A call now would only say that they are being started or stopped, and slow that down.
             await self._pause(_LAUNCH_SECONDS)
         if said_something or took_seconds > _ECHO_SECONDS[1]:
             self._echo_seconds = 0.0
@@ -170,11 +168,9 @@ class SyncLoop:
                 await self._pause(self._echo_seconds)
 
     async def _pause(self, seconds: float) -> None:
-        """Until something happens here, at most so long."""
-        try:
+        """Wait until something happens here, at most so long."""
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._news.wait(), seconds)
-        except TimeoutError:
-            pass
 
     async def _fail(self, error: HoldfastError) -> None:
         if self._connected is not False:
@@ -193,18 +189,15 @@ class SyncLoop:
         self._retry_seconds, self._retry_at = _FIRST_RETRY_SECONDS, 0.0
 
     async def leave(self, give_up_seconds: float) -> bool:
-        """Say good-bye with everything that ended, until it is acknowledged or time is up. True
-        when it was heard."""
+        """Report every end and that this host leaves. True when the controller answered in time."""
         await self._abandon()
         give_up_at = read_boottime() + give_up_seconds
         while read_boottime() < give_up_at:
             self._seq += 1
             started_at = read_boottime()
+            tasks = self._taker.make_reports()
             request = SyncRequest(
-                incarnation=self._incarnation,
-                seq=self._seq,
-                tasks=self._taker.make_reports(),
-                leaving=True,
+                incarnation=self._incarnation, seq=self._seq, tasks=tasks, leaving=True
             )
             try:
                 async with asyncio.timeout(max(0.1, give_up_at - started_at)):
@@ -213,7 +206,7 @@ class SyncLoop:
                 await asyncio.sleep(0.1)
                 continue
             except (HoldfastError, TimeoutError) as error:
-                log.warning(f"the controller did not take our leave: {error}")
+                log.warning(f"the controller refused to hear that this host leaves: {error}")
                 return False
             self._taker.take_answer(answer, started_at=started_at, newest=True)
             return True

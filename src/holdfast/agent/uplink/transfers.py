@@ -41,8 +41,7 @@ _NAME = re.compile(r"checkpoint(?:\.(\d{1,15}))?")
 
 
 class SavedCheckpoint(msgspec.Struct, frozen=True):
-    """A checkpoint in a task's folder. `fd` is open: the file may be replaced meanwhile, and these
-    bytes stay."""
+    """A checkpoint in a task's folder. `fd` keeps its bytes when the file is replaced."""
 
     path: Path
     fd: int
@@ -61,8 +60,7 @@ class SavedCheckpoint(msgspec.Struct, frozen=True):
 
 
 def find_saved(folder: Path) -> list[tuple[int, int, Path]]:
-    """The finished checkpoints in `folder`, oldest first: (when it got its name, step or -1,
-    path)."""
+    """Finished checkpoints, oldest first: (when it got its name, step or -1, path)."""
     found = []
     try:
         with os.scandir(folder) as entries:
@@ -125,8 +123,7 @@ class Wire:
 
 
 class Transfers:
-    """Uploads and downloads of one host. Every method blocks; all raise the controller's own error
-    or Unavailable."""
+    """Transfers of one host. All methods block, and raise the controller's error or Unavailable."""
 
     def __init__(
         self, url: str, *, ca_file: str | None, incarnation: str, token: Callable[[], str]
@@ -191,8 +188,7 @@ class Transfers:
             raise
 
     def skip(self, key: TaskKey, number: int, reason: str, wire: Wire) -> CheckpointOffer:
-        """Say that a checkpoint cannot be used; return the next older one. Raises NotFound where
-        none is kept."""
+        """Report an unusable checkpoint; return the next older one. Raises NotFound."""
         body = msgspec.json.encode(
             CheckpointSkip(
                 key=key, incarnation=self._incarnation, number=number, reason=reason[:2048]

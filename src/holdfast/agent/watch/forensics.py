@@ -1,27 +1,24 @@
-"""What is gathered before a kill: stacks, states, devices, beats, the end of the log. Bounded in
-time and size, redacted.
+"""The evidence gathered before a kill: stacks, states, devices, beats, the end of the log; bounded,
+redacted.
 
-FOR-1  Every step has its own limit and runs beside the others; what is not there in time is left
-       out and said to be. Nothing
-       here stops or harms the task: stacks are read without pausing it.
-FOR-2  Whatever leaves the host is redacted: secret values, and command lines that hold them.
+FOR-1  Every step has its own limit and runs beside the others; a step that is late is left out, and
+       named. No step stops or harms the task: stacks are read without pausing it.
+FOR-2  Everything that leaves the host is redacted: secret values, and command lines that hold them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib.util
 import logging
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
-from holdfast.agent.offload import run_aside
+from holdfast.agent.offload import Asides, run_aside, run_bounded
 from holdfast.agent.probes import Probe
 from holdfast.agent.probes.tree import find_trees
 from holdfast.agent.tasks import AgentTask
@@ -36,11 +33,11 @@ from holdfast.wire.beat import encode_beat
 log = logging.getLogger("holdfast.agent.watch.forensics")
 
 MAX_PROCESSES = 32
-MAX_OUTPUT_BYTES = 1 << 20
 _MAX_SECTION_CHARS = 120_000
 _MAX_THREADS = 64
 _SEND_TRIES_SECONDS = 600.0
-_KILL_WAIT_SECONDS = 0.5
+_STATUS_NAMES = "Name State PPid Threads VmRSS VmSwap SigBlk SigIgn SigCgt voluntary nonvol"
+_STATUS_WORDS = tuple(_STATUS_NAMES.split())
 
 
 def find_py_spy() -> list[str] | None:
@@ -54,56 +51,11 @@ def find_py_spy() -> list[str] | None:
     return [sys.executable, "-P", "-m", "py_spy"] if importlib.util.find_spec("py_spy") else None
 
 
-async def run_bounded(argv: list[str], seconds: float) -> str:
-    """Return what a command prints, both streams, `MAX_OUTPUT_BYTES` at most. Killed after
-    `seconds`; its group too."""
-    process = await asyncio.create_subprocess_exec(
-        *argv,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        start_new_session=True,
-        limit=1 << 16,
-    )
-    assert process.stdout is not None
-    parts: list[bytes] = []
-    size = 0
-    try:
-        async with asyncio.timeout(seconds):
-            while size < MAX_OUTPUT_BYTES and (data := await process.stdout.read(1 << 16)):
-                parts.append(data)
-                size += len(data)
-            await process.wait()
-    except TimeoutError:
-        parts.append(f"\n(stopped after {seconds:.1f} s)".encode())
-    finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_KILL_WAIT_SECONDS):
-                    await process.wait()
-    return b"".join(parts).decode(errors="replace")
-
-
 def read_process_page(pid: int) -> str:
-    """Everything /proc says of one process in the hour of its death, threads included. Blocking;
-    may hang."""
+    """All that /proc says of one process, threads included. Blocking; may hang."""
     lines = [f"== pid {pid}: {_read(f'/proc/{pid}/cmdline').replace(chr(0), ' ').strip()[:500]}"]
-    wanted = (
-        "Name",
-        "State",
-        "PPid",
-        "Threads",
-        "VmRSS",
-        "VmSwap",
-        "SigBlk",
-        "SigIgn",
-        "SigCgt",
-        "voluntary",
-        "nonvol",
-    )
-    lines += [line for line in _read(f"/proc/{pid}/status").splitlines() if line.startswith(wanted)]
+    status = _read(f"/proc/{pid}/status").splitlines()
+    lines += [line for line in status if line.startswith(_STATUS_WORDS)]
     threads = sorted(_list(f"/proc/{pid}/task"), key=int)
     for thread in threads[:_MAX_THREADS]:
         where = f"/proc/{pid}/task/{thread}"
@@ -138,14 +90,12 @@ def _list(path: str) -> list[str]:
 
 
 def is_python(pid: int) -> bool:
-    """Whether py-spy has something to say about the process."""
+    """Whether py-spy can read the process."""
     try:
         name = os.path.basename(os.readlink(f"/proc/{pid}/exe"))
     except OSError:
         return False
-    if name.startswith(("python", "pypy")):
-        return True
-    return "libpython" in _read(f"/proc/{pid}/maps")
+    return name.startswith(("python", "pypy")) or "libpython" in _read(f"/proc/{pid}/maps")
 
 
 class ForensicsDesk:
@@ -154,17 +104,17 @@ class ForensicsDesk:
     def __init__(self, calls: ControllerCalls, probe: Probe) -> None:
         self._calls = calls
         self._probe = probe
-        self._sending: set[asyncio.Task[None]] = set()
+        self._sending = Asides()
 
     async def gather(self, task: AgentTask, trip: Trip, seconds: float) -> Forensics:
-        """Gather within `seconds`, send in the background, return what was found (FOR-1)."""
+        """Gather within `seconds`, send in the background, return the findings (FOR-1)."""
         began_at = read_boottime()
         give_up_at = began_at + seconds
-        sections: dict[str, str] = {
+        sections = {
             "verdict": _describe_trip(trip),
             "beats": _describe_beats(task, began_at),
+            "log tail": read_log_tail(task),
         }
-        sections["log tail"] = read_log_tail(task)
         steps: dict[str, Callable[[], Awaitable[str]]] = {
             "processes": lambda: self._read_pages(task),
             "python stacks": lambda: self._dump_stacks(task, give_up_at - read_boottime()),
@@ -181,18 +131,15 @@ class ForensicsDesk:
                 sections[title] = f"(failed: {work.exception()!r})"
             else:
                 sections[title] = work.result()
-        masked = {
-            title: _clip(task.redactor.mask_text(text)) for title, text in sections.items() if text
-        }
+        mask = task.redactor.mask_text
+        masked = {title: _clip(mask(text)) for title, text in sections.items() if text}
         found = Forensics(
             key=task.key,
-            reason=task.redactor.mask_text(trip.reason)[:4096],
+            reason=mask(trip.reason)[:4096],
             seconds=read_boottime() - began_at,
             sections=masked,
         )
-        sending = asyncio.create_task(self._send(found))
-        self._sending.add(sending)
-        sending.add_done_callback(self._sending.discard)
+        self._sending.start(self._send(found))
         return found
 
     async def _find_pids(self, task: AgentTask) -> list[int]:
@@ -223,12 +170,8 @@ class ForensicsDesk:
 
         async def dump(pid: int) -> str:
             async with gate:
-                try:
-                    return await run_bounded(
-                        [*py_spy, "dump", "--nonblocking", "--pid", str(pid)], each
-                    )
-                except OSError as error:
-                    return f"py-spy could not be run for {pid}: {error}"
+                argv = [*py_spy, "dump", "--nonblocking", "--pid", str(pid)]
+                return (await run_bounded(argv, each))[1]
 
         return "\n\n".join(await asyncio.gather(*(dump(pid) for pid in pids)))
 
@@ -250,9 +193,8 @@ class ForensicsDesk:
             pause = min(2 * pause, 15.0)
 
     async def settle(self, seconds: float) -> None:
-        """Wait for what is still being sent, for a while."""
-        if self._sending:
-            await asyncio.wait(list(self._sending), timeout=seconds)
+        """Wait, at most so long, for all that is being sent."""
+        await self._sending.wait(seconds)
 
 
 def _describe_trip(trip: Trip) -> str:
@@ -264,10 +206,8 @@ def _describe_beats(task: AgentTask, now: float) -> str:
     lines = [f"{now - at:8.1f} s ago  {encode_beat(beat).decode()}" for at, beat in task.beats]
     beat = task.watch.last_beat
     if beat is not None:
-        lines.append(
-            f"last step {beat.step} of {beat.total}, {now - beat.at:.1f} s ago; section "
-            f"{task.watch.section}"
-        )
+        steps = f"last step {beat.step} of {beat.total}, {now - beat.at:.1f} s ago"
+        lines.append(f"{steps}; section {task.watch.section}")
     return "\n".join(lines) or "it never beat"
 
 

@@ -1,13 +1,12 @@
-"""The watchdog runner: beats in, samples in when they are wanted, verdicts carried to whoever ends
-tasks.
+"""The watchdog runner: beats in, samples in when they are wanted, trips out.
 
 The decisions are `core.watchdogs`'; here are only sockets, clocks and the order of things.
 
 RUN-1  Every live task is ticked at least every 5 s, sampling or not: a probe that hangs delays no
        time limit.
-RUN-2  A watch's memory is written when it changes in kind (armed, in another section, tripped) at
-       once, and every `SAVE_SECONDS` otherwise, so that the next agent goes on where this one was
-       killed.
+RUN-2  A watch's memory is written at once when it changes in kind (armed, in another section,
+       tripped), and every `SAVE_SECONDS` otherwise, so that the next agent goes on where this one
+       was killed.
 """
 
 from __future__ import annotations
@@ -41,8 +40,7 @@ _BAD_LOG_SECONDS = 60.0
 
 
 class WatchRunner:
-    """Runs the watches of all tasks. `trip` is called once per trip, `first_beat` when a task beat
-    for the first time."""
+    """Runs all watches. `trip` is called once per trip, `first_beat` at a task's first beat."""
 
     def __init__(
         self,
@@ -66,20 +64,19 @@ class WatchRunner:
         self._bad_said_at = -math.inf
 
     def poke(self) -> None:
-        """Something changed: tick soon."""
+        """Tick soon: something changed."""
         self._poke.set()
 
     # ---- beats
 
     def listen(self, fd: int) -> None:
-        """Read beats from the guardian's datagram socket. The guardian keeps it, so none is lost
-        while no agent lives."""
+        """Read beats from the guardian's socket, which holds them while no agent lives."""
         os.set_blocking(fd, False)
         self._beats = socket.socket(fileno=fd)
         asyncio.get_running_loop().add_reader(fd, self.read_beats)
 
     def read_beats(self) -> None:
-        """Drain a batch; the loop comes back for the rest."""
+        """Drain a batch; the loop calls again for the rest."""
         now = read_boottime()
         for _ in range(_BATCH):
             try:
@@ -111,26 +108,25 @@ class WatchRunner:
         self._apply(task, beat, now)
 
     def _find(self, text: str) -> AgentTask | None:
-        task = self._keys.get(text)
+        task = self._keys.pop(text, None)
         if task is None or not task.live:
-            self._keys.pop(text, None)
             try:
                 task = self._table.get(TaskKey.parse(text))
             except ValueError:
                 return None
             if task is None or not task.live:
                 return None
-            self._keys[text] = task
+        self._keys[text] = task
         return task
 
     def _apply(self, task: AgentTask, beat: Beat, now: float) -> None:
-        watch = task.watch
+        watch, section = task.watch, beat.section
         before = (watch.last_beat is None, watch.section, watch.suspected)
         watch.beat(
             now,
             step=beat.step,
             total=beat.total,
-            section=beat.section,
+            section=section,
             timeout=beat.timeout,
             leave=beat.leave,
         )
@@ -169,8 +165,7 @@ class WatchRunner:
                 self._sampling.cancel()
 
     def turn(self, now: float) -> float | None:
-        """Tick what is due, start a sampling that is due; return for how long nothing will be, None
-        without tasks."""
+        """Tick and sample the tasks that are due; return the pause until the next, or None."""
         next_at = math.inf
         due: list[AgentTask] = []
         for task in self._table:
@@ -192,27 +187,25 @@ class WatchRunner:
         if due and self._sampling is None:
             self._sampling = asyncio.create_task(self._sample(due))
             self._sampling.add_done_callback(self._end_sampling)
-        return (
-            None if math.isinf(next_at) and not due else max(0.001, min(next_at, now + 5.0) - now)
-        )
+        if math.isinf(next_at) and not due:
+            return None
+        return max(0.001, min(next_at, now + 5.0) - now)
 
     def _find_sample_time(self, task: AgentTask) -> float:
         wish = task.watch.wants_sample()
         if wish is None:
             return math.inf
         # A reading that came too early to count must not be asked for again at once.
-        gap = max(
-            _MIN_SAMPLE_SECONDS,
-            0.25 * task.watch.settings.stall_sample_interval_seconds if wish.fast else 0.0,
-        )
+        interval = task.watch.settings.stall_sample_interval_seconds
+        gap = max(_MIN_SAMPLE_SECONDS, 0.25 * interval if wish.fast else 0.0)
         return max(wish.at, self._sampled_at.get(task.key, -math.inf) + gap)
 
     def _say(self, task: AgentTask, now: float) -> None:
         for verdict in task.watch.tick(now):
             if isinstance(verdict, Trip):
+                extra = task.about(**verdict.evidence)
                 log.warning(
-                    f"the {verdict.watchdog} watchdog tripped: {verdict.reason}",
-                    extra=task.about(**verdict.evidence),
+                    f"the {verdict.watchdog} watchdog tripped: {verdict.reason}", extra=extra
                 )
                 self._table.save(task, now)
                 self._trip(task, verdict)
@@ -223,9 +216,8 @@ class WatchRunner:
 
     async def _sample(self, tasks: list[AgentTask]) -> None:
         asked_at = read_boottime()
-        samples = await self._probe.sample(
-            [Probed(task.key, task.pid, task.gpus) for task in tasks]
-        )
+        wanted = [Probed(task.key, task.pid, task.gpus) for task in tasks]
+        samples = await self._probe.sample(wanted)
         now = read_boottime()
         for task in tasks:
             self._sampled_at[task.key] = asked_at
@@ -240,7 +232,7 @@ class WatchRunner:
         self._poke.set()
 
     def forget(self, key: TaskKey) -> None:
-        """A task ended."""
+        """Drop what is kept of a task that ended."""
         self._sampled_at.pop(key, None)
         self._keys.pop(str(key), None)
         self._probe.forget(key)
