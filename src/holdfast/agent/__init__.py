@@ -1,2 +1,1 @@
-"""What runs on a host: the guardian (its init), and the agent that thinks: sync, watchdogs, probes,
-logs, forensics."""
+"""A host's programs: the guardian (its init), and the agent: sync, watchdogs, probes, logs."""

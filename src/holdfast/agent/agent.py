@@ -1,10 +1,10 @@
 """The agent: one loop that thinks for a host while its guardian holds the processes.
 
-AGT-1  The agent may be killed, frozen or replaced at any line: the guardian holds what runs, the
-       disk what must be remembered, and what must be told is told again (`Snapshot`,
-       unacknowledged ends, logs by offset).
-AGT-3  An agent without a guardian ends what is left of its tasks and goes; it never runs anything
-       by itself.
+AGT-1  The agent may be killed, frozen or replaced at any line: the guardian holds the processes, the
+       disk holds orders and offsets, and all reports repeat (`Snapshot`, unacknowledged ends, logs
+       by offset).
+AGT-3  An agent without a guardian ends the remains of its tasks and goes; it never runs anything by
+       itself.
 AGT-4  A host that a newer incarnation has replaced ends its tasks and its guardian: the controller
        has given their work away, and two incarnations of one host cannot both be right. That
        happens when a state folder was copied to, or its guardian started on, a second machine.
@@ -367,7 +367,7 @@ class Agent:
                     await asyncio.sleep(0.02)
                 await self._forensics.settle(_LAST_LOGS_SECONDS)
         except TimeoutError:
-            log.warning("left before everything was told; the rest is sent by the next agent")
+            log.warning("left before everything was sent; the next agent sends the rest")
         shipping.cancel()
         await asyncio.gather(shipping, return_exceptions=True)
         try:

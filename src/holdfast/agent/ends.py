@@ -1,10 +1,10 @@
 """How a task ends: from the guardian's `TaskEnded` to the report, and until it can be forgotten.
 
 `end_task` awaits its steps in this order: the container is gone, the facts are gathered with the
-last lines of the log, the devices have been asked, what the task saved is uploaded, the report is
-due. `settle` forgets the task once the controller has its end and its logs. No step writes the
-task's state down (KEEP-3): the guardian tells an end again until it is acknowledged, so an agent
-that is killed at any step leaves the next one to take the same steps anew.
+last lines of the log, the devices have been asked, the checkpoints are uploaded, the report is due.
+`settle` forgets the task once the controller has its end and its logs. No step writes the task's
+state down (KEEP-3): the guardian repeats an end until it is acknowledged, so after a kill at any
+step the next agent takes the same steps anew.
 """
 
 from __future__ import annotations

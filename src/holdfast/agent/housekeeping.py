@@ -74,7 +74,7 @@ class Housekeeper:
                     self._take_leftover(key, now, follow)
 
     def _take_leftover(self, key: TaskKey, now: float, follow: Callable[[AgentTask], None]) -> None:
-        """Ship what is not shipped, then put it away. Raises ValidationError."""
+        """Have its logs shipped, or keep them for a while. Raises ValidationError."""
         task = self._table.restore(key, now)
         if not any(task.path_of(stream).exists() for stream in STREAMS):
             # An agent died between writing the order down and the launch, which is offered again.

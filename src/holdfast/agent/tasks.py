@@ -2,11 +2,11 @@
 -9.
 
 KEEP-1  `order.json` is written before the guardian is asked to launch, so the next agent can watch
-        whatever runs. It holds the task's secrets (0600, in a folder 0700), because that agent has
+        everything that runs. It holds the task's secrets (0600, in a folder 0700), because that agent has
         to redact, too; it is deleted with the folder as soon as everything in it has been shipped.
 KEEP-2  A key that ended, or was stopped before it came, is never launched again (tombstones).
 KEEP-3  A task's state (`core.transitions.AGENT_TASK`) is not on disk: the next agent derives it
-        from what the guardian holds, and from `acked` in `state.json`.
+        from the guardian's snapshot, and from `acked` in `state.json`.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from holdfast.wire.beat import Beat
 log = logging.getLogger("holdfast.agent.tasks")
 
 MAX_TOMBSTONES = 16_384
-# A start is told this much later: most tasks that end sooner are then told as one end, which costs
+# A start is reported this much later: most tasks that end sooner are then reported once, which costs
 # the controller a third.
 START_TOLD_SECONDS = 0.03
-# Ranks that are stopped together mostly end together, and are told together, at most this late.
+# Ranks that are stopped together mostly end together, and are reported together, this late at most.
 ENDS_TOLD_SECONDS = 0.03
 _SAFE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class TaskFile(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """`state.json`: what changes of a task and must survive the agent. Agents of other versions
-    read it, so fields keep their names.
+    """`state.json`: the part of a task that changes and must survive the agent. Agents of other
+    versions read it, so fields keep their names.
 
     shipped: offsets up to which its logs are on record. devices: how its GPUs were when it began.
     acked: the controller has its end.
@@ -101,7 +101,7 @@ class AgentTask:
 
     @property
     def live(self) -> bool:
-        """True until its end is told."""
+        """True until its end is reported."""
         return self.state.live
 
     @property
@@ -132,7 +132,7 @@ class AgentTask:
         self.facts = facts
 
     def report(self, now: float) -> TaskReport:
-        """What is said of it in a sync."""
+        """Its report in a sync."""
         beat = self.watch.last_beat
         told = None
         if beat is not None:
@@ -185,7 +185,7 @@ class TaskTable:
         return self._tasks.get(key)
 
     def count_live(self) -> int:
-        """How many tasks have not told their end."""
+        """How many ends are still to be reported."""
         return sum(task.live for task in self._tasks.values())
 
     def extend(self, key: TaskKey, deadline: float) -> None:
@@ -225,8 +225,8 @@ class TaskTable:
         return task
 
     def restore(self, key: TaskKey, now: float) -> AgentTask:
-        """Read a task of an earlier agent back from disk, or begin with what is known without
-        it. Its state is still to be derived (KEEP-3)."""
+        """Read a task of an earlier agent back from disk, as far as it can be read. Its state is
+        still to be derived (KEEP-3)."""
         folder = self.folder_of(key)
         order, saved = None, TaskFile()
         try:
@@ -235,7 +235,7 @@ class TaskTable:
             data = read_private(folder / "state.json")
             saved = msgspec.json.decode(data, type=TaskFile) if data else saved
         except (OSError, msgspec.MsgspecError) as error:
-            log.warning(f"what was kept of a task cannot be read: {error}", extra=about(key))
+            log.warning(f"the files of a task cannot be read: {error}", extra=about(key))
         task = self._tasks[key] = AgentTask(key, folder, order, now)
         task.saved = saved
         if saved.watch is not None:
@@ -258,8 +258,7 @@ class TaskTable:
         return keys
 
     def save(self, task: AgentTask, now: float) -> None:
-        """Write a task's state; a disk that cannot take it is logged once and tried again later.
-        A full disk costs only what a later agent would have known."""
+        """Write a task's state; a disk that cannot take it is logged once and tried again later."""
         try:
             task.save(now)
         except OSError as error:

@@ -100,9 +100,9 @@ _LIVE = frozenset(list(AgentTaskState)[:5])
 
 
 class JobEvent(StrEnum):
-    """What can happen to a job."""
+    """The events of a job."""
 
-    RELEASE = "release"  # what it waited for is there
+    RELEASE = "release"  # its wait is over
     RESERVE = "reserve"  # admission found room for every task
     EXPIRE = "expire"  # the reservation ran out before anything started
     START = "start"  # every task reported that it runs
@@ -116,7 +116,7 @@ class JobEvent(StrEnum):
 
 
 class TaskEvent(StrEnum):
-    """What can happen to a task."""
+    """The events of a task."""
 
     RESERVE = "reserve"
     RELEASE = "release"  # the reservation ran out or was taken back before it started
@@ -129,7 +129,7 @@ class TaskEvent(StrEnum):
 
 
 class AttemptEvent(StrEnum):
-    """What can happen to an attempt."""
+    """The events of an attempt."""
 
     START = "start"
     DRAIN = "drain"
@@ -137,7 +137,7 @@ class AttemptEvent(StrEnum):
 
 
 class HostEvent(StrEnum):
-    """What can happen to a host."""
+    """The events of a host."""
 
     REGISTER = "register"
     PASS = "pass"
@@ -150,7 +150,7 @@ class HostEvent(StrEnum):
 
 
 class AgentTaskEvent(StrEnum):
-    """What can happen to a task inside its agent."""
+    """The events of a task inside its agent."""
 
     LAUNCH = "launch"
     RUN = "run"  # the work itself runs: of a container task the container, not its runner

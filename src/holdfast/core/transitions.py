@@ -79,7 +79,7 @@ Table = Mapping[tuple[S, E], tuple[S, str]]
 
 _J, _JE = JobState, JobEvent
 JOB: Table[JobState, JobEvent] = {
-    (_J.WAITING, _JE.RELEASE): (_J.QUEUED, "what it waited for is there"),
+    (_J.WAITING, _JE.RELEASE): (_J.QUEUED, "its wait is over"),
     (_J.WAITING, _JE.CANCEL): (_J.CANCELLED, "nothing runs, so nothing needs a drain"),
     (_J.QUEUED, _JE.RESERVE): (_J.RESERVED, "admission reserved every task in one transaction"),
     (_J.QUEUED, _JE.CANCEL): (_J.CANCELLED, "nothing runs, so nothing needs a drain"),
@@ -153,7 +153,7 @@ HOST: Table[HostState, HostEvent] = {
     (_H.SPAWNING, _HE.FAIL): (_H.ERROR, "it did not come up in time"),
     (_H.SPAWNING, _HE.TERMINATE): (_H.TERMINATED, "no longer wanted"),
     (_H.PREFLIGHT, _HE.REGISTER): (_H.PREFLIGHT, "a new incarnation starts over"),
-    (_H.PREFLIGHT, _HE.PASS): (_H.ACTIVE, "it is what it says it is"),
+    (_H.PREFLIGHT, _HE.PASS): (_H.ACTIVE, "its checks passed"),
     (_H.PREFLIGHT, _HE.FAIL): (_H.ERROR, "a check failed"),
     (_H.PREFLIGHT, _HE.QUARANTINE): (_H.QUARANTINED, "an operator or the evidence said so"),
     (_H.PREFLIGHT, _HE.TERMINATE): (_H.TERMINATED, "no longer wanted"),
@@ -179,7 +179,7 @@ HOST: Table[HostState, HostEvent] = {
 
 _G, _GE = AgentTaskState, AgentTaskEvent
 AGENT_TASK: Table[AgentTaskState, AgentTaskEvent] = {
-    (_G.ORDERED, _GE.LAUNCH): (_G.LAUNCHED, "what it starts from is here"),
+    (_G.ORDERED, _GE.LAUNCH): (_G.LAUNCHED, "its checkpoint is here, or it needs none"),
     (_G.ORDERED, _GE.GIVE_UP): (_G.REPORTED, "it cannot be started here, or was stopped before"),
     (_G.ORDERED, _GE.SALVAGE): (_G.ACKNOWLEDGED, "no guardian holds it: only its logs are left"),
     (_G.LAUNCHED, _GE.RUN): (_G.RUNNING, "its process, or its container's first one, is there"),
@@ -199,8 +199,8 @@ def step(table: Table[S, E], state: S, event: E) -> S:
     """Return the state after `event`.
 
     Raises:
-        InvalidTransition: the table holds no such pair; the message lists what the state does
-        accept.
+        InvalidTransition: the table holds no such pair; the message lists the events that the state
+        accepts.
     """
     try:
         return table[state, event][0]

@@ -48,7 +48,7 @@ class Box(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
-    """What of the host the container is put into. extra: the operator's own options of `create`."""
+    """The host around the container. extra: the operator's own options of `create`."""
 
     mark: str
     task_folder: str
@@ -65,8 +65,8 @@ def make_box(
     environment: Mapping[str, str],
     around: Surroundings,
 ) -> Box:
-    """Return the container for an order. `environment`: what the task is to see, nothing of the
-    host's own. Raises ValidationError for options that this runtime does not have."""
+    """Return the container for an order. `environment`: the task's, without the host's own.
+    Raises ValidationError for options that this runtime does not have."""
     devices, own = _make_devices(order, runtime, traits, around.gpus)
     environment = {**environment, **own}
     variables, file_variables = _split_environment(environment)
@@ -168,7 +168,7 @@ def _write_mount(outside: str, inside: str, mode: str) -> str:
 
 
 def is_worth_mounting(path: str) -> bool:
-    """Whether a working folder may be laid over what the image has there."""
+    """Whether a working folder may be laid over the image's own."""
     path = os.path.normpath(path)
     return path not in _SHALLOW and not any(
         path == top or path.startswith(f"{top}/") for top in _SYSTEM_FOLDERS

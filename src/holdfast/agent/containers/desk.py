@@ -236,8 +236,8 @@ class ContainerDesk:
                 runtime = find_runtime(kind, self._options.runtimes, os.environ)
             except ValidationError:
                 log.warning(
-                    f"{kind} ran containers here and is not installed any more; what it holds "
-                    "cannot be removed"
+                    f"{kind} ran containers here and is not installed any more; its "
+                    "containers cannot be removed"
                 )
                 continue
             clean = await self._remove_from(runtime, label, value, kept) and clean

@@ -2,8 +2,8 @@
 holdfast.agent.containers.runner FOLDER`.
 
 It pulls, creates, starts and waits, passes TERM on once, removes the container, and exits as the
-container did. Its words for people go to its standard error, which is the task's; what the agent
-must know goes to `container.status`.
+container did. Its lines for people go to its standard error, which is the task's; its state, for the
+agent, goes to `container.status`.
 """
 
 from __future__ import annotations
@@ -242,8 +242,7 @@ class Runner:
             self._children.end(client)
 
     def _ended_with_engine(self) -> bool:
-        """An engine that stops, or starts again, ends what runs, and a program that handles TERM
-        then ends with any code."""
+        """Whether the engine stopped: that ends its containers, with any code."""
         asked = self._runtime.ask_restore()
         if asked is None or self._children.stop_asked:
             return False
@@ -255,7 +254,7 @@ class Runner:
         if code:
             if is_missing(text) or _is_gone(text):
                 words = read_last_words(text)
-                raise NeverRan(make_failure(f"its container was removed by somebody else: {words}"))
+                raise NeverRan(make_failure(f"its container was removed from outside: {words}"))
             return None
         try:
             state: dict[str, Any] = msgspec.json.decode(text[text.index("[") :])[0]["State"]

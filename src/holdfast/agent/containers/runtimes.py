@@ -111,7 +111,7 @@ def find_runtime(
     asked: Kind | None, options: Mapping[str, Sequence[str]], environ: Mapping[str, str]
 ) -> Runtime:
     """Return the runtime to use: the one that was asked for, else podman, else docker. options: the
-    operator's, for each. Raises ValidationError that says what to install."""
+    operator's, for each. Raises ValidationError that names the programs to install."""
     path = environ.get("PATH") or os.defpath
     kinds: tuple[Kind, ...] = (asked,) if asked else ("podman", "docker")
     for kind in kinds:

@@ -1,1 +1,1 @@
-"""What the controller and the guardian tell the agent, and how the agent carries it out."""
+"""The controller's orders and the guardian's answers, and how the agent carries them out."""

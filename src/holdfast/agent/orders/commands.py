@@ -41,8 +41,7 @@ log = logging.getLogger("holdfast.agent.orders.commands")
 
 
 class TaskPlaces(msgspec.Struct, frozen=True, kw_only=True):
-    """What every task of this host shares. host_words: what tasks are told of the host
-    (`environment.describe_host`)."""
+    """What all tasks of this host share. host_words: from `environment.describe_host`."""
 
     host_mark: str
     beat_socket: str
@@ -89,7 +88,7 @@ class Commands:
         self.settings_rev = 0
 
     def carry_out(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:
-        """Do what the answer says (SYNC-1). True when any of it was new."""
+        """Carry out an answer (SYNC-1). True when any of it was new."""
         news = self._settle([*answer.acked, *(refused.key for refused in answer.refused)])
         self._renew(
             {item.key: host_deadline(started_at, item.ttl_seconds) for item in answer.renewed}
@@ -336,7 +335,7 @@ class Commands:
         if task is None or not task.live or task.watch.trip is not None:
             return False
         if task.state is AgentTaskState.SAVING:
-            self._checkpoints.let_go(key)  # the controller will not take what it saved
+            self._checkpoints.let_go(key)  # the controller will not take its checkpoints
             return True
         task.watch.lease_lost(read_boottime())
         self._tick_unwatched(task)

@@ -124,7 +124,7 @@ def describe_host(name: str, labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def _name_rank(order: LaunchOrder) -> dict[str, str]:
-    """Its place among the ranks and the rendezvous, in torchrun's words."""
+    """Its place among the ranks and the rendezvous, under torchrun's names."""
     env = {
         "RANK": str(order.key.rank),
         "WORLD_SIZE": str(order.world_size),

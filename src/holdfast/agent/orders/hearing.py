@@ -1,4 +1,4 @@
-"""What the guardian says, carried out: tasks of an earlier agent taken over, starts, ends.
+"""The guardian's answers carried out: tasks of an earlier agent taken over, starts, ends.
 
 Every answer may come twice, or after others were lost (HEAR-1): an answer that the task's state
 does not wait for any more is ignored.
@@ -94,7 +94,7 @@ class Hearing:
             self._checkpoints.poke(task)
 
     def catch_up(self, snapshot: Snapshot) -> None:
-        """Take what was missed since an answer was lost (HEAR-1)."""
+        """Take the starts and ends that a lost answer had told (HEAR-1)."""
         missed = find_missed(snapshot, self._table, self._link.must_be_held)
         self._link.ack(missed.acked)
         for started in missed.started:

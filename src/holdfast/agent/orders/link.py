@@ -94,7 +94,7 @@ class GuardianLink(asyncio.Protocol):
             frames = self._reader.feed(data)
         except ValidationError as error:
             self._give_up(
-                f"the guardian sent what is no message ({error}; it begins with "
+                f"the guardian sent bytes that are no message ({error}; they begin with "
                 f"{data[:_SHOWN_BYTES].hex()})"
             )
             return

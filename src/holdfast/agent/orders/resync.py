@@ -1,5 +1,5 @@
-"""What an agent missed when a message was lost to it: what its guardian holds, beside what the
-agent believes (HEAR-1)."""
+"""The starts and ends an agent missed when a message was lost: its guardian's snapshot beside its
+own table (HEAR-1)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""The agent's side of checkpoints: what tasks saved is uploaded in the background, what they start
-from is fetched before the start.
+"""The agent's side of checkpoints: uploads in the background, downloads before a start.
 
-SAVE-1  A task's end is reported after what it saved is uploaded, so that the next attempt gets it;
-        but never later than `HOLD_SECONDS`, or the length of its lease, after the end: a controller
+SAVE-1  A task's end is reported after its checkpoints are uploaded, so that the next attempt gets
+        them; but never later than `HOLD_SECONDS`, or the length of its lease, after the end: a controller
         that hangs must not hold a job for ever.
 SAVE-2  A file stays in the task's folder until the controller has it or refuses it for good: when
         an agent is killed between the two, the next one finds it there.
@@ -78,7 +77,7 @@ class CheckpointDesk:
     # ---- up
 
     def poke(self, task: AgentTask) -> None:
-        """Upload what the task may have saved."""
+        """Upload the checkpoints of a task, if there are any."""
         if task.key not in self._uploads and find_saved(out_path(task)):
             work = asyncio.create_task(self._upload_all(task))
             self._uploads[task.key] = work
@@ -148,8 +147,8 @@ class CheckpointDesk:
         self.let_go(task.key)
 
     async def upload_last(self, task: AgentTask) -> None:
-        """Return when what a task that ended saved is uploaded, or its wait is over (SAVE-1). The
-        task is in `saving` meanwhile."""
+        """Return when the checkpoints of a task that ended are uploaded, or the wait is over
+        (SAVE-1); the task is in `saving` meanwhile."""
         with contextlib.suppress(OSError):
             out_path(task).rmdir()  # most tasks save nothing
         if not find_saved(out_path(task)):

@@ -210,7 +210,7 @@ class SyncLoop:
                 return False
             self._taker.take_answer(answer, started_at=started_at, newest=True)
             return True
-        log.warning("left without a word: the controller cannot be reached")
+        log.warning("left unannounced: the controller cannot be reached")
         return False
 
     async def _abandon(self) -> None:

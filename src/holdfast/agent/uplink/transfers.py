@@ -161,12 +161,8 @@ class Transfers:
         return decode_body(decode_checkpoint_stored, body).number
 
     def download(self, key: TaskKey, offer: CheckpointOffer, path: Path, wire: Wire) -> None:
-        """Fetch a checkpoint into `path`, whole or not at all.
-
-        Raises:
-            ValidationError: what came is not what was offered.
-            OSError: the disk does not take it.
-        """
+        """Fetch a checkpoint into `path`, whole or not at all. Raises ValidationError for other
+        bytes than were offered, OSError for a disk that does not take them."""
         part = path.with_name(f".{path.name}.part")
         fd = os.open(
             part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600

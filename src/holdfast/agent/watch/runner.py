@@ -232,7 +232,7 @@ class WatchRunner:
         self._poke.set()
 
     def forget(self, key: TaskKey) -> None:
-        """Drop what is kept of a task that ended."""
+        """Drop the memory of a task that ended."""
         self._sampled_at.pop(key, None)
         self._keys.pop(str(key), None)
         self._probe.forget(key)
