@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from holdfast.errors import Conflict, HoldfastError, Unavailable, ValidationErro
 from holdfast.store.embedded import cluster, processes
 from holdfast.store.embedded.binaries import is_reachable, make_reachable
 from holdfast.store.embedded.postgres import EmbeddedPostgres, find_binaries
+from tests.waits import wait_until
 
 OWNER = Path(__file__).with_name("embedded_owner.py")
 FAST = {"fsync": "off"}
@@ -73,14 +74,6 @@ def processes_on(folder: Path) -> list[int]:
         if str(folder) in words or any(link.startswith(str(folder)) for link in links):
             found.append(int(entry.name))
     return found
-
-
-def wait_until(question: Callable[[], object], seconds: float = 15) -> None:
-    """Poll until the answer is yes."""
-    deadline = time.monotonic() + seconds
-    while not question():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
 
 
 def run_sql(dsn: str, statement: str) -> list[Any]:

@@ -24,7 +24,8 @@ from holdfast.client import Client
 from holdfast.core.records import AttemptRecord, JobRecord
 from holdfast.process import table
 from holdfast.process.sweep import sweep
-from tests.system.proxy import Proxy, wait_until
+from tests.system.proxy import Proxy
+from tests.waits import is_alive, wait_until
 
 # Seconds instead of minutes. Everything else is as it comes.
 FAST = {
@@ -42,12 +43,6 @@ _HOST_CODE = "import json, sys; from holdfast.cli.up.agent import run_agent; sys
 def clean_environment(**more: str) -> dict[str, str]:
     """Ours without Holdfast's variables: a test run under Holdfast must not talk to that one."""
     return {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")} | more
-
-
-def is_alive(pid: int) -> bool:
-    """True while a process with this pid lives (a zombie does not)."""
-    entry = table.read_entry(pid)
-    return entry is not None and entry.alive
 
 
 def signal_all(pids: list[int], number: int) -> None:

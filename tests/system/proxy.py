@@ -110,20 +110,3 @@ class Proxy:
         if not self.black_hole:
             with contextlib.suppress(OSError):
                 sink.close()
-
-
-def wait_until(
-    condition: Callable[[], Any], timeout_seconds: float = 10.0, *, what: str = ""
-) -> Any:
-    """Poll until `condition` returns something true and return it; fail the test after the
-    deadline, saying what was awaited."""
-    import time
-
-    deadline = time.monotonic() + timeout_seconds
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited {timeout_seconds:g} s in vain for {what or condition}")
-        time.sleep(0.02)

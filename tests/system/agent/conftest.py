@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from holdfast.agent.config import AgentConfig
 from holdfast.agent.guardian.home import read_group_homes
 from holdfast.process.sweep import sweep
 from tests.system.agent.fake_controller import JOIN_TOKEN, FakeController, serve
+from tests.waits import wait_until
 
 RUN_HOST = """
 import sys
@@ -80,7 +80,7 @@ class Host:
                         return int(word)
             return 0
 
-        pid: int = poll(find)
+        pid: int = wait_until(find)
         return pid
 
     def said(self, words: str) -> bool:
@@ -101,22 +101,6 @@ class Host:
         if mark.exists():
             homes = read_group_homes(Path(self.config.state_dir))
             assert sweep(mark.read_text().strip(), group_homes=homes) == []
-
-
-def poll(find: Callable[[], Any], seconds: float = 15.0) -> Any:
-    """Wait until `find` finds something."""
-    give_up_at = time.monotonic() + seconds
-    while not (found := find()):
-        assert time.monotonic() < give_up_at, f"not within {seconds} s"
-        time.sleep(0.01)
-    return found
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 @pytest.fixture

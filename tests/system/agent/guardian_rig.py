@@ -16,7 +16,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -48,28 +47,11 @@ CURSED_WORD = b"holdfast-test-breaks-its-guardian"
 T = TypeVar("T")
 
 
-def wait_until(check: Callable[[], T], what: str, seconds: float = PATIENCE_SECONDS) -> T:
-    """Poll until `check()` is true; return what it gave."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found = check()
-        if found:
-            return found
-        assert time.monotonic() < deadline, f"waited {seconds} s in vain for {what}"
-        time.sleep(0.01)
-
-
 def find_marked(host: str) -> list[int]:
     """Living processes whose environment names `host`."""
     return [
         e.pid for e in table.read_table().values() if e.alive and table.read_marks(e.pid)[1] == host
     ]
-
-
-def is_alive(pid: int) -> bool:
-    """True while a process with this pid lives (a zombie does not)."""
-    entry = table.read_entry(pid)
-    return entry is not None and entry.alive
 
 
 class Rig:
@@ -195,8 +177,10 @@ class Rig:
 
     def wait_word(self, name: str) -> str:
         """Wait until the file has a whole line; return it stripped."""
+        from tests.waits import wait_until  # this file is also run by itself, without `tests`
+
         return wait_until(
-            lambda: self.read(name).endswith("\n") and self.read(name), f"a line in {name}"
+            lambda: self.read(name).endswith("\n") and self.read(name), what=f"a line in {name}"
         ).strip()
 
     def notes(self) -> str:

@@ -17,8 +17,9 @@ from holdfast.core.ids import TaskKey
 from holdfast.process.table import read_marks, read_table
 from holdfast.wire.agent import MAX_WAIT_SECONDS, Gang, GangHost, RegisterRequest
 from holdfast.wire.api import Problem
-from tests.system.agent.conftest import Host, is_running, poll
+from tests.system.agent.conftest import Host
 from tests.system.agent.fake_controller import JOIN_TOKEN, FakeController, serve
+from tests.waits import is_alive, wait_until
 
 MakeHost = Callable[..., Host]
 pytestmark = pytest.mark.slow
@@ -178,7 +179,7 @@ def test_refused_ends_are_forgotten(controller: FakeController, host: Host) -> N
         lambda: controller.syncs[-1].tasks and controller.syncs[-1].tasks[0].state == "ended"
     )
     controller.wait(lambda: not controller.syncs[-1].tasks)
-    poll(lambda: not list((host.folder / "state" / "tasks").iterdir()))
+    wait_until(lambda: not list((host.folder / "state" / "tasks").iterdir()))
 
 
 def test_agent_killed_under_a_job(controller: FakeController, host: Host) -> None:
@@ -226,9 +227,11 @@ def test_guardian_killed_ends_everything(controller: FakeController, host: Host)
     pid = controller.wait_running(key)
     agent = host.agent_pid()
     os.kill(host.guardian_pid, signal.SIGKILL)
-    poll(lambda: not is_running(pid) and not is_running(agent))
+    wait_until(lambda: not is_alive(pid) and not is_alive(agent))
     marks = (str(key), (Path(host.config.state_dir) / "mark").read_text())
-    poll(lambda: not [e for e in read_table().values() if e.alive and read_marks(e.pid) == marks])
+    wait_until(
+        lambda: not [e for e in read_table().values() if e.alive and read_marks(e.pid) == marks]
+    )
     assert host.process is not None
     host.process.wait(5)
     host.start()
@@ -271,7 +274,7 @@ def test_shutdown_without_a_controller(controller: FakeController, make_host: Ma
     began = time.monotonic()
     assert host.stop() == 0
     assert time.monotonic() - began < 15
-    assert not is_running(pid)
+    assert not is_alive(pid)
 
 
 def test_replaced_incarnation_gives_way(controller: FakeController, host: Host) -> None:
@@ -283,7 +286,7 @@ def test_replaced_incarnation_gives_way(controller: FakeController, host: Host) 
         )
     assert host.process is not None
     assert host.process.wait(20) == 0
-    assert not is_running(pid)
+    assert not is_alive(pid)
     assert host.said("newer incarnation")
 
 
@@ -311,9 +314,9 @@ def test_wrong_join_token_says_what_to_do_and_is_looked_at_again(
     token_file = Path(host.config.join_token_file or "")
     token_file.write_bytes(b"\xff\xfe not\nof a header")
     host.start()
-    poll(lambda: host.said("holds is no token"))
+    wait_until(lambda: host.said("holds is no token"))
     token_file.write_text("wrong")
-    poll(lambda: host.said("refuses this host's join token"))
+    wait_until(lambda: host.said("refuses this host's join token"))
     said = host.journal.read_text()
     assert said.count("holdfast token create") == 2
     assert said.count("the agent was started") == 1
@@ -347,5 +350,5 @@ def test_a_burst_of_failures_with_long_tails_is_reported_in_parts(
     for key in keys:
         assert controller.wait_end(key, 30).exit_code == 1
         controller.wait_logs(key, 30)
-    poll(lambda: not list((host.folder / "state" / "tasks").iterdir()))
-    poll(lambda: not list((host.folder / "state" / "work").iterdir()))
+    wait_until(lambda: not list((host.folder / "state" / "tasks").iterdir()))
+    wait_until(lambda: not list((host.folder / "state" / "work").iterdir()))

@@ -17,8 +17,9 @@ import pytest
 from holdfast.core.settings.watch import WatchSettings
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.api import Problem
-from tests.system.agent.conftest import Host, is_running, poll
+from tests.system.agent.conftest import Host
 from tests.system.agent.fake_controller import FakeController, serve
+from tests.waits import is_alive, wait_until
 
 MakeHost = Callable[..., Host]
 pytestmark = pytest.mark.slow
@@ -92,7 +93,7 @@ def test_time_limit_with_the_controller_gone(
         key = controller.launch("/bin/sleep", "300", watch=watch)
         pid = controller.wait_running(key)
     port = int(address.rsplit(":", 1)[1])
-    poll(lambda: not is_running(pid))
+    wait_until(lambda: not is_alive(pid))
     with serve(controller, port):
         facts = controller.wait_end(key, 20)
     assert facts.trip is not None
@@ -119,7 +120,7 @@ def test_agent_killed_between_verdict_and_kill(controller: FakeController, host:
     key = controller.launch(*python(code), watch=watch)
     controller.wait_running(key)
     agent = host.agent_pid()
-    poll(lambda: host.said("watchdog tripped"))
+    wait_until(lambda: host.said("watchdog tripped"))
     os.kill(agent, signal.SIGKILL)
     facts = controller.wait_end(key, 10)
     assert facts.trip is not None
@@ -148,12 +149,12 @@ def test_lease_deadline_with_the_controller_gone(
         key = controller.launch(*python(code), ttl_seconds=controller.ttl_seconds)
         pid = controller.wait_running(key)
         renewed_past = time.monotonic() + controller.ttl_seconds + 1.0
-        poll(lambda: time.monotonic() > renewed_past)
-        assert is_running(pid)  # renewed all the time
+        wait_until(lambda: time.monotonic() > renewed_past)
+        assert is_alive(pid)  # renewed all the time
         assert not host.said("lost the controller")
     cut_at = read_boottime()
     port = int(address.rsplit(":", 1)[1])
-    poll(lambda: not is_running(pid))
+    wait_until(lambda: not is_alive(pid))
     with serve(controller, port):
         facts = controller.wait_end(key, 20)
         controller.wait_logs(key)
@@ -227,7 +228,7 @@ def test_logs_wait_for_a_controller_that_is_away(controller: FakeController, hos
     controller.fail = lambda path: problem if away[0] and path.endswith("/logs") else None
     key = controller.launch("/bin/sh", "-c", "echo kept")
     controller.wait_end(key)
-    poll(lambda: host.said("logs wait on disk"))
+    wait_until(lambda: host.said("logs wait on disk"))
     away[0] = False
     controller.wait_logs(key)
     assert controller.log_of(key) == b"kept\n"
@@ -239,6 +240,6 @@ def test_black_hole_is_survived(controller: FakeController, host: Host) -> None:
     key = controller.launch("/bin/sleep", "1")
     controller.wait_running(key)
     controller.delay_seconds = 4.0
-    poll(lambda: not is_running(controller.pids[key]))
+    wait_until(lambda: not is_alive(controller.pids[key]))
     controller.delay_seconds = 0.0
     assert controller.wait_end(key, 30).exit_code == 0

@@ -26,8 +26,9 @@ from holdfast.process.groups import list_groups, name_group_folder
 from holdfast.process.sweep import sweep
 from holdfast.process.table import HOST_VARIABLE
 from holdfast.wire.agent import LaunchOrder
-from tests.system.agent.conftest import Host, is_running, poll
+from tests.system.agent.conftest import Host
 from tests.system.agent.fake_controller import FakeController
+from tests.waits import is_alive, wait_until
 
 MakeHost = Callable[..., Host]
 WAIT_FOR = "while ! [ -e {go} ]; do sleep 0.02; done; exit {code}"
@@ -98,7 +99,7 @@ def test_a_full_disk_costs_no_end_and_no_agent(
     (tmp_path / "go7").touch()
     assert controller.wait_end(keys[7]).exit_code == 7
     # What cannot be prepared is the host's failure, never the job's.
-    poll(lambda: not (disk.path / "state" / "tasks" / "job7.0.1").exists())
+    wait_until(lambda: not (disk.path / "state" / "tasks" / "job7.0.1").exists())
     disk.fill()  # what the first task gave back
     facts = controller.wait_end(controller.launch("true", job="unlucky"))
     assert (classify(facts).rule, facts.exit_code) == ("host-start", None)
@@ -107,12 +108,12 @@ def test_a_full_disk_costs_no_end_and_no_agent(
     first = host.agent_pid()
     os.kill(first, signal.SIGKILL)
     host.agent_pid(but=first)
-    assert all(is_running(controller.pids[keys[code]]) for code in (8, 0))
+    assert all(is_alive(controller.pids[keys[code]]) for code in (8, 0))
     (tmp_path / "go8").touch()
     assert controller.wait_end(keys[8]).exit_code == 8
     os.kill(host.agent_pid(), signal.SIGSTOP)  # one that ends while nobody listens
     (tmp_path / "go0").touch()
-    poll(lambda: not is_running(controller.pids[keys[0]]))
+    wait_until(lambda: not is_alive(controller.pids[keys[0]]))
     os.kill(host.agent_pid(), signal.SIGKILL)
     facts = controller.wait_end(keys[0])
     assert (facts.exit_code, facts.lost) == (0, None)
@@ -140,7 +141,7 @@ def test_a_guardian_starts_on_a_full_disk(
     controller.lose(key)
     host.start()
     controller.wait(lambda: len({request.incarnation for request in controller.registrations}) == 2)
-    assert not is_running(pid)
+    assert not is_alive(pid)
     disk.free()
     assert controller.wait_end(controller.launch("true", job="next")).succeeded
 
@@ -154,7 +155,7 @@ def test_a_task_whose_output_cannot_be_opened_is_the_hosts_failure(
     controller.wait(lambda: controller.registrations)
     facts = controller.wait_end(controller.launch("true", job="first"))
     assert facts.succeeded
-    table = poll(lambda: full_host.folder / "state" / "tasks")
+    table = wait_until(lambda: full_host.folder / "state" / "tasks")
     blocker = table / "job.0.1"
     blocker.mkdir(mode=0o700)
     (blocker / "stdout").mkdir()

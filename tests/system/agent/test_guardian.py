@@ -28,7 +28,8 @@ from holdfast.wire.guardian import (
     TaskEnded,
     TaskStarted,
 )
-from tests.system.agent.guardian_rig import SPARED_WORD, Rig, find_marked, is_alive, wait_until
+from tests.system.agent.guardian_rig import SPARED_WORD, Rig, find_marked
+from tests.waits import is_alive, wait_until
 
 RUNAWAY = """
 import os, sys, time
@@ -371,7 +372,7 @@ def test_orphans_that_end_are_reaped_while_their_task_runs(rig: Rig) -> None:
     rig.wait_word("job.out")
     wait_until(
         lambda: set(table.read_children(rig.guardian.pid) or []) == {pid, rig.agent_pid},
-        "the zombies to go",
+        what="the zombies to go",
     )
 
 
@@ -415,7 +416,7 @@ def test_a_deadline_is_kept_while_no_agent_can_live(rig: Rig) -> None:
     status = {task.key: task for task in rig.expect(Snapshot).tasks}
     assert status[other].deadline > boottime() + 500
     os.kill(rig.agent_pid, signal.SIGSTOP)
-    wait_until(lambda: not is_alive(pid), "the lapsed task to be killed")
+    wait_until(lambda: not is_alive(pid), what="the lapsed task to be killed")
     os.kill(rig.agent_pid, signal.SIGKILL)
     ends = {task.key: task.ended for task in rig.meet().tasks}
     assert ends[other] is None
@@ -501,7 +502,7 @@ def test_groups_are_removed_with_their_tasks(rig: Rig) -> None:
     rig.say(StopTask(key=key, grace_seconds=0))
     rig.expect(TaskEnded, key)
     wait_until(
-        lambda: not any(path.is_dir() for path in folder.iterdir()), "the group to be removed"
+        lambda: not any(path.is_dir() for path in folder.iterdir()), what="the group to be removed"
     )
 
 
@@ -513,9 +514,9 @@ def test_a_log_over_its_limit_loses_its_middle(rig: Rig) -> None:
     code = "import sys, time\nfor i in range(40): sys.stdout.write(chr(65 + i % 26) * (1 << 20))\nsys.stdout.flush(); time.sleep(600)"
     rig.start_task([sys.executable, "-c", code], log_disk_bytes=8 << 20)
     path = rig.folder / "job.out"
-    wait_until(lambda: path.exists() and path.stat().st_size == 40 << 20, "the output")
+    wait_until(lambda: path.exists() and path.stat().st_size == 40 << 20, what="the output")
     wait_until(
-        lambda: path.stat().st_blocks * 512 <= 9 << 20 or "no holes" in rig.notes(), "the hole"
+        lambda: path.stat().st_blocks * 512 <= 9 << 20 or "no holes" in rig.notes(), what="the hole"
     )
     data = path.read_bytes()
     assert (data[:10], data[-10:]) == (b"A" * 10, b"N" * 10)

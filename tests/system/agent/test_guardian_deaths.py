@@ -18,7 +18,8 @@ import pytest
 from holdfast.process import table
 from holdfast.wire.guardian import Ack, TaskEnded
 from tests.system.agent import guardian_rig
-from tests.system.agent.guardian_rig import Rig, find_marked, is_alive, wait_until
+from tests.system.agent.guardian_rig import Rig, find_marked
+from tests.waits import is_alive, wait_until
 
 FAMILY = """
 import os, subprocess, sys, time
@@ -110,7 +111,9 @@ def test_an_agent_that_starts_slowly_gets_ever_more_time(tmp_path: Path) -> None
     rig = Rig(tmp_path, frozen_seconds=0.2, agent_argv=["sleep", "600"])
     try:
         rig.start()
-        wait_until(lambda: rig.notes().count("has been silent") >= 5, "five that never said a word")
+        wait_until(
+            lambda: rig.notes().count("has been silent") >= 5, what="five that never said a word"
+        )
         silent = [float(seconds) for seconds in re.findall(r"silent for ([0-9.]+) s", rig.notes())]
         assert all(
             found >= least - 0.05
@@ -141,7 +144,7 @@ def test_an_agent_that_keeps_dying_is_started_ever_more_slowly(tmp_path: Path) -
     )
     try:
         rig.start()
-        wait_until(lambda: rig.notes().count("the agent ended") >= 5, "five deaths")
+        wait_until(lambda: rig.notes().count("the agent ended") >= 5, what="five deaths")
         notes = [json.loads(line) for line in rig.notes().splitlines()]
         delays = [
             note["again_in_seconds"] for note in notes if note["message"] == "the agent ended"
@@ -155,7 +158,7 @@ def test_an_agent_that_cannot_be_started_is_named(tmp_path: Path) -> None:
     rig = Rig(tmp_path, agent_argv=["/no/such/agent"])
     try:
         rig.start()
-        wait_until(lambda: "no such program: '/no/such/agent'" in rig.notes(), "the reason")
+        wait_until(lambda: "no such program: '/no/such/agent'" in rig.notes(), what="the reason")
     finally:
         rig.close()
 
@@ -165,7 +168,7 @@ def test_an_agent_that_talks_nonsense_is_replaced(tmp_path: Path) -> None:
     rig = Rig(tmp_path, agent_argv=[sys.executable, "-c", code])
     try:
         rig.start()
-        wait_until(lambda: rig.notes().count("the agent was started") >= 2, "a second agent")
+        wait_until(lambda: rig.notes().count("the agent was started") >= 2, what="a second agent")
         assert "what is no message" in rig.notes()
     finally:
         rig.close()
@@ -185,7 +188,7 @@ def test_what_a_dead_agent_started_goes_with_it(tmp_path: Path) -> None:
         agent = table.read_entry(probe)
         assert agent is not None
         os.kill(agent.ppid, signal.SIGKILL)
-        wait_until(lambda: not is_alive(probe), "the probe to end")
+        wait_until(lambda: not is_alive(probe), what="the probe to end")
     finally:
         rig.close()
 
@@ -197,10 +200,10 @@ def test_a_killed_guardian_leaves_no_descendant(rig: Rig) -> None:
     """GUARD-6: first processes die by themselves, the agent sweeps the rest and goes."""
     rig.start_task([sys.executable, "-c", FAMILY])
     rig.wait_word("job.out")
-    wait_until(lambda: len(find_tasks(rig.host)) >= 4, "the whole family")
+    wait_until(lambda: len(find_tasks(rig.host)) >= 4, what="the whole family")
     rig.guardian.kill()
     rig.guardian.wait()
-    wait_until(lambda: find_marked(rig.host) == [], "every process of the host to end")
+    wait_until(lambda: find_marked(rig.host) == [], what="every process of the host to end")
 
 
 def test_a_frozen_agent_still_sweeps_when_its_guardian_is_killed(rig: Rig) -> None:
@@ -209,14 +212,14 @@ def test_a_frozen_agent_still_sweeps_when_its_guardian_is_killed(rig: Rig) -> No
     os.kill(rig.agent_pid, signal.SIGSTOP)
     rig.guardian.kill()
     rig.guardian.wait()
-    wait_until(lambda: find_marked(rig.host) == [], "every process of the host to end")
+    wait_until(lambda: find_marked(rig.host) == [], what="every process of the host to end")
 
 
 def test_the_next_guardian_sweeps_what_both_left(rig: Rig) -> None:
     """GUARD-5, with guardian and agent killed at once."""
     rig.start_task([sys.executable, "-c", FAMILY])
     rig.wait_word("job.out")
-    wait_until(lambda: len(find_tasks(rig.host)) >= 4, "the whole family")
+    wait_until(lambda: len(find_tasks(rig.host)) >= 4, what="the whole family")
     os.kill(
         rig.agent_pid, signal.SIGSTOP
     )  # so that it cannot sweep in the moment between the two kills
@@ -266,12 +269,12 @@ def test_it_goes_with_its_starter(tmp_path: Path) -> None:
         )
         assert starter.stdout is not None
         guardian = int(starter.stdout.readline())
-        wait_until(lambda: find_marked(rig.host), "the agent")
+        wait_until(lambda: find_marked(rig.host), what="the agent")
         starter.kill()
         starter.wait()
         starter.stdout.close()
-        wait_until(lambda: not is_alive(guardian), "the guardian to go")
-        wait_until(lambda: not find_marked(rig.host), "the agent to go")
+        wait_until(lambda: not is_alive(guardian), what="the guardian to go")
+        wait_until(lambda: not find_marked(rig.host), what="the agent to go")
     finally:
         rig.close()
 

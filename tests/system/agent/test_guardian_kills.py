@@ -22,7 +22,8 @@ from holdfast.core.ids import TaskKey
 from holdfast.wire.guardian import Ack, AgentHello, StopTask, TaskEnded
 from tests.system.agent.conftest import Host
 from tests.system.agent.fake_controller import FakeController
-from tests.system.agent.guardian_rig import Rig, wait_until
+from tests.system.agent.guardian_rig import Rig
+from tests.waits import wait_until
 
 # Who runs away leaves one behind each time: with the environment and without, with its parent and
 # without.
@@ -65,7 +66,8 @@ def run_rounds(rig: Rig, random: Random, rounds: int) -> None:
             keys.append(rig.launch(argv, job=f"r{number}-{index}"))
         if random.random() < 0.8:
             wait_until(
-                lambda keys=keys: all(rig.read(f"{key.job_id}.out") for key in keys), "the families"
+                lambda keys=keys: all(rig.read(f"{key.job_id}.out") for key in keys),
+                what="the families",
             )  # type: ignore[misc]  # called now
         act(rig, random, keys)
         if random.random() < 0.5:

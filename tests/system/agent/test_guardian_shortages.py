@@ -27,8 +27,9 @@ from holdfast.wire.guardian import (
     TaskEnded,
     TaskStarted,
 )
-from tests.system.agent.guardian_rig import CURSED_WORD, Rig, find_marked, is_alive, wait_until
+from tests.system.agent.guardian_rig import CURSED_WORD, Rig, find_marked
 from tests.system.agent.test_guardian import RESTLESS
+from tests.waits import is_alive, wait_until
 
 WAVE = 60
 
@@ -67,7 +68,7 @@ def launch_wave(
         rig.heard.clear()
         return keys == running.keys() | refused.keys()
 
-    wait_until(all_answered, "an answer to every launch")
+    wait_until(all_answered, what="an answer to every launch")
     return running, refused
 
 
@@ -94,7 +95,8 @@ def check_shortage(rig: Rig, word: str) -> None:
     assert rig.guardian.poll() is None
     # Nobody runs whom nobody knows: every process of the host is of a task that was said to run.
     wait_until(
-        lambda: len(find_marked(rig.host)) == 1 + 3 * len(running), "the families, and nobody else"
+        lambda: len(find_marked(rig.host)) == 1 + 3 * len(running),
+        what="the families, and nobody else",
     )
     # An agent that dies now is replaced, by what the tasks had to leave.
     os.kill(rig.agent_pid, signal.SIGKILL)
@@ -147,7 +149,7 @@ def few_processes() -> Iterator[dict[str, object]]:
         pytest.skip("no pids control group can be made here")
     (folder / "pids.max").write_text("60")
     yield {"join": str(folder / "cgroup.procs")}
-    wait_until(lambda: not (folder / "cgroup.procs").read_text(), "the group to be empty")
+    wait_until(lambda: not (folder / "cgroup.procs").read_text(), what="the group to be empty")
     folder.rmdir()
 
 
@@ -246,7 +248,7 @@ def test_many_trees_are_ended_together(tmp_path: Path, grouped: bool) -> None:
             "trap '' TERM; for i in 1 2 3 4; do sleep 600 & done; while :; do sleep 600; done",
         ]
         running, _ = launch_wave(rig, "j", family)
-        wait_until(lambda: len(find_marked(rig.host)) == 1 + 6 * WAVE, "the families")
+        wait_until(lambda: len(find_marked(rig.host)) == 1 + 6 * WAVE, what="the families")
         rig.say(*[StopTask(key=key, grace_seconds=0.2) for key in running])
         hear_ends(rig, list(running))
         assert len(find_marked(rig.host)) == 1
@@ -260,7 +262,7 @@ def test_a_timer_of_the_boot_clock_is_due_when_it_says() -> None:
     try:
         for due in (read_boottime() - 5, 0.0, read_boottime() + 0.05):
             timer.set(due)
-            wait_until(lambda: _is_readable(timer.fileno()), "the timer")
+            wait_until(lambda: _is_readable(timer.fileno()), what="the timer")
             assert read_boottime() >= due
             timer.clear()
             assert not _is_readable(timer.fileno())

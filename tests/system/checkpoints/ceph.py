@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import urllib.error
 import urllib.request
@@ -25,7 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
 
-from tests.system.proxy import wait_until
+from tests.waits import free_port, wait_until
 
 PROGRAMS = (
     "radosgw",
@@ -63,12 +62,6 @@ memstore device bytes = 2147483648
 rgw data = {folder}/rgw
 rgw frontends = beast endpoint=127.0.0.1:{port}
 """
-
-
-def free_port() -> int:
-    """A port that is free now."""
-    with socket.create_server(("127.0.0.1", 0)) as bound:
-        return int(bound.getsockname()[1])
 
 
 def missing() -> list[str]:

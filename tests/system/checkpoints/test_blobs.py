@@ -17,7 +17,7 @@ from holdfast.blobs.objects import ObjectBlobs
 from holdfast.errors import ValidationError
 from tests.system.checkpoints.conftest import use_s3
 from tests.system.checkpoints.s3_server import Bucket, serve_bucket
-from tests.system.proxy import wait_until
+from tests.waits import wait_until
 
 MB = 1 << 20
 

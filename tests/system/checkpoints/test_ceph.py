@@ -22,7 +22,7 @@ from tests.system.checkpoints.conftest import write_script
 from tests.system.checkpoints.test_blobs import MB, listed, pieces, read
 from tests.system.cluster import Cluster
 from tests.system.conftest import make_cluster
-from tests.system.proxy import wait_until
+from tests.waits import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 SECONDS = 60.0

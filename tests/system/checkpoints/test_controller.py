@@ -160,7 +160,7 @@ async def test_the_newest_is_handed_to_the_next_attempt(
 
 
 def wait_for(condition: Any) -> None:
-    from tests.system.proxy import wait_until
+    from tests.waits import wait_until
 
     wait_until(condition, 15)
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.system.checkpoints.conftest import blobs_of, write_script
 from tests.system.cluster import Cluster, clean_environment
-from tests.system.proxy import wait_until
+from tests.waits import wait_until
 
 
 def test_what_an_attempt_saves_is_handed_to_the_next(shared: Cluster) -> None:

@@ -17,7 +17,7 @@ import pytest
 from holdfast.agent.uplink.transfers import find_saved, open_newest, remove_up_to
 from holdfast.wire.beat import decode_beat
 from tests.system.cluster import clean_environment
-from tests.system.proxy import wait_until
+from tests.waits import wait_until
 
 TASK = "job:0:1"
 

@@ -18,9 +18,10 @@ import pytest
 from holdfast.agent.config import MARK_FILE
 from holdfast.agent.containers.runtimes import Kind
 from holdfast.core.ids import TaskKey
-from tests.system.agent.conftest import Host, poll
+from tests.system.agent.conftest import Host
 from tests.system.agent.fake_controller import FakeController, serve
 from tests.system.containers.engines import IMAGE, CannotServe, Docker, Engine, Podman
+from tests.waits import wait_until
 
 HERE = Path(__file__).parent
 
@@ -58,7 +59,7 @@ class Registry:
             self._process = subprocess.Popen(
                 ["docker-registry", "serve", str(self._config)], stdout=log, stderr=log
             )
-        poll(self._answers)
+        wait_until(self._answers)
 
     def _answers(self) -> bool:
         with socket.socket() as probe:

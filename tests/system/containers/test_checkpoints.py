@@ -19,7 +19,7 @@ from tests.system.cluster import Cluster
 from tests.system.conftest import make_cluster
 from tests.system.containers import python_image
 from tests.system.containers.engines import Engine
-from tests.system.proxy import wait_until
+from tests.waits import wait_until
 
 pytestmark = pytest.mark.slow
 SECONDS = 60.0

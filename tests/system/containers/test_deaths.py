@@ -13,11 +13,12 @@ import pytest
 
 from holdfast.process.table import read_children, read_table
 from holdfast.wire.api import Problem
-from tests.system.agent.conftest import Host, is_running, poll
+from tests.system.agent.conftest import Host
 from tests.system.agent.fake_controller import FakeController
 from tests.system.containers.conftest import mark_of
 from tests.system.containers.engines import Engine
 from tests.system.containers.test_pulling import kill_guardian
+from tests.waits import is_alive, wait_until
 
 MakeHost = Callable[..., Host]
 pytestmark = pytest.mark.slow
@@ -49,7 +50,7 @@ def test_an_end_that_no_agent_saw_is_reported_by_the_next(
     pid = controller.wait_running(key)
     agent = host.agent_pid()
     os.kill(agent, signal.SIGSTOP)
-    poll(lambda: not is_running(pid))
+    wait_until(lambda: not is_alive(pid))
     os.kill(agent, signal.SIGKILL)
     assert controller.wait_end(key, SECONDS).exit_code == 3
 
@@ -70,18 +71,16 @@ def test_a_killed_guardian_s_container_is_gone_before_the_host_takes_work_again(
         os.kill(agent, signal.SIGKILL)
     kill_guardian(host)
     if together:
-        assert any(is_running(p) for p in family), (
-            "nothing was left behind: this test tests nothing"
-        )
+        assert any(is_alive(p) for p in family), "nothing was left behind: this test tests nothing"
     else:
-        poll(lambda: not any(is_running(p) for p in family))
-        poll(lambda: not is_running(agent))
+        wait_until(lambda: not any(is_alive(p) for p in family))
+        wait_until(lambda: not is_alive(agent))
     assert engine.containers(mark), "its record was left behind, or this test tests nothing"
     seen: list[tuple[list[str], list[int]]] = []
 
     def look(path: str) -> None:
         if path.endswith("register"):
-            seen.append((engine.containers(mark), [p for p in family if is_running(p)]))
+            seen.append((engine.containers(mark), [p for p in family if is_alive(p)]))
 
     controller.fail = look  # type: ignore[assignment]  # it fails nothing, and looks
     controller.known.clear()
@@ -119,7 +118,7 @@ def test_a_killed_runner_takes_its_container_with_it(
     pid = controller.wait_running(key)
     os.kill(find_runner(host), signal.SIGKILL)
     facts = controller.wait_end(key, SECONDS)
-    assert not is_running(pid)
+    assert not is_alive(pid)
     assert engine.containers(mark_of(host)) == []
     assert facts.signal == 9
     assert not facts.stopped
@@ -137,7 +136,7 @@ def test_a_killed_monitor_leaves_no_container_either(
     controller.preempt(key, grace_seconds=1.0)
     facts = controller.wait_end(key, SECONDS)
     assert facts.stopped or facts.runtime_error
-    assert not is_running(pid)
+    assert not is_alive(pid)
     assert engine.containers(mark_of(host)) == []
 
 
@@ -153,8 +152,8 @@ def test_a_lost_client_does_not_end_its_container(
         lambda: b"client is gone and the container is not" in controller.log_of(key, "stderr"),
         SECONDS,
     )
-    assert is_running(pid)
-    poll(lambda: find_clients(host, "attach"))
+    assert is_alive(pid)
+    wait_until(lambda: find_clients(host, "attach"))
     controller.preempt(key, grace_seconds=60.0)
     facts = controller.wait_end(key, SECONDS)
     assert (facts.exit_code, facts.stopped) == (5, True)
@@ -203,7 +202,7 @@ def test_a_container_that_somebody_removes_has_not_succeeded(
     assert facts.exit_code == 137 or "removed from outside" in (facts.runtime_error or ""), (
         facts
     )
-    assert not is_running(pid)
+    assert not is_alive(pid)
 
 
 def test_a_container_never_outlives_its_lease(
@@ -214,8 +213,8 @@ def test_a_container_never_outlives_its_lease(
     key = controller.launch("deaf", image=image)
     pid = controller.wait_running(key)
     controller.fail = lambda path: (503, Problem(status=503, code="unavailable", detail="away"))
-    poll(lambda: not is_running(pid), SECONDS)
-    poll(lambda: engine.containers(mark_of(host)) == [], SECONDS)
+    wait_until(lambda: not is_alive(pid), SECONDS)
+    wait_until(lambda: engine.containers(mark_of(host)) == [], SECONDS)
     controller.fail = lambda path: None
     facts = controller.wait_end(key, SECONDS)
     assert facts.trip is not None
@@ -244,7 +243,7 @@ def test_the_container_of_another_task_is_left_alone(
     for number in range(3):
         key = controller.launch("/bin/sh", "-c", "(sleep 600 &) ; exit 2", job=f"bare{number}")
         assert controller.wait_end(key, SECONDS).exit_code == 2
-    assert is_running(pid)
+    assert is_alive(pid)
     assert len(engine.containers(mark_of(host))) == 1
     controller.preempt(boxed, hard=True)
     assert controller.wait_end(boxed, SECONDS).stopped

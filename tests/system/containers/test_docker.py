@@ -21,10 +21,11 @@ import pytest
 
 from holdfast.agent.containers.runtimes import Runtime
 from holdfast.core.endings.classify import classify
-from tests.system.agent.conftest import Host, is_running, poll
+from tests.system.agent.conftest import Host
 from tests.system.agent.fake_controller import FakeController, serve
 from tests.system.containers.conftest import HERE, mark_of
 from tests.system.containers.test_pulling import kill_guardian
+from tests.waits import is_alive, wait_until
 
 pytestmark = pytest.mark.slow
 SECONDS = 40.0
@@ -66,7 +67,7 @@ def engine(tmp_path: Path, program: Path, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.setenv("FAKE_DOCKER", str(folder))
     monkeypatch.setenv("FAKE_PROGRAM", str(program))
     process = subprocess.Popen([sys.executable, "-S", script, "engine", str(folder)])
-    poll((folder / "engine").exists)
+    wait_until((folder / "engine").exists)
     yield Engine(folder)
     (folder / "engine").unlink()
     process.wait(10)
@@ -164,7 +165,7 @@ def test_term_and_kill_reach_what_the_engine_started(
     controller.preempt(deaf, grace_seconds=0.5)
     facts = controller.wait_end(deaf, SECONDS)
     assert facts.stopped
-    assert not is_running(pid)
+    assert not is_alive(pid)
 
 
 def test_a_client_that_is_lost_does_not_end_its_container(
@@ -173,7 +174,7 @@ def test_a_client_that_is_lost_does_not_end_its_container(
     key = controller.launch("count", "60", "3", image="a", runtime="docker")
     pid = controller.wait_running(key)
     kill_clients(engine.folder, "start")
-    assert is_running(pid)
+    assert is_alive(pid)
     assert controller.wait_end(key, SECONDS).exit_code == 3
     controller.wait_logs(key)
     assert b"client is gone and the container is not" in controller.log_of(key, "stderr")
@@ -214,12 +215,12 @@ def test_a_host_takes_no_work_while_nobody_knows_what_its_engine_runs(
     pid = controller.wait_running(key)
     (engine.folder / "down").touch()
     kill_guardian(host)
-    poll(lambda: not is_running(pid))
+    wait_until(lambda: not is_alive(pid))
     controller.known.clear()
     host.start()
-    poll(lambda: host.said("it takes no work until they are"))
+    wait_until(lambda: host.said("it takes no work until they are"))
     tries = len(engine.calls)
-    poll(lambda: len(engine.calls) >= tries + 2, SECONDS)
+    wait_until(lambda: len(engine.calls) >= tries + 2, SECONDS)
     assert len(controller.registrations) == 1
     seen: list[int] = []
 

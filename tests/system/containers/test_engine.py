@@ -14,9 +14,10 @@ from holdfast.core.causes import Cause
 from holdfast.core.endings.classify import classify
 from holdfast.core.gpus import Gpu
 from holdfast.process.table import read_children
-from tests.system.agent.conftest import Host, is_running, poll
+from tests.system.agent.conftest import Host
 from tests.system.containers.conftest import BoxController, mark_of
 from tests.system.containers.engines import Docker
+from tests.waits import is_alive, wait_until
 
 MakeHost = Callable[..., Host]
 pytestmark = pytest.mark.slow
@@ -53,10 +54,10 @@ def test_a_daemon_that_goes_takes_its_containers_along_and_none_of_them_has_succ
             lambda: b"client is gone and the container is not" in controller.log_of(key, "stderr"),
             SECONDS,
         )
-        assert is_running(pid)
+        assert is_alive(pid)
     else:
         fresh.stop()
-        assert not is_running(pid)
+        assert not is_alive(pid)
     assert key not in controller.ends
     fresh.start()
     facts = controller.wait_end(key, SECONDS)
@@ -66,7 +67,7 @@ def test_a_daemon_that_goes_takes_its_containers_along_and_none_of_them_has_succ
         facts.lost or ""
     )
     assert classify(facts).cause is Cause.AGENT_TRANSIENT
-    assert not is_running(pid)
+    assert not is_alive(pid)
     assert fresh.containers(mark_of(host)) == []
 
 
@@ -97,7 +98,7 @@ def test_a_daemon_with_live_restore_costs_a_container_nothing(
         lambda: b"client is gone and the container is not" in controller.log_of(key, "stderr"),
         SECONDS,
     )
-    assert is_running(pid)
+    assert is_alive(pid)
     heard = len(controller.log_of(key))
     controller.wait(lambda: len(controller.log_of(key)) > heard + 1500, SECONDS)
     os.kill(find_main(pid), signal.SIGTERM)
@@ -123,7 +124,7 @@ def test_a_daemon_that_hangs_keeps_no_container_alive(
     os.kill(fresh.pid, signal.SIGSTOP)
     try:
         controller.preempt(key, grace_seconds=1.0)
-        poll(lambda: not is_running(pid), SECONDS)
+        wait_until(lambda: not is_alive(pid), SECONDS)
         assert key not in controller.ends
     finally:
         os.kill(fresh.pid, signal.SIGCONT)

@@ -15,7 +15,7 @@ from holdfast.agent.containers.inside import Inside, catches_term, find_others
 from holdfast.agent.containers.plan import name_container
 from holdfast.core.ids import TaskKey
 from holdfast.process.table import ProcessEntry, read_entry
-from tests.system.agent.conftest import is_running, poll
+from tests.waits import is_alive, wait_until
 
 KEY = TaskKey("job", 0, 1)
 # A first process that does nothing, with a main program that has a child. What handles TERM takes a
@@ -85,7 +85,7 @@ def make_family() -> Iterator[Callable[..., Family]]:
     yield make
     for family in made:
         for pid in (family.child, family.main, family.first):
-            if is_running(pid):
+            if is_alive(pid):
                 os.kill(pid, signal.SIGKILL)
         family.process.wait(10)
         assert family.process.stdout is not None
@@ -106,8 +106,8 @@ def test_a_main_program_that_would_die_of_it_waits_for_one_that_saves(
     assert family.read("term") == family.child
     assert not box.may_tell_main()
     family.let_go()
-    poll(box.may_tell_main)
-    assert is_running(family.main), "it is the runtime that tells it"
+    wait_until(box.may_tell_main)
+    assert is_alive(family.main), "it is the runtime that tells it"
 
 
 def test_a_main_program_that_handles_it_is_told_with_the_others(
@@ -126,7 +126,7 @@ def test_a_main_program_that_handles_it_is_told_with_the_others(
 def test_who_handles_nothing_holds_nobody_up(make_family: Callable[..., Family]) -> None:
     family = make_family(None)
     assert inside(family).may_tell_main()
-    poll(lambda: not is_running(family.child))
+    wait_until(lambda: not is_alive(family.child))
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,8 @@ def test_processes_of_somebody_else_are_never_signalled(
     """TELL-2. An engine in another namespace of pids names one that is not ours here."""
     family = make_family(marks, "child")
     assert inside(family).may_tell_main()
-    assert is_running(family.child)
-    assert is_running(family.main)
+    assert is_alive(family.child)
+    assert is_alive(family.main)
 
 
 def entry(pid: int, parent: int, start: int) -> ProcessEntry:

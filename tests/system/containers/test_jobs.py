@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.store.pg_fixture import PgServer
-from tests.system.cluster import Cluster, is_alive
+from tests.system.cluster import Cluster
 from tests.system.conftest import make_cluster
 from tests.system.containers.conftest import Registry
 from tests.system.containers.engines import Engine
-from tests.system.proxy import Proxy, wait_until
+from tests.system.proxy import Proxy
+from tests.waits import is_alive, wait_until
 
 pytestmark = pytest.mark.slow
 

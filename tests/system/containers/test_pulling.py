@@ -12,11 +12,12 @@ import pytest
 
 from holdfast.core.ids import TaskKey
 from holdfast.core.settings.watch import WatchSettings
-from tests.system.agent.conftest import Host, poll
+from tests.system.agent.conftest import Host
 from tests.system.agent.fake_controller import FakeController
 from tests.system.containers.conftest import Registry
 from tests.system.containers.engines import Engine
 from tests.system.proxy import Proxy
+from tests.waits import wait_until
 
 MakeHost = Callable[..., Host]
 pytestmark = pytest.mark.slow
@@ -39,7 +40,7 @@ class Shelf:
 
     def wait_pulling(self, megabytes: int = 1) -> None:
         """Until the blob is on its way."""
-        poll(lambda: self.proxy.bytes_seen > megabytes << 20, SECONDS)
+        wait_until(lambda: self.proxy.bytes_seen > megabytes << 20, SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +175,7 @@ def test_cancelled_while_pulling(controller: FakeController, host: Host, shelf: 
     with its own."""
     shelf.proxy.black_hole = True
     first = controller.launch("exit", "0", job="first", image=shelf.image)
-    poll(lambda: shelf.pulls)
+    wait_until(lambda: shelf.pulls)
     second = controller.launch("exit", "0", job="second", image=shelf.image)
     controller.wait(lambda: b"another task pulls" in controller.log_of(second, "stderr"))
     controller.preempt(first, grace_seconds=600.0)
@@ -207,14 +208,14 @@ def test_the_guardian_killed_while_pulling(
 ) -> None:
     shelf.proxy.black_hole = True
     controller.launch("exit", "0", image=shelf.image)
-    poll(lambda: shelf.pulls)
+    wait_until(lambda: shelf.pulls)
     agent = host.agent_pid()
     if together:
         os.kill(agent, signal.SIGSTOP)
     kill_guardian(host)
     if together:
         os.kill(agent, signal.SIGKILL)
-    poll(lambda: not shelf.pulls)
+    wait_until(lambda: not shelf.pulls)
     shelf.proxy.restore()
     controller.known.clear()
     controller.launches.clear()

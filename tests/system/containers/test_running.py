@@ -13,10 +13,11 @@ import pytest
 from holdfast.agent.watch.forensics import find_py_spy
 from holdfast.core.settings.watch import WatchSettings
 from holdfast.process.table import read_entry
-from tests.system.agent.conftest import Host, poll
+from tests.system.agent.conftest import Host
 from tests.system.agent.fake_controller import FakeController
 from tests.system.containers.conftest import mark_of
 from tests.system.containers.engines import Engine
+from tests.waits import wait_until
 
 MakeHost = Callable[..., Host]
 pytestmark = pytest.mark.slow
@@ -344,4 +345,4 @@ def test_all_output_arrives_and_nothing_stays_on_disk(
     assert controller.wait_end(key, SECONDS).exit_code == 3
     controller.wait_logs(key)
     assert controller.log_of(key) == b"".join(b"line %d\n" % number for number in range(60))
-    poll(lambda: not list(Path(host.config.state_dir, "tasks").iterdir()))
+    wait_until(lambda: not list(Path(host.config.state_dir, "tasks").iterdir()))

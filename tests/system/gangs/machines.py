@@ -28,7 +28,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.cluster import Cluster, Controller, Host, clean_environment
-from tests.system.proxy import wait_until
+from tests.waits import wait_until
 
 CONTROL, DATA = "10.77.1", "10.77.2"
 FIRST = 2  # the switch is 1

@@ -15,7 +15,7 @@ from tests.system.gangs.journal import (
     read_journal,
 )
 from tests.system.gangs.member import CODE
-from tests.system.proxy import wait_until
+from tests.waits import wait_until
 
 SECONDS = 90.0  # for what must happen at all, on the slowest machine
 

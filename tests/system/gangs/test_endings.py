@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.store.embedded.postgres import EmbeddedPostgres
-from tests.system.cluster import MARGIN, TTL, Cluster, is_alive, signal_all
+from tests.system.cluster import MARGIN, TTL, Cluster, signal_all
 from tests.system.gangs.rig import SECONDS, Gang
-from tests.system.proxy import wait_until
+from tests.waits import is_alive, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

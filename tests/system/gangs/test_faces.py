@@ -8,7 +8,7 @@ import re
 import sys
 
 from tests.system.cluster import Cluster
-from tests.system.proxy import wait_until
+from tests.waits import wait_until
 
 FALLS = "import os, sys, time\nprint('hello', flush=True)\nif os.environ['RANK'] == '2':\n    time.sleep(0.5)\n    sys.exit(9)\ntime.sleep(300)"
 

@@ -10,9 +10,9 @@ from datetime import timedelta
 import pytest
 
 from holdfast.core.settings.table import SETTINGS
-from tests.system.cluster import Cluster, is_alive
+from tests.system.cluster import Cluster
 from tests.system.gangs.rig import SECONDS, Gang
-from tests.system.proxy import wait_until
+from tests.waits import is_alive, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

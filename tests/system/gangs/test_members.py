@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from holdfast.core.records import JobRecord, TaskRecord
-from tests.system.cluster import TTL, Cluster, Host, is_alive
+from tests.system.cluster import TTL, Cluster, Host
 from tests.system.gangs.host_member import CODE
 from tests.system.gangs.journal import Line, read_journal
 from tests.system.gangs.rig import SECONDS
-from tests.system.proxy import wait_until
+from tests.waits import is_alive, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

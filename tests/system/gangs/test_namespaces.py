@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from tests.store.pg_fixture import PgServer
-from tests.system.cluster import TTL, is_alive
+from tests.system.cluster import TTL
 from tests.system.gangs.journal import Line, check_one_at_a_time, find_pid, read_journal
 from tests.system.gangs.machines import CONTROL, DATA, Machine, MachineCluster, machines
 from tests.system.gangs.rig import SECONDS, Gang
 from tests.system.gangs.trainer import CODE, load_example
-from tests.system.proxy import wait_until
+from tests.waits import is_alive, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

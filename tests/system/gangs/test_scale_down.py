@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.cluster import Cluster, is_alive
+from tests.system.cluster import Cluster
 from tests.system.gangs.journal import check_one_at_a_time, read_journal
 from tests.system.gangs.rig import SECONDS
-from tests.system.proxy import wait_until
+from tests.waits import is_alive, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

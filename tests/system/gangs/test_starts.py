@@ -12,7 +12,7 @@ from tests.store.pg_fixture import PgServer
 from tests.system.cluster import Cluster, signal_all
 from tests.system.conftest import make_cluster
 from tests.system.gangs.rig import SECONDS, Gang
-from tests.system.proxy import wait_until
+from tests.waits import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

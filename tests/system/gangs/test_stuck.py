@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.cluster import Cluster, is_alive
+from tests.system.cluster import Cluster
 from tests.system.gangs import stuck_files
 from tests.system.gangs.journal import find_pid, ranks_started
 from tests.system.gangs.rig import SECONDS
-from tests.system.proxy import wait_until
+from tests.waits import is_alive, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -16,7 +16,7 @@ import pytest
 from tests.system.cluster import Cluster
 from tests.system.gangs.journal import check_one_at_a_time, find_pid, read_journal
 from tests.system.gangs.trainer import CODE, load_example
-from tests.system.proxy import wait_until
+from tests.waits import wait_until
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.system.cluster import Cluster
-from tests.system.proxy import wait_until
+from tests.waits import wait_until
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,8 @@ from holdfast.store.embedded.postgres import EmbeddedPostgres
 from tests.store.pg_fixture import PgServer
 from tests.system.chronicle import CODE, check_no_overlap, lives_of
 from tests.system.cluster import MARGIN, TTL, Cluster
-from tests.system.proxy import Proxy, wait_until
+from tests.system.proxy import Proxy
+from tests.waits import wait_until
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.client.sse import EventStreamReader
 from tests.system.cluster import Cluster
-from tests.system.proxy import wait_until
+from tests.waits import wait_until
 
 pytestmark = pytest.mark.slow
 

@@ -18,8 +18,8 @@ from holdfast.core.facts import TaskFacts, Trip
 from holdfast.core.ids import TaskKey
 from holdfast.wire import agent as wire
 from tests.system.chronicle import CODE, check_no_overlap, lives_of
-from tests.system.cluster import MARGIN, TTL, Cluster, Host, is_alive, signal_all
-from tests.system.proxy import wait_until
+from tests.system.cluster import MARGIN, TTL, Cluster, Host, signal_all
+from tests.waits import is_alive, wait_until
 
 pytestmark = pytest.mark.slow
 

@@ -19,8 +19,8 @@ import pytest
 
 from holdfast.wire.api import LogLine
 from tests.system.cluster import Cluster
-from tests.system.proxy import wait_until
 from tests.system.watchdogs.test_watchdogs import BEAT
+from tests.waits import wait_until
 
 pytestmark = pytest.mark.slow
 

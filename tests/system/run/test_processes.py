@@ -14,8 +14,8 @@ import pytest
 from holdfast.process import table
 from holdfast.process.groups import open_group_home
 from tests.system.chronicle import CODE, check_no_overlap, lives_of
-from tests.system.cluster import Cluster, Host, is_alive, signal_all
-from tests.system.proxy import wait_until
+from tests.system.cluster import Cluster, Host, signal_all
+from tests.waits import is_alive, wait_until
 
 pytestmark = pytest.mark.slow
 

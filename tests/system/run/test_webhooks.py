@@ -19,7 +19,6 @@ from holdfast.errors import ValidationError
 from tests.store.pg_fixture import PgServer
 from tests.system.cluster import Cluster
 from tests.system.conftest import make_cluster
-from tests.system.proxy import wait_until
 from tests.unit.controller.webhooks.receiver import (
     OK,
     SECRET,
@@ -29,6 +28,7 @@ from tests.unit.controller.webhooks.receiver import (
     receive,
     status,
 )
+from tests.waits import wait_until
 
 pytestmark = pytest.mark.slow
 

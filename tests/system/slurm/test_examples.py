@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.process.table import read_entry
 from tests.system.slurm.cluster import PATIENCE, Cluster, wait_for
-from tests.system.supervisor.rig import alive
+from tests.waits import is_alive
 
 # Says where it is, and stays until the file `finish` is there. On the node named in `bad` it fails;
 # on TERM it saves.
@@ -131,7 +131,7 @@ def kill_policy(slurm: Cluster, run: Run) -> None:
     ]
     assert len(found) == 1, slurm.describe_processes()
     os.kill(found[0], signal.SIGKILL)
-    wait_for(lambda: not alive(found[0]), "the end of the policy")
+    wait_for(lambda: not is_alive(found[0]), "the end of the policy")
 
 
 def test_a_killed_policy_goes_on_with_its_ranks_once_it_is_mended(slurm: Cluster, run: Run) -> None:
@@ -151,7 +151,7 @@ def test_a_killed_policy_goes_on_with_its_ranks_once_it_is_mended(slurm: Cluster
         lambda: "the ranks of the script before this one are waited for" in run.read_output(),
         "the next policy",
     )
-    assert all(alive(rank.pid) for rank in ranks)
+    assert all(is_alive(rank.pid) for rank in ranks)
     run.finish()
     assert slurm.wait_job(job, "COMPLETED")["ExitCode"] == "0:0", run.read_output()
     assert run.count_starts() == 2, run.read_output()
@@ -178,8 +178,8 @@ def test_a_node_that_freezes_is_given_up_and_told_to_end_when_it_wakes(
         lambda: f"the manager on {frozen.node} ended with 73" in run.read_output(),
         "the end of the frozen manager",
     )
-    assert not alive(frozen.pid), "nothing runs twice"
-    assert all(alive(rank.pid) for rank in after)
+    assert not is_alive(frozen.pid), "nothing runs twice"
+    assert all(is_alive(rank.pid) for rank in after)
     run.finish()
     assert slurm.wait_job(job, "COMPLETED")["ExitCode"] == "0:0", run.read_output()
     assert run.count_starts() == 4, run.read_output()
@@ -232,7 +232,7 @@ def test_scancel_ends_policy_managers_and_ranks(slurm: Cluster, run: Run) -> Non
     ranks = run.wait_began(0)
     slurm.ask("scancel", job)
     wait_for(lambda: not slurm.find_processes(), "the end of everything", tell=run.tell)
-    assert not any(alive(rank.pid) for rank in ranks)
+    assert not any(is_alive(rank.pid) for rank in ranks)
     assert {rank.rank for rank in run.said("saved", 0)} == {0, 1}
     assert "policy: told to end" in run.read_output()
     slurm.wait_job(job, "CANCELLED")
@@ -250,7 +250,7 @@ def test_the_first_node_dies_and_the_job_is_queued_again(slurm: Cluster, run: Ru
         tell=run.tell,
     )
     wait_for(
-        lambda: not any(alive(rank.pid) for rank in ranks),
+        lambda: not any(is_alive(rank.pid) for rank in ranks),
         "the end of the first attempt",
         tell=run.tell,
     )
@@ -319,12 +319,12 @@ def test_a_killed_slurmd_disturbs_nothing_until_it_returns(
     assert len(restarted) == 1
     spare = restarted[0]["NodeList"]
     wait_for(lambda: run.read_output().count(f'"host":"{spare}"') == 1, "the manager there")
-    assert all(alive(rank.pid) for rank in ranks)
+    assert all(is_alive(rank.pid) for rank in ranks)
     assert run.count_starts() == 2, run.read_output()
     slurm.start_slurmd(hit.node)
     after = run.wait_began(1)
     assert {rank.node for rank in after} == {ranks[0].node, spare}
-    assert not any(alive(rank.pid) for rank in ranks), "nothing runs twice"
+    assert not any(is_alive(rank.pid) for rank in ranks), "nothing runs twice"
     policy.finish()
     wait_for(lambda: not slurm.ask("squeue", "--noheader"), "the end of the jobs")
 

@@ -13,7 +13,8 @@ import pytest
 from holdfast.supervisor import Context
 from holdfast.supervisor.line.keys import KEY_VARIABLE
 from tests.system.slurm.cluster import Cluster, wait_for
-from tests.system.supervisor.rig import alive, local_context, python, start_family
+from tests.system.supervisor.rig import local_context, python, start_family
+from tests.waits import is_alive
 
 PATIENCE = 60.0
 REPORT = """
@@ -116,7 +117,7 @@ def test_scancel_ends_the_trees_and_the_script_learns_it(
         assert process.returncode().result(PATIENCE) == -signal.SIGTERM, (
             "told before the manager went"
         )
-    wait_for(lambda: not any(alive(pid) for pid in pids), "the end of both trees")
+    wait_for(lambda: not any(is_alive(pid) for pid in pids), "the end of both trees")
     assert srun.wait(PATIENCE) != 0
     # One member of each tree ignores TERM: the managers killed it and then went, before Slurm's own
     # KILL came.

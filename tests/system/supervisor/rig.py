@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from typing import Any
 
 from holdfast.process import table
 from holdfast.supervisor import Context, Host, Process
-from tests.system.proxy import wait_until
+from tests.waits import is_alive, wait_until
 
 PATIENCE = 40.0  # for anything that must happen on a loaded machine
 ECHO = """
@@ -89,11 +88,6 @@ def python(code: str, *args: str) -> list[str]:
     return [sys.executable, "-c", code, *args]
 
 
-def alive(pid: int) -> bool:
-    entry = table.read_entry(pid)
-    return entry is not None and entry.alive
-
-
 def find_descendants(pid: int) -> list[int]:
     """Everything below `pid` now."""
     found = table.read_table()
@@ -109,7 +103,7 @@ def find_descendants(pid: int) -> list[int]:
 def wait_gone(pids: list[int], what: str) -> None:
     """Every one of them must die. Start times are not compared: within a test no number comes
     back."""
-    wait_until(lambda: not any(alive(pid) for pid in pids), PATIENCE, what=what)
+    wait_until(lambda: not any(is_alive(pid) for pid in pids), PATIENCE, what=what)
 
 
 def start_family(ctx: Context, host: Host, folder: Path) -> tuple[Process, list[int]]:
@@ -135,10 +129,3 @@ def is_gone(path: str) -> Callable[[], bool]:
 
 def each(iterator: Iterator[Any]) -> list[Any]:
     return list(iterator)
-
-
-def free_port() -> int:
-    """A port of loopback that nobody has at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -16,8 +16,8 @@ from holdfast.supervisor import Context, Process
 from holdfast.supervisor.rosters.state import STATE_FILE, SavedRun
 from holdfast.supervisor.script import open_run
 from holdfast.wire.bus import MachineFacts
-from tests.system.proxy import wait_until
 from tests.system.supervisor.rig import ECHO, PATIENCE, Managers, attach, local_context, python
+from tests.waits import wait_until
 
 pytestmark = pytest.mark.slow
 

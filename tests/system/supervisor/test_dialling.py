@@ -14,8 +14,8 @@ import pytest
 from holdfast.supervisor import Context, as_completed
 from holdfast.supervisor.line.keys import KEY_VARIABLE, make_keys, parse_manager_key
 from holdfast.supervisor.line.machine import find_address, needs_ipv6
-from tests.system.proxy import wait_until
 from tests.system.supervisor.rig import ECHO, PATIENCE, Managers, local_context, python
+from tests.waits import wait_until
 
 
 def has_ipv6() -> bool:

@@ -18,8 +18,8 @@ from holdfast.supervisor.futures import inbox as inbox_module
 from holdfast.supervisor.futures.inbox import Gather, Inbox, receive_one
 from holdfast.supervisor.line.values import encode_value
 from holdfast.supervisor.rosters.failures import ProcessEnded
-from tests.system.proxy import wait_until
 from tests.system.supervisor.rig import PATIENCE, Managers, attach, python
+from tests.waits import wait_until
 
 
 def receive(inbox: Inbox, accept: Callable[[Any], Any] | None = None) -> Future[Any]:

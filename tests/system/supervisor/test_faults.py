@@ -21,17 +21,17 @@ from holdfast.supervisor.host.warden import FROZEN_SECONDS
 from holdfast.supervisor.line.session_host import EXIT_NO_SUPERVISOR, EXIT_ORPHANED
 from holdfast.supervisor.rosters.host_roster import EXIT_GIVEN_UP, EXIT_REPLACED
 from holdfast.wire.bus_local import SOCKET_VARIABLE
-from tests.system.proxy import Proxy, wait_until
+from tests.system.proxy import Proxy
 from tests.system.supervisor.rig import (
     PATIENCE,
     Managers,
-    alive,
     attach,
     local_context,
     python,
     start_family,
     wait_gone,
 )
+from tests.waits import is_alive, wait_until
 
 
 def test_settings_that_do_not_go_together() -> None:
@@ -131,7 +131,7 @@ def test_the_goodbye_of_a_host_that_was_given_up_clears_it(
         hosts[1].time_connection_lost().result(PATIENCE)
         os.kill(started[0].pid, signal.SIGCONT)
         hosts[0].time_cleared().result(PATIENCE)
-        assert not alive(pid)
+        assert not is_alive(pid)
         assert not hosts[1].time_cleared().done(), "one that said nothing"
 
 
@@ -151,11 +151,11 @@ def test_a_lost_host_is_cleared_when_nothing_can_run_there(
     started[0].send_signal(signal.SIGSTOP)
     ctx.return_hosts(hosts[1:2])
     hosts[1].time_cleared().result(PATIENCE)
-    assert not alive(pids[1])
+    assert not is_alive(pids[1])
     lost_at = hosts[0].time_connection_lost().result(PATIENCE)
-    assert alive(pids[0])
+    assert is_alive(pids[0])
     cleared_at = hosts[0].time_cleared().result(PATIENCE + 20)
-    assert not alive(pids[0]), "it still ran when its host was called cleared"
+    assert not is_alive(pids[0]), "it still ran when its host was called cleared"
     assert cleared_at - lost_at > FROZEN_SECONDS
     (nobody,) = ctx.request_hosts(1)
     ctx.return_hosts([nobody])
@@ -216,9 +216,9 @@ def test_a_frozen_managers_processes_end_on_a_machine_where_nothing_turns_as_it_
                 time.sleep(2.5)
                 os.kill(warden, signal.SIGCONT)
                 with contextlib.suppress(AssertionError):
-                    wait_until(lambda: not alive(pid), 0.3)
+                    wait_until(lambda: not is_alive(pid), 0.3)
                     break
-            assert not alive(pid)
+            assert not is_alive(pid)
         finally:
             with contextlib.suppress(
                 ProcessLookupError
@@ -244,7 +244,7 @@ def test_a_warden_that_was_away_hears_its_manager_first(managers: Managers) -> N
             time.sleep(2.5)
             os.kill(warden, signal.SIGCONT)
             assert process.signal(signal.SIGCONT).result(PATIENCE) == 1  # it has turned
-        assert alive(pid)
+        assert is_alive(pid)
 
 
 @pytest.mark.slow
@@ -441,7 +441,7 @@ def test_a_killed_script_leaves_nothing_running(managers: Managers, tmp_path: Pa
         started = [dial(managers, port, key, f"m{n}") for n in range(2)]
         assert script.stdout is not None
         pids = [int(word) for word in script.stdout.readline().split()[2:]]
-        assert all(alive(one) for one in pids)
+        assert all(is_alive(one) for one in pids)
     finally:
         script.kill()
         script.wait()
@@ -471,7 +471,7 @@ def test_a_script_that_comes_back_finds_everything(managers: Managers, tmp_path:
         script.kill()
         script.wait()
     (tmp_path / "go0").touch()
-    wait_until(lambda: not alive(pids[0]), PATIENCE, what="the first to end while nobody looks")
+    wait_until(lambda: not is_alive(pids[0]), PATIENCE, what="the first to end while nobody looks")
     with local_context(state_dir=state, orphan_grace=300) as ctx:
         assert ctx.port == port
         (group,) = ctx.groups()
@@ -483,7 +483,7 @@ def test_a_script_that_comes_back_finds_everything(managers: Managers, tmp_path:
         assert not group[1].returncode().done(), group[1].returncode().exception(0) or group[
             1
         ].returncode().result(0)
-        assert alive(pids[1])
+        assert is_alive(pids[1])
         (tmp_path / "go1").touch()
         assert group[1].returncode().result(PATIENCE) == 41
         # And the run goes on as any other.

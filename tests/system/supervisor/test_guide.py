@@ -18,8 +18,8 @@ import pytest
 
 import holdfast.supervisor
 from holdfast.supervisor import Context, Host, Process
-from tests.system.proxy import wait_until
-from tests.system.supervisor.rig import PATIENCE, Managers, free_port, local_context, python
+from tests.system.supervisor.rig import PATIENCE, Managers, local_context, python
+from tests.waits import free_port, wait_until
 
 pytestmark = pytest.mark.slow
 

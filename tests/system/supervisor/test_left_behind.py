@@ -20,17 +20,16 @@ from holdfast.process import table
 from holdfast.supervisor import Context
 from holdfast.supervisor.host.host_manager import EXIT_WARDEN_DIED
 from holdfast.supervisor.host.leftovers import end_leftovers
-from tests.system.proxy import wait_until
 from tests.system.supervisor.rig import (
     PATIENCE,
     Managers,
-    alive,
     attach,
     local_context,
     python,
     start_family,
     wait_gone,
 )
+from tests.waits import is_alive, wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -70,13 +69,13 @@ def test_what_is_left_of_both_is_ended_by_the_next_manager(
     assert not end_leftovers(1.0), "its manager lives"
     kill_both(manager)
     wait_gone([first], "the first process, by the parent-death signal")
-    left = [pid for pid in family if alive(pid)]
+    left = [pid for pid in family if is_alive(pid)]
     assert left, "nothing was left to be ended"
     try:
         managers.start(ctx, name="next")
         (fresh,) = ctx.request_hosts(1)
         assert fresh.hostname().result(PATIENCE) == "next"
-        assert not [pid for pid in family if alive(pid)], (
+        assert not [pid for pid in family if is_alive(pid)], (
             "a host was offered with another's processes on it"
         )
         wait_until(
@@ -99,12 +98,12 @@ def test_a_living_manager_is_left_alone_by_the_next(
     warden = find_warden(started[0])
     managers.start(ctx, name="beside")
     assert ctx.request_hosts(1)[0].hostname().result(PATIENCE) == "beside"
-    assert sum(alive(pid) for pid in family) >= len(family) - 1, "one is a sleep of a moment"
+    assert sum(is_alive(pid) for pid in family) >= len(family) - 1, "one is a sleep of a moment"
     os.kill(warden, signal.SIGSTOP)
     started[0].kill()  # the warden alone holds the lock now
     try:
         assert not end_leftovers(1.0)
-        assert any(alive(pid) for pid in family)
+        assert any(is_alive(pid) for pid in family)
     finally:
         os.kill(warden, signal.SIGCONT)
     wait_gone(family, "the family, by its warden")
@@ -204,8 +203,8 @@ def test_a_warden_out_of_descriptors_ends_nobody_and_goes_on(
     warden = find_warden(manager)
     with no_descriptor(warden):
         time.sleep(6)  # it looks at the table every two seconds
-        assert alive(pid)
-        assert alive(warden)
+        assert is_alive(pid)
+        assert is_alive(warden)
         assert process.signal(signal.SIGCONT).result(PATIENCE) == 1
     assert process.end(0).result(PATIENCE) in (-signal.SIGTERM, -signal.SIGKILL)
 
@@ -221,7 +220,7 @@ def test_a_manager_out_of_descriptors_ends_nobody_and_goes_on(
     with no_descriptor(manager.pid):
         time.sleep(2)
         assert process.signal(signal.SIGCONT).result(PATIENCE) == 1
-        assert alive(pid)
+        assert is_alive(pid)
     assert not host.connection_lost()
 
 
@@ -235,7 +234,7 @@ def test_a_warden_that_dies_out_of_descriptors_leaves_nothing(
     warden = find_warden(manager)
     with no_descriptor(manager.pid):
         os.kill(warden, signal.SIGKILL)
-        wait_until(lambda: not alive(warden), PATIENCE, what="the warden's end")
+        wait_until(lambda: not is_alive(warden), PATIENCE, what="the warden's end")
         time.sleep(1)
     wait_gone(family, "the family of the dead warden")
     assert manager.wait(PATIENCE) == EXIT_WARDEN_DIED

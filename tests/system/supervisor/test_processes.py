@@ -21,16 +21,8 @@ from holdfast.supervisor import (
     as_completed,
     wait,
 )
-from tests.system.proxy import wait_until
-from tests.system.supervisor.rig import (
-    ECHO,
-    PATIENCE,
-    Managers,
-    alive,
-    attach,
-    local_context,
-    python,
-)
+from tests.system.supervisor.rig import ECHO, PATIENCE, Managers, attach, local_context, python
+from tests.waits import is_alive, wait_until
 
 ENV = "import json, os; print(json.dumps(dict(os.environ)))"
 
@@ -121,7 +113,7 @@ def test_an_exit_waits_for_the_whole_tree(ctx: Context, managers: Managers) -> N
     (process,) = ctx.create_process_group(hosts, python(code))
     left = process.recv().result(PATIENCE)
     assert process.returncode().result(PATIENCE) == 0
-    assert not alive(left)
+    assert not is_alive(left)
 
 
 @pytest.mark.slow
@@ -259,7 +251,7 @@ def test_after_the_shutdown_everything_says_so(managers: Managers) -> None:
     waiting = ctx.request_hosts(1)
     assert ctx.shutdown(PATIENCE)
     assert manager.wait(PATIENCE) == 0
-    assert not alive(pid)
+    assert not is_alive(pid)
     assert isinstance(process.returncode().exception(0), HostLost)
     assert waiting[0].connection_lost()
     assert not ctx.key_file.exists()
@@ -298,7 +290,7 @@ def test_a_script_that_just_ends_ends_everything(tmp_path: Path) -> None:
     assert "Traceback" not in script.stderr, script.stderr
     pids = script.stdout.splitlines()[0].split()
     assert len(pids) == 2
-    assert not any(alive(int(pid)) for pid in pids)
+    assert not any(is_alive(int(pid)) for pid in pids)
 
 
 @pytest.mark.slow

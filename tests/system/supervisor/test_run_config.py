@@ -26,8 +26,8 @@ from holdfast.supervisor.script.run_config import (
     read_given,
     write_given,
 )
-from tests.system.proxy import wait_until
-from tests.system.supervisor.rig import PATIENCE, Managers, free_port, local_context
+from tests.system.supervisor.rig import PATIENCE, Managers, local_context
+from tests.waits import free_port, wait_until
 
 KEYS = derive_keys(b"s" * 32, "job", 1)
 

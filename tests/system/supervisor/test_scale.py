@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.supervisor import Context, wait
-from tests.system.proxy import wait_until
 from tests.system.supervisor.rig import PATIENCE, local_context
+from tests.waits import wait_until
 
 
 @pytest.mark.slow

@@ -20,9 +20,9 @@ from holdfast.errors import Conflict, Unavailable, ValidationError
 from holdfast.process import table
 from holdfast.supervisor import Context, ContextClosed, Future
 from holdfast.supervisor.rosters.state import STATE_FILE
-from tests.system.proxy import wait_until
-from tests.system.supervisor.rig import PATIENCE, Managers, alive, attach, local_context
+from tests.system.supervisor.rig import PATIENCE, Managers, attach, local_context
 from tests.system.supervisor.test_faults import find_listening_port
+from tests.waits import is_alive, wait_until
 
 
 @contextlib.contextmanager
@@ -76,10 +76,10 @@ def test_a_group_that_could_not_be_let_go_of_is_there(managers: Managers, tmp_pa
     with persistent(tmp_path) as ctx:
         (again,) = ctx.groups()
         assert again[0].pid().result(PATIENCE) == pid
-        assert alive(pid)
+        assert is_alive(pid)
         again.forget()
         assert ctx.groups() == []
-        wait_until(lambda: not alive(pid), PATIENCE, what="the end of what was let go of")
+        wait_until(lambda: not is_alive(pid), PATIENCE, what="the end of what was let go of")
 
 
 @pytest.mark.slow
@@ -155,7 +155,7 @@ def test_a_metrics_port_that_is_taken_does_not_end_the_run(
     with persistent(tmp_path) as second:
         (group,) = second.groups()
         assert group[0].pid().result(PATIENCE) == pid
-        assert alive(pid)
+        assert is_alive(pid)
 
 
 def test_a_run_that_began_in_plain_text_does_not_go_on_so_unasked(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_a_forked_child_neither_ends_the_run_nor_keeps_its_successor_out(tmp_pat
         pid, staying, port, metrics = map(int, script.stdout.readline().split())
         assert (state / STATE_FILE).exists(), "the child ended the run"
         assert (state / "manager-key").exists()
-        assert alive(pid)
+        assert is_alive(pid)
         wait_until(
             lambda: find_listening_port(staying) is None,
             PATIENCE,
@@ -286,7 +286,7 @@ def test_a_forked_child_neither_ends_the_run_nor_keeps_its_successor_out(tmp_pat
         )
         script.kill()
         script.wait()
-        assert alive(staying)
+        assert is_alive(staying)
         with persistent(state, metrics_port=metrics) as ctx:
             assert ctx.port == port
             (group,) = ctx.groups()
@@ -295,7 +295,7 @@ def test_a_forked_child_neither_ends_the_run_nor_keeps_its_successor_out(tmp_pat
     finally:
         script.kill()
         script.wait()
-        if staying and alive(staying):
+        if staying and is_alive(staying):
             os.kill(staying, signal.SIGKILL)
 
 
@@ -318,7 +318,7 @@ print(process.pid().result(40), *managers, ctx.key_file, flush=True)
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True
     )
     pid, manager, key = done.stdout.split()
-    assert not alive(int(pid))
+    assert not is_alive(int(pid))
     assert table.read_entry(int(manager)) is None
     assert not Path(key).exists()
     assert "Traceback" not in done.stderr

@@ -17,9 +17,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.supervisor import Context
-from tests.system.cluster import is_alive
-from tests.system.proxy import wait_until
-from tests.system.supervisor.rig import PATIENCE, free_port, local_context, python
+from tests.system.supervisor.rig import PATIENCE, local_context, python
+from tests.waits import free_port, is_alive, wait_until
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "supervisor.md"
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")

@@ -39,8 +39,8 @@ from holdfast.wire.bus import (
     encode_header,
     encode_message,
 )
-from tests.system.proxy import wait_until
 from tests.system.supervisor.rig import PATIENCE, Managers, attach, local_context
+from tests.waits import wait_until
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from tests.system.cluster import Cluster, signal_all
-from tests.system.proxy import wait_until
+from tests.waits import wait_until
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.system.chronicle import CODE, read_chronicle
 from tests.system.cluster import Cluster
-from tests.system.proxy import wait_until
+from tests.waits import wait_until
 
 pytestmark = pytest.mark.slow
 

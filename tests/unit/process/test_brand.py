@@ -15,7 +15,7 @@ from holdfast.process.brand import find_brand, make_host_brand, make_task_brand
 from holdfast.process.spawn import SpawnRequest, read_start, spawn
 from holdfast.process.sweep import sweep
 from holdfast.process.syscalls import RLIMIT_LOCKS
-from tests.system.agent.guardian_rig import is_alive, wait_until
+from tests.waits import is_alive, wait_until
 
 # A child of a dead child, in a session of its own, with nothing in its environment.
 AWAY = """
@@ -37,7 +37,8 @@ def run_away(folder: Path, brand: tuple[int, int]) -> int:
     assert read_start(child, request) == ""
     return int(
         wait_until(
-            lambda: (folder / "pid").exists() and (folder / "pid").read_text().strip(), "its pid"
+            lambda: (folder / "pid").exists() and (folder / "pid").read_text().strip(),
+            what="its pid",
         )
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.process import table
 from tests.system.cluster import Cluster, Host, signal_all
-from tests.system.proxy import wait_until
+from tests.waits import wait_until
 
 SECONDS = 90.0  # for what must happen at all, on the slowest machine
 POLICIES = Path(__file__).parents[4] / "examples" / "policies"

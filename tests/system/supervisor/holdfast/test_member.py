@@ -21,8 +21,8 @@ from holdfast.core.run_seed import SEED_VARIABLE
 from holdfast.errors import ValidationError
 from holdfast.supervisor.member.first_rank import LOG_FILE
 from holdfast.supervisor.member.member import TERM_MARGIN_SECONDS, clean_environment, read_member
-from tests.system.proxy import wait_until
-from tests.system.supervisor.rig import PATIENCE, alive, find_descendants, wait_gone
+from tests.system.supervisor.rig import PATIENCE, find_descendants, wait_gone
+from tests.waits import is_alive, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -166,7 +166,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.kill()
         process.wait()
         for pid in below:
-            if alive(pid):
+            if is_alive(pid):
                 os.kill(pid, signal.SIGKILL)
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from tests.system.cluster import Cluster, clean_environment
 from tests.system.conftest import cluster
-from tests.system.proxy import wait_until
 from tests.system.supervisor.holdfast.holdfast_rig import POLICIES, SECONDS, find_first
+from tests.waits import wait_until
 
 __all__ = ["cluster"]
 

@@ -10,9 +10,8 @@ import pytest
 
 from tests.system.cluster import TTL, Cluster
 from tests.system.conftest import cluster
-from tests.system.proxy import wait_until
 from tests.system.supervisor.holdfast.holdfast_rig import SECONDS, Supervised, find_first, kill_host
-from tests.system.supervisor.rig import alive
+from tests.waits import is_alive, wait_until
 
 __all__ = ["cluster"]
 
@@ -76,7 +75,7 @@ def test_a_host_that_dies_is_replaced_and_the_run_goes_on(cluster: Cluster) -> N
     queue = cluster.client.job(run.id).queue
     cluster.client.pause_queue(queue, "a member of a job that runs is no new job")
     kill_host(cluster.hosts[lost])
-    wait_until(lambda: not alive(gone), SECONDS, what="the rank on the lost host to die")
+    wait_until(lambda: not is_alive(gone), SECONDS, what="the rank on the lost host to die")
     second = run.told("start-1")
     assert set(second["names"]) == {script, spare}
     assert second["port"] == first["port"]
@@ -136,7 +135,7 @@ def test_a_host_manager_that_is_killed_is_replaced_at_a_charge(cluster: Cluster)
     assert (found.attempt, found.epoch > task.epoch) == (1, True)
     assert cluster.client.job(run.id).infra_charged >= 1
     wait_until(
-        lambda: not alive(first["pids"][first["names"].index(before)]),
+        lambda: not is_alive(first["pids"][first["names"].index(before)]),
         SECONDS,
         what="the old rank to be dead",
     )
@@ -197,7 +196,7 @@ with Context() as ctx:
         "the other manager heard nothing of the script and ended, which is no failure of its own"
     )
     wait_until(
-        lambda: not any(alive(pid) for pid in pids),
+        lambda: not any(is_alive(pid) for pid in pids),
         SECONDS,
         what="the first attempt's processes to be dead",
     )

@@ -11,9 +11,8 @@ import pytest
 from tests.store.pg_fixture import PgServer
 from tests.system.cluster import TTL
 from tests.system.gangs.machines import MachineCluster, machines
-from tests.system.proxy import wait_until
 from tests.system.supervisor.holdfast.holdfast_rig import SECONDS, Supervised
-from tests.system.supervisor.rig import alive
+from tests.waits import is_alive, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -93,7 +92,7 @@ def test_a_machine_whose_cable_is_pulled_is_replaced(spread: MachineCluster) -> 
     spread.network.plug(cut.number, "down")
     # Behind the cut the host manager hears nothing either, and ends what it runs: nobody told it
     # to.
-    wait_until(lambda: not alive(there), SECONDS, what="the ranks behind the cut to end")
+    wait_until(lambda: not is_alive(there), SECONDS, what="the ranks behind the cut to end")
     second = run.told("start-1", 120.0)
     assert set(second["names"]) == {places[0].name, spare}
     assert f"lost: host {cut.name} is lost" in run.output(0)

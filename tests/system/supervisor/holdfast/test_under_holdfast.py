@@ -14,8 +14,8 @@ import pytest
 from holdfast.core.run_seed import SEED_VARIABLE
 from tests.system.cluster import Cluster
 from tests.system.conftest import shared
-from tests.system.proxy import wait_until
 from tests.system.supervisor.holdfast.holdfast_rig import POLICIES, SECONDS, Supervised
+from tests.waits import wait_until
 
 __all__ = ["shared"]
 

@@ -17,7 +17,8 @@ import pytest
 
 from holdfast.supervisor import Context
 from tests.system.supervisor.policies.rig import POLICIES
-from tests.system.supervisor.rig import Managers, attach, free_port
+from tests.system.supervisor.rig import Managers, attach
+from tests.waits import free_port
 
 sys.path.insert(0, str(POLICIES))
 import debug_gather

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.system.proxy import wait_until
+from tests.waits import wait_until
 
 POLICIES = Path(__file__).resolve().parents[4] / "examples" / "policies"
 PATIENCE = 100.0

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.proxy import wait_until
 from tests.system.supervisor.policies.rig import POLICIES, STEP_PATIENCE
+from tests.waits import wait_until
 
 sys.path.insert(0, str(POLICIES))
 import debug_gather

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.proxy import wait_until
 from tests.system.supervisor.policies.rig import POLICIES, STEP_PATIENCE, run_policy
+from tests.waits import wait_until
 
 sys.path.insert(0, str(POLICIES))
 from memory_checkpoints import KEEP_STEPS, Address, Server, choose_step, put

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.proxy import wait_until
 from tests.system.supervisor.policies.rig import STEP_PATIENCE
+from tests.waits import wait_until
 
 POLICY = Path(__file__).resolve().parents[4] / "examples" / "slurm" / "policy.py"
 PATIENCE = 100.0  # a fence takes some 30 s of them

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tests.system.proxy import wait_until
 from tests.system.supervisor.policies.fakes import (
     FakeContext,
     FakeGroup,
@@ -20,6 +19,7 @@ from tests.system.supervisor.policies.fakes import (
     lose,
 )
 from tests.system.supervisor.policies.rig import POLICIES, STEP_PATIENCE, running
+from tests.waits import wait_until
 
 sys.path.insert(0, str(POLICIES))
 import spare_hosts

@@ -44,8 +44,8 @@ from holdfast.wire.guardian import (
     decode_request,
     encode,
 )
-from tests.system.agent.conftest import poll
-from tests.system.agent.guardian_rig import Rig, is_alive, wait_until
+from tests.system.agent.guardian_rig import Rig
+from tests.waits import is_alive, wait_until
 
 KEY = TaskKey("job", 0, 1)
 UNKNOWN = msgspec.msgpack.encode({"t": "of-the-next-version", "x": 1})
@@ -345,7 +345,7 @@ def test_a_line_that_ends_with_its_guardian_is_the_guardians_loss(
     with line:
         wait_hello(line, 1)
     assert agent.wait(60) == 1
-    wait_until(lambda: not is_alive(task), "what the guardian left to be swept")
+    wait_until(lambda: not is_alive(task), what="what the guardian left to be swept")
 
 
 # ---- the guardian's end
@@ -393,7 +393,7 @@ def test_an_agent_that_says_nothing_readable_is_replaced(tmp_path: Path) -> None
     rig = Rig(tmp_path, agent_argv=[sys.executable, "-c", code], frozen_seconds=0.5)
     try:
         rig.start()
-        wait_until(lambda: rig.notes().count("the agent was started") >= 2, "a second agent")
+        wait_until(lambda: rig.notes().count("the agent was started") >= 2, what="a second agent")
         assert "has been silent" in rig.notes()
         assert rig.notes().count("is refused") <= 20 * rig.notes().count("the agent was started"), (
             "the noise fills the journal"
@@ -447,5 +447,5 @@ def test_a_guardian_that_is_killed_is_noticed_at_once(
     guardian.send_signal(signal.SIGKILL)
     guardian.wait()
     guardian.stdout.close()
-    poll(lambda: not is_alive(task) and not is_alive(agent))
+    wait_until(lambda: not is_alive(task) and not is_alive(agent))
     assert time.monotonic() - began < 9.0, "it waited for a guardian that was gone"

@@ -24,7 +24,7 @@ from holdfast.supervisor.futures import inbox as inbox_module
 from holdfast.supervisor.futures.inbox import Filter, Inbox, receive_one
 from holdfast.supervisor.line.values import encode_value
 from holdfast.supervisor.rosters.failures import ProcessEnded
-from tests.system.proxy import wait_until
+from tests.waits import wait_until
 
 
 def later(action: Any, *arguments: Any) -> threading.Thread:

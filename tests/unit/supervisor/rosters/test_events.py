@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.supervisor.rosters.events import Event, EventLog
-from tests.system.proxy import wait_until
+from tests.waits import wait_until
 
 
 def test_a_full_disk_is_told_once_and_costs_no_listener(caplog: pytest.LogCaptureFixture) -> None:
