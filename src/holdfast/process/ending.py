@@ -18,7 +18,7 @@ _BLIND_POLL_SECONDS = 0.1
 
 
 class Signaller:
-    """How processes are signalled. Tests hand in one that spares some, as if they were unkillable."""
+    """How processes are signalled. A test hands in one that spares some, like an unkillable one."""
 
     def send(self, entry: ProcessEntry, number: int) -> bool:
         """Signal one process; False when it was gone."""

@@ -59,7 +59,7 @@ class TaskGroup:
             _try_write(f"{self.path}/memory.memsw.limit_in_bytes", str(memory_bytes))
 
     def count_oom_kills(self) -> int:
-        """Count the members that the kernel killed for want of memory, the group's or the host's."""
+        """Count the members that the kernel killed for want of memory, the host's included."""
         name = "memory.events" if self.unified else "memory.oom_control"
         return _read_field(f"{self.path}/{name}", "oom_kill")
 
@@ -103,7 +103,7 @@ class GroupHome:
             return TaskGroup(path, self.unified)
 
     def close(self) -> None:
-        """Remove what is empty."""
+        """Remove the groups that are empty."""
         _remove_group(self.path)
 
 
@@ -226,7 +226,7 @@ def find_own_groups(groups: list[str], mounts: list[str]) -> dict[str, str]:
             continue
         if hierarchy == "memory" and "memory" not in kind[-1].split(","):
             continue
-        # A container may see only a part of the hierarchy: what is mounted begins at `root`.
+        # A container may see only the part of the hierarchy that begins at `root`.
         root, point, path = fields[3], fields[4], own[hierarchy]
         if root != "/":
             path = path[len(root) :] if path == root or path.startswith(root + "/") else "/"

@@ -103,11 +103,11 @@ class Poller:
         if self._handlers.pop(fd, None) is not None:
             del self._masks[fd]
             self._dropped.add(fd)
-            with contextlib.suppress(OSError):  # closed too early: what it reports now is a stray
+            with contextlib.suppress(OSError):  # closed too early: `poll` drops it
                 self._epoll.unregister(fd)
 
     def poll(self, seconds: float) -> None:
-        """Wait for events, at most so long, and call their handlers; each is survived for itself."""
+        """Wait for events, at most so long, and call their handlers, surviving each."""
         self._dropped.clear()
         for fd, events in self._epoll.poll(seconds):
             handler = self._handlers.get(fd)
@@ -115,7 +115,7 @@ class Poller:
                 self._mishaps.survive(partial(handler, events), None)
             elif fd not in self._dropped:
                 self._mishaps.say_once(
-                    f"descriptor {fd} is polled without a handler; it is dropped"
+                    f"descriptor {fd} is polled without a handler: it is dropped"
                 )
                 self._mishaps.survive(self._renew, None)
 

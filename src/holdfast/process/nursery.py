@@ -63,7 +63,7 @@ class ProgramRun:
         self.child = child
         self.tree = tree
         self.events = events
-        self.grace_seconds = grace  # of what it leaves running
+        self.grace_seconds = grace  # of the processes that it leaves running
         # Kept only until the start is decided, because an environment can be large.
         self.request: SpawnRequest | None = request
         self.start_error: str | None = None
@@ -179,7 +179,7 @@ class Nursery:
         self._forest.remove(run.tree)
 
     def collect(self) -> bool:
-        """Reap what has ended, orphans included (WATCH-2). True when that was anything, because
+        """Reap children that ended, orphans included (WATCH-2). True where there was any, because
         there may be more (WATCH-3).
 
         Zombies that pile up make every look for a runaway slower, so a flood of them is taken in
@@ -280,7 +280,7 @@ class Nursery:
             ending.take_first_exit()
 
     def _step_endings(self, now: float) -> None:
-        """Step what is due, the longest waiting first, for a bounded time (NURSERY-3)."""
+        """Step the endings that are due, the oldest first, for a bounded time (NURSERY-3)."""
         due = [item for item in self._endings.items() if item[1].next_at <= now]
         self._forest.begin_turn(_HUNT_SECONDS)
         for run, ending in sorted(due, key=lambda item: item[1].next_at):

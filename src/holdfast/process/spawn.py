@@ -301,14 +301,17 @@ def _describe(stage: str, code: int, request: SpawnRequest) -> str:
     if stage == "group":
         return f"the control group {request.group_procs!r} cannot be joined: {why}"
     if stage == "interpreter":
-        return f"the program {program!r} exists, but the interpreter it names in its first line does not"
+        missing = "the interpreter it names in its first line does not"
+        return f"the program {program!r} exists, but {missing}"
     if stage != "exec":
         return f"the program {program!r} could not be prepared ({stage}): {why}"
     sentences = {
         errno.ENOENT: f"no such program: {program!r}{searched}",
         errno.ENOTDIR: f"no such program: a part of {program!r} is not a folder",
         errno.EACCES: f"permission denied: {program!r} may not be executed{searched}",
-        errno.ENOEXEC: f"{program!r} is neither a program for this machine nor a script with a #! line",
-        errno.E2BIG: "the arguments and the environment together are too large for the kernel; put the input in a file",
+        errno.ENOEXEC: f"{program!r} is neither a program for this machine nor a script with a #! "
+        "line",
+        errno.E2BIG: "the arguments and the environment together are too large for the kernel; put "
+        "the input in a file",
     }
     return sentences.get(code, f"the program {program!r} cannot be started: {why}")

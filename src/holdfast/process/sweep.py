@@ -87,7 +87,7 @@ def _end_leftovers(
 
 
 class _Leftovers:
-    """Scans for what belongs to a host, and what they have taught so far."""
+    """Scans for the processes of a host, and the knowledge they have gathered so far."""
 
     def __init__(self, host: str, group_homes: Collection[str], folder: str) -> None:
         self._host = host

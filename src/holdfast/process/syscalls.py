@@ -79,7 +79,7 @@ class BootTimer:
         if due == self._due:
             return
         self._due = due
-        # A zero time would switch it off: what is due already is due a nanosecond after the boot.
+        # Zero would switch it off, so a time that has passed becomes a nanosecond after the boot.
         nanoseconds = 0 if due > _NEVER_SECONDS else max(1, int(due * 1e9))
         when = (ctypes.c_long * 4)(0, 0, *divmod(nanoseconds, 1_000_000_000))
         _check(_timerfd_settime(self._fd, _TFD_TIMER_ABSTIME, when, None), "timerfd_settime")

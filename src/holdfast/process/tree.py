@@ -43,7 +43,7 @@ from holdfast.process.groups import TaskGroup, name_group_folder
 from holdfast.process.spawn import Child
 from holdfast.process.table import HOST_VARIABLE, TASK_VARIABLE, ProcessEntry, ProcessReader
 
-# Tasks may make orphans all the time; what is unclear after so many looks is asked at the next step.
+# Tasks may make orphans all the time; a tree that is unclear after so many looks waits for a step.
 _MAX_LOOKS = 50
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -120,7 +120,7 @@ class Forest:
         self._group_folder = name_group_folder(host)
         self._reaper = reaper or os.getpid()
         self._unmarked: set[tuple[int, int]] = set()
-        self._seen: dict[tuple[int, int], str] = {}  # every process ever seen to belong → its task
+        self._seen: dict[tuple[int, int], str] = {}  # every process ever seen in a tree → task
         self._first_pids: dict[int, str] = {}
         self._groups: dict[str, str] = {}  # name of a control group → its task
         self._brands: dict[tuple[int, int], str] = {}
@@ -191,7 +191,7 @@ class Forest:
         return self._clock() >= self._turn_ends_at
 
     def want_new_scan(self, tree: Tree) -> None:
-        """Answer what is asked about the tree next from a scan that begins after now."""
+        """Answer the next question about the tree from a scan that begins after now."""
         tree.scanned = self._serial
 
     def is_surely_empty(self, tree: Tree) -> bool:
@@ -253,11 +253,8 @@ class Forest:
         table.pop(self._reaper, None)
         identities = {entry.identity for entry in table.values()}
         self._unmarked &= identities
-        self._seen = {
-            who: task
-            for who, task in self._seen.items()
-            if who in identities and task in self.trees
-        }
+        seen = self._seen.items()
+        self._seen = {one: task for one, task in seen if one in identities and task in self.trees}
         self._sessions = {}
         for task, tree in self.trees.items():
             if not (tree.first_reaped and tree.pid in table):
@@ -270,7 +267,7 @@ class Forest:
         return {task: list(self._found.get(task, {}).values()) for task in self.trees}
 
     def chase(self, tree: Tree) -> None:
-        """Look again while anything comes to light that is shot, or may have left a child (TREE-3)."""
+        """Look again while one is found to shoot, or one that may have left a child (TREE-3)."""
         for _ in range(_MAX_LOOKS):
             before = self._shots
             if (not self._look(tree) and self._shots == before) or self.turn_is_over:

@@ -22,7 +22,7 @@ class Local(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Start(Local, frozen=True, tag=1):
-    """Start a process. env is the whole environment, in bytes because not all of it need be text."""
+    """Start a process. env is the whole environment, in bytes: not all of it need be text."""
 
     key: int
     argv: list[str]

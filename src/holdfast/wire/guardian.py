@@ -152,7 +152,7 @@ class Snapshot(GuardianMessage, frozen=True, kw_only=True, tag="snapshot"):
 
 
 class Unread(GuardianMessage, frozen=True, kw_only=True, tag="unread"):
-    """So many messages of this agent were not read or carried out (LINE-1); why the last was not."""
+    """`count` messages of the agent were not read or carried out (LINE-1), the last for `reason`."""
 
     count: int
     reason: str

@@ -53,7 +53,7 @@ class GuardianHome:
         self._remove_stale_socket()
 
     def open_beat_socket(self) -> tuple[socket.socket, str]:
-        """Bind the socket that tasks beat to, in a private folder where ours has too long a name."""
+        """Bind the socket that tasks beat to; one with too long a path goes to a private folder."""
         path = str(self.folder / SOCKET_FILE)
         beats = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         # Senders never wait, so what arrives while the agent is down must fit in here.

@@ -20,7 +20,7 @@ GUARD-8  Deadlines are kept on a clock that counts suspension, and by a timer of
          that wakes up ends what lapsed in its sleep in its first turn. An extension that waits to
          be obeyed counts from when it is heard.
 
-Signals: TERM or INT shuts the host down, a second one at once; HUP replaces the agent by what is on
+Signals: TERM or INT shuts the host down, a second one at once; HUP replaces the agent by the one on
 disk now.
 """
 
@@ -134,7 +134,7 @@ def _note(sentence: str, **fields: object) -> None:
 
 
 class _Guardian:
-    """The loop and what it holds."""
+    """The loop and its parts."""
 
     def __init__(
         self,
@@ -241,7 +241,7 @@ class _Guardian:
         return 0
 
     def _turn(self) -> float:
-        """Do what is due, each part for itself (GUARD-7); return how long nothing will be."""
+        """Do what is due, each part for itself (GUARD-7); return how long to wait."""
         mishaps, survive = self._mishaps.count, self._mishaps.survive
         reaped = survive(self._nursery.collect, False)
         survive(self._obey_some, None)
@@ -322,7 +322,7 @@ class _Guardian:
             if self._closing:
                 self._agent.tell(Stopping())
         else:
-            assert isinstance(request, AgentAlive)  # being heard is most of what it is for
+            assert isinstance(request, AgentAlive)  # heard, which is most of its purpose
             if request.holding and 0.0 < self._ack_until < INF:
                 self._ack_until = min(time.monotonic() + _ACK_SECONDS, self._hold_until)
 

@@ -179,7 +179,7 @@ class HostTasks:
         return len(self._tasks)
 
     def end_lapsed(self) -> None:
-        """KILL what is past its deadline (GUARD-2). A task whose deadline was moved goes back in."""
+        """KILL tasks past their deadlines (GUARD-2); one whose deadline was moved goes back in."""
         now = self._read_clock()
         while self._deadlines and self._deadlines[0][0] <= now:
             _, key = heapq.heappop(self._deadlines)
@@ -216,8 +216,7 @@ class HostTasks:
     # ---- how
 
     def _try_to_start(self, task: _Task, launch: LaunchTask) -> None:
-        """Start it, or refuse it for whatever reason, because its key is known from now on and
-        must have an answer."""
+        """Start it, or refuse it, because its key is known now and must have an answer."""
         try:
             self._start(task, launch)
         except ValidationError as error:
@@ -328,12 +327,12 @@ class HostTasks:
             max_memory_bytes=peak_bytes or (found.max_rss_bytes if found else 0),
         )
         self._tell(task.ended)
-        self._punch_logs(task)  # what it wrote last stays on disk for as long as its logs are kept
+        self._punch_logs(task)  # its last output stays on disk for as long as its logs are kept
         self._drop_group(task)
 
     def _guess_oom(self, task: _Task, run: ProgramRun) -> bool:
-        """Without a group that counts: a SIGKILL nobody here sent, while the kernel's own count of
-        OOM kills rose."""
+        """Without a group that counts: a SIGKILL that the guardian did not send, while the kernel's
+        own count of OOM kills rose."""
         if run.exit is None or run.exit.signal != signal.SIGKILL or task.stopped:
             return False
         return count_oom_kills_of_host() > task.oom_kills_before

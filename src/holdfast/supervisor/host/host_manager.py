@@ -66,7 +66,7 @@ _GOODBYE_SECONDS = 2.0
 # A KILL follows a TERM soon, and at a drain the supervisor may be gone already.
 _SIGNALLED_GOODBYE_SECONDS = 0.5
 _FRAMES_PER_TURN = 512
-_OUTBOX_BYTES = 64 << 20  # beyond this processes wait until the supervisor has taken what they said
+_OUTBOX_BYTES = 64 << 20  # beyond this, processes wait until the supervisor has read more
 _READ_BYTES = 1 << 20
 _TCP_TIMEOUT_MS = 10_000
 _DEFAULT_GRACE_SECONDS = 5.0
@@ -163,8 +163,8 @@ def run_host_manager(config: ManagerConfig) -> int:
 
 
 def _bury_warden(pid: int) -> None:
-    """Wait for the warden, which ends everything now; kill one that takes too long (WARDEN-4), and
-    what it had parented."""
+    """Wait for the warden, which ends everything now; if it takes too long, kill it and all its
+    processes (WARDEN-4)."""
     give_up_at = time.monotonic() + _WARDEN_SECONDS
     with contextlib.suppress(ChildProcessError):
         while not os.waitpid(pid, os.WNOHANG)[0]:
@@ -176,7 +176,7 @@ def _bury_warden(pid: int) -> None:
 
 
 class _HostManager:
-    """The loop and what it holds."""
+    """The loop and its parts."""
 
     def __init__(
         self,
@@ -225,7 +225,7 @@ class _HostManager:
         self._key_at = now + _KEY_SECONDS
         self._warden_heard_at = self._warden_judge_at = now
         self._end_at: float | None = None  # when to leave whatever still runs
-        self._kill_at: float | None = None  # when to end what was told to by others
+        self._kill_at: float | None = None  # when to kill processes that a TERM of others reached
         self._bye_at: float | None = None
         self._began_at, self._search_note_at = now, now + config.search_note_seconds
         self.note("the host manager begins", url=config.url, host=facts.hostname, gpus=facts.gpus)

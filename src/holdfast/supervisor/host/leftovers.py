@@ -1,5 +1,5 @@
-"""End what is left of a manager that was killed in the same instant as its warden; the next manager
-on the machine does it.
+"""End the processes of a manager that was killed in the same instant as its warden; the next
+manager on the machine does it.
 
 Their processes die of the parent-death signal; descendants in sessions of their own become children
 of the machine's init and run on. They still carry the manager's marks and brand (`process.brand`).
@@ -36,7 +36,7 @@ class _Owner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def hold_folder(folder: str, mark: str) -> None:
-    """Lock the folder for as long as this process or a forked child lives (LEFT-1). Raises OSError."""
+    """Lock the folder while this process or a forked child lives (LEFT-1). Raises OSError."""
     fresh = f"{folder}/.{_OWNER_FILE}"
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     fcntl.flock(fd, fcntl.LOCK_EX)

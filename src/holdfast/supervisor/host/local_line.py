@@ -30,7 +30,7 @@ _MAX_FOLDER_BYTES = 96  # the kernel takes 107 for the whole address
 
 
 def make_line_folder() -> str:
-    """Make a folder (0700) for the socket, in /tmp where the usual one's name is too long for it."""
+    """Make a folder (0700) for the socket, in /tmp where the usual one has too long a name."""
     folder = tempfile.mkdtemp(prefix=FOLDER_PREFIX)
     if len(os.fsencode(folder)) > _MAX_FOLDER_BYTES:
         os.rmdir(folder)

@@ -98,7 +98,7 @@ class RankProcesses:
     # ---- orders
 
     def launch(self, launch: LaunchProcesses) -> None:
-        """Start what is not known yet (MANAGE-1)."""
+        """Start the ranks that are not known yet (MANAGE-1)."""
         group = self._groups.setdefault(launch.group, {})
         for local in range(launch.count):
             rank = launch.first_rank + local
@@ -139,7 +139,7 @@ class RankProcesses:
                 self._say(Dropped(process.group, process.rank, 1))
 
     def forget(self, groups: Iterable[int]) -> None:
-        """Let go of what is over in these groups; what still runs is ended."""
+        """Let go of these groups; processes that still run are ended."""
         for number in groups:
             for process in self._groups.pop(number, {}).values():
                 if not process.over:

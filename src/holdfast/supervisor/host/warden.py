@@ -70,7 +70,7 @@ _STARTS_PER_TURN = 8  # a burst of starts must not keep exits waiting
 
 
 class Warden:
-    """The loop and what it holds."""
+    """The loop and its parts."""
 
     def __init__(
         self, line: socket.socket, mark: str, frozen_seconds: float, kill_grace_seconds: float
@@ -101,7 +101,7 @@ class Warden:
         kill_children(KILL_LIMIT_SECONDS)
 
     def _turn(self) -> float:
-        """Do what is due; return how long nothing will be."""
+        """Do what is due; return how long to wait."""
         mishaps, survive = self._mishaps.count, self._mishaps.survive
         reaped = self._nursery.collect()
         now = read_boottime()
