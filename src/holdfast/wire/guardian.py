@@ -152,7 +152,7 @@ class Snapshot(GuardianMessage, frozen=True, kw_only=True, tag="snapshot"):
 
 
 class Unread(GuardianMessage, frozen=True, kw_only=True, tag="unread"):
-    """`count` messages of the agent were not read or carried out (LINE-1), the last for `reason`."""
+    """`count` messages of the agent were not carried out (LINE-1), the last for `reason`."""
 
     count: int
     reason: str
