@@ -89,8 +89,7 @@ class TooLarge(HoldfastError):
 
 
 class Unavailable(HoldfastError):
-    """The store or the controller cannot be reached. Nothing is known to have changed; try
-    again."""
+    """The store or the controller cannot be reached; nothing is known to have changed."""
 
     code = "unavailable"
     status = 503

@@ -84,8 +84,7 @@ GROUPS: Mapping[str, tuple[Cause, ...]] = {
 
 
 def parse_causes(raw: object) -> tuple[Cause, ...]:
-    """Read "all", "none", or causes and words of GROUPS between commas; raise ValidationError for
-    others."""
+    """Read "all", "none", or causes and words of GROUPS; raise ValidationError for others."""
     text = str(raw).strip().lower()
     if text in ("all", "none"):
         return ELIGIBLE if text == "all" else ()

@@ -70,8 +70,7 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def succeeded(self) -> bool:
-        """Return whether the task did its work: it exited 0 by itself, without a trip, with a whole
-        report."""
+        """Whether the task did its work: it exited 0 by itself, with a whole report."""
         by_itself = self.trip is None and not self.stopped and not self.unkillable
         return self.exit_code == 0 and by_itself and self.malformed is None
 

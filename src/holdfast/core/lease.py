@@ -28,8 +28,7 @@ STEP_SHARE = 0.05
 
 
 class ClockReading(msgspec.Struct, frozen=True, kw_only=True):
-    """The store's clock, read between the moments `before` and `after` of the reader's monotonic
-    clock."""
+    """The store's clock, read between `before` and `after` of the reader's monotonic clock."""
 
     at: datetime
     before: float
@@ -37,8 +36,7 @@ class ClockReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_step(last: ClockReading, this: ClockReading) -> float:
-    """Return by how many seconds the store's clock was set between two readings (back: negative),
-    else 0."""
+    """Return by how many seconds the store's clock was set between readings (back: negative)."""
     told = (this.at - last.at).total_seconds()
     least, most = this.before - last.after, this.after - last.before
     step = told - most if told > most else min(0.0, told - least)
@@ -46,12 +44,10 @@ def find_step(last: ClockReading, this: ClockReading) -> float:
 
 
 def margin_seconds(ttl_seconds: float) -> float:
-    """Return the guard on each side of a lease: 5 % of it, at least 1 s. KILL and its confirmation
-    fit twice."""
+    """Return the guard on each side of a lease, 5 %, at least 1 s; KILL takes less than two."""
     return max(1.0, 0.05 * ttl_seconds)
 
 
 def host_deadline(sync_started_at: float, ttl_seconds: float) -> float:
-    """Return when the guardian ends the task, on CLOCK_BOOTTIME, for a granting sync that *started*
-    then."""
+    """Return when the guardian ends a task, for a sync *started* then (CLOCK_BOOTTIME)."""
     return sync_started_at + ttl_seconds - margin_seconds(ttl_seconds)

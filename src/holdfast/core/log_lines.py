@@ -15,8 +15,7 @@ _NOISE = re.compile(
 
 
 def cut_line(text: str, start: int, end: int) -> str:
-    """Return the line around [start, end) without control characters, at most `MAX_LINE_CHARS`
-    long."""
+    """Return the line around [start, end), printable, at most `MAX_LINE_CHARS` long."""
     begin = text.rfind("\n", 0, start) + 1
     stop = text.find("\n", max(start, end - 1))
     stop = len(text) if stop < 0 else stop

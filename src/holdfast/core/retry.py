@@ -159,8 +159,7 @@ def _grow(policy: RetryPolicy, retry_count: int, ceiling: float) -> float:
 
 
 def _spread(job_id: str, retry_count: int, span: float) -> float:
-    """Return SHA-1 of job id and count, modulo `span`, in whole microseconds: the same on every
-    machine."""
+    """Return SHA-1 of job id and count, modulo `span`, in microseconds: the same everywhere."""
     micros = int(span * 1_000_000)
     digest = hashlib.sha1(f"{job_id}{retry_count}".encode(), usedforsecurity=False).digest()
     return int.from_bytes(digest) % micros / 1_000_000 if micros else 0.0

@@ -13,8 +13,7 @@ SEED_BYTES = 32
 
 
 def mint_secrets(spec: JobSpec, entropy: bytes) -> dict[str, str]:
-    """Return what Holdfast adds to a job's secrets: the seed (`entropy` in hex) of a supervised
-    one."""
+    """Return Holdfast's own secrets of a job: the seed (`entropy` in hex) of a supervised one."""
     if not spec.supervised:
         return {}
     assert len(entropy) >= SEED_BYTES

@@ -117,8 +117,7 @@ class JobSpec(
 
     @property
     def cpu_slots(self) -> int:
-        """CPU slots one task takes: `cpus` where given, else one for a task without a GPU and none
-        for one with."""
+        """CPU slots a task takes: `cpus` where given, else one, or none beside GPUs."""
         return self.cpus if self.cpus is not None else (0 if self.gpus else 1)
 
     @property

@@ -61,8 +61,7 @@ def _leave_waiting(m: Moves, job: JobRow, reason: str) -> None:
 
 
 def hold_due(m: Moves, job: JobRow, held: str) -> None:
-    """Hold a retry that came due under a kill switch. It loses its due time, so loops skip it until
-    then."""
+    """Hold a retry that came due under a kill switch. Without a due time, loops skip it."""
     job.wait_cause, job.wait_until = RETRIES_HELD, None
     m.touch(job, _say(job, f"{held} holds all retries"))
     hold_retry(m, job, held)

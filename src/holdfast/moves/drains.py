@@ -55,8 +55,7 @@ def begin_drain(
 
 
 def force_drain(m: Moves, job: JobRow) -> int:
-    """KILL what has not confirmed its end within the grace; devices stay held until it does
-    (GANG-3)."""
+    """KILL what has outlasted its grace; devices stay held until it has ended (GANG-3)."""
     slow = [t for t in m.ranks(job) if t.state is TaskState.PREEMPTING]
     if job.drain_hard or not slow:
         return 0
@@ -69,8 +68,7 @@ def force_drain(m: Moves, job: JobRow) -> int:
 
 
 def complete_drain(m: Moves, job: JobRow, completion: Completion) -> str | None:
-    """Write how a drain ended (DRAIN-1 is the caller's guard); return the id of the host to
-    quarantine."""
+    """Write how a drain ended (DRAIN-1: the caller); return the host to quarantine, if any."""
     decision, tasks = completion.decision, m.tasks[job.id]
     # A failed start has no failure of a task's own, only the rank whose place was not kept.
     rank = job.trigger_rank if completion.trigger_rank is None else completion.trigger_rank
@@ -156,8 +154,7 @@ def hold_retry(m: Moves, job: JobRow, held: str) -> None:
 
 
 def _announce_retry(m: Moves, job: JobRow, decision: Decision, retry_count: int) -> None:
-    """Write the events by which webhooks and people follow retries, where the job asked for
-    retries."""
+    """Write the events by which webhooks and people follow retries."""
     if decision.retry is None or not decision.announce:
         return
     cause = decision.cause and str(decision.cause)

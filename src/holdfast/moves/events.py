@@ -37,8 +37,7 @@ def parse_event_id(text: str | None) -> tuple[int, int]:
 
 
 def hook_event(what: str, hook: WebhookRecord, message: str, **data: object) -> NewEvent:
-    """Return the event `webhook.<what>` with the hook's id, by which HOOK-3 keeps it from that
-    hook."""
+    """Return the event `webhook.<what>`; by the hook's id HOOK-3 keeps it from that hook."""
     return NewEvent(
         kind=ABOUT_HOOKS + what,
         project=hook.project,

@@ -43,8 +43,7 @@ class AppendPlan(NamedTuple):
 def plan_append(
     size: int, ranges: Sequence[Range], offset: int, data: bytes, keep_bytes: int
 ) -> AppendPlan:
-    """Return how a stream of `size` bytes takes `data` at `offset`; `ranges` (sorted): kept, and
-    near it."""
+    """Return how a stream of `size` bytes takes `data`; `ranges` (sorted): those kept around it."""
     after = max(size, offset + len(data))
     head = max(1, keep_bytes // HEAD_SHARE)
     tail_start = max(head, after - max(1, keep_bytes - head))
@@ -77,8 +76,7 @@ def _find_missing(ranges: Sequence[Range], start: int, end: int) -> list[tuple[i
 def window(
     chunks: Sequence[tuple[int, bytes]], offset: int, limit_bytes: int
 ) -> list[tuple[int, bytes]]:
-    """Return `chunks` (sorted) from `offset` on, at most `limit_bytes` of them, the first one
-    trimmed."""
+    """Return `chunks` (sorted) from `offset` on, at most `limit_bytes`, the first one trimmed."""
     found = []
     left = limit_bytes
     for at, data in chunks:

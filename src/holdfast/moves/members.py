@@ -27,16 +27,14 @@ GOING_ON = (JobState.RESERVED, JobState.RUNNING)
 
 
 def find_fallen(m: Moves, job: JobRow, rank: int, epoch: int) -> TaskRow | None:
-    """Return the fallen member of this rank and epoch; None where the job drains, or it was
-    decided."""
+    """Return the fallen member of this rank and epoch, or None where none is to be decided."""
     task = m.tasks[job.id].get(rank)
     fallen = task is not None and task.epoch == epoch and task.state in FALLEN
     return task if fallen and job.supervised and job.state in GOING_ON else None
 
 
 def may_stop(job: JobRow, task: TaskRow) -> bool:
-    """Return whether one task can be stopped while the others run on: a live member, and not rank
-    0."""
+    """Return whether one task can be stopped by itself: a live member, and not rank 0."""
     live = task.state in (TaskState.RESERVED, TaskState.RUNNING) and task.barrier
     return job.supervised and job.state in GOING_ON and task.rank > 0 and live
 
@@ -87,8 +85,7 @@ def asked_before(now: datetime, reservation_seconds: float) -> datetime:
 def stop_member(
     m: Moves, job: JobRow, task: TaskRow, cause: Cause, reason: str, *, hard: bool = False
 ) -> None:
-    """Stop one member: its host is needed, or it does not come up. Its end is reported as any
-    other."""
+    """Stop one member, because its host is needed or it does not come up."""
     if not may_stop(job, task):
         return
     idle = task.offered_at is None
@@ -201,8 +198,7 @@ def is_parked(task: TaskRow) -> bool:
 def seat_members(
     m: Moves, job: JobRow, placement: JobPlacement, ttl_seconds: float, names: dict[str, str]
 ) -> None:
-    """Place blocked members under a new epoch. The caller has matched job, epoch and ranks, and
-    taken the room."""
+    """Place blocked members under a new epoch. The caller has checked them and taken the room."""
     job.epoch += 1
     for place in placement.tasks:
         task = m.tasks[job.id][place.rank]

@@ -99,8 +99,7 @@ class Moves:
         self.changed_tasks[task.job_id, task.rank] = task
 
     def move_attempt(self, job: JobRow, before: JobState, event: AttemptEvent) -> AttemptChange:
-        """Carry out one edge of the attempt's machine; its state follows from `before`, the job's
-        old state."""
+        """Carry out one edge of the attempt's machine, from the job's state `before`."""
         key = (job.id, job.attempts)
         change = self.attempts.get(key)
         state = AttemptState(before.value) if change is None else change.state
@@ -137,8 +136,7 @@ def end_attempt(m: Moves, job: JobRow, change: AttemptChange, completion: Comple
 
 
 def last_beat(tasks: Iterable[TaskRow]) -> TaskRow | None:
-    """Return the task whose beat is the newest, the lowest rank of equals: it shows the job's
-    progress."""
+    """Return the task whose beat is the newest, the lowest rank of equals."""
     beating = [t for t in tasks if t.beat_at is not None]
     return max(beating, key=lambda t: (t.beat_at, -t.rank), default=None)
 
@@ -155,8 +153,7 @@ def charges_of(job: JobRow) -> Charges:
 
 
 def announce_success(m: Moves, job: JobRow) -> None:
-    """Tell that a job which was charged a retry has succeeded, where its policy asked for that
-    event."""
+    """Tell that a job which was charged a retry has succeeded, where its policy says so."""
     if job.retries_charged and job.retry_events:
         m.log("job.retry_succeeded", job, job.reason, retry_count=job.retries_charged)
 

@@ -21,8 +21,7 @@ NAMES = ("quota_jobs", "quota_gpus")
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
-    """A project's limits, on unfinished jobs where it is hard, on running ones in any case. None:
-    no limit."""
+    """A project's limits on unfinished jobs, where it is hard, and running ones. None: no limit."""
 
     hard: bool
     jobs: int | None
@@ -99,8 +98,7 @@ def quota_left(quota: Quota, use: Use) -> QuotaLeft:
 
 
 class Allotment:
-    """What projects may still start while a reservation is written; accepted jobs are taken from
-    it."""
+    """What projects may still start; accepted jobs are taken from it."""
 
     def __init__(self, left: Mapping[str, QuotaLeft]) -> None:
         self._left = dict(left)

@@ -20,8 +20,7 @@ TOO_EARLY = "it ran before its attempt's start barrier was open (a restored data
 
 
 class Draft:
-    """The answer to one sync while it is made. Keys that no row could hold are unknown from the
-    start."""
+    """The answer to one sync while it is made. Keys that no row could hold are unknown."""
 
     def __init__(self, sync: HostSync, status: str) -> None:
         self.sync = sync
@@ -205,8 +204,7 @@ def find_stuck(draft: Draft) -> str | None:
 
 
 def note_beat(task: TaskRow, beat: TaskBeat | None, now: datetime) -> None:
-    """Keep a task's beat. The report of an end brings it too, because a short task may not have
-    told one."""
+    """Keep a task's beat; the report of an end brings it too."""
     if beat is None:
         return
     beat_at = now - timedelta(seconds=beat.age_seconds)

@@ -28,8 +28,7 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 
 
 def hash_spec(spec: JobSpec) -> str:
-    """Return the SHA-256 of the whole spec with its secrets; two submissions under one key must
-    agree in it."""
+    """Return the SHA-256 of the whole spec, secrets included, by which repeats must agree."""
     return hashlib.sha256(_encoder.encode(spec)).hexdigest()
 
 
@@ -213,7 +212,6 @@ def expired_reason(reservation_seconds: float) -> str:
 
 
 def run_out_reason(reservation_seconds: float, missing: Sequence[TaskRow]) -> str:
-    """Return the sentence of a reservation in which the places of the `missing` ranks were not
-    kept."""
+    """Return the sentence of a reservation in which the `missing` places were not kept."""
     whose = name_places((task.rank, task.host_name) for task in missing)
     return f"the places of {whose} were not claimed within {reservation_seconds:g} s"

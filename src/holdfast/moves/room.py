@@ -24,8 +24,7 @@ class RoomCheck:
         return self._hosts[host_id].name
 
     def take(self, placement: JobPlacement, need: Need) -> bool:
-        """Take room for all the job's tasks, or for none: two leaders at once must not give one GPU
-        twice."""
+        """Take room for all tasks or none: two leaders must not give one GPU twice."""
         gpus, slots, memory = need
         taken: list[TaskPlacement] = []
         for task in placement.tasks:

@@ -42,8 +42,7 @@ def start_task(m: Moves, job: JobRow, task: TaskRow) -> None:
 
 
 def start_job(m: Moves, job: JobRow) -> None:
-    """Let a reserved job run once all its tasks have started, but for members that are being
-    replaced."""
+    """Let a reserved job run once all its tasks have started or are being replaced."""
     tasks = m.tasks[job.id].values()
     ready = all(t.state in (TaskState.RUNNING, TaskState.DONE) or t.replaced for t in tasks)
     if job.state is JobState.RESERVED and ready:
@@ -126,8 +125,7 @@ def end_task(
 
 
 def guess_start(now: datetime, offered_at: datetime | None, runtime_seconds: float) -> datetime:
-    """Return when a task started that was never seen running: its run before `now`, after its
-    offer."""
+    """Return when a task that was never seen running started: after its offer."""
     runtime = min(max(runtime_seconds, 0.0), MAX_RUNTIME_SECONDS)
     return max(offered_at or now, now - timedelta(seconds=runtime))
 

@@ -124,8 +124,7 @@ class SyncRequest(AgentMessage, frozen=True, kw_only=True):
 
 
 class ClaimOrder(AgentMessage, frozen=True, kw_only=True):
-    """Keep a place for this rank of a gang and report it; nothing starts yet (GANG-1). Repeats
-    until then."""
+    """Keep a place for this rank of a gang and report it; nothing starts yet (GANG-1)."""
 
     key: TaskKey
     attempt: int
@@ -141,8 +140,7 @@ class RankPeer(AgentMessage, frozen=True, kw_only=True):
 
 
 class GangHost(AgentMessage, frozen=True, array_like=True):
-    """A host of a gang and its address. An array on the wire, because every host learns of every
-    other."""
+    """A host of a gang and its address; an array, because every host learns of every other."""
 
     name: str
     address: str
@@ -172,8 +170,7 @@ class Gang(AgentMessage, frozen=True, kw_only=True):
 
 
 class CheckpointOffer(AgentMessage, frozen=True, kw_only=True):
-    """A checkpoint of an earlier attempt, to be fetched from `GET /v1/agent/checkpoint` before the
-    start."""
+    """An earlier attempt's checkpoint, to be fetched with `GET /v1/agent/checkpoint` first."""
 
     number: int
     size: int

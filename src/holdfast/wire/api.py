@@ -183,8 +183,7 @@ class RetryHold(ApiBody, frozen=True, kw_only=True):
 
 
 class RetriesOf(ApiBody, frozen=True, kw_only=True):
-    """Jobs of one project that wait for a retry. backing_off: for its time; held: for a kill
-    switch."""
+    """Jobs of one project that wait for a retry, backing off or held by a kill switch."""
 
     project: str
     backing_off: int = 0
@@ -192,8 +191,7 @@ class RetriesOf(ApiBody, frozen=True, kw_only=True):
 
 
 class RetriesView(ApiBody, frozen=True, kw_only=True):
-    """Retries of the whole cluster. enabled: no kill switch is thrown. rate_limit: per second, or
-    null."""
+    """Retries of the cluster. enabled: no kill switch is thrown. rate_limit: per second, or null."""
 
     enabled: bool
     holds: list[RetryHold]
@@ -222,8 +220,7 @@ class RulesRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class RulesTrial(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An end to be classified, as an agent would report it. text: rules to try in place of those in
-    force."""
+    """An end to be classified, as an agent reports it. text: rules to try instead."""
 
     exit_code: Annotated[int, Meta(ge=0, le=255)] | None = None
     signal: Annotated[int, Meta(ge=1, le=64)] | None = None
@@ -271,16 +268,14 @@ class HostActionRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class SettingsPatch(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings to set (a value, or null / "off" for no limit), and names that go back to the layer
-    below."""
+    """Settings to set (null or "off": no limit), and names that go back to the layer below."""
 
     set: Annotated[dict[Name, Value], Meta(max_length=128)] = {}
     unset: Annotated[list[Name], Meta(max_length=128)] = []
 
 
 class TokenRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A new token. A `join` token is spent by its first use and lives an hour unless told
-    otherwise."""
+    """A new token. A `join` token is spent by its first use and lives an hour by default."""
 
     role: Literal["admin", "submit", "read", "join"]
     name: Annotated[str, Meta(max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$(?!\n)")] = ""
@@ -306,8 +301,7 @@ class WhyLine(ApiBody, frozen=True, kw_only=True):
 
 
 class Why(ApiBody, frozen=True, kw_only=True):
-    """Why a job is where it is: the state, the last decision's sentence, and everything that holds
-    it."""
+    """Why a job is where it is: its state, the last decision, and everything that holds it."""
 
     job_id: str
     state: str
@@ -316,8 +310,7 @@ class Why(ApiBody, frozen=True, kw_only=True):
 
 
 class ForensicsView(ApiBody, frozen=True, kw_only=True):
-    """What was gathered before a kill of one attempt. epoch: tells the lives of a replaced rank
-    apart."""
+    """What was gathered before a kill. epoch: tells the lives of a replaced rank apart."""
 
     attempt: int
     rank: int

@@ -38,8 +38,7 @@ Label = Annotated[str, Meta(max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$(?!\n)"
 
 
 class WebhookRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A new hook. events: kinds or beginnings ("job.*"); none: all but webhooks' own. secret: else
-    made here."""
+    """A new hook. events: kinds or beginnings ("job.*"); none: all but webhooks' own."""
 
     url: Url
     events: Patterns = []  # noqa: RUF012  msgspec copies an empty default

@@ -55,8 +55,7 @@ def _quoted(text: str) -> bytes:
 
 
 class Reporter:
-    """Speaks for one process of the task `task` (the text of its key) to the agent's socket at
-    `address`."""
+    """Speaks for one process of `task` (its key as text) to the agent's socket at `address`."""
 
     __slots__ = (
         "_last_step",

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 
 class DrainHook:
-    """SIGTERM's handler of one process: each function once, then the earlier handler, then the
-    signal itself."""
+    """SIGTERM's handler: each function once, then the earlier handler, then the signal itself."""
 
     def __init__(self) -> None:
         import signal

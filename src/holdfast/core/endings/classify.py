@@ -74,8 +74,7 @@ def _when(holds: bool, **evidence: str | int | float | bool | None) -> Evidence 
 
 
 def _own_end(facts: TaskFacts) -> bool:
-    """Return whether the end is the task's own, or a hang: then the readings of its devices explain
-    it."""
+    """Return whether the end is the task's own, or a hang, which its devices may explain."""
     if facts.trip is not None:
         return facts.trip.watchdog in HANGS
     return not facts.succeeded and not facts.stopped and facts.lost is None
@@ -298,8 +297,7 @@ RULES: tuple[Rule, ...] = MEASURED + UNMEASURED
 
 
 def kept_exit_code(facts: TaskFacts) -> int | None:
-    """Return the attempt's exit code: the watchdog's, else the process's, 128 + signal, or 127 for
-    no start."""
+    """Return the attempt's exit code: of the watchdog, the process, 128 + signal, 127: no start."""
     if facts.trip is not None:
         return facts.trip.exit_code
     if facts.exit_code is not None:

@@ -191,8 +191,7 @@ MAX_START_DELAY_SECONDS = 3600.0
 
 
 def start_delay_seconds(failures: int) -> float:
-    """Return after how long the next start is tried, after `failures` failed ones in a row
-    (BUDGET-5)."""
+    """Return how long to wait after `failures` failed starts in a row (BUDGET-5)."""
     if failures <= 1:  # most often a host died, and others are there
         return 0.0
     return min(FIRST_START_DELAY_SECONDS * 2.0 ** min(failures - 2, 10), MAX_START_DELAY_SECONDS)

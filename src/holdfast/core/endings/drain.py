@@ -100,8 +100,7 @@ def plan_completion(
 def find_fall(
     job: JobRecord, tasks: Sequence[TaskRecord], rules: Sequence[OperatorRule]
 ) -> tuple[TaskRecord | None, dict[int, Classified]]:
-    """Return the task that began the fall, as far as is known, and by rank why each task that fell
-    by itself did."""
+    """Return the task that began the fall, as far as is known, and by rank each own failure."""
     failures = _find_failures(job, tasks, rules)
     if job.drain_cause is None:
         asked = False
@@ -141,8 +140,7 @@ def _find_failures(
 
 
 def _is_fallen_member(job: JobRecord, tasks: Sequence[TaskRecord]) -> bool:
-    """Return whether the drain began because a member past its start barrier was given up
-    (MEMBER-2)."""
+    """Return whether a member that was given up after its start began the drain (MEMBER-2)."""
     return job.spec.supervised and any(
         t.rank == job.trigger_rank and t.rank > 0 and t.barrier for t in tasks
     )
@@ -219,8 +217,7 @@ def _refuse_partial(
     failures: Mapping[int, Classified],
     policy: Policy,
 ) -> Decision:
-    """Fail where going on would run finished work again, or another rank's failure is never retried
-    (GANG-5)."""
+    """Fail where finished work would run again, or another rank is never retried (GANG-5)."""
     done = [task.rank for task in tasks if task.state is TaskState.DONE]
     lost = [
         task.rank

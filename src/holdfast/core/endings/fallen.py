@@ -53,8 +53,7 @@ def classify_fallen(
 
 
 def find_own_code(facts: TaskFacts) -> int | None:
-    """Return the exit code that a host manager ended with by itself: None after a stop or a trip,
-    and where the report of its end is missing."""
+    """Return the exit code that a host manager chose itself; None after a stop, trip or loss."""
     foreign = facts.trip is not None or facts.malformed is not None or facts.lost is not None
     return None if foreign or facts.stopped else facts.exit_code
 

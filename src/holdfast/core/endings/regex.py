@@ -45,16 +45,14 @@ _SAMPLES = [chr(code) for code in range(128)] + [
 
 
 class Cost(NamedTuple):
-    """open: repeats in a row that can stop anywhere. ways: choices whose number stays as the line
-    grows."""
+    """open: repeats in a row that can stop anywhere. ways: choices of a number that stays."""
 
     open: int
     ways: int
 
 
 def compile_pattern(text: str) -> re.Pattern[str]:
-    """Compile an operator's expression; raise ValidationError for one that is wrong or could blow
-    up (REGEX-1)."""
+    """Compile an operator's expression; raise ValidationError for a bad or costly one (REGEX-1)."""
     if len(text) > MAX_PATTERN_CHARS:
         raise ValidationError(
             f"the pattern has {len(text)} characters; the limit is {MAX_PATTERN_CHARS}"
@@ -217,8 +215,7 @@ def _has_choice(items: list[Any]) -> bool:
 
 
 def _may_overlap(body: list[Any], rest: list[Any], ignore_case: bool) -> bool:
-    """Return whether what follows a repeat can begin with what it repeats. At the end nothing
-    follows."""
+    """Return whether what follows a repeat can begin with what it repeats."""
     if _may_be_empty(rest) and any(code is op.AT for code, _ in rest):
         return True  # an end that is not there yet: `$` may refuse every place but one
     return bool(_first(body, ignore_case) & _first(rest, ignore_case))

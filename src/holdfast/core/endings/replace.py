@@ -72,8 +72,7 @@ class Replacement(msgspec.Struct, frozen=True, kw_only=True):
 def plan_replacement(
     job: JobRecord, task: TaskRecord, policy: Policy, rules: Sequence[OperatorRule]
 ) -> Replacement:
-    """Return what becomes of `task`, a member of the supervised `job` that failed or was stopped by
-    itself."""
+    """Return what becomes of `task`, a fallen member of the supervised `job`."""
     found = find_member_cause(task, rules)
     case = _MemberCase(job, task, found, is_proof=_is_proof(task, rules))
     if found.rule == REPLACED:
@@ -146,8 +145,7 @@ class _MemberCase:
         return self.go_on(budget, f"{what} {spent + 1} of {cap} forgiven")
 
     def go_on(self, budget: Budget, why: str, *, bar_host: bool = False) -> Replacement:
-        """Replace it, later the more often it was replaced (MEMBER-3). A script that gave a host up
-        sets its own pace."""
+        """Replace it, ever later (MEMBER-3), but at once where the script gave its host up."""
         delay = 0.0 if bar_host else self._pace()
         return self._make(
             True, budget, f"it is replaced{_say_delay(delay)}, {why}", delay, bar_host
@@ -159,8 +157,7 @@ class _MemberCase:
         return 0.0 if steady else min(2.0 ** min(count - 1, 10), MAX_DELAY_SECONDS)
 
     def try_again(self, limit: int) -> Replacement:
-        """Try a failed start again: at once, then ever later, then only when a person says so
-        (MEMBER-5)."""
+        """Try a failed start again: at once, ever later, then only by hand (MEMBER-5)."""
         never_ran = self._found.rule in _NEVER_RAN
         failures = (self._task.start_failures if never_ran else 0) + 1
         delay = max(start_delay_seconds(failures), self._pace())

@@ -68,8 +68,7 @@ def _compile(pattern: str) -> re.Pattern[str]:
 def find_match(
     rule: OperatorRule, facts: TaskFacts
 ) -> dict[str, str | int | float | bool | None] | None:
-    """Return what the rule matched, or None. An exit 0 is no failure and matches nothing
-    (CLASSIFY-3)."""
+    """Return what the rule matched, or None. An exit 0 matches nothing (CLASSIFY-3)."""
     evidence: dict[str, str | int | float | bool | None] = {}
     if facts.exit_code == 0:
         return None

@@ -15,15 +15,13 @@ _TABLE_KEY = re.compile(r"""\s*\[\[?\s*(?:([A-Za-z0-9_-]+)|"([^"\\]*)"|'([^']*)'
 
 
 class LineMap(msgspec.Struct, frozen=True):
-    """top: key → line, outside any rule. tables: each rule's first line, and the lines of its
-    fields."""
+    """top: key → line, outside any rule. tables: each rule's first line and its fields' lines."""
 
     top: Mapping[str, int]
     tables: tuple[tuple[int, Mapping[str, int]], ...]
 
     def line_of(self, table: int, field: str | None = None) -> int:
-        """Return the line of a rule's field, or the rule's own where the field is in an inline
-        table."""
+        """Return the line of a rule's field, or of the rule for a field in an inline table."""
         if table >= len(self.tables):
             return self.top.get("rule", 1)
         begin, fields = self.tables[table]

@@ -41,16 +41,14 @@ def classify_failures(
 
 
 def is_cascade(found: Classified, facts: TaskFacts | None) -> bool:
-    """Return whether a failure follows from another's: it reports a peer's death, or a SIGTERM
-    without a trip ended it."""
+    """Return whether a failure follows from another's: a peer's death, or SIGTERM without a trip."""
     if found.rule in CASCADE_RULES:
         return True
     return facts is not None and facts.trip is None and facts.signal == SIGTERM
 
 
 def weigh_evidence(facts: TaskFacts) -> int:
-    """Return how surely a failure is the task's own: a measurement (3), its own word (2), silence
-    (1)."""
+    """Return how surely a failure is the task's own: measured (3), told (2), silence (1)."""
     broken = facts.unkillable or find_xid(facts.xids, Blame.HARDWARE) or facts.ecc_errors
     if broken or facts.gpu_lost or facts.oom or facts.trip is not None:
         return MEASURED

@@ -147,8 +147,7 @@ XIDS: Mapping[int, Xid] = {
 
 
 def find_xid(codes: Iterable[int], blame: Blame) -> Xid | None:
-    """Return the first of `codes` with this blame, or None. A code that is not in the catalogue has
-    none."""
+    """Return the first of `codes` in the catalogue with this blame, or None."""
     return next((XIDS[code] for code in codes if code in XIDS and XIDS[code].blame is blame), None)
 
 

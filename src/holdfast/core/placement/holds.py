@@ -59,8 +59,7 @@ class Holds:
         return job_id in self._draining
 
     def release_at(self, task: RunningTask) -> float:
-        """Return in how many seconds the task gives its room back at the latest; infinity without a
-        limit."""
+        """Return in how many seconds the task's room is back at the latest, or infinity."""
         if task.job_id in self._draining:
             return DRAIN_SECONDS
         return math.inf if task.ends_in_seconds is None else max(0.0, task.ends_in_seconds)

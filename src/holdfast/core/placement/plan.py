@@ -258,8 +258,7 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_impossible(job: Candidate, sizes: Sequence[Size]) -> str | None:
-    """Return why no known host could ever run one task of `job`; None when one could, or none is
-    known."""
+    """Return why no known host could ever run one task of `job`, or None."""
     serving = [s for s in sizes if not s.queues or job.queue in s.queues]
     if not serving:
         return None  # no host serves the queue *yet*; `why` says so while the job waits

@@ -17,7 +17,6 @@ def say_preempted(winner: str, priority: int, own_priority: int) -> str:
 
 
 def find_winner(reason: str | None) -> tuple[str, int] | None:
-    """Return the id and priority of the job that took the place, where `reason` holds such a
-    sentence."""
+    """Return the id and priority of the job that took the place, as `reason` says, or None."""
     found = _SENTENCE.search(reason or "")
     return None if found is None else (found[1], int(found[2]))

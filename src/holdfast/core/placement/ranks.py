@@ -24,8 +24,7 @@ def name_ranks(ranks: Sequence[int]) -> str:
 
 
 def name_places(places: Iterable[tuple[int, str | None]], most: int = 3) -> str:
-    """Return ranks with their hosts: `ranks 0-1 on box-1, rank 5 on box-2`, and how many after
-    `most`."""
+    """Return `ranks 0-1 on box-1, rank 5 on box-2`, at most `most` hosts and how many more."""
     by_host: dict[str, list[int]] = {}
     for rank, host in places:
         by_host.setdefault(host or "?", []).append(rank)

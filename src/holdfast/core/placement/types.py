@@ -105,8 +105,7 @@ class RunningTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preemption(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs to be stopped so that `job_id` can start: as few, as unimportant and as young as
-    possible."""
+    """Jobs to stop so that `job_id` can start: few, unimportant and young ones."""
 
     job_id: str
     priority: int

@@ -22,8 +22,7 @@ MAX_TRIES = 1000
 
 
 class Ground:
-    """The room a job finds once everything that is being stopped has gone, without the holds for
-    others."""
+    """The room a job finds once all that is being stopped has gone, but for holds for others."""
 
     def __init__(self, job: Candidate, holds: Holds) -> None:
         self._job = job
@@ -88,8 +87,7 @@ class Ground:
 
 
 def find_victims(job: Candidate, ground: Ground, holds: Holds) -> tuple[str, ...]:
-    """Return the jobs to preempt so that `job` fits: few, unimportant and young; empty where none
-    would do."""
+    """Return the jobs to preempt so that `job` fits: few, unimportant, young; empty: in vain."""
     by_job: dict[str, list[RunningTask]] = {}
     for task in holds.running:
         by_job.setdefault(task.job_id, []).append(task)
@@ -146,8 +144,7 @@ def _cost(victims: Sequence[str], by_job: dict[str, list[RunningTask]]) -> tuple
 def _choose_greedily(
     ground: Ground, order: Sequence[str], by_job: dict[str, list[RunningTask]]
 ) -> tuple[str, ...]:
-    """Take the job whose end makes the most room first; among equals the least important and
-    youngest."""
+    """Take first the job that makes the most room; among equals, unimportant and young ones."""
     left, chosen = list(order), []
     while not ground.fits and left:
         gains = [ground.gain(by_job[victim]) for victim in left]

@@ -147,8 +147,7 @@ def layer_from_environment(environ: Mapping[str, str]) -> dict[str, Value]:
 
 
 def resolve(name: str, layers: Sequence[tuple[str, Mapping[str, Any]]]) -> Effective:
-    """Return the value in force: the first of `layers` (strongest first) that names it, else the
-    default."""
+    """Return the value in force: of the first (strongest) layer that names it, else the default."""
     for source, layer in layers:
         if name in layer:
             return Effective(name, layer[name], source)
@@ -161,8 +160,7 @@ def resolve_all(layers: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Ef
 
 
 def check_layer(layer: Mapping[str, object], scope: Scope) -> dict[str, Value]:
-    """Check a whole layer that a user gave for `scope`; raise ValidationError at the first bad name
-    or value."""
+    """Check a user's layer for `scope`; raise ValidationError at the first bad name or value."""
     checked: dict[str, Value] = {}
     for name, raw in layer.items():
         value = parse_value(name, raw)

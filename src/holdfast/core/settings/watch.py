@@ -10,8 +10,7 @@ from holdfast.core.settings.resolve import Effective
 
 
 class WatchSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the agent's watchdogs go by: names, units and defaults of `core.settings.table`; None is
-    off."""
+    """The watchdogs' settings, named as in `core.settings.table`; None is off."""
 
     time_limit_seconds: float | None = None
     stall_watch: bool = True

@@ -33,8 +33,7 @@ def watches_health(settings: WatchSettings, gpus: int) -> bool:
 
 
 class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """started_at: when the load grace began. reset_at: the last beat, or the start. window: since
-    then."""
+    """started_at: when the load grace began. reset_at: the last beat, or the start."""
 
     started_at: float | None = None
     reset_at: float = 0.0
@@ -50,8 +49,7 @@ class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, reset_at=now, beaten=True, window=None)
 
     def reset(self, now: float) -> GpuHealth:
-        """Begin a new window, after a section's border or a time without listening. The grace
-        stays."""
+        """Begin a new window, after a section's border or a deaf time. The grace stays."""
         return msgspec.structs.replace(self, reset_at=now, window=None)
 
     def trips_at(self, settings: WatchSettings) -> float:
@@ -89,13 +87,12 @@ class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
             fresh = open_window(reading, gpus, owns_whole_box)
             return msgspec.structs.replace(self, window=fresh, reset_at=reading.at), None
         kept = msgspec.structs.replace(self, window=window)
-        return kept, kept._trip(window, judged) if reading.at >= kept.trips_at(settings) else None
+        return kept, self._trip(window, judged) if reading.at >= kept.trips_at(settings) else None
 
     def _begin(
         self, reading: Reading, interval: float, gpus: int, owns_whole_box: bool
     ) -> GpuHealth:
-        """Open a window, from the reset where the first reading came promptly, else from that
-        reading."""
+        """Open a window, from the reset if the first reading came promptly, else from it."""
         prompt = self.window is None and reading.at - self.reset_at <= max(2 * interval, 1.0)
         since = self.reset_at if prompt else reading.at
         window = open_window(reading, gpus, owns_whole_box, since)
@@ -110,8 +107,7 @@ class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def sample_at(self, settings: WatchSettings, gpus: int) -> float:
-        """Return when the next reading is wanted, infinity for never. Frequent beats put it off for
-        ever."""
+        """Return when the next reading is wanted, infinity for never. Beats put it off."""
         if self.started_at is None or not watches_health(settings, gpus):
             return math.inf
         last = self.window.at if self.window is not None else self.reset_at

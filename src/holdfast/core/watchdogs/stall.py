@@ -108,8 +108,7 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
         return StallPatience(None if self.sections.open else settings.stall_timeout_seconds, limit)
 
     def listen_again(self, deaf_seconds: float) -> Stall:
-        """Take the time without listening out of the silence (STALL-4), and begin any confirmation
-        anew."""
+        """Subtract the time without listening from the silence (STALL-4); confirm anew."""
         return Stall(
             armed=self.armed,
             sign_at=self.sign_at + deaf_seconds,
@@ -118,8 +117,7 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def check(self, now: float, settings: WatchSettings) -> tuple[Stall, list[Verdict]]:
-        """Trip at the silence limit, suspect at the timeout, and drop a suspicion that new settings
-        made void."""
+        """Trip at the silence limit, suspect at the timeout, drop a void suspicion."""
         patience = self.patience(settings)
         if patience.limit is not None and now - self.sign_at >= patience.limit:
             return self, [self._trip_by_silence(now, patience.limit)]
@@ -235,8 +233,7 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
         return f" in section {self.sections.open[-1].name!r}" if self.sections.open else ""
 
     def sample_at(self, settings: WatchSettings) -> float:
-        """Return when the next reading is wanted, infinity for never: a job that beats in time is
-        never read."""
+        """Return when the next reading is wanted; infinity while beats come in time."""
         if self.suspected:
             return self.next_sample_at
         timeout = self.patience(settings).timeout

@@ -33,8 +33,8 @@ DEAF_SECONDS = 15.0
 
 
 class SampleWish(msgspec.Struct, frozen=True):
-    """A reading is wanted at the instant `at`; `fast`: it confirms a suspicion, so a late one costs
-    time."""
+    """A reading is wanted at the instant `at`; `fast`: it confirms a suspicion and must not be
+    late."""
 
     at: float
     fast: bool
@@ -233,9 +233,8 @@ class TaskWatch:
     # ---- what survives the agent
 
     def dump(self, now: float) -> dict[str, Any]:
-        """Return the state as plain values for JSON or msgpack, to be written at every sync or so:
-        a kill -9 of the agent then costs the watch the time since (STALL-4), and is never a false
-        alarm."""
+        """Return the state as plain values, to be written at every sync or so, because a kill -9 of
+        the agent costs the watch the time since (STALL-4). It is never a false alarm."""
         state = msgspec.structs.replace(self._state, at=max(now, self._state.at))
         kept = {
             k: v for k, v in msgspec.structs.asdict(state).items() if k not in ("stall", "health")
@@ -272,10 +271,14 @@ class TaskWatch:
                 f"this watch's state is of instant {state.at}, after {now}: it is of another boot"
             )
         watch = cls(settings, gpus=gpus)
-        watch._state = state
-        if state.at > -math.inf:
-            watch._listen_again(now, now - state.at)
+        watch.resume(state, now)
         return watch
+
+    def resume(self, state: _State, now: float) -> None:
+        """Go on from a dumped state, without the time since then."""
+        self._state = state
+        if state.at > -math.inf:
+            self._listen_again(now, now - state.at)
 
     # ---- inside
 

@@ -39,8 +39,7 @@ _COMPATIBLE = ipaddress.ip_network("::/96")
 
 
 class WebhookTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A URL taken apart. host: a lower-case ASCII name or an address without brackets; path: with
-    its query."""
+    """A URL taken apart. host: a lower-case ASCII name or a bare address; path: with its query."""
 
     scheme: str
     host: str

@@ -35,8 +35,7 @@ _MAX_ERROR_CHARS = 300
 
 
 class WebhookState(StrEnum):
-    """A paused hook sends nothing and its cursor stands still, so nothing is lost and nothing piles
-    up."""
+    """A paused hook sends nothing and its cursor stands still, so nothing is lost."""
 
     ACTIVE = "active"
     PAUSED = "paused"
@@ -135,8 +134,7 @@ class NewDelivery(Record, frozen=True, kw_only=True):
 
 
 class DeliveryBatch(Record, frozen=True, kw_only=True):
-    """A hook's new deliveries and its cursor's step, written only where the cursor stands at
-    `before`."""
+    """A hook's new deliveries and its cursor's step, written if the cursor stands at `before`."""
 
     webhook_id: str
     before: str
@@ -158,8 +156,7 @@ class DueDelivery(Record, frozen=True, kw_only=True):
 
 
 class DeliveryAnswer(Record, frozen=True, kw_only=True):
-    """The result of one try. status None: no answer; `error` says why. retry_after_seconds: the
-    receiver's wish."""
+    """The result of one try. status None: no answer. retry_after_seconds: the receiver's wish."""
 
     status: int | None = None
     error: str = ""
@@ -175,8 +172,7 @@ class BackOff(Record, frozen=True, kw_only=True):
 
 
 class Tried(Record, frozen=True, kw_only=True):
-    """A try to be recorded, where the delivery is still pending after `tries` tries. pause: why the
-    hook pauses."""
+    """A try to be recorded while the delivery is pending. pause: why the hook pauses."""
 
     delivery_id: str
     webhook_id: str
@@ -211,8 +207,7 @@ def plan_deliveries(
     jobs: Mapping[str, JobSummary],
     ids: Iterator[str],
 ) -> DeliveryBatch:
-    """Return the deliveries of the events a hook wants, in order; the cursor stops where its room
-    ends."""
+    """Return the deliveries of the wanted events, in order, until the hook's room ends."""
     after, found = hook.cursor, list[NewDelivery]()
     for event in events:
         if is_wanted(hook, event):
@@ -246,8 +241,7 @@ def plan_sends(
     windows: Mapping[str, int],
     total: int,
 ) -> list[DueDelivery]:
-    """Return the deliveries to send now: the oldest of each lane (HOOK-1), within the windows,
-    hooks in turn."""
+    """Return what to send now: each lane's oldest (HOOK-1), within the windows, hooks in turn."""
     taken = {(d.webhook_id, d.lane) for d in flying}
     used = Counter(d.webhook_id for d in flying)
     lanes: dict[tuple[str, str], DueDelivery] = {}
@@ -293,8 +287,7 @@ def make_headers(
 
 
 def back_off(policy: BackOff, tries: int, chance: float) -> float:
-    """Return the seconds until the next try: up to a quarter less than the doubling, so that tries
-    spread."""
+    """Return the seconds until the next try, spread over a quarter of the doubled delay."""
     base = min(policy.first_seconds * 2.0 ** min(max(tries, 1) - 1, 60), policy.ceiling_seconds)
     return base * (1.0 - JITTER_RATIO * chance)
 
@@ -349,8 +342,7 @@ def next_window(window: int, answer: DeliveryAnswer) -> int:
 
 
 def read_retry_after(text: str, now: datetime) -> float | None:
-    """Return the seconds that a Retry-After header asks for (a number or an HTTP date); None for
-    neither."""
+    """Return the seconds that a Retry-After header (a number or an HTTP date) asks for, or None."""
     text = text.strip()
     if text.isascii() and text.isdigit():
         return float(text) if len(text) < 10 else math.inf
