@@ -92,10 +92,10 @@ def parse_causes(raw: object) -> tuple[Cause, ...]:
     found: dict[Cause, None] = {}
     for word in words:
         if word not in ELIGIBLE and word not in GROUPS:
-            what = (
-                "is never retried and cannot be opted in" if word in list(Cause) else "is no cause"
-            )
-            known = f"eligible are {', '.join(ELIGIBLE)}; {', '.join(GROUPS)} stand for several, all and none for themselves"
+            never = "is never retried and cannot be opted in"
+            what = never if word in list(Cause) else "is no cause"
+            groups = f"{', '.join(GROUPS)} stand for several, all and none for themselves"
+            known = f"eligible are {', '.join(ELIGIBLE)}; {groups}"
             raise ValidationError(f"retry_on: {word!r} {what}; {known}", field="retry_on")
         found.update(dict.fromkeys(GROUPS.get(word) or (Cause(word),)))
     return tuple(found)

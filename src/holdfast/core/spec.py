@@ -147,17 +147,11 @@ def check_spec(spec: JobSpec) -> JobSpec:
     )
     if spec.retry is not None:
         check_fields(spec.retry)
-        _require(
-            not (spec.interactive and spec.retry.max_retries),
-            "retry",
-            "an interactive job is never retried; drop max_retries or interactive",
-        )
+        never = "an interactive job is never retried; drop max_retries or interactive"
+        _require(not (spec.interactive and spec.retry.max_retries), "retry", never)
     _check_container(spec)
-    _require(
-        not spec.supervised or spec.image is None,
-        "image",
-        "host managers run on the hosts themselves; let the policy start the containers",
-    )
+    bare = "host managers run on the hosts themselves; let the policy start the containers"
+    _require(not spec.supervised or spec.image is None, "image", bare)
     _check_command(spec)
     _check_environment(spec)
     return spec
@@ -176,11 +170,8 @@ def _check_command(spec: JobSpec) -> None:
     for word in spec.argv:
         _check_text("argv", word)
     _check_text("shell", spec.shell or "")
-    _require(
-        sum(len(w.encode()) for w in spec.argv) <= MAX_ARGV_BYTES,
-        "argv",
-        f"the command is over {MAX_ARGV_BYTES} bytes; put the input in a file",
-    )
+    large = f"the command is over {MAX_ARGV_BYTES} bytes; put the input in a file"
+    _require(sum(len(w.encode()) for w in spec.argv) <= MAX_ARGV_BYTES, "argv", large)
 
 
 def _check_environment(spec: JobSpec) -> None:
@@ -188,11 +179,8 @@ def _check_environment(spec: JobSpec) -> None:
         for name, value in values.items():
             _check_text(f"{place}.{name}", value)
     size = sum(len(k) + len(v.encode()) + 2 for k, v in {**spec.env, **spec.secrets}.items())
-    _require(
-        size <= MAX_ENV_BYTES,
-        "env",
-        f"env and secrets are {size} bytes together; the limit is {MAX_ENV_BYTES}",
-    )
+    large = f"env and secrets are {size} bytes together; the limit is {MAX_ENV_BYTES}"
+    _require(size <= MAX_ENV_BYTES, "env", large)
     both = ", ".join(sorted(spec.env.keys() & spec.secrets.keys()))
     _require(not both, "secrets", f"{both} is both in env and in secrets")
     ours = sorted(k for k in spec.env.keys() | spec.secrets.keys() if k.startswith("HOLDFAST_"))
@@ -221,11 +209,8 @@ def _check_container(spec: JobSpec) -> None:
     for volume in spec.volumes:
         parts = volume.split(":")
         if len(parts) not in (2, 3) or not all(part.startswith("/") for part in parts[:2]):
-            raise ValidationError(
-                f"volume {volume!r} is not written /host/path:/path/inside, with :ro or :rw after "
-                "it if need be",
-                field="volumes",
-            )
+            form = "/host/path:/path/inside, with :ro or :rw after it if need be"
+            raise ValidationError(f"volume {volume!r} is not written {form}", field="volumes")
         if len(parts) == 3 and parts[2] not in ("ro", "rw"):
             raise ValidationError(
                 f"volume {volume!r} ends in {parts[2]!r}; it may be ro or rw", field="volumes"

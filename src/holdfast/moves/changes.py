@@ -52,11 +52,8 @@ def queue_event(
     name: str, changes: Mapping[str, Value], unset: Sequence[str], *, created: bool
 ) -> NewEvent:
     """Return the event of a queue made or changed."""
-    text = (
-        f"queue {name} created"
-        if created
-        else f"queue {name} changed: {', '.join(sorted({*changes, *unset}))}"
-    )
+    changed = f"changed: {', '.join(sorted({*changes, *unset}))}"
+    text = f"queue {name} {'created' if created else changed}"
     return NewEvent(
         kind="queue.changed",
         queue=name,
@@ -106,11 +103,8 @@ def project_event(
     name: str, changes: Mapping[str, Value], unset: Sequence[str], *, created: bool
 ) -> NewEvent:
     """Return the event of a project whose own settings changed."""
-    text = (
-        f"project {name} created"
-        if created
-        else f"project {name} changed: {', '.join(sorted({*changes, *unset}))}"
-    )
+    changed = f"changed: {', '.join(sorted({*changes, *unset}))}"
+    text = f"project {name} {'created' if created else changed}"
     return NewEvent(
         kind="project.changed",
         project=name,
@@ -121,12 +115,8 @@ def project_event(
 
 def forgotten_event(name: str) -> NewEvent:
     """Return the event of a project whose own settings were dropped."""
-    return NewEvent(
-        kind="project.changed",
-        project=name,
-        message=f"project {name} deleted",
-        data={"deleted": True},
-    )
+    text, data = f"project {name} deleted", {"deleted": True}
+    return NewEvent(kind="project.changed", project=name, message=text, data=data)
 
 
 def no_project(name: str) -> NotFound:

@@ -34,8 +34,7 @@ def refuse_task(key: TaskKey, host_id: str) -> Stale:
     """Return the error for bytes of a task that is not, or no longer, this host's (CKPT-1)."""
     return Stale(
         f"no checkpoint of rank {key.rank} of job {key.job_id} under epoch {key.epoch} is taken "
-        f"from host {host_id}: that attempt "
-        "is over, or the rank is another host's",
+        f"from host {host_id}: that attempt is over, or the rank is another host's",
         code="stale_epoch",
     )
 

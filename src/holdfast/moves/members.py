@@ -95,14 +95,8 @@ def stop_member(
     if idle:
         m.move_task(task, TaskEvent.CONFIRM)
     m.touch(job, job.reason)
-    m.log(
-        "task.stopping",
-        job,
-        f"rank {task.rank}: {reason}",
-        task=task,
-        cause=str(cause),
-        hard=hard or None,
-    )
+    text, data = f"rank {task.rank}: {reason}", {"cause": str(cause), "hard": hard or None}
+    m.log("task.stopping", job, text, task=task, **data)
 
 
 def stop_on_host(m: Moves, job: JobRow, host_id: str, cause: Cause, reason: str) -> bool:
@@ -144,10 +138,8 @@ def replace_member(m: Moves, job: JobRow, task: TaskRow, plan: Replacement) -> N
     if plan.charges != (before or type(plan.charges)()):
         job.infra_charged += plan.charges.infra - (before.infra if before else 0)
         job.watchdog_charged += plan.charges.watchdog - (before.watchdog if before else 0)
-        job.infra_charged, job.watchdog_charged = (
-            max(0, job.infra_charged),
-            max(0, job.watchdog_charged),
-        )
+        job.infra_charged = max(0, job.infra_charged)
+        job.watchdog_charged = max(0, job.watchdog_charged)
         job.rank_charges = {**job.rank_charges, str(task.rank): plan.charges}
     if not plan.go_on:
         drains.begin_drain(m, job, plan.cause, plan.reason, trigger=task)
@@ -206,9 +198,7 @@ def seat_members(
         task.epoch, task.host_id, task.incarnation = job.epoch, place.host_id, place.incarnation
         task.host_name, task.devices = names.get(place.host_id), place.devices
         task.lease_ttl_seconds, task.reserved_at, task.ready_at = ttl_seconds, m.now, None
-        task.barrier = (
-            True  # the others run: there is nobody to wait for (GANG-1 holds for the first start)
-        )
+        task.barrier = True  # the others run already, so it waits for none of them (GANG-1)
         m.rewrite(task)
         m.seated.append(
             Seated(
@@ -220,12 +210,8 @@ def seat_members(
                 host_id=place.host_id,
             )
         )
-        m.log(
-            "task.reserved",
-            job,
-            f"rank {task.rank} is reserved on {task.host_name}, replacement {task.replaced}",
-            task=task,
-        )
+        text = f"rank {task.rank} is reserved on {task.host_name}, replacement {task.replaced}"
+        m.log("task.reserved", job, text, task=task)
     m.touch(job, job.reason)
 
 
@@ -238,12 +224,8 @@ def release_unoffered(m: Moves, job: JobRow, before: datetime) -> bool:
             late and task.replaced and task.state is TaskState.RESERVED and task.offered_at is None
         ):
             continue
-        m.log(
-            "task.expired",
-            job,
-            f"rank {task.rank}: {task.host_name} did not ask for it in time",
-            task=task,
-        )
+        text = f"rank {task.rank}: {task.host_name} did not ask for it in time"
+        m.log("task.expired", job, text, task=task)
         m.move_task(task, TaskEvent.RELEASE)
         _empty(task)
         task.ready_at = m.now

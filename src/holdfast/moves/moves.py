@@ -123,11 +123,8 @@ def end_attempt(m: Moves, job: JobRow, change: AttemptChange, completion: Comple
     change.outcome, change.cause, change.rule = decision.outcome, decision.cause, decision.rule
     change.charged_to = None if decision.charged_to is None else str(decision.charged_to)
     change.policy = decision.policy
-    change.exit_code, change.reason, change.trigger_rank = (
-        decision.exit_code,
-        decision.reason,
-        completion.trigger_rank,
-    )
+    change.exit_code, change.reason = decision.exit_code, decision.reason
+    change.trigger_rank = completion.trigger_rank
     change.members, change.ended_at = completion.members, m.now
     change.step, change.total = (None, None) if beat is None else (beat.step, beat.total)
     if change.started_at is None and job.started_at is None:

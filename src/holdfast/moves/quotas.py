@@ -67,8 +67,7 @@ def check_quota(project: str, quota: Quota, use: Use, asked: Sequence[int]) -> N
     if quota.gpus is not None and largest > quota.gpus:
         raise QuotaExceeded(
             f"a job of {largest} GPUs can never start in project {project}, which may hold "
-            f"{quota.gpus} at once (quota_gpus); "
-            "ask for fewer, or have the quota raised",
+            f"{quota.gpus} at once (quota_gpus); ask for fewer, or have the quota raised",
             field="gpus",
         )
     if not quota.hard or not asked:
@@ -76,8 +75,8 @@ def check_quota(project: str, quota: Quota, use: Use, asked: Sequence[int]) -> N
     if quota.jobs is not None and use.jobs + len(asked) > quota.jobs:
         raise QuotaExceeded(
             f"project {project} may have {quota.jobs} unfinished jobs (quota_jobs); it has "
-            f"{use.jobs}, so "
-            f"{max(0, quota.jobs - use.jobs)} more would fit, and this adds {len(asked)}",
+            f"{use.jobs}, so {max(0, quota.jobs - use.jobs)} more would fit, and this adds "
+            f"{len(asked)}",
             field="project",
         )
     if quota.gpus is not None and gpus and use.gpus + gpus > quota.gpus:

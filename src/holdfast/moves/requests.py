@@ -41,19 +41,15 @@ def refuse_mismatch(project: str, key: str, job_id: str) -> Conflict:
     """Return the error for a key that names another spec."""
     return Conflict(
         f"idempotency key {key!r} of project {project} named job {job_id}, whose spec differs "
-        "from this one; "
-        "use a new key for a new job",
+        "from this one; use a new key for a new job",
         code="idempotency_mismatch",
     )
 
 
 def refuse_queue(name: str) -> ValidationError:
     """Return the error for a queue that does not exist."""
-    return ValidationError(
-        f"there is no queue {name!r}; `holdfast queues` lists them",
-        code="unknown_queue",
-        field="queue",
-    )
+    text = f"there is no queue {name!r}; `holdfast queues` lists them"
+    return ValidationError(text, code="unknown_queue", field="queue")
 
 
 def no_job(job_id: str) -> NotFound:

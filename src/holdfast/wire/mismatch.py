@@ -12,14 +12,9 @@ from typing import Any
 import msgspec
 
 _KINDS = {
-    "str": "text",
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "array": "a list",
-    "object": "a table of fields",
-    "null": "nothing",
-}
+    "str": "text", "int": "a whole number", "float": "a number", "bool": "true or false",
+    "array": "a list", "object": "a table of fields", "null": "nothing",
+}  # fmt: skip
 _PATTERNS = {
     r"^[A-Za-z0-9][A-Za-z0-9._/-]*$(?!\n)": "letters, digits, `.`, `_`, `/` and `-`, a letter or digit first",
     r"^[A-Za-z_][A-Za-z0-9_]*$(?!\n)": "letters, digits and `_`, no digit first",
@@ -42,11 +37,8 @@ def say_mismatch(sentence: str, kind: Any = None, path: str = "") -> str:
         return f"must be {_PATTERNS.get(_literal(found[1]), 'written in another way')}"
     if found := re.fullmatch(r"Expected `(\w+)` of length ([<>]=) (\d+)", sentence):
         what = "characters" if found[1] == "str" else "of them"
-        return (
-            f"must have at {'most' if found[2] == '<=' else 'least'} {found[3]} {what}"
-            if found[3] != "1"
-            else "must not be empty"
-        )
+        many = f"must have at {'most' if found[2] == '<=' else 'least'} {found[3]} {what}"
+        return many if found[3] != "1" else "must not be empty"
     if found := re.fullmatch(r"Expected `(?:int|float)` (<=|>=|<|>) (\S+)", sentence):
         number = found[2].removesuffix(".0")
         return f"must be {({'<=': 'at most', '>=': 'at least', '<': 'less than', '>': 'more than'})[found[1]]} {number}"
@@ -76,19 +68,10 @@ def clip(text: str, chars: int = _WORD_CHARS) -> str:
 def words_of(kind: Any, path: str) -> tuple[str, ...]:
     """Return the words that the field at `path` (`retry.jitter`, `jobs[3].pull`) of `kind` may be."""
     for name in re.findall(r"[A-Za-z_]\w*", path):
-        holder = next(
-            (
-                one
-                for one in _arms(kind)
-                if isinstance(one, type) and issubclass(one, msgspec.Struct)
-            ),
-            None,
-        )
-        kind = (
-            typing.get_type_hints(holder, include_extras=False).get(name)
-            if holder is not None
-            else None
-        )
+        types = [one for one in _arms(kind) if isinstance(one, type)]
+        holder = next((one for one in types if issubclass(one, msgspec.Struct)), None)
+        hints = {} if holder is None else typing.get_type_hints(holder, include_extras=False)
+        kind = hints.get(name)
     words: list[str] = []
     for one in _arms(kind):
         if typing.get_origin(one) is typing.Literal:

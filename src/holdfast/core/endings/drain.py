@@ -154,15 +154,8 @@ def _find_cause(
     rules: Sequence[OperatorRule],
 ) -> Classified:
     if job.drain_cause is not None and (trigger is None or job.drain_cause is Cause.USER_CANCELLED):
-        facts = next(
-            (
-                task.facts
-                for task in ([trigger] if trigger else []) + list(tasks)
-                if task.facts is not None
-            ),
-            None,
-        )
-        code = None if facts is None else classify(facts, rules).exit_code
+        known = [t.facts for t in ([trigger] if trigger else []) + list(tasks) if t.facts]
+        code = classify(known[0], rules).exit_code if known else None
         message = job.drain_reason or str(job.drain_cause)
         return Classified(cause=job.drain_cause, rule="asked", message=message, exit_code=code)
     if trigger is not None and trigger.rank in failures:
@@ -233,11 +226,9 @@ def _refuse_partial(
     ]
     if not done and not lost:
         return decision
-    why = (
-        f"rank {done[0]} had finished its work"
-        if done
-        else f"rank {lost[0]} failed of {failures[lost[0]].cause}"
-    )
+    why = f"rank {done[0]} had finished its work"
+    if not done:
+        why = f"rank {lost[0]} failed of {failures[lost[0]].cause}"
     text = f"{decision.reason.split('; ')[0]}; {why}, and on_partial = fail forbids to run the whole again"
     return msgspec.structs.replace(
         decision,

@@ -53,12 +53,8 @@ def _pattern(
     return Pattern(name, made, cause, sentence, cascade)
 
 
-_FAULT, _OOM, _OWN, _PULL = (
-    Cause.GPU_FAULT,
-    Cause.OOM_KILLED,
-    Cause.NONZERO_EXIT,
-    Cause.IMAGE_PULL_FAILURE,
-)
+_FAULT, _OOM = Cause.GPU_FAULT, Cause.OOM_KILLED
+_OWN, _PULL = Cause.NONZERO_EXIT, Cause.IMAGE_PULL_FAILURE
 
 HARDWARE: tuple[Pattern, ...] = (
     _pattern("gpu-ecc", _FAULT, "the GPU's memory has an uncorrectable error (ECC)",

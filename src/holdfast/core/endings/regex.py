@@ -31,17 +31,7 @@ MAX_WAYS = 32
 """Of choices that do not grow with the line: alternatives and short repeats."""
 
 _REPEATS = (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT)
-_SAMPLES = [chr(code) for code in range(128)] + [
-    "\x85",
-    "\xa0",
-    "ß",
-    "é",
-    "Ω",
-    "٣",
-    "中",
-    "\u2028",
-    "😀",
-]
+_SAMPLES = [chr(code) for code in range(128)] + list("\x85\xa0ßéΩ٣中\u2028😀")
 
 
 class Cost(NamedTuple):
@@ -69,11 +59,8 @@ def compile_pattern(text: str) -> re.Pattern[str]:
     items = list(tree)
     ignore_case = bool(tree.state.flags & re.IGNORECASE)
     cost = _measure(items, [], ignore_case)
-    anchored = (
-        bool(items)
-        and items[0][0] is op.AT
-        and items[0][1] in (op.AT_BEGINNING, op.AT_BEGINNING_STRING)
-    )
+    begins = ((op.AT, op.AT_BEGINNING), (op.AT, op.AT_BEGINNING_STRING))
+    anchored = bool(items) and tuple(items[0]) in begins
     allowed = 2 if anchored else 1
     if cost.open > allowed:
         raise ValidationError(
@@ -85,8 +72,7 @@ def compile_pattern(text: str) -> re.Pattern[str]:
     if cost.ways > MAX_WAYS:
         raise ValidationError(
             f"the pattern can match in {cost.ways if cost.ways < 10**9 else 'too many'} ways; "
-            f"{MAX_WAYS} is allowed. "
-            "Use fewer alternatives and fewer short repeats, or several rules"
+            f"{MAX_WAYS} is allowed. Use fewer alternatives and short repeats, or several rules"
         )
     return compiled
 
@@ -115,9 +101,7 @@ def _runs(items: list[Any]) -> list[str]:
 
 def _measure(items: list[Any], follow: list[Any], ignore_case: bool) -> Cost:
     total = Cost(0, 1)
-    since: list[frozenset[str]] | None = (
-        None  # what the last open repeat is made of, and what stands behind it
-    )
+    since: list[frozenset[str]] | None = None  # of the last open repeat, and what stands behind it
     for place, item in enumerate(items):
         rest = items[place + 1 :] + follow
         found = _measure_item(item[0], item[1], rest, ignore_case)
@@ -125,12 +109,8 @@ def _measure(items: list[Any], follow: list[Any], ignore_case: bool) -> Cost:
         # From each end of an open repeat before it, this one runs over the same text; unless it
         # cannot run over what that one does, or something stands between the two that it cannot run
         # over.
-        again = (
-            since is not None
-            and bool(runs)
-            and not found.open
-            and all(runs & chars for chars in since)
-        )
+        again = since is not None and bool(runs) and not found.open
+        again = again and all(runs & chars for chars in since or ())
         total = Cost(total.open + found.open + again, min(total.ways * found.ways, 10**9))
         if found.open:
             since = [_first([item], ignore_case)]
@@ -192,8 +172,7 @@ def _measure_repeat(argument: Any, rest: list[Any], ignore_case: bool) -> Cost:
     if most > WIDE and _has_choice(items):
         raise ValidationError(
             "the pattern repeats something that itself repeats or has alternatives, as (a+)+ or "
-            "(a|b)* do, which can "
-            "take very long; write it without the outer or the inner repeat"
+            "(a|b)* do, which can take very long; write it without the outer or the inner repeat"
         )
     inner = _measure(items, [*items, *rest], ignore_case)
     is_open = least != most and _may_overlap(items, rest, ignore_case)

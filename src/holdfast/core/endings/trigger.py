@@ -22,8 +22,7 @@ from holdfast.core.records import TaskRecord
 from holdfast.core.states import TaskState
 
 TOGETHER = timedelta(seconds=2)
-"""Ends reported within this of the first may have happened in another order: each host's report
-travels by itself."""
+"""Ends reported within this of the first may have happened in another order."""
 SIGTERM = 15
 MEASURED = 3
 """Evidence that a task cannot have from another's fall."""
@@ -67,11 +66,7 @@ def find_trigger(
     failed = [task for task in tasks if task.rank in found]
     own = [task for task in failed if not is_cascade(found[task.rank], task.facts)]
     if asked and len(tasks) > 1:
-        own = [
-            task
-            for task in own
-            if task.facts is not None and weigh_evidence(task.facts) == MEASURED
-        ]
+        own = [t for t in own if t.facts is not None and weigh_evidence(t.facts) == MEASURED]
     else:
         own = own or failed
     ends = [task.ended_at for task in own if task.ended_at is not None]

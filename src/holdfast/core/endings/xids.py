@@ -177,11 +177,8 @@ def parse_xid_line(line: str) -> XidLine | None:
 
 def find_xid_lines(text: str) -> Sequence[tuple[int, XidLine]]:
     """Every such line in `text`, with its position."""
-    return [
-        (found.start(), line)
-        for found in _LINE.finditer(text)
-        if (line := parse_xid_line(found[0])) is not None
-    ]
+    lines = [(found.start(), parse_xid_line(found[0])) for found in _LINE.finditer(text)]
+    return [(at, line) for at, line in lines if line is not None]
 
 
 def parse_pci(address: str) -> tuple[int, int, int] | None:

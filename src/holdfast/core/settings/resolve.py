@@ -89,11 +89,8 @@ def _read_number(setting: Setting, raw: object) -> float | int:
     if isinstance(raw, bool):
         raise ValidationError(f"{name} is a number, not {raw!r}", field=name)
     try:
-        number = (
-            parse_duration(raw)
-            if setting.kind == "seconds" and isinstance(raw, str)
-            else float(cast(Any, raw))
-        )
+        timed = setting.kind == "seconds" and isinstance(raw, str)
+        number = parse_duration(str(raw)) if timed else float(cast(Any, raw))
     except (TypeError, ValueError, OverflowError):
         raise ValidationError(f"{name} is a number, not {raw!r}", field=name) from None
     if not math.isfinite(number) or not setting.low <= number <= setting.high:

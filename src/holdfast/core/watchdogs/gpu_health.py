@@ -77,10 +77,7 @@ class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
         if window is None or reading.at - window.at > max(3 * interval, 1.0):
             return self._begin(reading, interval, gpus, owns_whole_box), None
         if reading.at - window.at < 0.1 * interval:
-            return (
-                self,
-                None,
-            )  # too close to measure a rate over; the stall watchdog's samples come in between
+            return self, None  # a stall's sample in between: too close to measure a rate over
         window = extend_window(window, reading, gpus, owns_whole_box)
         judged = judge(window, settings, gpus)
         if judged.signal is not Signal.IDLE:  # HEALTH-2
@@ -100,11 +97,8 @@ class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
 
     def _trip(self, window: SignalWindow, judged: Judgement) -> Trip:
         length = describe_seconds(window.at - window.since)
-        return make_trip(
-            Watchdog.GPU_HEALTH,
-            f"idle and static for {length} without a beat: {judged.words}",
-            judged.evidence,
-        )
+        reason = f"idle and static for {length} without a beat: {judged.words}"
+        return make_trip(Watchdog.GPU_HEALTH, reason, judged.evidence)
 
     def sample_at(self, settings: WatchSettings, gpus: int) -> float:
         """Return when the next reading is wanted, infinity for never. Beats put it off."""

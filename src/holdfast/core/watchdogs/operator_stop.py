@@ -23,8 +23,5 @@ class OperatorStop(msgspec.Struct, frozen=True):
         """Trip at once: an order needs no confirmation."""
         if self.ordered_at is None:
             return None
-        return make_trip(
-            Watchdog.OPERATOR_STOP,
-            f"an operator stopped it: {self.order}",
-            {"order": self.order[:256]},
-        )
+        reason = f"an operator stopped it: {self.order}"
+        return make_trip(Watchdog.OPERATOR_STOP, reason, {"order": self.order[:256]})

@@ -175,11 +175,8 @@ def _take(window: SignalWindow, reading: Reading, gpus: int, owns_whole_box: boo
     resident = _known(tree.rss_bytes)
     if resident is not None:
         rss = rss.widen(resident) if rss is not None else Span(resident, resident)
-    whole = (
-        resident is not None
-        and _known(tree.cpu_seconds) is not None
-        and _known(tree.io_bytes) is not None
-    )
+    counters = (_known(tree.cpu_seconds), _known(tree.io_bytes))
+    whole = resident is not None and None not in counters
     return msgspec.structs.replace(
         window,
         at=reading.at,

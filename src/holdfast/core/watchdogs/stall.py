@@ -196,11 +196,8 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
         if counted.idle_samples < settings.stall_samples:  # STALL-2
             return counted, []
         quiet = reading.at - self.sign_at
-        reason = (
-            f"no beat for {describe_seconds(quiet)}{self._place()}, and {counted.idle_samples} "
-            "samples "
-            f"found it idle: {judged.words}"
-        )
+        silence = f"no beat for {describe_seconds(quiet)}{self._place()}"
+        reason = f"{silence}, and {counted.idle_samples} samples found it idle: {judged.words}"
         evidence: Evidence = {**judged.evidence, "silent_seconds": round(quiet, 3)}
         return counted, [make_trip(Watchdog.STALL, reason, evidence)]
 
@@ -248,9 +245,6 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
         """Return when `check` has something to say without any input, infinity for never."""
         patience = self.patience(settings)
         limit = math.inf if patience.limit is None else self.sign_at + patience.limit
-        due = (
-            math.inf
-            if patience.timeout is None or self.suspected
-            else self.quiet_since + patience.timeout
-        )
+        waits = patience.timeout is None or self.suspected
+        due = math.inf if waits else self.quiet_since + (patience.timeout or 0.0)
         return min(limit, due)

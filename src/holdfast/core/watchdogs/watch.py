@@ -115,11 +115,8 @@ class TaskWatch:
         state = self._state
         if state.trip is not None:
             return math.inf
-        return min(
-            now + TICK_SECONDS,
-            state.time_limit.wake_at(self._settings),
-            state.stall.wake_at(self._settings),
-        )
+        wakes = (watch.wake_at(self._settings) for watch in (state.time_limit, state.stall))
+        return min(now + TICK_SECONDS, *wakes)
 
     # ---- what can happen
 
@@ -152,13 +149,9 @@ class TaskWatch:
         self._set(stall=stall, health=health.beat(now) if is_beat else health.reset(now))
         if is_beat:
             before = self._state.last_beat or LastBeat(at=now)
-            self._set(
-                last_beat=LastBeat(
-                    at=now,
-                    step=before.step if step is None else step,
-                    total=before.total if total is None else total,
-                )
-            )
+            step = before.step if step is None else step
+            total = before.total if total is None else total
+            self._set(last_beat=LastBeat(at=now, step=step, total=total))
 
     def sample(self, now: float, reading: Reading, *, owns_whole_box: bool = False) -> None:
         """Take a reading; a late or unasked one does no harm.
@@ -297,11 +290,8 @@ class TaskWatch:
 
     def _listen_again(self, now: float, deaf_seconds: float) -> None:
         health = self._state.health
-        self._set(
-            at=now,
-            stall=self._state.stall.listen_again(deaf_seconds),
-            health=health.reset(now) if health.started_at is not None else health,
-        )
+        health = health.reset(now) if health.started_at is not None else health
+        self._set(at=now, stall=self._state.stall.listen_again(deaf_seconds), health=health)
 
     def _health_rests(self) -> bool:
         """Inside a section GPU health rests while another clock holds there, because an evaluation

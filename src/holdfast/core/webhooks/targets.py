@@ -25,14 +25,10 @@ MAX_HOST_CHARS = 253
 _IP = ipaddress.IPv4Address | ipaddress.IPv6Address
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
+# AWS, Alibaba, Azure, Oracle
 _METADATA = frozenset(
     ipaddress.ip_address(text)
-    for text in (
-        "fd00:ec2::254",
-        "100.100.100.200",
-        "168.63.129.16",
-        "192.0.0.192",
-    )  # AWS, Alibaba, Azure, Oracle
+    for text in ("fd00:ec2::254", "100.100.100.200", "168.63.129.16", "192.0.0.192")
 )
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _COMPATIBLE = ipaddress.ip_network("::/96")
@@ -159,27 +155,15 @@ def _judge(address: _IP, allow_private: bool) -> str | None:
         return f"{address} is the unspecified address"
     if address.is_loopback or _is_private(address):
         what = "loopback" if address.is_loopback else "on a private network"
-        return (
-            None
-            if allow_private
-            else f"{address} is {what}, which needs the setting webhook_allow_private"
-        )
+        needs = f"{address} is {what}, which needs the setting webhook_allow_private"
+        return None if allow_private else needs
     if _carried(address):
         return None  # judged by what it carries
     return None if address.is_global else f"{address} is reserved"
 
 
-_PRIVATE = tuple(
-    ipaddress.ip_network(text)
-    for text in (
-        "10.0.0.0/8",
-        "172.16.0.0/12",
-        "192.168.0.0/16",
-        "100.64.0.0/10",
-        "fc00::/7",
-        "fec0::/10",
-    )
-)
+_PRIVATE_4 = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")
+_PRIVATE = tuple(map(ipaddress.ip_network, (*_PRIVATE_4, "fc00::/7", "fec0::/10")))
 
 
 def _is_private(address: _IP) -> bool:

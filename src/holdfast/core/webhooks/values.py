@@ -311,11 +311,8 @@ def judge_try(
         state, delay = DeliveryState.PENDING, back_off(policy, tried, chance)
         if answer.retry_after_seconds is not None:
             delay = max(delay, min(answer.retry_after_seconds, policy.ceiling_seconds))
-    pause = (
-        "the receiver answered 410 Gone: nobody wants these events there any more"
-        if status == GONE
-        else None
-    )
+    gone = "the receiver answered 410 Gone: it does not want these events any more"
+    pause = gone if status == GONE else None
     if state is not DeliveryState.DELIVERED and not error:
         error = f"the receiver answered {status}"
     return Tried(
