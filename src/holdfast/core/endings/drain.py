@@ -226,8 +226,9 @@ def _refuse_partial(
     ]
     if not done and not lost:
         return decision
-    why = f"rank {done[0]} had finished its work"
-    if not done:
+    if done:
+        why = f"rank {done[0]} had finished its work"
+    else:
         why = f"rank {lost[0]} failed of {failures[lost[0]].cause}"
     text = f"{decision.reason.split('; ')[0]}; {why}, and on_partial = fail forbids to run the whole again"
     return msgspec.structs.replace(
