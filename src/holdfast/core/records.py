@@ -34,8 +34,8 @@ class RankCharges(Record, frozen=True, kw_only=True, omit_defaults=True):
     infra: int = 0
 
 
-class JobRecord(Record, frozen=True, kw_only=True):
-    """A job.
+class JobFields(msgspec.Struct, kw_only=True):
+    """What a job's record shares with the row that moves change.
 
     epoch: the fencing number of its current or last attempt; it grows with every admission and
     every finished drain.
@@ -55,18 +55,11 @@ class JobRecord(Record, frozen=True, kw_only=True):
     """
 
     id: str
-    name: str
     project: str
     queue: str
-    priority: int
     state: JobState
     reason: str
     tasks: int
-    gpus: int
-    cpu_slots: int
-    memory_bytes: int
-    labels: dict[str, str]
-    spec: JobSpec
     epoch: int
     attempts: int
     retries_charged: int = 0
@@ -97,8 +90,20 @@ class JobRecord(Record, frozen=True, kw_only=True):
     revision: int = 0
 
 
-class TaskRecord(Record, frozen=True, kw_only=True):
-    """One rank of the current attempt, while the job is reserved, running or draining.
+class JobRecord(JobFields, frozen=True, kw_only=True):  # type: ignore[misc]  # msgspec allows it
+    """A job."""
+
+    name: str
+    priority: int
+    gpus: int
+    cpu_slots: int
+    memory_bytes: int
+    labels: dict[str, str]
+    spec: JobSpec
+
+
+class TaskFields(msgspec.Struct, kw_only=True):
+    """What a task's record shares with the row that moves change.
 
     claimed_at, barrier: when its agent kept its place, and whether every rank has one, so that it
     may start (GANG-1).
@@ -140,14 +145,18 @@ class TaskRecord(Record, frozen=True, kw_only=True):
     stop_reason: str | None = None
 
     @property
-    def is_parked(self) -> bool:
-        """Return whether only a person's word gives it another host (MEMBER-5)."""
-        return self.state is TaskState.BLOCKED and self.ready_at is None
-
-    @property
     def key(self) -> TaskKey:
         """The key that reports about this task carry."""
         return TaskKey(self.job_id, self.rank, self.epoch)
+
+
+class TaskRecord(TaskFields, frozen=True, kw_only=True):  # type: ignore[misc]  # msgspec allows it
+    """One rank of the current attempt, while the job is reserved, running or draining."""
+
+    @property
+    def is_parked(self) -> bool:
+        """Return whether only a person's word gives it another host (MEMBER-5)."""
+        return self.state is TaskState.BLOCKED and self.ready_at is None
 
 
 class MemberRecord(Record, frozen=True, kw_only=True):

@@ -9,11 +9,10 @@ from typing import Any
 import msgspec
 
 from holdfast.core.causes import Cause
-from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
-from holdfast.core.records import MemberRecord, RankCharges
+from holdfast.core.records import JobFields, MemberRecord, TaskFields
 from holdfast.core.retry import RetryPolicy
-from holdfast.core.states import AttemptState, JobState, Outcome, TaskState
+from holdfast.core.states import AttemptState, Outcome
 
 MAX_BIGINT = 2**63 - 1
 MAX_INT = 2**31 - 1
@@ -27,96 +26,29 @@ class Row(msgspec.Struct, kw_only=True):
     """Root of the mutable rows."""
 
 
-class JobRow(Row, kw_only=True):
-    """The columns of a job that moves read and write. `to_place`: "front" or "back" asks the writer
-    for a new place.
+class JobRow(JobFields, kw_only=True):
+    """A job as moves change it.
 
-    supervised is its spec's, and never written.
+    supervised: its spec's, and never written. to_place: "front" or "back" asks the writer for a new
+    place in the queue.
     """
 
-    id: str
-    project: str
-    queue: str
-    tasks: int
-    created_at: datetime
-    state: JobState
-    reason: str
-    epoch: int = 0
-    attempts: int = 0
-    retries_charged: int = 0
-    watchdog_charged: int = 0
-    infra_charged: int = 0
-    avoid_hosts: tuple[str, ...] = ()
     barred_hosts: tuple[str, ...] = ()
     supervised: bool = False
-    wait_cause: str | None = None
-    wait_until: datetime | None = None
-    retry_at: datetime | None = None
     retry_events: bool = True
-    best_step: int | None = None
-    no_progress: int = 0
-    rank_charges: dict[str, RankCharges] = {}
-    start_failures: int = 0
-    drain_cause: Cause | None = None
-    drain_reason: str | None = None
-    drain_since: datetime | None = None
     drain_hard: bool = False
     drain_operator_stop: bool = False
-    trigger_rank: int | None = None
-    outcome: Outcome | None = None
-    cause: Cause | None = None
-    exit_code: int | None = None
-    step: int | None = None
-    total: int | None = None
-    beat_at: datetime | None = None
-    queued_at: datetime | None = None
-    started_at: datetime | None = None
-    ended_at: datetime | None = None
-    revision: int = 0
     to_place: str | None = None
 
 
-class TaskRow(Row, kw_only=True):
-    """A task of a live attempt."""
+class TaskRow(TaskFields, kw_only=True):
+    """A task of a live attempt as moves change it."""
 
-    job_id: str
-    rank: int
-    epoch: int
-    attempt: int
-    state: TaskState
     queue: str = ""
     gpus: int = 0
     cpu_slots: int = 0
     memory_bytes: int = 0
-    host_id: str | None = None
-    host_name: str | None = None
-    incarnation: str | None = None
-    devices: tuple[int, ...] = ()
-    lease_ttl_seconds: float = 300.0
-    lease_until: datetime | None = None
-    offered_at: datetime | None = None
-    claimed_at: datetime | None = None
-    barrier: bool = True
-    port: int | None = None
-    started_at: datetime | None = None
-    ended_at: datetime | None = None
-    step: int | None = None
-    total: int | None = None
-    beat_at: datetime | None = None
-    section: str | None = None
-    facts: TaskFacts | None = None
-    replaced: int = 0
-    reserved_at: datetime | None = None
-    ready_at: datetime | None = None
-    start_failures: int = 0
-    stop_cause: Cause | None = None
-    stop_reason: str | None = None
     stop_hard: bool = False
-
-    @property
-    def key(self) -> TaskKey:
-        """What reports about this task carry."""
-        return TaskKey(self.job_id, self.rank, self.epoch)
 
 
 class AttemptChange(Row, kw_only=True):

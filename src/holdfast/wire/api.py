@@ -151,7 +151,7 @@ class ChainLink(ApiBody, frozen=True, kw_only=True):
     next_at: datetime | None = None
 
 
-class JobView(JobRecord, frozen=True, kw_only=True):
+class JobView(JobRecord, frozen=True, kw_only=True):  # type: ignore[misc]  # msgspec allows it
     """A job with its chain."""
 
     retry_state: RetryState | None = None

@@ -97,6 +97,8 @@ class MemoryJobs:
         row = JobRow(
             supervised=spec.supervised,
             id=job.id,
+            epoch=0,
+            attempts=0,
             project=spec.project,
             queue=job.queue,
             tasks=spec.tasks,

@@ -19,6 +19,7 @@ from holdfast.core.records import (
     CheckpointRecord,
     EventRecord,
     HostRecord,
+    JobFields,
     JobRecord,
     TaskRecord,
     TokenRecord,
@@ -252,16 +253,7 @@ class MemoryState:
     def job_record(self, job_id: str) -> JobRecord:
         """A job as readers see it: while an attempt lives, with its newest beat."""
         job = self.jobs[job_id]
-        row = {name: getattr(job.row, name) for name in job.row.__struct_fields__}
-        for hidden in (
-            "barred_hosts",
-            "supervised",
-            "drain_hard",
-            "drain_operator_stop",
-            "retry_events",
-            "to_place",
-        ):
-            del row[hidden]
+        row = {name: getattr(job.row, name) for name in JobFields.__struct_fields__}
         beat = (
             last_beat(self.tasks.get(job_id, {}).values())
             if job.row.state in LIVE_JOB_STATES

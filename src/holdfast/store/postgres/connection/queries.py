@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from importlib import resources
 
+from holdfast.store.postgres.connection.columns import expand_columns
+
 _NAME = re.compile(r"^-- name: (\w+)[ \t]*$", re.MULTILINE)
 
 
@@ -29,7 +31,7 @@ def parse_queries(text: str, origin: str) -> dict[str, bytes]:
             raise ValueError(f"{origin}: query {name} is empty")
         if name in found:
             raise ValueError(f"{origin}: query {name} is there twice")
-        found[name] = statement.rstrip().rstrip(";").encode()
+        found[name] = expand_columns(statement.rstrip().rstrip(";")).encode()
     return found
 
 

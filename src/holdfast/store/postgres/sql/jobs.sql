@@ -55,13 +55,9 @@ where j.id = any(%(ids)s)
 
 -- name: read_jobs
 -- While an attempt lives its newest beat is in the tasks; after it, in the job's own row.
-select j.id, j.name, j.project, j.queue, j.priority, j.state, j.reason, j.tasks, j.gpus, j.cpu_slots, j.memory_bytes,
-       j.labels, j.spec, j.epoch, j.attempts, j.retries_charged, j.watchdog_charged, j.infra_charged, j.avoid_hosts,
-       j.wait_cause, j.wait_until, j.retry_at, j.best_step, j.no_progress, j.rank_charges, j.start_failures, j.drain_cause,
-       j.drain_reason, j.drain_since,
-       j.trigger_rank, j.outcome, j.cause, j.exit_code, case when b.beat_at is null then j.step else b.step end as step,
-       case when b.beat_at is null then j.total else b.total end as total, coalesce(b.beat_at, j.beat_at) as beat_at,
-       j.created_at, j.queued_at, j.started_at, j.ended_at, j.revision
+select {columns:job:j but step total beat_at},
+       case when b.beat_at is null then j.step else b.step end as step,
+       case when b.beat_at is null then j.total else b.total end as total, coalesce(b.beat_at, j.beat_at) as beat_at
 from jobs j left join lateral (
   select t.step, t.total, t.beat_at from tasks t where t.job_id = j.id and t.beat_at is not null
   order by t.beat_at desc, t.rank limit 1
@@ -99,21 +95,16 @@ union all
 select queue, state, count(*) from jobs where state = 'waiting' group by 1, 2;
 
 -- name: read_tasks
-select t.job_id, t.rank, t.epoch, t.attempt, t.state, t.host_id, h.name as host_name, t.incarnation, t.devices,
-       t.lease_ttl_seconds, t.lease_until, t.offered_at, t.claimed_at, t.barrier, t.port, t.started_at, t.ended_at, t.step, t.total, t.beat_at,
-       t.section, t.facts, t.replaced, t.reserved_at, t.ready_at, t.start_failures, t.stop_cause, t.stop_reason
+select {columns:task:t}, h.name as host_name
 from tasks t left join hosts h on h.id = t.host_id
 where t.job_id = any(%(ids)s)
 order by t.job_id, t.rank;
 
 -- name: read_attempts
-select a.job_id, a.number, a.parent, a.epoch, a.state, a.outcome, a.cause, a.rule, a.charged_to, a.retry_count,
-       a.policy, a.next_at, a.exit_code, a.reason,
-       a.host, a.host_ids, a.trigger_rank, a.members,
+select {columns:attempt:a but step total},
        case when b.beat_at is null then a.step else b.step end as step,
        case when b.beat_at is null then a.total else b.total end as total,
-       exists (select from forensics f where f.job_id = a.job_id and f.attempt = a.number) as has_forensics,
-       a.reserved_at, a.started_at, a.ended_at
+       exists (select from forensics f where f.job_id = a.job_id and f.attempt = a.number) as has_forensics
 from attempts a left join lateral (
   select t.step, t.total, t.beat_at from tasks t
   where t.job_id = a.job_id and t.attempt = a.number and t.beat_at is not null

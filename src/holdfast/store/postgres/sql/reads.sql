@@ -2,12 +2,10 @@
 
 -- name: read_attempts_of
 -- Without members: a gang of a thousand ranks has a thousand of them in every attempt.
-select a.job_id, a.number, a.parent, a.epoch, a.state, a.outcome, a.cause, a.rule, a.charged_to, a.retry_count,
-       a.policy, a.next_at, a.exit_code, a.reason, a.host, a.host_ids, a.trigger_rank,
+select {columns:attempt:a but members step total},
        case when b.beat_at is null then a.step else b.step end as step,
        case when b.beat_at is null then a.total else b.total end as total,
-       exists (select from forensics f where f.job_id = a.job_id and f.attempt = a.number) as has_forensics,
-       a.reserved_at, a.started_at, a.ended_at
+       exists (select from forensics f where f.job_id = a.job_id and f.attempt = a.number) as has_forensics
 from unnest(%(ids)s::text[]) as asked(id) cross join lateral (
   select * from attempts x
   where x.job_id = asked.id and (%(before)s::integer is null or x.number < %(before)s)
@@ -21,13 +19,11 @@ from unnest(%(ids)s::text[]) as asked(id) cross join lateral (
 order by a.job_id, a.number;
 
 -- name: read_attempts_by_key
-select a.job_id, a.number, a.parent, a.epoch, a.state, a.outcome, a.cause, a.rule, a.charged_to, a.retry_count,
-       a.policy, a.next_at, a.exit_code, a.reason, a.host, a.host_ids, a.trigger_rank,
+select {columns:attempt:a but members step total},
        case when %(members)s then a.members else '[]'::jsonb end as members,
        case when b.beat_at is null then a.step else b.step end as step,
        case when b.beat_at is null then a.total else b.total end as total,
-       exists (select from forensics f where f.job_id = a.job_id and f.attempt = a.number) as has_forensics,
-       a.reserved_at, a.started_at, a.ended_at
+       exists (select from forensics f where f.job_id = a.job_id and f.attempt = a.number) as has_forensics
 from unnest(%(ids)s::text[], %(numbers)s::integer[]) as asked(id, number)
 join attempts a on a.job_id = asked.id and a.number = asked.number
 left join lateral (
@@ -48,9 +44,7 @@ cross join lateral (
 order by asked.id, asked.number, m.rank;
 
 -- name: read_tasks_of
-select t.job_id, t.rank, t.epoch, t.attempt, t.state, t.host_id, h.name as host_name, t.incarnation, t.devices,
-       t.lease_ttl_seconds, t.lease_until, t.offered_at, t.claimed_at, t.barrier, t.port, t.started_at, t.ended_at, t.step, t.total,
-       t.beat_at, t.section, t.facts, t.replaced, t.reserved_at, t.ready_at, t.start_failures, t.stop_cause, t.stop_reason
+select {columns:task:t}, h.name as host_name
 from unnest(%(ids)s::text[]) as asked(id) cross join lateral (
   select * from tasks x where x.job_id = asked.id and x.rank > %(after)s order by x.rank limit %(first)s
 ) t left join hosts h on h.id = t.host_id

@@ -138,9 +138,7 @@ update tasks t set
   lease_until = greatest(t.lease_until, %(now)s::timestamptz + t.lease_ttl_seconds * interval '1 second')
 from locked l
 where t.job_id = l.job_id and t.rank = l.rank and t.state = 'reserved'
-returning t.job_id, t.rank, t.epoch, t.attempt, t.state, t.host_id, t.incarnation, t.devices, t.lease_ttl_seconds,
-          t.lease_until, t.offered_at, t.claimed_at, t.barrier, t.port, t.started_at, t.ended_at, t.step, t.total,
-          t.beat_at, t.section, t.facts, t.replaced, t.reserved_at, t.ready_at, t.start_failures, t.stop_cause, t.stop_reason;
+returning {columns:task:t};
 
 -- name: claim_tasks
 -- Places kept for ranks of gangs, and the gangs whose last rank has one now: only those are loaded, to open their barrier.
@@ -167,11 +165,7 @@ where not exists (
 -- The jobs of the tasks that offer_tasks, just before, offered these hosts for their start, or had offered them already.
 -- Asked for by the hosts, so that nobody has to wait for the offers first. As read_jobs, but for the beats, which nobody
 -- needs for a start.
-select j.id, j.name, j.project, j.queue, j.priority, j.state, j.reason, j.tasks, j.gpus, j.cpu_slots, j.memory_bytes,
-       j.labels, j.spec, j.epoch, j.attempts, j.retries_charged, j.watchdog_charged, j.infra_charged, j.avoid_hosts,
-       j.wait_cause, j.wait_until, j.retry_at, j.best_step, j.no_progress, j.rank_charges, j.start_failures, j.drain_cause,
-       j.drain_reason, j.drain_since, j.trigger_rank, j.outcome, j.cause, j.exit_code, j.step, j.total, j.beat_at,
-       j.created_at, j.queued_at, j.started_at, j.ended_at, j.revision
+select {columns:job:j}
 from jobs j
 where j.id = any(array(
   select t.job_id from tasks t
