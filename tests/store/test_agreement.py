@@ -287,7 +287,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(host=st.sampled_from(HOSTS))
     def agent_does_its_work(self, host: str) -> None:
-        """A well-behaved sync: whatever lives here is reported started."""
+        """A well-behaved sync: everything that lives here is reported started."""
         tasks = self.loop.run_until_complete(live_keys(self.memory, host))
         self.both("sync", host, live=tasks, started=tasks)
 
@@ -446,8 +446,7 @@ async def view(rig: Rig) -> dict[str, Any]:
         "room": [msgspec.structs.replace(h, queues=frozenset()) for h in snapshot.hosts]
         if any(j.state == "queued" for j in jobs)
         else [],
-        # Within a transaction the order between different jobs is nobody's promise; each job's own
-        # order is.
+        # Within a transaction the order between different jobs is not promised; each job's own order is.
         "events": sorted(({**plain(e), "id": None} for e in await rig.events()), key=lambda e: e["job_id"] or ""),
     }  # fmt: skip
     return {name: plain(part) for name, part in seen.items()}

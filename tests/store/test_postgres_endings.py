@@ -346,7 +346,7 @@ async def test_hints_cross_processes_and_survive_a_lost_connection(rig: Rig, dsn
 async def test_connections_for_hints_end_though_the_word_is_lost_in_a_clean_up_that_fails(
     dsn: str,
 ) -> None:
-    """Else whoever closes the store waits for ever."""
+    """Otherwise closing the store would wait for ever."""
     store, served = PostgresStore(dsn), asyncio.Event()
 
     async def serve(_: object) -> None:

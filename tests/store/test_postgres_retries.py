@@ -70,7 +70,7 @@ async def wait_until_blocked(dsn: str) -> None:
 async def test_two_leaders_dispatch_each_retry_once(
     rigs: tuple[Rig, Rig], pg_database: str
 ) -> None:
-    """RETRY-6; and (job, number) is unique, whoever admits."""
+    """RETRY-6; and (job, number) is unique, also when two leaders admit."""
     a = rigs[0]
     await fill(a, pg_database, MANY)
     await asyncio.gather(
@@ -121,7 +121,7 @@ async def test_leaders_that_race_stay_within_their_limits(
 async def test_a_dispatch_waits_for_a_kill_switch_that_is_being_thrown(
     rigs: tuple[Rig, Rig], pg_database: str, where: str
 ) -> None:
-    """RETRY-6: between reading the switch and dispatching under it nobody can throw it."""
+    """RETRY-6: the switch cannot be thrown between reading it and dispatching under it."""
     rig = rigs[0]
     await fill(rig, pg_database, 5)
     await rig.store.settings.put_project("default", {"max_retries": 1}, now=rig.now)

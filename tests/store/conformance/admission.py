@@ -360,7 +360,7 @@ async def test_a_start_is_a_first_one_until_an_attempt_ran(rig: Rig) -> None:
 
 
 async def test_who_is_being_stopped_still_counts_among_the_preemptible(rig: Rig) -> None:
-    """Until its room is free, whom it is stopped for must have it held back: that takes a look at
+    """Until the room is free it must be held back for the job that needs it, which takes a look at
     what runs."""
     await rig.host()
     job_id, key = await rig.running(preemptible=True, priority=7)

@@ -94,8 +94,8 @@ async def test_a_gang_partly_offered_confirms_the_rest_by_itself(rig: Rig) -> No
     told, untold = tasks
     await rig.sync(told.host_id or "")
     assert (await rig.store.jobs.cancel_job(gang, "stop", now=rig.now)).state is JobState.DRAINING
-    # One was asked to keep a place, the other told nothing: nothing of either can run, and nobody
-    # has to confirm it.
+    # One was asked to keep a place, the other told nothing: nothing of either can run, and no end
+    # has to be confirmed.
     assert [t.state for t in await rig.store.jobs.list_tasks(gang)] == [
         TaskState.PREEMPTED,
         TaskState.PREEMPTED,

@@ -89,7 +89,7 @@ async def test_a_leaving_host_is_terminated_after_its_ends(rig: Rig) -> None:
 async def test_a_dead_host_is_flagged_once_and_cleared(rig: Rig) -> None:
     await rig.host("h1")
     await rig.running()
-    await rig.host("h2")  # idle: its silence is nobody's loss
+    await rig.host("h2")  # idle: its silence costs no job anything
     long_ago = START - timedelta(days=1)
     assert await rig.store.hosts.sweep_dead_hosts(30, long_ago, now=rig.tick(30)) == []
     rig.tick(1)

@@ -340,8 +340,8 @@ async def test_a_clock_that_was_set_back_leaves_nothing_in_the_future(rig: Rig) 
 
 
 async def test_whose_end_came_first_is_told_by_the_hosts_own_clocks(rig: Rig) -> None:
-    """DRAIN-2: both ends are reported at once, and the one that came first began the fall, whatever
-    its rank."""
+    """DRAIN-2: both ends are reported at once, and the one that came first began the fall,
+    also where its rank is higher."""
     await rig.host()
     job_id, keys = await rig.running_gang(2)
     rig.tick(60)

@@ -627,7 +627,7 @@ async def _fail_start(rig: Rig, job_id: str, rank: int) -> str:
 
 
 async def test_a_member_that_never_comes_up_is_parked_and_a_person_lets_it_go_on(rig: Rig) -> None:
-    """MEMBER-5: the others run on, no time brings it back, and nobody is charged."""
+    """MEMBER-5: the others run on, no time brings it back, and no rank is charged."""
     job_id, keys = await rig.supervised()
     await rig.sync(await rig.where(job_id, 1), ended=[(keys[1], KILLED)])
     await rig.replace()

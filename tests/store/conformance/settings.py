@@ -25,7 +25,7 @@ async def test_a_hard_pause_stops_what_runs_at_no_charge(rig: Rig) -> None:
     assert (order.operator_stop, order.cause, order.hard) == (True, Cause.PREEMPTED, False)
     assert (await rig.store.jobs.list_tasks(told))[
         0
-    ].state is TaskState.PREEMPTED  # nobody had been told
+    ].state is TaskState.PREEMPTED  # no host had been told
     trip = Trip(watchdog=Watchdog.OPERATOR_STOP, exit_code=79, reason="switched off")
     await rig.sync(ended=[(key, TaskFacts(signal=15, stopped=True, trip=trip))])
     await rig.complete()

@@ -335,7 +335,7 @@ async def test_a_dead_letter_lets_the_next_go_and_may_be_sent_again(rig: Rig, ho
     assert msgspec.json.decode(second.body, type=Payload).event.kind == "job.reserved"
     assert dict(await rig.store.webhooks.count_deliveries())["dead"] == 1
     await hooks.answer(second, DeliveryAnswer(status=500), tries=1)
-    # A watcher learns of it, and its own dead letter tells nobody (HOOK-3).
+    # A watcher learns of it, and its own dead letter makes no event (HOOK-3).
     await hooks.collect()
     told = [d for d in await hooks.list("hook-b") if d.event_kind == "webhook.dead_letter"]
     assert len(told) == 2
@@ -415,7 +415,7 @@ async def test_gone_pauses_the_hook_and_a_resumed_one_goes_on_at_once(
     await hooks.answer((await hooks.due())[0], DeliveryAnswer(status=500))
     await rig.store.webhooks.pause_webhook("hook-a", "by hand", now=rig.now)
     await rig.store.webhooks.resume_webhook("hook-a", now=rig.now)
-    assert len(await hooks.due()) == 2  # nobody resumes a hook to wait for a back-off
+    assert len(await hooks.due()) == 2  # a resumed hook does not wait for a back-off
     await rig.store.webhooks.resume_webhook("hook-a", now=rig.now)
     assert (await rig.kinds()).count("webhook.resumed") == 2
 

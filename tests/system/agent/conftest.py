@@ -93,7 +93,7 @@ class Host:
         return self.process.wait(30)
 
     def end(self) -> None:
-        """Whatever happened: nothing of it runs afterwards."""
+        """End it in any state, so that nothing of it runs afterwards."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait(10)

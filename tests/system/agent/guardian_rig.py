@@ -63,7 +63,7 @@ class Rig:
         self.state_dir = folder / "state"
         self.notes_path = folder / "notes"
         self._relay = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        # Short, whatever the test's own folder is called: a socket's path has a limit.
+        # Short, because a socket's path has a limit and the test's own folder may be long.
         self._relay_path = f"/tmp/hf-rig-{os.urandom(6).hex()}"
         self._relay.bind(self._relay_path)
         self._relay.listen()
@@ -187,7 +187,7 @@ class Rig:
         return self.notes_path.read_text()
 
     def close(self) -> None:
-        """End everything, whatever state the test left it in."""
+        """End everything, in any state that the test left it in."""
         for guardian in self.guardians:
             guardian.kill()
             guardian.wait()
@@ -242,8 +242,8 @@ def _read_sleep(path: str) -> float:
 
 
 def _be_agent(relay_path: str) -> int:
-    """Relay between test and guardian; say `AgentAlive` by ourselves; sweep when the guardian is gone,
-    as an agent must."""
+    """Relay between test and guardian; say `AgentAlive` by ourselves; sweep when the guardian is
+    gone, as an agent must."""
     guardian = socket.socket(fileno=int(os.environ["HOLDFAST_GUARDIAN_FD"]))
     test = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     test.connect(relay_path)

@@ -86,7 +86,7 @@ def test_loading_without_a_beat_is_left_alone(controller: FakeController, host: 
 def test_time_limit_with_the_controller_gone(
     controller: FakeController, make_host: MakeHost
 ) -> None:
-    """The kill needs nobody: the report waits until somebody listens."""
+    """The kill needs no controller, and the report waits until there is one."""
     with serve(controller) as address:
         make_host(address).start()
         watch = WatchSettings(time_limit_seconds=2.0, forensics_seconds=1.0)
@@ -143,7 +143,7 @@ def test_lease_deadline_with_the_controller_gone(
 ) -> None:
     with serve(controller) as address:
         host = make_host(address).start()
-        # It says itself until when it lived: whoever watches it may look late.
+        # It says itself until when it lived, because the test may look late.
         code = "while True:\n    print(time.clock_gettime(time.CLOCK_BOOTTIME), flush=True); time.sleep(0.02)"
         controller.ttl_seconds = 6.0
         key = controller.launch(*python(code), ttl_seconds=controller.ttl_seconds)

@@ -111,7 +111,7 @@ def test_a_full_disk_costs_no_end_and_no_agent(
     assert all(is_alive(controller.pids[keys[code]]) for code in (8, 0))
     (tmp_path / "go8").touch()
     assert controller.wait_end(keys[8]).exit_code == 8
-    os.kill(host.agent_pid(), signal.SIGSTOP)  # one that ends while nobody listens
+    os.kill(host.agent_pid(), signal.SIGSTOP)  # one that ends while its agent is stopped
     (tmp_path / "go0").touch()
     wait_until(lambda: not is_alive(controller.pids[keys[0]]))
     os.kill(host.agent_pid(), signal.SIGKILL)
@@ -279,7 +279,7 @@ def test_a_swept_host_is_found_by_its_mark_where_the_record_of_its_groups_is_los
 def test_an_order_that_cannot_be_deleted_is_said_and_costs_no_agent(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A disk that has become read-only: whoever ships logs puts tasks away, too, and must live
+    """A disk that has become read-only: the log shipper, which puts tasks away too, must live
     through it."""
     table = TaskTable(tmp_path)
     table.open()

@@ -25,7 +25,7 @@ from tests.system.agent.fake_controller import FakeController
 from tests.system.agent.guardian_rig import Rig
 from tests.waits import wait_until
 
-# Who runs away leaves one behind each time: with the environment and without, with its parent and
+# Each runaway leaves one behind each time: with the environment and without, with its parent and
 # without.
 FAMILY = """
 import os, sys, time
@@ -72,7 +72,7 @@ def run_rounds(rig: Rig, random: Random, rounds: int) -> None:
         act(rig, random, keys)
         if random.random() < 0.5:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(rig.agent_pid, signal.SIGSTOP)  # nobody sweeps but the next guardian
+                os.kill(rig.agent_pid, signal.SIGSTOP)  # only the next guardian sweeps
                 os.kill(rig.agent_pid, signal.SIGKILL)
         rig.guardian.kill()
         rig.guardian.wait()

@@ -93,7 +93,7 @@ def check_shortage(rig: Rig, word: str) -> None:
         )
         assert word in (ended.start_error or "")
     assert rig.guardian.poll() is None
-    # Nobody runs whom nobody knows: every process of the host is of a task that was said to run.
+    # No unknown process runs: every process of the host is of a task that was said to run.
     wait_until(
         lambda: len(find_marked(rig.host)) == 1 + 3 * len(running),
         what="the families, and nobody else",
@@ -134,7 +134,7 @@ def test_a_task_has_the_descriptors_its_guardian_was_given(tmp_path: Path) -> No
 
 @pytest.fixture
 def few_processes() -> Iterator[dict[str, object]]:
-    """What to configure so that the guardian and all below it are few: a pids group for root, whom
+    """What to configure so that the guardian and all below it are few: a pids group for root, which
     RLIMIT_NPROC does not bind."""
     if os.geteuid() != 0:
         pytest.skip("the processes of an ordinary user cannot be counted apart from this test's")
@@ -223,8 +223,8 @@ def hear_ends(rig: Rig, keys: list[TaskKey]) -> float:
 def test_racing_families_do_not_starve_the_guardian(tmp_path: Path, grouped: bool) -> None:
     """TREE-5, URGENT-1: families that fork without a rest, killed at once.
 
-    Hunting each of forty for itself, none of two minutes was enough; sharing the cores with them, a
-    minute was not. Who may not go first is given fewer.
+    When each of the forty was hunted by itself, two minutes were not enough; when the hunters shared
+    the cores with them, one minute was not. Where real-time priority is not allowed there are fewer.
     """
     families = 40 if os.geteuid() == 0 else 4
     with run_rig(tmp_path, use_groups=grouped) as rig:

@@ -199,9 +199,7 @@ def test_a_container_that_somebody_removes_has_not_succeeded(
     engine.run("rm", "--force", name)
     facts = controller.wait_end(key, SECONDS)
     assert not facts.succeeded
-    assert facts.exit_code == 137 or "removed from outside" in (facts.runtime_error or ""), (
-        facts
-    )
+    assert facts.exit_code == 137 or "removed from outside" in (facts.runtime_error or ""), facts
     assert not is_alive(pid)
 
 

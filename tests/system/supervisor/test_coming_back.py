@@ -60,7 +60,7 @@ def test_a_group_starts_on_a_host_that_comes_only_to_the_next_script(
     assert group[1].host.hostname().result(0) == "m1"
     after = second.create_process_group(
         group.hosts, ["true"]
-    )  # ordered: whatever else was launched has begun
+    )  # ordered: everything that was launched before has begun
     assert [process.returncode().result(PATIENCE) for process in after] == [0, 0]
     assert [(tmp_path / f"rank{rank}").read_text() for rank in range(2)] == ["ran\n"] * 2
 

@@ -1,4 +1,4 @@
-"""INBOX-3: what nobody has, or looks at, any more takes no message with it. And nothing is dropped
+"""INBOX-3: a wait that the script has dropped takes no message with it. And no message is dropped
 without a word (INBOX-2)."""
 
 from __future__ import annotations
@@ -166,8 +166,8 @@ def test_a_timeout_of_asyncio_loses_nothing_under_fire() -> None:
 
 
 def test_a_coroutine_that_the_garbage_collector_closes_takes_no_lock_and_no_message() -> None:
-    """It was suspended in its await, and is found in a cycle by whoever needs memory next: the
-    bus's thread, that has the lock."""
+    """It was suspended in its await, and the collector finds it in a cycle in the thread that needs
+    memory next: the bus's, which holds the lock."""
     inbox = Inbox()
 
     async def wait_for_one() -> Any:
@@ -229,7 +229,8 @@ UNREADABLE = b"\xc1"  # a byte that msgpack never uses
 
 @pytest.mark.parametrize("waiting", [True, False])
 def test_what_cannot_be_read_is_told_once_and_holds_up_nothing(waiting: bool) -> None:
-    """To the oldest wait that somebody still has; whoever waits behind it gets the next."""
+    """The message goes to the oldest wait that the script still has, the next one to the wait
+    behind it."""
     inbox = Inbox()
     receive(inbox)  # dropped
     cancelled = receive(inbox)
@@ -404,7 +405,7 @@ def test_what_is_dropped_is_counted_and_told(
     caplog: pytest.LogCaptureFixture,
     tmp_path: Any,
 ) -> None:
-    """INBOX-2, in the script and in the process: also to whoever lets nothing be logged."""
+    """INBOX-2, in the script and in the process, also where logging is off."""
     monkeypatch.setattr(inbox_module, "MAX_WAITING_MESSAGES", 10)
     hosts, _ = attach(ctx, managers, 1)
     ctx.log_format = str(tmp_path / "{name}.txt")

@@ -15,8 +15,8 @@ COUNT = 3
 def test_managers_read_that_they_were_heard_before_the_script_goes(
     ctx: Context, managers: Managers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A frame that comes just before a connection ends is lost on whoever has not read it: that one
-    waited 2 s for nothing."""
+    """A frame that comes just before a connection ends is lost to a reader that is late: it used to
+    wait 2 s for nothing."""
     monkeypatch.setattr(open_run, "_HEARD_SECONDS", PATIENCE)
     hosts, started = attach(ctx, managers, COUNT)
     group = ctx.create_process_group(hosts, python("import time; time.sleep(6000)"))

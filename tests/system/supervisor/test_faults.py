@@ -277,7 +277,7 @@ def test_an_idle_manager_that_stays_frozen_ends(managers: Managers) -> None:
 
 @pytest.mark.slow
 def test_replaced_and_returned_hosts(ctx: Context, managers: Managers) -> None:
-    """ROSTER-3: not zero, whatever the reason, and the machine is not handed back."""
+    """ROSTER-3: not zero for any reason, and the machine is not handed back."""
     hosts, started = attach(ctx, managers, 3)
     group = ctx.create_process_group(hosts, ["sleep", "6000"])
     pids = [process.pid().result(PATIENCE) for process in group]
@@ -298,7 +298,7 @@ def test_replaced_and_returned_hosts(ctx: Context, managers: Managers) -> None:
     ctx.forgive_machine("m2")
     (again,) = ctx.request_hosts(1)
     assert again.hostname().result(PATIENCE) == "m2"
-    ctx.return_hosts(ctx.request_hosts(1))  # one that nobody came for
+    ctx.return_hosts(ctx.request_hosts(1))  # one that no host ever answered
 
 
 def test_slurms_name_for_a_node_is_the_machines(
@@ -358,8 +358,8 @@ def test_a_black_hole_is_a_loss_on_both_sides(managers: Managers, ctx: Context) 
 def test_a_connection_that_is_dead_one_way_is_lost(
     way: Literal["up", "down"], code: int, managers: Managers, ctx: Context
 ) -> None:
-    """Half-open: whoever still hears is told to end, whoever does not ends by itself, and nothing
-    asked of it stays pending."""
+    """Half-open: a manager that still hears is told to end, one that does not ends by itself, and
+    nothing asked of it stays pending."""
     with Proxy(ctx.port) as proxy:
         (host,) = ctx.request_hosts(1)
         manager = managers.start(ctx, url=f"tcp://127.0.0.1:{proxy.port}", name="half")

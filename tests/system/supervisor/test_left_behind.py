@@ -1,4 +1,5 @@
-"""Nothing outlives its manager, whoever is killed, frozen, or out of descriptors."""
+"""No process outlives its host manager when the manager or its warden is killed, frozen or out of
+descriptors."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ from tests.waits import is_alive, wait_until
 
 @pytest.fixture(autouse=True)
 def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where managers keep their folders: nobody else's are looked at."""
+    """Where managers keep their folders, so that no other manager's are looked at."""
     folder = tmp_path / "t"
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))

@@ -104,7 +104,7 @@ def descriptors(spare: int, hard: int | None = None) -> Iterator[None]:
 
 @pytest.mark.slow
 def test_a_shells_limit_of_descriptors_is_no_limit_of_hosts() -> None:
-    """And those whom this script starts have the limit that it was started with."""
+    """The processes that this script starts have the limit that it was started with."""
     with descriptors(60):
         small = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         with local_context() as ctx:

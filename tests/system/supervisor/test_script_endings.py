@@ -64,7 +64,7 @@ def test_a_group_that_could_not_be_put_on_disk_is_none(managers: Managers, tmp_p
 
 @pytest.mark.slow
 def test_a_group_that_could_not_be_let_go_of_is_there(managers: Managers, tmp_path: Path) -> None:
-    """Else its processes would run on, known to nobody, and end when the next script comes."""
+    """Otherwise its processes would run on unknown, and end when the next script comes."""
     with persistent(tmp_path) as ctx:
         hosts, _ = attach(ctx, managers, 1)
         group = ctx.create_process_group(hosts, ["sleep", "6000"])

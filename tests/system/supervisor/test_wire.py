@@ -83,8 +83,8 @@ def meet(dealer: zmq.Socket[bytes]) -> int:
 
 
 def say(dealer: zmq.Socket[bytes], frame: bytes) -> None:
-    """Send it where there is still somebody to send to: a handshake that was refused leaves a
-    socket with nobody."""
+    """Send it only while there is a peer: a handshake that was refused leaves a socket without
+    one."""
     with contextlib.suppress(zmq.Again):
         dealer.send(frame, zmq.NOBLOCK)
 

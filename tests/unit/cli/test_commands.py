@@ -354,7 +354,7 @@ def test_a_client_imports_nothing_that_draws_and_no_patterns_of_logs() -> None:
     assert done.stdout.splitlines() == [
         "[]",
         "Client httpx._main",
-    ]  # and who wants httpx's command line has it
+    ]  # httpx's command line is there when it is asked for
 
 
 def test_beat_sends_one_datagram_and_never_fails(tmp_path: Path) -> None:

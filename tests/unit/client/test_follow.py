@@ -53,7 +53,8 @@ def test_a_jump_is_told_as_a_gap_once() -> None:
 
 
 def test_a_lost_connection_resumes_attempt_by_attempt() -> None:
-    """The job was requeued while nobody was connected: the rest of attempt 1 must still be read."""
+    """The job was requeued while no reader was connected: the rest of attempt 1 must still be
+    read."""
     f = follower(tail=100)
     assert ("tail", "100") in f.request()[0].query
     feed(f, log(0, b"one"), log(0, b"err", stream="stderr"))

@@ -59,7 +59,7 @@ async def test_a_link_in_the_tokens_place_is_not_followed(store: Store, tmp_path
 
 
 async def test_a_token_that_cannot_be_kept_is_not_made(store: Store, tmp_path: Path) -> None:
-    """Nobody could ever use it, and every start would leave another."""
+    """A token that is kept nowhere is of no use, and every start would leave another."""
     before = await store.tokens.list_tokens()
     with pytest.raises(HoldfastError, match="cannot be used: No such file"):
         await ensure_admin_token(store, tmp_path / "missing" / "token")
@@ -117,8 +117,8 @@ async def test_what_never_started_can_be_stopped() -> None:
 
 
 class Process:
-    """A controller in a process of its own. Its log is a file, for whoever waits for a word in
-    it."""
+    """A controller in a process of its own. Its log is a file, so that a test can wait for a word
+    in it."""
 
     def __init__(self, dsn: str, folder: Path, **more: object) -> None:
         self._folder = folder

@@ -1,4 +1,4 @@
-"""LEASE-5: a step of the store's clock is told from its running, whatever a reading takes."""
+"""LEASE-5: a step of the store's clock is told from its running, however long a reading takes."""
 
 from __future__ import annotations
 

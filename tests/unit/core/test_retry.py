@@ -1,4 +1,4 @@
-"""RetryPolicy: delays by property, fields merged one by one, and what nobody may opt in
+"""RetryPolicy: delays by property, fields merged one by one, and causes that cannot be opted in
 (RETRY-1…3)."""
 
 from __future__ import annotations

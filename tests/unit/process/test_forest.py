@@ -1,8 +1,9 @@
 """TREE-4 against a made-up kernel: processes fork, exec, exit and are orphaned between any two
 reads of a scan.
 
-The windows are those of Linux: who exits has no environment and (v1) shows the root as its group,
-but is no zombie yet and keeps its children; who execs has no environment for a moment; only a
+The windows are those of Linux: a process that exits has no environment and (v1) shows the root
+as its group, but is no zombie yet and keeps its children; one that execs has no environment for a
+moment; only a
 zombie's children are the sub-reaper's.
 """
 
@@ -407,7 +408,7 @@ def test_what_cannot_be_read_is_never_said_to_be_gone(
     grouped: bool, random: Random, moves: int, faults: float
 ) -> None:
     """TREE-6: reads fail for want of descriptors, at any point of a scan or a look; nothing is
-    concluded, and nobody given up."""
+    concluded, and no process given up."""
     kernel = Kernel(random, grouped=grouped, moves=moves, faults=faults)
     forest, tree = make_forest(kernel)
     ending = end(kernel, forest, tree)
@@ -525,7 +526,7 @@ def test_an_orphan_that_could_be_two_tasks_is_the_last_ones() -> None:
     kernel = Kernel(Random(0), grouped=False, moves=0)
     forest, tree, twin = make_two(kernel)
     kernel.now += 10
-    kernel.put(600, REAPER, task="")  # in whoever's name it was started, it says nothing
+    kernel.put(600, REAPER, task="")  # its environment names no task
     for pid in (400, 401, 500, 501):
         del kernel.processes[pid]
     for pid in (400, 500):
@@ -565,8 +566,8 @@ def test_a_scan_that_broke_off_proves_nothing_to_those_that_share_it() -> None:
 def test_a_family_without_an_environment_is_known_by_its_brand(
     random: Random, moves: int, faults: float
 ) -> None:
-    """No groups, nothing in any environment, every parent dead, and a bystander who could have made
-    them as well."""
+    """No groups, nothing in any environment, every parent dead, and a bystander that could have
+    made them as well."""
     kernel = Kernel(random, grouped=False, moves=moves, faults=faults)
     kernel.branded = True
     forest, tree = make_forest(kernel)
@@ -607,6 +608,6 @@ def hunt_in_a_crowd(seed: int) -> int:
 
 
 def test_a_family_is_chased_where_a_scan_takes_longer_than_its_members_live() -> None:
-    """TREE-3: by whole scans alone nobody is caught before the family is tired (these seeds: none
-    of eight)."""
+    """TREE-3: by whole scans alone no process is caught before the family is tired (these seeds:
+    none of eight)."""
     assert any(hunt_in_a_crowd(seed) for seed in range(8))

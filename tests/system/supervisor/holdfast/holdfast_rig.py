@@ -108,8 +108,7 @@ class Supervised:
         return self.cluster.hosts[found]
 
     def pids(self, rank: int | None = None) -> list[int]:
-        """Every living process of this job (of one rank) on this machine, whatever host it belongs
-        to."""
+        """Every living process of this job (of one rank) on this machine, of every host."""
         prefix = f"{self.id}:" if rank is None else f"{self.id}:{rank}:"
         return [
             entry.pid

@@ -1,5 +1,5 @@
-"""The keys of a supervised job's attempts: the same for all of its ranks, for nobody else, and good
-for a real handshake."""
+"""The keys of a supervised job's attempts: the same for all of its ranks, different for
+every other job, and good for a real handshake."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_manager_of_an_older_attempt_is_refused(
         monkeypatch.delenv(RUN_VARIABLE)
         (host,) = ctx.request_hosts(1)
         old = start_manager(ctx, derive_keys(SEED, "job", 1), "old")
-        # Its own idea of whom it speaks to is wrong, so the handshake does not even begin.
+        # It expects another key of its peer, so the handshake does not even begin.
         wait_until(
             lambda: ctx.status().refused.get("handshake", 0) >= 1, PATIENCE, what="the refusal"
         )

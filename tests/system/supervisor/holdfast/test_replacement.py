@@ -160,7 +160,7 @@ def test_a_host_that_is_drained_is_replaced_at_no_charge(cluster: Cluster) -> No
     )
     assert "SIGTERM" in run.output(
         0, "stderr"
-    )  # its manager said why it went: nobody had to wait for a silence
+    )  # its manager said why it went, so no silence had to be waited for
     job = cluster.client.job(run.id)
     assert (job.infra_charged, job.retries_charged, job.watchdog_charged) == (0, 0, 0)
     finish(run)

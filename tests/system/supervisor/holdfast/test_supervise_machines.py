@@ -90,8 +90,7 @@ def test_a_machine_whose_cable_is_pulled_is_replaced(spread: MachineCluster) -> 
     (spare,) = set(spread.machines) - {place.name for place in places.values()}
     there = first["pids"][first["names"].index(cut.name)]
     spread.network.plug(cut.number, "down")
-    # Behind the cut the host manager hears nothing either, and ends what it runs: nobody told it
-    # to.
+    # Behind the cut the host manager hears nothing either, and ends what it runs by itself.
     wait_until(lambda: not is_alive(there), SECONDS, what="the ranks behind the cut to end")
     second = run.told("start-1", 120.0)
     assert set(second["names"]) == {places[0].name, spare}

@@ -90,7 +90,7 @@ sys.exit(0 if codes == [0, 0, 0] else 1)
         lambda: len(found := list(cluster.client.checkpoints(run.id))) == 3 and found, SECONDS
     )
     assert sorted(c.step for c in saved) == [5, 6, 7]
-    # Nobody sees the seed: not the script's processes, not the API, not the logs, not the
+    # The seed is shown nowhere: not to the script's processes, by the API, in the logs or by the
     # database's own answers.
     assert not [w for w in work if SEED_VARIABLE in w]
     seeds = {s for pid in run.pids() for s in find_seeds(pid)}
@@ -309,18 +309,13 @@ def test_a_host_that_has_nothing_to_run_is_not_stalled(cluster: Cluster) -> None
     run = Supervised(
         cluster,
         "pauses",
-        """
-with Context() as ctx:
-    hosts = ctx.request_hosts(2)
-    for code in ("holdfast.beat(1)", "time.sleep(4)"):
-        group = ctx.create_process_group(hosts, python("import holdfast, time; " + code))
-        assert [p.returncode().result(60) for p in group] == [0, 0]
-        time.sleep(4)
-    others = [h for h in hosts if h.hostname().result() != os.environ["HOLDFAST_HOST_NAME"]]
-    group = ctx.create_process_group(others, python("import holdfast, time; holdfast.beat(1); time.sleep(600)"))
-    started = group[0].pid().result(60)
-    tell("lost", str(group[0].returncode().exception(60)))
-""",
+        """with Context() as ctx: hosts = ctx.request_hosts(2) for code in ("holdfast.beat(1)",
+        "time.sleep(4)"): group = ctx.create_process_group(hosts, python("import holdfast, time; " +
+        code)) assert [p.returncode().result(60) for p in group] == [0, 0] time.sleep(4) others = [h
+        for h in hosts if h.hostname().result() != os.environ["HOLDFAST_HOST_NAME"]] group =
+        ctx.create_process_group(others, python("import holdfast, time; holdfast.beat(1);
+        time.sleep(600)")) started = group[0].pid().result(60) tell("lost",
+        str(group[0].returncode().exception(60)))""",
         2,
         "--stall-timeout",
         "2s",

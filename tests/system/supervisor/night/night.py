@@ -1,5 +1,5 @@
 """A bad night on one machine: host managers behind proxies, a scheduler that replaces what is gone,
-and whoever does what ranks ask for."""
+and a thread that carries out what ranks ask for."""
 
 from __future__ import annotations
 

@@ -36,7 +36,8 @@ def find_free_port() -> int:
 
 
 def next_attempt(folder: Path) -> int:
-    """Grows at every call, whoever is killed in between: written before it is used."""
+    """Return a number that grows at every call, also over a kill: it is written before it is
+    used."""
     file = folder / "attempt"
     attempt = int(file.read_text()) + 1 if file.exists() else 0
     beside = folder / "attempt.tmp"
@@ -105,7 +106,7 @@ def keep_going(ctx: Context, options: argparse.Namespace) -> int:
         for host in group.hosts if options.fence else ():
             if host.connection_lost():
                 host.time_cleared().result()
-        group.forget()  # not before: a script that is started again must know for whom to wait
+        group.forget()  # not before: a script that is started again must know which hosts to wait for
         group = None
     log.error("given up after %d restarts", options.max_restarts)
     return 1

@@ -4,8 +4,8 @@
 TRAINER is `ddp` (`examples/policies/train_ddp.py`, PyTorch over gloo) or `sockets`
 (`examples/gang/train_sockets.py`, numpy). The rank signs a journal when it starts, at each step and
 fifty times a second between, and when it comes to the next fault of FOLDER/faults.json
-that names it, has that happen: each fault once, in the order of the file, whatever attempt it is by
-then. What a rank cannot do to itself it asks for, by a line in FOLDER/asked that names its host
+that names it, has that happen: each fault once, in the order of the file, in any
+attempt. What a rank cannot do to itself it asks for, by a line in FOLDER/asked that names its host
 manager.
 """
 
@@ -57,7 +57,7 @@ def claim(path: Path) -> bool:
 
 
 def hang() -> None:
-    """Wait for whoever ends us."""
+    """Wait for the end from outside."""
     while True:
         time.sleep(60)
 

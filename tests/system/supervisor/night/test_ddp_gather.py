@@ -1,9 +1,9 @@
 """The debug gather over real collectives: stacks and torch's own flight record of ranks that wait
 for one that never comes.
 
-`make ddp` brings torch and runs this. On the CPU nobody writes the record when a collective hangs,
-as NCCL's watchdog does on a GPU,
-so each rank writes its own, where that one would: the recorder and its format are the same.
+`make ddp` brings torch and runs this. On a GPU NCCL's watchdog writes the record when a
+collective hangs; on the CPU each rank writes its own, to the same place: the recorder and its
+format are the same.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class RunningPolicy:
 
 @contextmanager
 def running(name: str, folder: Path, *words: str) -> Iterator[RunningPolicy]:
-    """One that is ended, with its managers, whatever the test finds."""
+    """One that is ended with its managers, also when the test fails."""
     policy = RunningPolicy(name, folder, *words)
     try:
         yield policy

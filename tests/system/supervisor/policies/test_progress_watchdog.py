@@ -1,4 +1,4 @@
-"""When the progress watchdog calls a run hung, and whom it names."""
+"""When the progress watchdog calls a run hung, and which ranks it names."""
 
 from __future__ import annotations
 

@@ -136,7 +136,8 @@ def make_bench(ctx: FakeContext, spares: int) -> Any:
 
 
 def test_who_takes_whose_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hosts 0 to 2 run, 3 and 4 are spares; whoever is asked for has the next number."""
+    """Hosts 0 to 2 run, 3 and 4 are spares; each further host that is asked for has the next
+    number."""
     ctx = FakeContext(lose(1), lose(0), lose(1), all_succeed)
     assert run_main(monkeypatch, ctx, "--hosts", "3", "--spares", "2") == 0
     assert [numbers(group) for group in ctx.groups] == [[0, 1, 2], [0, 3, 2], [4, 3, 2], [4, 5, 2]]

@@ -178,7 +178,7 @@ def test_an_end_on_record_is_acknowledged_and_never_launched_again(
     task = table.get(KEY)
     assert task is not None
     commands.carry_out(SyncAnswer(acked=[KEY]), started_at=now, newest=True)
-    assert table.get(KEY) is not None  # it still runs: whoever acknowledged it is wrong
+    assert table.get(KEY) is not None  # it still runs, so its acknowledgement is wrong
     task.move(AgentTaskEvent.GIVE_UP)
     line.said.clear()
     commands.carry_out(SyncAnswer(acked=[KEY], launch=[order()]), started_at=now, newest=True)

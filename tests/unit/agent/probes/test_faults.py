@@ -189,7 +189,7 @@ async def test_without_the_kernel_log_nvml_tells(box: Box) -> None:
     box.write()
     await box.probe.sample(
         [Probed(KEY, os.getpid(), (0,))]
-    )  # whoever asks first is told; it must not be lost
+    )  # the first question is answered; the fault must not be lost
     probed = Probed(KEY, os.getpid(), (0,))
     assert await box.probe.find_faults(probed, marks, began) == DeviceFaults(xids=(79,))
     assert await box.probe.find_faults(probed, marks, read_boottime()) == DeviceFaults()
@@ -245,7 +245,7 @@ def test_reading_the_kernel_log_in_pieces(tmp_path: Path) -> None:
                 [(8, (0, 0x3B, 0), 79)],
             )
             assert found.xids[0].at == pytest.approx(2.5 + ahead, abs=0.5)
-            # Whoever may write to the log may not speak for the driver: their facility is never the
+            # A program that may write to the log may not speak for the driver: its facility is never the
             # kernel's.
             file.write(XID.format(9, 3_000_000, "3b", 48).replace("3,9,", "11,9,"))
             file.flush()

@@ -246,7 +246,7 @@ def test_counters_of_a_tree_never_fall() -> None:
         process.stdin.close()  # the child goes, its share must not
         process.wait(10)
         third = read()
-        assert third.cpu_seconds is None  # nobody is left to be read
+        assert third.cpu_seconds is None  # no process is left to be read
         process.stdout.close()
 
 

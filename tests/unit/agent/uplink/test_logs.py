@@ -1,4 +1,4 @@
-"""Logs and redaction: offsets stay true, secrets stay here, whatever the borders of chunks are."""
+"""Logs and redaction: offsets stay true, secrets stay here, at every border between chunks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The sync loop's pace: an outage is tried again for ever, whatever the moment at which a retry
-falls due (SYNC-2)."""
+"""The sync loop's pace: an outage is tried again for ever, at whichever moment a retry falls due
+(SYNC-2)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class DeadController:
         self.called = 0
 
     async def sync(self, request: SyncRequest) -> SyncAnswer:
-        """Nobody listens."""
+        """Refuse, as a port without a listener does."""
         self.called += 1
         raise Unavailable("connection refused")
 
@@ -44,8 +44,8 @@ class Taker:
 async def test_a_retry_that_falls_due_between_two_readings_of_the_clock_is_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A process may be held up between any two lines: a retry that falls due just there must not be
-    waited for by nobody."""
+    """A process may be held up between any two lines: a retry that falls due just there must still
+    be waited for."""
     # The first retry is due 0.15 to 0.25 s after the failure: later than the next reading, before
     # the one after it.
     readings = itertools.count()

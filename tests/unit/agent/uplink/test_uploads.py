@@ -22,7 +22,7 @@ def bytes_read() -> int:
 
 
 class Away(Transfers):
-    """To a port where nobody listens; it counts its tries."""
+    """Calls to a port without a listener, counted."""
 
     def __init__(self, *, torn: bool = False) -> None:
         super().__init__("http://127.0.0.1:9", ca_file=None, incarnation="i" * 8, token=str)

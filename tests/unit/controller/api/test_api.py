@@ -1,4 +1,4 @@
-"""The users' API over a real connection: who may call, what is refused and how, paging, streams."""
+"""The users' API over a real connection: permissions, refusals, paging, streams."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_every_route_of_the_contract_is_there() -> None:
 
 
 async def test_who_may_call_what(served: Served) -> None:
-    """Every route, with every kind of caller: nobody, a wrong token, each role, a join token."""
+    """Every route, with every kind of caller: no token, a wrong token, each role, a join token."""
     order = {Role.READ: 0, Role.SUBMIT: 1, Role.ADMIN: 2}
     for endpoint in ENDPOINTS:
         path = (

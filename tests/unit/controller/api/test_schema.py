@@ -1,4 +1,4 @@
-"""schemathesis against the running API: whatever it makes up, the answer is one that the
+"""schemathesis against the running API: every request that it makes up gets an answer that the
 description promises."""
 
 from __future__ import annotations

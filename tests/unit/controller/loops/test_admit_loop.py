@@ -55,7 +55,8 @@ async def test_gangs_that_wait_for_room_do_not_freeze_what_is_behind_them(
     assert started == 2
     assert limits[0] == LIMIT < limits[1]
     assert [(await deep.rig.job(job_id)).state for job_id in small] == ["reserved"] * 2
-    # A slot is left, and nobody for it: the deep look is dear, and waits for its turn.
+    # A slot is left that no job in front fits: the look at the whole queue costs much, and waits for
+    # its turn.
     assert await deep.run() == (0, [LIMIT])
     last = await deep.rig.submit()
     assert await deep.run() == (0, [LIMIT])

@@ -1,4 +1,4 @@
-"""Whatever asks for a drain, the log tells it in the same lines under one job id and epoch, and
+"""The log tells of every drain in the same lines under one job id and epoch, for every cause, and
 every host is told at once."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The loops: who runs them, what a failure does to them, and what each one says."""
+"""The loops: which controller runs them, what a failure does to them, and what each one says."""
 
 from __future__ import annotations
 
@@ -222,8 +222,8 @@ async def test_an_outage_restarts_the_leases_count(store: Store) -> None:
 async def test_a_step_of_the_databases_clock_takes_nobody_for_silent(
     step: float, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """LEASE-5: no job is lost by it, no host is called dead, and who falls silent then is still
-    found a lease later."""
+    """LEASE-5: no job is lost by it, no host is called dead, and a host that falls silent
+    then is still found a lease later."""
     told, ran = [START], [0.0]
     rig = Rig(MemoryStore(clock=lambda: told[0]))
     controller = Controller(rig.store, clock=lambda: ran[0])
@@ -249,7 +249,7 @@ async def test_a_step_of_the_databases_clock_takes_nobody_for_silent(
 
 
 async def test_a_loop_that_looks_tells_that_the_store_is_back(store: Store) -> None:
-    """LEASE-4: after a long outage the first look by the old count is none, whoever makes it."""
+    """LEASE-4: after a long outage no controller reaps by the count from before it."""
     ran = [0.0]
     controller = Controller(store, clock=lambda: ran[0])
     controller.leadership.begin(await store.now() - timedelta(hours=1))

@@ -339,8 +339,8 @@ async def test_heartbeat_reaches_the_host(served: Served, agent: FakeAgent) -> N
 async def test_a_poll_overtaken_while_it_is_in_the_store_does_not_wait_out_its_time(
     served: Served, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A newer call that comes before the older one waits has nobody to wake; the older must see it
-    by itself."""
+    """A newer call that comes before the older one waits finds no waiter to wake; the older must
+    see it by itself."""
     await agent.sync(wait=0.3)  # the wakes of its registration are over when this poll is
     whole = served.store.leases.sync_hosts
     inside, go_on = asyncio.Event(), asyncio.Event()

@@ -130,8 +130,8 @@ async def _read(reader: asyncio.StreamReader) -> Request:
 async def receive(
     *, tls: ssl.SSLContext | None = None, port: int = 0, host: str = "127.0.0.1"
 ) -> AsyncIterator[Receiver]:
-    """A receiver on loopback. At the end whatever it still holds open is closed, and a wrong
-    signature fails the test."""
+    """A receiver on loopback. At the end every connection that it still holds open is closed,
+    and a wrong signature fails the test."""
     receiver = Receiver(scheme="https" if tls else "http")
     server = await asyncio.start_server(receiver.serve, host, port, ssl=tls)
     receiver.port = server.sockets[0].getsockname()[1]

@@ -205,7 +205,7 @@ def test_cancel_ends_as_cancelled() -> None:
     "cause", [c for c in BY_BUDGET[Budget.NEVER] if c is not Cause.USER_CANCELLED]
 )
 def test_never_is_never_even_where_a_policy_lists_it(cause: Cause) -> None:
-    """RETRY-2: whatever got into a policy."""
+    """RETRY-2: also where a policy names such a cause."""
     policy = msgspec.structs.replace(
         PLENTY, retry=RetryPolicy(max_retries=9, eligible_causes=tuple(Cause))
     )

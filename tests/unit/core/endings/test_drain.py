@@ -1,4 +1,4 @@
-"""plan_completion: when a drain is over, who is charged, and what a cancel means (DRAIN-1,
+"""plan_completion: when a drain is over, which rank is charged, and what a cancel means (DRAIN-1,
 DRAIN-2)."""
 
 from __future__ import annotations

@@ -343,7 +343,7 @@ def test_the_time_limit_is_the_whole_jobs() -> None:
 def test_a_rank_that_falls_soon_again_and_again_comes_back_ever_later(
     ends: list[TaskFacts],
 ) -> None:
-    """MEMBER-3, whatever it falls of. What the script gives up is its own pace."""
+    """MEMBER-3, for every cause of the fall. What the script gives up is its own pace."""
     policy, mine, delays = Policy(infra_cap=99, watchdog_cap=99), RankCharges(), []
     for number, end in enumerate(ends):
         plan = plan_replacement(job(mine), member(end, replaced=number), policy, ())
@@ -435,8 +435,8 @@ def test_a_long_run_gives_its_rank_its_budgets_back() -> None:
 
 
 def test_a_drain_that_was_asked_for_blames_no_member() -> None:
-    """A start that ran out: its missing rank is on record as who was waited for, and has no failure
-    of its own."""
+    """A start that ran out: its missing rank is on record as the one that was waited for, without a
+    failure of its own."""
     missing = member(None, TaskState.PREEMPTED, barrier=False, ended_at=None)
     asked = job(
         state=JobState.DRAINING,

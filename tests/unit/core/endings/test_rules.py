@@ -1,4 +1,4 @@
-"""Operators' rules: read with the line of whatever is wrong, and never slow."""
+"""Operators' rules: read with the line of each mistake, and never slow."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Who began the fall of a gang: tables of what trainers really leave behind, and what is charged
-for it (DRAIN-2, GANG-4, GANG-5)."""
+"""The rank that began the fall of a gang: tables of what trainers really leave behind, and what is
+charged for it (DRAIN-2, GANG-4, GANG-5)."""
 
 from __future__ import annotations
 
@@ -99,10 +99,9 @@ def complete(job: JobRecord, tasks: Sequence[TaskRecord], policy: Policy = RETRY
         # A card falls off the bus: rank 3's own words are of NCCL too, but the driver's are of its
         # card.
         ([(0, 0.1, NCCL), (3, 0.8, XID)], 3, [0]),
-        # A rank hangs: its trip is the cause, whatever the peers' time-outs said before it.
+        # A rank hangs: its trip is the cause, although the peers' time-outs came before it.
         ([(0, 0.0, NCCL), (1, 30.0, STALLED)], 1, [0]),
-        # Somebody's plain `kill` of one rank, with peers that die of it: nobody fell of anything
-        # else.
+        # A plain `kill` of one rank by hand, with peers that die of it: no rank fell of anything else.
         ([(0, 0.5, GLOO), (1, 0.0, TERMED)], 1, [0]),
         # Two plain failures: the first in time.
         ([(0, 1.5, EXIT_1), (1, 1.0, EXIT_1)], 1, []),

@@ -135,7 +135,7 @@ def test_others_use_held_room_only_while_they_end_in_time() -> None:
     found = plan(jobs, [host("h", 2)], running)
     assert placed(found) == ["short"]
     assert found.refusals["gang"] == "room is held back for it on h: it fits in 100 s at the latest"
-    # Two are free, and nobody is told that there are none.
+    # Two are free, and no job is told that there are none.
     held = (
         "what is free is held back for a job that waited longer, and this one would not end in time"
     )
@@ -316,8 +316,8 @@ def test_without_holding_back_it_would_starve() -> None:
 @settings(max_examples=150)
 @given(st.data())
 def test_nobody_of_lower_order_takes_what_a_holder_needs(data: st.DataObject) -> None:
-    """At its promised time the first holder fits, whatever the plan started besides it and however
-    long that runs."""
+    """At its promised time the first holder fits, with everything that the plan started besides it,
+    however long that runs."""
     n = data.draw(st.integers(1, 4))
     sizes = data.draw(st.lists(st.integers(1, 6), min_size=n, max_size=n))
     running: list[RunningTask] = []
@@ -434,7 +434,7 @@ def test_room_that_is_made_stays_with_whom_it_was_made_for() -> None:
 
 def test_two_that_preempt_do_not_count_on_the_same_room() -> None:
     """ADMIT-5: the free GPU is the first one's; the second stops as many as it needs by itself, or
-    nobody."""
+    none."""
     running = [runs(f"v{i}", "h", 1, priority=10, ran=500 + i, preemptible=True) for i in range(3)]
     jobs = [job("p1", 1, 2, priority=70), job("p2", 1, 2, priority=60)]
     found = plan(jobs, [host("h", 1)], running, 10)
@@ -453,7 +453,7 @@ def test_a_preemptor_leaves_the_room_of_one_that_waits_before_it_alone() -> None
         runs("v", "h", 1, priority=10, preemptible=True),
     ]
     jobs = [job("firm", 1, 2, priority=10, waited=99), job("p", 1, 2, priority=60)]
-    # `firm` may preempt nobody and holds the free GPU for its second one; `p` needs that as well.
+    # `firm` may preempt no job and holds the free GPU for its second one; `p` needs that as well.
     assert not plan(jobs, [host("h", 1)], running, 10).preemptions
 
 
@@ -522,7 +522,7 @@ def test_victims_are_as_few_as_can_be_and_none_where_it_would_not_help(data: st.
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_of_many_none_is_stopped_who_is_not_needed(data: st.DataObject) -> None:
-    """Where trying everything would take too long: still nobody in vain."""
+    """Where trying everything would take too long, still no job is stopped in vain."""
     n = 40
     running = [
         runs(

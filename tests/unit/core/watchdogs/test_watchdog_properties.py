@@ -1,4 +1,4 @@
-"""What must hold of the watchdogs whatever happens to a task."""
+"""What must hold of the watchdogs under every history of a task."""
 
 from __future__ import annotations
 

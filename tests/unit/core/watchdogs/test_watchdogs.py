@@ -430,7 +430,7 @@ def test_work_during_the_grace_leaves_the_rest_of_it() -> None:
 
 
 def test_slow_loading_is_not_killed() -> None:
-    """20 MB/s moves more than 5120 MB over any 300 s, and over the grace. Nobody beats."""
+    """20 MB/s moves more than 5120 MB over any 300 s, and over the grace. No beat comes."""
     assert Driver(HEALTH, gpu(0, mb_s=20), gpus=1).run(20_000).trip is None
 
 
@@ -577,7 +577,7 @@ def test_made_up_names_do_not_grow_the_watch() -> None:
     assert len(driver.watch._state.stall.sections.learned) <= 256
 
 
-# ---- silence that nobody heard, and a restarted agent
+# ---- silence that was not observed, and a restarted agent
 
 
 def test_silence_while_nobody_listened_does_not_count() -> None:

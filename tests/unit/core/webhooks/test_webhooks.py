@@ -1,5 +1,5 @@
-"""Webhooks as values: who wants what, in which order it goes, how long it waits, what an answer
-means."""
+"""Webhooks as values: which hook gets which event, in which order, after which wait, and what an
+answer means."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def due(number: int, lane: str = "j", hook_id: str = "h", tries: int = 0) -> Due
     )
 
 
-# ---- who wants what
+# ---- which hook gets which event
 
 
 @pytest.mark.parametrize(
@@ -144,8 +144,8 @@ def test_a_delivery_carries_its_event_and_its_job() -> None:
 
 @given(st.data())
 def test_the_planner_keeps_every_lanes_order_and_every_bound(data: st.DataObject) -> None:
-    """HOOK-1, HOOK-2: whatever fails, hangs or dies. Everything pending is offered, so that the
-    order is the planner's own."""
+    """HOOK-1, HOOK-2, through every failure. Everything pending is offered, so that the order is
+    the planner's own."""
     lanes = data.draw(
         st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("xyz")), max_size=25)
     )

@@ -76,8 +76,8 @@ def test_callbacks_run_in_order_apart_and_survive_each_other() -> None:
 def test_callbacks_come_also_where_python_starts_no_thread_any_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As in what runs at exit under Python 3.12: who failed then broke off the bus's work for all
-    other hosts."""
+    """As at exit under Python 3.12: a failure there broke off the bus's work for all other
+    hosts."""
     monkeypatch.setattr(futures, "_callbacks", futures.Callbacks())
     future: Future[int] = Future()
     seen: list[Any] = []

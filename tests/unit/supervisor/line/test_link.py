@@ -107,7 +107,7 @@ def test_everything_arrives_once_and_in_order(steps: list[tuple[str, int, int]])
 def test_the_short_overtakes_the_bulky_but_order_is_kept_where_it_counts(
     pushes: list[tuple[bool, int]],
 ) -> None:
-    """LINK-3: what was pushed as ordered comes out in that order, whatever was pushed between."""
+    """LINK-3: what was pushed as ordered comes out in that order, with anything pushed between."""
     link = Link(1)
     ordered: list[int] = []
     quick: list[int] = []

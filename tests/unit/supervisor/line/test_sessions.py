@@ -236,7 +236,7 @@ TestProtocol = Protocol.TestCase
 
 
 def test_a_silent_host_is_lost_in_time_and_only_that() -> None:
-    """FLEET-1, FLEET-2: within half a second of the third miss, and nobody else is touched."""
+    """FLEET-1, FLEET-2: within half a second of the third miss, and no other host is touched."""
     wire = Wire(3)
     wire.run(2)
     frozen = sorted(wire.hosts)[1]
