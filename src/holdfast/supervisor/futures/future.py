@@ -26,6 +26,15 @@ settle_lock = threading.Lock()
 _PENDING, _DONE, _FAILED, _CANCELLED = range(4)
 
 
+def renew_after_fork(names: dict[str, Any], **makers: Callable[[], Any]) -> None:
+    """Make these globals of a module anew in every forked child, where no thread can release them."""
+
+    def renew() -> None:
+        names.update((name, make()) for name, make in makers.items())
+
+    os.register_at_fork(after_in_child=renew)
+
+
 class Callbacks:
     """One thread that runs the script's callbacks, in order.
 
@@ -301,11 +310,4 @@ class Future(Generic[T]):
             raise TimeoutError(f"{self.describe() or 'a result'} did not come within {timeout:g} s")
 
 
-def _begin_anew() -> None:
-    """Make lock and callbacks anew in a forked child, which lacks the threads that used them."""
-    global settle_lock, _callbacks
-    settle_lock = threading.Lock()
-    _callbacks = Callbacks()
-
-
-os.register_at_fork(after_in_child=_begin_anew)
+renew_after_fork(globals(), settle_lock=threading.Lock, _callbacks=Callbacks)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 import weakref
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.errors import ValidationError
-from holdfast.supervisor.futures.future import Future
+from holdfast.supervisor.futures.future import Future, renew_after_fork
 from holdfast.supervisor.futures.message_future import MessageFuture, return_soon, take_returns
 from holdfast.supervisor.line.values import decode_value, encode_value
 from holdfast.wire.bus import Assembler
@@ -28,37 +27,25 @@ _MIN_WAITS = 16  # fewer are not searched for waits that are over
 _WAITS_AT_ONCE = 256  # of one gather, for which the lock is held
 
 
-class MessageWait(Protocol):
-    """A wait for one message."""
+class MessageWait:
+    """A wait for messages, for as long as the script keeps its future (INBOX-3)."""
 
-    accept: Filter | None  # None takes any
+    __slots__ = ("_future", "accept")
+
+    def __init__(
+        self, future: Callable[[], MessageFuture | None], accept: Filter | None = None
+    ) -> None:
+        self._future = future
+        self.accept = accept  # None takes any
 
     @property
     def over(self) -> bool:
         """True once the script has dropped the future, or it is done."""
-
-    def settle(self, index: int, value: Any, turn: int = 0) -> bool:
-        """Take a message of that process. False when unwanted. turn: of one that came back."""
-
-    def fail(self, error: BaseException) -> None:
-        """Say that no message will come."""
-
-
-class _One:
-    """A wait with a future of its own, for as long as the script keeps that (INBOX-3)."""
-
-    __slots__ = ("_future", "accept")
-
-    def __init__(self, future: MessageFuture, accept: Filter | None) -> None:
-        self._future = weakref.ref(future)
-        self.accept = accept
-
-    @property
-    def over(self) -> bool:
         future = self._future()
         return future is None or future.done()
 
     def settle(self, index: int, value: Any, turn: int = 0) -> bool:
+        """Take a message of that process. False when unwanted. turn: of one that came back."""
         future = self._future()
         if future is None:
             return False
@@ -66,12 +53,13 @@ class _One:
         return future.set_result(value)
 
     def fail(self, error: BaseException) -> None:
+        """Say that no message will come."""
         future = self._future()
         if future is not None:
             future.set_exception(error)
 
 
-class Gather:
+class Gather(MessageWait):
     """One message from each of many; the future's value is the list of them, in the order of the
     processes.
 
@@ -79,12 +67,13 @@ class Gather:
     buffers they came from.
     """
 
+    __slots__ = ("__weakref__", "_inboxes", "_left", "_values")
+
     def __init__(self, inboxes: Sequence[Inbox], accept: Filter | None) -> None:
-        self.accept = accept
+        super().__init__(lambda: None, accept)
         self._inboxes = inboxes
         self._left = len(inboxes)
         self._values: dict[int, Any] = {}
-        self._future: weakref.ref[Future[Any]] = weakref.ref(Future())
 
     def begin(self, about: str, whom: Any) -> Future[list[Any]]:
         """Wait for all of them."""
@@ -107,20 +96,14 @@ class Gather:
         for inbox in others:
             inbox.wait(self)
 
-    @property
-    def over(self) -> bool:
-        """True once the script has dropped the future, or it is done."""
-        future = self._future()
-        return future is None or future.done()
-
     def settle(self, index: int, value: Any, turn: int = 0) -> bool:
         """Take one; the last completes it. Inboxes call it one at a time, under their lock."""
         future = self._future()
         if future is None or future.done():
             return False
-        self._values[index] = value
-        self._left -= 1
         values = self._values
+        values[index] = value
+        self._left -= 1
         if self._left == 0 and future.set_result([values[at] for at in range(len(values))]):
             self._values = {}
         return True
@@ -141,7 +124,7 @@ class Gather:
             inbox.give_back(message)
 
     def undo(self) -> None:
-        """Return what was taken so far."""
+        """Return the messages taken so far."""
         with _lock:
             taken, self._values = self._values, {}
         for index, value in taken.items():
@@ -342,14 +325,8 @@ def has_doubled(before: int, now: int) -> bool:
 def receive_one(inbox: Inbox, accept: Filter | None, about: str, whom: Any) -> Future[Any]:
     """Return a future for one message."""
     future = MessageFuture(about, whom, inbox)
-    inbox.wait(_One(future, accept))
+    inbox.wait(MessageWait(weakref.ref(future), accept))
     return future
 
 
-def _begin_anew() -> None:
-    """Make the lock anew in a forked child: a thread that it does not have may have held it."""
-    global _lock
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_begin_anew)
+renew_after_fork(globals(), _lock=threading.Lock)

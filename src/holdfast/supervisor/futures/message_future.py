@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -66,10 +65,4 @@ class MessageFuture(Future[Any]):
             self._source.give_back(value, self.turn)
 
 
-def _begin_anew() -> None:
-    """Make the lock anew in a forked child: a thread that it does not have may have held it."""
-    global _returning
-    _returning = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_begin_anew)
+futures.renew_after_fork(globals(), _returning=threading.Lock)

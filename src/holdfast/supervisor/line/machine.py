@@ -78,9 +78,8 @@ def _resolve(url: str) -> list[tuple[int, Any]]:
         found = socket.getaddrinfo(parts.hostname, parts.port or 9, type=socket.SOCK_DGRAM)
     except (OSError, ValueError):
         return []
-    return sorted(
-        ((entry[0], entry[4]) for entry in found), key=lambda pair: pair[0] != socket.AF_INET
-    )
+    found.sort(key=lambda entry: entry[0] != socket.AF_INET)
+    return [(entry[0], entry[4]) for entry in found]
 
 
 def read_usage(processes: Sequence[tuple[int, int, int]]) -> tuple[float, int, list[ProcessUse]]:

@@ -172,9 +172,8 @@ class HostSession:
         """Do what is due. Read everything there is to read first."""
         if self._hello_at is not None and now >= self._hello_at:
             hello = wire.ManagerHello(wire.VERSION, self.run, self.facts, self._pid, self._report())
-            self._out.append(
-                wire.encode_header(0, 0, 0) + wire.encode_body([wire.encode_message(hello)])
-            )
+            body = wire.encode_body([wire.encode_message(hello)])
+            self._out.append(wire.encode_header(0, 0, 0) + body)
             self._hello_at = now + self._hello_seconds
             self._hello_seconds = min(HELLO_SECONDS, self._hello_seconds * 2)
         rules = self.rules

@@ -20,7 +20,7 @@ import threading
 from typing import Any
 
 from holdfast.errors import Unavailable
-from holdfast.supervisor.futures.future import Future
+from holdfast.supervisor.futures.future import Future, renew_after_fork
 from holdfast.supervisor.futures.inbox import Filter, Inbox, has_doubled, receive_one
 from holdfast.supervisor.line.values import encode_value
 from holdfast.supervisor.rosters.failures import ProcessEnded
@@ -127,15 +127,7 @@ class MessageQueue:
 _queue: MessageQueue | None = None
 _queue_pid = 0
 _making = threading.Lock()
-
-
-def _begin_anew() -> None:
-    """Make the lock anew in a forked child: a thread that it does not have may have held it."""
-    global _making
-    _making = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_begin_anew)
+renew_after_fork(globals(), _making=threading.Lock)
 
 
 def get_message_queue() -> MessageQueue:

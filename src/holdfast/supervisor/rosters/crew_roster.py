@@ -266,6 +266,9 @@ class CrewRoster:
             else:
                 self.refused["foreign rank"] += 1
 
+    def _tell(self, kind: str, process: Process, **facts: str | int) -> None:
+        self._events.say(kind, process=process.name, host=str(process.host), **facts)
+
     def _take_launched(self, host: Host, message: wire.Launched) -> None:
         for process, entry in self._find(host, message.group, message.processes):
             process.pid().set_result(entry.pid)
@@ -276,9 +279,7 @@ class CrewRoster:
                 continue
             self.running -= 1
             process.fail(ProcessFailedToStart(process.name, str(host), entry.reason))
-            self._events.say(
-                "process failed to start", process=process.name, host=str(host), reason=entry.reason
-            )
+            self._tell("process failed to start", process, reason=entry.reason)
 
     def _take_exited(self, host: Host, message: wire.Exited) -> None:
         for process, entry in self._find(host, message.group, message.processes):
@@ -288,9 +289,7 @@ class CrewRoster:
             self.running -= 1
             process.settle(code, f"process {process.name} on host {host} ended with {code}")
             if code:
-                self._events.say(
-                    "process ended", process=process.name, host=str(host), returncode=code
-                )
+                self._tell("process ended", process, returncode=code)
         self.changed()
 
     def _take_signalled(self, host: Host, message: wire.Signalled) -> None:
@@ -324,9 +323,7 @@ class CrewRoster:
         self.dropped += count - before
         if has_doubled(before, count):
             reason = f"they are not received; {count} so far"
-            self._events.say(
-                "messages dropped", process=process.name, host=str(host), reason=reason
-            )
+            self._tell("messages dropped", process, reason=reason)
 
     def _take_dropped(self, host: Host, message: wire.Dropped) -> None:
         self.dropped += message.count

@@ -57,18 +57,13 @@ class EventLog:
         self.count += 1
         level = logging.WARNING if kind in _LOSSES else logging.INFO
         if self._file is not None or self._listeners or logger.isEnabledFor(level):
-            self._callbacks.run_soon(
-                self._pass_on, (level, Event(at=time.time(), kind=kind, facts=facts))
-            )
+            event = Event(at=time.time(), kind=kind, facts=facts)
+            self._callbacks.run_soon(self._pass_on, (level, event))
 
     def _pass_on(self, said: tuple[int, Event]) -> None:
         level, event = said
-        logger.log(
-            level,
-            "%s: %s",
-            event.kind,
-            " ".join(f"{name}={value}" for name, value in event.facts.items()),
-        )
+        facts = " ".join(f"{name}={value}" for name, value in event.facts.items())
+        logger.log(level, "%s: %s", event.kind, facts)
         if self._file is not None and not self._file.closed:
             try:
                 self._file.write(_encode(event) + b"\n")

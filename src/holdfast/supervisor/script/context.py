@@ -136,9 +136,8 @@ class Context:
         Returning a host that is lost, or was returned, does nothing.
         """
         code = EXIT_RETURNED if error is None else EXIT_REPLACED
-        self._run.roster.give_back(
-            list(hosts), code, error or "it was given back by the script", False
-        )
+        reason = error or "it was given back by the script"
+        self._run.roster.give_back(list(hosts), code, reason, False)
 
     def replace_hosts(
         self, hosts: Iterable[Host], reason: str = "it was replaced by the script"
@@ -151,10 +150,10 @@ class Context:
         (`forgive_machine` lifts that); a machine that runs several managers of this run, and the
         script's own, are not barred.
         """
-        old = list(hosts)
-        self._run.roster.give_back(old, EXIT_REPLACED, reason, True)
-        fresh = [Host(next(self._run.host_numbers), host.demand) for host in old]
-        self._run.roster.request(fresh)
+        run, old = self._run, list(hosts)
+        run.roster.give_back(old, EXIT_REPLACED, reason, True)
+        fresh = [Host(next(run.host_numbers), host.demand) for host in old]
+        run.roster.request(fresh)
         return fresh
 
     def forgive_machine(self, hostname: str) -> None:
@@ -163,9 +162,8 @@ class Context:
 
     def hosts(self) -> list[Host]:
         """Every handle that is not lost, an earlier script's included."""
-        return [
-            host for host in list(self._run.roster.hosts.values()) if not host.connection_lost()
-        ]
+        every = list(self._run.roster.hosts.values())
+        return [host for host in every if not host.connection_lost()]
 
     # ---- processes
 
@@ -243,8 +241,8 @@ class Context:
     @property
     def address(self) -> str:
         """What managers on other machines dial."""
-        where = f"[{self._run.advertise}]" if ":" in self._run.advertise else self._run.advertise
-        return f"tcp://{where}:{self.port}"
+        where = self._run.advertise
+        return f"tcp://[{where}]:{self.port}" if ":" in where else f"tcp://{where}:{self.port}"
 
     def manager_command(self, address: str | None = None) -> list[str]:
         """The command that starts a host manager for this context: by hand, with `srun`, over ssh.
