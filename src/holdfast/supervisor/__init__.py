@@ -5,12 +5,11 @@
     with Context(log_format="logs/{name}.txt") as ctx:
         print("start managers with:", *ctx.manager_command())
         hosts = ctx.request_hosts(2)
-        group = ctx.create_process_group(hosts, ["python", "train.py"], processes_per_host=8,
-        name="train{rank}") for future in as_completed([process.returncode() for process in group]):
+        group = ctx.create_process_group(hosts, ["python", "train.py"], processes_per_host=8)
+        for future in as_completed([process.returncode() for process in group]):
             print(future.whom, "ended with", future.result())
 
-Inside a process, `get_message_queue()` talks to the script. A process that only does that loads
-neither ZeroMQ nor the context.
+Inside a process, `get_message_queue()` talks to the script, without loading ZeroMQ or the context.
 """
 
 from __future__ import annotations

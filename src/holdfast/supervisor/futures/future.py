@@ -27,7 +27,7 @@ _PENDING, _DONE, _FAILED, _CANCELLED = range(4)
 
 
 def renew_after_fork(names: dict[str, Any], **makers: Callable[[], Any]) -> None:
-    """Make these globals of a module anew in every forked child, where no thread can release them."""
+    """Make these globals of a module anew in every forked child, which has no other threads."""
 
     def renew() -> None:
         names.update((name, make()) for name, make in makers.items())

@@ -45,7 +45,6 @@ _DOUBT_SECONDS = 0.05  # how soon to look again at a silence that could not be j
 # the messages.
 _GATHER_SECONDS = 0.0002
 _FEW_FRAMES, _MANY_FRAMES = 3, 128
-IDENTITY_BYTES = 16
 
 
 class Roster(Protocol):
@@ -66,15 +65,6 @@ class Roster(Protocol):
 
 class Load:
     """The work of the thread since it began. The status line takes differences."""
-
-    __slots__ = (
-        "busy_seconds",
-        "frames_in",
-        "frames_out",
-        "messages_in",
-        "unreachable",
-        "worst_seconds",
-    )
 
     def __init__(self) -> None:
         self.frames_in = self.frames_out = self.messages_in = self.unreachable = 0

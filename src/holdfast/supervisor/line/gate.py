@@ -81,8 +81,8 @@ class Gate:
         if why == "no descriptor" and not self.refused[why]:
             limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
             logger.error(
-                "managers cannot connect: each takes a descriptor, and all %d that this process may "
-                "have (ulimit -n) are in use",
+                "managers cannot connect: each takes a descriptor, and all %d of this process "
+                "(ulimit -n) are in use",
                 limit,
             )
         self.refused[why] += 1

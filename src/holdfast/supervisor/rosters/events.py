@@ -41,7 +41,8 @@ class EventLog:
         self._listeners: list[Callable[[Event], object]] = []
         self._callbacks = Callbacks()
         try:
-            self._file = open(path, "ab", buffering=0) if path is not None else None  # noqa: SIM115  closed by `close`
+            # Closed by `close`.
+            self._file = open(path, "ab", buffering=0) if path is not None else None  # noqa: SIM115
         except OSError as error:
             raise ValidationError(
                 f"the file of events {path} cannot be written: {error.strerror}", field="event_file"

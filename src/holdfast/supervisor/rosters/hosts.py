@@ -42,8 +42,8 @@ class Host:
     """A handle: there at once, attached to a machine when a manager checks in, lost for good when
     that manager is.
 
-    Only the bus's thread changes it. `demand`, `peer` (the manager's session) and `identity` (of the
-    manager, also while a script that came back waits for it) are the library's own.
+    Only the bus's thread changes it. `demand`, `peer` (the manager's session) and `identity` (the
+    manager's, also while a script that came back waits for it) are the library's own.
     """
 
     def __init__(self, number: int, demand: Demand) -> None:

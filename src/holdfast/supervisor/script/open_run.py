@@ -147,8 +147,8 @@ class OpenRun:
         folder.save()
 
     def serve_metrics(self, address: str, port: int | None) -> None:
-        """Serve metrics where the script, or else `holdfast supervise`, asked for it. A taken port is
-        an error only if the script named it."""
+        """Serve metrics where the script, or else `holdfast supervise`, asked for it. A taken port
+        is an error only if the script named it."""
         asked = port is not None
         if not asked and self._given is not None and self._given.metrics:
             address, port = parse_listen(self._given.metrics)
