@@ -5,7 +5,7 @@
     ├── NotFound             no such job, queue, host, token
     ├── Conflict             the thing is in a state that forbids this
     │   └── Stale            an old epoch or incarnation spoke (FENCE-1); nothing was changed
-    ├── Unauthorized         no token, or one nobody knows
+    ├── Unauthorized         no token, or an unknown one
     ├── QuotaExceeded        the project's quota forbids it; never retried by itself
     ├── Forbidden            a known token that may not do this
     ├── TooLarge             a body, header or stream over its limit
@@ -75,7 +75,7 @@ class QuotaExceeded(HoldfastError):
 
 
 class Forbidden(HoldfastError):
-    """A known token whose role does not allow this, or a host touching another's lease."""
+    """The role of a known token does not allow this, or the lease is another host's."""
 
     code = "forbidden"
     status = 403

@@ -44,13 +44,8 @@ def may_seat(m: Moves, job: JobRow, placement: JobPlacement, room: RoomCheck) ->
     tasks = m.tasks[job.id]
     if job.state not in GOING_ON or job.epoch != placement.epoch:
         return False
-    waiting = [
-        task
-        for p in placement.tasks
-        if (task := tasks.get(p.rank)) is not None
-        and task.state is TaskState.BLOCKED
-        and not is_parked(task)
-    ]
+    found = [tasks[p.rank] for p in placement.tasks if p.rank in tasks]
+    waiting = [t for t in found if t.state is TaskState.BLOCKED and not is_parked(t)]
     if len(waiting) != len(placement.tasks) or not waiting:
         return False
     return room.take(placement, (waiting[0].gpus, waiting[0].cpu_slots, waiting[0].memory_bytes))
@@ -69,12 +64,11 @@ def join_placements(placements: Sequence[JobPlacement]) -> list[JobPlacement]:
     by_job: dict[str, list[JobPlacement]] = {}
     for placement in placements:
         by_job.setdefault(placement.job_id, []).append(placement)
-    return [
-        JobPlacement(
-            job_id=job_id, epoch=some[0].epoch, tasks=tuple(t for p in some for t in p.tasks)
-        )
-        for job_id, some in sorted(by_job.items())
-    ]
+    joined = []
+    for job_id, some in sorted(by_job.items()):
+        tasks = tuple(task for placement in some for task in placement.tasks)
+        joined.append(JobPlacement(job_id=job_id, epoch=some[0].epoch, tasks=tasks))
+    return joined
 
 
 def asked_before(now: datetime, reservation_seconds: float) -> datetime:

@@ -83,12 +83,10 @@ class Draft:
 
     def speaks_for(self, task: TaskRow | None, key: TaskKey) -> bool:
         """Return whether the task has this epoch, host and incarnation (FENCE-1)."""
-        return (
-            task is not None
-            and task.epoch == key.epoch
-            and task.host_id == self.sync.host_id
-            and task.incarnation == self.sync.incarnation
-        )
+        if task is None:
+            return False
+        here = (task.epoch, task.host_id, task.incarnation)
+        return here == (key.epoch, self.sync.host_id, self.sync.incarnation)
 
     def answer(self) -> HostSynced:
         """The finished answer."""
@@ -199,7 +197,8 @@ def find_stuck(draft: Draft) -> str | None:
     so this does not wait for the decision on the job, and counts in a stale report too."""
     for key, facts in draft.ended():
         if facts.unkillable:
-            return f"processes of rank {key.rank} of job {key.job_id} survive SIGKILL and hold what they hold"
+            whose = f"rank {key.rank} of job {key.job_id}"
+            return f"processes of {whose} survive SIGKILL and keep what they hold"
     return None
 
 
@@ -224,16 +223,9 @@ def order_preempt(
     trigger_rank: int | None,
 ) -> PreemptRow:
     """Return the order to stop one task. A task that falls because another fell is a sibling."""
-    sibling = (
-        trigger_rank is not None and trigger_rank != key.rank and cause is not Cause.USER_CANCELLED
-    )
-    return PreemptRow(
-        key=key,
-        cause=Cause.SIBLING_DRAINED if sibling else cause,
-        reason=reason,
-        hard=hard,
-        operator_stop=operator_stop,
-    )
+    sibling = trigger_rank not in (None, key.rank) and cause is not Cause.USER_CANCELLED
+    cause = Cause.SIBLING_DRAINED if sibling else cause
+    return PreemptRow(key=key, cause=cause, reason=reason, hard=hard, operator_stop=operator_stop)
 
 
 def recovered_event(host_id: str, name: str, heartbeat_at: datetime, now: datetime) -> NewEvent:

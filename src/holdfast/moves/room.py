@@ -52,18 +52,8 @@ class RoomCheck:
 
 def plan_headroom(limits: Mapping[str, int | None], live: Mapping[str, int]) -> dict[str, int]:
     """Return queue → how many more jobs it may run, for queues that have a limit."""
-    return {
-        name: max(0, limit - live.get(name, 0))
-        for name, limit in limits.items()
-        if limit is not None
-    }
-
-
-def name_hosts(names: Iterable[str]) -> str:
-    """Return names in order without repetition: the first three and how many more."""
-    unique = list(dict.fromkeys(names))
-    more = f" and {len(unique) - 3} more" if len(unique) > 3 else ""
-    return ", ".join(unique[:3]) + more
+    limited = [(name, limit) for name, limit in limits.items() if limit is not None]
+    return {name: max(0, limit - live.get(name, 0)) for name, limit in limited}
 
 
 def serves(hosts: Sequence[Capacity]) -> Callable[[str], bool]:

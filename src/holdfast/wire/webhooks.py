@@ -9,7 +9,7 @@ DELETE /v1/webhooks/{id}                             → 204; its deliveries go 
 POST   /v1/webhooks/{id}/rotate                      RotateRequest → WebhookCreated
 POST   /v1/webhooks/{id}/pause                       WebhookPause → WebhookRecord
 POST   /v1/webhooks/{id}/resume                      → WebhookRecord
-POST   /v1/webhooks/{id}/test                        → TestResult: one try, now, of an event webhook.test; nothing is kept
+POST   /v1/webhooks/{id}/test                        → TestResult: one try now of an event webhook.test, not kept
 POST   /v1/webhooks/{id}/redeliver-dead              → Redelivered
 GET    /v1/webhooks/{id}/deliveries                  ?state=&limit=&cursor= → page of DeliveryRecord, newest first
 GET    /v1/webhooks/{id}/deliveries/{delivery}       → DeliveryView

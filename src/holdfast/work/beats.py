@@ -58,16 +58,8 @@ class Reporter:
     """Speaks for one process of `task` (its key as text) to the agent's socket at `address`."""
 
     __slots__ = (
-        "_last_step",
-        "_last_total",
-        "_line",
-        "_next_at",
-        "_pending",
-        "_plain",
-        "_prefix",
-        "_sections",
-        "_task",
-    )
+        "_last_step", "_last_total", "_line", "_next_at", "_pending", "_plain", "_prefix", "_sections", "_task"
+    )  # fmt: skip
 
     def __init__(self, task: str, address: str) -> None:
         self._line = Line(address)
@@ -164,8 +156,7 @@ class Section:
             return
         try:
             self.quoted = _quoted(str(name)[:MAX_NAME_CHARS] or "section")
-            # A timeout that is no positive number counts as none; one beyond the limit as the
-            # limit.
+            # A timeout that is not positive counts as none, one beyond the limit as the limit.
             if timeout is not None and float(timeout) > 0:
                 self.timeout = min(float(timeout), float(MAX_TIMEOUT_SECONDS))
         except Exception:  # a `__str__` or `__float__` of the user's own

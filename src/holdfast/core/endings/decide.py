@@ -173,6 +173,12 @@ def count_progress(charges: Charges, step: int | None, *, counted: bool = True) 
     return msgspec.structs.replace(charges, no_progress=charges.no_progress + 1)
 
 
+def is_final(found: Classified, policy: Policy) -> bool:
+    """Return whether a failure like this is never retried, whatever budget is left."""
+    never = found.never_retry or CHARGED_TO[found.cause] is Budget.NEVER
+    return never or found.cause not in policy.retry.eligible_causes
+
+
 def _refuse(found: Classified, budget: Budget, policy: Policy, ending: AttemptEnding) -> str | None:
     """Return why no attempt follows, whatever the budgets say, or None."""
     if budget is Budget.NEVER:

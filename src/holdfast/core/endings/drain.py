@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from holdfast.core.causes import CHARGED_TO, Budget, Cause
+from holdfast.core.causes import Cause
 from holdfast.core.endings.classify import OPERATOR, classify
 from holdfast.core.endings.decide import (
     AttemptEnding,
@@ -25,6 +25,7 @@ from holdfast.core.endings.decide import (
     Policy,
     decide,
     decide_success,
+    is_final,
 )
 from holdfast.core.endings.fallen import name_rank
 from holdfast.core.endings.replace import find_member_cause
@@ -128,13 +129,9 @@ def _find_failures(
     # MEMBER-4: the others would have been replaced, and none of them began this fall.
     found = {rank: failure for rank, failure in failures.items() if rank == 0}
     for task in tasks:
-        # A rank that was only waited for at the start (`moves.requests.run_out`) has no failure of
-        # its own.
-        if (
-            task.rank > 0
-            and task.rank == job.trigger_rank
-            and (task.rank in failures or _is_fallen_member(job, [task]))
-        ):
+        # A rank whose place was not kept (`moves.requests.run_out`) has no failure of its own.
+        began = task.rank == job.trigger_rank and task.rank > 0
+        if began and (task.rank in failures or _is_fallen_member(job, [task])):
             found[task.rank] = find_member_cause(task, rules)
     return found
 
@@ -218,11 +215,7 @@ def _refuse_partial(
         if (found := failures.get(task.rank)) is not None
         and task is not trigger
         and not is_cascade(found, task.facts)
-        and (
-            found.never_retry
-            or CHARGED_TO[found.cause] is Budget.NEVER
-            or found.cause not in policy.retry.eligible_causes
-        )
+        and is_final(found, policy)
     ]
     if not done and not lost:
         return decision
@@ -230,7 +223,8 @@ def _refuse_partial(
         why = f"rank {done[0]} had finished its work"
     else:
         why = f"rank {lost[0]} failed of {failures[lost[0]].cause}"
-    text = f"{decision.reason.split('; ')[0]}; {why}, and on_partial = fail forbids to run the whole again"
+    fall = decision.reason.split("; ")[0]
+    text = f"{fall}; {why}, and on_partial = fail forbids to run the whole again"
     return msgspec.structs.replace(
         decision,
         event=JobEvent.FAIL,

@@ -242,7 +242,7 @@ CASCADE: tuple[Pattern, ...] = (
         r"\d{1,7})", r"MPI_ABORT was invoked on rank \d{1,7}",
         r"\bPMIX ERROR: (?:UNREACHABLE|PMIX_ERR_LOST_CONNECTION)", cascade=True),
 )  # fmt: skip
-"""Somebody else failed; this is what it looks like from here."""
+"""Messages of a rank whose peer failed."""
 
 OTHER_NCCL: tuple[Pattern, ...] = (
     _pattern(

@@ -106,9 +106,8 @@ def _measure(items: list[Any], follow: list[Any], ignore_case: bool) -> Cost:
         rest = items[place + 1 :] + follow
         found = _measure_item(item[0], item[1], rest, ignore_case)
         runs = _leading_repeat([item], ignore_case)
-        # From each end of an open repeat before it, this one runs over the same text; unless it
-        # cannot run over what that one does, or something stands between the two that it cannot run
-        # over.
+        # From each end of an open repeat before it, this one runs over the same text, unless it
+        # cannot match that text, or something stands between the two that it cannot match.
         again = since is not None and bool(runs) and not found.open
         again = again and all(runs & chars for chars in since or ())
         total = Cost(total.open + found.open + again, min(total.ways * found.ways, 10**9))
@@ -265,7 +264,7 @@ def _matches(code: Any, argument: Any, char: str) -> bool:
         return bool(argument[0] <= ord(char) <= argument[1])
     if code is op.CATEGORY:
         return _in_category(argument, char)
-    return True  # an element nobody here knows may begin with anything
+    return True  # an unknown element may begin with anything
 
 
 def _in_category(category: Any, char: str) -> bool:

@@ -28,21 +28,17 @@ import msgspec
 
 from holdfast.core.causes import CHARGED_TO, Budget, Cause
 from holdfast.core.endings.classify import classify
-from holdfast.core.endings.decide import PROOF_AGAINST_HOST, Policy, start_delay_seconds
-from holdfast.core.endings.fallen import REPLACED, classify_fallen
+from holdfast.core.endings.decide import PROOF_AGAINST_HOST, Policy, is_final, start_delay_seconds
+from holdfast.core.endings.fallen import REPLACED, classify_fallen, name_rank
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.facts import Classified
 from holdfast.core.records import JobRecord, RankCharges, TaskRecord
 from holdfast.core.states import TaskState
 
 STEADY_SECONDS = 60.0
-"""A member that ran for so long was well placed: what follows is a new trouble, and is answered at
-once."""
+"""A member that ran for so long was well placed, so its next fall is answered at once."""
 MAX_DELAY_SECONDS = 60.0
-_NEVER_RAN = (
-    "asked",
-    "checkpoint",
-)  # the rules of a start that failed; by any other it ran, and ended the row of those that did not
+_NEVER_RAN = ("asked", "checkpoint")  # rules of a failed start; by any other it ran, and ends a row
 
 
 class Replacement(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,11 +74,7 @@ def plan_replacement(
     if found.rule == REPLACED:
         return case.go_on(Budget.NOTHING, "the script replaced it", bar_host=True)
     budget = CHARGED_TO[found.cause]
-    if (
-        found.never_retry
-        or budget is Budget.NEVER
-        or found.cause not in policy.retry.eligible_causes
-    ):
+    if is_final(found, policy):
         return case.give_up(budget, "that is not to be run again")
     if found.cause is Cause.TIME_LIMIT:
         return case.give_up(budget, "the time limit is the whole job's")
@@ -135,21 +127,17 @@ class _MemberCase:
         if trip and policy.on_trip == "fail":
             return self.give_up(budget, "its queue fails a job that trips")
         if spent >= cap:
-            return self.give_up(
-                budget, f"{what} {spent + 1} of this rank, and its budget of {cap} is spent"
-            )
-        if trip:
-            self._charges = msgspec.structs.replace(self._charges, watchdog=spent + 1)
-        else:
-            self._charges = msgspec.structs.replace(self._charges, infra=spent + 1)
+            why = f"{what} {spent + 1} of this rank, and its budget of {cap} is spent"
+            return self.give_up(budget, why)
+        after = {"watchdog" if trip else "infra": spent + 1}
+        self._charges = msgspec.structs.replace(self._charges, **after)
         return self.go_on(budget, f"{what} {spent + 1} of {cap} forgiven")
 
     def go_on(self, budget: Budget, why: str, *, bar_host: bool = False) -> Replacement:
         """Replace it, ever later (MEMBER-3), but at once where the script gave its host up."""
         delay = 0.0 if bar_host else self._pace()
-        return self._make(
-            True, budget, f"it is replaced{_say_delay(delay)}, {why}", delay, bar_host
-        )
+        text = f"it is replaced{_say_delay(delay)}, {why}"
+        return self._make(True, budget, text, delay, bar_host)
 
     def _pace(self) -> float:
         count = self._task.replaced
@@ -161,10 +149,12 @@ class _MemberCase:
         never_ran = self._found.rule in _NEVER_RAN
         failures = (self._task.start_failures if never_ran else 0) + 1
         delay = max(start_delay_seconds(failures), self._pace())
-        why = f"it is replaced{_say_delay(delay)}, failed start {failures} of {limit} in a row, at no charge"
+        why = f"it is replaced{_say_delay(delay)}, failed start {failures} of {limit} in a row"
+        why += ", at no charge"
         parked = failures >= limit
         if parked:
-            why = f"it is parked after {failures} failed starts in a row, until `holdfast retry` lets it be tried again"
+            why = f"it is parked after {failures} failed starts in a row, until `holdfast retry`"
+            why += " lets it be tried again"
         plan = self._make(True, Budget.NOTHING, why, 0.0 if parked else delay, False)
         return msgspec.structs.replace(plan, start_failures=failures, parked=parked)
 
@@ -175,13 +165,12 @@ class _MemberCase:
     def _make(
         self, go_on: bool, budget: Budget, why: str, delay: float, bar_host: bool
     ) -> Replacement:
-        found, task = self._found, self._task
-        where = f" on {task.host_name}" if task.host_name else ""
+        found = name_rank(self._found, self._task.rank, self._task.host_name)
         return Replacement(
             go_on=go_on,
             cause=found.cause,
             rule=found.rule,
-            reason=f"rank {task.rank}{where}: {found.message}; {why}",
+            reason=f"{found.message}; {why}",
             exit_code=found.exit_code,
             charged_to=budget,
             charges=self._charges,

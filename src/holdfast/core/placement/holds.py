@@ -12,6 +12,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
+from holdfast.core.placement.ranks import say_names
 from holdfast.core.placement.room import Chosen, HostRoom, Room, choose_hosts, count_fitting
 from holdfast.core.placement.types import Candidate, RunningTask, TaskPlacement
 
@@ -67,11 +68,9 @@ class Holds:
     def look_from(
         self, job: Candidate, at: float, amount: Amount, host_id: str
     ) -> list[tuple[Amount, float]]:
-        """Return what the job may use on a host from `at` seconds on, of the `amount` free there
-        then.
+        """Return what the job may use of the `amount` free on a host from `at` seconds on.
 
-        The least of all these is left for it; each with the time up to which ends are in it
-        already.
+        It may use the least of these; each stands with the time up to which it counts ends.
         """
         held = [hold for hold in self._holds if hold.at <= at and host_id in hold.need]
         mine = [free - sum(hold.need[host_id][i] for hold in held) for i, free in enumerate(amount)]
@@ -98,24 +97,18 @@ class Holds:
                 return None
             for task in tasks:
                 give(state, task)
-            # What is held for others changes only at their times; in between only hosts that
-            # something left do.
+            # Others' holds change at their edges; between two, only hosts with a release do.
             edge = (bisect_left(edges, at), bisect_right(edges, at))
-            again = (
-                serving if edge != looked else {t.host_id for t in tasks if t.host_id in serving}
-            )
-            looked = edge
+            left = {t.host_id for t in tasks if t.host_id in serving}
+            again, looked = serving if edge != looked else left, edge
             for host_id in again:
-                found = min(
-                    count_fitting(job, amount, job.tasks)
-                    for amount, _ in self.look_from(job, at, state[host_id], host_id)
-                )
+                amounts = self.look_from(job, at, state[host_id], host_id)
+                found = min(count_fitting(job, amount, job.tasks) for amount, _ in amounts)
                 total += found - counts[host_id]
                 counts[host_id] = found
             if total >= job.tasks:
-                chosen = choose_hosts(
-                    job, [(counts[i], host) for i, host in serving.items() if counts[i]]
-                )
+                fitting = [(counts[i], host) for i, host in serving.items() if counts[i]]
+                chosen = choose_hosts(job, fitting)
                 assert chosen is not None
                 self._add(job, at, chosen, state)
                 return self._say(at, chosen)
@@ -126,13 +119,10 @@ class Holds:
             host.host_id: [count * job.cpu_slots, count * job.memory_bytes, count * job.gpus]
             for host, count in chosen
         }
-        spare = {
-            i: [
-                free - n
-                for free, n in zip(self.look_from(job, at, state[i], i)[0][0], need[i], strict=True)
-            ]
-            for i in need
-        }
+        spare: dict[str, Amount] = {}
+        for i, mine in need.items():
+            free = self.look_from(job, at, state[i], i)[0][0]
+            spare[i] = [had - takes for had, takes in zip(free, mine, strict=True)]
         for hold in self._holds:
             if hold.at > at and not hold.sees_end_of(job, at):
                 for host, count in chosen:
@@ -142,10 +132,10 @@ class Holds:
     def _edges(self, job: Candidate) -> list[float]:
         """Return the times at which the holds for others change for this job."""
         limit = job.time_limit_seconds
-        return sorted(
-            {hold.at for hold in self._holds}
-            | {hold.at - limit for hold in self._holds if limit is not None and hold.at < math.inf}
-        )
+        times = {hold.at for hold in self._holds}
+        if limit is not None:
+            times |= {at - limit for at in times if at < math.inf}
+        return sorted(times)
 
     def _releases(self) -> list[tuple[float, list[RunningTask]]]:
         """Return when room is given back, soonest first; what has no limit, at infinity."""
@@ -155,7 +145,7 @@ class Holds:
         return sorted(by_time.items(), key=lambda item: item[0])
 
     def _say(self, at: float, chosen: Chosen) -> str:
-        names = _name(host.capacity.name for host, _ in chosen)
+        names = say_names((host.capacity.name for host, _ in chosen), 3)
         places = {host.host_id for host, _ in chosen}
         going = dict.fromkeys(
             t.job_id for t in self.running if t.job_id in self._draining and t.host_id in places
@@ -163,7 +153,8 @@ class Holds:
         if math.isinf(at):
             when = "when work without a time limit ends there"
         elif at == DRAIN_SECONDS and going:
-            when = f"when {_name(going)} {'has' if len(going) == 1 else 'have'} stopped there"
+            be = "has" if len(going) == 1 else "have"
+            when = f"when {say_names(going, 3)} {be} stopped there"
         else:
             when = f"in {at:.0f} s at the latest"
         return f"room is held back for it on {names}: it fits {when}"
@@ -179,10 +170,8 @@ class _Hold:
 
     def sees_end_of(self, job: Candidate, starts_in: float) -> bool:
         """Whether the job, started then, has ended when the room is needed."""
-        return (
-            job.time_limit_seconds is not None
-            and starts_in + job.time_limit_seconds <= self.at < math.inf
-        )
+        limit = job.time_limit_seconds
+        return limit is not None and starts_in + limit <= self.at < math.inf
 
     def use(self, host_id: str, job: Candidate, tasks: int) -> None:
         spare = self.spare.get(host_id)
@@ -199,8 +188,3 @@ def give(state: dict[str, Amount], task: RunningTask) -> None:
         amount[0] += task.cpu_slots
         amount[1] += task.memory_bytes
         amount[2] += task.devices
-
-
-def _name(names: Iterable[str]) -> str:
-    known = list(names)
-    return ", ".join(known[:3]) + (f" and {len(known) - 3} more" if len(known) > 3 else "")

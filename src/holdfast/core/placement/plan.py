@@ -52,8 +52,7 @@ __all__ = [
 ]
 
 MAX_HOLDERS = 16
-"""Jobs that room is held back for at once: enough for every pool of a cluster, few enough to plan
-quickly."""
+"""Jobs that room is held back for: enough for every pool, few enough to plan quickly."""
 
 
 class _Quotas:
@@ -67,8 +66,10 @@ class _Quotas:
         if self._jobs.get(job.project, 1) <= 0:
             return f"project {job.project} already runs as many jobs as it may (quota_jobs)"
         gpus = job.gpus * job.tasks
-        if gpus and self._gpus.get(job.project, gpus) < gpus:
-            return f"project {job.project} has {max(0, self._gpus[job.project])} GPUs of its quota left, and it needs {gpus} (quota_gpus)"
+        left = self._gpus.get(job.project, gpus)
+        if gpus and left < gpus:
+            has = f"project {job.project} has {max(0, left)} GPUs of its quota left"
+            return f"{has}, and it needs {gpus} (quota_gpus)"
         return None
 
     def take(self, job: Candidate) -> None:
@@ -122,8 +123,7 @@ class _Admission:
         self._hold_back_seconds = hold_back_seconds
         self._lowest_preemptible = lowest_preemptible
         self._holds = Holds(self._room, running or ())
-        # What found nothing is not looked for again: room only shrinks. By shape, the fewest tasks
-        # that found no room …
+        # Room only shrinks, so a vain search is not repeated. By shape, the fewest tasks in vain …
         self._full: dict[tuple[Shape, float | None], int] = {}
         self._said: dict[tuple[Shape, int], str] = {}
         self._vain: set[tuple[Shape, int, float | None, int | None]] = (
@@ -214,13 +214,17 @@ class _Admission:
     def _find_words(self, job: Candidate) -> str:
         serving = self._room.serving(job)
         if not serving and job.barred_hosts:
-            return f"its script gave up {len(job.barred_hosts)} of the hosts of queue {job.queue}, and there is no other now"
+            gave_up = (
+                f"its script gave up {len(job.barred_hosts)} of the hosts of queue {job.queue}"
+            )
+            return f"{gave_up}, and there is no other now"
         if not serving and job.host_labels:
             wanted = ", ".join(f"{name}={value}" for name, value in sorted(job.host_labels.items()))
             return f"no active host of queue {job.queue} carries the labels {wanted}"
         fitting = sum(host.count(job, job.tasks) for host in self._room.open_to(job))
         if fitting >= job.tasks:
-            return "what is free is held back for a job that waited longer, and this one would not end in time"
+            held = "what is free is held back for a job that waited longer"
+            return f"{held}, and this one would not end in time"
         if job.tasks == 1:
             return f"no host has {describe_need(job)} free for queue {job.queue} now"
         return f"it needs {describe_need(job)} at once, and {fitting} of them fit for queue {job.queue} now"

@@ -110,8 +110,7 @@ class Room:
         return found
 
     def place(self, job: Candidate, allowed: Allowed) -> tuple[TaskPlacement, ...] | None:
-        """Take room for all tasks of the job, or for none (ADMIT-1); avoided hosts come last
-        (ADMIT-3).
+        """Take room for all tasks or none (ADMIT-1), on avoided hosts last (ADMIT-3).
 
         Full hosts at the head of the shape's list are dropped from it for good.
         """
@@ -119,8 +118,7 @@ class Room:
         hosts = self._open.get(shape)
         if hosts is None:
             hosts = self._open[shape] = self.serving(job)
-        # The fullest host that takes all of it is what `choose_hosts` would find: no need to look
-        # at the others.
+        # `choose_hosts` would find the fullest host that takes all tasks; stop at that one.
         alone = not job.avoid_hosts and (tasks == 1 or job.placement == "pack")
         fitting: list[tuple[int, HostRoom]] = []
         full = 0
@@ -144,15 +142,9 @@ class Room:
         """Ranks of one host follow each other, as torchrun numbers them."""
         tasks: list[TaskPlacement] = []
         for host, count in chosen:
+            where = {"host_id": host.host_id, "incarnation": host.capacity.incarnation}
             for _ in range(count):
-                tasks.append(
-                    TaskPlacement(
-                        rank=len(tasks),
-                        host_id=host.host_id,
-                        incarnation=host.capacity.incarnation,
-                        devices=host.take(job),
-                    )
-                )
+                tasks.append(TaskPlacement(rank=len(tasks), devices=host.take(job), **where))
         return tuple(tasks)
 
 

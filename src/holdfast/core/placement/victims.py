@@ -16,7 +16,7 @@ from holdfast.core.placement.room import count_fitting
 from holdfast.core.placement.types import Candidate, RunningTask
 
 MAX_VICTIMS = 256
-"""Running jobs looked at when somebody could be preempted: the least important and youngest."""
+"""Running jobs that are looked at for a preemption: the least important and youngest."""
 MAX_TRIES = 1000
 """Sets of one size that are tried before the greedy search takes over."""
 
@@ -57,12 +57,12 @@ class Ground:
         return self._counts[host_id]
 
     def free(self, tasks: Iterable[RunningTask], sign: int = 1) -> None:
-        """These go; with sign -1 they stay after all."""
+        """Give the room of these tasks back; with sign -1, take it again."""
         touched = set()
         for task in tasks:
             release = self._holds.release_at(task)
             for amount, until in self._open.get(task.host_id, ()):
-                if release > until:  # else its going is in there already
+                if release > until:  # else its end is in there already
                     amount[0] += sign * task.cpu_slots
                     amount[1] += sign * task.memory_bytes
                     amount[2] += sign * task.devices
@@ -79,9 +79,8 @@ class Ground:
         return gain
 
     def _count(self, host_id: str) -> None:
-        found = min(
-            count_fitting(self._job, amount, self._job.tasks) for amount, _ in self._open[host_id]
-        )
+        job = self._job
+        found = min(count_fitting(job, amount, job.tasks) for amount, _ in self._open[host_id])
         self.total += found - self._counts[host_id]
         self._counts[host_id] = found
 
@@ -99,9 +98,8 @@ def find_victims(job: Candidate, ground: Ground, holds: Holds) -> tuple[str, ...
         and all(task.preemptible and not task.draining for task in tasks)
         and ground.touches(tasks)
     ]
-    order = sorted(eligible, key=lambda i: (by_job[i][0].priority, _ran(by_job[i]), i))[
-        :MAX_VICTIMS
-    ]
+    order = sorted(eligible, key=lambda i: (by_job[i][0].priority, _ran(by_job[i]), i))
+    order = order[:MAX_VICTIMS]
     everything = [task for victim in order for task in by_job[victim]]
     ground.free(everything)
     enough = ground.fits
@@ -149,7 +147,7 @@ def _choose_greedily(
     while not ground.fits and left:
         gains = [ground.gain(by_job[victim]) for victim in left]
         best = max(gains)
-        # Where nobody's going helps alone, a host that is shared by several may need them all.
+        # Where no single end helps, a host that several jobs share may need all of theirs.
         victims = [left[gains.index(best)]] if best > 0 else _share_a_host(ground, left, by_job)
         if not victims:
             break

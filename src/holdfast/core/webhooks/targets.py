@@ -100,8 +100,7 @@ def _read_host(host: str) -> str:
         or not all(_LABEL.fullmatch(label) for label in labels)
     ):
         raise _refuse("a URL with a host name in it, or an address")
-    # Resolvers read 2130706433, 0x7f.1 and 127.1 as addresses. Who means an address writes all four
-    # numbers.
+    # Resolvers read 2130706433, 0x7f.1 and 127.1 as addresses; an address has all four numbers.
     if labels[-1].isdigit() or re.fullmatch(r"0x[0-9a-f]*", labels[-1]):
         raise _refuse("a URL with a host name, or an address as four decimal numbers, in it")
     return ".".join(labels)

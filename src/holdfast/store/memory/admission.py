@@ -15,6 +15,7 @@ from holdfast.core.placement.plan import (
     RunningTask,
     silence_seconds,
 )
+from holdfast.core.placement.ranks import say_names
 from holdfast.core.records import AttemptRecord
 from holdfast.core.settings.resolve import Value, resolve
 from holdfast.core.spec import JobSpec
@@ -24,7 +25,7 @@ from holdfast.moves import dispatch, requests
 from holdfast.moves.moves import LIVE_JOB_STATES
 from holdfast.moves.quotas import Allotment, quota_left, read_quota
 from holdfast.moves.requests import DUE
-from holdfast.moves.room import RoomCheck, name_hosts, plan_headroom, serves
+from holdfast.moves.room import RoomCheck, plan_headroom, serves
 from holdfast.moves.rows import BACK_OFF, RETRIES_HELD, TaskRow
 from holdfast.moves.values import AdmissionSnapshot, Released, Reserved
 from holdfast.store.memory.members import MemoryMembers
@@ -240,7 +241,7 @@ class MemoryAdmission:
         m = s.load([job.row.id], at)
         row = m.jobs[job.row.id]
         ranks = sorted(placement.tasks, key=lambda t: t.rank)
-        hosts = name_hosts(room.name(t.host_id) for t in ranks)
+        hosts = say_names((room.name(t.host_id) for t in ranks), 3)
         m.move_job(row, JobEvent.RESERVE, f"reserved on {hosts}")
         row.epoch += 1
         row.attempts += 1

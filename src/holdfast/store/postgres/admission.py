@@ -18,13 +18,14 @@ from holdfast.core.placement.plan import (
     RunningTask,
     silence_seconds,
 )
+from holdfast.core.placement.ranks import say_names
 from holdfast.core.settings.resolve import Value, resolve
 from holdfast.core.states import JobEvent
 from holdfast.core.transitions import JOB, sources
 from holdfast.moves import dispatch, members, requests
 from holdfast.moves.quotas import Allotment, sets_quota
 from holdfast.moves.requests import DUE
-from holdfast.moves.room import RoomCheck, name_hosts, plan_headroom, serves
+from holdfast.moves.room import RoomCheck, plan_headroom, serves
 from holdfast.moves.values import AdmissionSnapshot, Released, Reserved
 from holdfast.store.postgres.connection.session import Rows, Session, Tx, to_json
 from holdfast.store.postgres.jobs import read_jobs
@@ -356,7 +357,7 @@ def _reservation_rows(
                 "job_id": placement.job_id,
                 "epoch": placement.epoch,
                 "ttl": ttls[placement.job_id],
-                "hosts": name_hosts(room.name(h) for h in host_ids),
+                "hosts": say_names((room.name(h) for h in host_ids), 3),
                 "host_ids": host_ids,
                 "host_id": host_ids[0] if len(set(host_ids)) == 1 else None,
             }
