@@ -19,7 +19,7 @@ from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import plan_admission
 from holdfast.core.spec import JobSpec
-from holdfast.errors import Unavailable
+from holdfast.errors import Stale, Unavailable
 from holdfast.moves.values import JobFilter, NewJob
 from holdfast.store.embedded.postgres import EmbeddedPostgres
 from holdfast.store.postgres.connection.migrate import migrate
@@ -302,22 +302,77 @@ async def test_racing_admissions_and_syncs_give_each_slot_once(rig: Rig) -> None
     assert (await rig.kinds()).count("job.succeeded") == len(ids)
 
 
-async def test_one_of_two_leads_until_its_connection_dies(rig: Rig, dsn: str) -> None:
+async def until_it_leads(store: PostgresStore) -> None:
+    async with asyncio.timeout(10):
+        while not await store.leadership.try_lead():
+            await asyncio.sleep(0.05)
+
+
+async def test_one_of_two_leads_until_it_gives_the_lead_back(rig: Rig, dsn: str) -> None:
     other = PostgresStore(dsn)
     await other.open()
     try:
-        assert [await rig.store.leadership.try_lead(), await other.leadership.try_lead()] == [
-            True,
-            False,
-        ]
+        assert await rig.store.leadership.try_lead() is True
+        assert await other.leadership.try_lead() is False
         assert kill_backends(dsn) >= 1
         assert await rig.store.leadership.try_lead() is False  # it learns that it lost, once
+        assert await other.leadership.try_lead() is False  # the lead has not run out
+        assert await rig.store.leadership.try_lead() is True  # a new one, of the same holder
+        await rig.store.leadership.stop_leading()
         assert await other.leadership.try_lead() is True
         assert await rig.store.leadership.try_lead() is False
-        await other.leadership.stop_leading()
-        assert await rig.store.leadership.try_lead() is True
     finally:
         await other.close()
+
+
+async def test_a_lead_that_is_not_renewed_runs_out_and_its_holder_changes_nothing(
+    rig: Rig, dsn: str
+) -> None:
+    """LEAD-3: a leader that was frozen thaws after another took over, in the middle of its work."""
+    slow, other = (PostgresStore(dsn, lead_seconds=0.3) for _ in range(2))
+    await slow.open()
+    await other.open()
+    try:
+        await until_it_leads(slow)
+        with slow.leadership.fenced():
+            await slow.jobs.cancel_job(await rig.submit("while it leads"), "asked to")
+            await until_it_leads(other)
+            kept = await rig.submit("while another leads")
+            with pytest.raises(Stale, match="another replica leads"):
+                await slow.jobs.cancel_job(kept, "asked to")
+            assert (await slow.jobs.get_job(kept)).state == "queued"  # reading is no write
+        with other.leadership.fenced():
+            await until_it_leads(slow)
+            with pytest.raises(Stale):  # its number is old, though it may lead again
+                await other.jobs.cancel_job(kept, "asked to")
+            await until_it_leads(other)
+            with pytest.raises(Stale):
+                await other.jobs.cancel_job(kept, "asked to")
+        await slow.jobs.cancel_job(kept, "asked to")
+        assert (await rig.job(kept)).state == "cancelled"
+    finally:
+        await slow.close()
+        await other.close()
+
+
+async def test_a_change_of_leader_waits_for_the_old_ones_commit(rig: Rig, dsn: str) -> None:
+    """LEAD-3: between the check and the commit of a leader's write no other replica takes over."""
+    store = PostgresStore(dsn, lead_seconds=0.2)
+    await store.open()
+    try:
+        await until_it_leads(rig.store)
+        await rig.store.leadership.stop_leading()
+        await until_it_leads(store)
+        row = psycopg.connect(dsn).execute("select number from leadership").fetchone()
+        assert row is not None
+        with psycopg.connect(dsn) as conn:
+            conn.execute("create temporary table wrote_something as select 1")
+            conn.execute("select check_lead(%s)", row)
+            await asyncio.sleep(0.3)
+            assert await rig.store.leadership.try_lead() is False
+        assert await rig.store.leadership.try_lead() is True
+    finally:
+        await store.close()
 
 
 async def test_hints_cross_processes_and_survive_a_lost_connection(rig: Rig, dsn: str) -> None:

@@ -39,6 +39,31 @@ def kinds(cluster: Cluster, job: str) -> list[str]:
     return [event.kind for event in cluster.client.events(job_id=job)]
 
 
+def test_a_frozen_leader_is_replaced_and_changes_nothing_when_it_thaws(cluster: Cluster) -> None:
+    """LEAD-3: two servers, and the leader is stopped for longer than its lead."""
+    leader, standby = cluster.controller, cluster.add_controller()
+    wait_until(lambda: leader.messages("this server leads"), what="the first server to lead")
+    cluster.add_host("h", url=standby.url)
+    client = cluster.client_of(standby)
+    process = leader.process
+    assert process is not None
+    assert not standby.messages("this server leads")
+    process.send_signal(signal.SIGSTOP)
+    frozen_at = time.monotonic()
+    job = client.submit(argv=["/bin/true"]).id
+    wait_until(lambda: client.job(job).attempts > 0, 15, what="the standby to admit a job")
+    assert time.monotonic() - frozen_at <= 10.0
+    wait_until(lambda: client.job(job).state.terminal, what="the job to end")
+    process.send_signal(signal.SIGCONT)
+    wait_until(lambda: leader.messages("does not lead any more"), what="the old leader to notice")
+    later = client.submit(argv=["/bin/true"]).id
+    wait_until(lambda: client.job(later).state.terminal, what="another job to end")
+    assert [client.job(i).state for i in (job, later)] == ["succeeded", "succeeded"]
+    assert len(client.attempts(job)) == len(client.attempts(later)) == 1
+    assert len(standby.messages("this server leads")) == 1
+    assert not leader.messages("failed; it goes on")
+
+
 def test_a_killed_controller_restarts_no_job(cluster: Cluster) -> None:
     host = cluster.add_host("h")
     go = cluster.folder / "go"

@@ -2,8 +2,9 @@
 
 LEAD-1  Loops run only while `try_lead` says so, asked every two seconds; when it does not, they are
         cancelled at once.
-Even two leaders would only waste work, because every write is guarded. One leader saves work, and
-LEASE-4 counts from its beginning.
+
+Writes of the loops are tied to the lead under which they began (LEAD-3), so two leaders cannot both
+change anything. One leader saves work, and LEASE-4 counts from its beginning.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Leader:
                 async with asyncio.timeout(1.0):
                     await self._controller.store.leadership.stop_leading()
             except (HoldfastError, TimeoutError):
-                pass  # the session's end releases the lock
+                pass  # the lead runs out by itself
 
     async def _confirm(self) -> None:
         controller = self._controller
@@ -83,10 +84,11 @@ class Leader:
             leads = False
         if leads and not self._tasks:
             log.info("this server leads: it runs the loops")
-            self._tasks = [
-                asyncio.create_task(keep_running(controller, loop), name=f"loop {loop.name}")
-                for loop in self._loops
-            ]
+            with controller.store.leadership.fenced():
+                self._tasks = [
+                    asyncio.create_task(keep_running(controller, loop), name=f"loop {loop.name}")
+                    for loop in self._loops
+                ]
         elif not leads and self._tasks:
             log.warning("this server does not lead any more")
             await self._stop_loops()

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from holdfast.controller.runtime.context import Controller
-from holdfast.errors import Unavailable
+from holdfast.errors import Stale, Unavailable
 
 log = logging.getLogger("holdfast.loops")
 MAX_BACK_OFF_SECONDS = 10.0
@@ -58,6 +58,9 @@ async def keep_running(controller: Controller, loop: Loop) -> None:
             summary = await loop.run_once()
         except Unavailable as error:
             controller.outages.note_failure(error)  # logs once per outage
+            failures += 1
+        except Stale as error:  # LEAD-3: this replica was slow, and another leads
+            log.warning("loop %s: %s", loop.name, error.message, extra={"loop": loop.name})
             failures += 1
         except Exception:
             controller.metrics.loop_failures.labels(loop.name).inc()

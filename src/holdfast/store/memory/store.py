@@ -7,6 +7,7 @@ Nothing in it awaits, so each call is one atomic step. Nothing in it survives th
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 
 from holdfast.core.settings.resolve import Value
@@ -48,6 +49,9 @@ class MemoryLeadership:
 
     async def try_lead(self) -> bool:
         return True
+
+    def fenced(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     async def stop_leading(self) -> None:
         pass

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager
 from typing import Protocol
+
+LEAD_SECONDS = 6.0
+"""How long a lead lasts without a renewal. With the two seconds between two tries of a standby, and
+what a frozen leader's open transaction may take, another leads within 10 s."""
 
 
 class LeadershipStore(Protocol):
     """One replica leads; all of them hint to each other.
+
+    LEAD-3  The lead has an expiry and a number. A write of the leader's loops is committed only
+            while its number is the newest and has not run out, so a leader that was frozen changes
+            nothing when it thaws.
 
     A hint says that a topic may have work: "admit", "drain", "due", "events", "logs", "host:<id>".
     It may be lost; polling is the contract.
     """
 
     async def try_lead(self) -> bool:
-        """Take or confirm leadership (a session's advisory lock on a connection of its own). False:
-        another replica leads, or leadership was lost."""
+        """Take or renew the lead, which runs out after `LEAD_SECONDS`. False: another replica
+        leads, or the lead was lost."""
+
+    def fenced(self) -> AbstractContextManager[None]:
+        """Tie what is done inside, and in tasks made inside, to the lead of this moment (LEAD-3):
+        a later write raises Stale and changes nothing."""
 
     async def stop_leading(self) -> None:
         """Give leadership back, if this replica has it."""

@@ -165,7 +165,7 @@ class PostgresCheckpoints:
 
     async def forget_blobs(self, names: Sequence[str]) -> None:
         params = {"blobs": list(names)}
-        await self.session.single(lambda tx: tx.run("forget_blobs", params))
+        await self.session.transact(lambda tx: tx.run("forget_blobs", params))
 
     async def find_known_blobs(self, names: Sequence[str]) -> set[str]:
         return {

@@ -16,7 +16,7 @@ from holdfast.store.port.drains import DrainStore
 from holdfast.store.port.events import EventStore
 from holdfast.store.port.hosts import HostStore
 from holdfast.store.port.jobs import JobStore
-from holdfast.store.port.leadership import LeadershipStore
+from holdfast.store.port.leadership import LEAD_SECONDS, LeadershipStore
 from holdfast.store.port.leases import LeaseStore
 from holdfast.store.port.logs import LogStore
 from holdfast.store.port.members import MemberStore
@@ -46,8 +46,8 @@ class PostgresStore:
     """A `Store` on one database.
 
     dsn: what libpq takes. max_connections: of the pool; leadership and hints take three more.
-    prepare_threshold: None when a pooler in transaction mode stands between (leadership then needs
-    a direct dsn).
+    prepare_threshold: None when a pooler in transaction mode stands between. lead_seconds: how long
+    a lead lasts without a renewal.
     environment: the environment's layer of settings, for the decisions the store makes itself.
     """
 
@@ -59,6 +59,7 @@ class PostgresStore:
         prepare_threshold: int | None = 0,
         call_seconds: float = 30.0,
         environment: Mapping[str, Value] | None = None,
+        lead_seconds: float = LEAD_SECONDS,
     ) -> None:
         self.session = session = Session(
             dsn,
@@ -67,7 +68,7 @@ class PostgresStore:
             call_seconds=call_seconds,
         )
         self.environment = dict(environment or {})
-        self._leadership = PostgresLeadership(session)
+        self._leadership = PostgresLeadership(session, lead_seconds)
         self.admission: AdmissionStore = PostgresAdmission(session, self.environment)
         self.checkpoints: CheckpointStore = PostgresCheckpoints(session)
         self.drains: DrainStore = PostgresDrains(session)

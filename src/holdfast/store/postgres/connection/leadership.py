@@ -9,17 +9,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import psycopg
 
 from holdfast.errors import Unavailable
-from holdfast.store.port.leadership import HintHub
-from holdfast.store.postgres.connection.session import Connection, Session, cut_after
+from holdfast.store.port.leadership import LEAD_SECONDS, HintHub
+from holdfast.store.postgres.connection.queries import QUERIES
+from holdfast.store.postgres.connection.session import LEAD, Connection, Session, cut_after
 
 log = logging.getLogger("holdfast.store")
 CHANNEL = "holdfast_hints"
-LEAD_KEY = 0x686F6C64_6C656164  # "hold" "lead"
+NO_LEAD = -1  # what is tied to no lead at all may write nothing
 HINT_GAP_SECONDS = 0.02
 CONFIRM_SECONDS = 2.0
 BACK_OFF_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -28,8 +31,10 @@ BACK_OFF_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 class PostgresLeadership:
     """`LeadershipStore` on PostgreSQL."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, lead_seconds: float = LEAD_SECONDS) -> None:
         self.session = session
+        self._lead_seconds = lead_seconds
+        self._number: int | None = None
         self._hub = HintHub()
         self._sender_id = secrets.token_hex(6)
         self._pending: dict[str, None] = {}
@@ -55,51 +60,51 @@ class PostgresLeadership:
 
     async def try_lead(self) -> bool:
         async with self._lead_lock:
-            if self._lead is not None:
-                if await self._confirm_lead(self._lead):
-                    return True
+            if self._number is not None:
+                number = await self._ask("renew_lead", {"number": self._number})
+                if number is None:
+                    await self._drop_lead()
+                return number is not None
+            self._number = await self._ask("take_lead", {"holder": self._sender_id})
+            if self._number is None:
                 await self._drop_lead()
-                return False
-            try:
-                conn = await self.session.connect()
-            except Unavailable:
-                return False
-            self._lead = conn
-            try:
-                with cut_after(conn, CONFIRM_SECONDS):
-                    cursor = await conn.execute(
-                        "select pg_try_advisory_lock(%s) as held", (LEAD_KEY,)
-                    )
-                    row = await cursor.fetchone()
-            except psycopg.Error:
-                row = None
-            if row is None or not row["held"]:
-                await self._drop_lead()
-                return False
-            return True
+            return self._number is not None
 
-    async def _confirm_lead(self, conn: Connection) -> bool:
-        """The lock lives as long as the session: one that answers still holds it."""
+    async def _ask(self, name: str, params: dict[str, Any]) -> int | None:
+        """Run one of the lead's statements and return the number of the lead it left us with.
+
+        It runs on a connection of its own, which witnesses crashes of the server: a broken one is
+        a lead that was lost, even if the row still stands, because LEASE-4 must count anew.
+        """
         try:
-            with cut_after(conn, CONFIRM_SECONDS):
-                await conn.execute("select 1")
-        except psycopg.Error:
-            return False
-        return True
+            if self._lead is None:
+                self._lead = await self.session.connect()
+            with cut_after(self._lead, CONFIRM_SECONDS):
+                cursor = await self._lead.execute(
+                    QUERIES[name], {**params, "seconds": self._lead_seconds}
+                )
+                row = await cursor.fetchone() if cursor.description else None
+        except (psycopg.Error, Unavailable):
+            return None
+        return None if row is None else int(row["number"])
+
+    @contextmanager
+    def fenced(self) -> Iterator[None]:
+        token = LEAD.set(NO_LEAD if self._number is None else self._number)
+        try:
+            yield
+        finally:
+            LEAD.reset(token)
 
     async def _drop_lead(self) -> None:
-        conn, self._lead = self._lead, None
+        conn, self._lead, self._number = self._lead, None, None
         if conn is not None:
             await conn.close()
 
     async def stop_leading(self) -> None:
         async with self._lead_lock:
-            if self._lead is not None:
-                try:
-                    with cut_after(self._lead, CONFIRM_SECONDS):
-                        await self._lead.execute("select pg_advisory_unlock(%s)", (LEAD_KEY,))
-                except psycopg.Error:
-                    pass  # the session is gone, and the lock with it
+            if self._number is not None:
+                await self._ask("give_lead_back", {"number": self._number})
             await self._drop_lead()
 
     def hint(self, topic: str) -> None:

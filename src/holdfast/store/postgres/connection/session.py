@@ -15,6 +15,7 @@ import socket
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -25,7 +26,7 @@ from psycopg.rows import dict_row
 from psycopg.types.json import set_json_loads
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
-from holdfast.errors import Unavailable, ValidationError
+from holdfast.errors import Stale, Unavailable, ValidationError
 from holdfast.moves.values import DrainNews, TellDrains, tell_nobody
 from holdfast.store.postgres.connection.queries import QUERIES
 
@@ -38,6 +39,9 @@ CALL_SECONDS = 30.0
 POOL_WAIT_SECONDS = 3.0
 CONFLICT_TRIES = 8
 _BEGIN = (b"begin",)
+_COMMIT = b"commit"
+LEAD: ContextVar[int | None] = ContextVar("lead", default=None)
+"""The number of the lead that transactions of this task are tied to (LEAD-3), if they are."""
 # Renewals and heartbeats only. A commit that a crash of the server loses makes the controller's
 # lease shorter than the agent believes it to be. That is safe: the crash ends every session, the
 # leader's lock among them, so the next leadership begins after it, and nothing lapses before
@@ -56,7 +60,7 @@ _BOTH = (
 _SESSION_SETTINGS = (
     b"set timezone = 'UTC'; set datestyle = 'ISO'; set default_transaction_isolation = 'read "
     b"committed';"
-    b" set statement_timeout = '30s'; set idle_in_transaction_session_timeout = '30s'; set "
+    b" set statement_timeout = '30s'; set idle_in_transaction_session_timeout = '5s'; set "
     b"client_min_messages = warning"
 )
 
@@ -103,7 +107,7 @@ class Tx:
         if self._committing is None:
             raise RuntimeError("there is no transaction to end")
         self._committing()
-        return await self._pipe(steps, (b"commit",))
+        return await self._pipe(steps, _commit_words())
 
     async def _pipe(
         self, steps: Sequence[tuple[str, Mapping[str, Any] | None]], end: tuple[bytes, ...]
@@ -271,7 +275,9 @@ class Session:
             conn.info.transaction_status == 2
         ):  # else the work sent nothing, or its COMMIT with its last statements
             mark()
-            await conn.execute(b"commit", prepare=False)
+            async with conn.pipeline():
+                for word in _commit_words():
+                    await conn.execute(word, prepare=False)
         if tx.drain_news:
             self.tell_drains(tx.drain_news)
         return result
@@ -328,6 +334,10 @@ class Session:
                 raise Unavailable(
                     "the database cannot be reached: no connection came up in time"
                 ) from error
+            except pg.RaiseException as error:  # `check_lead`, the one function that raises
+                raise Stale(
+                    "another replica leads now; nothing was changed", code="lead_lost"
+                ) from error
             except PoolClosed as error:
                 raise Unavailable("the store is closed") from error
             except (
@@ -343,7 +353,7 @@ class Session:
                 lost = (
                     isinstance(error, psycopg.InterfaceError)
                     or error.sqlstate is None
-                    or error.sqlstate[:3] in ("57P", "08")
+                    or error.sqlstate[:3] in ("57P", "25P", "08")
                 )
                 if (
                     committing
@@ -367,6 +377,11 @@ class Session:
         ) as conn:
             with cut_after(conn, seconds):
                 yield conn
+
+
+def _commit_words() -> tuple[bytes, ...]:
+    lead = LEAD.get()
+    return (_COMMIT,) if lead is None else (b"select check_lead(%d)" % lead, _COMMIT)
 
 
 def _count_cancels() -> int:
