@@ -127,7 +127,7 @@ async def skip_agent_checkpoint(call: ApiCall) -> Response:
 async def list_checkpoints(call: ApiCall) -> Response:
     """List the checkpoints of a job that are kept."""
     job = await find_job(call)
-    return answer_page(await call.controller.store.checkpoints.list_checkpoints(job.id))
+    return answer_page(await call.store.checkpoints.list_checkpoints(job.id))
 
 
 async def put_checkpoint(call: ApiCall) -> Response:
@@ -167,7 +167,7 @@ async def get_checkpoint(call: ApiCall) -> Response:
     """Send a checkpoint's bytes."""
     query = call.query(CheckpointQuery)
     job = await find_job(call)
-    record, blob = await call.controller.store.checkpoints.find_checkpoint(
+    record, blob = await call.store.checkpoints.find_checkpoint(
         job.id, query.rank, number=query.number, epoch=query.epoch
     )
     return await _answer_bytes(call.controller, record, blob)
@@ -177,7 +177,7 @@ async def delete_checkpoints(call: ApiCall) -> Response:
     """Delete checkpoints, so that the next attempt starts from an earlier one, or from nothing."""
     query = call.query(WhichCheckpointsQuery)
     job = await find_job(call)
-    blobs = await call.controller.store.checkpoints.delete_checkpoints(
+    blobs = await call.store.checkpoints.delete_checkpoints(
         job.id, rank=query.rank, number=query.number
     )
     if not blobs:

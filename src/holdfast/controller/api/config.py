@@ -23,7 +23,7 @@ async def get_config(call: ApiCall) -> Response:
 async def patch_config(call: ApiCall) -> Response:
     """Change the cluster's settings."""
     changes, unset = await read_settings_patch(call, "cluster")
-    await call.controller.store.settings.write_cluster_settings(changes, unset)
+    await call.store.settings.write_cluster_settings(changes, unset)
     settings = await call.controller.settings.refresh()
     call.controller.poke("admit", "due", "events")
     return answer_page(list(settings.effective().values()))

@@ -29,7 +29,7 @@ async def list_events(call: ApiCall) -> Response:
     resume = call.header("last-event-id")
     if resume is not None and not 1 <= len(resume) <= 256:
         raise ValidationError("the header Last-Event-ID is no event's id", field="Last-Event-ID")
-    reader = EventFeed(call.controller.store, query, resume or query.after)
+    reader = EventFeed(call.store, query, resume or query.after)
     # The first page is read before the head goes out, so that a bad id is answered with a problem.
     first = await reader.read()
     if "text/event-stream" in (call.header("accept") or ""):

@@ -30,7 +30,7 @@ def view_host(host: HostRecord) -> HostView:
 async def list_hosts(call: ApiCall) -> Response:
     """List every host."""
     query = call.query(HostsQuery)
-    hosts = await call.controller.store.hosts.list_hosts(
+    hosts = await call.store.hosts.list_hosts(
         include_terminated=is_on(query.all), dead=is_on(query.dead)
     )
     return answer_page([view_host(host) for host in hosts])
@@ -75,4 +75,4 @@ async def _find(call: ApiCall) -> HostRecord:
     host = call.params["host"]
     if "\x00" in host or len(host) > 128:
         raise NotFound(f"there is no host {host[:64]!r}; `holdfast hosts` lists them")
-    return await call.controller.store.hosts.get_host(host)
+    return await call.store.hosts.get_host(host)

@@ -135,7 +135,7 @@ def _check(spec: JobSpec, settings: Settings) -> None:
 
 async def list_jobs(call: ApiCall) -> Response:
     """List jobs, newest first."""
-    items, cursor = await read_jobs_page(call.controller.store, call.query(JobsQuery))
+    items, cursor = await read_jobs_page(call.store, call.query(JobsQuery))
     return answer_page(items, cursor)
 
 
@@ -163,7 +163,7 @@ async def read_jobs_page(store: Store, query: JobsQuery) -> tuple[list[JobRecord
 
 async def find_job(call: ApiCall) -> JobRecord:
     """Return the job in the path."""
-    return await call.controller.store.jobs.get_job(check_job_id(call.params["id"]))
+    return await call.store.jobs.get_job(check_job_id(call.params["id"]))
 
 
 async def get_job(call: ApiCall) -> Response:
@@ -185,14 +185,14 @@ async def view_job(controller: Controller, job: JobRecord) -> JobView:
 async def list_attempts(call: ApiCall) -> Response:
     """List its attempts, oldest first."""
     query = call.query(AttemptsQuery)
-    attempts = await call.controller.store.jobs.list_attempts(check_job_id(call.params["id"]))
+    attempts = await call.store.jobs.list_attempts(check_job_id(call.params["id"]))
     return answer_page([a for a in attempts if query.cause in (None, a.cause)])
 
 
 async def list_tasks(call: ApiCall) -> Response:
     """List the tasks of its current attempt."""
     job = await find_job(call)
-    return answer_page(await call.controller.store.jobs.list_tasks(job.id))
+    return answer_page(await call.store.jobs.list_tasks(job.id))
 
 
 async def list_settings(call: ApiCall) -> Response:
@@ -206,7 +206,7 @@ async def list_forensics(call: ApiCall) -> Response:
     """List what was gathered before its kills."""
     query = call.query(AttemptQuery)
     job = await find_job(call)
-    found = await call.controller.store.logs.get_forensics(job.id, query.attempt)
+    found = await call.store.logs.get_forensics(job.id, query.attempt)
     views = [
         ForensicsView(
             attempt=number,

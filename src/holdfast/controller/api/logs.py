@@ -33,7 +33,7 @@ async def list_streams(call: ApiCall) -> Response:
     """List how far each stream goes and what is kept of it."""
     query = call.query(AttemptQuery)
     job = await find_job(call)
-    return answer_page(await call.controller.store.logs.list_log_streams(job.id, query.attempt))
+    return answer_page(await call.store.logs.list_log_streams(job.id, query.attempt))
 
 
 async def get_logs(call: ApiCall) -> Response:

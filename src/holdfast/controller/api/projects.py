@@ -14,19 +14,19 @@ from holdfast.wire.api import SettingsPatch
 
 async def list_projects(call: ApiCall) -> Response:
     """List every project that has settings or unfinished jobs."""
-    return answer_page(await call.controller.store.settings.list_projects())
+    return answer_page(await call.store.settings.list_projects())
 
 
 async def get_project(call: ApiCall) -> Response:
     """Return one project; one that no job has named yet is an empty one."""
-    return answer_json(await call.controller.store.settings.get_project(_find_name(call)))
+    return answer_json(await call.store.settings.get_project(_find_name(call)))
 
 
 async def put_project(call: ApiCall) -> Response:
     """Make or change a project."""
     name = read_name(call, "project")
     changes, unset = await read_settings_patch(call, "project", default=SettingsPatch())
-    project = await call.controller.store.settings.put_project(name, changes, unset)
+    project = await call.store.settings.put_project(name, changes, unset)
     await call.controller.settings.refresh()
     call.controller.poke("admit", "due", "events")
     return answer_json(project)
@@ -34,7 +34,7 @@ async def put_project(call: ApiCall) -> Response:
 
 async def delete_project(call: ApiCall) -> Response:
     """Forget a project's settings."""
-    await call.controller.store.settings.delete_project(_find_name(call))
+    await call.store.settings.delete_project(_find_name(call))
     await call.controller.settings.refresh()
     call.controller.poke("admit", "due", "events")
     return Response(status_code=204)

@@ -14,19 +14,19 @@ from holdfast.wire.api import PauseRequest, SettingsPatch
 
 async def list_queues(call: ApiCall) -> Response:
     """List every queue and what is in it."""
-    return answer_page(await call.controller.store.settings.list_queues())
+    return answer_page(await call.store.settings.list_queues())
 
 
 async def get_queue(call: ApiCall) -> Response:
     """Return one queue."""
-    return answer_json(await call.controller.store.settings.get_queue(_name(call)))
+    return answer_json(await call.store.settings.get_queue(_name(call)))
 
 
 async def put_queue(call: ApiCall) -> Response:
     """Make or change a queue."""
     name = read_name(call, "queue")
     changes, unset = await read_settings_patch(call, "queue", default=SettingsPatch())
-    queue = await call.controller.store.settings.put_queue(name, changes, unset)
+    queue = await call.store.settings.put_queue(name, changes, unset)
     await call.controller.settings.refresh()
     call.controller.poke("admit", "events")
     return answer_json(queue)
@@ -34,7 +34,7 @@ async def put_queue(call: ApiCall) -> Response:
 
 async def delete_queue(call: ApiCall) -> Response:
     """Delete an empty queue."""
-    await call.controller.store.settings.delete_queue(_name(call))
+    await call.store.settings.delete_queue(_name(call))
     await call.controller.settings.refresh()
     call.controller.poke("events")
     return Response(status_code=204)
@@ -53,9 +53,9 @@ async def pause_queue(call: ApiCall) -> Response:
 async def resume_queue(call: ApiCall) -> Response:
     """Start its jobs again."""
     name = _name(call)
-    await call.controller.store.settings.resume_queue(name)
+    await call.store.settings.resume_queue(name)
     call.controller.poke("admit", "events")
-    return answer_json(await call.controller.store.settings.get_queue(name))
+    return answer_json(await call.store.settings.get_queue(name))
 
 
 def _name(call: ApiCall) -> str:

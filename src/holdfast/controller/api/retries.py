@@ -98,7 +98,7 @@ async def _count_retry(controller: Controller, job: JobRecord) -> tuple[int, int
 async def get_retries(call: ApiCall) -> Response:
     """List the kill switches that hold retries back, and count the jobs that wait."""
     settings = await call.controller.settings.refresh()
-    counts = await call.controller.store.jobs.count_waiting()
+    counts = await call.store.jobs.count_waiting()
     projects = {project for project, cause in counts if cause in ("back_off", "retries_held")}
     rows = [
         RetriesOf(

@@ -24,7 +24,7 @@ async def put_rules(call: ApiCall) -> Response:
     """Replace the operators' rules; a bad one is refused with its line."""
     request = await call.body(RulesRequest)
     parse_rules(request.text)
-    await call.controller.store.settings.write_rules(request.text)
+    await call.store.settings.write_rules(request.text)
     settings = await call.controller.settings.refresh()
     call.controller.poke("events")
     return answer_json(_view(settings))

@@ -19,7 +19,7 @@ async def get_health(call: ApiCall) -> Response:
 
 async def get_readiness(call: ApiCall) -> Response:
     """Answer once the store has. Raises Unavailable, a 503, when it does not answer."""
-    await call.controller.store.ping()
+    await call.store.ping()
     return answer_json({"status": "ready"})
 
 

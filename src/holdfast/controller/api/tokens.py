@@ -19,13 +19,13 @@ JOIN_SECONDS = 3600.0
 
 async def list_tokens(call: ApiCall) -> Response:
     """List every token, without its secret."""
-    return answer_page(await call.controller.store.tokens.list_tokens())
+    return answer_page(await call.store.tokens.list_tokens())
 
 
 async def create_token(call: ApiCall) -> Response:
     """Make a token; its secret is shown this once."""
     request = await call.body(TokenRequest)
-    store = call.controller.store
+    store = call.store
     lifetime = request.expires_seconds
     if lifetime is None and request.role == "join":
         lifetime = JOIN_SECONDS
@@ -45,7 +45,7 @@ async def revoke_token(call: ApiCall) -> Response:
     token_id = call.params["id"]
     if not ID_PATTERN.fullmatch(token_id):
         raise NotFound(f"there is no token {token_id[:64]!r}; `holdfast token list` shows them")
-    await call.controller.store.tokens.revoke_token(token_id)
+    await call.store.tokens.revoke_token(token_id)
     call.controller.guard.forget()
     return Response(status_code=204)
 

@@ -40,7 +40,7 @@ class DeliveriesQuery(Query, frozen=True, kw_only=True):
 
 async def list_webhooks(call: ApiCall) -> Response:
     """List every hook, without its secret."""
-    return answer_page(await call.controller.store.webhooks.list_webhooks())
+    return answer_page(await call.store.webhooks.list_webhooks())
 
 
 async def create_webhook(call: ApiCall) -> Response:
@@ -56,14 +56,14 @@ async def create_webhook(call: ApiCall) -> Response:
         project=request.project,
         name=request.name,
     )
-    hook = await call.controller.store.webhooks.create_webhook(new)
+    hook = await call.store.webhooks.create_webhook(new)
     call.controller.poke("events")
     return answer_json(_with_secret(hook, secret), 201)
 
 
 async def get_webhook(call: ApiCall) -> Response:
     """Return one hook."""
-    return answer_json(await call.controller.store.webhooks.get_webhook(_hook_id(call)))
+    return answer_json(await call.store.webhooks.get_webhook(_hook_id(call)))
 
 
 async def patch_webhook(call: ApiCall) -> Response:
@@ -74,14 +74,14 @@ async def patch_webhook(call: ApiCall) -> Response:
         await _check_url(call, patch.url)
     events = msgspec.UNSET if patch.events is msgspec.UNSET else tuple(dict.fromkeys(patch.events))
     change = WebhookChange(url=patch.url, events=events, project=patch.project, name=patch.name)
-    hook = await call.controller.store.webhooks.change_webhook(hook_id, change)
+    hook = await call.store.webhooks.change_webhook(hook_id, change)
     call.controller.poke("events")
     return answer_json(hook)
 
 
 async def delete_webhook(call: ApiCall) -> Response:
     """Forget a hook and its deliveries."""
-    await call.controller.store.webhooks.delete_webhook(_hook_id(call))
+    await call.store.webhooks.delete_webhook(_hook_id(call))
     call.controller.poke("events")
     return Response(status_code=204)
 
@@ -91,9 +91,7 @@ async def rotate_webhook(call: ApiCall) -> Response:
     hook_id = _hook_id(call)
     request = await call.body(RotateRequest, default=RotateRequest())
     secret = request.secret or make_secret("w")
-    hook = await call.controller.store.webhooks.rotate_webhook(
-        hook_id, secret, request.grace_seconds
-    )
+    hook = await call.store.webhooks.rotate_webhook(hook_id, secret, request.grace_seconds)
     call.controller.poke("events")
     return answer_json(_with_secret(hook, secret))
 
@@ -103,14 +101,14 @@ async def pause_webhook(call: ApiCall) -> Response:
     hook_id = _hook_id(call)
     request = await call.body(WebhookPause, default=WebhookPause())
     reason = request.reason or f"paused by {call.caller_name}"
-    hook = await call.controller.store.webhooks.pause_webhook(hook_id, reason)
+    hook = await call.store.webhooks.pause_webhook(hook_id, reason)
     call.controller.poke("events")
     return answer_json(hook)
 
 
 async def resume_webhook(call: ApiCall) -> Response:
     """Go on where it stopped."""
-    hook = await call.controller.store.webhooks.resume_webhook(_hook_id(call))
+    hook = await call.store.webhooks.resume_webhook(_hook_id(call))
     call.controller.poke("events")
     return answer_json(hook)
 
@@ -152,7 +150,7 @@ async def list_deliveries(call: ApiCall) -> Response:
     """List a hook's deliveries, newest first."""
     query = call.query(DeliveriesQuery)
     before = None if query.cursor is None else read_cursor(query.cursor)
-    page = await call.controller.store.webhooks.list_deliveries(
+    page = await call.store.webhooks.list_deliveries(
         _hook_id(call), states=query.state, before=before, limit=query.limit
     )
     return answer_page(page, make_cursor(page[-1].id) if len(page) == query.limit else None)
@@ -160,20 +158,20 @@ async def list_deliveries(call: ApiCall) -> Response:
 
 async def get_delivery(call: ApiCall) -> Response:
     """Return one delivery with its body."""
-    record, body = await call.controller.store.webhooks.get_delivery(*_delivery_ids(call))
+    record, body = await call.store.webhooks.get_delivery(*_delivery_ids(call))
     return answer_json(DeliveryView(body=body, **msgspec.structs.asdict(record)))
 
 
 async def redeliver(call: ApiCall) -> Response:
     """Send a delivery again: a dead or delivered one with all its tries, a pending one at once."""
-    record = await call.controller.store.webhooks.redeliver(*_delivery_ids(call))
+    record = await call.store.webhooks.redeliver(*_delivery_ids(call))
     call.controller.poke("events")
     return answer_json(record)
 
 
 async def redeliver_dead(call: ApiCall) -> Response:
     """Send every dead delivery of a hook again."""
-    count = await call.controller.store.webhooks.redeliver_dead(_hook_id(call))
+    count = await call.store.webhooks.redeliver_dead(_hook_id(call))
     call.controller.poke("events")
     return answer_json(Redelivered(count=count))
 

@@ -1,4 +1,4 @@
-"""The types of jobs and their attempts; `shapes` has those of what is around them."""
+"""The types of jobs and their attempts; `shapes` has all other types."""
 
 from __future__ import annotations
 

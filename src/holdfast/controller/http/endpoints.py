@@ -65,10 +65,11 @@ class PageOf:
 class ApiCall:
     """One request on its way to its handler."""
 
-    __slots__ = ("controller", "host", "params", "receive", "scope", "token")
+    __slots__ = ("controller", "host", "params", "receive", "scope", "store", "token")
 
     def __init__(self, controller: Controller, scope: Scope, receive: Receive) -> None:
         self.controller = controller
+        self.store = controller.store
         self.scope = scope
         self.receive = receive
         self.params: Mapping[str, str] = scope.get("path_params", {})

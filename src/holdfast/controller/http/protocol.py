@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with limits on what comes before a body: bytes, headers and time.
+"""uvicorn's HTTP protocol with limits on a request's head: bytes, headers and time.
 
 HTTP-1  A connection that has not sent a whole request head in time is closed: at its opening, after
         a half request, and between requests alike. A body's time is bounded where it is read.

@@ -118,8 +118,8 @@ class AdmitLoop(Loop):
     async def _plan(
         self, snapshot: AdmissionSnapshot, settings: Settings
     ) -> tuple[AdmissionPlan, Sequence[RunningTask]]:
-        """Return the plan, made a second time with what runs where a job was passed over or could
-        preempt."""
+        """Return the plan. Where a job was passed over or could preempt, it is made a second time,
+        with the running tasks."""
         hold_back = settings.value("hold_back_seconds")
         lowest = snapshot.lowest_preemptible if settings.value("preemption") else None
         candidates = [_with_limit(job, settings) for job in snapshot.candidates]
@@ -165,12 +165,8 @@ def _tell_reserved(gangs: Sequence[JobPlacement]) -> None:
     """Log one line for each gang. Jobs of one task are too many for that, and have their events."""
     for gang in gangs:
         hosts = len({task.host_id for task in gang.tasks})
-        log.info(
-            "reserved: %d tasks on %d hosts",
-            len(gang.tasks),
-            hosts,
-            extra={"job": gang.job_id, "epoch": gang.epoch + 1},
-        )
+        about = {"job": gang.job_id, "epoch": gang.epoch + 1}
+        log.info("reserved: %d tasks on %d hosts", len(gang.tasks), hosts, extra=about)
 
 
 def _with_limit(job: Candidate, settings: Settings) -> Candidate:

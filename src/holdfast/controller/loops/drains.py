@@ -64,11 +64,8 @@ class DrainsLoop(Loop):
             if tasks:
                 forced += tasks
                 controller.metrics.force_drained.inc(tasks)
-                log.warning(
-                    "drain forced: %d tasks have not confirmed their end",
-                    tasks,
-                    extra={"job": job.id, "attempt": job.attempts, "epoch": job.epoch},
-                )
+                text = "drain forced: %d tasks have not confirmed their end"
+                log.warning(text, tasks, extra=_about(job))
                 controller.poke_hosts_of(job.id)
         return forced
 
@@ -86,11 +83,7 @@ class DrainsLoop(Loop):
                 return False
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             # One job that cannot be decided must not hold the others up.
-            log.exception(
-                "drain of job %s could not be decided",
-                job.id,
-                extra={"job": job.id, "epoch": job.epoch},
-            )
+            log.exception("drain of job %s could not be decided", job.id, extra=_about(job))
             return False
         decision = completion.decision
         log.info(
@@ -98,7 +91,7 @@ class DrainsLoop(Loop):
             job.attempts,
             decision.outcome,
             decision.reason,
-            extra={"job": job.id, "attempt": job.attempts, "epoch": job.epoch, "queue": job.queue},
+            extra={**_about(job), "queue": job.queue},
         )
         self._count(job, decision)
         controller.metrics.drain_seconds.observe(drain.seconds)
@@ -116,3 +109,7 @@ class DrainsLoop(Loop):
             metrics.retry_exhausted.labels(cause).inc()
         if decision.event is JobEvent.SUCCEED and job.retries_charged:
             metrics.retry_succeeded.inc()
+
+
+def _about(job: JobRecord) -> dict[str, object]:
+    return {"job": job.id, "attempt": job.attempts, "epoch": job.epoch}

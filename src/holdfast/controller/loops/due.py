@@ -17,7 +17,7 @@ PACE_SECONDS = 0.1  # the rate limit lets a few go together, because each transa
 
 
 class DueLoop(Loop):
-    """Wakes by itself when the next retry it was told of is due, and at least every second."""
+    """Wakes by itself when the next expected retry is due, and at least every second."""
 
     name = "due"
     topic = "due"

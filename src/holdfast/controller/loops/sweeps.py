@@ -30,9 +30,8 @@ class LeasesLoop(Loop):
             return {}
         jobs = await controller.store.leases.lapse_leases(since, now=now)
         for job_id in jobs:
-            log.warning(
-                "a lease lapsed: its host was silent for the whole of it", extra={"job": job_id}
-            )
+            text = "a lease lapsed: its host was silent for the whole of it"
+            log.warning(text, extra={"job": job_id})
         if jobs:
             controller.poke("drain", "events")
         return {"lapsed": len(jobs)} if jobs else {}
@@ -108,11 +107,8 @@ class HostDrainsLoop(Loop):
         controller = self._controller
         drained = await controller.store.hosts.drain_due_hosts()
         for host_id, jobs in drained.items():
-            log.info(
-                "the deadline of a host's drain has come; %d jobs are stopped",
-                len(jobs),
-                extra={"host": host_id},
-            )
+            text = "the deadline of a host's drain has come; %d jobs are stopped"
+            log.info(text, len(jobs), extra={"host": host_id})
         if drained:
             controller.poke("drain", "events", *(f"host:{host_id}" for host_id in drained))
         return {"drained": sorted(drained)} if drained else {}

@@ -1,4 +1,4 @@
-"""What a replica remembers so that it asks the store less often. All of it can be lost."""
+"""What a replica remembers to ask the store less often. All of it can be lost."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class JobSpecs:
         return self._known.get(job_id) or self.keep(await self._store.jobs.get_job(job_id))
 
     def keep(self, job: JobRecord) -> tuple[str, JobSpec]:
-        """Remember a job that is at hand, because its logs will ask for it."""
+        """Remember a job that was read anyway, because its logs will ask for it."""
         if len(self._known) >= _MAX_SPECS:
             self._known.clear()
         found = self._known[job.id] = job.queue, job.spec

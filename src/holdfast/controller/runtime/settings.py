@@ -78,7 +78,7 @@ class Settings:
         return found
 
     def policy(self, queue: str, spec: JobSpec) -> Policy:
-        """Return what decides about a job's end."""
+        """Return the policy that decides about a job's end."""
         values = {name: found.value for name, found in self.effective(queue, spec).items()}
         limit, reset = values["no_progress_limit"], values["budget_reset_seconds"]
         return Policy(

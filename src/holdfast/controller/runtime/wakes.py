@@ -1,4 +1,4 @@
-"""Waking what waits: loops by topic, streams by topic, and each host's one waiting poll.
+"""Wakes for loops and streams, by topic, and for each host's one waiting poll.
 
 WAKE-1  A wake between a read and the wait that follows it is never lost: the waiter compares the
         version it saw before the read. Wakes are hints; every waiter also has a time limit.
@@ -115,7 +115,7 @@ class WakeBus:
             del self._hosts[host_id]
 
     def fire(self, topic: str) -> None:
-        """Wake what waits for `topic` on this replica."""
+        """Wake every waiter for `topic` on this replica."""
         if topic.startswith("host:"):
             line = self._hosts.get(topic[5:])
             wake = None if line is None else line.wake
@@ -130,7 +130,7 @@ class WakeBus:
         return sum(line.waiting for line in self._hosts.values())
 
     def close(self) -> None:
-        """Answer everything that waits, because the server stops."""
+        """Wake every waiter, because the server stops."""
         self.closing = True
         for line in self._hosts.values():
             line.wake.fire()

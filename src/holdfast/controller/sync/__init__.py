@@ -1,1 +1,1 @@
-"""The agents' route: what hosts report, and what they are told."""
+"""The agents' routes: the hosts' reports, and their orders."""

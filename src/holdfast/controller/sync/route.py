@@ -77,12 +77,8 @@ async def sync(call: ApiCall) -> Response:
     assert host is not None
     request, unread = read_sync(await read_body(call.scope, call.receive, wire.MAX_SYNC_BYTES))
     if unread:
-        log.error(
-            "reports of host %s cannot be read: %s",
-            host.name,
-            "; ".join(unread),
-            extra={"host": host.id},
-        )
+        text = "reports of host %s cannot be read: %s"
+        log.error(text, host.name, "; ".join(unread), extra={"host": host.id})
     answer = await _poll(controller, host, request, call.receive)
     if request.leaving:
         controller.guard.forget()
@@ -203,17 +199,11 @@ def _act_on(controller: Controller, request: wire.SyncRequest | None, found: Hos
             if task.key in acked and task.facts is not None and task.facts.trip is not None:
                 trip = task.facts.trip
                 controller.metrics.trips.labels(trip.watchdog).inc()
-                log.warning(
-                    "watchdog %s tripped: %s",
-                    trip.watchdog,
-                    trip.reason,
-                    extra={"job": task.key.job_id, "epoch": task.key.epoch, "host": found.host_id},
-                )
+                about = {"job": task.key.job_id, "epoch": task.key.epoch, "host": found.host_id}
+                log.warning("watchdog %s tripped: %s", trip.watchdog, trip.reason, extra=about)
     for key in found.refused:
-        log.warning(
-            "a stale report was refused",
-            extra={"job": key.job_id, "epoch": key.epoch, "host": found.host_id},
-        )
+        about = {"job": key.job_id, "epoch": key.epoch, "host": found.host_id}
+        log.warning("a stale report was refused", extra=about)
 
 
 async def _make_answer(
@@ -265,15 +255,8 @@ async def _make_answer(
 
 
 def _says_something(answer: wire.SyncAnswer) -> bool:
-    return bool(
-        answer.claim
-        or answer.launch
-        or answer.preempt
-        or answer.lost
-        or answer.acked
-        or answer.refused
-        or answer.watch
-    )
+    orders = answer.claim or answer.launch or answer.preempt or answer.watch
+    return bool(orders or answer.lost or answer.acked or answer.refused)
 
 
 # ---- logs and forensics
@@ -318,7 +301,7 @@ async def put_forensics(call: ApiCall) -> Response:
         await read_body(call.scope, call.receive, wire.MAX_FORENSICS_BYTES), _FORENSICS
     )
     try:
-        await call.controller.store.logs.put_forensics(host.id, forensics)
+        await call.store.logs.put_forensics(host.id, forensics)
     except (Stale, NotFound, Forbidden) as error:
         message = f"no attempt of {forensics.key} ran on host {host.name}: {error.message}"
         raise Stale(message, code="stale_epoch") from None

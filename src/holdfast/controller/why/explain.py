@@ -144,8 +144,8 @@ def _explain_ended(found: Circumstances) -> Iterator[WhyLine]:
 
 
 def _placed_again(found: Circumstances, host_id: str) -> str:
-    """Say what is placed again when a host is lost: only the ranks there, where the job is
-    supervised and its script is not among them."""
+    """Name the part of the job that a lost host makes start elsewhere: only the ranks there, where
+    the job is supervised and its script is not among them."""
     ranks = [t.rank for t in found.tasks if t.host_id == host_id and t.state.holds_lease]
     if not found.job.spec.supervised or 0 in ranks:
         return "the job is placed again"
