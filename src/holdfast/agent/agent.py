@@ -18,6 +18,7 @@ import os
 import signal
 import sys
 
+from holdfast import errors
 from holdfast.agent.config import EXIT_BAD_CONFIG, EXIT_DONE, AgentConfig, read_config
 from holdfast.agent.containers.desk import ContainerDesk, read_options
 from holdfast.agent.ends import TaskEnds
@@ -45,14 +46,7 @@ from holdfast.agent.watch.kills import Kills
 from holdfast.agent.watch.runner import WatchRunner
 from holdfast.core.facts import Trip
 from holdfast.core.states import AgentTaskState
-from holdfast.errors import (
-    Conflict,
-    Forbidden,
-    HoldfastError,
-    NotFound,
-    Unauthorized,
-    ValidationError,
-)
+from holdfast.errors import Conflict, HoldfastError, ValidationError
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.agent import SyncAnswer, TaskReport
 from holdfast.wire.guardian import Answer, Snapshot, Stopping, TaskEnded, TaskStarted
@@ -60,6 +54,7 @@ from holdfast.wire.guardian import Answer, Snapshot, Stopping, TaskEnded, TaskSt
 log = logging.getLogger("holdfast.agent")
 
 ALIVE_SECONDS = 2.0
+_REFUSALS = (errors.Unauthorized, errors.NotFound, errors.Conflict, errors.Forbidden)
 _LAST_LOGS_SECONDS = 3.0
 _LEAVE_SECONDS = 3.0
 _GUARDIAN_SECONDS = 8.0
@@ -317,7 +312,7 @@ class Agent:
         """Answer a refusal. Tasks are kept until their leases end, except by AGT-4."""
         if error.code == "stale_incarnation":
             self._give_way(error)
-        elif isinstance(error, Unauthorized | NotFound | Conflict | Forbidden):
+        elif isinstance(error, _REFUSALS):
             log.error(f"the controller refuses this host ({error}); registering again")
             await self._register()
         elif str(error) != self._refusal:

@@ -133,5 +133,9 @@ class TaskEnds:
     def _note_done(self, key: TaskKey, work: asyncio.Task[None]) -> None:
         self._works.pop(key, None)
         error = None if work.cancelled() else work.exception()
-        if error is not None and not self._failed.done():
+        if error is None:
+            return
+        if self._failed.done():
+            log.error("the end of a task could not be reported", exc_info=error)
+        else:
             self._failed.set_exception(error)

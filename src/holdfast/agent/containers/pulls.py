@@ -7,18 +7,8 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
+from holdfast.agent.containers import images
 from holdfast.agent.containers.children import Children, Stopped, TimedOut
-from holdfast.agent.containers.images import (
-    ImageLock,
-    PullOutcome,
-    clean_words,
-    describe_progress,
-    is_engine_away,
-    is_missing,
-    qualify,
-    read_last_words,
-    try_take_slot,
-)
 from holdfast.agent.containers.plan import Plan, RunnerStatus, write_status
 from holdfast.process.syscalls import read_boottime
 
@@ -37,7 +27,7 @@ class NeverRan(Exception):
 
 def make_failure(sentence: str) -> RunnerStatus:
     """A runtime's error is charged to the job; an engine that is away is the host's failure."""
-    if is_engine_away(sentence):
+    if images.is_engine_away(sentence):
         return RunnerStatus(phase="ended", lost=sentence)
     return RunnerStatus(phase="ended", runtime_error=sentence)
 
@@ -45,7 +35,7 @@ def make_failure(sentence: str) -> RunnerStatus:
 def say(sentence: str) -> None:
     """Write a line for a person to the task's standard error."""
     try:
-        os.write(2, f"holdfast: {clean_words(sentence)}\n".encode(errors="replace"))
+        os.write(2, f"holdfast: {images.clean_words(sentence)}\n".encode(errors="replace"))
     except OSError:
         pass  # a full disk is no reason to end the task
 
@@ -70,7 +60,7 @@ class Puller:
             return found
         if plan.pull == "never":
             _refuse(f"{plan.image} is not on this host, and the job never pulls it")
-        lock = ImageLock(plan.locks, plan.image)
+        lock = images.ImageLock(plan.locks, plan.image)
         try:
             return self._pull_alone(lock)
         finally:
@@ -81,12 +71,12 @@ class Puller:
         code, text = self._children.run(runtime.find_image(image), STEP_SECONDS, may_stop=True)
         if code == 0:
             return text.strip().splitlines()[-1].strip()
-        if is_missing(text):
+        if images.is_missing(text):
             return ""
-        words = read_last_words(text)
+        words = images.read_last_words(text)
         raise NeverRan(make_failure(f"{runtime.kind} cannot look for {image}: {words}"))
 
-    def _pull_alone(self, lock: ImageLock) -> str:
+    def _pull_alone(self, lock: images.ImageLock) -> str:
         """PULL-1."""
         plan = self._plan
         since = read_boottime()
@@ -104,21 +94,21 @@ class Puller:
             found = self._find_image(plan.image)
             if found:
                 return found
-        slot = try_take_slot(plan.locks, plan.pulls_at_once)
+        slot = images.try_take_slot(plan.locks, plan.pulls_at_once)
         if slot is None:
             say(f"{plan.pulls_at_once} other images are being pulled; waiting")
         while slot is None:
             self._pause(_LOCK_SECONDS)
-            slot = try_take_slot(plan.locks, plan.pulls_at_once)
+            slot = images.try_take_slot(plan.locks, plan.pulls_at_once)
         try:
             found = self._pull()
         except NeverRan as failed:
             error = failed.status.pull_error or "it failed"
-            lock.note_outcome(PullOutcome(at=read_boottime(), error=error))
+            lock.note_outcome(images.PullOutcome(at=read_boottime(), error=error))
             raise
         finally:
             os.close(slot)
-        lock.note_outcome(PullOutcome(at=read_boottime()))
+        lock.note_outcome(images.PullOutcome(at=read_boottime()))
         return found
 
     def _pause(self, seconds: float) -> None:
@@ -134,20 +124,20 @@ class Puller:
         name = plan.image
         try:
             code, text = self._pull_name(name, give_up_at)
-            other = qualify(name, text) if code else None
+            other = images.qualify(name, text) if code else None
             if other is not None:
                 name = other
                 say(f"pulling {name}")
                 code, text = self._pull_name(name, give_up_at)
         except TimedOut as late:
-            last = read_last_words(late.text)
+            last = images.read_last_words(late.text)
             _refuse(f"the pull of {name} timed out after {plan.pull_seconds:g} s; last: {last}")
         except Stopped:
             say(f"the pull of {name} was stopped")
             raise
         if code:
-            sentence = f"{name} could not be pulled: {read_last_words(text)}"
-            if is_engine_away(text):
+            sentence = f"{name} could not be pulled: {images.read_last_words(text)}"
+            if images.is_engine_away(text):
                 raise NeverRan(make_failure(sentence))
             _refuse(sentence)
         found = self._find_image(name)
@@ -161,7 +151,7 @@ class Puller:
 
         def tell(text: str) -> None:
             nonlocal said, said_at
-            words = describe_progress(text)
+            words = images.describe_progress(text)
             if words and words != said and time.monotonic() - said_at >= _SAY_SECONDS:
                 said, said_at = words, time.monotonic()
                 say(f"pulling {name}: {words}, {time.monotonic() - began:.0f} s")

@@ -21,21 +21,8 @@ import msgspec
 
 from holdfast.core.ids import TaskKey
 from holdfast.errors import ValidationError
+from holdfast.wire import guardian as wire
 from holdfast.wire.frames import FrameReader, encode_frame
-from holdfast.wire.guardian import (
-    Ack,
-    AgentAlive,
-    AgentHello,
-    Answer,
-    Extend,
-    LaunchTask,
-    Request,
-    Snapshot,
-    StopTask,
-    Unread,
-    decode_answer,
-    encode,
-)
 
 log = logging.getLogger("holdfast.agent.orders.link")
 
@@ -50,7 +37,11 @@ class GuardianLink(asyncio.Protocol):
     """Requests and answers. `hear` gets every answer; `lose` is called once, at the line's end."""
 
     def __init__(
-        self, hear: Callable[[Answer], None], lose: Callable[[], None], *, incarnation: str = ""
+        self,
+        hear: Callable[[wire.Answer], None],
+        lose: Callable[[], None],
+        *,
+        incarnation: str = "",
     ) -> None:
         self._hear = hear
         self._lose = lose
@@ -67,7 +58,7 @@ class GuardianLink(asyncio.Protocol):
     async def open(
         cls,
         fd: int,
-        hear: Callable[[Answer], None],
+        hear: Callable[[wire.Answer], None],
         lose: Callable[[], None],
         *,
         incarnation: str = "",
@@ -109,15 +100,15 @@ class GuardianLink(asyncio.Protocol):
                 return
 
     def _take(self, frame: bytes) -> None:
-        answer = decode_answer(frame)
-        if isinstance(answer, Unread):
+        answer = wire.decode_answer(frame)
+        if isinstance(answer, wire.Unread):
             log.error(
                 f"the guardian refused {answer.count} messages of this agent, the last because "
                 f"{answer.reason}"
             )
             self._ask_again()
             return
-        if isinstance(answer, Snapshot):
+        if isinstance(answer, wire.Snapshot):
             if self._incarnation and answer.incarnation != self._incarnation:
                 raise ValidationError(
                     f"a snapshot of incarnation {answer.incarnation!r}, not of "
@@ -150,7 +141,7 @@ class GuardianLink(asyncio.Protocol):
         """Ask for everything the guardian holds."""
         self._asking = None
         self._hellos += 1
-        self.say(AgentHello(pid=os.getpid(), number=self._hellos))
+        self.say(wire.AgentHello(pid=os.getpid(), number=self._hellos))
 
     def _give_up(self, why: str) -> None:
         """HEAR-2."""
@@ -164,16 +155,16 @@ class GuardianLink(asyncio.Protocol):
             self._asking.cancel()
         self._lose()
 
-    def say(self, request: Request) -> None:
+    def say(self, request: wire.Request) -> None:
         """Send one message; lost with the line, which then ends this agent anyway."""
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(encode_frame(encode(request)))
+            self._transport.write(encode_frame(wire.encode(request)))
 
     def say_alive(self, *, holding: bool = False) -> None:
         """Say that the loop turns. `holding`: ends wait for uploads."""
-        self.say(AgentAlive(holding=holding))
+        self.say(wire.AgentAlive(holding=holding))
 
-    def launch(self, launch: LaunchTask) -> None:
+    def launch(self, launch: wire.LaunchTask) -> None:
         """Start a task. Raises ValidationError for one that is larger than a frame."""
         self.say(launch)
         self._launched[launch.key] = self._hellos
@@ -184,17 +175,17 @@ class GuardianLink(asyncio.Protocol):
 
     def stop(self, key: TaskKey, grace_seconds: float) -> None:
         """Have a task ended: TERM, grace, KILL."""
-        self.say(StopTask(key=key, grace_seconds=grace_seconds))
+        self.say(wire.StopTask(key=key, grace_seconds=grace_seconds))
 
     def extend(self, deadlines: list[tuple[TaskKey, float]]) -> None:
         """Move deadlines later."""
         if deadlines:
-            self.say(Extend(deadlines=deadlines))
+            self.say(wire.Extend(deadlines=deadlines))
 
     def ack(self, keys: list[TaskKey]) -> None:
         """Have the guardian forget ends that are on record."""
         for first in range(0, len(keys), _ACKS_PER_FRAME):
-            self.say(Ack(keys=keys[first : first + _ACKS_PER_FRAME]))
+            self.say(wire.Ack(keys=keys[first : first + _ACKS_PER_FRAME]))
         for key in keys:
             self._launched.pop(key, None)
 

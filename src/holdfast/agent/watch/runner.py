@@ -120,13 +120,13 @@ class WatchRunner:
         return task
 
     def _apply(self, task: AgentTask, beat: Beat, now: float) -> None:
-        watch, section = task.watch, beat.section
+        watch = task.watch
         before = (watch.last_beat is None, watch.section, watch.suspected)
         watch.beat(
             now,
             step=beat.step,
             total=beat.total,
-            section=section,
+            section=beat.section,
             timeout=beat.timeout,
             leave=beat.leave,
         )
