@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from holdfast.agent.containers.desk import ContainerDesk, add_container_facts
 from holdfast.agent.housekeeping import Housekeeper
@@ -31,28 +32,21 @@ log = logging.getLogger("holdfast.agent.ends")
 _SETTLE_SECONDS = 2.0
 
 
+@dataclass(eq=False)
 class TaskEnds:
     """Ends the tasks of this agent. `reported` is called when an end is due in the next sync."""
 
-    def __init__(
-        self,
-        table: TaskTable,
-        *,
-        containers: ContainerDesk,
-        faults: FaultDesk,
-        checkpoints: CheckpointDesk,
-        keeper: Housekeeper,
-        reported: Callable[[AgentTask], None],
-    ) -> None:
-        self._table = table
-        self._containers = containers
-        self._faults = faults
-        self._checkpoints = checkpoints
-        self._keeper = keeper
-        self._reported = reported
-        self._works: dict[TaskKey, asyncio.Task[None]] = {}
-        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.host_stops = False
+    table: TaskTable
+    containers: ContainerDesk
+    faults: FaultDesk
+    checkpoints: CheckpointDesk
+    keeper: Housekeeper
+    reported: Callable[[AgentTask], None]
+    host_stops: bool = False
+    _works: dict[TaskKey, asyncio.Task[None]] = field(default_factory=dict)
+    _failed: asyncio.Future[None] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
 
     def begin(self, task: AgentTask, ended: TaskEnded) -> None:
         """Start on an end; the guardian's repeats of it are ignored."""
@@ -65,13 +59,13 @@ class TaskEnds:
     async def end_task(self, task: AgentTask, ended: TaskEnded) -> None:
         """Take a task in `ending` to `reported`."""
         facts = await self._gather_facts(task, ended)
-        facts = await self._faults.add_faults(task, facts)
+        facts = await self.faults.add_faults(task, facts)
         alone = task.order is None or task.order.world_size == 1
         if not (facts.succeeded and alone):  # else there is no next attempt that could use them
-            await self._checkpoints.upload_last(task)
+            await self.checkpoints.upload_last(task)
         task.end(AgentTaskEvent.REPORT, facts)
         # The end itself is the guardian's to remember until it is acknowledged.
-        self._table.save_changed(task, read_boottime())
+        self.table.save_changed(task, read_boottime())
         how = {"exit_code": ended.exit_code, "signal": ended.signal}
         log.info("ended", extra=task.about(**how, stopped=ended.stopped or None))
         if ended.unkillable:
@@ -79,10 +73,10 @@ class TaskEnds:
                 f"processes {ended.survivors} survive SIGKILL: this host is suspect",
                 extra=task.about(),
             )
-        self._reported(task)
+        self.reported(task)
 
     async def _gather_facts(self, task: AgentTask, ended: TaskEnded) -> TaskFacts:
-        container = await self._containers.confirm_gone(task) if task.in_container else None
+        container = await self.containers.confirm_gone(task) if task.in_container else None
         facts = make_facts(
             ended,
             trip=task.watch.trip,
@@ -101,22 +95,20 @@ class TaskEnds:
     def settle(self, task: AgentTask) -> None:
         """Forget a task whose end and logs are on record; else have the disk know how far it is."""
         if task.state is AgentTaskState.ACKNOWLEDGED and task.saved.shipped_whole:
-            self._table.forget(task)
-            self._keeper.put_away(task)
+            self.table.forget(task)
+            self.keeper.put_away(task)
             return
         # Mostly the other half comes in a moment and all of it is deleted. An agent that is killed
         # before leaves the next one a log to ship again, which changes nothing.
         task.dirty = True
         loop = asyncio.get_running_loop()
-        loop.call_later(_SETTLE_SECONDS, lambda: self._table.save_changed(task, read_boottime()))
+        loop.call_later(_SETTLE_SECONDS, lambda: self.table.save_changed(task, read_boottime()))
 
     async def report_held(self) -> None:
         """Report now every end that waits for an upload: this host goes."""
         await asyncio.sleep(0)  # an end that was heard just now takes its steps first
-        held = [
-            self._works[task.key] for task in self._table if task.state is AgentTaskState.SAVING
-        ]
-        self._checkpoints.let_go_all()
+        held = [self._works[task.key] for task in self.table if task.state is AgentTaskState.SAVING]
+        self.checkpoints.let_go_all()
         await asyncio.gather(*held, return_exceptions=True)
 
     async def watch(self) -> None:

@@ -18,6 +18,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -82,24 +83,17 @@ def read_options(environ: Mapping[str, str]) -> ContainerOptions:
     )
 
 
+@dataclass(eq=False)
 class ContainerDesk:
     """All container tasks. `begun` is called with a container's first process and its start."""
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        mark: str,
-        options: ContainerOptions,
-        begun: Callable[[AgentTask, int, float], None],
-    ) -> None:
-        self._folder = folder
-        self._mark = mark
-        self._options = options
-        self._begun = begun
-        self._works: dict[TaskKey, asyncio.Task[None]] = {}
-        self._warned = False
-        self.gpus: list[Gpu] = []
+    folder: Path
+    mark: str
+    options: ContainerOptions
+    begun: Callable[[AgentTask, int, float], None]
+    gpus: list[Gpu] = field(default_factory=list)
+    _works: dict[TaskKey, asyncio.Task[None]] = field(default_factory=dict)
+    _warned: bool = False
 
     # ---- the beginning
 
@@ -113,7 +107,7 @@ class ContainerDesk:
     ) -> list[str]:
         """Write the plan; return its runner's command. Raises ValidationError, OSError."""
         assert order.image is not None
-        runtime = find_runtime(order.runtime, self._options.runtimes, os.environ)
+        runtime = find_runtime(order.runtime, self.options.runtimes, os.environ)
         traits = read_traits(runtime.kind, os.environ)
         if order.memory_bytes and not traits.memory_limits and not self._warned:
             self._warned = True
@@ -122,20 +116,20 @@ class ContainerDesk:
                 "this user"
             )
         around = Surroundings(
-            mark=self._mark,
+            mark=self.mark,
             task_folder=str(task.folder),
             work_folder=work,
             beat_socket=beats,
             gpus=self.gpus,
-            extra=self._options.extra,
+            extra=self.options.extra,
         )
         box = make_box(order, runtime, traits, environment, around)
-        make_private_folder(self._folder)
+        make_private_folder(self.folder)
         # From here on this runtime is asked at every start for containers of this host (DESK-1).
-        (self._folder / f"used-{runtime.kind}").touch(mode=0o600)
+        (self.folder / f"used-{runtime.kind}").touch(mode=0o600)
         plan = Plan(
             runtime=runtime,
-            name=name_container(self._mark, order.key),
+            name=name_container(self.mark, order.key),
             image=order.image,
             pull=order.pull,
             pull_seconds=order.pull_seconds,
@@ -143,7 +137,7 @@ class ContainerDesk:
             command=box.command,
             variables=box.variables,
             file_variables=box.file_variables,
-            locks=str(self._folder),
+            locks=str(self.folder),
             pulls_at_once=PULLS_AT_ONCE,
         )
         write_plan(task.folder, plan)
@@ -176,7 +170,7 @@ class ContainerDesk:
                     log.info(f"pulling {image}", extra=task.about())
                 pause = _FOLLOW_SECONDS[0]
             if status is not None and status.pid and not status.removed:
-                self._begun(task, status.pid, status.started_at)
+                self.begun(task, status.pid, status.started_at)
                 return
             await asyncio.sleep(pause)
             pause = min(pause * 1.1, slowest)
@@ -213,10 +207,10 @@ class ContainerDesk:
 
     async def sweep(self, living: Iterable[TaskKey]) -> None:
         """Remove every container that none of these tasks owns; return when all are gone."""
-        kept = [name_container(self._mark, key) for key in living]
+        kept = [name_container(self.mark, key) for key in living]
         pause, longest = _AGAIN_SECONDS
         said = False
-        while not await self._remove(HOST_LABEL, self._mark, kept):
+        while not await self._remove(HOST_LABEL, self.mark, kept):
             if not said:
                 said = True
                 log.error(
@@ -230,10 +224,10 @@ class ContainerDesk:
         """Remove containers with this label from every used runtime. True when none is left."""
         clean = True
         for kind in _KINDS:
-            if not (self._folder / f"used-{kind}").exists():
+            if not (self.folder / f"used-{kind}").exists():
                 continue
             try:
-                runtime = find_runtime(kind, self._options.runtimes, os.environ)
+                runtime = find_runtime(kind, self.options.runtimes, os.environ)
             except ValidationError:
                 log.warning(
                     f"{kind} ran containers here and is not installed any more; its "

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -50,6 +51,7 @@ class TaskPlaces(msgspec.Struct, frozen=True, kw_only=True):
     host_words: Mapping[str, str] = {}
 
 
+@dataclass(eq=False)
 class Commands:
     """Carries out sync answers.
 
@@ -58,34 +60,21 @@ class Commands:
     record.
     """
 
-    def __init__(
-        self,
-        table: TaskTable,
-        link: GuardianLink,
-        places: TaskPlaces,
-        *,
-        changed: Callable[[], None],
-        launched: Callable[[AgentTask], None],
-        poked: Callable[[], None],
-        forgotten: Callable[[AgentTask], None],
-        containers: ContainerDesk,
-        checkpoints: CheckpointDesk,
-    ) -> None:
-        self._table = table
-        self._link = link
-        self._places = places
-        self._changed = changed
-        self._launched = launched
-        self._poked = poked
-        self._forgotten = forgotten
-        self._containers = containers
-        self._checkpoints = checkpoints
-        self.claims = Claims()
-        self._peers = GangPeers()
-        self.host_id = ""
-        self.host_gpus = 0
-        self.closing = False  # this host starts nothing any more
-        self.settings_rev = 0
+    table: TaskTable
+    link: GuardianLink
+    places: TaskPlaces
+    changed: Callable[[], None]
+    launched: Callable[[AgentTask], None]
+    poked: Callable[[], None]
+    forgotten: Callable[[AgentTask], None]
+    containers: ContainerDesk
+    checkpoints: CheckpointDesk
+    claims: Claims = field(default_factory=Claims)
+    host_id: str = ""
+    host_gpus: int = 0
+    closing: bool = False  # this host starts nothing any more
+    settings_rev: int = 0
+    _peers: GangPeers = field(default_factory=GangPeers)
 
     def carry_out(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:
         """Carry out an answer (SYNC-1). True when any of it was new."""
@@ -105,10 +94,10 @@ class Commands:
         for order in answer.launch:
             news = self._launch(order, started_at) or news
         for change in answer.watch:
-            task = self._table.get(change.key)
+            task = self.table.get(change.key)
             if task is not None:
                 task.watch.change_settings(read_boottime(), change.watch)
-                self._poked()
+                self.poked()
         self.settings_rev = answer.settings_rev
         return news or bool(answer.watch)
 
@@ -117,41 +106,41 @@ class Commands:
         settled = [
             task
             for key in keys
-            if (task := self._table.get(key)) and task.state is AgentTaskState.REPORTED
+            if (task := self.table.get(key)) and task.state is AgentTaskState.REPORTED
         ]
-        self._link.ack([task.key for task in settled])
+        self.link.ack([task.key for task in settled])
         for task in settled:
             task.move(AgentTaskEvent.ACKNOWLEDGE)
-            self._forgotten(task)
+            self.forgotten(task)
         return bool(settled)
 
     def _renew(self, deadlines: Mapping[TaskKey, float]) -> None:
         live = []
         for key, deadline in deadlines.items():
             self.claims.extend(key, deadline)
-            task = self._table.get(key)
+            task = self.table.get(key)
             if task is not None and task.live:
-                self._table.extend(key, deadline)
+                self.table.extend(key, deadline)
                 live.append((key, deadline))
-        self._link.extend(live)
+        self.link.extend(live)
 
     # ---- starts
 
     def _claim(self, order: ClaimOrder, started_at: float) -> bool:
         key, now = order.key, read_boottime()
         deadline = host_deadline(started_at, order.ttl_seconds)
-        known = self._table.get(key) is not None or self._table.is_buried(key)
+        known = self.table.get(key) is not None or self.table.is_buried(key)
         if self.closing or known or deadline <= now or not self.claims.keep(order, deadline, now):
             return False
-        self._changed()
+        self.changed()
         return True
 
     def _launch(self, order: LaunchOrder, started_at: float) -> bool:
         key = order.key
-        if self._table.get(key) is not None:
+        if self.table.get(key) is not None:
             return False
         self.claims.drop(key)
-        if self._table.is_buried(key):
+        if self.table.is_buried(key):
             return self._refuse_buried(order)
         if self.closing:
             return False
@@ -189,14 +178,14 @@ class Commands:
     def _start(self, order: LaunchOrder, deadline: float, now: float) -> None:
         if not order.master_port:  # it runs alone, and may still want a rendezvous with itself
             order = msgspec.structs.replace(order, master_port=self.claims.ports.find(now))
-        task = self._table.add(msgspec.structs.replace(order, peers=[]), now)
+        task = self.table.add(msgspec.structs.replace(order, peers=[]), now)
         self._peers.leave(order, task.folder)
         task.deadline = deadline
         out_path(task).mkdir(mode=0o700, exist_ok=True)
         if order.checkpoint is None:
             self._start_task(task, order)
         else:
-            self._checkpoints.fetch(task, lambda error: self._start_fetched(task, order, error))
+            self.checkpoints.fetch(task, lambda error: self._start_fetched(task, order, error))
 
     def _start_fetched(self, task: AgentTask, order: LaunchOrder, error: str | None) -> None:
         """Start a task whose checkpoint is here, or report why it cannot be had (SAVE-3)."""
@@ -213,33 +202,33 @@ class Commands:
             self._fail_start(task.key, str(failure))
 
     def _start_task(self, task: AgentTask, order: LaunchOrder) -> None:
-        work = self._places.work_folder / order.key.job_id
+        work = self.places.work_folder / order.key.job_id
         work.mkdir(mode=0o700, exist_ok=True)
         boxed = order.image is not None
         env = make_task_environment(
             order,
-            {} if boxed else self._places.inherited,
+            {} if boxed else self.places.inherited,
             host_id=self.host_id,
-            host_mark=self._places.host_mark,
-            beat_socket=self._places.beat_socket,
+            host_mark=self.places.host_mark,
+            beat_socket=self.places.beat_socket,
             work_folder=str(work),
             host_gpus=self.host_gpus,
             peers=find_peers(task.folder),
-            host_words=self._places.host_words,
+            host_words=self.places.host_words,
             checkpoint_out=str(out_path(task)),
             checkpoint_in=in_path(task) if order.checkpoint else None,
         )
         argv, cwd = make_command(order), order.cwd or str(work)
         if boxed:  # the guardian holds the runner: devices and limits are the container's
-            beats = self._places.beat_socket
+            beats = self.places.beat_socket
             try:
-                argv = self._containers.prepare(task, order, env, str(work), beats)
+                argv = self.containers.prepare(task, order, env, str(work), beats)
             except ValidationError as error:
                 log.error(f"the task cannot be started: {error}", extra=task.about())
                 self._give_up(task, TaskFacts(start_error=str(error)[:4096]))
                 return
-            env, cwd = dict(self._places.inherited), str(work)
-        self._link.launch(
+            env, cwd = dict(self.places.inherited), str(work)
+        self.link.launch(
             LaunchTask(
                 key=order.key,
                 argv=argv,
@@ -257,20 +246,20 @@ class Commands:
         )
         task.move(AgentTaskEvent.LAUNCH)
         log.info(f"launching {order.name}", extra=task.about())
-        self._launched(task)
+        self.launched(task)
 
     # ---- ends of tasks that never began
 
     def _give_up(self, task: AgentTask, facts: TaskFacts) -> None:
         task.end(AgentTaskEvent.GIVE_UP, facts)
-        self._launched(task)  # its logs, too, must be known to have ended
-        self._changed()
+        self.launched(task)  # its logs, too, must be known to have ended
+        self.changed()
 
     def _end_unknown(self, key: TaskKey, facts: TaskFacts) -> bool:
         """Report the end of a task that is not known here. False for a key that is no id: the
         controller would not understand a report of it."""
         try:
-            task = self._table.add_stub(key, read_boottime())
+            task = self.table.add_stub(key, read_boottime())
         except ValidationError:
             return False
         self._give_up(task, facts)
@@ -281,7 +270,7 @@ class Commands:
         # A full disk is the host's failure: `start_error` alone would charge it to the job.
         lost = f"it could not prepare the task: {sentence}"[:4096]
         facts = TaskFacts(start_error=sentence[:4096], lost=lost)
-        task = self._table.get(key)
+        task = self.table.get(key)
         if task is None:
             self._end_unknown(key, facts)
         else:
@@ -293,15 +282,15 @@ class Commands:
 
     def stop_fetches(self) -> None:
         """End every task that is not launched yet: this host starts nothing any more."""
-        for task in self._table:
-            if self._checkpoints.stop_fetch(task.key):
+        for task in self.table:
+            if self.checkpoints.stop_fetch(task.key):
                 self._give_up(task, TaskFacts(stopped=True, stop_cause=Cause.HOST_DRAINED))
 
     # ---- stops
 
     def _preempt(self, order: PreemptOrder) -> bool:
         self.claims.drop(order.key)
-        task = self._table.get(order.key)
+        task = self.table.get(order.key)
         if task is None:
             log.info("told to stop a task that never came here", extra=about(order.key))
             return self._end_unknown(order.key, TaskFacts(stopped=True))
@@ -317,35 +306,35 @@ class Commands:
         if order.operator_stop:
             task.watch.stop_by_operator(now, order.reason or str(order.cause))
             self._tick_unwatched(task)
-            self._poked()
+            self.poked()
         extra = task.about(grace_seconds=grace_seconds)
         log.info(f"stopping ({order.cause}): {order.reason}", extra=extra)
-        if self._checkpoints.stop_fetch(order.key):
+        if self.checkpoints.stop_fetch(order.key):
             self._give_up(task, TaskFacts(stopped=True, trip=task.watch.trip))
             return True
         if order.hard:
-            self._checkpoints.let_go(order.key)
-        self._link.stop(order.key, grace_seconds)
-        self._table.save(task, now)
+            self.checkpoints.let_go(order.key)
+        self.link.stop(order.key, grace_seconds)
+        self.table.save(task, now)
         return True
 
     def _lose(self, key: TaskKey) -> bool:
         self.claims.drop(key)
-        task = self._table.get(key)
+        task = self.table.get(key)
         if task is None or not task.live or task.watch.trip is not None:
             return False
         if task.state is AgentTaskState.SAVING:
-            self._checkpoints.let_go(key)  # the controller will not take its checkpoints
+            self.checkpoints.let_go(key)  # the controller will not take its checkpoints
             return True
         task.watch.lease_lost(read_boottime())
         self._tick_unwatched(task)
         if task.state is not AgentTaskState.RUNNING:
-            if self._checkpoints.stop_fetch(key):
+            if self.checkpoints.stop_fetch(key):
                 self._give_up(task, TaskFacts(trip=task.watch.trip))
                 return True
             task.saved.kill_sent = True
-            self._link.stop(key, 0.0)
-        self._poked()
+            self.link.stop(key, 0.0)
+        self.poked()
         return True
 
     def _tick_unwatched(self, task: AgentTask) -> None:

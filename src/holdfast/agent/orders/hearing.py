@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from holdfast.agent.containers.desk import ContainerDesk
 from holdfast.agent.ends import TaskEnds
@@ -29,50 +30,35 @@ from holdfast.wire.guardian import Snapshot, TaskEnded, TaskStarted, TaskStatus
 log = logging.getLogger("holdfast.agent.orders.hearing")
 
 
+@dataclass(eq=False)
 class Hearing:
     """Carries out the guardian's answers. `changed`: there is something to report."""
 
-    def __init__(
-        self,
-        table: TaskTable,
-        link: GuardianLink,
-        *,
-        commands: Commands,
-        ends: TaskEnds,
-        kills: Kills,
-        containers: ContainerDesk,
-        checkpoints: CheckpointDesk,
-        faults: FaultDesk,
-        watching: WatchRunner,
-        shipper: LogShipper,
-        keeper: Housekeeper,
-        changed: Callable[[], None],
-    ) -> None:
-        self._table = table
-        self._link = link
-        self._commands = commands
-        self._ends = ends
-        self._kills = kills
-        self._containers = containers
-        self._checkpoints = checkpoints
-        self._faults = faults
-        self._watching = watching
-        self._shipper = shipper
-        self._keeper = keeper
-        self._changed = changed
+    table: TaskTable
+    link: GuardianLink
+    commands: Commands
+    ends: TaskEnds
+    kills: Kills
+    containers: ContainerDesk
+    checkpoints: CheckpointDesk
+    faults: FaultDesk
+    watching: WatchRunner
+    shipper: LogShipper
+    keeper: Housekeeper
+    changed: Callable[[], None]
 
     def take_over(self, snapshot: Snapshot) -> None:
         """Go on with the tasks of an earlier agent: the states of all are derived here (KEEP-3)."""
         now = read_boottime()
         for status in snapshot.tasks:
-            task = self._table.restore(status.key, now)
+            task = self.table.restore(status.key, now)
             if status.ended is not None and task.saved.acked:
                 # The earlier agent was killed before the guardian heard it: only logs are left.
-                self._link.ack([status.key])
-                self._table.drop(task)
+                self.link.ack([status.key])
+                self.table.drop(task)
             else:
                 self._take_status(task, status)
-        self._keeper.take_leftovers(now, self._shipper.follow)
+        self.keeper.take_leftovers(now, self.shipper.follow)
         if snapshot.tasks:
             log.info(f"goes on with {len(snapshot.tasks)} tasks")
 
@@ -80,38 +66,38 @@ class Hearing:
         task.pid, task.started_at = status.pid, status.started_at
         task.move(AgentTaskEvent.LAUNCH)
         if status.pid and task.in_container:
-            self._containers.follow(task)
+            self.containers.follow(task)
         elif status.pid:
             task.move(AgentTaskEvent.RUN)
             task.watch.started(status.started_at)
-        self._shipper.follow(task)
+        self.shipper.follow(task)
         if status.ended is not None:
-            self._ends.begin(task, status.ended)
+            self.ends.begin(task, status.ended)
         elif task.watch.trip is not None:
-            self._kills.kill(task)  # an earlier agent died between the verdict and the kill
+            self.kills.kill(task)  # an earlier agent died between the verdict and the kill
         else:
             log.info("taken over from an earlier agent", extra=task.about(pid=status.pid))
-            self._checkpoints.poke(task)
+            self.checkpoints.poke(task)
 
     def catch_up(self, snapshot: Snapshot) -> None:
         """Take the starts and ends that a lost answer had told (HEAR-1)."""
-        missed = find_missed(snapshot, self._table, self._link.must_be_held)
-        self._link.ack(missed.acked)
+        missed = find_missed(snapshot, self.table, self.link.must_be_held)
+        self.link.ack(missed.acked)
         for started in missed.started:
             self.take_start(started)
         for ended in missed.ended:
             self.take_end(ended)
         for task in missed.unheld:
-            self._commands.give_up_unheld(task)
+            self.commands.give_up_unheld(task)
 
     def take_start(self, started: TaskStarted) -> None:
         """The guardian's process of a task runs: the task itself, or its container's runner, whose
         image may have to be pulled first."""
-        task = self._table.get(started.key)
+        task = self.table.get(started.key)
         if task is None or task.state is not AgentTaskState.LAUNCHED:
             return
         if task.in_container:
-            self._containers.follow(task)
+            self.containers.follow(task)
         else:
             self.begin(task, started.pid, started.started_at)
 
@@ -120,19 +106,19 @@ class Hearing:
         task.move(AgentTaskEvent.RUN)
         task.pid, task.started_at = pid, started_at
         task.watch.started(started_at)  # not written down: the guardian says it again
-        self._watching.poke()
-        self._faults.begin(task)
+        self.watching.poke()
+        self.faults.begin(task)
         loop = asyncio.get_running_loop()
         loop.call_later(START_TOLD_SECONDS + 0.002, self._tell_start, task)
 
     def _tell_start(self, task: AgentTask) -> None:
         if task.live:
-            self._changed()
+            self.changed()
 
     def take_end(self, ended: TaskEnded) -> None:
         """A task and its whole tree are gone."""
-        task = self._table.get(ended.key)
+        task = self.table.get(ended.key)
         if task is None:
-            self._link.ack([ended.key])  # this agent and the controller are done with it
+            self.link.ack([ended.key])  # this agent and the controller are done with it
         else:
-            self._ends.begin(task, ended)
+            self.ends.begin(task, ended)

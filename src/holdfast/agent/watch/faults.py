@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass, field
 
 from holdfast.agent.offload import Asides
 from holdfast.agent.probes import READ_SECONDS, Probe, Probed
@@ -25,13 +26,13 @@ log = logging.getLogger("holdfast.agent.watch.faults")
 ASK_SECONDS = READ_SECONDS + 2.0
 
 
+@dataclass(eq=False)
 class FaultDesk:
     """Notes the devices when a task begins and looks again when it ends."""
 
-    def __init__(self, probe: Probe, table: TaskTable) -> None:
-        self._probe = probe
-        self._table = table
-        self._asides = Asides()
+    probe: Probe
+    table: TaskTable
+    _asides: Asides = field(default_factory=Asides)
 
     def begin(self, task: AgentTask) -> None:
         """Note how its devices are now."""
@@ -39,10 +40,10 @@ class FaultDesk:
             self._asides.start(self._note(task))
 
     async def _note(self, task: AgentTask) -> None:
-        marks = await self._probe.mark_devices(task.gpus)
+        marks = await self.probe.mark_devices(task.gpus)
         if marks is not None and task.live:
             task.saved.devices = marks
-            self._table.save(task, read_boottime())
+            self.table.save(task, read_boottime())
 
     async def add_faults(self, task: AgentTask, facts: TaskFacts) -> TaskFacts:
         """Return the facts of an end with what happened to its devices, where that can matter."""
@@ -52,7 +53,7 @@ class FaultDesk:
         marks = task.saved.devices or DeviceMarks()
         try:
             async with asyncio.timeout(ASK_SECONDS):
-                found = await self._probe.find_faults(probed, marks, task.started_at)
+                found = await self.probe.find_faults(probed, marks, task.started_at)
         except TimeoutError:
             log.warning("the devices of a task that ended do not answer", extra=task.about())
             return facts

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass, field
 
 from holdfast.agent.offload import Asides
 from holdfast.agent.orders.link import GuardianLink
@@ -23,14 +24,14 @@ _KILL_REPEAT_SECONDS = 5.0
 _NO_FORENSICS = (Watchdog.LOST_LEASE, Watchdog.OPERATOR_STOP)
 
 
+@dataclass(eq=False)
 class Kills:
     """Kills the tasks whose watchdogs tripped, after a look at them where that is wanted."""
 
-    def __init__(self, table: TaskTable, link: GuardianLink, forensics: ForensicsDesk) -> None:
-        self._table = table
-        self._link = link
-        self._forensics = forensics
-        self._asides = Asides()
+    table: TaskTable
+    link: GuardianLink
+    forensics: ForensicsDesk
+    _asides: Asides = field(default_factory=Asides)
 
     def take_trip(self, task: AgentTask, trip: Trip) -> None:
         """End a task because of a trip."""
@@ -45,7 +46,7 @@ class Kills:
 
     async def _examine_and_kill(self, task: AgentTask, trip: Trip, seconds: float) -> None:
         try:
-            await self._forensics.gather(task, trip, seconds)
+            await self.forensics.gather(task, trip, seconds)
         except Exception:
             log.exception("forensics failed", extra=task.about())
         finally:
@@ -58,6 +59,6 @@ class Kills:
         if not task.saved.kill_sent:
             task.saved.kill_sent = True
             log.warning("killing it", extra=task.about())
-        self._link.stop(task.key, 0.0)
-        self._table.save(task, read_boottime())
+        self.link.stop(task.key, 0.0)
+        self.table.save(task, read_boottime())
         asyncio.get_running_loop().call_later(_KILL_REPEAT_SECONDS, self.kill, task)
