@@ -1,13 +1,13 @@
-"""`make demo`: five jobs, four disasters, one machine, under a minute. Exit 0 only if all of it
-went as it should.
+"""`make demo`: five jobs, four disasters, one machine, under a minute. Exit 0 only if every check
+holds.
 
 1. a reference run: digits, trained to the end without trouble
-2. the same run, wedged on purpose (GIL held in C): trip, forensics, requeue, on from its own file,
+2. the same run, stuck on purpose (GIL held in C): trip, forensics, requeue, on from its own file,
    the same accuracy
-3. a run whose process is killed -9: it fails and says so; a person's `retry` takes it to the end
-4. a job whose agent is killed -9 under it, and which does not notice
-5. a job that only loads memory, slowly and without a beat, in a lane that watches hard: it must not
-   be killed
+3. a run whose process gets kill -9: it fails with the reason; `retry` takes it to the end
+4. a job whose agent gets kill -9, and which does not notice
+5. a job that only loads memory, slowly and without a beat, in a queue with short limits: it must
+   not be killed
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SCRATCH = ROOT / "demo-run"
 HOLDFAST = [sys.executable, "-m", "holdfast"]
 TRAIN = [sys.executable, str(ROOT / "examples" / "digits" / "train.py")]
 BEGAN = time.monotonic()
-LANE = {
+LIMITS = {
     "stall_timeout_seconds": 3,
     "stall_sample_interval_seconds": 0.5,
     "health_watch": "on",
@@ -41,7 +41,7 @@ LANE = {
 
 
 def say(text: str) -> None:
-    """One line of progress, with the seconds since the start."""
+    """Print one line of progress, with the seconds since the start."""
     print(f"[{time.monotonic() - BEGAN:5.1f} s] {text}", flush=True)
 
 
@@ -63,13 +63,13 @@ def call(*words: str) -> Any:
 
 
 def submit(name: str, argv: list[str], **env: str) -> str:
-    """Submit one job to the demo's lane and return its id."""
+    """Submit one job to the demo's queue and return its id."""
     pairs = [word for key, value in env.items() for word in ("--env", f"{key}={value}")]
     return str(call("submit", "--queue", "demo", "--name", name, *pairs, "--", *argv)["id"])
 
 
 def wait_for(what: str, condition: Callable[[], Any], seconds: float = 40.0) -> Any:
-    """Poll until `condition` returns something; give the whole demo up when it does not."""
+    """Poll until `condition` returns something; end the demo if it does not."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         value = condition()
@@ -80,13 +80,13 @@ def wait_for(what: str, condition: Callable[[], Any], seconds: float = 40.0) -> 
 
 
 def ended(job: str) -> Any:
-    """The job once it has ended, else None."""
+    """Return the job once it has ended, else None."""
     record = call("show", job)
     return record if record["state"] in ("succeeded", "failed", "cancelled") else None
 
 
 def log_of(job: str) -> str:
-    """Everything the job's last attempt printed."""
+    """Return the output of the job's last attempt."""
     done = subprocess.run(
         [*HOLDFAST, "logs", job], cwd=SCRATCH, capture_output=True, text=True, timeout=30
     )
@@ -94,7 +94,7 @@ def log_of(job: str) -> str:
 
 
 def process_of(job: str) -> int | None:
-    """The pid of the job's process, found by the mark in its environment."""
+    """Return the pid of the job's process, found by the mark in its environment."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -106,7 +106,7 @@ def process_of(job: str) -> int | None:
 
 
 def agent_of(guardian_root: int) -> int | None:
-    """The pid of the agent process below `up`."""
+    """Return the pid of the agent process below `up`."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -124,13 +124,13 @@ def agent_of(guardian_root: int) -> int | None:
 
 
 def accuracy(job: str) -> str:
-    """The accuracy the job printed."""
+    """Return the accuracy that the job printed."""
     found = re.search(r"accuracy ([\d.]+)", log_of(job))
     return found[1] if found else "none"
 
 
 class Checks:
-    """What was claimed and whether it was so."""
+    """The claims of the demo, and those that did not hold."""
 
     def __init__(self) -> None:
         self.failed: list[str] = []
@@ -197,8 +197,7 @@ def _seconds(start: str, end: str) -> float:
 
 
 def _useful(attempt: dict[str, Any]) -> float:
-    """Seconds of an attempt up to its last beat: the work its next attempt goes on from, give or
-    take one save."""
+    """Return the seconds of an attempt up to its last beat, which its next attempt need not repeat."""
     last = next(
         (
             m["facts"].get("trip", {}).get("evidence", {}).get("silent_seconds")
@@ -212,11 +211,16 @@ def _useful(attempt: dict[str, Any]) -> float:
 
 
 def play(up: subprocess.Popen[bytes], checks: Checks) -> dict[str, str]:
-    """Submit everything, do the damage, wait, and check."""
-    call("queues", "set", "demo", *[f"{k}={v}" for k, v in LANE.items()])
+    """Submit the jobs, kill processes, wait, and check."""
+    call("queues", "set", "demo", *[f"{k}={v}" for k, v in LIMITS.items()])
     one_thread = {"OPENBLAS_NUM_THREADS": "1"}
     run = [*TRAIN, "--steps", "600", "--step-seconds", "0.004"]
-    counting = "import holdfast, time\nfor i in holdfast.track(range(1, 121)):\n    print('line', i, flush=True)\n    time.sleep(0.1)\n"
+    counting = (
+        "import holdfast, time\n"
+        "for i in holdfast.track(range(1, 121)):\n"
+        "    print('line', i, flush=True)\n"
+        "    time.sleep(0.1)\n"
+    )
     jobs = {
         "reference": submit(
             "reference", [*run, "--save", str(SCRATCH / "reference.npz")], **one_thread
@@ -262,13 +266,13 @@ def play(up: subprocess.Popen[bytes], checks: Checks) -> dict[str, str]:
         failed["reason"],
     )
     call("retry", jobs["killed"])
-    say("killed: a person asks for another attempt")
+    say("killed: `holdfast retry` asks for another attempt")
     judge(jobs, checks)
     return jobs
 
 
 def judge(jobs: dict[str, str], checks: Checks) -> None:
-    """Wait for every end and compare it with what was promised."""
+    """Wait for every end and compare it with the claims."""
     for name, job in jobs.items():
         record = wait_for(f"{name} to end", lambda job=job: ended(job))
         checks.expect(f"{name} succeeded", record["state"] == "succeeded", record["reason"])
@@ -325,12 +329,12 @@ def main() -> int:
     checks.expect("`up` stopped cleanly", code in (0, 130), f"exit code {code}")
     if checks.failed:
         say(
-            f"{len(checks.failed)} of the promises were not kept: {'; '.join(checks.failed)}. "
+            f"{len(checks.failed)} of the checks failed: {'; '.join(checks.failed)}. "
             f"Logs: {SCRATCH}"
         )
         return 1
     shutil.rmtree(SCRATCH, ignore_errors=True)
-    say("all of it happened as it should")
+    say("all checks hold")
     return 0
 
 

@@ -1,5 +1,6 @@
-"""Load memory slowly, without a beat and with next to no CPU, as a large model does from a slow
-disk. Must not be killed."""
+"""Load memory slowly, without a beat and almost without CPU, like a large model from a slow disk.
+
+Holdfast must not kill it."""
 
 from __future__ import annotations
 

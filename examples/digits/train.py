@@ -1,8 +1,8 @@
-"""Train a small network on handwritten digits, in numpy. Beats each step; goes on from its own
-saved file.
+"""Train a small network on handwritten digits, in numpy, with a beat at each step.
 
-    python examples/digits/train.py --save state.npz [--steps 600] [--wedge-at 250] [--step-seconds
-    0.01]
+    python examples/digits/train.py --save state.npz [--steps 600] [--wedge-at 250]
+
+It saves its state to a file and goes on from it.
 
 `--wedge-at N` hangs the *first* attempt at step N the way a broken CUDA call does: a C function
 that never returns, with Python's global lock held, so that no thread and no signal handler of the

@@ -3,8 +3,8 @@
     torchrun --nproc-per-node 4 examples/gang/train_ddp.py
     holdfast run --tasks 4 -- python examples/gang/train_ddp.py
 
-Nothing in it knows of Holdfast: ranks and rendezvous come from the environment, which is torchrun's
-under both.
+It does not use Holdfast: ranks and rendezvous come from the environment, which has torchrun's
+variables under both.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BATCH = 32
 
 
 def load() -> tuple[torch.Tensor, torch.Tensor]:
-    """The images and the digits."""
+    """Return the images and the digits."""
     with gzip.open(DATA, "rt") as lines:
         table = np.loadtxt(lines, delimiter=",", dtype=np.float32)
     return torch.from_numpy(table[:, :64] / 16.0), torch.from_numpy(table[:, 64].astype(np.int64))

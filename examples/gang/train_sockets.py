@@ -1,15 +1,12 @@
-"""Train the digits network by many ranks, with nothing but numpy and sockets: gradients are summed
-at rank 0, each step.
+"""Train the digits network with many ranks, numpy and sockets: rank 0 sums the gradients.
 
-    holdfast submit --file job.toml          where job.toml says tasks = 8 and this program
-    RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29511 python train_sockets.py --state
-    /tmp/state
+    holdfast run --tasks 8 -- python examples/gang/train_sockets.py
+    holdfast run -- python examples/gang/train_sockets.py --state /tmp/state
 
 It finds its peers as a torch script does, by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. With
 --state every rank saves to files of its own and goes on from the newest step that all of them have;
-without it rank 0 saves by `holdfast.checkpoint` and sends what it finds to the others. A rank whose
-peer died ends with an error, as NCCL or gloo would end it: to be stopped and started together is
-Holdfast's part.
+without it rank 0 saves by `holdfast.checkpoint` and sends the state to the others. A rank whose
+peer died ends with an error, as under NCCL or gloo; Holdfast stops and starts all ranks together.
 """
 
 from __future__ import annotations

@@ -17,64 +17,39 @@ import click
 from holdfast.cli.endings import EXIT_INTERRUPTED, EXIT_USAGE, exit_code_of, show_error
 from holdfast.cli.output import note
 
-# name → (module, attribute, help). The help keeps this order.
-COMMANDS: dict[str, tuple[str, str, str]] = {
-    "up": ("up.up", "up", "Start everything here: database, controller, one agent."),
-    "run": ("jobs.run", "run", "Run a command as a job, follow it, and exit with its code."),
-    "submit": ("jobs.submit", "submit", "Submit a job and print its id."),
-    "jobs": ("jobs.jobs", "jobs", "List jobs."),
-    "show": ("jobs.show", "show", "Show one job: state, attempts, and why."),
-    "logs": ("jobs.logs", "logs", "Print a job's output; -f follows it."),
-    "attempts": ("jobs.attempts", "attempts", "List a job's attempts, with cause and reason."),
-    "why": ("jobs.show", "why", "Say what holds a job up, and what to do about it."),
-    "cancel": ("jobs.cancel", "cancel", "Cancel jobs."),
-    "retry": ("jobs.cancel", "retry", "Queue failed or cancelled jobs again."),
-    "checkpoints": (
-        "jobs.checkpoints",
-        "checkpoints",
-        "List, fetch or forget a job's saved files.",
-    ),
-    "events": ("operate.events", "events", "Show what happened; -f follows."),
-    "hosts": ("operate.hosts", "hosts", "List hosts; drain, quarantine or end them."),
-    "projects": (
-        "operate.projects",
-        "projects",
-        "List projects: quotas, retry defaults; change them.",
-    ),
-    "retries": ("operate.retries", "retries", "Show holds on retries; hold or release them."),
-    "queues": ("operate.queues", "queues", "List queues; change, pause and resume them."),
-    "rules": ("operate.rules", "rules", "Show, check, try and set your rules of classification."),
-    "config": ("operate.config", "config", "Show every setting and the source of its value."),
-    "webhooks": (
-        "operate.webhooks",
-        "webhooks",
-        "Send events to URLs: signed, in order, repeated.",
-    ),
-    "token": ("operate.token", "token", "Make, list and revoke tokens."),
-    "beat": ("jobs.beat", "beat", "From inside a job: say that the work moved forward."),
-    "checkpoint": (
-        "jobs.checkpoints",
-        "checkpoint",
-        "From inside a job: save for the next attempt.",
-    ),
-    "server": ("up.server", "server", "Run the controller alone."),
-    "agent": ("up.agent", "agent", "Run an agent that joins a controller."),
-    "supervise": (
-        "supervise",
-        "supervise",
-        "Run a policy script over hosts that are replaced singly.",
-    ),
-    "host-manager": (
-        "host_manager",
-        "host_manager",
-        "Make this machine a host of a policy script.",
-    ),
-    "db": ("operate.db", "db", "Migrate the database, or show its version."),
-    "version": ("version", "version", "Print the version."),
+# name → (module, help). The command is an attribute of the module; the help keeps this order.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "up": ("up.up", "Start everything here: database, controller, one agent."),
+    "run": ("jobs.run", "Run a command as a job, follow it, and exit with its code."),
+    "submit": ("jobs.submit", "Submit a job and print its id."),
+    "jobs": ("jobs.jobs", "List jobs."),
+    "show": ("jobs.show", "Show one job: state, attempts, and why."),
+    "logs": ("jobs.logs", "Print a job's output; -f follows it."),
+    "attempts": ("jobs.attempts", "List a job's attempts, with cause and reason."),
+    "why": ("jobs.show", "Say what holds a job up, and what to do about it."),
+    "cancel": ("jobs.cancel", "Cancel jobs."),
+    "retry": ("jobs.cancel", "Queue failed or cancelled jobs again."),
+    "checkpoints": ("jobs.checkpoints", "List, fetch or forget a job's saved files."),
+    "events": ("operate.events", "Show what happened; -f follows."),
+    "hosts": ("operate.hosts", "List hosts; drain, quarantine or end them."),
+    "projects": ("operate.projects", "List projects: quotas, retry defaults; change them."),
+    "retries": ("operate.retries", "Show holds on retries; hold or release them."),
+    "queues": ("operate.queues", "List queues; change, pause and resume them."),
+    "rules": ("operate.rules", "Show, check, try and set your rules of classification."),
+    "config": ("operate.config", "Show every setting and the source of its value."),
+    "webhooks": ("operate.webhooks", "Send events to URLs: signed, in order, repeated."),
+    "token": ("operate.token", "Make, list and revoke tokens."),
+    "beat": ("jobs.beat", "From inside a job: say that the work moved forward."),
+    "checkpoint": ("jobs.checkpoints", "From inside a job: save for the next attempt."),
+    "server": ("up.server", "Run the controller alone."),
+    "agent": ("up.agent", "Run an agent that joins a controller."),
+    "supervise": ("supervise", "Run a policy script over hosts that are replaced singly."),
+    "host-manager": ("host_manager", "Make this machine a host of a policy script."),
+    "db": ("operate.db", "Migrate the database, or show its version."),
+    "version": ("version", "Print the version."),
 }
-
 # Commands that Holdfast's own jobs run.
-HIDDEN: dict[str, tuple[str, str]] = {"supervised-member": ("supervise", "supervised_member")}
+HIDDEN: dict[str, str] = {"supervised-member": "supervise"}
 
 _EPILOG = """\
 \b
@@ -97,17 +72,18 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        entry = COMMANDS.get(cmd_name) or HIDDEN.get(cmd_name)
-        if entry is None:
+        module = HIDDEN.get(cmd_name) or COMMANDS.get(cmd_name, ("",))[0]
+        if not module:
             return None
-        command = getattr(importlib.import_module(f"holdfast.cli.{entry[0]}"), entry[1])
+        attribute = cmd_name.replace("-", "_")
+        command = getattr(importlib.import_module(f"holdfast.cli.{module}"), attribute)
         assert isinstance(command, click.Command)
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in COMMANDS | HIDDEN and not args[0].startswith("-"):
+        if args and args[0] not in (*COMMANDS, *HIDDEN) and not args[0].startswith("-"):
             import difflib
 
             near = difflib.get_close_matches(args[0], COMMANDS, 1)
@@ -117,7 +93,7 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, entry[2]) for name, entry in COMMANDS.items()])
+            formatter.write_dl([(name, entry[1]) for name, entry in COMMANDS.items()])
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> NoReturn:
         """Run one command and exit with its code."""

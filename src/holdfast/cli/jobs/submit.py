@@ -188,13 +188,10 @@ def _read_env(pairs: Sequence[str], environ: Mapping[str, str]) -> dict[str, str
     values = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
-        if not equals:
-            if name not in environ:
-                raise ValidationError(
-                    f"--env {name}: no such variable here; write {name}=VALUE", field=f"env.{name}"
-                )
-            value = environ[name]
-        values[name] = value
+        if not equals and name not in environ:
+            message = f"--env {name}: no such variable here; write {name}=VALUE"
+            raise ValidationError(message, field=f"env.{name}")
+        values[name] = value if equals else environ[name]
     return values
 
 
