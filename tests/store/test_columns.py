@@ -20,7 +20,11 @@ RECORDS: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "attempts": (AttemptRecord, AttemptChange),
 }
 COMPUTED = {"supervised", "to_place", "host_name", "has_forensics"}
-UNTYPED = {"42P18", "42P08", "42725"}  # a parameter without a type: the driver gives one when it is sent
+UNTYPED = {
+    "42P18",
+    "42P08",
+    "42725",
+}  # a parameter without a type: the driver gives one when it is sent
 
 
 def test_table_records_and_schema_agree(pg_database: str) -> None:

@@ -378,7 +378,7 @@ def test_a_server_somebody_started_by_hand_is_stopped_first(folder: Path) -> Non
 def test_a_taken_port_is_changed(folder: Path) -> None:
     postgres = EmbeddedPostgres(folder)
     postgres.start()
-    port = cluster.read_runtime(cluster.Layout(folder)).port  # type: ignore[union-attr]  # it was started above
+    port = cluster.read_runtime(cluster.ClusterLayout(folder)).port  # type: ignore[union-attr]  # it was started above
     postgres.stop()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", port))
@@ -396,7 +396,7 @@ def test_a_leftover_of_unknown_kind_holds_the_folder(folder: Path) -> None:
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     bystander = subprocess.Popen(["sleep", "60"], pass_fds=(descriptor,))
     os.close(descriptor)
-    layout = cluster.Layout(folder)
+    layout = cluster.ClusterLayout(folder)
     try:
         holders = processes.find_holders(layout.server_lock, layout.data)
         assert holders == []
@@ -444,7 +444,7 @@ def test_root_under_a_closed_home(tmp_path: Path, run_as: str) -> None:
     assert "CapEff:\t0000000000000000" in status
     if run_as == "switch":
         assert "Uid:\t65534\t65534\t65534\t65534" in status
-    runtime = cluster.read_runtime(cluster.Layout(home / "pg"))
+    runtime = cluster.read_runtime(cluster.ClusterLayout(home / "pg"))
     postgres.stop()
     assert home.stat().st_mode & 0o777 == 0o700
     assert Path("/etc/passwd").read_bytes() == users
@@ -590,7 +590,7 @@ def test_a_path_too_long_for_a_socket(tmp_path: Path, seed: Path) -> None:
     shutil.copytree(seed, folder)
     postgres = EmbeddedPostgres(folder)
     dsn = postgres.start()
-    place = cluster.read_runtime(cluster.Layout(folder)).socket_folder  # type: ignore[union-attr]  # it was started above
+    place = cluster.read_runtime(cluster.ClusterLayout(folder)).socket_folder  # type: ignore[union-attr]  # it was started above
     assert place.stat().st_mode & 0o777 == 0o700
     assert run_sql(dsn, "select 1") == [(1,)]
     postgres.stop()
@@ -680,7 +680,7 @@ def test_a_server_that_does_not_come_up_says_why(folder: Path) -> None:
 
 
 def test_the_log_is_kept_small(folder: Path) -> None:
-    layout = cluster.Layout(folder)
+    layout = cluster.ClusterLayout(folder)
     layout.log.write_bytes(b"old\n" * 100 + b"new\n" * 25)
     cluster.rotate_log(layout, limit_bytes=100)
     assert layout.log.stat().st_size == 0

@@ -80,7 +80,9 @@ class Pair:
     async def send(self, chance: random.Random) -> None:
         known = {first.id for first, _ in self.flying}
         first, second = [await side.due(*known, per_hook=3) for side in self.sides]
-        assert [(d.id, d.lane, d.tries) for d in first] == [(d.id, d.lane, d.tries) for d in second]
+        assert [(d.id, d.sequence, d.tries) for d in first] == [
+            (d.id, d.sequence, d.tries) for d in second
+        ]
         if first:
             place = chance.randrange(len(first))
             self.flying.append((first[place], second[place]))
@@ -133,7 +135,7 @@ class Pair:
             due = Counter(d.job_id for d in shown[0] if d.next_at is not None)
             waiting = {d.job_id for d in shown[0] if d.state is DeliveryState.PENDING}
             assert due == dict.fromkeys(waiting, 1), (
-                "HOOK-1: of each lane with a pending delivery exactly one is due"
+                "HOOK-1: of each sequence with a pending delivery exactly one is due"
             )
 
 

@@ -20,7 +20,7 @@ FOLDER_MODULES = 15
 CROWDED = {"src/holdfast/moves": 16}
 """Folders that are over it still, and by how much."""
 
-SAME_NAMES: dict[str, str] = {"Runtime": "to be told apart", "WebhookTarget": "to be told apart"}
+SAME_NAMES: dict[str, str] = {}
 """Class name → why two modules may each have one."""
 
 FOREIGN_PRIVATES: dict[str, str] = {

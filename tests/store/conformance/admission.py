@@ -130,7 +130,7 @@ async def test_order_and_the_front_of_the_queue(rig: Rig) -> None:
     assert [c.job_id for c in limited.candidates] == [urgent, first]
 
 
-async def test_only_lanes_with_hosts_headroom_and_no_pause_are_read(rig: Rig) -> None:
+async def test_only_queues_with_hosts_headroom_and_no_pause_are_read(rig: Rig) -> None:
     await rig.host(queues=["cpu", "gpu"])
     await rig.store.settings.put_queue("gpu", {"max_running": 1}, now=rig.now)
     in_gpu = [await rig.submit(queue="gpu") for _ in range(3)]

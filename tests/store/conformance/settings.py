@@ -77,7 +77,7 @@ async def test_settings_and_queues(rig: Rig) -> None:
         with pytest.raises(NotFound):
             await call
     with pytest.raises(ValidationError):
-        await rig.store.jobs.revive_job(job_id, "", now=rig.now)  # its lane is gone
+        await rig.store.jobs.revive_job(job_id, "", now=rig.now)  # its queue is gone
 
 
 async def test_rules_are_kept_as_they_were_written(rig: Rig) -> None:

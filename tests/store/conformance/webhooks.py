@@ -192,7 +192,7 @@ async def test_a_hook_sees_what_happens_from_its_creation_on_and_nothing_twice(
     )
     assert (delivery.tries, delivery.next_at, delivery.created_at) == (0, rig.now, rig.now)
     (due,) = await hooks.due()
-    assert (due.lane, due.url, due.secrets) == (job_id, URL, ("secret of hook-a",))
+    assert (due.sequence, due.url, due.secrets) == (job_id, URL, ("secret of hook-a",))
     payload = msgspec.json.decode(due.body, type=Payload)
     assert (payload.delivery, payload.webhook) == (delivery.id, "hook-a")
     assert payload.event == (await rig.events(job_id))[0]
@@ -255,35 +255,35 @@ async def test_only_the_oldest_of_a_job_is_due(rig: Rig, hooks: Hooks) -> None:
     second = await rig.submit()
     await hooks.collect()
     due = await hooks.due()
-    assert {d.lane: msgspec.json.decode(d.body, type=Payload).event.kind for d in due} == {
+    assert {d.sequence: msgspec.json.decode(d.body, type=Payload).event.kind for d in due} == {
         first: "job.submitted",
         second: "job.submitted",
     }
-    mine = next(d for d in due if d.lane == first)
+    mine = next(d for d in due if d.sequence == first)
     await hooks.answer(mine, DeliveryAnswer(status=500))
-    assert [d.lane for d in await hooks.due()] == [second]  # those behind a failing one wait
+    assert [d.sequence for d in await hooks.due()] == [second]  # those behind a failing one wait
     rig.tick(5)
     assert {d.id for d in await hooks.due()} == {d.id for d in due}
-    assert [d.lane for d in await hooks.due(mine.id)] == [
+    assert [d.sequence for d in await hooks.due(mine.id)] == [
         second
     ]  # under way: neither it nor what is behind it
-    (mine,) = [d for d in await hooks.due() if d.lane == first]
+    (mine,) = [d for d in await hooks.due() if d.sequence == first]
     await hooks.answer(mine)
-    (following,) = [d for d in await hooks.due() if d.lane == first]
+    (following,) = [d for d in await hooks.due() if d.sequence == first]
     assert msgspec.json.decode(following.body, type=Payload).event.kind == "job.reserved"
     assert following.seq > mine.seq
-    assert [d.lane for d in await hooks.due(per_hook=1)] == [
+    assert [d.sequence for d in await hooks.due(per_hook=1)] == [
         second
     ]  # the one that has been due the longest
 
 
-async def test_events_of_no_job_are_one_lane(rig: Rig, hooks: Hooks) -> None:
+async def test_events_of_no_job_are_one_sequence(rig: Rig, hooks: Hooks) -> None:
     await hooks.add(events=())
     await rig.set_queue("one", max_running=1)
     await rig.set_queue("two", max_running=1)
     await hooks.collect()
     (due,) = await hooks.due()
-    assert (due.lane, msgspec.json.decode(due.body, type=Payload).event.queue) == ("", "one")
+    assert (due.sequence, msgspec.json.decode(due.body, type=Payload).event.queue) == ("", "one")
     await hooks.answer(due)
     (due,) = await hooks.due()
     assert msgspec.json.decode(due.body, type=Payload).event.queue == "two"

@@ -2,7 +2,7 @@
 
 HOOK-1  Of the deliveries of one hook and one job only the oldest pending one is under way. Those
         behind it wait, also while it fails; other jobs' go on. Events that belong to no job are one
-        such lane of their own.
+        such sequence of their own.
 HOOK-2  A delivery is pending until a receiver said 2xx or its tries are spent (dead). What was sent
         and not recorded is sent again: at least once, under the same delivery id.
 HOOK-3  Events about webhooks are sent only to hooks that name them, never to the hook they are
@@ -74,7 +74,7 @@ class WebhookRecord(Record, frozen=True, kw_only=True):
 class DeliveryRecord(Record, frozen=True, kw_only=True):
     """One event on its way to one hook. status, error: of the last of its `tries`.
 
-    next_at: set for a pending one that is the oldest of its lane (HOOK-1).
+    next_at: set for a pending one that is the oldest of its sequence (HOOK-1).
     """
 
     id: str
@@ -147,7 +147,7 @@ class DueDelivery(Record, frozen=True, kw_only=True):
 
     id: str
     webhook_id: str
-    lane: str  # the job's id; empty: events of no job
+    sequence: str  # the job's id; empty: events of no job
     seq: int
     tries: int
     url: str
@@ -241,16 +241,16 @@ def plan_sends(
     windows: Mapping[str, int],
     total: int,
 ) -> list[DueDelivery]:
-    """Return what to send now: each lane's oldest (HOOK-1), within the windows, hooks in turn."""
-    taken = {(d.webhook_id, d.lane) for d in flying}
+    """Return what to send now: each sequence's oldest (HOOK-1), within the windows, hooks in turn."""
+    taken = {(d.webhook_id, d.sequence) for d in flying}
     used = Counter(d.webhook_id for d in flying)
-    lanes: dict[tuple[str, str], DueDelivery] = {}
+    sequences: dict[tuple[str, str], DueDelivery] = {}
     for delivery in sorted(due, key=lambda d: d.seq):
-        lane = (delivery.webhook_id, delivery.lane)
-        if lane not in taken:
-            lanes.setdefault(lane, delivery)
+        sequence = (delivery.webhook_id, delivery.sequence)
+        if sequence not in taken:
+            sequences.setdefault(sequence, delivery)
     of_hook: dict[str, list[DueDelivery]] = {}
-    for delivery in lanes.values():
+    for delivery in sequences.values():
         waiting = of_hook.setdefault(delivery.webhook_id, [])
         if len(waiting) + used[delivery.webhook_id] < windows.get(delivery.webhook_id, HOOK_WINDOW):
             waiting.append(delivery)

@@ -94,7 +94,7 @@ def server_settings(
 
 
 @dataclass(frozen=True)
-class Layout:
+class ClusterLayout:
     """The paths inside one folder."""
 
     folder: Path
@@ -135,7 +135,7 @@ _OUR_NAMES = (
 )
 
 
-def prepare_folder(layout: Layout) -> None:
+def prepare_folder(layout: ClusterLayout) -> None:
     """Make the folder (0700) if need be, and refuse one that is not ours to use. ValidationError
     says what to do.
     """
@@ -186,7 +186,7 @@ def prepare_folder(layout: Layout) -> None:
         )
 
 
-def check_version(layout: Layout, binaries: PostgresBinaries) -> None:
+def check_version(layout: ClusterLayout, binaries: PostgresBinaries) -> None:
     """ValidationError when the cluster was made by another major version than `binaries` are."""
     text = (layout.data / "PG_VERSION").read_text().strip()
     if text != str(binaries.major):
@@ -253,7 +253,7 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def clear_unfinished(layout: Layout) -> None:
+def clear_unfinished(layout: ClusterLayout) -> None:
     """Remove what an interrupted initdb left. Call only with both locks held: then nobody is
     writing there.
     """
@@ -312,23 +312,23 @@ def read_password(data: Path) -> str:
 
 
 @dataclass(frozen=True)
-class Runtime:
+class ServerRuntime:
     """Where the server listens."""
 
     port: int
     socket_folder: Path
 
 
-def read_runtime(layout: Layout) -> Runtime | None:
+def read_runtime(layout: ClusterLayout) -> ServerRuntime | None:
     """Where the last server listened, or None."""
     try:
         value = json.loads(layout.runtime.read_text())
-        return Runtime(int(value["port"]), Path(value["socket_folder"]))
+        return ServerRuntime(int(value["port"]), Path(value["socket_folder"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def write_runtime(layout: Layout, runtime: Runtime) -> None:
+def write_runtime(layout: ClusterLayout, runtime: ServerRuntime) -> None:
     """Record where the server listens (0600; replaced whole)."""
     text = json.dumps({"port": runtime.port, "socket_folder": str(runtime.socket_folder)})
     fresh = layout.folder / "runtime.json.new"
@@ -357,7 +357,7 @@ def choose_port(preferred: int | None) -> int:
 _SOCKET_FOLDER_PREFIX = "holdfast-pg-"
 
 
-def make_socket_folder(layout: Layout, uid: int, gid: int, private: bool) -> Path:
+def make_socket_folder(layout: ClusterLayout, uid: int, gid: int, private: bool) -> Path:
     """A 0700 folder for the socket: `data`'s neighbour when the path is short enough and reachable,
     else one in tmp.
 
@@ -383,7 +383,7 @@ def make_socket_folder(layout: Layout, uid: int, gid: int, private: bool) -> Pat
     )
 
 
-def drop_socket_folder(layout: Layout, socket_folder: Path, uids: frozenset[int]) -> None:
+def drop_socket_folder(layout: ClusterLayout, socket_folder: Path, uids: frozenset[int]) -> None:
     """Remove the socket and its lock of a server that is gone, and the folder when it was made for
     it."""
     if socket_folder == layout.data:
@@ -400,12 +400,12 @@ def drop_socket_folder(layout: Layout, socket_folder: Path, uids: frozenset[int]
         shutil.rmtree(socket_folder, ignore_errors=True)
 
 
-def open_log(layout: Layout) -> int:
+def open_log(layout: ClusterLayout) -> int:
     """A descriptor that appends to the log."""
     return os.open(layout.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
-def rotate_log(layout: Layout, limit_bytes: int = LOG_LIMIT_BYTES) -> None:
+def rotate_log(layout: ClusterLayout, limit_bytes: int = LOG_LIMIT_BYTES) -> None:
     """Keep the log under its limit while the server writes to it: copy, then cut. A few lines may
     be lost between.
     """
@@ -426,7 +426,7 @@ def rotate_log(layout: Layout, limit_bytes: int = LOG_LIMIT_BYTES) -> None:
         pass
 
 
-def read_log_from(layout: Layout, offset: int, limit_bytes: int = 16_384) -> str:
+def read_log_from(layout: ClusterLayout, offset: int, limit_bytes: int = 16_384) -> str:
     """The log from `offset` on, its last `limit_bytes`."""
     try:
         with open(layout.log, "rb") as file:

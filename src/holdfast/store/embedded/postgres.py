@@ -40,8 +40,8 @@ from holdfast.store.embedded.binaries import (
 from holdfast.store.embedded.cluster import (
     DATABASE,
     USER,
-    Layout,
-    Runtime,
+    ClusterLayout,
+    ServerRuntime,
     check_space,
     check_version,
     choose_port,
@@ -72,7 +72,7 @@ from holdfast.store.embedded.processes import (
 from holdfast.store.embedded.server import (
     Identity,
     NotAsThisUser,
-    Place,
+    ServerPlace,
     ServerRun,
     TryAgain,
     adopt_files,
@@ -109,7 +109,7 @@ class EmbeddedPostgres:
         run_as: str | None = None,
     ) -> None:
         # Resolved once: a later chdir of the owner must not move the database.
-        self._layout = Layout(Path(folder).absolute())
+        self._layout = ClusterLayout(Path(folder).absolute())
         self._log: Log = log or logging.getLogger(__name__).info
         self._settings = dict(settings or {})
         self._environ = dict(os.environ if environ is None else environ)
@@ -117,7 +117,7 @@ class EmbeddedPostgres:
         self._mutex = threading.RLock()
         self._owner_lock: int | None = None
         self._server: ServerRun | None = None
-        self._runtime: Runtime | None = None
+        self._runtime: ServerRuntime | None = None
         self._file_uids = frozenset({os.geteuid()})
         self._password = ""
 
@@ -254,7 +254,7 @@ class EmbeddedPostgres:
         give_up_at = time.monotonic() + _RETRY_SECONDS
         port = old.port if old is not None else None
         while True:
-            runtime = self._runtime = Runtime(choose_port(port), socket_folder)
+            runtime = self._runtime = ServerRuntime(choose_port(port), socket_folder)
             write_runtime(layout, runtime)
             try:
                 self._launch(identity, binaries, server_lock, runtime, private, timeout_seconds)
@@ -279,7 +279,7 @@ class EmbeddedPostgres:
         work = Path(tempfile.mkdtemp(prefix="data.new-", dir=layout.folder))
         # A memory file, because the server's user may be unable to walk to any file of ours.
         secret = os.memfd_create("password")
-        place = Place.open(work, private)
+        place = ServerPlace.open(work, private)
         try:
             os.chown(work, identity.file_uid, identity.file_gid)
             password = new_password()
@@ -322,14 +322,14 @@ class EmbeddedPostgres:
         identity: Identity,
         binaries: PostgresBinaries,
         server_lock: int,
-        runtime: Runtime,
+        runtime: ServerRuntime,
         private: bool,
         timeout_seconds: float,
     ) -> None:
         layout = self._layout
         rotate_log(layout)
         settings = server_settings(binaries, runtime.port, runtime.socket_folder, self._settings)
-        place = Place.open(layout.data, private)
+        place = ServerPlace.open(layout.data, private)
         command = [str(binaries.postgres), "-D", place.name]
         for name, value in settings.items():
             command += ["-c", f"{name}={value}"]

@@ -17,7 +17,7 @@ from pathlib import Path
 from holdfast.errors import HoldfastError, Unavailable, ValidationError
 from holdfast.store.embedded import launcher
 from holdfast.store.embedded.cluster import (
-    Layout,
+    ClusterLayout,
     disk_full_sentence,
     give_to,
     is_ready,
@@ -61,7 +61,7 @@ class TryAgain(Exception):
 
 
 @dataclass(frozen=True)
-class Place:
+class ServerPlace:
     """How PostgreSQL is told where its cluster lies: by path, or `private`, for a user who cannot
     walk there, by a descriptor.
 
@@ -76,7 +76,7 @@ class Place:
     descriptors: tuple[int, ...] = ()
 
     @classmethod
-    def open(cls, folder: Path, private: bool) -> Place:
+    def open(cls, folder: Path, private: bool) -> ServerPlace:
         """The place of the cluster in `folder`. Close it when the server has been started."""
         if not private:
             return cls(str(folder), folder)
@@ -99,7 +99,7 @@ class ServerRun:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: ClusterLayout,
         command: list[str],
         environ: dict[str, str],
         descriptors: tuple[int, ...],
@@ -188,7 +188,9 @@ class ServerRun:
             pass  # it ended by itself meanwhile
 
 
-def await_ready(server: ServerRun, layout: Layout, log_offset: int, timeout_seconds: float) -> None:
+def await_ready(
+    server: ServerRun, layout: ClusterLayout, log_offset: int, timeout_seconds: float
+) -> None:
     """Wait for `ready` in postmaster.pid. Growth of the log (recovery tells of its progress) starts
     the clock anew.
     """
@@ -214,7 +216,7 @@ def await_ready(server: ServerRun, layout: Layout, log_offset: int, timeout_seco
             )
 
 
-def _explain_exit(said: str, layout: Layout, returncode: int | None) -> Exception:
+def _explain_exit(said: str, layout: ClusterLayout, returncode: int | None) -> Exception:
     if "could not bind" in said or "could not create any TCP/IP sockets" in said:
         return TryAgain("its port was taken by another program", new_port=True)
     for words in ("pre-existing shared memory block", "another postmaster", "already exists"):
@@ -225,7 +227,7 @@ def _explain_exit(said: str, layout: Layout, returncode: int | None) -> Exceptio
     )
 
 
-def explain_failure(said: str, layout: Layout, what: str) -> HoldfastError:
+def explain_failure(said: str, layout: ClusterLayout, what: str) -> HoldfastError:
     """The error for a server or initdb that ended with `said` on its lips; `what` opens the
     sentence."""
     if "No space left on device" in said or "Disk quota exceeded" in said:

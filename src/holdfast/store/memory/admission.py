@@ -105,18 +105,18 @@ class MemoryAdmission:
             limits[q.name] = None if value is None else int(value)
         headroom, allotment = plan_headroom(limits, live), Allotment(quotas)
         served = serves(hosts)
-        lanes: dict[str, list[MemoryJob]] = {
+        queues: dict[str, list[MemoryJob]] = {
             q.name: []
             for q in s.queues.values()
             if q.paused_at is None and headroom.get(q.name, 1) > 0 and served(q.name)
         }
         for job_id in s.by_state[JobState.QUEUED]:
             job = s.jobs[job_id]
-            if job.row.queue in lanes and allotment.allows(
+            if job.row.queue in queues and allotment.allows(
                 job.row.project, job.gpus * job.row.tasks
             ):
-                lanes[job.row.queue].append(job)
-        tops = [heapq.nsmallest(limit, jobs, key=_order) for jobs in lanes.values()]
+                queues[job.row.queue].append(job)
+        tops = [heapq.nsmallest(limit, jobs, key=_order) for jobs in queues.values()]
         return AdmissionSnapshot(
             candidates=(
                 *self.members.list_blocked(at, limit),

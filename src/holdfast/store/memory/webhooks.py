@@ -28,7 +28,7 @@ from holdfast.moves.events import (
 )
 from holdfast.moves.rows import NewEvent
 from holdfast.store.memory.state import MemoryState
-from holdfast.store.port.webhooks import NewWebhook, WebhookChange, WebhookTarget
+from holdfast.store.port.webhooks import NewWebhook, SignedTarget, WebhookChange
 
 PENDING, DELIVERED, DEAD = DeliveryState.PENDING, DeliveryState.DELIVERED, DeliveryState.DEAD
 
@@ -50,7 +50,7 @@ class MemoryDelivery(msgspec.Struct, kw_only=True):
     seq: int
 
     @property
-    def lane(self) -> str:
+    def sequence(self) -> str:
         """What is kept in order together."""
         return self.record.job_id or ""
 
@@ -101,9 +101,9 @@ class MemoryWebhooks:
 
     async def get_webhook_target(
         self, webhook_id: str, *, now: datetime | None = None
-    ) -> WebhookTarget:
+    ) -> SignedTarget:
         hook = self._hook(webhook_id)
-        return WebhookTarget(url=hook.record.url, secrets=_secrets(hook, self.state.at(now)))
+        return SignedTarget(url=hook.record.url, secrets=_secrets(hook, self.state.at(now)))
 
     async def change_webhook(
         self, webhook_id: str, change: WebhookChange, *, now: datetime | None = None
@@ -247,7 +247,7 @@ class MemoryWebhooks:
                 self._deliveries[new.id] = MemoryDelivery(
                     record=record, body=new.body, seq=self._seq
                 )
-                self._settle_lane(self._deliveries[new.id], at)
+                self._settle_sequence(self._deliveries[new.id], at)
         return sorted(moved)
 
     # ---- sending
@@ -271,7 +271,7 @@ class MemoryWebhooks:
             DueDelivery(
                 id=d.record.id,
                 webhook_id=d.record.webhook_id,
-                lane=d.lane,
+                sequence=d.sequence,
                 seq=d.seq,
                 tries=d.record.tries,
                 body=d.body,
@@ -310,7 +310,7 @@ class MemoryWebhooks:
                 delivered_at=at if tried.state is DELIVERED else None,
             )
             if tried.state is not PENDING:
-                self._settle_lane(delivery, at)
+                self._settle_sequence(delivery, at)
             if tried.state is DEAD and not after.event_kind.startswith(ABOUT_HOOKS):  # HOOK-3
                 hook = self._hooks[after.webhook_id].record
                 events.append(
@@ -353,7 +353,7 @@ class MemoryWebhooks:
         found.record = msgspec.structs.replace(
             found.record, state=PENDING, tries=tries, next_at=next_at, delivered_at=None
         )
-        self._settle_lane(found, at)
+        self._settle_sequence(found, at)
         return found.record
 
     async def redeliver_dead(self, webhook_id: str, *, now: datetime | None = None) -> int:
@@ -383,13 +383,13 @@ class MemoryWebhooks:
             raise no_webhook(webhook_id)
         return hook
 
-    def _settle_lane(self, one: MemoryDelivery, at: datetime) -> None:
-        """HOOK-1: of the lane of `one` the oldest pending one is due, and no other."""
-        lane = sorted(
-            (d for d in self._of(one.record.webhook_id, PENDING) if d.lane == one.lane),
+    def _settle_sequence(self, one: MemoryDelivery, at: datetime) -> None:
+        """HOOK-1: of the sequence of `one` the oldest pending one is due, and no other."""
+        sequence = sorted(
+            (d for d in self._of(one.record.webhook_id, PENDING) if d.sequence == one.sequence),
             key=lambda d: d.seq,
         )
-        for place, delivery in enumerate(lane):
+        for place, delivery in enumerate(sequence):
             if (delivery.record.next_at is None) is (place == 0):
                 delivery.record = msgspec.structs.replace(
                     delivery.record, next_at=None if place else at

@@ -40,7 +40,7 @@ class WebhookChange(msgspec.Struct, frozen=True, kw_only=True):
     name: str | msgspec.UnsetType = msgspec.UNSET
 
 
-class WebhookTarget(msgspec.Struct, frozen=True, kw_only=True):
+class SignedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """Where a hook's deliveries go, and all secrets that sign now, the present one first."""
 
     url: str
@@ -68,7 +68,7 @@ class WebhookStore(Protocol):
 
     async def get_webhook_target(
         self, webhook_id: str, *, now: datetime | None = None
-    ) -> WebhookTarget:
+    ) -> SignedTarget:
         """Return where deliveries go and what signs them."""
 
     async def change_webhook(

@@ -22,7 +22,7 @@ from holdfast.core.webhooks.values import (
 )
 from holdfast.moves.events import dead_letter_event, hook_event, no_delivery, no_webhook
 from holdfast.moves.rows import NewEvent
-from holdfast.store.port.webhooks import NewWebhook, WebhookChange, WebhookTarget
+from holdfast.store.port.webhooks import NewWebhook, SignedTarget, WebhookChange
 from holdfast.store.postgres.connection.session import Rows, Session, Tx, to_json
 from holdfast.store.postgres.moves import write_events
 
@@ -68,11 +68,11 @@ class PostgresWebhooks:
 
     async def get_webhook_target(
         self, webhook_id: str, *, now: datetime | None = None
-    ) -> WebhookTarget:
+    ) -> SignedTarget:
         rows = await self.session.rows("read_webhook_target", {"id": webhook_id, "now": now})
         if not rows:
             raise no_webhook(webhook_id)
-        return WebhookTarget(url=rows[0]["url"], secrets=_secrets(rows[0]))
+        return SignedTarget(url=rows[0]["url"], secrets=_secrets(rows[0]))
 
     async def change_webhook(
         self, webhook_id: str, change: WebhookChange, *, now: datetime | None = None
@@ -189,7 +189,7 @@ class PostgresWebhooks:
             if rows:
                 at = await tx.now(now)
                 made = await tx.rows("insert_deliveries", {"rows": to_json(rows), "now": at})
-                await tx.run("promote_lanes", {**_lanes(made), "now": at})
+                await tx.run("promote_sequences", {**_sequences(made), "now": at})
             return sorted(moved)
 
         return await self.session.transact(work)
@@ -222,7 +222,7 @@ class PostgresWebhooks:
             applied = await tx.rows("record_tries", {"rows": to_json(list(tries)), "now": at})
             over = [row for row in applied if row["state"] != DeliveryState.PENDING]
             if over:
-                await tx.run("promote_lanes", {**_lanes(over), "now": at})
+                await tx.run("promote_sequences", {**_sequences(over), "now": at})
             events = [
                 dead_letter_event(
                     hooks[row["webhook_id"]], row["id"], row["event_id"], row["tries"], row["error"]
@@ -289,7 +289,7 @@ class PostgresWebhooks:
             row = await tx.one("redeliver", {**params, "now": at})
             if row is None:
                 raise no_delivery(webhook_id, delivery_id)
-            await _settle_lanes(tx, webhook_id, [row], at)
+            await _settle_sequences(tx, webhook_id, [row], at)
             found = await tx.one("get_delivery", params)
             assert found is not None
             del found["body"]
@@ -301,7 +301,7 @@ class PostgresWebhooks:
         async def work(tx: Tx) -> int:
             await _lock(tx, webhook_id)
             rows = await tx.rows("redeliver_dead", {"webhook_id": webhook_id})
-            await _settle_lanes(tx, webhook_id, rows, await tx.now(now))
+            await _settle_sequences(tx, webhook_id, rows, await tx.now(now))
             return len(rows)
 
         return await self.session.transact(work)
@@ -342,15 +342,18 @@ async def _pause(tx: Tx, hook: WebhookRecord, reason: str) -> list[NewEvent]:
     return [hook_event("paused", hook, f"was paused: {reason}", reason=reason)]
 
 
-async def _settle_lanes(tx: Tx, webhook_id: str, rows: Rows, at: datetime) -> None:
-    """HOOK-1, after older deliveries of these lanes became pending again."""
-    lanes = _lanes([{"webhook_id": webhook_id, **row} for row in rows])
-    await tx.run("demote_lanes", lanes)
-    await tx.run("promote_lanes", {**lanes, "now": at})
+async def _settle_sequences(tx: Tx, webhook_id: str, rows: Rows, at: datetime) -> None:
+    """HOOK-1, after older deliveries of these sequences became pending again."""
+    sequences = _sequences([{"webhook_id": webhook_id, **row} for row in rows])
+    await tx.run("demote_sequences", sequences)
+    await tx.run("promote_sequences", {**sequences, "now": at})
 
 
-def _lanes(rows: Rows) -> dict[str, Any]:
-    return {"hooks": [row["webhook_id"] for row in rows], "lanes": [row["lane"] for row in rows]}
+def _sequences(rows: Rows) -> dict[str, Any]:
+    return {
+        "hooks": [row["webhook_id"] for row in rows],
+        "sequences": [row["sequence"] for row in rows],
+    }
 
 
 def _hook(row: dict[str, Any]) -> WebhookRecord:

@@ -51,11 +51,11 @@ def hook(
     return Subscription(webhook_id="h", cursor=cursor, events=events, project=project, room=room)
 
 
-def due(number: int, lane: str = "j", hook_id: str = "h", tries: int = 0) -> DueDelivery:
+def due(number: int, sequence: str = "j", hook_id: str = "h", tries: int = 0) -> DueDelivery:
     return DueDelivery(
         id=f"d{number}",
         webhook_id=hook_id,
-        lane=lane,
+        sequence=sequence,
         seq=number,
         tries=tries,
         url="",
@@ -143,20 +143,20 @@ def test_a_delivery_carries_its_event_and_its_job() -> None:
 
 
 @given(st.data())
-def test_the_planner_keeps_every_lanes_order_and_every_bound(data: st.DataObject) -> None:
+def test_the_planner_keeps_every_sequences_order_and_every_bound(data: st.DataObject) -> None:
     """HOOK-1, HOOK-2, through every failure. Everything pending is offered, so that the order is
     the planner's own."""
-    lanes = data.draw(
+    sequences = data.draw(
         st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("xyz")), max_size=25)
     )
-    pending = {n: due(n, lane, hook_id) for n, (hook_id, lane) in enumerate(lanes)}
+    pending = {n: due(n, sequence, hook_id) for n, (hook_id, sequence) in enumerate(sequences)}
     windows = {"a": data.draw(st.integers(1, 4)), "b": data.draw(st.integers(1, 4))}
     total, tries_allowed = data.draw(st.integers(1, 5)), 3
     chance = random.Random(data.draw(st.integers(0, 1 << 30)))
     flying: list[DueDelivery] = []
     first_sent: list[DueDelivery] = []
     ended: list[DueDelivery] = []
-    for _ in range(20 * len(lanes) + 1):
+    for _ in range(20 * len(sequences) + 1):
         chosen = plan_sends(
             [d for d in pending.values() if d not in flying], flying, windows, total
         )
@@ -164,16 +164,16 @@ def test_the_planner_keeps_every_lanes_order_and_every_bound(data: st.DataObject
             older = [
                 d
                 for d in pending.values()
-                if (d.webhook_id, d.lane) == (one.webhook_id, one.lane) and d.seq < one.seq
+                if (d.webhook_id, d.sequence) == (one.webhook_id, one.sequence) and d.seq < one.seq
             ]
-            assert not older, "an older one of the lane is still pending"
+            assert not older, "an older one of the sequence is still pending"
             first_sent += [one] if one.tries == 0 else []
         flying += chosen
         assert len(flying) <= total
         for name, window in windows.items():
             assert sum(d.webhook_id == name for d in flying) <= window
-        in_lanes = [(d.webhook_id, d.lane) for d in flying]
-        assert len(in_lanes) == len(set(in_lanes))
+        in_sequences = [(d.webhook_id, d.sequence) for d in flying]
+        assert len(in_sequences) == len(set(in_sequences))
         assert flying or not pending, (
             "something is pending, nothing is under way and nothing was chosen"
         )
@@ -183,16 +183,18 @@ def test_the_planner_keeps_every_lanes_order_and_every_bound(data: st.DataObject
         answer = DeliveryAnswer(status=chance.choice([200, 500, 500, None]))
         tried = judge_try(landed, answer, tries_allowed, POLICY, chance.random())
         if tried.state is DeliveryState.PENDING:
-            pending[landed.seq] = due(landed.seq, landed.lane, landed.webhook_id, landed.tries + 1)
+            pending[landed.seq] = due(
+                landed.seq, landed.sequence, landed.webhook_id, landed.tries + 1
+            )
         else:
             del pending[landed.seq]
             ended.append(landed)
     assert not pending
     for order in (first_sent, ended):
-        for key in set(lanes):
-            mine = [d.seq for d in order if (d.webhook_id, d.lane) == key]
+        for key in set(sequences):
+            mine = [d.seq for d in order if (d.webhook_id, d.sequence) == key]
             assert mine == sorted(mine)
-    assert sorted(d.seq for d in ended) == list(range(len(lanes)))
+    assert sorted(d.seq for d in ended) == list(range(len(sequences)))
 
 
 def test_hooks_take_turns() -> None:

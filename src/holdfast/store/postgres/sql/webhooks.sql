@@ -69,26 +69,26 @@ where w.id = x.webhook_id and w.cursor = x.before and w.state = 'active'
 returning w.id;
 
 -- name: insert_deliveries
--- The recordset keeps the array's order, so `seq` follows the order of events. None is due yet: `promote_lanes` says which are.
+-- The recordset keeps the array's order, so `seq` follows the order of events. None is due yet: `promote_sequences` says which are.
 insert into webhook_deliveries (id, webhook_id, event_id, event_kind, job_id, body, created_at)
 select x.id, x.webhook_id, x.event_id, x.event_kind, x.job_id, x.body, %(now)s
 from jsonb_to_recordset(%(rows)s::jsonb) as x(id text, webhook_id text, event_id text, event_kind text, job_id text, body text)
 on conflict (webhook_id, event_id) do nothing
-returning webhook_id, lane;
+returning webhook_id, lane as sequence;
 
--- name: demote_lanes
--- HOOK-1: who has an older pending one before it waits (that happens when an older one is sent again). Before `promote_lanes`:
--- a unique index allows one a lane.
+-- name: demote_sequences
+-- HOOK-1: a delivery with an older pending one before it waits again, because an older one was sent again. Runs before
+-- `promote_sequences`: a unique index allows one due delivery a sequence.
 update webhook_deliveries d set next_at = null
-from (select distinct * from unnest(%(hooks)s::text[], %(lanes)s::text[])) as l(webhook_id, lane)
+from (select distinct * from unnest(%(hooks)s::text[], %(sequences)s::text[])) as l(webhook_id, lane)
 where d.webhook_id = l.webhook_id and d.lane = l.lane and d.next_at is not null
   and exists (select from webhook_deliveries o
               where o.webhook_id = d.webhook_id and o.lane = d.lane and o.state = 'pending' and o.seq < d.seq);
 
--- name: promote_lanes
--- HOOK-1: of each lane the oldest pending one is due, where none is.
+-- name: promote_sequences
+-- HOOK-1: of each sequence (column lane) the oldest pending delivery becomes due, where none is due.
 update webhook_deliveries d set next_at = %(now)s
-from (select distinct * from unnest(%(hooks)s::text[], %(lanes)s::text[])) as l(webhook_id, lane)
+from (select distinct * from unnest(%(hooks)s::text[], %(sequences)s::text[])) as l(webhook_id, lane)
 cross join lateral (
   select p.id, p.next_at from webhook_deliveries p
   where p.webhook_id = l.webhook_id and p.lane = l.lane and p.state = 'pending'
@@ -96,8 +96,8 @@ cross join lateral (
 where d.id = oldest.id and oldest.next_at is null;
 
 -- name: list_due
--- Per hook at most a few, so that one hook's crowd hides nobody else's.
-select d.id, d.webhook_id, d.lane, d.seq, d.tries, d.body, w.url, w.secret,
+-- A few per hook, so that one hook with many does not hide the others.
+select d.id, d.webhook_id, d.lane as sequence, d.seq, d.tries, d.body, w.url, w.secret,
        case when w.old_secret_until > coalesce(%(now)s, clock_timestamp()) then w.old_secret end as old_secret
 from webhooks w cross join lateral (
   select p.* from webhook_deliveries p
@@ -108,7 +108,7 @@ where w.state = 'active'
 order by d.next_at, d.seq;
 
 -- name: record_tries
--- Guarded by the count of tries: a second sender's word of the same try changes nothing. One that was put behind an older
+-- Guarded by the count of tries: a second sender reporting the same try changes nothing. A delivery that was put behind an older
 -- one while it was under way stays there.
 update webhook_deliveries d set
   state = x.state, tries = d.tries + 1, status = x.status, error = x.error,
@@ -118,7 +118,7 @@ update webhook_deliveries d set
 from jsonb_to_recordset(%(rows)s::jsonb) as x(
   delivery_id text, tries integer, state text, delay_seconds double precision, status integer, error text)
 where d.id = x.delivery_id and d.state = 'pending' and d.tries = x.tries
-returning d.id, d.webhook_id, d.lane, d.event_id, d.event_kind, d.state, d.tries, d.error;
+returning d.id, d.webhook_id, d.lane as sequence, d.event_id, d.event_kind, d.state, d.tries, d.error;
 
 -- name: list_deliveries
 select id, webhook_id, event_id, event_kind, job_id, state, tries, next_at, status, error, created_at, delivered_at
@@ -138,12 +138,12 @@ update webhook_deliveries set
   state = 'pending', tries = case when state = 'pending' then tries else 0 end,
   next_at = case when next_at is not null then %(now)s::timestamptz end, delivered_at = null
 where webhook_id = %(webhook_id)s and id = %(id)s
-returning lane;
+returning lane as sequence;
 
 -- name: redeliver_dead
 update webhook_deliveries set state = 'pending', tries = 0
 where webhook_id = %(webhook_id)s and state = 'dead'
-returning lane;
+returning lane as sequence;
 
 -- name: count_deliveries
 select count(*) filter (where state = 'pending') as pending, count(*) filter (where state = 'dead') as dead
