@@ -29,11 +29,13 @@ FAMILY = """
 import os, subprocess, sys, time
 subprocess.Popen(["sleep", "6000"])
 subprocess.Popen(["sh", "-c", "trap '' TERM HUP; while :; do sleep 0.05; done"], start_new_session=True)
-if os.fork() == 0:
+middle = os.fork()
+if middle == 0:
     os.setsid()
     if os.fork() == 0:
         os.execve("/bin/sleep", ["sleep", "6000"], {})
     os._exit(0)
+os.waitpid(middle, 0)
 open(sys.argv[1], "w").write("ready")
 time.sleep(6000)
 """
