@@ -26,24 +26,21 @@ from holdfast.errors import HoldfastError, Unavailable
 
 log = logging.getLogger("holdfast.loops")
 CONFIRM_SECONDS = 2.0
-
-
-def make_loops(controller: Controller) -> list[Loop]:
-    """Return every loop there is."""
-    return [
-        AdmitLoop(controller),
-        DrainsLoop(controller),
-        MembersLoop(controller),
-        sweeps.LeasesLoop(controller),
-        sweeps.ReservationsLoop(controller),
-        DueLoop(controller),
-        sweeps.DeadHostsLoop(controller),
-        sweeps.HostDrainsLoop(controller),
-        sweeps.PruneLoop(controller),
-        WebhooksLoop(controller),
-        PruneDeliveriesLoop(controller),
-        CheckpointsLoop(controller),
-    ]
+LOOPS: tuple[type[Loop], ...] = (
+    AdmitLoop,
+    DrainsLoop,
+    MembersLoop,
+    sweeps.LeasesLoop,
+    sweeps.ReservationsLoop,
+    DueLoop,
+    sweeps.DeadHostsLoop,
+    sweeps.HostDrainsLoop,
+    sweeps.PruneLoop,
+    WebhooksLoop,
+    PruneDeliveriesLoop,
+    CheckpointsLoop,
+)
+"""Every loop there is."""
 
 
 class Leader:
@@ -51,7 +48,7 @@ class Leader:
 
     def __init__(self, controller: Controller, loops: Sequence[Loop] | None = None) -> None:
         self._controller = controller
-        self._loops = list(loops) if loops is not None else make_loops(controller)
+        self._loops = [make(controller) for make in LOOPS] if loops is None else loops
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self) -> None:
