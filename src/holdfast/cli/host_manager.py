@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.options import POSITIVE, SECONDS, read_pairs
+from holdfast.cli.options import LABEL, POSITIVE, SECONDS, read_pairs
 from holdfast.cli.up.up import read_gpus
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     help="This machine's address for the others. [default: detected]",
 )
 @click.option("--gpus", metavar="N|auto", default="auto", help="GPUs to offer.")
-@click.option("--label", "labels", multiple=True, metavar="K=V", help="A label; repeatable.")
+@LABEL
 @click.option(
     "--wait",
     "patience_seconds",

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import click
 
 from holdfast.errors import ValidationError
 
 COUNT, POSITIVE, SECONDS = click.IntRange(0), click.IntRange(1), click.FloatRange(0)
+LABEL = click.option("--label", "labels", multiple=True, metavar="K=V", help="A label; repeatable.")
 JOB = click.argument("job_id", metavar="JOB")
+
+
+def add_options(*options: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a decorator that adds these options, in this order."""
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
 
 
 def read_pairs(flag: str, pairs: Sequence[str], field: str = "labels") -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ import click
 
 from holdfast.cli.jobs.flags import PLACE_OPTIONS, POLICY_OPTIONS
 from holdfast.cli.jobs.submit import ABOUT_OPTIONS, NEED_OPTIONS, START_OPTIONS, read_spec
-from holdfast.cli.options import COUNT, POSITIVE
+from holdfast.cli.options import COUNT, POSITIVE, add_options
 from holdfast.cli.output import Face, note, talks
 from holdfast.errors import ValidationError
 
@@ -24,20 +24,9 @@ if TYPE_CHECKING:
 _OPTIONS = (*ABOUT_OPTIONS, *NEED_OPTIONS, *PLACE_OPTIONS, *POLICY_OPTIONS, *START_OPTIONS)
 # The options of `submit` that a supervised job does not have.
 _ABSENT: dict[str, Any] = {
-    "file": None,
-    "shell": None,
-    "image": None,
-    "runtime": None,
-    "pull": None,
-    "pull_timeout": None,
+    **dict.fromkeys(("file", "shell", "image", "runtime", "pull", "pull_timeout")),
     "volumes": (),
 }
-
-
-def _takes_job(function: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
 
 
 def _check_listen(
@@ -72,7 +61,7 @@ def _check_listen(
     callback=_check_listen,
     help="Serve the supervisor's metrics on the script's host. [default address: loopback]",
 )
-@_takes_job
+@add_options(*_OPTIONS)
 @talks
 def supervise(face: Face, script: str, args: Sequence[str], follow: bool, **options: Any) -> None:
     """Run a policy script over N hosts, and print the job's id.

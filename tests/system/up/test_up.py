@@ -74,8 +74,7 @@ def test_from_nothing_to_a_job_and_down_again(make_rig: MakeRig, tmp_path: Path)
 
 @pytest.mark.parametrize("data", ["holdfast-data", "my data", "elsewhere/holdfast-data"])
 def test_what_it_says_to_type_works(make_rig: MakeRig, tmp_path: Path, data: str) -> None:
-    """Typed in the terminal of somebody whose folder is the one that `up` was started in, unless
-    another is named."""
+    """The lines run in a terminal in the folder in which `up` was started, or in the one named."""
     rig = make_rig("--port", "0", "--data", data).start()
     hint = wait_for("the hint", lambda: "holdfast run" in rig.say() and rig.say()).split(
         "in another terminal"

@@ -1,5 +1,5 @@
-"""What cannot be used is refused in one plain sentence, with a documented code, and nothing is
-sent: no traceback for anybody's typing."""
+"""Bad input is refused in one plain sentence, with a documented code and without a traceback, and
+nothing is sent."""
 
 from __future__ import annotations
 

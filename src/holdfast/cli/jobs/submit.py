@@ -17,7 +17,7 @@ from holdfast.cli.jobs.flags import (
     read_gang,
     read_policy,
 )
-from holdfast.cli.options import read_pairs
+from holdfast.cli.options import LABEL, add_options, read_pairs
 from holdfast.cli.output import Face, note, talks
 from holdfast.errors import ValidationError
 
@@ -35,7 +35,7 @@ _GPUS = click.option("--gpus", type=int, help="Whole GPUs.")
 NEED_OPTIONS: tuple[Callable[..., Any], ...] = (
     click.option("--cpus", type=int, help="CPU slots; 1 for a job without GPUs."),
     click.option("--memory", metavar="SIZE", help="Memory, as 512M or 4G."),
-    click.option("--label", "labels", multiple=True, metavar="K=V", help="A label; repeatable."),
+    LABEL,
     click.option(
         "--env",
         multiple=True,
@@ -92,11 +92,8 @@ _PLAIN = (
 )  # fmt: skip
 
 
-def takes_spec(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a job."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
+takes_spec = add_options(*_OPTIONS)
+"""Adds the options of a job."""
 
 
 def read_spec(

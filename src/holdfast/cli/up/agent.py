@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from holdfast.cli.options import read_pairs
-from holdfast.cli.up.up import agent_options
+from holdfast.cli.options import LABEL, add_options, read_pairs
+from holdfast.cli.up.up import AGENT_OPTIONS, agent_options
 from holdfast.errors import ValidationError
 from holdfast.wire.bearer import is_token
 
@@ -18,40 +18,36 @@ from holdfast.wire.bearer import is_token
 @click.command()
 @click.option("--join", "url", required=True, metavar="URL", help="The controller.")
 @click.option("--token", envvar="HOLDFAST_JOIN_TOKEN", help="A join token, for the first start.")
-@click.option("--slots", type=click.IntRange(0, 65_536), help="CPU tasks at once. [default: CPUs]")
-@click.option("--gpus", metavar="N|auto", default="auto", help="GPUs to offer.")
-@click.option("--queues", metavar="Q,Q", help="Queues to serve. [default: all]")
-@click.option("--name", help="The host's name. [default: this machine's]")
+@add_options(*AGENT_OPTIONS)
 @click.option("--state", metavar="DIR", help="Its folder. [default: ~/.local/state/holdfast/host]")
 @click.option("--advertise", metavar="ADDRESS", help="This host's address for other hosts.")
-@click.option("--label", "labels", multiple=True, metavar="K=V", help="A label; repeatable.")
+@LABEL
 @click.option("--pool", help="The pool it belongs to. [default: local]")
 @click.option("--ca-file", metavar="FILE", help="PEM of the controller's authority.")
 def agent(
     url: str,
     token: str | None,
-    slots: int | None,
-    gpus: str,
-    queues: str | None,
-    name: str | None,
     state: str | None,
     labels: Sequence[str],
     ca_file: str | None,
-    **more: str | None,
+    advertise: str | None,
+    pool: str | None,
+    **options: Any,
 ) -> int:
     """Run an agent: this machine becomes a host of the controller at URL.
 
     The join token is exchanged for a key kept in the state folder; after that the agent needs no
-    token. TERM ends
-    it: tasks get TERM and their grace, and are requeued elsewhere. A second TERM ends them at once.
+    token. TERM ends it: tasks get TERM and their grace, and are requeued elsewhere. A second TERM
+    ends them at once.
 
     \b
     Examples:
       holdfast agent --join https://holdfast.example --token hfj_… --queues gpu
       holdfast agent --join http://10.0.0.5:7878 --state /var/lib/holdfast --slots 8
     """
-    options = agent_options(slots=slots, gpus=gpus, queues=queues, name=name)
+    options = agent_options(**options)
     options |= {"url": url.rstrip("/"), "state_dir": str(_state_folder(state))}
+    more = {"advertise": advertise, "pool": pool}
     options |= {name: value for name, value in more.items() if value}
     if labels:
         options["labels"] = read_pairs("--label", labels)

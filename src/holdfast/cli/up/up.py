@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from holdfast.cli.options import add_options
 from holdfast.client.locate import DATA_FOLDER
 from holdfast.errors import ValidationError
 
@@ -15,9 +16,18 @@ DEFAULT_PORT = 7878
 MAX_GPUS = 1024
 
 
+AGENT_OPTIONS = (
+    click.option(
+        "--slots", type=click.IntRange(0, 65_536), help="CPU tasks at once. [default: CPUs]"
+    ),
+    click.option("--gpus", metavar="N|auto", default="auto", help="GPUs to offer."),
+    click.option("--queues", metavar="Q,Q", help="Queues to serve. [default: all]"),
+    click.option("--name", help="The host's name. [default: this machine's]"),
+)
+
+
 @click.command()
-@click.option("--slots", type=click.IntRange(0, 65_536), help="CPU tasks at once. [default: CPUs]")
-@click.option("--gpus", metavar="N|auto", default="auto", help="GPUs to offer.")
+@add_options(*AGENT_OPTIONS)
 @click.option(
     "--port",
     type=click.IntRange(0, 65_535),
@@ -33,18 +43,7 @@ MAX_GPUS = 1024
     metavar="DIR|s3://BUCKET/PREFIX",
     help="The place of checkpoints. [default: a folder in --data]",
 )
-@click.option("--queues", metavar="Q,Q", help="Queues that the local agent serves. [default: all]")
-@click.option("--name", help="The local host's name. [default: this machine's]")
-def up(
-    slots: int | None,
-    gpus: str,
-    port: int | None,
-    dsn: str | None,
-    data: str,
-    blobs: str | None,
-    queues: str | None,
-    name: str | None,
-) -> int:
+def up(port: int | None, dsn: str | None, data: str, blobs: str | None, **flags: Any) -> int:
     """Start everything here: database, controller, one agent. Ctrl-C stops all of it.
 
     All data is in one folder, ./holdfast-data: the database, the token (file `token`), the address
@@ -65,7 +64,7 @@ def up(
     from holdfast.process.groups import step_aside
 
     need_server()
-    agent = agent_options(slots=slots, gpus=gpus, queues=queues, name=name)
+    agent = agent_options(**flags)
     if blobs is not None and "://" in blobs:
         from holdfast.blobs.locate import open_blobs
 
