@@ -25,9 +25,6 @@ SAME_NAMES: dict[str, str] = {}
 
 FOREIGN_PRIVATES: dict[str, str] = {
     "os._exit": "the standard library's own name for an exit without clean-up",
-    "kept._trip": "to be made a method",
-    "watch._state": "to be made a method",
-    "watch._listen_again": "to be made a method",
     "_replace": "a named tuple's public method",
     "_asdict": "a named tuple's public method",
     "_fields": "a named tuple's public attribute",
@@ -35,7 +32,7 @@ FOREIGN_PRIVATES: dict[str, str] = {
 """`value._name` or `_name` → why another's private member is used."""
 
 WORDS = re.compile(r"\b(who|whom|whoever|nobody|whatever)\b", re.I)
-WORDS_BUDGET = 48
+WORDS_BUDGET = 42
 """So many of `WORDS` may stand in docstrings and comments of src; the number only falls."""
 
 PAGES = sorted(
@@ -141,6 +138,7 @@ def test_a_class_name_means_one_thing() -> None:
                 homes.setdefault(node.name, []).append(name_of(path))
     doubled = {name: places for name, places in homes.items() if len(places) > 1}
     assert {n: places for n, places in doubled.items() if n not in SAME_NAMES} == {}
+    assert SAME_NAMES.keys() <= doubled.keys(), "a reason for what is there no more"
 
 
 def find_reaches(path: Path) -> Iterator[str]:

@@ -128,7 +128,8 @@ def run_host(config: AgentConfig) -> int:
     """Make this process the host's guardian, with the agent under it, until told to stop (TERM,
     INT). Returns the exit status. Raises ValidationError, and OSError for an unusable state
     folder."""
-    from holdfast.agent.guardian.loop import GuardianConfig, run_guardian
+    from holdfast.agent.guardian.config import GuardianConfig
+    from holdfast.agent.guardian.loop import run_guardian
 
     check_config(config)
     make_private_folder(config.state_path)

@@ -19,8 +19,9 @@ import time
 from pathlib import Path
 from typing import TypeVar
 
+from holdfast.agent.guardian.config import GuardianConfig
 from holdfast.agent.guardian.home import GuardianHome, read_group_homes, sweep_after_guardian
-from holdfast.agent.guardian.loop import GuardianConfig, run_guardian
+from holdfast.agent.guardian.loop import run_guardian
 from holdfast.core.ids import TaskKey
 from holdfast.process import table
 from holdfast.process.ending import Signaller

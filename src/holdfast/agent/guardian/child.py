@@ -20,19 +20,16 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.agent.guardian.config import GuardianConfig
 from holdfast.errors import ValidationError
 from holdfast.process.loop import Poller
 from holdfast.process.nursery import Nursery, ProgramEvents, ProgramRun
 from holdfast.process.spawn import SpawnRequest
 from holdfast.wire.frames import MAX_FRAME_BYTES, FrameReader, encode_frame
 from holdfast.wire.guardian import Answer, Request, Unread, decode_request, encode
-
-if TYPE_CHECKING:
-    from holdfast.agent.guardian.loop import GuardianConfig
 
 _READ_BYTES = 1 << 18
 _TERM_SECONDS = 10.0  # how long an agent told to go may take
