@@ -143,9 +143,8 @@ class Agent:
         await asyncio.wait([waiting, *loops], return_when=asyncio.FIRST_COMPLETED)
         failed = next((part for part in loops if part.done() and part.exception()), None)
         if failed is not None:
-            log.error(
-                "the agent failed and starts again; its tasks go on", exc_info=failed.exception()
-            )
+            error = failed.exception()
+            log.error("the agent failed and starts again; its tasks go on", exc_info=error)
         for part in loops[1:]:
             part.cancel()
         await asyncio.gather(*loops[1:], return_exceptions=True)
@@ -302,9 +301,8 @@ class Agent:
         if self._held_back:
             self._report()
         if answer.unread and answer.unread != self._unread:
-            log.error(
-                f"the controller cannot read all of this host's reports: {'; '.join(answer.unread)}"
-            )
+            unread = "; ".join(answer.unread)
+            log.error(f"the controller cannot read all of this host's reports: {unread}")
         self._unread = answer.unread
         return self._commands.carry_out(answer, started_at=started_at, newest=newest)
 
@@ -326,9 +324,7 @@ class Agent:
         self._replaced = self._commands.closing = True
         self._checkpoints.let_go_all()
         self._commands.stop_fetches()
-        log.error(
-            f"a newer incarnation of this host serves ({error}); ending the tasks of this one"
-        )
+        log.error(f"a newer incarnation of this host serves ({error}); the tasks of this one end")
         now = read_boottime()
         for task in self._table:
             if not task.state.end_heard:

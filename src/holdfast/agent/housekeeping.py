@@ -46,9 +46,7 @@ class Housekeeper:
         if all(task.saved.shipped.get(stream, 0) <= task.keep_bytes for stream in STREAMS):
             self._table.remove_folder(task.key)
             return
-        self._table.save(
-            task, read_boottime()
-        )  # the next agent must know that its logs are shipped
+        self._table.save(task, read_boottime())  # for the next agent: its logs are shipped
         try:
             (task.folder / "order.json").unlink(missing_ok=True)  # it holds secrets (KEEP-1)
         except OSError as error:
@@ -122,6 +120,5 @@ class Housekeeper:
             if idle_seconds >= WORK_KEEP_SECONDS:
                 shutil.rmtree(folder.path, ignore_errors=True)
                 days = idle_seconds / 86_400
-                log.info(
-                    f"removed the work folder of a job last seen {days:.1f} days ago: {folder.name}"
-                )
+                age = f"last seen {days:.1f} days ago"
+                log.info(f"removed the work folder of a job {age}: {folder.name}")

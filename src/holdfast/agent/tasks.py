@@ -188,11 +188,6 @@ class TaskTable:
         """How many ends are still to be reported."""
         return sum(task.live for task in self._tasks.values())
 
-    def extend(self, key: TaskKey, deadline: float) -> None:
-        """Note that a task's lease was renewed."""
-        task = self._tasks[key]
-        task.deadline = max(task.deadline, deadline)
-
     def ends_with_others(self, task: AgentTask) -> bool:
         """Whether other ranks of its attempt were told to stop here as well, and still live."""
         mine = (task.key.job_id, task.key.epoch)

@@ -28,10 +28,8 @@ _CLIENT_WORDS = """
 PATH HOME USER SHELL TMPDIR TMP NOTIFY_SOCKET LISTEN_FDS LISTEN_PID SSL_CERT_FILE SSL_CERT_DIR
 GNUPGHOME GODEBUG GOGC GOMAXPROCS GOMEMLIMIT GOTRACEBACK GOCOVERDIR"""
 _CLIENT_NAMES = frozenset(_CLIENT_WORDS.split())
-_CLIENT_BEGINNINGS = (
-    "LD_ XDG_ CONTAINER DOCKER_ PODMAN_ BUILDAH_ STORAGE_ REGISTRY_ DBUS_ HOLDFAST_ _"
-)
-_CLIENT_PREFIXES = tuple(_CLIENT_BEGINNINGS.split())
+_PREFIX_WORDS = "LD_ XDG_ CONTAINER DOCKER_ PODMAN_ BUILDAH_ STORAGE_ REGISTRY_ DBUS_ HOLDFAST_ _"
+_CLIENT_PREFIXES = tuple(_PREFIX_WORDS.split())
 # An image brings these itself: a working folder of the host is not put over them.
 _SYSTEM_WORDS = "/bin /boot /dev /etc /lib /lib32 /lib64 /proc /run /sbin /sys /usr /var"
 _SYSTEM_FOLDERS = tuple(_SYSTEM_WORDS.split())
@@ -170,9 +168,8 @@ def _write_mount(outside: str, inside: str, mode: str) -> str:
 def is_worth_mounting(path: str) -> bool:
     """Whether a working folder may be laid over the image's own."""
     path = os.path.normpath(path)
-    return path not in _SHALLOW and not any(
-        path == top or path.startswith(f"{top}/") for top in _SYSTEM_FOLDERS
-    )
+    tops = (f"{top}/" for top in _SYSTEM_FOLDERS)
+    return path not in _SHALLOW and not f"{path}/".startswith(tuple(tops))
 
 
 def _make_devices(

@@ -314,6 +314,5 @@ def add_container_facts(
         return facts
     code = ended.exit_code
     how = f"exit code {code}" if code is not None else f"signal {ended.signal}"
-    return msgspec.structs.replace(
-        unclear, runtime_error=f"the container's runner ended by itself with {how}"
-    )
+    error = f"the container's runner ended by itself with {how}"
+    return msgspec.structs.replace(unclear, runtime_error=error)

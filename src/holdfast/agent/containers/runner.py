@@ -73,10 +73,8 @@ class Runner:
         except NeverRan as failed:
             status = failed.status
         except TimedOut as late:
-            words = read_last_words(late.text)
-            status = make_failure(
-                f"{self._runtime.kind} did not answer in {STEP_SECONDS:g} s: {words}"
-            )
+            kind, words = self._runtime.kind, read_last_words(late.text)
+            status = make_failure(f"{kind} did not answer in {STEP_SECONDS:g} s: {words}")
         except OSError as error:
             status = make_failure(f"{self._runtime.program} cannot be run: {error}")
         removed = self._remove()
@@ -103,10 +101,8 @@ class Runner:
         if self._children.stop_asked:
             raise Stopped
         if code:
-            words = read_last_words(text)
-            raise NeverRan(
-                make_failure(f"{self._runtime.kind} could not make the container: {words}")
-            )
+            kind, words = self._runtime.kind, read_last_words(text)
+            raise NeverRan(make_failure(f"{kind} could not make the container: {words}"))
 
     def _run(self) -> RunnerStatus:
         offset = os.fstat(2).st_size

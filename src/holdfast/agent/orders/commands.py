@@ -13,7 +13,7 @@ CMD-3  A stop for a task that is not known here is answered at once: ended, stop
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,7 +35,7 @@ from holdfast.core.states import AgentTaskEvent, AgentTaskState
 from holdfast.core.watchdogs.verdicts import make_trip
 from holdfast.errors import ValidationError
 from holdfast.process.syscalls import read_boottime
-from holdfast.wire.agent import ClaimOrder, LaunchOrder, PreemptOrder, SyncAnswer
+from holdfast.wire.agent import ClaimOrder, LaunchOrder, PreemptOrder, Renewed, SyncAnswer
 from holdfast.wire.guardian import LaunchTask
 
 log = logging.getLogger("holdfast.agent.orders.commands")
@@ -79,9 +79,7 @@ class Commands:
     def carry_out(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:
         """Carry out an answer (SYNC-1). True when any of it was new."""
         news = self._settle([*answer.acked, *(refused.key for refused in answer.refused)])
-        self._renew(
-            {item.key: host_deadline(started_at, item.ttl_seconds) for item in answer.renewed}
-        )
+        self._renew(answer.renewed, started_at)
         if not newest:
             return news
         for key in answer.lost:
@@ -114,14 +112,16 @@ class Commands:
             self.forgotten(task)
         return bool(settled)
 
-    def _renew(self, deadlines: Mapping[TaskKey, float]) -> None:
+    def _renew(self, renewed: Sequence[Renewed], started_at: float) -> None:
+        """Move the deadlines of claims and live tasks later (CMD-2)."""
         live = []
-        for key, deadline in deadlines.items():
-            self.claims.extend(key, deadline)
-            task = self.table.get(key)
+        for item in renewed:
+            deadline = host_deadline(started_at, item.ttl_seconds)
+            self.claims.extend(item.key, deadline)
+            task = self.table.get(item.key)
             if task is not None and task.live:
-                self.table.extend(key, deadline)
-                live.append((key, deadline))
+                task.deadline = max(task.deadline, deadline)
+                live.append((item.key, deadline))
         self.link.extend(live)
 
     # ---- starts

@@ -67,10 +67,8 @@ class GuardianLink(asyncio.Protocol):
         another `incarnation` of the guardian is refused. Raises OSError."""
         line = socket.socket(fileno=fd)
         line.setblocking(False)
-        loop = asyncio.get_running_loop()
-        _, link = await loop.create_unix_connection(
-            lambda: cls(hear, lose, incarnation=incarnation), sock=line
-        )
+        link = cls(hear, lose, incarnation=incarnation)
+        await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=line)
         link.say_hello()
         return link
 
@@ -128,9 +126,7 @@ class GuardianLink(asyncio.Protocol):
         if self._asking is not None or self._transport is None:
             return
         if self._asked >= _MAX_ASKED:
-            self._give_up(
-                f"no answer of the guardian can be read; it was asked {self._asked} times"
-            )
+            self._give_up(f"no answer of the guardian can be read, after {self._asked} requests")
             return
         first, most = _ASK_SECONDS
         pause = min(first * 2.0**self._asked, most)

@@ -39,9 +39,8 @@ def find_missed(
         elif status.ended is not None:
             missed.ended.append(status.ended)
         elif status.pid and task.state is AgentTaskState.LAUNCHED:
-            missed.started.append(
-                TaskStarted(key=key, pid=status.pid, started_at=status.started_at)
-            )
+            started = TaskStarted(key=key, pid=status.pid, started_at=status.started_at)
+            missed.started.append(started)
     held = {status.key for status in snapshot.tasks}
     for key, task in known.items():
         if key not in held and not task.state.end_heard and must_be_held(key, snapshot.number):

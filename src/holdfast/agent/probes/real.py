@@ -73,7 +73,7 @@ class RealProbe:
         trees, devices = await asyncio.gather(
             self._read_trees(tasks), self._read_devices(wanted=any(task.gpus for task in tasks))
         )
-        now = read_boottime()
+        now, ours = read_boottime(), self.pids_are_ours
         found = {}
         for task in tasks:
             at, tree, members = trees.get(task.key, (now, TreeReading(), []))
@@ -81,10 +81,8 @@ class RealProbe:
             mine = [device for device in devices or [] if device.index in task.gpus]
             gpus: tuple[GpuReading, ...] = ()
             if members:  # without its tree its processes on the device are unknown
-                gpus = tuple(
-                    read_for_task(device, pids, pids_are_ours=self.pids_are_ours) for device in mine
-                )
-            owns = owns_devices(devices or [], task.gpus, pids, pids_are_ours=self.pids_are_ours)
+                gpus = tuple(read_for_task(device, pids, pids_are_ours=ours) for device in mine)
+            owns = owns_devices(devices or [], task.gpus, pids, pids_are_ours=ours)
             found[task.key] = Sampled(Reading(at=at, gpus=gpus, tree=tree), owns)
         return found
 
@@ -96,9 +94,8 @@ class RealProbe:
     def _take_events(self, devices: Sequence[Device]) -> None:
         """Keep the Xids: NVML tells them only once."""
         now = read_boottime()
-        self._events += [
-            SeenEvent(now, device.index, code) for device in devices for code in device.xids
-        ]
+        for device in devices:
+            self._events += [SeenEvent(now, device.index, code) for code in device.xids]
         del self._events[:-_MAX_EVENTS]
 
     async def _ask_deep(self) -> ProbeAnswer | None:

@@ -256,9 +256,8 @@ class CheckpointDesk:
         try:
             older = await run_aside(skip)
         except HoldfastError as refused:
-            log.warning(
-                f"there is no older checkpoint to go back to: {refused}", extra=task.about()
-            )
+            extra = task.about()
+            log.warning(f"there is no older checkpoint to go back to: {refused}", extra=extra)
             return None
         log.error(
             f"checkpoint {offer.number} cannot be used, it starts from number {older.number}: "

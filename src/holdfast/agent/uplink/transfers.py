@@ -164,9 +164,8 @@ class Transfers:
         """Fetch a checkpoint into `path`, whole or not at all. Raises ValidationError for other
         bytes than were offered, OSError for a disk that does not take them."""
         part = path.with_name(f".{path.name}.part")
-        fd = os.open(
-            part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-        )
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(part, flags, 0o600)
         try:
             try:
                 size, sha256 = self._receive(key, offer, fd, wire)
@@ -185,11 +184,9 @@ class Transfers:
 
     def skip(self, key: TaskKey, number: int, reason: str, wire: Wire) -> CheckpointOffer:
         """Report an unusable checkpoint; return the next older one. Raises NotFound."""
-        body = msgspec.json.encode(
-            CheckpointSkip(
-                key=key, incarnation=self._incarnation, number=number, reason=reason[:2048]
-            )
-        )
+        incarnation, why = self._incarnation, reason[:2048]
+        skip = CheckpointSkip(key=key, incarnation=incarnation, number=number, reason=why)
+        body = msgspec.json.encode(skip)
         headers = {"Content-Type": "application/json", **self._common_headers()}
         with self._connect(wire, "the controller cannot be asked for an older one") as connection:
             connection.request("POST", f"{self._path}/skip", body, headers)

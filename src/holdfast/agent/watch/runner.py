@@ -203,10 +203,8 @@ class WatchRunner:
     def _say(self, task: AgentTask, now: float) -> None:
         for verdict in task.watch.tick(now):
             if isinstance(verdict, Trip):
-                extra = task.about(**verdict.evidence)
-                log.warning(
-                    f"the {verdict.watchdog} watchdog tripped: {verdict.reason}", extra=extra
-                )
+                why = f"the {verdict.watchdog} watchdog tripped: {verdict.reason}"
+                log.warning(why, extra=task.about(**verdict.evidence))
                 self._table.save(task, now)
                 self._trip(task, verdict)
             elif isinstance(verdict, Rearmed):
