@@ -11,7 +11,9 @@ each rank of that attempt.
     job reserve        a new attempt begins `reserved`; every task takes `reserve`
     task start         the last task to start takes the job and its attempt through `start`
     task finish        the last task to finish takes the job through `succeed`, its attempt
-                       through `end`; it also starts a reserved job whose other tasks all run
+                       through `end`, and its rows are deleted; a reserved job whose other tasks
+                       all run takes `start`; a supervised job whose rank 0 finishes before the
+                       others takes `drain`
     task fail          the job and its attempt take `drain`, unless the task is a member of a
                        supervised job: that one is decided on by itself (see below)
     job drain          the attempt takes `drain`; every reserved or running task takes `preempt`,
@@ -42,15 +44,14 @@ The agent's task and the store's task meet in `sync` alone, and each may be ahea
     `reserve`          none yet; a rank of a gang is a claim, which is a promise and no task
     offered            `ordered`, then `launched`
     `start`            caused by the report of `running`
-    `preempt`          the agent tells the guardian to stop it, and the state stays: what ends the
-                       task is the guardian's word, `end`. One that is still `ordered` takes
-                       `give_up`.
+    `preempt`          the agent has the guardian stop it, and the state stays until the guardian
+                       reports the end; a task that is still `ordered` takes `give_up`
     `finish`, `fail`, `confirm`
                        caused by the report of `reported`; the answer to that report
                        takes the agent's task through `acknowledge`
-    lease lapsed, `fail` or `confirm` without a report
-                       the guardian ended it by its own clock before (LEASE-2); its late report is
-                       refused (FENCE-1), and a refusal is an `acknowledge`, too
+    `fail` or `confirm` without a report, because the lease lapsed
+                       the guardian has ended it before, by its own clock (LEASE-2); the late report
+                       is refused (FENCE-1), and a refusal, too, means `acknowledge`
 """
 
 from __future__ import annotations
