@@ -292,8 +292,9 @@ class Future(Generic[T]):
                 _listened.discard(self)
         if state == _CANCELLED and self._source is not None:
             self._source.cancel(self)
-        for hook in hooks or ():
-            hook(self)
+        if hooks is not None:
+            for hook in hooks:
+                hook(self)
         return True
 
     def _wait(self, timeout: float | None) -> None:

@@ -25,9 +25,6 @@ from holdfast.supervisor.rosters.hosts import Host
 from holdfast.wire import bus as wire
 
 MAX_LAUNCH_BYTES = 8 << 20  # of one frame, with room to spare
-# Of one host, by group number: the group, and the host's index in it.
-_Parts = dict[int, tuple[ProcessGroup, int]]
-_NOTHING: _Parts = {}
 
 
 class _Request:
@@ -56,7 +53,6 @@ class CrewRoster:
         self.closed = ""  # why nothing can be asked any more
         self._fleet = fleet
         self._events = events
-        self._parts: dict[Host, _Parts] = {}
         self._requests: dict[int, tuple[_Request, Host]] = {}
         self._request_number = first_number
         self.actions: dict[type, Callable[[Any, Any], None]] = {  # of a manager's messages, by kind
@@ -75,29 +71,24 @@ class CrewRoster:
             raise ContextClosed(self.closed)
         self.bus.call(function, *arguments)
 
-    def has_part(self, host: Host) -> bool:
-        """True where a group was started on the host, or will be."""
-        return bool(self._parts.get(host))
-
     def take_reports(self, host: Host, reports: list[wire.GroupReport]) -> None:
         """Take in what happened on a host while no script was there."""
-        parts = self._parts.get(host, _NOTHING)
         known = {report.group for report in reports}
         for report in reports:
-            if report.group not in parts:  # the script has forgotten it
+            if report.group not in host.parts:  # the script has forgotten it
                 self._say(host, wire.encode_message(wire.Forget([report.group])))
                 continue
             self._take_launched(host, wire.Launched(report.group, report.running))
             self._take_launch_failed(host, wire.LaunchFailed(report.group, report.unstarted))
             self._take_exited(host, wire.Exited(report.group, report.ended))
-        for number, (group, index) in parts.items():
+        for number, (group, index) in host.parts.items():
             processes = group.find_processes(index)
             if number not in known and not all(one.returncode().done() for one in processes):
                 self._say(host, _make_launch(group, index))  # its order died with that script
 
     def take_loss(self, host: Host, error: HoldfastError) -> None:
         """ROSTER-2: fail every future that was pending on the host."""
-        for group, index in self._parts.get(host, _NOTHING).values():
+        for group, index in host.parts.values():
             self._fail_all(group, index, error)
         for number, (request, whose) in list(self._requests.items()):
             if whose is host:
@@ -138,7 +129,7 @@ class CrewRoster:
         self.groups[group.number] = group
         self.running += group.world_size - len(returncodes)
         for index, host in enumerate(group.hosts):
-            self._parts.setdefault(host, {})[group.number] = (group, index)
+            host.parts[group.number] = (group, index)
             if not host.identity:  # no manager had come yet: the order is still to be given
                 host.hold(_make_launch(group, index))
         for rank, code in returncodes.items():
@@ -154,7 +145,7 @@ class CrewRoster:
             if host.connection_lost():
                 self._fail_all(group, index, host.make_error())
                 continue
-            self._parts.setdefault(host, {})[group.number] = (group, index)
+            host.parts[group.number] = (group, index)
             self._say(host, _make_launch(group, index))
         self._events.say(
             "group created", group=group.name, processes=group.world_size, hosts=len(group.hosts)
@@ -237,7 +228,7 @@ class CrewRoster:
             f"the script let go of the group {group.name}, which ended what still ran of it"
         )
         for index, host in enumerate(group.hosts):
-            if self._parts.get(host, _NOTHING).pop(group.number, None) is not None:
+            if host.parts.pop(group.number, None) is not None:
                 self._fail_all(group, index, error)
                 self._say(host, wire.encode_message(wire.Forget([group.number])))
         self.changed()
@@ -256,10 +247,9 @@ class CrewRoster:
         self, host: Host, group_number: int, entries: Iterable[Any]
     ) -> Iterable[tuple[Process, Any]]:
         """Find the process of each entry (CREW-1)."""
-        part = self._parts.get(host, _NOTHING).get(group_number)
-        if part is None:
+        group: ProcessGroup | None = host.parts.get(group_number, (None, 0))[0]
+        if group is None:
             return
-        group = part[0]
         for entry in entries:
             if entry.rank < group.world_size and group.processes[entry.rank].host is host:
                 yield group.processes[entry.rank], entry
@@ -309,10 +299,10 @@ class CrewRoster:
             request.future.set_result(request.reached)
 
     def _take_delivery(self, host: Host, message: wire.Deliver) -> None:
-        part = self._parts.get(host, _NOTHING).get(message.group)
+        group: ProcessGroup | None = host.parts.get(message.group, (None, 0))[0]
         process = None
-        if part is not None and message.rank < part[0].world_size:
-            process = part[0].processes[message.rank]
+        if group is not None and message.rank < group.world_size:
+            process = group.processes[message.rank]
         if process is None or process.host is not host:
             self.refused["foreign rank"] += 1
             return
@@ -335,17 +325,17 @@ def _make_launch(group: ProcessGroup, index: int) -> bytes:
     spec = group.spec
     per_host = spec.processes_per_host
     launch = wire.LaunchProcesses(
-        group=group.number,
-        name=spec.name,
-        world_size=group.world_size,
-        per_host=per_host,
-        first_rank=index * per_host,
-        count=per_host,
-        args=spec.args,
-        env=spec.env,
-        cwd=spec.cwd,
-        log=spec.log,
-        simulate=spec.simulate,
+        group.number,
+        spec.name,
+        group.world_size,
+        per_host,
+        index * per_host,
+        per_host,
+        spec.args,
+        spec.env,
+        spec.cwd,
+        spec.log,
+        spec.simulate,
     )
     return wire.encode_message(launch)
 

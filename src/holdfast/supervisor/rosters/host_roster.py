@@ -218,7 +218,7 @@ class HostRoster:
             self._await_clearing(host)
         elif host.identity:
             self.expected[host.identity] = host
-        elif self.crew.has_part(host):
+        elif host.parts:
             self.unmet.append(host)
         else:
             self._waiting.setdefault(host.demand, deque()).append(host)

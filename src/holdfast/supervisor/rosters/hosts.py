@@ -42,8 +42,9 @@ class Host:
     """A handle: there at once, attached to a machine when a manager checks in, lost for good when
     that manager is.
 
-    Only the bus's thread changes it. `demand`, `peer` (the manager's session) and `identity` (the
-    manager's, also while a script that came back waits for it) are the library's own.
+    Only the bus's thread changes it. `demand`, `peer` (the manager's session), `identity` (the
+    manager's, also while a script that came back waits for it) and `parts` (by group number: the
+    group, and the host's index in it) are the library's own.
     """
 
     def __init__(self, number: int, demand: Demand) -> None:
@@ -51,6 +52,7 @@ class Host:
         self.demand = demand
         self.peer: ManagerPeer | None = None
         self.identity = b""
+        self.parts: dict[int, tuple[Any, int]] = {}
         self._facts: MachineFacts | None = None
         self._hostname: Future[str] = Future("hostname", self, shared=True)
         self._lost: Future[float] = Future("the loss", self, shared=True)
