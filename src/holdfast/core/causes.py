@@ -121,13 +121,7 @@ class WatchdogExit(IntEnum):
     OPERATOR_STOP = 79
 
 
-EXIT_OF: Mapping[Watchdog, WatchdogExit] = {
-    Watchdog.TIME_LIMIT: WatchdogExit.TIME_LIMIT,
-    Watchdog.STALL: WatchdogExit.STALL,
-    Watchdog.LOST_LEASE: WatchdogExit.LOST_LEASE,
-    Watchdog.GPU_HEALTH: WatchdogExit.GPU_HEALTH,
-    Watchdog.OPERATOR_STOP: WatchdogExit.OPERATOR_STOP,
-}
+EXIT_OF: Mapping[Watchdog, WatchdogExit] = {dog: WatchdogExit[dog.name] for dog in Watchdog}
 
 CAUSE_OF_TRIP: Mapping[Watchdog, Cause] = {
     Watchdog.TIME_LIMIT: Cause.TIME_LIMIT,

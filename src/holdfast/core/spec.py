@@ -20,8 +20,7 @@ MAX_ENV_BYTES = 128 * 1024  # the kernel's limit for one string is 128 KiB (MAX_
 MAX_ARGV_BYTES = 1024 * 1024
 MAX_LABELS = 64
 
-# `$` alone also matches before a newline at the end; `$(?!\n)` does not, in Python and in JSON
-# Schema alike.
+# `$` alone also matches before a last newline; `$(?!\n)` does not, in Python and JSON Schema.
 Name = Annotated[
     str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$(?!\n)")
 ]
@@ -31,6 +30,8 @@ EnvName = Annotated[
     str, Meta(min_length=1, max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$(?!\n)")
 ]
 EnvValue = Annotated[str, Meta(max_length=128 * 1024)]
+Title = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$(?!\n)")]
+Volume = Annotated[str, Meta(min_length=3, max_length=4096)]
 # A reference as registries write them: never a word that a runtime could take for an option.
 IMAGE = r"^[A-Za-z0-9][A-Za-z0-9._/:@+-]*$(?!\n)"
 
@@ -67,14 +68,9 @@ class JobSpec(
     job.
     """
 
-    argv: Annotated[
-        tuple[Annotated[str, Meta(max_length=128 * 1024)], ...], Meta(max_length=4096)
-    ] = ()
-    shell: Annotated[str, Meta(max_length=128 * 1024)] | None = None
-    name: (
-        Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$(?!\n)")]
-        | None
-    ) = None
+    argv: Annotated[tuple[EnvValue, ...], Meta(max_length=4096)] = ()
+    shell: EnvValue | None = None
+    name: Title | None = None
     queue: Name | None = None
     project: Name = "default"
     priority: Annotated[int, Meta(ge=0, le=100)] = 50
@@ -99,9 +95,7 @@ class JobSpec(
     image: Annotated[str, Meta(min_length=1, max_length=1024, pattern=IMAGE)] | None = None
     runtime: Literal["podman", "docker"] | None = None
     pull: Literal["missing", "always", "never"] = "missing"
-    volumes: Annotated[
-        tuple[Annotated[str, Meta(min_length=3, max_length=4096)], ...], Meta(max_length=64)
-    ] = ()
+    volumes: Annotated[tuple[Volume, ...], Meta(max_length=64)] = ()
     image_pull_seconds: Annotated[float, Meta(ge=1, le=86_400)] | None = None
     placement: Literal["pack", "spread"] = "pack"
     host_labels: Annotated[dict[Name, ShortText], Meta(max_length=MAX_LABELS)] = {}

@@ -34,46 +34,39 @@ def merge_layer(
 def settings_event(changes: Mapping[str, Value], unset: Sequence[str]) -> NewEvent:
     """Return the event of changed cluster settings."""
     names = ", ".join(sorted({*changes, *unset}))
-    return NewEvent(
-        kind="settings.changed",
-        message=f"cluster settings changed: {names}",
-        data={"set": dict(changes), "unset": list(unset)},
-    )
+    text, data = f"cluster settings changed: {names}", {"set": dict(changes), "unset": list(unset)}
+    return NewEvent(kind="settings.changed", message=text, data=data)
 
 
 def rules_event() -> NewEvent:
     """Return the event of changed rules of classification."""
-    return NewEvent(
-        kind="settings.changed", message="the rules of classification changed", data={"rules": True}
-    )
+    text = "the rules of classification changed"
+    return NewEvent(kind="settings.changed", message=text, data={"rules": True})
 
 
 def queue_event(
     name: str, changes: Mapping[str, Value], unset: Sequence[str], *, created: bool
 ) -> NewEvent:
     """Return the event of a queue made or changed."""
-    changed = f"changed: {', '.join(sorted({*changes, *unset}))}"
-    text = f"queue {name} {'created' if created else changed}"
-    return NewEvent(
-        kind="queue.changed",
-        queue=name,
-        message=text,
-        data={"set": dict(changes), "unset": list(unset), "created": created},
-    )
+    text = f"queue {name} {_say_change(changes, unset, created)}"
+    data = {"set": dict(changes), "unset": list(unset), "created": created}
+    return NewEvent(kind="queue.changed", queue=name, message=text, data=data)
+
+
+def _say_change(changes: Mapping[str, Value], unset: Sequence[str], created: bool) -> str:
+    return "created" if created else f"changed: {', '.join(sorted({*changes, *unset}))}"
 
 
 def deleted_event(name: str) -> NewEvent:
     """Return the event of a deleted queue."""
-    return NewEvent(
-        kind="queue.changed", queue=name, message=f"queue {name} deleted", data={"deleted": True}
-    )
+    text, data = f"queue {name} deleted", {"deleted": True}
+    return NewEvent(kind="queue.changed", queue=name, message=text, data=data)
 
 
 def paused_event(name: str, reason: str, hard: bool) -> NewEvent:
     """Return the event of a paused queue."""
-    return NewEvent(
-        kind="queue.paused", queue=name, message=pause_reason(name, reason), data={"hard": hard}
-    )
+    text, data = pause_reason(name, reason), {"hard": hard}
+    return NewEvent(kind="queue.paused", queue=name, message=text, data=data)
 
 
 def resumed_event(name: str) -> NewEvent:
@@ -87,12 +80,12 @@ def pause_reason(name: str, reason: str) -> str:
 
 
 def no_queue(name: str) -> NotFound:
-    """The error for a name no queue has."""
+    """Return the error for an unknown queue."""
     return NotFound(f"there is no queue {name!r}; `holdfast queues` lists them")
 
 
 def queue_in_use(name: str) -> Conflict:
-    """The error for a queue with unfinished jobs."""
+    """Return the error for a queue with unfinished jobs."""
     return Conflict(
         f"queue {name} still has unfinished jobs; cancel them or let them end, then delete it",
         code="queue_in_use",
@@ -103,14 +96,9 @@ def project_event(
     name: str, changes: Mapping[str, Value], unset: Sequence[str], *, created: bool
 ) -> NewEvent:
     """Return the event of a project whose own settings changed."""
-    changed = f"changed: {', '.join(sorted({*changes, *unset}))}"
-    text = f"project {name} {'created' if created else changed}"
-    return NewEvent(
-        kind="project.changed",
-        project=name,
-        message=text,
-        data={"set": dict(changes), "unset": list(unset), "created": created},
-    )
+    text = f"project {name} {_say_change(changes, unset, created)}"
+    data = {"set": dict(changes), "unset": list(unset), "created": created}
+    return NewEvent(kind="project.changed", project=name, message=text, data=data)
 
 
 def forgotten_event(name: str) -> NewEvent:
@@ -120,14 +108,14 @@ def forgotten_event(name: str) -> NewEvent:
 
 
 def no_project(name: str) -> NotFound:
-    """The error for a project without settings of its own."""
+    """Return the error for a project without settings of its own."""
     return NotFound(
         f"project {name!r} has no settings of its own; `holdfast projects` lists those that have"
     )
 
 
 def project_in_use(name: str) -> Conflict:
-    """The error for a project with unfinished jobs."""
+    """Return the error for a project with unfinished jobs."""
     return Conflict(
         f"project {name} still has unfinished jobs; cancel them or let them end, then delete it",
         code="project_in_use",

@@ -58,20 +58,15 @@ def check_by_hand(
     if state is JobState.SUCCEEDED:
         raise Conflict(f"job {job_id} has succeeded and needs no checkpoint")
     if not attempts:
-        raise Conflict(
-            f"job {job_id} has had no attempt yet; give what it starts from to its command"
-        )
+        none = f"job {job_id} has had no attempt yet"
+        raise Conflict(f"{none}; give what it starts from to its command")
     live = state in LIVE
     if epoch is None and live:
-        raise Conflict(
-            f"job {job_id} has an attempt under epoch {now}; say that this is its checkpoint with "
-            f"epoch={now}"
-        )
+        other = f"job {job_id} has an attempt under epoch {now}"
+        raise Conflict(f"{other}; say that this is its checkpoint with epoch={now}")
     if epoch is not None and (not live or epoch != now):
-        raise Stale(
-            f"job {job_id} has no attempt under epoch {epoch}; it is {state} and its epoch {now}",
-            code="stale_epoch",
-        )
+        none = f"job {job_id} has no attempt under epoch {epoch}"
+        raise Stale(f"{none}; it is {state} and its epoch {now}", code="stale_epoch")
 
 
 def is_repeat(newest: CheckpointRecord | None, epoch: int, new: NewCheckpoint) -> bool:

@@ -12,7 +12,7 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.states import JobState, TaskState
 from holdfast.moves import runs
 from holdfast.moves.moves import Moves
-from holdfast.moves.rows import NewEvent, TaskRow, clamp_count, clean_text, is_storable_key
+from holdfast.moves.rows import JobRow, NewEvent, TaskRow, clamp_count, clean_text, is_storable_key
 from holdfast.moves.values import ClaimRow, HostSync, HostSynced, PreemptRow, TaskBeat, TaskOffer
 
 MAX_AGE_SECONDS = 366 * 86_400.0
@@ -144,31 +144,28 @@ def apply_reports(
     """
     for d in drafts:
         for key, port in d.claimed().items():
-            job = m.jobs.get(key.job_id)
-            task = m.tasks.get(key.job_id, {}).get(key.rank)
-            if job is not None and task is not None and d.speaks_for(task, key):
-                runs.claim_task(m, job, task, port)
+            if (rows := _find(m, d, key)) is not None:
+                runs.claim_task(m, *rows, port)
                 d.opened |= m.opened
     for d in drafts:
         for key in tuple(d.started()):
-            job = m.jobs.get(key.job_id)
-            task = m.tasks.get(key.job_id, {}).get(key.rank)
-            if job is None or task is None or not d.speaks_for(task, key):
+            if (rows := _find(m, d, key)) is None:
                 continue
-            if _began_too_early(task):
+            if _began_too_early(rows[1]):
                 d.disown(key)
             else:
-                runs.start_task(m, job, task)
+                runs.start_task(m, *rows)
     repeats: list[tuple[Draft, TaskKey]] = []
     for d in drafts:
         for key, facts in d.ended():
             if key in taken:
                 continue
-            job = m.jobs.get(key.job_id)
-            task = m.tasks.get(key.job_id, {}).get(key.rank)
-            if job is None or task is None or not d.speaks_for(task, key):
+            rows = _find(m, d, key)
+            if rows is None:
                 repeats.append((d, key))
-            elif not task.state.holds_lease:
+                continue
+            job, task = rows
+            if not task.state.holds_lease:
                 lost = task.facts is None or task.facts.lost is not None
                 (d.refused if lost else d.acked).append(key)
             else:
@@ -183,6 +180,14 @@ def apply_reports(
                 elif job.state is JobState.DRAINING:
                     d.draining.append(job.id)
     return repeats
+
+
+def _find(m: Moves, draft: Draft, key: TaskKey) -> tuple[JobRow, TaskRow] | None:
+    """Return the job and the task that a report is about, None where it is stale (FENCE-1)."""
+    job, task = m.jobs.get(key.job_id), m.tasks.get(key.job_id, {}).get(key.rank)
+    if job is None or task is None or not draft.speaks_for(task, key):
+        return None
+    return job, task
 
 
 def _began_too_early(task: TaskRow) -> bool:
@@ -231,9 +236,6 @@ def order_preempt(
 def recovered_event(host_id: str, name: str, heartbeat_at: datetime, now: datetime) -> NewEvent:
     """Return the event of a host that was flagged dead and is heard again."""
     silent = max(0.0, (now - heartbeat_at).total_seconds())
-    return NewEvent(
-        kind="host.recovered",
-        host_id=host_id,
-        message=f"host {name} is back after {silent:.0f} s of silence",
-        data={"name": name, "silent_seconds": round(silent, 3)},
-    )
+    text = f"host {name} is back after {silent:.0f} s of silence"
+    data = {"name": name, "silent_seconds": round(silent, 3)}
+    return NewEvent(kind="host.recovered", host_id=host_id, message=text, data=data)

@@ -41,7 +41,8 @@ def say_mismatch(sentence: str, kind: Any = None, path: str = "") -> str:
         return many if found[3] != "1" else "must not be empty"
     if found := re.fullmatch(r"Expected `(?:int|float)` (<=|>=|<|>) (\S+)", sentence):
         number = found[2].removesuffix(".0")
-        return f"must be {({'<=': 'at most', '>=': 'at least', '<': 'less than', '>': 'more than'})[found[1]]} {number}"
+        bounds = {"<=": "at most", ">=": "at least", "<": "less than", ">": "more than"}
+        return f"must be {bounds[found[1]]} {number}"
     if found := re.fullmatch(r"Expected `([\w |]+)`, got `(\w+)`", sentence):
         wanted = [_KINDS.get(word, word) for word in found[1].split(" | ") if word != "null"]
         return f"must be {' or '.join(wanted)}, not {_KINDS.get(found[2], found[2])}"
@@ -68,8 +69,8 @@ def clip(text: str, chars: int = _WORD_CHARS) -> str:
 def words_of(kind: Any, path: str) -> tuple[str, ...]:
     """Return the words that the field at `path` (`retry.jitter`, `jobs[3].pull`) of `kind` may be."""
     for name in re.findall(r"[A-Za-z_]\w*", path):
-        types = [one for one in _arms(kind) if isinstance(one, type)]
-        holder = next((one for one in types if issubclass(one, msgspec.Struct)), None)
+        classes = [one for one in _arms(kind) if isinstance(one, type)]
+        holder = next((one for one in classes if issubclass(one, msgspec.Struct)), None)
         hints = {} if holder is None else typing.get_type_hints(holder, include_extras=False)
         kind = hints.get(name)
     words: list[str] = []

@@ -130,7 +130,7 @@ def _write_all(fd: int, view: memoryview) -> None:
 
 
 def _remove_older(folder: str, name: str) -> None:
-    """The newest alone is wanted; without an agent they would fill the disk."""
+    """Remove older checkpoints, which would fill the disk while no agent uploads them."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name != name and entry.name.split(".")[0] == NAME:
@@ -155,9 +155,7 @@ def _complain(error: OSError) -> None:
     if not _said:
         _said = True
         try:
-            print(
-                f"holdfast: a checkpoint could not be kept, and the work goes on without: {error}",
-                file=sys.stderr,
-            )
+            text = "holdfast: a checkpoint could not be kept, and the work goes on without"
+            print(f"{text}: {error}", file=sys.stderr)
         except (OSError, ValueError):
             pass

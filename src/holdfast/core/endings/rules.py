@@ -106,10 +106,8 @@ def parse_rules(text: str) -> tuple[OperatorRule, ...]:
     if not text.strip():
         return ()
     if len(text.encode()) > MAX_TEXT_BYTES:
-        raise ValidationError(
-            f"the rules take {len(text.encode())} bytes; the limit is {MAX_TEXT_BYTES}",
-            field="text",
-        )
+        size = f"the rules take {len(text.encode())} bytes; the limit is {MAX_TEXT_BYTES}"
+        raise ValidationError(size, field="text")
     if "\x00" in text:
         raise _refuse(text[: text.index("\x00")].count("\n") + 1, "a NUL character is no text")
     try:
@@ -119,27 +117,23 @@ def parse_rules(text: str) -> tuple[OperatorRule, ...]:
     lines = find_lines(text)
     for key in found:
         if key != "rule":
-            raise _refuse(
-                lines.top.get(key, 1), f"unknown key {key!r}; rules are written as [[rule]]"
-            )
+            line = lines.top.get(key, 1)
+            raise _refuse(line, f"unknown key {key!r}; rules are written as [[rule]]")
     tables = found.get("rule", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise _refuse(
-            lines.top.get("rule", 1), "rule is not a list of tables; write each as [[rule]]"
-        )
+        line = lines.top.get("rule", 1)
+        raise _refuse(line, "rule is not a list of tables; write each as [[rule]]")
     if len(tables) > MAX_RULES:
-        raise _refuse(
-            lines.line_of(MAX_RULES), f"there are {len(tables)} rules; the limit is {MAX_RULES}"
-        )
+        many = f"there are {len(tables)} rules; the limit is {MAX_RULES}"
+        raise _refuse(lines.line_of(MAX_RULES), many)
     rules: list[OperatorRule] = []
     names: dict[str, int] = {}
     for number, table in enumerate(tables):
         rule = _read_rule(table, number, lines)
         if rule.name in names:
-            raise _refuse(
-                lines.line_of(number, "name"),
-                f"there is a rule {rule.name!r} already, in line {lines.line_of(names[rule.name])}",
-            )
+            first = lines.line_of(names[rule.name])
+            twice = f"there is a rule {rule.name!r} already, in line {first}"
+            raise _refuse(lines.line_of(number, "name"), twice)
         names[rule.name] = number
         rules.append(rule)
     return tuple(rules)

@@ -170,22 +170,17 @@ def check_layer(layer: Mapping[str, object], scope: Scope) -> dict[str, Value]:
     return checked
 
 
+_OF_A_JOB = (
+    "time_limit_seconds", "stall_timeout_seconds", "silence_limit_seconds", "grace_seconds", "lease_ttl_seconds",
+    "watchdog_cap", "no_progress_limit", "budget_reset_seconds", "image_pull_seconds", "start_timeout_seconds",
+    "recovery_timeout_seconds",
+)  # fmt: skip
+
+
 def job_layer(spec: Any) -> dict[str, Value]:
     """Return the settings a `JobSpec` sets itself."""
     layer = fields_layer(spec.retry)
-    for name in (
-        "time_limit_seconds",
-        "stall_timeout_seconds",
-        "silence_limit_seconds",
-        "grace_seconds",
-        "lease_ttl_seconds",
-        "watchdog_cap",
-        "no_progress_limit",
-        "budget_reset_seconds",
-        "image_pull_seconds",
-        "start_timeout_seconds",
-        "recovery_timeout_seconds",
-    ):
+    for name in _OF_A_JOB:
         value = getattr(spec, name)
         if value is not None:
             layer[name] = None if value == "off" else value

@@ -226,14 +226,10 @@ def _weigh(window: SignalWindow, settings: WatchSettings, gpus: int) -> tuple[Si
         return Signal.BUSY, f"its processes' memory moved by {window.rss_moved_mb:.1f} MB"
     if gpus:
         if window.gpu_known:
-            return (
-                Signal.IDLE,
-                f"its GPU is at {window.gpu_percent or 0:.0f} % and its memory is still",
-            )
+            still = f"its GPU is at {window.gpu_percent or 0:.0f} % and its memory is still"
+            return Signal.IDLE, still
         return Signal.UNKNOWN, "its GPU cannot be read"
     if window.tree_known and window.cpu_percent is not None:
-        return (
-            Signal.IDLE,
-            f"its processes use {window.cpu_percent:.1f} % of a core and move no data",
-        )
+        still = f"its processes use {window.cpu_percent:.1f} % of a core and move no data"
+        return Signal.IDLE, still
     return Signal.UNKNOWN, "its processes cannot be measured"

@@ -77,9 +77,8 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
         else:
             is_beat = has_step or sections.contains(section)
             sections = sections.enter(now, section, timeout)
-        heard: list[Verdict] = (
-            [Rearmed(watchdog=Watchdog.STALL, reason="a beat came")] if self.suspected else []
-        )
+        rearmed = Rearmed(watchdog=Watchdog.STALL, reason="a beat came")
+        heard: list[Verdict] = [rearmed] if self.suspected else []
         fresh = Stall(armed=self.armed or is_beat, sign_at=now, quiet_since=now, sections=sections)
         return fresh, is_beat, heard
 
@@ -122,18 +121,14 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
         if patience.limit is not None and now - self.sign_at >= patience.limit:
             return self, [self._trip_by_silence(now, patience.limit)]
         if patience.timeout is None or now - self.quiet_since < patience.timeout:
-            if self.suspected:
-                return self._calm(self.quiet_since), [
-                    Rearmed(watchdog=Watchdog.STALL, reason="the settings changed")
-                ]
-            return self, []
+            rearmed = Rearmed(watchdog=Watchdog.STALL, reason="the settings changed")
+            return (self._calm(self.quiet_since), [rearmed]) if self.suspected else (self, [])
         if self.suspected:
             return self, []
         quiet = describe_seconds(now - self.quiet_since)
-        reason = f"no beat for {quiet}{self._place()}; looking whether it does anything"
-        suspected = msgspec.structs.replace(
-            self, suspected=True, idle_samples=0, next_sample_at=now
-        )
+        reason = f"no beat for {quiet}{self._place()}; checking whether it works"
+        begun = {"suspected": True, "idle_samples": 0, "next_sample_at": now}
+        suspected = msgspec.structs.replace(self, **begun)
         return suspected, [Suspect(watchdog=Watchdog.STALL, reason=reason)]
 
     def sample(
@@ -143,13 +138,10 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
         interval = settings.stall_sample_interval_seconds
         if not self.suspected:
             timeout = self.patience(settings).timeout
-            if timeout is None or reading.at < max(
-                self.quiet_since, self.quiet_since + timeout - 2 * interval
-            ):
+            if timeout is None or reading.at < self.quiet_since + max(0.0, timeout - 2 * interval):
                 return self, []
-            return msgspec.structs.replace(
-                self, window=open_window(reading, gpus, owns_whole_box)
-            ), []
+            fresh = open_window(reading, gpus, owns_whole_box)
+            return msgspec.structs.replace(self, window=fresh), []
         if reading.at < self.quiet_since:
             return self, []  # read before the last beat, by a slow probe
         if self.window is not None and reading.at - self.window.at < 0.5 * interval:
@@ -159,9 +151,8 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
             judged = judge(window, settings, gpus)
             if judged.signal is Signal.BUSY:
                 return self._rearm(reading.at, judged)
-            return msgspec.structs.replace(
-                self, window=window, next_sample_at=reading.at + interval
-            ), []
+            next_at = reading.at + interval
+            return msgspec.structs.replace(self, window=window, next_sample_at=next_at), []
         window = extend_window(self.window, reading, gpus, owns_whole_box)
         return self._confirm(window, reading, settings, gpus, owns_whole_box)
 
@@ -203,10 +194,9 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
 
     def _rearm(self, at: float, judged: Judgement) -> tuple[Stall, list[Verdict]]:
         """STALL-3: the stall clock starts again, `sign_at` does not."""
-        calm = msgspec.structs.replace(self._calm(at), words=judged.words, evidence=judged.evidence)
-        return calm, [
-            Rearmed(watchdog=Watchdog.STALL, reason=judged.words, evidence=judged.evidence)
-        ]
+        words, evidence = judged.words, judged.evidence
+        calm = msgspec.structs.replace(self._calm(at), words=words, evidence=evidence)
+        return calm, [Rearmed(watchdog=Watchdog.STALL, reason=words, evidence=evidence)]
 
     def _calm(self, quiet_since: float) -> Stall:
         return Stall(
@@ -217,7 +207,7 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
         quiet = now - self.sign_at
         reason = (
             f"no beat for {describe_seconds(quiet)}{self._place()}: the silence limit of "
-            f"{describe_seconds(limit)} decides what no signal could ({self.words})"
+            f"{describe_seconds(limit)} has passed, and no signal could decide ({self.words})"
         )
         evidence: Evidence = {
             **self.evidence,

@@ -141,16 +141,15 @@ class TaskWatch:
             return
         self._hear(now)
         now = self._state.at
-        stall, is_beat, heard = self._state.stall.beat(
-            now, section, timeout, leave, step is not None
-        )
+        has_step, before = step is not None, self._state.stall
+        stall, is_beat, heard = before.beat(now, section, timeout, leave, has_step)
         self._said += heard
         health = self._state.health
         self._set(stall=stall, health=health.beat(now) if is_beat else health.reset(now))
         if is_beat:
-            before = self._state.last_beat or LastBeat(at=now)
-            step = before.step if step is None else step
-            total = before.total if total is None else total
+            last = self._state.last_beat or LastBeat(at=now)
+            step = last.step if step is None else step
+            total = last.total if total is None else total
             self._set(last_beat=LastBeat(at=now, step=step, total=total))
 
     def sample(self, now: float, reading: Reading, *, owns_whole_box: bool = False) -> None:
@@ -162,9 +161,7 @@ class TaskWatch:
             return
         self._hear(now)
         stall, said = self._state.stall.check(now, self._settings)
-        if not any(
-            isinstance(verdict, Trip) for verdict in said
-        ):  # a trip by silence is left to `tick`
+        if not any(isinstance(verdict, Trip) for verdict in said):  # `tick` trips by silence
             self._said += said
             stall, said = stall.sample(reading, self._settings, self._gpus, owns_whole_box)
             self._said += said
@@ -214,9 +211,8 @@ class TaskWatch:
             self._state.operator_stop.check(),
             self._state.lost_lease.check(),
             self._state.time_limit.check(self._state.at, self._settings),
-            *sorted(
-                (v for v in said if isinstance(v, Trip)), key=lambda t: t.exit_code
-            ),  # 76 stall, 78 health
+            # 76 stall, 78 health
+            *sorted((v for v in said if isinstance(v, Trip)), key=lambda t: t.exit_code),
         ]
         first = next((trip for trip in trips if trip is not None), None)
         self._set(trip=first)
@@ -229,18 +225,12 @@ class TaskWatch:
         """Return the state as plain values, to be written at every sync or so, because a kill -9 of
         the agent costs the watch the time since (STALL-4). It is never a false alarm."""
         state = msgspec.structs.replace(self._state, at=max(now, self._state.at))
-        kept = {
-            k: v for k, v in msgspec.structs.asdict(state).items() if k not in ("stall", "health")
-        }
-        stall, health = state.stall, state.health
+        kept, stall, health = msgspec.structs.asdict(state), state.stall, state.health
         kept["stall"] = {"armed": stall.armed, "sections": stall.sections}
         if stall.sign_at > -math.inf:  # infinities have no JSON
             kept["stall"] |= {"sign_at": stall.sign_at, "quiet_since": stall.quiet_since}
-        kept["health"] = {
-            "started_at": health.started_at,
-            "reset_at": health.reset_at,
-            "beaten": health.beaten,
-        }
+        names = ("started_at", "reset_at", "beaten")
+        kept["health"] = {name: getattr(health, name) for name in names}
         plain: dict[str, Any] = msgspec.to_builtins(kept)
         return plain
 
