@@ -38,8 +38,8 @@ def renew_after_fork(names: dict[str, Any], **makers: Callable[[], Any]) -> None
 class Callbacks:
     """One thread that runs the script's callbacks, in order.
 
-    Call `begin` where a callback is registered: while Python runs what was registered at exit, it
-    may refuse to start a thread (3.12 does), and the last futures are settled just then.
+    Call `begin` where a callback is registered: Python may refuse to start a thread while it exits
+    (3.12 does), and the last futures are settled just then.
     """
 
     def __init__(self) -> None:
@@ -101,9 +101,8 @@ _listened: set[Future[Any]] = set()
 class Future(Generic[T]):
     """A value that comes later.
 
-    `about` says what it is and `whom` which host or process it comes from, for the lines that say
-    what a script waits for. `shared`: all callers get this same future (a returncode), so none may
-    cancel it for the others.
+    `about` names the value and `whom` its host or process, in logs of pending futures. `shared`:
+    all callers get this same future (a returncode), so none may cancel it for the others.
     """
 
     __slots__ = ("__weakref__", "_hooks", "_shared", "_source", "_state", "_value", "about", "whom")
@@ -129,7 +128,7 @@ class Future(Generic[T]):
         return f"<Future {self.describe() or '?'}: {word}>"
 
     def describe(self) -> str:
-        """Say what is awaited, and of which host or process."""
+        """Name the value, and its host or process."""
         return f"{self.about} of {self.whom}" if self.whom is not None else self.about
 
     # ---- for the script
@@ -167,7 +166,7 @@ class Future(Generic[T]):
         raise error.with_traceback(None)  # else its traceback would grow with every raise
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait; return what went wrong, or None. Timeout and cancel raise as in `result`."""
+        """Wait; return its error, or None. Timeout and cancel raise as in `result`."""
         self._wait(timeout)
         if self._state == _CANCELLED:
             raise CancelledError
@@ -252,7 +251,7 @@ class Future(Generic[T]):
         return self._settle(_DONE, value)
 
     def set_exception(self, error: BaseException) -> bool:
-        """Settle it with what went wrong. False when it was done already."""
+        """Settle it with an error. False when it was done already."""
         return self._settle(_FAILED, error)
 
     def stop_waiting(self) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 from holdfast.supervisor.futures import future as futures
 from holdfast.supervisor.futures.future import Future, Source
 
-# What goes back. A future may be dropped in a thread that holds any lock, so another thread does
-# the work, or the next reader, who must not find a later message first.
+# Calls that put messages back. A future may be dropped in a thread that holds any lock, so another
+# thread makes them, or the next reader, which must not find a later message first.
 _returns: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
 _returning = threading.Lock()
 
@@ -42,7 +42,7 @@ class MessageFuture(Future[Any]):
     def __init__(self, about: str, whom: Any, source: Source) -> None:
         super().__init__(about, whom, source=source)
         self._claimed = False  # a caller has the value
-        self.turn = 0  # grows with every message that a wait took: what goes back keeps its order
+        self.turn = 0  # grows with every message that a wait took, to restore their order
 
     def __del__(self) -> None:
         if self._source is not None and self.done() and not self._claimed and self._has_value():

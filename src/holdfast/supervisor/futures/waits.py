@@ -32,7 +32,7 @@ def wait(
     return_when: str = ALL_COMPLETED,
     log_interval: float | None = LOG_SECONDS,
 ) -> Waited:
-    """Wait for many; after `timeout` seconds return what is done so far and what is not.
+    """Wait for many; return those that are done, after `timeout` seconds at the latest.
 
     return_when: ALL_COMPLETED, FIRST_COMPLETED or FIRST_EXCEPTION.
     """

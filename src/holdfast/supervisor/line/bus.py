@@ -60,7 +60,7 @@ class Roster(Protocol):
         """A manager fell silent."""
 
     def turn(self, now: float) -> float:
-        """Do what is due; say when to be called again."""
+        """Do due work; return when to be called again."""
 
 
 class Load:

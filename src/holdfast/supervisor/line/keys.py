@@ -79,8 +79,8 @@ def derive_keys(seed: bytes, job_id: str, attempt: int) -> RunKeys:
 
     root = hmac.digest(b"holdfast supervise 1", seed, hashlib.sha256)
 
-    def derive(what: str) -> bytes:
-        info = b"\0".join(word.encode() for word in (what, job_id, str(attempt)))
+    def derive(purpose: str) -> bytes:
+        info = b"\0".join(word.encode() for word in (purpose, job_id, str(attempt)))
         return hmac.digest(root, info + b"\1", hashlib.sha256)
 
     secrets = (z85.encode(derive(whose)) for whose in ("supervisor", "manager"))

@@ -4,7 +4,7 @@ Any thread may call public functions; they hand their work to the bus's thread, 
 anything.
 
 CREW-1  A manager speaks only for the processes of its own host.
-CREW-2  The first end of a process stands; what a manager says again changes nothing.
+CREW-2  The first end of a process stands; repeated reports change nothing.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class CrewRoster:
         self.bus.call(function, *arguments)
 
     def take_reports(self, host: Host, reports: list[wire.GroupReport]) -> None:
-        """Take in what happened on a host while no script was there."""
+        """Take in the events of a host from a time without a script."""
         known = {report.group for report in reports}
         for report in reports:
             if report.group not in host.parts:  # the script has forgotten it
@@ -111,7 +111,7 @@ class CrewRoster:
         self.groups[number] = group
         try:
             self.save()
-        except BaseException:  # else the next script would start what this one was told has failed
+        except BaseException:  # else the next script would start a group that failed here
             del self.groups[number]
             raise
         self.ask(self._launch, group)
@@ -225,7 +225,7 @@ class CrewRoster:
 
     def _forget(self, group: ProcessGroup) -> None:
         error = ProcessEnded(
-            f"the script let go of the group {group.name}, which ended what still ran of it"
+            f"the script let go of the group {group.name}, which ended its processes"
         )
         for index, host in enumerate(group.hosts):
             if host.parts.pop(group.number, None) is not None:
@@ -241,7 +241,7 @@ class CrewRoster:
         for number, (request, _) in list(self._requests.items()):
             self._close_request(number, request, error)
 
-    # ---- what managers say of processes
+    # ---- told by managers
 
     def _find(
         self, host: Host, group_number: int, entries: Iterable[Any]

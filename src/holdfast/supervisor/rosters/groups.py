@@ -31,7 +31,7 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Orders(Protocol):
-    """Carries out what a script asks of processes: the crew's roster."""
+    """Carries out a script's orders to processes: the crew's roster."""
 
     def post_send(self, process: Process, cuts: list[Cut]) -> None:
         """Send a message that was cut into parts."""

@@ -132,7 +132,7 @@ class HostRoster:
         self._events.say("host attached", host=peer.facts.hostname, number=host.number)
 
     def _say_held(self, host: Host, peer: ManagerPeer) -> None:
-        """Send what the script asked of the host while it waited."""
+        """Send the orders that the script gave while the host waited."""
         for message in host.take_held():
             self.fleet.push_ordered(peer, message)
 
@@ -223,7 +223,7 @@ class HostRoster:
         else:
             self._waiting.setdefault(host.demand, deque()).append(host)
 
-    # ---- what the bus says
+    # ---- told by the bus
 
     def take_came(self, peer: ManagerPeer, hello: ManagerHello) -> None:
         """Give a manager the handle that it served for an earlier script, or offer it to others."""
@@ -312,7 +312,9 @@ class HostRoster:
 
     def close(self) -> None:
         """Fail everything that is still pending. After the bus has ended."""
-        error = ContextClosed("the context was shut down: what still runs on the host is not known")
+        error = ContextClosed(
+            "the context was shut down: whether anything runs on the host is not known"
+        )
         for host in list(self.hosts.values()):
             host.close(error)
         self.crew.close(error)

@@ -26,7 +26,7 @@ class Demand(msgspec.Struct, frozen=True):
 
     @staticmethod
     def make(gpus: int, labels: Mapping[str, str] | None, exclude: Any) -> Demand:
-        """Sort what a request asks for, so that equal demands compare equal."""
+        """Sort labels, so that equal demands compare equal."""
         return Demand(gpus, tuple(sorted((labels or {}).items())), frozenset(exclude))
 
     def fits(self, facts: MachineFacts) -> bool:
@@ -112,7 +112,7 @@ class Host:
     # ---- the library's own, in the bus's thread or before that starts
 
     def revive(self, identity: bytes, facts: MachineFacts | None, reason: str | None) -> None:
-        """Become what the saved state of an earlier script tells."""
+        """Take over the saved state of an earlier script."""
         self.identity = identity
         self._facts = facts
         if reason is not None:
@@ -164,6 +164,6 @@ class Host:
             future.set_exception(error)
 
     def make_error(self) -> HostLost:
-        """The error for what is asked of the lost host."""
+        """Make the error for calls to the lost host."""
         name = self._facts.hostname if self._facts is not None else f"number {self.number}"
         return HostLost(name, self._reason or "it is lost")

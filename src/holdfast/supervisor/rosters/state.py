@@ -1,4 +1,4 @@
-"""The state folder: what a script that is started again must know of the one before.
+"""The state folder, from which a script that is started again knows the run.
 
 STATE-1  The file is replaced whole (written, synced, renamed), so a script that dies in the middle
          leaves the one before.
@@ -237,7 +237,7 @@ class StateFolder:
             self._ended.wait(_RETRY_SECONDS if failed else _SAVE_SECONDS)
 
     def remove(self) -> None:
-        """Remove what a later script would find: the run is over."""
+        """Remove the saved run, which is over."""
         with self._saving:
             self._closed = True
             for name in (STATE_FILE, "manager-key"):

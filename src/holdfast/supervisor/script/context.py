@@ -1,4 +1,4 @@
-"""The context: what a policy script opens first, and everything it asks of its fleet."""
+"""The context: the object that a policy script opens first, and its calls to the fleet."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class Context:
     metrics_port: serve `render_metrics()` at http://metrics_bind:metrics_port/metrics; 0 takes a
     free port, None serves nothing.
 
-    In a script that `holdfast supervise` runs, Holdfast sets port, address and keys over what is
-    said here, and decides which machines come back.
+    In a script that `holdfast supervise` runs, Holdfast sets port, address and keys over these
+    arguments, and decides which machines come back.
 
     A child that is forked from the script has no part in its context: every call there raises
     ContextClosed.
@@ -117,8 +117,7 @@ class Context:
         labels: Mapping[str, str] | None = None,
         exclude: Iterable[str] = (),
     ) -> list[Host]:
-        """Ask for `n` hosts: handles at once, attached first come, first served as managers check
-        in.
+        """Ask for `n` hosts: handles at once, attached in the order in which managers check in.
 
         gpus: at least that many each. labels: all of them. exclude: machine names not wanted.
         """
@@ -130,11 +129,8 @@ class Context:
         return hosts
 
     def return_hosts(self, hosts: Iterable[Host], error: str | None = None) -> None:
-        """Give hosts back: their processes end, their managers exit with 0, or, with an `error`,
-        not with 0.
-
-        Returning a host that is lost, or was returned, does nothing.
-        """
+        """Give hosts back: their processes end, their managers exit with 0, or with 72 if there is
+        an `error`. Returning a host that is lost, or was returned, does nothing."""
         code = EXIT_RETURNED if error is None else EXIT_REPLACED
         reason = error or "it was given back by the script"
         self._run.roster.give_back(list(hosts), code, reason, False)
@@ -142,9 +138,8 @@ class Context:
     def replace_hosts(
         self, hosts: Iterable[Host], reason: str = "it was replaced by the script"
     ) -> list[Host]:
-        """Give hosts up for others: their managers exit with `EXIT_REPLACED` (72), whatever the
-        reason, so that a cluster scheduler replaces the machine. Returns as many new handles, with
-        the same demands.
+        """Give hosts up for others: their managers exit with `EXIT_REPLACED` (72), so that a
+        cluster scheduler replaces the machines. Returns as many new handles, with the same demands.
 
         The machines are not handed out again, should a new manager check in from one
         (`forgive_machine` lifts that); a machine that runs several managers of this run, and the
@@ -177,13 +172,11 @@ class Context:
         name: str = "p{rank}",
         simulate: bool = False,
     ) -> ProcessGroup:
-        """Start `len(hosts) × processes_per_host` processes; rank = index of the host × processes
-        per host + local rank.
+        """Start processes; rank = index of the host × processes per host + local rank.
 
         Hosts need not be attached yet: each starts its part when it is. Each process has the
         manager's environment, `env`, and torchrun's RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE.
-        `{rank}` in `name` is padded with zeros.
-        simulate: managers only pretend (see `holdfast.supervisor.host.simulated`).
+        `{rank}` in `name` is padded with zeros. simulate: managers only pretend (`host.simulated`).
         """
         chosen = list(hosts)
         for host in chosen:
@@ -297,9 +290,8 @@ class Context:
         """End every process (TERM, 5 s, KILL) and every manager, and wait for them. True if all
         said goodbye in time.
 
-        Every handle is lost, every pending future fails; what is asked afterwards raises
-        ContextClosed. A state folder is emptied: the run is over. Returns at once where the context
-        was shut down, or detached, before.
+        Every handle is lost, every pending future fails, later calls raise ContextClosed. A state
+        folder is emptied: the run is over. Returns at once if the context was closed before.
         """
         return self._run.shutdown(timeout)
 

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("holdfast.supervisor")
 
-# Managers have so long to read that their goodbyes were heard: what comes just before a connection
-# closes may be lost.
+# Managers have so long to read that their goodbyes arrived: a frame just before a connection closes
+# may be lost.
 _HEARD_SECONDS = 0.25
 _GOODBYE_SECONDS = 3.0
 _STOP_SECONDS = 5.0

@@ -20,7 +20,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
     busy_fraction: of the bus's thread. worst_loop_seconds: its longest turn; a heartbeat waits that
     long at worst.
-    lag_seconds: how far the reading was behind what came when it was tried last, once a second.
+    lag_seconds: how far the reading was behind when it was measured last, once a second.
     messages_dropped: since the start, because they were never received, in the script or in a
     process.
     disconnects: since the start; of managers that left or went, of peers that speak no ZeroMQ, and
