@@ -23,9 +23,8 @@ def _base32(value: int, width: int) -> str:
 
 def make_id(now_ms: int, entropy: int) -> str:
     """Return 20 characters that sort by time: `now_ms` (Unix), then `entropy` (55 bits)."""
-    return _base32(now_ms, _TIME_CHARS) + _base32(
-        entropy & ((1 << ENTROPY_BITS) - 1), _ENTROPY_CHARS
-    )
+    low = entropy & ((1 << ENTROPY_BITS) - 1)
+    return _base32(now_ms, _TIME_CHARS) + _base32(low, _ENTROPY_CHARS)
 
 
 class TaskKey(msgspec.Struct, frozen=True, order=True, array_like=True):

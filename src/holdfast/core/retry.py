@@ -93,18 +93,14 @@ def check_fields(fields: RetryFields) -> RetryFields:
     if causes is not UNSET:
         refused = sorted(str(c) for c in causes if c not in ELIGIBLE)
         if refused:
-            raise ValidationError(
-                f"{', '.join(refused)} is never retried and cannot be opted in; eligible are "
-                f"{', '.join(ELIGIBLE)}",
-                field="retry.eligible_causes",
-            )
+            never = f"{', '.join(refused)} is never retried and cannot be opted in"
+            text = f"{never}; eligible are {', '.join(ELIGIBLE)}"
+            raise ValidationError(text, field="retry.eligible_causes")
     delay, ceiling = fields.retry_delay, fields.max_retry_delay
     if delay is not UNSET and isinstance(ceiling, float | int) and delay > ceiling:
-        raise ValidationError(
-            f"retry_delay {delay:g} s is over max_retry_delay {ceiling:g} s; raise the one or "
-            "lower the other",
-            field="retry.retry_delay",
-        )
+        over = f"retry_delay {delay:g} s is over max_retry_delay {ceiling:g} s"
+        hint = "raise the one or lower the other"
+        raise ValidationError(f"{over}; {hint}", field="retry.retry_delay")
     return fields
 
 
@@ -151,9 +147,8 @@ def _grow(policy: RetryPolicy, retry_count: int, ceiling: float) -> float:
     because a float's power overflows."""
     if policy.retry_delay == 0:
         return 0.0
-    if math.log(policy.retry_delay) + retry_count * math.log(policy.backoff_multiplier) >= math.log(
-        ceiling
-    ):
+    grown = math.log(policy.retry_delay) + retry_count * math.log(policy.backoff_multiplier)
+    if grown >= math.log(ceiling):
         return ceiling
     return float(min(policy.retry_delay * policy.backoff_multiplier**retry_count, ceiling))
 

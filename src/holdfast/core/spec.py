@@ -206,6 +206,5 @@ def _check_container(spec: JobSpec) -> None:
             form = "/host/path:/path/inside, with :ro or :rw after it if need be"
             raise ValidationError(f"volume {volume!r} is not written {form}", field="volumes")
         if len(parts) == 3 and parts[2] not in ("ro", "rw"):
-            raise ValidationError(
-                f"volume {volume!r} ends in {parts[2]!r}; it may be ro or rw", field="volumes"
-            )
+            wrong = f"volume {volume!r} ends in {parts[2]!r}; it may be ro or rw"
+            raise ValidationError(wrong, field="volumes")

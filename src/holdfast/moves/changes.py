@@ -18,9 +18,8 @@ def check_changes(
     """Return the checked changes; raise ValidationError for an unknown name in `unset` too."""
     for name in unset:
         if name not in SETTINGS:
-            raise ValidationError(
-                f"there is no setting {name!r}; `holdfast config` lists them", field=name
-            )
+            none = f"there is no setting {name!r}; `holdfast config` lists them"
+            raise ValidationError(none, field=name)
     return check_layer(changes, scope)
 
 
@@ -86,10 +85,8 @@ def no_queue(name: str) -> NotFound:
 
 def queue_in_use(name: str) -> Conflict:
     """Return the error for a queue with unfinished jobs."""
-    return Conflict(
-        f"queue {name} still has unfinished jobs; cancel them or let them end, then delete it",
-        code="queue_in_use",
-    )
+    text = f"queue {name} still has unfinished jobs; cancel them or let them end, then delete it"
+    return Conflict(text, code="queue_in_use")
 
 
 def project_event(
@@ -109,14 +106,11 @@ def forgotten_event(name: str) -> NewEvent:
 
 def no_project(name: str) -> NotFound:
     """Return the error for a project without settings of its own."""
-    return NotFound(
-        f"project {name!r} has no settings of its own; `holdfast projects` lists those that have"
-    )
+    none = f"project {name!r} has no settings of its own"
+    return NotFound(f"{none}; `holdfast projects` lists those that have")
 
 
 def project_in_use(name: str) -> Conflict:
     """Return the error for a project with unfinished jobs."""
-    return Conflict(
-        f"project {name} still has unfinished jobs; cancel them or let them end, then delete it",
-        code="project_in_use",
-    )
+    text = f"project {name} still has unfinished jobs; cancel them or let them end, then delete it"
+    return Conflict(text, code="project_in_use")

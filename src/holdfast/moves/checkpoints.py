@@ -105,16 +105,13 @@ def skipped_event(
 
 def no_older(job_id: str, rank: int, number: int) -> NotFound:
     """Return the error where no older checkpoint is kept."""
-    return NotFound(
-        f"no checkpoint of rank {rank} of job {job_id} that is older than number {number} is kept"
-    )
+    which = f"rank {rank} of job {job_id} that is older than number {number}"
+    return NotFound(f"no checkpoint of {which} is kept")
 
 
 def no_checkpoint(job_id: str, rank: int, number: int | None, epoch: int | None) -> NotFound:
     """Return the error for a checkpoint that does not exist."""
     which = f" number {number}" if number is not None else ""
     when = f" under epoch {epoch}" if epoch is not None else ""
-    return NotFound(
-        f"job {job_id} has no checkpoint{which} of rank {rank}{when}; `holdfast checkpoints "
-        f"{job_id}` lists them"
-    )
+    none = f"job {job_id} has no checkpoint{which} of rank {rank}{when}"
+    return NotFound(f"{none}; `holdfast checkpoints {job_id}` lists them")

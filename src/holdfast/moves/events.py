@@ -38,12 +38,9 @@ def parse_event_id(text: str | None) -> tuple[int, int]:
 
 def hook_event(what: str, hook: WebhookRecord, message: str, **data: object) -> NewEvent:
     """Return the event `webhook.<what>`; by the hook's id HOOK-3 keeps it from that hook."""
-    return NewEvent(
-        kind=ABOUT_HOOKS + what,
-        project=hook.project,
-        message=f"webhook {say_hook(hook)} {message}",
-        data={"webhook_id": hook.id, **data},
-    )
+    text, kind = f"webhook {say_hook(hook)} {message}", ABOUT_HOOKS + what
+    data = {"webhook_id": hook.id, **data}
+    return NewEvent(kind=kind, project=hook.project, message=text, data=data)
 
 
 def say_hook(hook: WebhookRecord) -> str:
@@ -55,14 +52,9 @@ def dead_letter_event(
     hook: WebhookRecord, delivery_id: str, event_id: str, tries: int, error: str
 ) -> NewEvent:
     """Return the event of a delivery that was given up."""
-    return hook_event(
-        "dead_letter",
-        hook,
-        f"gave delivery {delivery_id} up after {tries} tries: {error}",
-        delivery_id=delivery_id,
-        event_id=event_id,
-        tries=tries,
-    )
+    text = f"gave delivery {delivery_id} up after {tries} tries: {error}"
+    about = {"delivery_id": delivery_id, "event_id": event_id, "tries": tries}
+    return hook_event("dead_letter", hook, text, **about)
 
 
 def no_webhook(webhook_id: str) -> NotFound:
@@ -72,7 +64,5 @@ def no_webhook(webhook_id: str) -> NotFound:
 
 def no_delivery(webhook_id: str, delivery_id: str) -> NotFound:
     """Return the error for an unknown delivery of the hook."""
-    return NotFound(
-        f"webhook {webhook_id} has no delivery {delivery_id[:64]!r}; `holdfast webhooks "
-        f"deliveries {webhook_id}` lists them"
-    )
+    none = f"webhook {webhook_id} has no delivery {delivery_id[:64]!r}"
+    return NotFound(f"{none}; `holdfast webhooks deliveries {webhook_id}` lists them")

@@ -132,7 +132,5 @@ def find_place(bases: Sequence[LogBase], epoch: int, size: int) -> LogPlace:
 
 def no_attempt(host_id: str, key: TaskKey) -> Stale:
     """Return the error for bytes from a host that did not run the task."""
-    return Stale(
-        f"no attempt of job {key.job_id} under epoch {key.epoch} ran rank {key.rank} on host "
-        f"{host_id}"
-    )
+    attempt = f"no attempt of job {key.job_id} under epoch {key.epoch}"
+    return Stale(f"{attempt} ran rank {key.rank} on host {host_id}")

@@ -234,9 +234,8 @@ def _empty(task: TaskRow) -> None:
     """Clear the row of a rank that is on no host."""
     task.host_id = task.host_name = task.incarnation = None
     task.devices, task.port = (), None
-    task.lease_until = task.offered_at = task.claimed_at = task.started_at = task.ended_at = (
-        task.reserved_at
-    ) = None
+    task.lease_until = task.offered_at = task.claimed_at = None
+    task.started_at = task.ended_at = task.reserved_at = None
     task.step = task.total = task.beat_at = task.section = task.facts = None
     task.stop_cause = task.stop_reason = None
     task.stop_hard = False

@@ -65,27 +65,21 @@ def check_quota(project: str, quota: Quota, use: Use, asked: Sequence[int]) -> N
     """
     largest, gpus = max(asked, default=0), sum(asked)
     if quota.gpus is not None and largest > quota.gpus:
-        raise QuotaExceeded(
-            f"a job of {largest} GPUs can never start in project {project}, which may hold "
-            f"{quota.gpus} at once (quota_gpus); ask for fewer, or have the quota raised",
-            field="gpus",
-        )
+        never = f"a job of {largest} GPUs can never start in project {project}"
+        most = f"which may hold {quota.gpus} at once (quota_gpus)"
+        hint = "ask for fewer, or have the quota raised"
+        raise QuotaExceeded(f"{never}, {most}; {hint}", field="gpus")
     if not quota.hard or not asked:
         return
     if quota.jobs is not None and use.jobs + len(asked) > quota.jobs:
-        raise QuotaExceeded(
-            f"project {project} may have {quota.jobs} unfinished jobs (quota_jobs); it has "
-            f"{use.jobs}, so {max(0, quota.jobs - use.jobs)} more would fit, and this adds "
-            f"{len(asked)}",
-            field="project",
-        )
+        most = f"project {project} may have {quota.jobs} unfinished jobs (quota_jobs)"
+        room = f"{use.jobs}, so {max(0, quota.jobs - use.jobs)} more would fit"
+        raise QuotaExceeded(f"{most}; it has {room}, and this adds {len(asked)}", field="project")
     if quota.gpus is not None and gpus and use.gpus + gpus > quota.gpus:
-        raise QuotaExceeded(
-            f"unfinished jobs of project {project} may ask for {quota.gpus} GPUs together "
-            "(quota_gpus); they ask for "
-            f"{use.gpus}, so {max(0, quota.gpus - use.gpus)} more would fit, and this adds {gpus}",
-            field="project",
-        )
+        whose = f"unfinished jobs of project {project}"
+        most = f"{whose} may ask for {quota.gpus} GPUs together (quota_gpus)"
+        room = f"{use.gpus}, so {max(0, quota.gpus - use.gpus)} more would fit"
+        raise QuotaExceeded(f"{most}; they ask for {room}, and this adds {gpus}", field="project")
 
 
 def quota_left(quota: Quota, use: Use) -> QuotaLeft:
@@ -107,9 +101,8 @@ class Allotment:
         left = self._left.get(project)
         if left is None:
             return True
-        return (left.jobs is None or left.jobs > 0) and (
-            left.gpus is None or gpus == 0 or left.gpus >= gpus
-        )
+        enough = left.gpus is None or gpus == 0 or left.gpus >= gpus
+        return enough and (left.jobs is None or left.jobs > 0)
 
     def take(self, project: str, gpus: int) -> None:
         """Take such a job."""

@@ -39,9 +39,8 @@ class Draft:
         self.retried: list[str] = []
         self.draining: list[str] = []
         self._ended = {key: facts for key, facts in sync.ended if is_storable_key(key)}
-        self._started = [
-            k for k in dict.fromkeys(sync.started) if is_storable_key(k) and k not in self._ended
-        ]
+        started = [k for k in dict.fromkeys(sync.started) if k not in self._ended]
+        self._started = [k for k in started if is_storable_key(k)]
         claimed = {key: port for key, port in sync.claimed if key not in self._ended}
         self._claimed = {key: port for key, port in claimed.items() if is_storable_key(key)}
         live = [

@@ -67,10 +67,8 @@ def check_revivable(job_id: str, state: JobState, wait_cause: str | None) -> Non
 
 def refuse_retry(job_id: str, state: JobState) -> Conflict:
     """Return the error for a `retry` of a job that goes on by itself."""
-    return Conflict(
-        f"job {job_id} is {state}; only one that failed, was cancelled, is parked or backs off "
-        "can be retried"
-    )
+    may = "only one that failed, was cancelled, is parked or backs off can be retried"
+    return Conflict(f"job {job_id} is {state}; {may}")
 
 
 def cancel(m: Moves, job: JobRow, reason: str, *, hard: bool) -> None:
@@ -204,7 +202,8 @@ def lapse(m: Moves, leading_since: datetime) -> list[str]:
 
 def expired_reason(reservation_seconds: float) -> str:
     """Return the sentence of a reservation that ran out."""
-    return f"its host did not ask for work within {reservation_seconds:g} s; queued again at its old place"
+    late = f"its host did not ask for work within {reservation_seconds:g} s"
+    return f"{late}; queued again at its old place"
 
 
 def run_out_reason(reservation_seconds: float, missing: Sequence[TaskRow]) -> str:

@@ -33,9 +33,8 @@ def start_task(m: Moves, job: JobRow, task: TaskRow) -> None:
     m.move_task(task, TaskEvent.START)
     task.started_at = m.now
     task.offered_at = task.offered_at or m.now
-    task.lease_until = max(
-        task.lease_until or m.now, m.now + timedelta(seconds=task.lease_ttl_seconds)
-    )
+    until = m.now + timedelta(seconds=task.lease_ttl_seconds)
+    task.lease_until = max(task.lease_until or m.now, until)
     if task.replaced:
         m.log("task.started", job, f"rank {task.rank} runs again, on {task.host_name}", task=task)
     start_job(m, job)
@@ -112,9 +111,7 @@ def end_task(
                 over = "the policy script has ended, and its host managers end with it"
                 drains.begin_drain(m, job, Cause.SIBLING_DRAINED, over)
             else:
-                start_job(
-                    m, job
-                )  # the job may have waited for this task, over since its last report
+                start_job(m, job)  # it may have waited for this task, which is over already
     elif task.state is TaskState.PREEMPTING and facts.stopped and not facts.unkillable:
         _confirm_task(m, job, task)
     else:

@@ -75,13 +75,11 @@ class Reporter:
     def beat(self, step: Any = None, total: Any = None) -> None:
         """Send a beat, or remember it where the last one is less than `COALESCE_SECONDS` old."""
         if step is not None:
-            self._last_step = (
-                step if step.__class__ is int and 0 <= step <= MAX_NUMBER else _whole(step)
-            )
+            plain = step.__class__ is int and 0 <= step <= MAX_NUMBER
+            self._last_step = step if plain else _whole(step)
         if total is not None:
-            self._last_total = (
-                total if total.__class__ is int and 0 <= total <= MAX_NUMBER else _whole(total)
-            )
+            plain = total.__class__ is int and 0 <= total <= MAX_NUMBER
+            self._last_total = total if plain else _whole(total)
         now = monotonic()
         if now < self._next_at:
             self._pending = True
@@ -119,9 +117,8 @@ class Reporter:
         else:
             return  # opened before a fork, or closed with an outer one already
         self._set_prefix()
-        self._line.send_patiently(
-            b'%b,"section":%b,"leave":true}' % (self._task, section.quoted), PATIENCE_SECONDS
-        )
+        datagram = b'%b,"section":%b,"leave":true}' % (self._task, section.quoted)
+        self._line.send_patiently(datagram, PATIENCE_SECONDS)
 
     def _set_prefix(self) -> None:
         prefix = self._task

@@ -37,19 +37,17 @@ class DrainHook:
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Called by Python in the main thread, between two of its instructions."""
-        if (
-            not self.is_own
-        ):  # a child that inherited the handler; the drain is its parent's business
+        if not self.is_own:  # an inherited handler in a child: the drain is its parent's business
             self._go(number, frame)
             return
         if self._running:
-            return  # told again while a function runs: it is let finish, KILL ends the grace
+            return  # a repeated signal: the running function may finish, KILL ends the grace
         self._running = True
         leaving: SystemExit | None = None
         for function in self._functions:
             try:
                 function()
-            except SystemExit as exit_:  # it decides how the process goes; what the others have to save is saved first
+            except SystemExit as exit_:  # it decides the exit, after the other functions have run
                 leaving = leaving or exit_
             except Exception:
                 import traceback
@@ -62,9 +60,7 @@ class DrainHook:
     def _go(self, number: int, frame: FrameType | None) -> None:
         before = self._before
         if callable(before):
-            before(
-                number, frame
-            )  # it may raise (SystemExit, say) and so decide how the process goes
+            before(number, frame)  # it may raise (SystemExit, say) and so decide the exit
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
@@ -72,9 +68,7 @@ class DrainHook:
                 pass
         self._signal.signal(number, self._signal.SIG_DFL)
         os.kill(os.getpid(), number)
-        if (
-            os.getpid() == 1
-        ):  # the first process of a container: the kernel spares it its signal's default
+        if os.getpid() == 1:  # a container's first process: the kernel spares it the signal
             os._exit(128 + number)
 
 
@@ -100,9 +94,8 @@ def on_drain(function: F) -> F:
             import threading
 
             if threading.current_thread() is not threading.main_thread():
-                raise ValueError(
-                    "call holdfast.on_drain in the main thread: only there does Python take signals"
-                )
+                why = "only there does Python take signals"
+                raise ValueError(f"call holdfast.on_drain in the main thread: {why}")
             _hook = DrainHook()
         _hook.add(function)
     return function

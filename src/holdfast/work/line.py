@@ -69,9 +69,8 @@ class Line:
         import socket  # here, so that a script outside Holdfast does not pay for it
 
         try:
-            sock = socket.socket(
-                socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
-            )
+            kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+            sock = socket.socket(socket.AF_UNIX, kind)
         except OSError:
             return None
         try:

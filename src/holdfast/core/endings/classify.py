@@ -177,10 +177,8 @@ RENDEZVOUS_SECONDS = 60.0
 def _find_taken_port(facts: TaskFacts) -> Evidence | None:
     """Find that the port chosen for the rendezvous was taken before the task listened on it. A line
     that names another port, or a program that ran for long, is the program's own affair."""
-    early = (
-        facts.rendezvous_port and _may_read(facts) and facts.runtime_seconds <= RENDEZVOUS_SECONDS
-    )
-    found = PORT_IN_USE.search(facts.log_tail) if early else None
+    early = facts.runtime_seconds <= RENDEZVOUS_SECONDS and _may_read(facts)
+    found = PORT_IN_USE.search(facts.log_tail) if early and facts.rendezvous_port else None
     if found is None:
         return None
     line = cut_line(facts.log_tail, found.start(), found.end())
@@ -200,9 +198,8 @@ def _in_words(pattern: Pattern) -> Rule:
                 return {"line": cut_line(text, found.start(), found.end()), "in": source}
         return None
 
-    return Rule(
-        f"log-{pattern.name}", find, pattern.cause, lambda f, e: f"{pattern.sentence}: {e['line']}"
-    )
+    name, sentence = f"log-{pattern.name}", pattern.sentence
+    return Rule(name, find, pattern.cause, lambda f, e: f"{sentence}: {e['line']}")
 
 
 def _in_pull(pattern: Pattern) -> Rule:
@@ -265,9 +262,8 @@ def _cut(text: str | None) -> str:
 
 
 def _say_exit(code: int) -> str:
-    shell = {126: "a command that cannot be executed", 127: "a command that was not found"}.get(
-        code
-    )
+    known = {126: "a command that cannot be executed", 127: "a command that was not found"}
+    shell = known.get(code)
     if 129 <= code <= 159:
         shell = signal_name(code - 128)
     return f"exit code {code}" if shell is None else f"exit code {code}, a shell's for {shell}"

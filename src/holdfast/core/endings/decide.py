@@ -141,10 +141,8 @@ def decide(
         seen = msgspec.structs.replace(seen, start_failures=0)
         return case.requeue(seen, f"requeued at no charge: {found.message}", avoid=False)
     charges = msgspec.structs.replace(charges, start_failures=0)
-    if (
-        policy.budget_reset_seconds is not None
-        and ending.ran_seconds >= policy.budget_reset_seconds
-    ):
+    enough = policy.budget_reset_seconds
+    if enough is not None and ending.ran_seconds >= enough:
         charges = Charges(best_step=charges.best_step)
         case.reset = True
     charges = count_progress(charges, ending.step)
@@ -228,9 +226,8 @@ def _charge_watchdog(case: _EndCase, charges: Charges) -> Decision:
     if charges.watchdog >= cap:
         spent = f"{text}; trip {after.watchdog}, and its budget of {cap} is spent"
         return case.end(after, spent, retry="exhausted" if cap else None)
-    return case.requeue(
-        after, f"{text}; requeued at the front, trip {after.watchdog} of {cap} forgiven", avoid=True
-    )
+    text = f"{text}; requeued at the front, trip {after.watchdog} of {cap} forgiven"
+    return case.requeue(after, text, avoid=True)
 
 
 def _charge_infra(case: _EndCase, charges: Charges) -> Decision:
@@ -288,9 +285,8 @@ class _EndCase:
 
     def back_off(self, charges: Charges, reason: str, delay_seconds: float) -> Decision:
         """Back off for a retry. It keeps its old place in the queue, because it has waited already."""
-        return self._back_off(
-            charges, reason, delay_seconds, avoid=True, front=False, retry="scheduled"
-        )
+        kept: Any = {"avoid": True, "front": False, "retry": "scheduled"}
+        return self._back_off(charges, reason, delay_seconds, **kept)
 
     def _back_off(
         self,

@@ -81,11 +81,8 @@ def plan_completion(
         )
     found = _find_cause(job, tasks, trigger, failures, rules)
     decision = decide(found, charges, policy, _ending(job, tasks, trigger), chance=chance)
-    if (
-        job.spec.on_partial == "fail"
-        and not job.spec.supervised
-        and decision.event in (JobEvent.REQUEUE, JobEvent.BACK_OFF)
-    ):
+    again = decision.event in (JobEvent.REQUEUE, JobEvent.BACK_OFF)
+    if again and job.spec.on_partial == "fail" and not job.spec.supervised:
         decision = _refuse_partial(decision, tasks, trigger, failures, policy)
     totals, rank_charges = _add_up(job, before, charges, decision, trigger)
     rank = None if trigger is None else trigger.rank
@@ -138,9 +135,8 @@ def _find_failures(
 
 def _is_fallen_member(job: JobRecord, tasks: Sequence[TaskRecord]) -> bool:
     """Return whether a member that was given up after its start began the drain (MEMBER-2)."""
-    return job.spec.supervised and any(
-        t.rank == job.trigger_rank and t.rank > 0 and t.barrier for t in tasks
-    )
+    members = [t for t in tasks if t.rank > 0 and t.barrier] if job.spec.supervised else []
+    return any(t.rank == job.trigger_rank for t in members)
 
 
 def _find_cause(

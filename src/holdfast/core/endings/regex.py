@@ -44,9 +44,8 @@ class Cost(NamedTuple):
 def compile_pattern(text: str) -> re.Pattern[str]:
     """Compile an operator's expression; raise ValidationError for a bad or costly one (REGEX-1)."""
     if len(text) > MAX_PATTERN_CHARS:
-        raise ValidationError(
-            f"the pattern has {len(text)} characters; the limit is {MAX_PATTERN_CHARS}"
-        )
+        size = f"the pattern has {len(text)} characters"
+        raise ValidationError(f"{size}; the limit is {MAX_PATTERN_CHARS}")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -225,9 +224,8 @@ def _first_of(code: Any, argument: Any, ignore_case: bool) -> tuple[frozenset[st
             any(_may_be_empty(branch) for branch in branches),
         )
     if code in _REPEATS:
-        return _first(list(argument[2]), ignore_case), argument[0] == 0 or _may_be_empty(
-            list(argument[2])
-        )
+        body = list(argument[2])
+        return _first(body, ignore_case), argument[0] == 0 or _may_be_empty(body)
     found = {char for char in _SAMPLES if _matches(code, argument, char)}
     if code is op.LITERAL:
         found.add(chr(argument))
@@ -257,9 +255,8 @@ def _matches(code: Any, argument: Any, char: str) -> bool:
         return True
     if code is op.IN:
         negated = bool(argument) and argument[0][0] is op.NEGATE
-        return negated != any(
-            _matches(item[0], item[1], char) for item in argument if item[0] is not op.NEGATE
-        )
+        items = [item for item in argument if item[0] is not op.NEGATE]
+        return negated != any(_matches(item[0], item[1], char) for item in items)
     if code is op.RANGE:
         return bool(argument[0] <= ord(char) <= argument[1])
     if code is op.CATEGORY:

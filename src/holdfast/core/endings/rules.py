@@ -208,9 +208,8 @@ def _read_signals(value: Any) -> tuple[int, ...]:
     for signal in _read_list(value):
         number = SIGNALS.get(signal) if isinstance(signal, str) else signal
         if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= 64:
-            raise ValidationError(
-                f"{signal!r}: a signal is a number from 1 to 64 or a name such as SIGSEGV"
-            )
+            form = "a signal is a number from 1 to 64 or a name such as SIGSEGV"
+            raise ValidationError(f"{signal!r}: {form}")
         numbers.append(number)
     return tuple(dict.fromkeys(numbers))
 
@@ -225,9 +224,8 @@ def _read_list(value: Any) -> list[Any]:
 def _read_cause(value: Any) -> Cause:
     if not isinstance(value, str) or value not in ELIGIBLE:
         what = "is given by Holdfast alone" if value in list(Cause) else "is no cause"
-        raise ValidationError(
-            f"{value!r} {what}; a rule may conclude {', '.join(ELIGIBLE)}, or set never_retry"
-        )
+        may = f"a rule may conclude {', '.join(ELIGIBLE)}, or set never_retry"
+        raise ValidationError(f"{value!r} {what}; {may}")
     return Cause(value)
 
 

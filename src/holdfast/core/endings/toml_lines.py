@@ -67,9 +67,8 @@ def _scan(line: str, quote: str, depth: int) -> tuple[str, int]:
                 at += 2
             elif line.startswith(quote, at):
                 at += len(quote)
-                while len(quote) == 3 and line.startswith(
-                    quote[0], at
-                ):  # up to two more belong to the string
+                # Up to two more belong to the string.
+                while len(quote) == 3 and line.startswith(quote[0], at):
                     at += 1
                 quote = ""
             else:

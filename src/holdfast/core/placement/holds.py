@@ -147,9 +147,8 @@ class Holds:
     def _say(self, at: float, chosen: Chosen) -> str:
         names = say_names((host.capacity.name for host, _ in chosen), 3)
         places = {host.host_id for host, _ in chosen}
-        going = dict.fromkeys(
-            t.job_id for t in self.running if t.job_id in self._draining and t.host_id in places
-        )
+        stopping = [t for t in self.running if t.job_id in self._draining]
+        going = dict.fromkeys(t.job_id for t in stopping if t.host_id in places)
         if math.isinf(at):
             when = "when work without a time limit ends there"
         elif at == DRAIN_SECONDS and going:

@@ -168,12 +168,10 @@ class _Admission:
         return self._quotas.refuse(job)
 
     def _refuse(self, job: Candidate) -> None:
-        waited = (
-            self._hold_back_seconds is not None and job.waited_seconds >= self._hold_back_seconds
-        )
-        may_preempt = (
-            self._lowest_preemptible is not None and job.priority > self._lowest_preemptible
-        )
+        hold_back = self._hold_back_seconds
+        waited = hold_back is not None and job.waited_seconds >= hold_back
+        lowest = self._lowest_preemptible
+        may_preempt = lowest is not None and job.priority > lowest
         if self._running is None:
             self._passed_over = self._passed_over or waited
             self._needs_running = self._needs_running or may_preempt
@@ -214,10 +212,8 @@ class _Admission:
     def _find_words(self, job: Candidate) -> str:
         serving = self._room.serving(job)
         if not serving and job.barred_hosts:
-            gave_up = (
-                f"its script gave up {len(job.barred_hosts)} of the hosts of queue {job.queue}"
-            )
-            return f"{gave_up}, and there is no other now"
+            barred = f"{len(job.barred_hosts)} of the hosts of queue {job.queue}"
+            return f"its script gave up {barred}, and there is no other now"
         if not serving and job.host_labels:
             wanted = ", ".join(f"{name}={value}" for name, value in sorted(job.host_labels.items()))
             return f"no active host of queue {job.queue} carries the labels {wanted}"

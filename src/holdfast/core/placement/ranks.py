@@ -30,9 +30,8 @@ def name_places(places: Iterable[tuple[int, str | None]], most: int = 3) -> str:
         by_host.setdefault(host or "?", []).append(rank)
     words = [f"{name_ranks(ranks)} on {host}" for host, ranks in list(by_host.items())[:most]]
     left = len(by_host) - most
-    return ", ".join(words) + (
-        f" and those on {left} more host{'s' * (left != 1)}" if left > 0 else ""
-    )
+    more = f" and those on {left} more host{'s' * (left != 1)}" if left > 0 else ""
+    return ", ".join(words) + more
 
 
 def say_names(names: Iterable[str], most: int = 5) -> str:

@@ -57,16 +57,14 @@ def parse_value(name: str, raw: object) -> Value:
     """
     setting = SETTINGS.get(name)
     if setting is None:
-        raise ValidationError(
-            f"there is no setting {name!r}; `holdfast config` lists them", field=name
-        )
-    if raw is None or (
-        isinstance(raw, str) and raw.strip().lower() in ("off", "none") and setting.may_be_off
-    ):
-        if not setting.may_be_off:
-            raise ValidationError(f"{name} cannot be switched off", field=name)
-        return None
+        none = f"there is no setting {name!r}; `holdfast config` lists them"
+        raise ValidationError(none, field=name)
     word = str(raw).strip().lower()
+    if raw is None and not setting.may_be_off:
+        raise ValidationError(f"{name} cannot be switched off", field=name)
+    off = isinstance(raw, str) and word in ("off", "none") and setting.may_be_off
+    if raw is None or off:
+        return None
     if setting.kind == "bool":
         if word not in _SWITCH:
             raise ValidationError(f"{name} is on or off, not {raw!r}", field=name)
@@ -77,9 +75,8 @@ def parse_value(name: str, raw: object) -> Value:
         return _read_text(setting, raw)
     if setting.kind == "word":
         if str(raw) not in setting.words:
-            raise ValidationError(
-                f"{name} is one of {', '.join(setting.words)}, not {raw!r}", field=name
-            )
+            words = ", ".join(setting.words)
+            raise ValidationError(f"{name} is one of {words}, not {raw!r}", field=name)
         return str(raw)
     return _read_number(setting, raw)
 
@@ -105,10 +102,8 @@ def _read_number(setting: Setting, raw: object) -> float | int:
 
 def _read_text(setting: Setting, raw: object) -> str:
     if not isinstance(raw, str) or not raw.isprintable() or len(raw) > setting.high:
-        raise ValidationError(
-            f"{setting.name} is a line of at most {setting.high:g} printable characters",
-            field=setting.name,
-        )
+        form = f"{setting.name} is a line of at most {setting.high:g} printable characters"
+        raise ValidationError(form, field=setting.name)
     return raw
 
 

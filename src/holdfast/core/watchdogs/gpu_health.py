@@ -57,9 +57,8 @@ class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
         if self.started_at is None:
             return math.inf
         since = self.window.since if self.window is not None else self.reset_at
-        grace_ends = (
-            -math.inf if self.beaten else self.started_at + settings.health_load_grace_seconds
-        )
+        grace_ends = self.started_at + settings.health_load_grace_seconds
+        grace_ends = -math.inf if self.beaten else grace_ends
         return max(since + settings.health_window_seconds, grace_ends)  # HEALTH-1
 
     def sample(
@@ -67,11 +66,8 @@ class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
     ) -> tuple[GpuHealth, Trip | None]:
         """Take a reading; trip when the window it completes was idle and static throughout."""
         interval = settings.health_sample_interval_seconds
-        if (
-            self.started_at is None
-            or reading.at < self.reset_at
-            or not watches_health(settings, gpus)
-        ):
+        started = self.started_at is not None and reading.at >= self.reset_at
+        if not started or not watches_health(settings, gpus):
             return self, None
         window = self.window
         if window is None or reading.at - window.at > max(3 * interval, 1.0):

@@ -33,9 +33,8 @@ class Sections(msgspec.Struct, frozen=True):
             if section.name == name:
                 again = msgspec.structs.replace(section, timeout_seconds=timeout)
                 return Sections((*self.open[:depth], again), self.learned)
-        return Sections(
-            (*self.open[: MAX_DEPTH - 1], OpenSection(name, now, timeout)), self.learned
-        )
+        inside = (*self.open[: MAX_DEPTH - 1], OpenSection(name, now, timeout))
+        return Sections(inside, self.learned)
 
     def leave(self, now: float, name: str) -> Sections:
         """Close `name` and count its pass; a section whose entry was lost is ignored."""

@@ -9,7 +9,7 @@ import msgspec
 from holdfast.core.causes import Watchdog
 from holdfast.core.facts import Trip
 from holdfast.core.settings.watch import WatchSettings
-from holdfast.core.watchdogs.verdicts import describe_seconds, make_trip
+from holdfast.core.watchdogs.verdicts import Evidence, describe_seconds, make_trip
 
 
 class TimeLimit(msgspec.Struct, frozen=True):
@@ -24,9 +24,8 @@ class TimeLimit(msgspec.Struct, frozen=True):
             return None
         ran = now - self.started_at
         reason = f"it ran for {describe_seconds(ran)}; its time limit is {describe_seconds(limit)}"
-        return make_trip(
-            Watchdog.TIME_LIMIT, reason, {"ran_seconds": round(ran, 3), "limit_seconds": limit}
-        )
+        evidence: Evidence = {"ran_seconds": round(ran, 3), "limit_seconds": limit}
+        return make_trip(Watchdog.TIME_LIMIT, reason, evidence)
 
     def wake_at(self, settings: WatchSettings) -> float:
         """Return the instant of the trip, infinity without a limit."""

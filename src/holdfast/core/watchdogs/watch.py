@@ -104,9 +104,8 @@ class TaskWatch:
         if state.trip is not None or state.time_limit.started_at is None:
             return None
         stall_at = state.stall.sample_at(self._settings)
-        health_at = (
-            math.inf if self._health_rests() else state.health.sample_at(self._settings, self._gpus)
-        )
+        health_at = state.health.sample_at(self._settings, self._gpus)
+        health_at = math.inf if self._health_rests() else health_at
         at = min(stall_at, health_at)
         return None if math.isinf(at) else SampleWish(at, fast=stall_at <= health_at)
 
@@ -289,6 +288,5 @@ class TaskWatch:
         it goes on."""
         stall = self._state.stall
         patience = stall.patience(self._settings)
-        return bool(stall.sections.open) and (
-            patience.timeout is not None or patience.limit is not None
-        )
+        timed = patience.timeout is not None or patience.limit is not None
+        return bool(stall.sections.open) and timed

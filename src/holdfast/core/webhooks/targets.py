@@ -46,18 +46,15 @@ class WebhookTarget(msgspec.Struct, frozen=True, kw_only=True):
     def host_header(self) -> str:
         """The Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return (
-            host if self.port == (443 if self.scheme == "https" else 80) else f"{host}:{self.port}"
-        )
+        usual = 443 if self.scheme == "https" else 80
+        return host if self.port == usual else f"{host}:{self.port}"
 
 
 def parse_target(url: str, *, allow_private: bool) -> WebhookTarget:
     """Take a webhook's URL apart; raise ValidationError for one that cannot be used."""
     if len(url) > MAX_URL_CHARS or not _VISIBLE.fullmatch(url) or "\\" in url:
-        raise _refuse(
-            f"a URL of visible ASCII characters, at most {MAX_URL_CHARS} of them; encode others "
-            "with %"
-        )
+        most = f"at most {MAX_URL_CHARS} of them; encode others with %"
+        raise _refuse(f"a URL of visible ASCII characters, {most}")
     try:
         parts = urlsplit(url)
         port, host = parts.port, parts.hostname or ""
@@ -66,10 +63,8 @@ def parse_target(url: str, *, allow_private: bool) -> WebhookTarget:
     if parts.scheme not in ("https", "http"):
         raise _refuse("an https:// URL")
     if parts.scheme == "http" and not allow_private:
-        raise _refuse(
-            "an https:// URL; plain http is for trusted networks and needs the setting "
-            "webhook_allow_private"
-        )
+        plain = "plain http is for trusted networks and needs the setting webhook_allow_private"
+        raise _refuse(f"an https:// URL; {plain}")
     if "@" in parts.netloc:
         raise _refuse("a URL without user name and password; the signature says who calls")
     if port == 0:

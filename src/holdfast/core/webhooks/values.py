@@ -196,9 +196,8 @@ def is_wanted(hook: Subscription, event: EventRecord) -> bool:
         if event.data.get("webhook_id") == hook.webhook_id:
             return False
         patterns = tuple(p for p in patterns if p.startswith(ABOUT_HOOKS))
-    return any(
-        event.kind.startswith(p[:-1]) if p.endswith("*") else event.kind == p for p in patterns
-    )
+    kind = event.kind
+    return any(kind.startswith(p[:-1]) if p.endswith("*") else kind == p for p in patterns)
 
 
 def plan_deliveries(
@@ -214,12 +213,8 @@ def plan_deliveries(
             if len(found) >= hook.room:
                 break
             number = next(ids)
-            payload = Payload(
-                delivery=number,
-                webhook=hook.webhook_id,
-                event=event,
-                job=jobs.get(event.job_id or ""),
-            )
+            job = jobs.get(event.job_id or "")
+            payload = Payload(delivery=number, webhook=hook.webhook_id, event=event, job=job)
             found.append(
                 NewDelivery(
                     id=number,
@@ -230,9 +225,8 @@ def plan_deliveries(
                 )
             )
         after = event.id
-    return DeliveryBatch(
-        webhook_id=hook.webhook_id, before=hook.cursor, after=after, deliveries=tuple(found)
-    )
+    step = {"before": hook.cursor, "after": after}
+    return DeliveryBatch(webhook_id=hook.webhook_id, deliveries=tuple(found), **step)
 
 
 def plan_sends(
@@ -265,9 +259,8 @@ def plan_sends(
 
 def sign(secret: str, timestamp: int, body: bytes) -> str:
     """Return the HMAC-SHA256 of `{timestamp}.{body}`, in hex."""
-    return hmac.new(
-        secret.encode(), str(timestamp).encode() + b"." + body, hashlib.sha256
-    ).hexdigest()
+    signed = str(timestamp).encode() + b"." + body
+    return hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
 
 
 def make_headers(
