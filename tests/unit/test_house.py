@@ -23,13 +23,8 @@ CROWDED = {"src/holdfast/moves": 16}
 SAME_NAMES: dict[str, str] = {}
 """Class name → why two modules may each have one."""
 
-FOREIGN_PRIVATES: dict[str, str] = {
-    "os._exit": "the standard library's own name for an exit without clean-up",
-    "_replace": "a named tuple's public method",
-    "_asdict": "a named tuple's public method",
-    "_fields": "a named tuple's public attribute",
-}
-"""`value._name` or `_name` → why another's private member is used."""
+FOREIGN_PRIVATES = {"os._exit": "the standard library's own name for an exit without clean-up"}
+"""`value._name` → why another's private member is used."""
 
 WORDS = re.compile(r"\b(who|whom|whoever|nobody|whatever)\b", re.I)
 WORDS_BUDGET = 42
@@ -150,7 +145,7 @@ def find_reaches(path: Path) -> Iterator[str]:
             continue
         value = ast.unparse(node.value)
         own = value in ("self", "cls") or value.startswith("super(")
-        if not own and not {f"{value}.{node.attr}", node.attr} & FOREIGN_PRIVATES.keys():
+        if not own and f"{value}.{node.attr}" not in FOREIGN_PRIVATES:
             yield f"{name_of(path)}:{node.lineno} {value}.{node.attr}"
 
 
