@@ -129,9 +129,8 @@ def watch(group: ProcessGroup, options: argparse.Namespace) -> str | None:
                     return str(error or f"{process} ended with {future.result()}")
                 progress.pop(process)
         now = time.monotonic()
-        if (
-            now >= look_at and happened.empty()
-        ):  # nobody is late whose message waits; and a look goes over all ranks
+        # A rank whose message waits is not late; and a look goes over all ranks.
+        if now >= look_at and happened.empty():
             look_at = now + 0.5
             hang = find_hang(progress, now)
             if hang is not None:

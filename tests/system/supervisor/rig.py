@@ -120,7 +120,7 @@ def start_family(ctx: Context, host: Host, folder: Path) -> tuple[Process, list[
     pids = wait_until(
         lambda: len(found := find_descendants(warden.ppid)) >= 5 and found,
         PATIENCE,
-        what="everybody",
+        what="every manager",
     )
     return process, pids
 

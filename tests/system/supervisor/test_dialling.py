@@ -56,11 +56,11 @@ def test_a_manager_gets_its_key_by_the_environment(ctx: Context, managers: Manag
 
 
 @pytest.mark.slow
-def test_a_manager_that_finds_nobody_says_so_in_its_log(tmp_path: Path) -> None:
+def test_a_manager_that_finds_no_script_says_so_in_its_log(tmp_path: Path) -> None:
     """Under Holdfast it waits for as long as its job lasts: a firewall in between must not look as
     if all were well."""
-    with socket.create_server(("127.0.0.1", 0)) as nobody:  # takes the connection and says nothing
-        url = f"tcp://127.0.0.1:{nobody.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes the connection and sends nothing
+        url = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         config = f"url={url!r}, patience_seconds=3.0, search_note_seconds=0.2, log_file={str(tmp_path / 'log')!r}"
         code = f"from holdfast.supervisor.host.host_manager import *; raise SystemExit(run_host_manager(ManagerConfig({config})))"
         done = subprocess.run([sys.executable, "-c", code], timeout=PATIENCE, check=False)
@@ -72,7 +72,7 @@ def test_a_manager_that_finds_nobody_says_so_in_its_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_without_a_key_or_with_another_runs_nobody_comes_in(
+def test_without_a_key_or_with_another_runs_no_manager_comes_in(
     ctx: Context, managers: Managers
 ) -> None:
     run = parse_manager_key(ctx.key_file.read_bytes()).run

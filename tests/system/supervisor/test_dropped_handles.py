@@ -264,7 +264,7 @@ def test_gathers_of_more_than_the_lock_is_held_for_take_each_message_once() -> N
     inboxes = [Inbox(index) for index in range(count)]
     older = {index: receive(inboxes[index]) for index in range(0, count, 5)}
     for index in range(0, count, 3):
-        put(inboxes[index], ["first", index])  # where somebody waits, it is theirs
+        put(inboxes[index], ["first", index])  # a wait, where there is one, gets it
     one, two = begin_gather(inboxes), begin_gather(inboxes)
     for word in ("second", "third", "fourth"):
         for index, inbox in enumerate(inboxes):

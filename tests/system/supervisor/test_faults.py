@@ -157,9 +157,9 @@ def test_a_lost_host_is_cleared_when_nothing_can_run_there(
     cleared_at = hosts[0].time_cleared().result(PATIENCE + 20)
     assert not is_alive(pids[0]), "it still ran when its host was called cleared"
     assert cleared_at - lost_at > FROZEN_SECONDS
-    (nobody,) = ctx.request_hosts(1)
-    ctx.return_hosts([nobody])
-    nobody.time_cleared().result(PATIENCE)
+    (unmet,) = ctx.request_hosts(1)
+    ctx.return_hosts([unmet])
+    unmet.time_cleared().result(PATIENCE)
     assert not hosts[2].time_cleared().done()
     ctx.shutdown()
     assert hosts[2].time_cleared().result(PATIENCE) > lost_at, "it had said goodbye"
@@ -328,7 +328,7 @@ def test_demands_are_matched(ctx: Context, managers: Managers) -> None:
     (red,) = ctx.request_hosts(1, labels={"colour": "red"})
     (other,) = ctx.request_hosts(1, exclude=["plain"])
     managers.start(ctx, name="plain")
-    wait_until(lambda: ctx.status().managers_idle == 1, PATIENCE, what="a manager nobody wants")
+    wait_until(lambda: ctx.status().managers_idle == 1, PATIENCE, what="an idle manager")
     managers.start(ctx, "--label", "colour=red", name="painted")
     assert red.hostname().result(PATIENCE) == "painted"
     managers.start(ctx, "--gpus", "8", name="strong")
@@ -471,7 +471,7 @@ def test_a_script_that_comes_back_finds_everything(managers: Managers, tmp_path:
         script.kill()
         script.wait()
     (tmp_path / "go0").touch()
-    wait_until(lambda: not is_alive(pids[0]), PATIENCE, what="the first to end while nobody looks")
+    wait_until(lambda: not is_alive(pids[0]), PATIENCE, what="the first to end without a script")
     with local_context(state_dir=state, orphan_grace=300) as ctx:
         assert ctx.port == port
         (group,) = ctx.groups()
@@ -513,7 +513,7 @@ def test_a_host_that_died_with_the_script_is_lost_to_the_next(
         assert [host.hostname().result(0) for host in ctx.hosts()] == ["m1"]
 
 
-def test_a_manager_that_finds_nobody_gives_up(managers: Managers, ctx: Context) -> None:
+def test_a_manager_that_finds_no_script_gives_up(managers: Managers, ctx: Context) -> None:
     manager = managers.start(ctx, "--wait", "1", url="tcp://127.0.0.1:9")
     assert manager.wait(PATIENCE) == EXIT_NO_SUPERVISOR
 

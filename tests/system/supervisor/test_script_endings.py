@@ -175,11 +175,11 @@ def test_whoever_waits_when_the_context_closes_is_told(
     hosts, _ = attach(ctx, managers, 1)
     (process,) = ctx.create_process_group(hosts, ["sleep", "6000"])
     process.pid().result(PATIENCE)
-    (nobody,) = ctx.request_hosts(1)
+    (unmet,) = ctx.request_hosts(1)
     futures: list[Future[Any]] = [
         process.returncode(),
         process.recv(),
-        nobody.hostname(),
+        unmet.hostname(),
         process.group.gather(),
         hosts[0].time_cleared(),
     ]
@@ -193,7 +193,7 @@ def test_whoever_waits_when_the_context_closes_is_told(
     getattr(ctx, how)()
     for thread in threads:
         thread.join(PATIENCE)
-    assert len(errors) == len(futures), "somebody waits for ever"
+    assert len(errors) == len(futures), "a future is never settled"
     if how == "detach":
         assert {type(error) for error in errors} == {ContextClosed}
     for ask in (
@@ -325,7 +325,7 @@ print(process.pid().result(40), *managers, ctx.key_file, flush=True)
 
 
 @pytest.mark.slow
-def test_a_log_that_nobody_reads_holds_up_no_heartbeat(tmp_path: Path) -> None:
+def test_a_log_that_is_not_read_holds_up_no_heartbeat(tmp_path: Path) -> None:
     """EVENT-1: a script in a paused terminal, or before a pager."""
     code = """
 import logging, os, sys, threading, time
@@ -344,7 +344,7 @@ except BlockingIOError:
     pass
 os.set_blocking(write_fd, True)
 for _ in range(3):
-    ctx.create_process_group(hosts, ["true"])[0].returncode().result(40)  # "group created", to the log that nobody reads
+    ctx.create_process_group(hosts, ["true"])[0].returncode().result(40)  # "group created", to a log that is not read
 time.sleep(5)
 print(hosts[0].connection_lost(), flush=True)
 group = ctx.create_process_group(hosts, ["true"])

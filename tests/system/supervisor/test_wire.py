@@ -130,7 +130,7 @@ def test_garbage_below_the_messages_harms_nobody(ctx: Context, managers: Manager
         wait_until(
             lambda: ctx.status().disconnects >= len(noises),
             PATIENCE,
-            what="the count of those who were cut off",
+            what="the count of connections that were cut",
         )
         assert f"{len(noises)} disconnects" in str(ctx.status())
         hosts, _ = attach(ctx, managers, 1)

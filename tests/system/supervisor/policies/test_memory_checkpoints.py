@@ -177,7 +177,7 @@ def test_a_copy_is_at_most_one_step_behind_and_a_frozen_neighbour_holds_nobody_f
         assert second.is_alive(), "a copy fell further behind than the steps that are kept"
         server.turn_to(good, key)
         second.join(STEP_PATIENCE)
-        assert not second.is_alive(), "a host that nobody waits for any more held up the training"
+        assert not second.is_alive(), "a host that was given up held up the training"
         hand(address, key, 0, 3, attempt=0, data=b"three", copy=True)
         hand(address, key, 0, 4, attempt=0, copy=True)
         assert neighbour.kept[0][3] == (0, b"three")
