@@ -526,6 +526,12 @@ BREAKS: Sequence[Break] = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("break_it", BREAKS, ids=lambda b: b.__name__)
+def test_what_is_broken_is_there(break_it: Break, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A break that patches a name which has moved breaks nothing; patching it fails at once."""
+    break_it(monkeypatch)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(
