@@ -32,115 +32,54 @@ class Writer(Enum):
     PLACE = "a move that gives a member another place, or takes it"
 
 
-_NONE, _KEY, _MOVE, _PLACE = Writer
+def _read_table(text: str) -> dict[str, tuple[str, Writer]]:
+    """Read lines "writer: column type, column type, …"; a line may go on in the next."""
+    found: dict[str, tuple[str, Writer]] = {}
+    for writer, columns in re.findall(r"(\w+): ([^:]+?)\s*(?=\w+:|$)", text):
+        for column in columns.split(","):
+            name, kind = column.split(maxsplit=1)
+            found[name] = (kind.strip(), Writer[writer.upper()])
+    return found
+
 
 COLUMNS: Mapping[str, Mapping[str, tuple[str, Writer]]] = {
-    "jobs": {
-        "id": ("text", _KEY),
-        "name": ("text", _NONE),
-        "project": ("text", _NONE),
-        "queue": ("text", _NONE),
-        "priority": ("smallint", _NONE),
-        "state": ("text", _MOVE),
-        "reason": ("text", _MOVE),
-        "tasks": ("integer", _NONE),
-        "gpus": ("integer", _NONE),
-        "cpu_slots": ("integer", _NONE),
-        "memory_bytes": ("bigint", _NONE),
-        "labels": ("jsonb", _NONE),
-        "spec": ("jsonb", _NONE),
-        "epoch": ("bigint", _MOVE),
-        "attempts": ("integer", _MOVE),
-        "retries_charged": ("integer", _MOVE),
-        "watchdog_charged": ("integer", _MOVE),
-        "infra_charged": ("integer", _MOVE),
-        "avoid_hosts": ("text[]", _MOVE),
-        "barred_hosts": ("text[]", _MOVE),
-        "wait_cause": ("text", _MOVE),
-        "wait_until": ("timestamptz", _MOVE),
-        "retry_at": ("timestamptz", _MOVE),
-        "retry_events": ("boolean", _MOVE),
-        "best_step": ("bigint", _MOVE),
-        "no_progress": ("integer", _MOVE),
-        "rank_charges": ("jsonb", _MOVE),
-        "start_failures": ("integer", _MOVE),
-        "drain_cause": ("text", _MOVE),
-        "drain_reason": ("text", _MOVE),
-        "drain_since": ("timestamptz", _MOVE),
-        "drain_hard": ("boolean", _MOVE),
-        "drain_operator_stop": ("boolean", _MOVE),
-        "trigger_rank": ("integer", _MOVE),
-        "outcome": ("text", _MOVE),
-        "cause": ("text", _MOVE),
-        "exit_code": ("integer", _MOVE),
-        "step": ("bigint", _MOVE),
-        "total": ("bigint", _MOVE),
-        "beat_at": ("timestamptz", _MOVE),
-        "created_at": ("timestamptz", _NONE),
-        "queued_at": ("timestamptz", _MOVE),
-        "started_at": ("timestamptz", _MOVE),
-        "ended_at": ("timestamptz", _MOVE),
-        "revision": ("bigint", _MOVE),
-    },
-    "tasks": {
-        "job_id": ("text", _KEY),
-        "rank": ("integer", _KEY),
-        "epoch": ("bigint", _PLACE),
-        "attempt": ("integer", _NONE),
-        "state": ("text", _MOVE),
-        "queue": ("text", _NONE),
-        "gpus": ("integer", _NONE),
-        "cpu_slots": ("integer", _NONE),
-        "memory_bytes": ("bigint", _NONE),
-        "host_id": ("text", _PLACE),
-        "incarnation": ("text", _PLACE),
-        "devices": ("integer[]", _PLACE),
-        "lease_ttl_seconds": ("double precision", _PLACE),
-        "lease_until": ("timestamptz", _MOVE),
-        "offered_at": ("timestamptz", _MOVE),
-        "claimed_at": ("timestamptz", _MOVE),
-        "barrier": ("boolean", _MOVE),
-        "port": ("integer", _MOVE),
-        "started_at": ("timestamptz", _MOVE),
-        "ended_at": ("timestamptz", _MOVE),
-        "step": ("bigint", _MOVE),
-        "total": ("bigint", _MOVE),
-        "beat_at": ("timestamptz", _MOVE),
-        "section": ("text", _MOVE),
-        "facts": ("jsonb", _MOVE),
-        "replaced": ("integer", _PLACE),
-        "reserved_at": ("timestamptz", _PLACE),
-        "ready_at": ("timestamptz", _PLACE),
-        "start_failures": ("integer", _PLACE),
-        "stop_cause": ("text", _PLACE),
-        "stop_reason": ("text", _PLACE),
-        "stop_hard": ("boolean", _PLACE),
-    },
-    "attempts": {
-        "job_id": ("text", _KEY),
-        "number": ("integer", _KEY),
-        "parent": ("integer", _NONE),
-        "epoch": ("bigint", _NONE),
-        "state": ("text", _MOVE),
-        "outcome": ("text", _MOVE),
-        "cause": ("text", _MOVE),
-        "rule": ("text", _MOVE),
-        "charged_to": ("text", _MOVE),
-        "retry_count": ("integer", _NONE),
-        "policy": ("jsonb", _MOVE),
-        "next_at": ("timestamptz", _MOVE),
-        "exit_code": ("integer", _MOVE),
-        "reason": ("text", _MOVE),
-        "host": ("text", _NONE),
-        "host_ids": ("text[]", _NONE),
-        "trigger_rank": ("integer", _MOVE),
-        "members": ("jsonb", _MOVE),
-        "step": ("bigint", _MOVE),
-        "total": ("bigint", _MOVE),
-        "reserved_at": ("timestamptz", _NONE),
-        "started_at": ("timestamptz", _MOVE),
-        "ended_at": ("timestamptz", _MOVE),
-    },
+    "jobs": _read_table("""
+        key:   id text
+        move:  state text, reason text, epoch bigint, attempts integer, retries_charged integer,
+               watchdog_charged integer, infra_charged integer, avoid_hosts text[],
+               barred_hosts text[], wait_cause text, wait_until timestamptz,
+               retry_at timestamptz, retry_events boolean, best_step bigint,
+               no_progress integer, rank_charges jsonb, start_failures integer,
+               drain_cause text, drain_reason text, drain_since timestamptz, drain_hard boolean,
+               drain_operator_stop boolean, trigger_rank integer, outcome text, cause text,
+               exit_code integer, step bigint, total bigint, beat_at timestamptz,
+               queued_at timestamptz, started_at timestamptz, ended_at timestamptz,
+               revision bigint
+        none:  name text, project text, queue text, priority smallint, tasks integer,
+               gpus integer, cpu_slots integer, memory_bytes bigint, labels jsonb, spec jsonb,
+               created_at timestamptz
+    """),
+    "tasks": _read_table("""
+        key:   job_id text, rank integer
+        move:  state text, lease_until timestamptz, offered_at timestamptz,
+               claimed_at timestamptz, barrier boolean, port integer, started_at timestamptz,
+               ended_at timestamptz, step bigint, total bigint, beat_at timestamptz,
+               section text, facts jsonb
+        place: epoch bigint, host_id text, incarnation text, devices integer[],
+               lease_ttl_seconds double precision, replaced integer, reserved_at timestamptz,
+               ready_at timestamptz, start_failures integer, stop_cause text, stop_reason text,
+               stop_hard boolean
+        none:  attempt integer, queue text, gpus integer, cpu_slots integer, memory_bytes bigint
+    """),
+    "attempts": _read_table("""
+        key:   job_id text, number integer
+        move:  state text, outcome text, cause text, rule text, charged_to text, policy jsonb,
+               next_at timestamptz, exit_code integer, reason text, trigger_rank integer,
+               members jsonb, step bigint, total bigint, started_at timestamptz,
+               ended_at timestamptz
+        none:  parent integer, epoch bigint, retry_count integer, host text, host_ids text[],
+               reserved_at timestamptz
+    """),
 }
 """Table → column → its SQL type, and what writes it."""
 
@@ -152,10 +91,10 @@ _READ = {
     "attempt": ("attempts", AttemptRecord),
 }
 _WRITTEN = {
-    "job": ("jobs", {_MOVE}),
-    "task": ("tasks", {_MOVE}),
-    "task_place": ("tasks", {_MOVE, _PLACE}),
-    "attempt": ("attempts", {_MOVE}),
+    "job": ("jobs", {Writer.MOVE}),
+    "task": ("tasks", {Writer.MOVE}),
+    "task_place": ("tasks", {Writer.MOVE, Writer.PLACE}),
+    "attempt": ("attempts", {Writer.MOVE}),
 }
 _PLACEHOLDER = re.compile(
     r"\{(columns|recordset|assign|merge):(\w+)(?::(\w+))?(?: but ([\w ]+))?\}"
@@ -182,7 +121,7 @@ def _expand(match: re.Match[str]) -> str:
     columns = COLUMNS[table]
     written = [column for column, (_, writer) in columns.items() if writer in writers]
     if kind == "recordset":
-        keys = [column for column, (_, writer) in columns.items() if writer is _KEY]
+        keys = [column for column, (_, writer) in columns.items() if writer is Writer.KEY]
         return ", ".join(f"{column} {columns[column][0]}" for column in (*keys, *written))
     if kind == "merge":
         return ", ".join(f"{c} = coalesce(x.{c}, {alias}.{c})" for c in written)

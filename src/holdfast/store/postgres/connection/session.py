@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import msgspec
 import psycopg
 from psycopg import errors as pg
+from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 from psycopg.types.json import set_json_loads
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
@@ -38,6 +39,8 @@ CONNECT_SECONDS = 5
 CALL_SECONDS = 30.0
 POOL_WAIT_SECONDS = 3.0
 CONFLICT_TRIES = 8
+INTRANS, INERROR = TransactionStatus.INTRANS, TransactionStatus.INERROR
+_SERVER_FAILED = (psycopg.OperationalError, psycopg.InterfaceError, pg.ReadOnlySqlTransaction)
 _BEGIN = (b"begin",)
 _COMMIT = b"commit"
 LEAD: ContextVar[int | None] = ContextVar("lead", default=None)
@@ -48,15 +51,15 @@ LEAD: ContextVar[int | None] = ContextVar("lead", default=None)
 # leading_since + TTL (LEASE-4), which is later than the TTL the agent counts from the start of the
 # sync whose renewal was lost.
 _RELAXED = b"set local synchronous_commit = off"
-# Statements over arrays are planned anew at every call, because PostgreSQL takes the plan for an
-# array of unknown length for dear; planning took as long as running them. Good where one plan
-# serves every length: look-ups by key.
+# Statements over arrays are otherwise planned anew at every call, because PostgreSQL overestimates the
+# cost of a plan for an array of unknown length; planning took as long as running them. Use it where
+# one plan serves every length: look-ups by key.
 _KEEP_PLANS = b"set local plan_cache_mode = force_generic_plan"
 _BOTH = (
     b"select set_config('synchronous_commit', 'off', true),"
     b" set_config('plan_cache_mode', 'force_generic_plan', true)"
 )
-# What our statements count on, whatever an owner of the server or of the role has set for others.
+# The statements rely on these settings, so they hold also where the server or the role has others.
 _SESSION_SETTINGS = (
     b"set timezone = 'UTC'; set datestyle = 'ISO'; set default_transaction_isolation = 'read "
     b"committed';"
@@ -66,8 +69,7 @@ _SESSION_SETTINGS = (
 
 
 def to_json(value: object) -> str:
-    """`value` as JSON that a jsonb column takes: a NUL in any string, which it refuses, becomes
-    U+FFFD."""
+    """Return `value` as JSON for a jsonb column, which refuses NUL: it becomes U+FFFD."""
     raw = msgspec.json.encode(value)
     if b"\\u0000" in raw:
         raw = raw.replace(b"\\u0000", b"\\ufffd")
@@ -94,13 +96,13 @@ class Tx:
         self._committing = committing
 
     async def many(self, *steps: tuple[str, Mapping[str, Any] | None]) -> list[Rows]:
-        """Run named queries in their order, in one round trip: each sees what those before it did
-        and waited for."""
+        """Run named queries in order, in one round trip; each sees the effects of those before
+        it."""
         return await self._pipe(steps, ())
 
     async def last(self, *steps: tuple[str, Mapping[str, Any] | None]) -> list[Rows]:
-        """As `many`, and the transaction's COMMIT with them: its locks are let go before anybody
-        looks at the rows.
+        """Run `many` and the transaction's COMMIT in one round trip, so that its locks are released
+        before the rows are read.
 
         Where one of them fails nothing is committed. Nothing may follow in the transaction.
         """
@@ -223,7 +225,7 @@ class Session:
         }
 
     async def connect(self) -> Connection:
-        """A connection of its own, outside the pool. Raises Unavailable."""
+        """Return a connection outside the pool. Raises Unavailable."""
         try:
             async with asyncio.timeout(CONNECT_SECONDS + 1):
                 conn = await psycopg.AsyncConnection.connect(self.dsn, **self._arguments())
@@ -237,9 +239,9 @@ class Session:
     ) -> T:
         """Run `work` in one transaction, committed when it returns.
 
-        `work` may run more than once: nothing it did before has happened then.
-        relaxed: a crash of the server may lose it. keep_plans: each statement has one plan,
-        whatever it is given.
+        `work` may run more than once; each time, nothing of the time before has happened.
+        relaxed: a crash of the server may lose it. keep_plans: each statement has one plan for all
+        its parameters.
 
         Raises:
             Unavailable: the server cannot be reached, or the fate of the commit is unknown.
@@ -262,18 +264,14 @@ class Session:
         try:
             result = await work(tx)
         except BaseException:
-            if not conn.closed and conn.info.transaction_status in (
-                2,
-                3,
-            ):  # in a transaction, or in a failed one
-                # A connection too broken for it has rolled back already, and why we are here must
-                # not be lost with it.
+            if not conn.closed and conn.info.transaction_status in (INTRANS, INERROR):
+                # A connection too broken for it has rolled back already, and the error that led
+                # here must not be lost with it.
                 with suppress(psycopg.Error):
                     await conn.execute(b"rollback", prepare=False)
             raise
-        if (
-            conn.info.transaction_status == 2
-        ):  # else the work sent nothing, or its COMMIT with its last statements
+        # Otherwise the work sent nothing, or its COMMIT with its last statements.
+        if conn.info.transaction_status == INTRANS:
             mark()
             async with conn.pipeline():
                 for word in _commit_words():
@@ -285,8 +283,7 @@ class Session:
     async def single(
         self, work: Callable[[Tx], Awaitable[T]], *, seconds: float | None = None
     ) -> T:
-        """Run `work`, one statement or reads that need no common snapshot, without BEGIN and
-        COMMIT."""
+        """Run `work` without BEGIN and COMMIT: one statement, or reads without a common snapshot."""
 
         async def once(conn: Connection, mark: Callable[[], None]) -> T:
             return await work(Tx(conn))
@@ -329,7 +326,7 @@ class Session:
                     ) from error
                 await asyncio.sleep(random.uniform(0, 0.005 * 2**conflicts))
             except PoolTimeout as error:
-                if _count_cancels() > cancels:  # lost while it waited for a connection
+                if _count_cancels() > cancels:  # the cancel was lost in the wait for a connection
                     raise asyncio.CancelledError from error
                 raise Unavailable(
                     "the database cannot be reached: no connection came up in time"
@@ -340,27 +337,12 @@ class Session:
                 ) from error
             except PoolClosed as error:
                 raise Unavailable("the store is closed") from error
-            except (
-                psycopg.OperationalError,
-                psycopg.InterfaceError,
-                pg.ReadOnlySqlTransaction,
-            ) as error:
-                if (
-                    _count_cancels() > cancels
-                ):  # lost in a clean-up that failed: nobody waits for this call any more
+            except _SERVER_FAILED as error:
+                if _count_cancels() > cancels:  # the cancel was lost in a clean-up that failed
                     raise asyncio.CancelledError from error
                 broken += 1
-                lost = (
-                    isinstance(error, psycopg.InterfaceError)
-                    or error.sqlstate is None
-                    or error.sqlstate[:3] in ("57P", "25P", "08")
-                )
-                if (
-                    committing
-                    or not lost
-                    or broken > self.max_connections + 1
-                    or loop.time() > deadline
-                ):
+                over = broken > self.max_connections + 1 or loop.time() > deadline
+                if committing or over or not _is_lost(error):
                     fate = " while it committed, so whether it did is unknown" if committing else ""
                     raise Unavailable(f"the database failed{fate}: {_words(error)}") from error
             except (psycopg.DataError, UnicodeEncodeError) as error:
@@ -384,25 +366,31 @@ def _commit_words() -> tuple[bytes, ...]:
     return (_COMMIT,) if lead is None else (b"select check_lead(%d)" % lead, _COMMIT)
 
 
+def _is_lost(error: psycopg.Error) -> bool:
+    """Return whether the connection is gone, so that another one may do better."""
+    state = error.sqlstate
+    closed = isinstance(error, psycopg.InterfaceError) or state is None
+    return closed or str(state)[:3] in ("57P", "25P", "08")
+
+
 def _count_cancels() -> int:
-    """How often the task that runs was told to end."""
+    """Return how often the present task was cancelled."""
     task = asyncio.current_task()
     return task.cancelling() if task is not None else 0
 
 
 class _Stack(deque[Connection]):
-    """What is put in last is taken out first."""
+    """Takes out first the connection that was put in last."""
 
     def append(self, conn: Connection) -> None:
         self.appendleft(conn)
 
 
 class _WarmPool(AsyncConnectionPool[Connection]):
-    """Hands out the connection that was used last, where the library takes the one that rested
-    longest.
+    """Hands out the connection that was used last; the library takes the one that rested longest.
 
-    A server process that has not run a statement yet needs milliseconds to read the catalog and to
-    plan it, so at idle every call must meet the same warm one.
+    A server process needs milliseconds to read the catalog and to plan a statement that is new to
+    it, so at idle every call must use the same warm one.
     """
 
     def __init__(self, *args: Any, **more: Any) -> None:
@@ -411,8 +399,8 @@ class _WarmPool(AsyncConnectionPool[Connection]):
 
 
 class cut_after:
-    """Cut a connection at its socket after `seconds`: the one way out of a wait for a server that
-    is frozen."""
+    """Cut a connection at its socket after `seconds`, because nothing else ends a wait for a frozen
+    server."""
 
     def __init__(self, conn: Connection, seconds: float) -> None:
         self._conn = conn
@@ -431,7 +419,7 @@ class cut_after:
             with socket.socket(fileno=os.dup(self._conn.fileno())) as copy:
                 copy.shutdown(socket.SHUT_RDWR)
         except (OSError, psycopg.Error):
-            pass  # it is closed already, which is what was wanted
+            pass  # it is closed already
 
 
 async def _configure(conn: Connection) -> None:
