@@ -1,1 +1,2 @@
-"""The only SQL. `port/` says what a store does; `postgres/` and `memory/` do it and pass one suite."""
+"""The only SQL. `port/` says what a store does; `postgres/` and `memory/` do it and pass one
+suite."""

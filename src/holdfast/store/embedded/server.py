@@ -1,5 +1,4 @@
-"""One run of the server process: as whom it runs, how it is kept, and what its failure to start
-means."""
+"""One run of the server process: its user, how it is kept, and what its failure to start means."""
 
 from __future__ import annotations
 
@@ -37,9 +36,8 @@ _PROGRESS_FACTOR = 20
 
 @dataclass(frozen=True)
 class Identity:
-    """As whom the server runs. `uid` is what it believes; `file_uid` is what owns its files as we
-    see them.
-    """
+    """The user that the server runs as: `uid` inside its namespace, `file_uid` as the owner of its
+    files seen from here."""
 
     mode: str
     uid: int
@@ -49,11 +47,11 @@ class Identity:
 
 
 class NotAsThisUser(Exception):
-    """User namespaces are forbidden here; the next way is tried."""
+    """User namespaces are forbidden here, so the next way is tried."""
 
 
 class TryAgain(Exception):
-    """The server ended in a way that another try may cure."""
+    """The server ended for a reason that another try may not meet."""
 
     def __init__(self, message: str, *, new_port: bool = False) -> None:
         super().__init__(message)
@@ -62,13 +60,12 @@ class TryAgain(Exception):
 
 @dataclass(frozen=True)
 class ServerPlace:
-    """How PostgreSQL is told where its cluster lies: by path, or `private`, for a user who cannot
-    walk there, by a descriptor.
+    """How PostgreSQL is told where its cluster lies: by path, or, `private`, by a descriptor, for a
+    user without access to a folder above it.
 
-    The kernel resolves `/proc/self/fd/N` without asking the parents, in every process that inherits
-    N. Being in the folder would not
-    be enough: before 16, PostgreSQL leaves the folder it is started in to resolve its own name, and
-    goes back by path.
+    The kernel resolves `/proc/self/fd/N` without checking the folders above, in every process that
+    inherits N. Starting in the folder is not enough: before 16, PostgreSQL leaves the folder it is
+    started in to resolve its own name, and goes back by path.
     """
 
     name: str
@@ -77,14 +74,15 @@ class ServerPlace:
 
     @classmethod
     def open(cls, folder: Path, private: bool) -> ServerPlace:
-        """The place of the cluster in `folder`. Close it when the server has been started."""
+        """Return the place of the cluster in `folder`. Close it when the server has been
+        started."""
         if not private:
             return cls(str(folder), folder)
         descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         return cls(f"/proc/self/fd/{descriptor}", Path("/"), (descriptor,))
 
     def close(self) -> None:
-        """Let go of the descriptor; what was started has its own."""
+        """Close the descriptor; the server inherited its own."""
         for descriptor in self.descriptors:
             os.close(descriptor)
 
@@ -92,7 +90,7 @@ class ServerPlace:
 class ServerRun:
     """One run of the server process, kept by a thread that lives as long as it does.
 
-    The thread is not a convenience: the parent-death signal (PG-4) is sent when the *thread* that
+    The thread is needed: the parent-death signal (PG-4) is sent when the *thread* that
     forked ends, so a server started from a worker thread would stop with that worker. It also
     reaps, so there is never a zombie.
     """
@@ -228,7 +226,7 @@ def _explain_exit(said: str, layout: ClusterLayout, returncode: int | None) -> E
 
 
 def explain_failure(said: str, layout: ClusterLayout, what: str) -> HoldfastError:
-    """The error for a server or initdb that ended with `said` on its lips; `what` opens the
+    """Return the error for a server or initdb whose last output was `said`; `what` opens the
     sentence."""
     if "No space left on device" in said or "Disk quota exceeded" in said:
         return Unavailable(disk_full_sentence(layout.folder), code="disk_full")
@@ -241,7 +239,7 @@ def explain_failure(said: str, layout: ClusterLayout, what: str) -> HoldfastErro
 
 
 def raise_for_launcher(returncode: int | None, said: str) -> None:
-    """Raise when it was the launcher that gave up, before PostgreSQL ran at all."""
+    """Raise when the launcher gave up before PostgreSQL ran."""
     words = said.strip().rpartition("launcher: ")[2]
     if returncode in (launcher.EXIT_NO_NAMESPACE, launcher.EXIT_NO_SWITCH):
         raise NotAsThisUser(words)
@@ -252,16 +250,17 @@ def raise_for_launcher(returncode: int | None, said: str) -> None:
 def launch_command(
     identity: Identity, death_signal: signal.Signals, folder: Path, command: list[str]
 ) -> list[str]:
-    """The command that becomes `command` as `identity` in `folder`, and gets `death_signal` when
-    its owner dies."""
+    """Return the command that becomes `command` as `identity` in `folder`, and gets `death_signal`
+    when its owner dies."""
     script = str(Path(launcher.__file__))
-    who = [identity.mode, str(identity.uid), str(identity.gid)]
+    user = [identity.mode, str(identity.uid), str(identity.gid)]
     tie = [str(int(death_signal)), str(os.getpid()), str(folder)]
-    return [sys.executable, "-I", "-S", script, *who, *tie, *command]
+    return [sys.executable, "-I", "-S", script, *user, *tie, *command]
 
 
 def server_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Only what the server needs: PG* variables of the user's shell would change what it does."""
+    """Return only what the server needs, because PG* variables of the user's shell would change its
+    behaviour."""
     kept = {name: environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in environ}
     return {"PATH": os.defpath, **kept, "LC_ALL": "C", "TZ": "UTC"}
 

@@ -1,16 +1,16 @@
 """The columns of jobs, tasks and attempts, each in one place.
 
-A new column is a migration, a field in `core.records` (or, hidden from readers, in `moves.rows`), and a
-line here. The named queries say what they need of a table, and are expanded once, when they are
-loaded:
+A new column is a migration, a field in `core.records` (or, hidden from readers, in `moves.rows`),
+and a line here. Placeholders in the named queries are expanded once, when they are loaded:
 
     {columns:task:t}              t.job_id, t.rank, …              the fields of `TaskRecord`
     {columns:task_row:t}          t.job_id, t.rank, …              the fields of `TaskRow`
-    {columns:job:j but step beat_at}                               all but some
-    {recordset:task}              job_id text, rank integer, …     the key, and what every move writes
+    {columns:job:j but step beat_at}                              all but some
+    {recordset:task}              job_id text, rank integer, …    the key, and the columns of every
+                                                                  move
     {assign:task}                 state = x.state, …
     {merge:attempt:a}             rule = coalesce(x.rule, a.rule), …    null leaves a column
-    {recordset:task_place}, {assign:task_place}                    what a move of its place writes too
+    {recordset:task_place}, {assign:task_place}                   and those of a change of place
 """
 
 from __future__ import annotations

@@ -51,9 +51,9 @@ LEAD: ContextVar[int | None] = ContextVar("lead", default=None)
 # leading_since + TTL (LEASE-4), which is later than the TTL the agent counts from the start of the
 # sync whose renewal was lost.
 _RELAXED = b"set local synchronous_commit = off"
-# Statements over arrays are otherwise planned anew at every call, because PostgreSQL overestimates the
-# cost of a plan for an array of unknown length; planning took as long as running them. Use it where
-# one plan serves every length: look-ups by key.
+# Statements over arrays are otherwise planned anew at every call, because PostgreSQL overestimates
+# the cost of a plan for an array of unknown length; planning took as long as running them. Use it
+# where one plan serves every length: look-ups by key.
 _KEEP_PLANS = b"set local plan_cache_mode = force_generic_plan"
 _BOTH = (
     b"select set_config('synchronous_commit', 'off', true),"
@@ -283,7 +283,8 @@ class Session:
     async def single(
         self, work: Callable[[Tx], Awaitable[T]], *, seconds: float | None = None
     ) -> T:
-        """Run `work` without BEGIN and COMMIT: one statement, or reads without a common snapshot."""
+        """Run `work` without BEGIN and COMMIT: one statement, or reads without a common
+        snapshot."""
 
         async def once(conn: Connection, mark: Callable[[], None]) -> T:
             return await work(Tx(conn))

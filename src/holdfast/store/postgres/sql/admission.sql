@@ -1,11 +1,11 @@
--- From queued to reserved, and back when nobody was told in time.
+-- From queued to reserved, and back when the reservation was not offered in time.
 
 -- name: read_queues
 select q.name, q.settings, q.paused_at, q.paused_reason, q.hard, q.created_at from queues q order by q.name;
 
 -- name: read_capacity
--- Busy is what live leases say, never what a host says of itself. A silent host is given nothing: its reservations
--- would only run out, one after the other.
+-- Busy comes from live leases, never from a host's own report. A silent host is given nothing, because its
+-- reservations would only run out one after the other.
 select h.id as host_id, h.name, b.incarnation, h.queues, h.labels, h.cpu_slots, h.memory_bytes, h.gpus, h.state,
        coalesce(u.cpu_slots, 0) as busy_cpu_slots, coalesce(u.memory_bytes, 0) as busy_memory_bytes,
        coalesce(u.devices, '{}') as busy_devices
@@ -41,8 +41,8 @@ cross join lateral (
 order by c.priority desc, c.ord;
 
 -- name: read_candidates_in_quota
--- As above, without the jobs their projects' quotas forbid now: a project at its limit would fill the list with what
--- cannot start, and the other projects' jobs behind it would never be looked at.
+-- As above, without the jobs that their projects' quotas forbid now: a project at its limit would fill the list with
+-- jobs that cannot start, and hide other projects' jobs behind them.
 select c.id as job_id, c.epoch, c.queue, c.project, c.priority, c.tasks, c.gpus, c.cpu_slots, c.memory_bytes, c.avoid_hosts,
        (c.spec->>'lease_ttl_seconds')::double precision as lease_ttl_seconds,
        replace(c.spec->>'time_limit_seconds', 'off', 'infinity')::double precision as time_limit_seconds,
@@ -64,9 +64,10 @@ order by c.priority desc, c.ord;
 select settings_rev, settings, rules from cluster;
 
 -- name: begin_admission
--- The revision, and whether there is anything to admit at all: one look into the partial index. Only then the queues, and
--- where any of them has a limit, how many live jobs each has: a scan of jobs_live that passes over every job that left it
--- since the last vacuum, which under load takes longer than all the rest. `limits`: the environment sets one.
+-- The revision, and whether any job can be admitted: one look into the partial index. Only then the queues, and,
+-- where one of them has a limit, the count of live jobs of each: that scan of jobs_live passes over every job that
+-- left it since the last vacuum, which under load takes longer than everything else. `limits`: the environment sets
+-- one.
 select c.settings_rev, c.settings, w.queued as anything_queued, w.blocked as anything_blocked, coalesce(%(now)s::timestamptz, clock_timestamp()) as now,
        case when w.queued then (
          select coalesce(jsonb_agg(jsonb_build_object(
@@ -94,8 +95,8 @@ from cluster c cross join (
 ) w;
 
 -- name: read_blocked
--- Members of supervised jobs that wait for another host, whose time has come, and the hosts that come last for each. So many
--- of each job: one that waits for room that is not there must not hide the others'.
+-- Members of supervised jobs that wait for another host and whose time has come, with the hosts to be used last for
+-- each. A limited number per job, so that a job that waits for room does not hide the others.
 select b.job_id, b.rank as member, j.epoch, j.queue, j.project, j.priority, 1 as tasks, b.gpus, b.cpu_slots, b.memory_bytes,
        j.barred_hosts, j.avoid_hosts, a.host_ids[b.rank + 1] as first_host, coalesce((
          select array_agg(distinct r.host_id order by r.host_id) from replacements r
@@ -120,7 +121,7 @@ where o.job_id = any(%(ids)s) and o.state in ('reserved', 'running', 'preempting
 group by o.job_id;
 
 -- name: share_queues
--- Before the hosts and jobs: a pause waits for reservations under way, and sees them.
+-- Locked before hosts and jobs: a pause waits for reservations under way, and then sees them.
 select q.name, q.paused_at is not null as paused from queues q
 where q.name in (select j.queue from jobs j where j.id = any(%(ids)s))
 order by q.name
@@ -130,11 +131,11 @@ for share;
 select host_id from heartbeats where host_id = any(%(ids)s) order by host_id for no key update;
 
 -- name: keep_plans
--- For what follows in the transaction: reserve_jobs has seven parts, and to plan them anew took half a millisecond a call.
+-- For the rest of the transaction: planning the seven parts of reserve_jobs anew took half a millisecond a call.
 set local plan_cache_mode = force_generic_plan;
 
 -- name: reserve_jobs
--- One statement for all: job, tasks, attempt and event, where the job is still queued under the snapshot's epoch.
+-- Writes job, tasks, attempt and event where the job is still queued under the snapshot's epoch.
 with clock as materialized (
   select coalesce(%(now)s::timestamptz, clock_timestamp()) as at
 ), given as (
@@ -182,19 +183,20 @@ where j.state = 'reserved' and a.reserved_at <= %(before)s
 order by j.id;
 
 -- name: read_needs
--- Before the jobs are locked: reserve_jobs guards by the epoch, and under one epoch a queued job's needs do not change.
+-- Read before the jobs are locked: reserve_jobs guards by the epoch, and within one epoch a queued job's needs are
+-- fixed.
 select id, epoch, project, tasks, gpus, cpu_slots, memory_bytes,
        exists (select from cluster where settings ?| array['quota_jobs', 'quota_gpus'])
          or exists (select from projects where settings ?| array['quota_jobs', 'quota_gpus']) as limited
 from jobs where id = any(%(ids)s) and state = 'queued';
 
 -- name: read_running
--- What holds room, for jobs that were passed over: when it ends at the latest, and whether it may be asked to. A gang some
--- of whose ranks are done would fail by being stopped (GANG-5), unless it says that it may start anew.
+-- Tasks that hold room, for jobs that were passed over: when each ends at the latest, and whether it may be
+-- preempted. A gang with finished ranks would fail if it were stopped (GANG-5), unless its spec lets it start anew.
 select t.job_id, t.host_id, j.epoch, j.queue, j.priority, cardinality(t.devices) as devices, t.cpu_slots, t.memory_bytes,
        coalesce(extract(epoch from c.at - t.started_at), 0)::double precision as ran_seconds,
        replace(j.spec->>'time_limit_seconds', 'off', 'infinity')::double precision as time_limit_seconds,
-       j.state = 'draining' and t.state = 'preempting' as draining, -- not of one member alone: its job runs on
+       j.state = 'draining' and t.state = 'preempting' as draining, -- false where one member stops alone, because its job runs on
        j.preemptible and j.state = 'running' and (
          j.tasks = 1 or coalesce((j.spec->>'supervised')::boolean, false) or coalesce(j.spec->>'on_partial', 'fail') = 'restart'
          or not exists (select from tasks d where d.job_id = j.id and d.state = 'done')) as preemptible
@@ -203,7 +205,7 @@ cross join (select coalesce(%(now)s::timestamptz, clock_timestamp()) as at) c
 where t.state in ('reserved', 'running', 'preempting');
 
 -- name: read_reserved
--- Jobs that have not started since, with when their attempt was reserved, and whether one before it got past its start.
+-- Jobs that do not run yet, when their attempt was reserved, and whether an earlier attempt got past its start.
 select j.id, a.reserved_at, coalesce(%(now)s::timestamptz, clock_timestamp()) as now, exists (
          select from attempts e where e.job_id = j.id and e.number < j.attempts and e.started_at is not null
            and (e.cause is null or e.cause <> all(%(unstarted)s::text[]))) as ran_before

@@ -1,6 +1,6 @@
 -- name: lock_checkpoint_task
--- The job's lock, as for every move: a checkpoint and the end of its attempt take turns. The task row is there exactly while
--- the attempt is (CKPT-1); a rank that has ended may still hand in what it saved.
+-- The job's lock, as for every move: a checkpoint and the end of its attempt take turns. The task row is there
+-- exactly while the attempt is (CKPT-1); a rank that has ended may still upload its checkpoint.
 select t.attempt, j.queue, j.project from jobs j join tasks t on t.job_id = j.id
 where j.id = %(job_id)s and j.state in ('reserved', 'running', 'draining')
   and t.rank = %(rank)s and t.epoch = %(epoch)s and t.host_id = %(host_id)s and t.incarnation = %(incarnation)s
@@ -12,19 +12,19 @@ select job_id, rank, number, epoch, attempt, step, size, encode(sha256, 'hex') a
 where job_id = %(job_id)s and rank = %(rank)s and number < %(number)s order by number desc limit 1;
 
 -- name: is_skip_told
--- Under the job's lock: the same word of the same attempt comes again where its answer was lost.
+-- Under the job's lock: an upload is repeated where its answer was lost.
 select exists (select 1 from events where job_id = %(job_id)s and kind = %(kind)s and epoch = %(epoch)s and rank = %(rank)s
                  and (data->>'number')::bigint = %(number)s) as told;
 
 -- name: check_checkpoint_task
--- The same without the lock, before the bytes are read: what will be refused should not be sent.
+-- The same without the lock, before the bytes are read, so that bytes that will be refused are not sent.
 select t.attempt from jobs j join tasks t on t.job_id = j.id
 where j.id = %(job_id)s and j.state in ('reserved', 'running', 'draining')
   and t.rank = %(rank)s and t.epoch = %(epoch)s and t.host_id = %(host_id)s and t.incarnation = %(incarnation)s
   and t.offered_at is not null;
 
 -- name: lock_checkpoint_job
--- With the epoch of the rank's present life: a member of a supervised job has its own.
+-- With the rank's present epoch: a member of a supervised job has its own.
 select j.state, coalesce((select t.epoch from tasks t where t.job_id = j.id and t.rank = %(rank)s::bigint), j.epoch) as epoch,
        j.attempts, j.tasks
 from jobs j where j.id = %(job_id)s for update of j;
@@ -63,7 +63,8 @@ delete from checkpoints where job_id = %(job_id)s and (%(rank)s::integer is null
 returning blob;
 
 -- name: find_unneeded_blobs
--- Of jobs that have succeeded or are gone. The table holds a few rows for each rank of the jobs that save, so it is read whole.
+-- Of jobs that have succeeded or are gone. The table holds a few rows for each rank of the jobs that save, so it is
+-- read whole.
 select c.blob from checkpoints c left join jobs j on j.id = c.job_id
 where j.id is null or j.state = 'succeeded' limit %(limit)s;
 
@@ -73,7 +74,8 @@ delete from checkpoints c using unnest(%(blobs)s::text[]) as n(name)
 where c.job_id = split_part(n.name, '/', 1) and c.blob = n.name;
 
 -- name: find_known_blobs
--- A blob's name begins with its job's id. One of a job that is not here may be another database's in the same place: it stays.
+-- A blob's name begins with its job's id. A blob of an unknown job may belong to another database that uses the same
+-- place, so it stays.
 select n.name as blob from unnest(%(blobs)s::text[]) as n(name)
 where not exists (select 1 from jobs j where j.id = split_part(n.name, '/', 1))
    or exists (select 1 from checkpoints c where c.job_id = split_part(n.name, '/', 1) and c.blob = n.name);

@@ -1,5 +1,5 @@
 -- name: read_hosts
--- `busy_*` from live leases. One grouped pass over the small tasks table, whatever the number of hosts.
+-- `busy_*` from live leases, in one grouped pass over the small tasks table for any number of hosts.
 with busy as (
   select t.host_id, count(*) as running, sum(t.cpu_slots)::bigint as cpu_slots, sum(t.memory_bytes)::bigint as memory_bytes
   from tasks t where t.state in ('reserved', 'running', 'preempting') and t.host_id is not null
@@ -80,7 +80,7 @@ where t.host_id = %(id)s and t.state in ('reserved', 'running', 'preempting')
 order by t.job_id;
 
 -- name: flag_dead_hosts
--- Once: the flag is in the guard. Only hosts that hold live work are a loss worth a line.
+-- Once, because the guard reads the flag. Only hosts with live work are reported.
 with silent as (
   select b.host_id from heartbeats b
   where b.flagged_dead_at is null and b.heartbeat_at < %(silent_since)s

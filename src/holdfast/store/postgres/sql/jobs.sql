@@ -7,8 +7,8 @@ select name from queues where name = any(%(names)s) order by name for key share;
 -- name: insert_jobs
 -- "on conflict do nothing" without a target: a repeated id is a repeated call, a repeated key an earlier submission.
 -- The queues are held as by hold_queues; where one is missing nothing is written.
--- `limited`: whether the project's or the cluster's settings say anything of quotas, so that the check of them costs
--- nothing where there are none. Without `limited_too` nothing is written where they do.
+-- `limited`: whether any project's or the cluster's settings set a quota, so that quotas cost nothing where there are
+-- none. Without `limited_too` nothing is written where one is set.
 with limits as materialized (
   select exists (select from cluster where settings ?| array['quota_jobs', 'quota_gpus'])
     or exists (select from projects where settings ?| array['quota_jobs', 'quota_gpus']) as limited
@@ -65,7 +65,7 @@ from jobs j left join lateral (
 where j.id = any(%(ids)s);
 
 -- name: list_job_ids
--- Planned anew for each call: which conditions are there decides which index serves.
+-- Planned anew for each call, because the conditions given decide which index serves.
 select j.id from jobs j
 where (%(states)s::text[] is null or j.state = any(%(states)s))
   and (%(queue)s::text is null or j.queue = %(queue)s)
@@ -73,7 +73,7 @@ where (%(states)s::text[] is null or j.state = any(%(states)s))
   and (%(name)s::text is null or j.name = %(name)s)
   and (%(labels)s::jsonb is null or j.labels @> %(labels)s)
   and (%(cause)s::text is null or j.cause = %(cause)s)
-  -- Retries made or decided: the charge of the failure that ended a job is none, so of an ended job its last attempt says.
+  -- Retries made or decided. The failure that ended a job was not retried, so for an ended job its last attempt counts.
   and ((%(min_retries)s::integer is null and %(max_retries)s::integer is null)
        or coalesce((select a.retry_count from attempts a
                     where j.ended_at is not null and a.job_id = j.id and a.number = j.attempts),

@@ -1,14 +1,14 @@
 -- name: find_attempt_on_host
--- Whoever sends bytes must be the host that ran this rank under this epoch, as its first or standing in.
+-- The sender must be the host that ran this rank under this epoch, as its first host or as a replacement.
 select number from attempts where job_id = %(job_id)s and epoch = %(epoch)s and host_ids[%(rank)s::integer + 1] = %(host_id)s
 union all
 select attempt from replacements
 where job_id = %(job_id)s and epoch = %(epoch)s and rank = %(rank)s and host_id = %(host_id)s;
 
 -- name: lock_streams
--- Makes the rows and locks them, so that two senders of one stream take turns, in one order, so that they never wait for
--- each other. No row: this host did not run the rank under this epoch. A rank that was replaced here has two epochs and one
--- stream.
+-- Makes the rows and locks them, so that two senders of one stream take turns; in one order, so that they cannot
+-- deadlock. No row: this host did not run the rank under this epoch. A rank that was replaced here has two epochs and
+-- one stream.
 with given as (
   select * from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[], %(streams)s::text[])
     as g(job_id, rank, epoch, stream)
@@ -30,7 +30,7 @@ select o.job_id, o.attempt, o.rank, o.epoch, o.stream, h.size, h.ended, exists (
 from ours o join held h using (job_id, attempt, rank, stream);
 
 -- name: read_log_bases
--- Of a rank that was replaced: under which epoch which bytes of this stream begin (LOG-3). Under the stream's lock.
+-- Where in this stream each epoch's bytes of a replaced rank begin (LOG-3). Under the stream's lock.
 select epoch, number, (log_base->>%(stream)s::text)::bigint as base from replacements
 where job_id = %(job_id)s and rank = %(rank)s and attempt = %(attempt)s
 order by number;
@@ -52,7 +52,8 @@ select %(job_id)s, %(attempt)s, %(rank)s, %(stream)s, x.at, octet_length(x.data)
 from unnest(%(offsets)s::bigint[], %(pieces)s::bytea[]) as x(at, data);
 
 -- name: drop_chunks
--- What lies between head and tail. Earlier calls have emptied all but the end of that range, so this reads few rows.
+-- Deletes the chunks between head and tail. Earlier calls have emptied all but the end of that range, so it reads few
+-- rows.
 with dropped as (
   delete from log_chunks
   where job_id = %(job_id)s and attempt = %(attempt)s and rank = %(rank)s and stream = %(stream)s

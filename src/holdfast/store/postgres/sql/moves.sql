@@ -1,7 +1,7 @@
--- Loading rows for a move, and writing what it changed: one statement per table, whatever the number of rows.
+-- Load rows for a move and write its changes: one statement per table for any number of rows.
 
 -- name: lock_jobs
--- The job's row is the lock of everything that moves its tasks; always taken in id order, before any task's row.
+-- The job's row lock guards all of its tasks; it is always taken in id order and before any task's row.
 select {columns:job_row:j},
        coalesce((j.spec->>'supervised')::boolean, false) as supervised
 from jobs j
@@ -10,11 +10,11 @@ order by j.id
 for update of j;
 
 -- name: lock_job_ids
--- Takes the locks of a mixed batch in one order, before the fast path touches some of the jobs and the moves the others.
+-- Locks a mixed batch in one order, before the fast path writes some of the jobs and the moves write the others.
 select id from jobs where id = any(%(ids)s) order by id for update;
 
 -- name: lock_tasks
--- After the jobs' locks and in a statement of its own, so that it reads what the last holder of them wrote.
+-- A statement of its own after the jobs' locks, so that it reads the rows that the last holder of those locks wrote.
 -- The tasks are locked too: offers and renewals write them without the job's lock.
 select {columns:task_row:t}, h.name as host_name
 from tasks t left join hosts h on h.id = t.host_id
@@ -30,13 +30,13 @@ from jsonb_to_recordset(%(rows)s::jsonb) as x({recordset:job}, to_place text)
 where j.id = x.id;
 
 -- name: write_tasks
--- Devices are not a move's to write. The rows were locked when they were loaded, so a beat written back is never older.
+-- The rows were locked when they were loaded, so a beat that is written back is never older.
 update tasks t set {assign:task}
 from jsonb_to_recordset(%(rows)s::jsonb) as x({recordset:task})
 where t.job_id = x.job_id and t.rank = x.rank;
 
 -- name: rewrite_tasks
--- A member of a supervised job that loses or gets its place: everything of the row that can change.
+-- A member of a supervised job loses or gets its place: writes every column that can change.
 update tasks t set {assign:task_place}
 from jsonb_to_recordset(%(rows)s::jsonb) as x({recordset:task_place})
 where t.job_id = x.job_id and t.rank = x.rank;
@@ -48,14 +48,14 @@ from jsonb_to_recordset(%(rows)s::jsonb) as x(
   job_id text, rank integer, epoch bigint, attempt integer, number integer, host_id text);
 
 -- name: find_members
--- Members of supervised jobs about which something is to be decided: those that fell, and replacements that do not start.
+-- Members of supervised jobs that need a decision: the fallen, and replacements that have not started.
 select t.job_id, t.rank, t.state <> 'reserved' as fallen,
        greatest(0, extract(epoch from clock_timestamp() - case when t.state = 'reserved' then t.reserved_at else t.ended_at end))
          ::double precision as seconds
 from tasks t join jobs j on j.id = t.job_id
 where j.state in ('reserved', 'running')
   and (t.state in ('failed', 'preempted') or (t.state = 'reserved' and t.replaced > 0))
-order by t.state = 'reserved', t.job_id, t.rank -- who has a place keeps nobody waiting who has none
+order by t.state = 'reserved', t.job_id, t.rank -- members without a place come first
 limit %(limit)s;
 
 -- name: find_unoffered_members

@@ -4,8 +4,8 @@
 select name, settings, created_at from projects order by name;
 
 -- name: use_of_projects
--- Of the projects named, or of all that unfinished jobs name: how many there are, and what runs (QUOTA-2). What waits its
--- turn is counted over its index; GPUs are read of the live jobs' rows, which are few.
+-- Of the projects named, or of all that unfinished jobs name: how many there are, and what runs (QUOTA-2). What waits
+-- its turn is counted over its index; GPUs are read of the live jobs' rows, which are few.
 with pending as (
   select j.project, count(*) as jobs from jobs j
   where j.state in ('waiting', 'queued') and (%(names)s::text[] is null or j.project = any(%(names)s))
@@ -26,7 +26,7 @@ where j.state in ('reserved', 'running', 'draining') and j.project = any(%(names
 group by j.project;
 
 -- name: unfinished_of_project
--- For a hard quota (QUOTA-1): all that is not over, and the GPUs it asks for.
+-- For a hard quota (QUOTA-1): all unfinished jobs, and the GPUs they ask for.
 select count(*) as jobs, coalesce(sum(u.gpus), 0)::bigint as gpus from (
   select j.id, j.gpus::bigint * j.tasks as gpus from jobs j
   where j.state in ('waiting', 'queued') and j.project = %(name)s
@@ -55,8 +55,8 @@ select c.settings as cluster, (
 from cluster c;
 
 -- name: lock_quota
--- The project's lock, which needs no row: whoever adds to what a quota counts holds it until it commits, and counts after
--- it has it. Always in one order, and after everything else but jobs' rows that are there already.
+-- The project's lock, which needs no row: a transaction that adds to the counted jobs takes it, counts, and holds it
+-- until it commits. Always in one order, and after all other locks but those of existing jobs' rows.
 select pg_advisory_xact_lock(1903128161, n.key) from (
   select distinct hashtext(name) as key from unnest(%(names)s::text[]) as g(name) order by key
 ) n;
@@ -80,8 +80,8 @@ select exists (select from jobs where project = %(name)s and state in ('waiting'
 select project, wait_cause, count(*) from jobs where state = 'waiting' group by 1, 2;
 
 -- name: look_due
--- One look, at every tick: is there anything to do at all? Of held retries only their projects are looked up, one index
--- probe each, so that a thousand held ones cost what one does.
+-- Asked at every tick: is there work? For held retries only their projects are looked up, with one index probe each, so
+-- that a thousand held retries cost as much as one.
 -- The statement's time is a value the indexes can be searched by; the clock's is not.
 with recursive held(project) as (
   (select j.project from jobs j where j.state = 'waiting' and j.wait_cause = 'retries_held' order by j.project, j.id limit 1)
@@ -100,12 +100,12 @@ select c.settings as cluster,
 from cluster c;
 
 -- name: share_switch
--- RETRY-6: whoever throws or lifts a kill switch, a project's too, raises the revision in this row, and so waits for
--- the dispatch that has read it, or is waited for.
+-- RETRY-6: a change of a kill switch, a project's too, raises the revision in this row; so it waits for a dispatch that
+-- has read the row, or the dispatch waits for it.
 select settings from cluster for share;
 
 -- name: list_switched_off
--- A statement of its own after share_switch, so that it reads what was waited for.
+-- A statement of its own after share_switch, so that it reads the change that was waited for.
 select name from projects where settings @> '{"retries_enabled": false}';
 
 -- name: release_starts
@@ -141,7 +141,7 @@ order by project, id limit %(limit)s
 for update skip locked;
 
 -- name: find_due_retries
--- Retries to dispatch. Rows another leader is dispatching are skipped: each is released by one of them.
+-- Retries to dispatch, without the rows that another leader is dispatching.
 select id from jobs
 where state = 'waiting' and wait_cause = 'back_off' and wait_until <= %(now)s and project <> all(%(off)s)
 order by wait_until, id limit %(limit)s

@@ -1,7 +1,7 @@
--- What belongs to many jobs, read in one go. Each lateral part is one short index scan, bounded for each job by itself.
+-- Reads for many jobs at once. Each lateral part is one short index scan with a bound for each job.
 
 -- name: read_attempts_of
--- Without members: a gang of a thousand ranks has a thousand of them in every attempt.
+-- Without members, because a gang of a thousand ranks has a thousand of them in every attempt.
 select {columns:attempt:a but members step total},
        case when b.beat_at is null then a.step else b.step end as step,
        case when b.beat_at is null then a.total else b.total end as total,
@@ -33,7 +33,7 @@ left join lateral (
 ) b on a.state <> 'ended';
 
 -- name: read_members_of
--- Taken apart here, so that of a thousand ranks only those that are asked for travel.
+-- Unpacked here, so that only the ranks that are asked for are sent.
 select asked.id as job_id, asked.number, m.member
 from unnest(%(ids)s::text[], %(numbers)s::integer[]) as asked(id, number)
 join attempts a on a.job_id = asked.id and a.number = asked.number
@@ -62,7 +62,7 @@ from unnest(%(ids)s::text[]) as asked(id) cross join lateral (
 order by e.job_id, place, e.id;
 
 -- name: read_queue_places
--- At most 10 000 rows are looked at for each: beyond that the number helps nobody.
+-- Reads at most 10 000 rows for each job, because a larger number is of no use.
 select me.id, (
   select count(*) from (
     select from jobs j

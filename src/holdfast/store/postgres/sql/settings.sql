@@ -1,5 +1,5 @@
 -- name: write_cluster
--- Raises the revision with the change: agents are sent new watch settings by it.
+-- Raises the revision with the change, so that agents are sent the new watch settings.
 update cluster set settings = (settings || %(changes)s::jsonb) - %(unset)s::text[], settings_rev = settings_rev + 1
 returning settings_rev;
 
@@ -21,7 +21,7 @@ returning name;
 update cluster set settings_rev = settings_rev + 1 returning settings_rev;
 
 -- name: lock_queue_away
--- Conflicts with the key-share lock of submissions: no job slips in while the queue goes.
+-- Conflicts with the key-share lock of submissions, so no job is added while the queue is deleted.
 select name from queues where name = %(name)s for update;
 
 -- name: has_unfinished

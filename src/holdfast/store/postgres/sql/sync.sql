@@ -1,8 +1,8 @@
 -- The hot path: thousands of hosts a call, one transaction, few statements, none of them per row.
 
 -- name: touch_hosts
--- The incarnation is compared in the row that is locked, so an old incarnation can never slip past a registration.
--- `orders`: whether there is something to tell the host, so that idle hosts cost no second statement.
+-- The incarnation is compared in the locked row, so an old incarnation cannot get past a registration.
+-- `orders`: whether the host has tasks to start or stop, so that idle hosts cost no second statement.
 with given as (
   select * from unnest(%(ids)s::text[], %(incarnations)s::text[], %(leaving)s::boolean[]) as g(host_id, incarnation, leaving)
 ), locked as (
@@ -25,7 +25,8 @@ select k.host_id, k.name, k.state, k.fresh, k.flagged_dead_at, k.heartbeat_at,
 from known k;
 
 -- name: renew_tasks
--- Guarded by (task, epoch, host, incarnation): what does not come back is lost (FENCE-1). A lease never gets shorter.
+-- Guarded by (task, epoch, host, incarnation): a task that is not returned is lost (FENCE-1). A lease never gets
+-- shorter.
 with given as (
   select * from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[], %(hosts)s::text[],
                        %(incarnations)s::text[], %(beats)s::boolean[], %(steps)s::bigint[], %(totals)s::bigint[],
@@ -51,9 +52,9 @@ where t.job_id = l.job_id and t.rank = l.rank
 returning t.job_id, t.rank, t.epoch, t.lease_ttl_seconds;
 
 -- name: finish_jobs
--- The fast road of one-task jobs that succeeded: task, job, attempt and events in one statement. What it leaves
--- (gangs, drains, stale reports) the moves take. Must equal `runs.end_task`; the conformance suite compares them.
--- Rows are found through arrays and carried along rather than joined again: the planner knows no sizes of these sets,
+-- The fast path of one-task jobs that succeeded: task, job, attempt and events in one statement. The moves take the
+-- rest (gangs, drains, stale reports). Must equal `runs.end_task`; the conformance suite compares them. Rows are
+-- found through arrays and carried along instead of joined again: the planner does not know the sizes of these sets,
 -- and its nested loops over them grew with the square of the batch.
 with given as (
   select * from jsonb_to_recordset(%(rows)s::jsonb) as x(
@@ -62,7 +63,7 @@ with given as (
 ), locked as (
   select j.id, j.state, j.epoch, j.started_at from jobs j
   where j.id = any(array(select job_id from given)) and j.tasks = 1 and j.state = any(%(succeed_from)s)
-    and j.retries_charged = 0 -- a retry that succeeded is announced, by the moves
+    and j.retries_charged = 0 -- the moves announce a retry that succeeded
   order by j.id
   for update of j
 ), gone as (
@@ -108,8 +109,8 @@ with given as (
 select job_id, rank, epoch from gone;
 
 -- name: find_ended
--- Reports of ends that are on record already. Only an end its own host had reported is acknowledged again: one that
--- was written for a lost host is stale, and so is a reservation that was taken back.
+-- Ends that are on record already. Only an end that its own host reported is acknowledged again; an end that was
+-- written for a lost host is stale, and so is a reservation that was taken back.
 select g.job_id, g.rank, g.epoch, g.host_id
 from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[], %(hosts)s::text[])
   as g(job_id, rank, epoch, host_id)
@@ -119,8 +120,8 @@ where exists (
   where (m->>'rank')::integer = g.rank and m->'facts' is not null and m->'facts' <> 'null' and m->'facts'->>'lost' is null);
 
 -- name: offer_tasks
--- Reserved tasks of these hosts that were not reported. An offer grants the lease. A rank of a gang is asked for its
--- claim until that is reported, and offered for its start once the barrier is open, claimed or not (GANG-1).
+-- Reserved tasks of these hosts that were not reported. An offer grants the lease. A gang's rank is asked for its claim
+-- until that is reported, and offered for its start once the barrier is open, claimed or not (GANG-1).
 with given as (
   select * from unnest(%(hosts)s::text[], %(incarnations)s::text[]) as g(host_id, incarnation)
 ), locked as (
@@ -141,9 +142,10 @@ where t.job_id = l.job_id and t.rank = l.rank and t.state = 'reserved'
 returning {columns:task:t};
 
 -- name: claim_tasks
--- Places kept for ranks of gangs, and the gangs whose last rank has one now: only those are loaded, to open their barrier.
--- A gang of thousands is claimed by hundreds of syncs, and none of them may cost what the whole gang does. Their jobs'
--- locks are held, so that of two last claims the second sees the first. Must equal `runs.claim_task`.
+-- Writes the places kept for ranks of gangs, and returns the gangs whose last rank has one now: only those are
+-- loaded, to open their barrier, because hundreds of syncs claim one large gang and none of them may cost as much as
+-- the whole gang. The jobs' locks are held, so that of two last claims the second sees the first. Must equal
+-- `runs.claim_task`.
 with given as (
   select * from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[], %(hosts)s::text[],
                        %(incarnations)s::text[], %(ports)s::integer[])
@@ -162,9 +164,9 @@ where not exists (
     and (t.job_id, t.rank) not in (select job_id, rank from claimed));
 
 -- name: read_offered_jobs
--- The jobs of the tasks that offer_tasks, just before, offered these hosts for their start, or had offered them already.
--- Asked for by the hosts, so that nobody has to wait for the offers first. As read_jobs, but for the beats, which nobody
--- needs for a start.
+-- The jobs of the tasks that offer_tasks, just before, offered these hosts for their start, or had offered already.
+-- Found by host, so that it runs in the same round trip as the offers. As read_jobs, but without beats, which a start
+-- does not need.
 select {columns:job:j}
 from jobs j
 where j.id = any(array(
@@ -183,7 +185,7 @@ where s.job_id = any(array(
   where t.state = 'reserved' and t.barrier));
 
 -- name: read_offered_seats
--- Every rank of the gangs among them and how its host is reached, for the launch orders of all of them.
+-- Every rank of the gangs among them and its host's address, for the launch orders.
 select t.job_id, t.rank, t.host_id, h.name as host_name, h.address, t.devices, t.port
 from tasks t join hosts h on h.id = t.host_id
 where t.job_id = any(array(
@@ -192,11 +194,11 @@ where t.job_id = any(array(
     on g.host_id = o.host_id and g.incarnation = o.incarnation
   where o.state = 'reserved' and o.barrier
     and exists (select from tasks p where p.job_id = o.job_id and p.rank <> o.rank)))
-  and t.state not in ('failed', 'preempted') -- a fallen member is nowhere, and its devices are free
+  and t.state not in ('failed', 'preempted') -- a fallen member has no place, and its devices are free
 order by t.job_id, t.rank;
 
 -- name: commit_for_good
--- Takes back what a relaxed transaction began with.
+-- Undoes the relaxed commit that the transaction began with.
 set local synchronous_commit to default;
 
 -- name: read_preempts

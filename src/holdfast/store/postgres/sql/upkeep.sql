@@ -1,5 +1,5 @@
 -- name: find_old_jobs
--- Skips rows somebody works on (a revive): they are not old any more.
+-- Skips locked rows: a job that is being revived is no longer old.
 select id from jobs where ended_at < %(before)s order by ended_at limit %(limit)s for update skip locked;
 
 -- name: prune_chunks
@@ -27,7 +27,7 @@ delete from events where job_id = any(%(ids)s);
 delete from jobs where id = any(%(ids)s);
 
 -- name: prune_other_events
--- Events of hosts, queues and settings, which no job takes along.
+-- Events of hosts, queues and settings, which are deleted with no job.
 delete from events e where (e.tx, e.id) in (
   select o.tx, o.id from events o where o.job_id is null and o.at < %(before)s order by o.at limit %(limit)s);
 
@@ -45,7 +45,7 @@ select coalesce(extract(epoch from coalesce(%(now)s, clock_timestamp()) - min(qu
 from jobs where state = 'queued';
 
 -- name: gauge_oldest_transaction
--- Any old snapshot keeps dead rows alive in every hot table, and any old writer holds the event readers back (STORE-4).
+-- An old snapshot keeps dead rows in every hot table, and an old writer holds back the readers of events (STORE-4).
 select coalesce(greatest(
   (select extract(epoch from max(clock_timestamp() - a.xact_start)) from pg_stat_activity a
    where (a.backend_xmin is not null or a.backend_xid is not null) and a.pid <> pg_backend_pid()
@@ -54,7 +54,7 @@ select coalesce(greatest(
 ), 0)::double precision;
 
 -- name: settle_heartbeats
--- These four after the clock was set back (LEASE-5). Each looks at the clock when it writes: a row that somebody else wrote
+-- These four run after the clock was set back (LEASE-5). Each reads the clock when it writes, so a row that was written
 -- meanwhile is compared anew.
 with ahead as (
   select host_id from heartbeats where heartbeat_at > coalesce(%(now)s::timestamptz, clock_timestamp())
@@ -79,7 +79,7 @@ where j.state in ('reserved', 'running', 'draining') and a.job_id = j.id and a.n
   and a.reserved_at > coalesce(%(now)s::timestamptz, clock_timestamp());
 
 -- name: settle_leases
--- No lease that is in force can end later than its TTL from now.
+-- A lease in force cannot end later than its TTL from now.
 with ahead as (
   select job_id, rank from tasks
   where state in ('reserved', 'running', 'preempting')

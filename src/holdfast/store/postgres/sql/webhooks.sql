@@ -8,7 +8,7 @@ on conflict (id) do nothing
 returning id;
 
 -- name: list_webhooks
--- Counts come from the partial indexes: what was delivered is not looked at.
+-- Counts come from the partial indexes, so delivered rows are not read.
 select w.id, w.name, w.url, w.events, w.project, w.state, w.reason, w.created_at, w.old_secret_until,
        (select count(*) from webhook_deliveries d where d.webhook_id = w.id and d.state = 'pending') as pending,
        (select count(*) from webhook_deliveries d where d.webhook_id = w.id and d.state = 'dead') as dead
@@ -29,7 +29,7 @@ from webhooks where id = %(id)s;
 update webhooks set name = %(name)s, url = %(url)s, events = %(events)s, project = %(project)s where id = %(id)s;
 
 -- name: rotate_webhook
--- A grace of nothing: the old secret is over now.
+-- With no grace the old secret ends now.
 update webhooks set
   old_secret = case when %(grace)s::double precision > 0 then secret end,
   old_secret_until = case when %(grace)s::double precision > 0 then %(now)s::timestamptz + make_interval(secs => %(grace)s) end,
@@ -49,7 +49,7 @@ update webhook_deliveries set next_at = %(now)s where webhook_id = %(id)s and st
 delete from webhooks where id = %(id)s;
 
 -- name: list_subscriptions
--- Counting stops at the bound: a hook with a full house has no room, however full it is.
+-- Counting stops at the bound, because a full hook has no room, however full it is.
 select w.id as webhook_id, w.cursor, w.events, w.project, %(max)s - p.pending as room
 from webhooks w cross join lateral (
   select count(*)::integer as pending from (
@@ -69,7 +69,8 @@ where w.id = x.webhook_id and w.cursor = x.before and w.state = 'active'
 returning w.id;
 
 -- name: insert_deliveries
--- The recordset keeps the array's order, so `seq` follows the order of events. None is due yet: `promote_sequences` says which are.
+-- The recordset keeps the array's order, so `seq` follows the order of events. None is due yet: `promote_sequences`
+-- says which are.
 insert into webhook_deliveries (id, webhook_id, event_id, event_kind, job_id, body, created_at)
 select x.id, x.webhook_id, x.event_id, x.event_kind, x.job_id, x.body, %(now)s
 from jsonb_to_recordset(%(rows)s::jsonb) as x(id text, webhook_id text, event_id text, event_kind text, job_id text, body text)
@@ -108,8 +109,8 @@ where w.state = 'active'
 order by d.next_at, d.seq;
 
 -- name: record_tries
--- Guarded by the count of tries: a second sender reporting the same try changes nothing. A delivery that was put behind an older
--- one while it was under way stays there.
+-- Guarded by the count of tries: a second sender reporting the same try changes nothing. A delivery that was put
+-- behind an older one while it was under way stays there.
 update webhook_deliveries d set
   state = x.state, tries = d.tries + 1, status = x.status, error = x.error,
   next_at = case when x.state = 'pending' and d.next_at is not null
@@ -133,7 +134,7 @@ select id, webhook_id, event_id, event_kind, job_id, state, tries, next_at, stat
 from webhook_deliveries where webhook_id = %(webhook_id)s and id = %(id)s;
 
 -- name: redeliver
--- A pending one that waits behind another goes on waiting.
+-- A pending delivery that waits behind another keeps waiting.
 update webhook_deliveries set
   state = 'pending', tries = case when state = 'pending' then tries else 0 end,
   next_at = case when next_at is not null then %(now)s::timestamptz end, delivered_at = null
