@@ -1,4 +1,4 @@
-"""What both stores decide about a host that registers or is moved."""
+"""Decisions about a host that registers or is moved, the same in both stores."""
 
 from __future__ import annotations
 
@@ -15,20 +15,11 @@ from holdfast.moves.moves import Moves
 from holdfast.moves.rows import NewEvent
 
 MAX_EARLIER_INCARNATIONS = 16
-_ASKED = frozenset(
-    (
-        HostEvent.DRAIN,
-        HostEvent.UNDRAIN,
-        HostEvent.QUARANTINE,
-        HostEvent.RELEASE,
-        HostEvent.TERMINATE,
-    )
-)
+_ASKED = frozenset(map(HostEvent, ("drain", "undrain", "quarantine", "release", "terminate")))
 
 
 def register_state(before: HostState | None) -> HostState:
-    """The state after a registration. There are no preflight checks yet: a host that registers has
-    passed them."""
+    """Return the state after a registration; there is no preflight, so the host has passed it."""
     after = step(HOST, before or HostState.SPAWNING, HostEvent.REGISTER)
     return step(HOST, after, HostEvent.PASS) if after is HostState.PREFLIGHT else after
 
@@ -36,11 +27,11 @@ def register_state(before: HostState | None) -> HostState:
 def follow_incarnation(
     host: str, present: str | None, earlier: Sequence[str], incarnation: str
 ) -> tuple[str, ...]:
-    """The host's earlier incarnations once `incarnation` is its present one, newest first.
+    """Return the host's earlier incarnations, newest first, once `incarnation` is the present one.
 
-    LEASE-3 takes a new incarnation as evidence that the one before is gone. A registration that lay
-    in a frozen controller's buffer, or that a copied state folder sends, is of an incarnation which
-    is over: it frees nothing.
+    LEASE-3 takes a new incarnation as evidence that the one before is gone. A registration from a
+    frozen controller's buffer, or from a copied state folder, comes from an incarnation that is
+    over, so it frees nothing.
 
     Raises:
         Stale: `incarnation` was followed by another one.
@@ -56,10 +47,10 @@ def follow_incarnation(
 
 
 def move_state(host: str, before: HostState, event: str) -> HostState:
-    """The state after an operator's `event`.
+    """Return the state after an operator's `event`.
 
     Raises:
-        Conflict: the state does not take it; the message names what it does take.
+        Conflict: the state does not take it; the message names the events that it takes.
     """
     try:
         wanted = HostEvent(event)
@@ -74,12 +65,12 @@ def move_state(host: str, before: HostState, event: str) -> HostState:
 
 
 def no_host(host: str) -> NotFound:
-    """The error for an id or name no host has."""
+    """Return the error for an unknown id or name."""
     return NotFound(f"there is no host {host!r}; `holdfast hosts` lists them")
 
 
 def dead_event(host: HostRecord, at: datetime) -> NewEvent:
-    """The event of a host that is flagged."""
+    """Return the event of a host that is flagged dead."""
     silent = (at - host.heartbeat_at).total_seconds() if host.heartbeat_at else 0.0
     return NewEvent(
         kind="host.dead",
@@ -90,7 +81,7 @@ def dead_event(host: HostRecord, at: datetime) -> NewEvent:
 
 
 def lost_event(host_id: str, name: str, why: str, jobs: list[str]) -> list[NewEvent]:
-    """The event of a host whose tasks were freed, if any were."""
+    """Return the event of a host whose tasks were freed, if any were."""
     if not jobs:
         return []
     text = f"host {name} lost the tasks of {len(jobs)} job{'s' * (len(jobs) != 1)}: {why}"
@@ -115,7 +106,7 @@ def moved_event(
     *,
     scaled: bool = False,
 ) -> NewEvent:
-    """The event of a host that an operator or the evidence moved. scaled: it is scaled down."""
+    """Return the event of a host that an operator or evidence moved. scaled: it is scaled down."""
     data = {"name": name, "event": event, "from": str(before), "to": str(after), "hard": hard}
     if scaled:
         data["cause"] = str(Cause.SCALED_DOWN)
@@ -125,7 +116,7 @@ def moved_event(
 
 
 def lose_tasks_on(m: Moves, host_id: str, lost: str, keep: str | None) -> list[str]:
-    """The moves of `lose_host_tasks`."""
+    """Lose the host's live tasks, except those of incarnation `keep`. Returns job ids."""
     freed = []
     for job in m.jobs.values():
         for task in m.ranks(job):
@@ -136,31 +127,28 @@ def lose_tasks_on(m: Moves, host_id: str, lost: str, keep: str | None) -> list[s
 
 
 def deadline_of(state: HostState, deadline_seconds: float | None, now: datetime) -> datetime | None:
-    """Until when running work may go on on a host that is being drained; None: as long as it
-    takes."""
+    """Return until when work may run on a draining host; None: without a limit."""
     if state is not HostState.DRAINING or deadline_seconds is None:
         return None
     return now + timedelta(seconds=deadline_seconds)
 
 
 def cause_of(state: HostState, *, scale_down: bool) -> Cause:
-    """What is kept with a host's move: why its work will be stopped, if it is."""
+    """Return the cause for which a moved host's work will be stopped, if it is."""
     return Cause.SCALED_DOWN if scale_down and state is HostState.DRAINING else Cause.HOST_DRAINED
 
 
 def deadline_reason(name: str, cause: Cause) -> str:
-    """The sentence of work that a host's drain has caught up with."""
-    what = "scaled down" if cause is Cause.SCALED_DOWN else "being drained"
-    return f"host {name} is {what}, and its deadline has come"
+    """Return the reason for work that is stopped at a host's deadline."""
+    state = "scaled down" if cause is Cause.SCALED_DOWN else "being drained"
+    return f"host {name} is {state}, and its deadline has come"
 
 
 def stop_work(m: Moves, host_id: str, name: str, cause: Cause, reason: str) -> list[str]:
-    """What runs on a host is stopped now: by an operator, or because the host is scaled down.
-    Returns the jobs."""
+    """Stop the work on a host now, for an operator or because the host is scaled down. Returns the
+    jobs."""
     if cause is Cause.SCALED_DOWN:
-        sentence = (
-            f"host {name} is scaled down: {reason}" if reason else f"host {name} is scaled down"
-        )
+        sentence = f"host {name} is scaled down" + (f": {reason}" if reason else "")
         return drain_jobs_for(m, cause, sentence, host_id, stop=False)
     return drain_jobs_for(m, cause, reason or "its host was drained by an operator", host_id)
 
@@ -168,11 +156,10 @@ def stop_work(m: Moves, host_id: str, name: str, cause: Cause, reason: str) -> l
 def drain_jobs_for(
     m: Moves, cause: Cause, reason: str, host_id: str | None, *, stop: bool = True
 ) -> list[str]:
-    """Start the drain of every loaded job that runs, on `host_id` where one is given; `stop`: as an
-    operator's hard stop.
+    """Begin the drain of every loaded job that runs (on `host_id`, where given) and return these
+    jobs. A supervised job whose script runs elsewhere loses only its members on that host.
 
-    Of a supervised job only the members on that host are stopped, where its script runs elsewhere.
-    Returns all these jobs.
+    stop: as an operator's hard stop.
     """
     begun = []
     for job in m.jobs.values():
@@ -187,5 +174,5 @@ def drain_jobs_for(
 
 
 def register_reason(state: HostState) -> str:
-    """The sentence of a host that has just registered."""
+    """Return the reason of a host that has just registered."""
     return "registered" if state is HostState.ACTIVE else f"registered; it stays {state}"

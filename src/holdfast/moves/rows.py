@@ -1,5 +1,4 @@
-"""The rows as a store works on them: mutable, with the columns nobody outside sees. Both stores
-share them."""
+"""The rows of both stores as moves change them: mutable, with columns that readers do not see."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ MAX_INT = 2**31 - 1
 BACK_OFF = "back_off"
 RETRIES_HELD = "retries_held"
 PARKED = "parked"
-"""What a job waits for after an attempt: its due time, a kill switch, a person."""
+"""What a job waits for after an attempt: its due time, the end of a kill switch, a person."""
 
 
 class Row(msgspec.Struct, kw_only=True):
@@ -52,7 +51,7 @@ class TaskRow(TaskFields, kw_only=True):
 
 
 class AttemptChange(Row, kw_only=True):
-    """What a move writes into an attempt's row; None leaves a column as it is."""
+    """A move's changes of an attempt's row; None leaves a column as it is."""
 
     job_id: str
     number: int
@@ -89,16 +88,16 @@ class NewEvent(Row, kw_only=True):
 
 
 def clean_text(text: str) -> str:
-    """`text` without what a database cannot store: NUL. A report must never fail for a byte in
-    it."""
+    """Return `text` with U+FFFD for NUL, which a database cannot store: a report must not fail for
+    one byte."""
     return text.replace("\x00", "�") if "\x00" in text else text
 
 
 def is_storable_key(key: TaskKey) -> bool:
-    """False for a key whose numbers or text no row could hold: such a key is stale by nature."""
+    """Return False for a key that no row can hold, which is stale therefore."""
     return 0 <= key.rank <= MAX_INT and 0 <= key.epoch <= MAX_BIGINT and "\x00" not in key.job_id
 
 
 def clamp_count(count: int | None) -> int | None:
-    """`count` within what a bigint column holds; a beat's step may be any integer."""
+    """Return `count` within the range of bigint, because a beat's step may be any integer."""
     return None if count is None else max(-MAX_BIGINT, min(count, MAX_BIGINT))

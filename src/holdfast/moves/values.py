@@ -1,4 +1,4 @@
-"""What goes into a store and comes out of it, besides the records of `core`."""
+"""Values that go into a store and come out of it, besides the records of `core`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class StoreValue(msgspec.Struct, frozen=True, kw_only=True):
 class NewJob(StoreValue, frozen=True, kw_only=True):
     """A job to be written. `spec` still holds its secrets; the store keeps them apart.
 
-    minted: secrets that are not its user's (`core.run_seed`): kept with the others, and no part of
-    what a key is compared by.
+    minted: secrets that are not its user's (`core.run_seed`); they are kept with the others, and do
+    not count when an idempotency key's specs are compared.
     """
 
     id: str
@@ -33,7 +33,7 @@ class NewJob(StoreValue, frozen=True, kw_only=True):
 
 
 class Submitted(StoreValue, frozen=True, kw_only=True):
-    """`created` is False when the idempotency key named a job that was there already."""
+    """A submission's job; not `created` when the idempotency key named an earlier job."""
 
     job: JobRecord
     created: bool
@@ -59,19 +59,18 @@ class AdmissionSnapshot(StoreValue, frozen=True, kw_only=True):
     """Queued jobs in order (per queue at most `limit`, merged by priority then place), free room,
     and queue headroom.
 
-    Where nothing is queued anywhere, hosts and headroom may be left empty: nobody needs them.
+    Where no job is queued, hosts and headroom may be left empty.
+
+    lowest_preemptible: the lowest priority of a job that may be preempted, or is being stopped.
+    quotas: what each project may still start; a project without a quota is missing.
     """
 
     candidates: tuple[Candidate, ...]
     hosts: tuple[Capacity, ...]
     headroom: Mapping[str, int]
     settings_rev: int
-    lowest_preemptible: int | None = (
-        None  # the lowest priority of a job that may be preempted, or is being stopped
-    )
-    quotas: Mapping[
-        str, QuotaLeft
-    ] = {}  # project → what it may still start; a project without a quota is missing
+    lowest_preemptible: int | None = None
+    quotas: Mapping[str, QuotaLeft] = {}
 
 
 class TaskBeat(StoreValue, frozen=True, kw_only=True):
@@ -85,22 +84,24 @@ class TaskBeat(StoreValue, frozen=True, kw_only=True):
 
 
 class HostSync(StoreValue, frozen=True, kw_only=True):
-    """One host's sync, as the store takes it."""
+    """One host's sync, as the store takes it.
+
+    live: started or starting, so their leases are renewed. started: a process runs. claimed: places
+    kept for ranks of gangs, and rank 0's port (0: none).
+    """
 
     host_id: str
     incarnation: str
-    live: tuple[TaskKey, ...] = ()  # started or starting: their leases are renewed
-    started: tuple[TaskKey, ...] = ()  # a process runs
-    claimed: tuple[
-        tuple[TaskKey, int], ...
-    ] = ()  # places kept for ranks of gangs, and rank 0's port (0: none)
+    live: tuple[TaskKey, ...] = ()
+    started: tuple[TaskKey, ...] = ()
+    claimed: tuple[tuple[TaskKey, int], ...] = ()
     ended: tuple[tuple[TaskKey, TaskFacts], ...] = ()
     beats: tuple[TaskBeat, ...] = ()
     leaving: bool = False
 
 
 class GangSeat(StoreValue, frozen=True, kw_only=True):
-    """A rank of a gang: its host, how others reach that, its devices there, and rank 0's port."""
+    """A rank of a gang: its host and that host's address, its devices, and rank 0's port."""
 
     rank: int
     host_id: str
@@ -150,8 +151,8 @@ class LiveTask(StoreValue, frozen=True, kw_only=True):
 
 
 class LogAppend(StoreValue, frozen=True, kw_only=True):
-    """Bytes of a stream at an offset, and how many of the stream are to be kept. ended: nothing
-    follows."""
+    """Bytes of a stream at an offset, and how many bytes of the stream to keep. ended: the last
+    ones."""
 
     key: TaskKey
     stream: str
@@ -162,10 +163,10 @@ class LogAppend(StoreValue, frozen=True, kw_only=True):
 
 
 class DrainBegun(StoreValue, frozen=True, kw_only=True):
-    """A drain that began, whatever asked for it.
+    """A drain that began.
 
-    trigger_rank, host_id: whose failure it was, and where; None where somebody asked. stopping: how
-    many tasks have to be told to stop. hosts: where those are.
+    trigger_rank, host_id: the rank that failed, and its host; None where the drain was asked for.
+    stopping: how many tasks must be told to stop. hosts: their hosts.
     """
 
     job_id: str
@@ -180,8 +181,8 @@ class DrainBegun(StoreValue, frozen=True, kw_only=True):
 
 
 class TaskPreempted(StoreValue, frozen=True, kw_only=True):
-    """A task that had to stop has gone. lost: nothing of it was heard, and this is why it counts as
-    gone."""
+    """A task that had to stop has gone. lost: why it counts as gone although its end was not
+    reported."""
 
     job_id: str
     attempt: int
@@ -196,7 +197,7 @@ TellDrains = Callable[[Sequence[DrainNews]], None]
 
 
 def tell_nobody(news: Sequence[DrainNews]) -> None:
-    """Nobody listens yet."""
+    """Drop the news, because no listener is set yet."""
 
 
 class HostSynced(StoreValue, frozen=True, kw_only=True):
@@ -234,11 +235,10 @@ class Seated(StoreValue, frozen=True, kw_only=True):
 
 
 class DueMember(StoreValue, frozen=True, kw_only=True):
-    """A rank of a supervised job about which something is to be decided, and for how long it has
-    been there.
+    """A rank of a supervised job that needs a decision.
 
-    fallen: it has failed or was stopped; otherwise it has a new place since so long and has not
-    started there.
+    fallen: it has failed or was stopped; otherwise it has a new place and has not started there.
+    seconds: for how long.
     """
 
     job: JobRecord
@@ -249,7 +249,7 @@ class DueMember(StoreValue, frozen=True, kw_only=True):
 
 class Reserved(StoreValue, frozen=True, kw_only=True):
     """A job whose tasks do not all run yet, and for how long it has been reserved. ran_before: an
-    attempt before this one got past its start."""
+    earlier attempt got past its start."""
 
     job: JobRecord
     seconds: float
@@ -257,14 +257,14 @@ class Reserved(StoreValue, frozen=True, kw_only=True):
 
     @property
     def start_limit(self) -> str:
-        """The setting that limits this start: what a start fetches first, a start after a run finds
-        there."""
+        """The setting that limits this start: after a run, the image and the data are there
+        already."""
         return "recovery_timeout_seconds" if self.ran_before else "start_timeout_seconds"
 
 
 class SettingsLayers(StoreValue, frozen=True, kw_only=True):
-    """Every layer that is kept, as of `revision`. rules: the operators' rules of classification, as
-    they wrote them."""
+    """Every layer that is kept, as of `revision`. rules: the text of the operators' rules of
+    classification."""
 
     revision: int
     cluster: dict[str, Value]
@@ -274,7 +274,7 @@ class SettingsLayers(StoreValue, frozen=True, kw_only=True):
 
 
 class Released(StoreValue, frozen=True, kw_only=True):
-    """What one look at the waiting jobs did.
+    """What one pass over the waiting jobs did.
 
     started: jobs whose start time came. retries: retries dispatched. held: retries newly held by a
     kill switch.
@@ -296,7 +296,7 @@ class DrainSnapshot(StoreValue, frozen=True, kw_only=True):
 
 
 class Gauges(StoreValue, frozen=True, kw_only=True):
-    """What the metrics show, from one consistent read. `busy` comes from live leases only."""
+    """The values of the metrics, from one consistent read. `busy` counts live leases only."""
 
     jobs: Mapping[tuple[str, str], int]  # (queue, state) of unfinished jobs → count
     hosts: Mapping[str, int]  # state → count

@@ -141,7 +141,7 @@ class MemoryAdmission:
         )
 
     def _quotas_left(self, projects: Iterable[str]) -> dict[str, QuotaLeft]:
-        """What each of `projects` that has a quota may still start (QUOTA-2)."""
+        """Return what each of `projects` with a quota may still start (QUOTA-2)."""
         s, left = self.state, {}
         below = [("cluster", s.settings), ("environment", self.environment)]
         for name in projects:
@@ -325,8 +325,7 @@ def _candidate(job: MemoryJob, at: datetime) -> Candidate:
 
 
 def _may_go(job: MemoryJob, tasks: Iterable[TaskRow]) -> bool:
-    """Whether the job may be preempted: a gang some of whose ranks are done would fail by it
-    (GANG-5)."""
+    """Return whether the job may be preempted; a gang with finished ranks would fail (GANG-5)."""
     if not job.spec.preemptible or job.row.state is not JobState.RUNNING:
         return False
     return (
@@ -337,5 +336,5 @@ def _may_go(job: MemoryJob, tasks: Iterable[TaskRow]) -> bool:
 
 
 def _limit_of(spec: JobSpec) -> float | None:
-    """The job's own time limit; infinity where it switched it off, None where it says nothing."""
+    """Return the spec's time limit: infinity where it is switched off, None where it is not set."""
     return math.inf if spec.time_limit_seconds == "off" else spec.time_limit_seconds

@@ -72,9 +72,7 @@ class MemoryCheckpoints:
             raise no_job(job_id)
         row = self.state.jobs[job_id].row
         task = self.state.tasks.get(job_id, {}).get(rank)
-        present = (
-            row.epoch if task is None else task.epoch
-        )  # a member of a supervised job has its own
+        present = row.epoch if task is None else task.epoch  # a supervised job's member has its own
         check_by_hand(
             job_id,
             rank,

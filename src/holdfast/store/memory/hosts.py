@@ -196,8 +196,6 @@ class MemoryHosts:
         s.log([dead_event(record, at) for record in records], at)
         return records
 
-    # ---- drains
-
 
 def set_host_state(
     s: MemoryState,

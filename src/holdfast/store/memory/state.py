@@ -1,5 +1,4 @@
-"""The rows of the memory store, and its transaction: load copies, move them, put them back all at
-once."""
+"""The rows of the memory store, and its transaction: load copies, move them, put them back at once."""
 
 from __future__ import annotations
 
@@ -124,8 +123,8 @@ StreamKey = tuple[str, int, int, str]
 
 
 class MemoryState:
-    """Everything the memory store knows. Nothing here awaits, so every method of the store is one
-    atomic step."""
+    """All rows of the memory store. Nothing here awaits, so every method of the store is one atomic
+    step."""
 
     def __init__(self, clock: Callable[[], datetime] | None = None) -> None:
         self.clock = clock or (lambda: datetime.now(UTC))
@@ -157,18 +156,18 @@ class MemoryState:
         self._event_number = 0
 
     def at(self, now: datetime | None) -> datetime:
-        """`now`, or the store's clock."""
+        """Return `now`, or the store's clock."""
         return self.clock() if now is None else now
 
     def next_ord(self) -> int:
-        """The next place at the back of a queue; its negative is one at the front."""
+        """Return the next place at the back of a queue; its negative is one at the front."""
         self._order += 1
         return self._order
 
     # ---- transactions
 
     def load(self, job_ids: Iterable[str], now: datetime) -> Moves:
-        """Copies of the jobs' rows, ready to be moved. In id order, as the database locks them."""
+        """Return copies of the jobs' rows, in id order as the database locks them."""
         ids = sorted({i for i in job_ids if i in self.jobs})
         jobs = [copy.copy(self.jobs[i].row) for i in ids]
         tasks = [copy.copy(task) for i in ids for task in self.tasks.get(i, {}).values()]
@@ -178,7 +177,7 @@ class MemoryState:
         return Moves(now, jobs, tasks)
 
     def commit(self, m: Moves) -> None:
-        """Put back what was moved."""
+        """Put the moved rows back."""
         for job_id in m.cleared:
             for task in self.tasks.pop(job_id, {}).values():
                 self.on_host.get(task.host_id or "", {}).pop((job_id, task.rank), None)
@@ -227,17 +226,17 @@ class MemoryState:
     # ---- reading
 
     def live_tasks(self, host_id: str) -> list[TaskRow]:
-        """Tasks that hold a lease on a host."""
+        """Return the tasks that hold a lease on a host."""
         found = [self.tasks[job_id][rank] for job_id, rank in self.on_host.get(host_id, {})]
         return sorted((t for t in found if t.state.holds_lease), key=lambda t: (t.job_id, t.rank))
 
     def task_for(self, key: TaskKey) -> TaskRow | None:
-        """The task under this key's epoch."""
+        """Return the task under this key's epoch."""
         task = self.tasks.get(key.job_id, {}).get(key.rank)
         return task if task is not None and task.epoch == key.epoch else None
 
     def use_of(self, project: str) -> Use:
-        """What a project's unfinished jobs take."""
+        """Return what a project's unfinished jobs use."""
         found = [job for job in self._unfinished() if job.row.project == project]
         running = [job for job in found if job.row.state in LIVE_JOB_STATES]
         return Use(
@@ -251,7 +250,7 @@ class MemoryState:
         return (self.jobs[job_id] for state in UNFINISHED for job_id in self.by_state[state])
 
     def job_record(self, job_id: str) -> JobRecord:
-        """A job as readers see it: while an attempt lives, with its newest beat."""
+        """Return a job's record, with the newest beat while an attempt lives."""
         job = self.jobs[job_id]
         row = {name: getattr(job.row, name) for name in JobFields.__struct_fields__}
         beat = (
@@ -273,7 +272,7 @@ class MemoryState:
         )
 
     def task_record(self, task: TaskRow) -> TaskRecord:
-        """A task as readers see it."""
+        """Return a task's record."""
         fields = {
             name: getattr(task, name)
             for name in TaskRecord.__struct_fields__
@@ -283,7 +282,7 @@ class MemoryState:
         return TaskRecord(host_name=None if host is None else host.name, **fields)
 
     def host_record(self, host: MemoryHost) -> HostRecord:
-        """A host as readers see it; busy from live leases."""
+        """Return a host's record; busy comes from live leases."""
         live = self.live_tasks(host.id)
         fields: dict[str, Any] = {
             n: getattr(host, n)
@@ -299,7 +298,7 @@ class MemoryState:
         )
 
     def capacity(self, host: MemoryHost) -> Capacity:
-        """What is free on a host."""
+        """Return the free room of a host."""
         live = self.live_tasks(host.id)
         busy = {d for t in live for d in t.devices}
         return Capacity(
@@ -315,7 +314,7 @@ class MemoryState:
 
 
 def change_attempt(attempt: AttemptRecord, change: AttemptChange) -> AttemptRecord:
-    """`attempt` with a move's change; None leaves a field."""
+    """Return `attempt` with a move's change; None leaves a field."""
     fields = {
         name: value
         for name in change.__struct_fields__

@@ -34,7 +34,7 @@ PENDING, DELIVERED, DEAD = DeliveryState.PENDING, DeliveryState.DELIVERED, Deliv
 
 
 class MemoryHook(msgspec.Struct, kw_only=True):
-    """A hook and what is not shown of it."""
+    """A hook and its hidden fields."""
 
     record: WebhookRecord
     secret: str
@@ -51,7 +51,7 @@ class MemoryDelivery(msgspec.Struct, kw_only=True):
 
     @property
     def sequence(self) -> str:
-        """What is kept in order together."""
+        """Deliveries with the same value are kept in order."""
         return self.record.job_id or ""
 
 
@@ -295,9 +295,8 @@ class MemoryWebhooks:
             ):
                 continue
             done.append(tried.delivery_id)
-            waits = (
-                delivery.record.next_at is not None
-            )  # else it was put behind an older one while it was under way
+            # Without a time it was put behind an older delivery while it was under way.
+            waits = delivery.record.next_at is not None
             delivery.record = after = msgspec.structs.replace(
                 delivery.record,
                 state=tried.state,

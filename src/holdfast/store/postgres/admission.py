@@ -1,4 +1,4 @@
-"""Admission in PostgreSQL: what could start, and the one write that starts it."""
+"""Admission in PostgreSQL: the candidates and their room, and the one write that starts them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class PostgresAdmission:
         return done
 
     async def _look(self, tx: Tx, now: datetime | None) -> list[str] | None:
-        """The projects of retries that are held; None where there is nothing to do."""
+        """Return the projects of held retries; None where no job is due."""
         row = await tx.one("look_due", {"now": now})
         if row is None:
             return None
@@ -78,7 +78,7 @@ class PostgresAdmission:
     async def _release(
         self, held_projects: Sequence[str], limit: int | None, now: datetime | None, tx: Tx
     ) -> tuple[Released, bool]:
-        """One batch of each kind, and whether there may be more."""
+        """Release one batch of each kind. Returns also whether there may be more."""
         at = await tx.now(now)
         (cluster,), rows = await tx.many(("share_switch", None), ("list_switched_off", None))
         switches = dispatch.Switches(
@@ -132,7 +132,7 @@ class PostgresAdmission:
                 "begin_admission", {"now": now, "limits": "max_running" in self.environment}
             )
             if revision is None or not revision["anything_queued"]:
-                # Nearly every end of a job asks: thousands of hosts need not be read for it.
+                # Nearly every end of a job asks, and thousands of hosts need not be read for it.
                 rev = 0 if revision is None else revision["settings_rev"]
                 return AdmissionSnapshot(candidates=(), hosts=(), headroom={}, settings_rev=rev)
             cluster = [("cluster", revision["settings"]), ("environment", self.environment)]
@@ -159,7 +159,7 @@ class PostgresAdmission:
                 quotas = await read_quotas_left(
                     tx, await read_quotas(tx, projects, self.environment)
                 )
-            # What runs already goes first.
+            # Members of jobs that run already go first.
             blocked = (
                 await _read_blocked(tx, limit, revision["now"])
                 if revision["anything_blocked"]
@@ -257,8 +257,8 @@ class PostgresAdmission:
         return await self.session.transact(work)
 
     async def _allot(self, tx: Tx, needed: Rows) -> Allotment:
-        """What the projects concerned may still start, under their locks where they have quotas:
-        leaders that race for a moment cannot exceed one together."""
+        """Return what the projects may still start, under the locks of those with quotas, so that
+        two leaders that race for a moment cannot exceed one together."""
         if not (any(row["limited"] for row in needed) or (needed and sets_quota(self.environment))):
             return Allotment({})
         quotas = await read_quotas(tx, {row["project"] for row in needed}, self.environment)
@@ -294,8 +294,8 @@ def _limit(value: Value) -> int | None:
 async def read_capacity(
     tx: Tx, ids: Sequence[str] | None, heard_since: datetime | None
 ) -> list[Capacity]:
-    """Free room of active hosts: all, or those of `ids`; only those heard since a time, where one
-    is given."""
+    """Return the free room of active hosts: all, or those of `ids`; only those heard since a time,
+    where one is given."""
     return [
         _as_capacity(row)
         for row in await tx.rows("read_capacity", {"ids": ids, "heard_since": heard_since})
@@ -376,8 +376,8 @@ def _reservation_rows(
 
 
 async def _read_blocked(tx: Tx, limit: int, now: datetime) -> list[Candidate]:
-    """Blocked members whose time has come, as candidates. Where the other members are is read once
-    for each job."""
+    """Return blocked members whose time has come, as candidates. The hosts of the other members are
+    read once for each job."""
     rows = await tx.rows("read_blocked", {"limit": limit, "now": now})
     if not rows:
         return []

@@ -187,7 +187,7 @@ def _who(host_id: str, incarnation: str, key: TaskKey) -> dict[str, object]:
 async def _add(
     tx: Tx, key: TaskKey, attempt: int, new: NewCheckpoint, keep: int, now: datetime | None
 ) -> CheckpointAdded:
-    """Write it under the job's lock, which the caller holds."""
+    """Write a checkpoint. The caller holds the job's lock."""
     where = {"job_id": key.job_id, "rank": key.rank}
     newest = await tx.one("find_checkpoint", {**where, "number": None, "epoch": None})
     known = None if newest is None else msgspec.convert(newest, CheckpointRecord)

@@ -1,4 +1,4 @@
-"""Drains in PostgreSQL: which are ready, and the one write that ends each."""
+"""Drains in PostgreSQL: the ready ones, and the one write that ends each."""
 
 from __future__ import annotations
 
@@ -74,9 +74,8 @@ class PostgresDrains:
             at = await tx.now(now)
             suspect = None
             if completion.decision.quarantine_host and completion.trigger_rank is not None:
-                for row in await tx.rows(
-                    "read_tasks", {"ids": [job_id]}
-                ):  # its host's lock comes before the job's
+                # The host's lock comes before the job's.
+                for row in await tx.rows("read_tasks", {"ids": [job_id]}):
                     if row["rank"] == completion.trigger_rank and row["host_id"] is not None:
                         suspect = row["host_id"]
                         await tx.value("lock_host", {"id": suspect})

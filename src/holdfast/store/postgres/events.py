@@ -47,7 +47,7 @@ class PostgresEvents:
 
 
 def make_event(row: dict[str, Any]) -> EventRecord:
-    """A row of the events as readers get it."""
+    """Return the record of an event's row."""
     row.pop("place", None)
     row["id"] = format_event_id(int(row.pop("tx")), row["id"])
     return msgspec.convert(row, EventRecord)

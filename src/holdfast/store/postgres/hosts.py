@@ -13,6 +13,7 @@ from holdfast.core.causes import Cause
 from holdfast.core.placement.plan import Size
 from holdfast.core.records import HostRecord
 from holdfast.core.states import HostState
+from holdfast.moves.moves import Moves
 from holdfast.moves.registration import (
     cause_of,
     dead_event,
@@ -213,12 +214,7 @@ async def lose_host_tasks(
 ) -> list[str]:
     """Free every live task of a host at once (LEASE-3), except those of incarnation `keep`. Returns
     the jobs' ids."""
-    ids = [
-        row["job_id"] for row in await tx.rows("jobs_on_host", {"id": host_id, "incarnation": keep})
-    ]
-    if not ids:
-        return []
-    m = await load_moves(tx, ids, at)
+    m = await _load_host(tx, host_id, at, keep=keep)
     freed = lose_tasks_on(m, host_id, lost, keep)
     await write_moves(tx, m)
     return freed
@@ -236,11 +232,7 @@ async def _drain_due_host(tx: Tx, *, host_id: str, now: datetime | None) -> list
     await tx.run("clear_drain_deadline", {"id": host_id})
     row = await tx.one("read_host_state", {"id": host_id})
     name = host_id if row is None else row["name"]
-    m = await load_moves(
-        tx,
-        [r["job_id"] for r in await tx.rows("jobs_on_host", {"id": host_id, "incarnation": None})],
-        at,
-    )
+    m = await _load_host(tx, host_id, at)
     begun = drain_jobs_for(
         m, causes[host_id], deadline_reason(name, causes[host_id]), host_id, stop=False
     )
@@ -251,14 +243,15 @@ async def _drain_due_host(tx: Tx, *, host_id: str, now: datetime | None) -> list
 async def _drain_host_tasks(
     tx: Tx, host_id: str, name: str, cause: Cause, reason: str, at: datetime
 ) -> None:
-    ids = [
-        row["job_id"] for row in await tx.rows("jobs_on_host", {"id": host_id, "incarnation": None})
-    ]
-    if not ids:
-        return
-    m = await load_moves(tx, ids, at)
+    m = await _load_host(tx, host_id, at)
     stop_work(m, host_id, name, cause, reason)
     await write_moves(tx, m)
+
+
+async def _load_host(tx: Tx, host_id: str, at: datetime, *, keep: str | None = None) -> Moves:
+    """Load the jobs with live tasks on a host, except those of incarnation `keep` alone."""
+    rows = await tx.rows("jobs_on_host", {"id": host_id, "incarnation": keep})
+    return await load_moves(tx, [row["job_id"] for row in rows], at)
 
 
 def _host_params(
@@ -286,13 +279,13 @@ def _host_params(
 async def read_hosts(
     tx: Tx, ids: list[str] | None, include_terminated: bool, dead: bool
 ) -> list[HostRecord]:
-    """Host records by name."""
+    """Return host records by name."""
     params = {"ids": ids, "include_terminated": include_terminated, "dead": dead}
     return [msgspec.convert(row, HostRecord) for row in await tx.rows("read_hosts", params)]
 
 
 async def read_host(tx: Tx, host_id: str) -> HostRecord:
-    """One host's record. Raises NotFound."""
+    """Return one host's record. Raises NotFound."""
     found = await read_hosts(tx, [host_id], True, False)
     if not found:
         raise no_host(host_id)

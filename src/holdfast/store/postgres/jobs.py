@@ -69,9 +69,8 @@ class PostgresJobs:
             "limited_too": True,
         }
         if len(jobs) == 1 and not sets_quota(self.environment):
-            # One job nobody has submitted before and no quota counts: a transaction of one
-            # statement, which may be sent again. Whatever else it is, nothing was written, and the
-            # whole of it is looked at below.
+            # The usual case, one new job without a quota, is a transaction of one statement, which
+            # may be sent again. In any other case it writes nothing and the code below takes over.
             written = await self.session.rows("insert_jobs", {**params, "limited_too": False})
             if written:
                 return [Submitted(job=msgspec.convert(written[0], JobRecord), created=True)]
@@ -79,22 +78,19 @@ class PostgresJobs:
         async def work(tx: Tx) -> list[Submitted]:
             written = await tx.rows("insert_jobs", params)
             ids = [job.id for job in jobs]
-            if len(written) == len(
-                jobs
-            ):  # nearly always; the rows say all there is to say of a new job
+            if len(written) == len(jobs):  # nearly always; a new job's row is its whole record
                 records = {row["id"]: msgspec.convert(row, JobRecord) for row in written}
             else:
                 there = {row["name"] for row in await tx.rows("hold_queues", {"names": names})}
                 for name in names:
                     if name not in there:
                         raise refuse_queue(name)
-                # A queue may have come since; what is there is passed over.
+                # A queue may have been created since; jobs that are there are skipped.
                 written = [*written, *await tx.rows("insert_jobs", params)]
                 ids = await _find_earlier(tx, jobs, hashes)
                 records = await read_jobs(tx, ids)
             if any(row["limited"] for row in written) or (written and sets_quota(self.environment)):
-                # After the rows are written, for nothing is waited for while the project's lock is
-                # held.
+                # After the rows are written, so that the project's lock is not held in a wait.
                 asked = [(row["project"], row["gpus"] * row["tasks"]) for row in written]
                 await check_quotas(
                     tx, asked, self.environment, written=[row["id"] for row in written]
@@ -224,7 +220,7 @@ class PostgresJobs:
             if found is None:
                 raise no_job(job_id)
             check_revivable(job_id, found.state, found.wait_cause)
-            # The project's lock comes before the job's; what it was is checked again under both.
+            # The project's lock comes before the job's; the state is checked again under both.
             if found.ended_at is not None:  # a parked one is unfinished as it is
                 await check_quotas(
                     tx, [(found.project, found.gpus * found.tasks)], self.environment, written=[]
@@ -317,8 +313,8 @@ def _new_row(job: NewJob, digest: str) -> dict[str, Any]:
 
 
 async def _find_earlier(tx: Tx, jobs: Sequence[NewJob], hashes: Sequence[str]) -> list[str]:
-    """The id each submission stands for: its own, or that of the job its idempotency key named
-    before."""
+    """Return the id of each submission's job: its own, or that of the earlier job that its
+    idempotency key names."""
     keyed = [job for job in jobs if job.spec.idempotency_key is not None]
     rows = await tx.rows(
         "find_submitted",
@@ -347,7 +343,7 @@ async def _find_earlier(tx: Tx, jobs: Sequence[NewJob], hashes: Sequence[str]) -
 
 
 async def read_jobs(tx: Tx, ids: Sequence[str]) -> dict[str, JobRecord]:
-    """Records by id; ids nobody has are left out."""
+    """Return records by id; unknown ids are missing."""
     if not ids:
         return {}
     return {
@@ -357,7 +353,7 @@ async def read_jobs(tx: Tx, ids: Sequence[str]) -> dict[str, JobRecord]:
 
 
 def _once(keys: Collection[T]) -> list[T]:
-    """Each key once, so that nothing is read twice for a key that was asked for twice."""
+    """Return each key once, so that a repeated key is not read twice."""
     return list(dict.fromkeys(keys))
 
 

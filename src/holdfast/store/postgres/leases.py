@@ -64,9 +64,7 @@ class PostgresLeases:
         now: datetime | None = None,
     ) -> list[HostSynced]:
         answers: list[HostSynced | None] = [None] * len(syncs)
-        for group in group_syncs(
-            syncs
-        ):  # a host that is there twice gets its syncs taken one after the other
+        for group in group_syncs(syncs):  # a host that occurs twice is taken once in each group
             batch = [syncs[i] for i in group]
             for i, answer in zip(group, await self._sync_batch(batch, rules, now), strict=True):
                 answers[i] = answer
@@ -75,12 +73,12 @@ class PostgresLeases:
     async def _sync_batch(
         self, syncs: Sequence[HostSync], rules: Sequence[OperatorRule], now: datetime | None
     ) -> list[HostSynced]:
-        # Anything that moves state or offers a task is committed for good before it is answered
+        # A batch that moves state or offers a task is committed for good before its answer
         # (`_give_orders`).
         relaxed = not any(s.started or s.ended or s.claimed or s.leaving for s in syncs)
-        # A kept plan saves a millisecond of planning and is made for a handful of rows: for the
-        # claims of a large gang, and for batches of hundreds of tasks, one that knows their number
-        # is several times quicker.
+        # A kept plan saves a millisecond of planning, but fits a handful of rows: for the claims of
+        # a large gang, and for hundreds of tasks, a plan that knows their number is several times
+        # quicker.
         size = sum(len(s.live) + len(s.ended) + len(s.started) for s in syncs)
         few = size <= PLANNED_TASKS and not any(s.claimed for s in syncs)
         drafts = await self.session.transact(
@@ -124,7 +122,7 @@ class PostgresLeases:
 
 
 async def _settle_clock(tx: Tx, now: datetime | None) -> None:
-    """In the one order of locks: hosts, jobs, tasks."""
+    """Settle in the one order of locks: hosts, jobs, tasks."""
     for name in ("settle_heartbeats", "settle_drains", "settle_reservations", "settle_leases"):
         await tx.run(name, {"now": now})
 
@@ -136,7 +134,7 @@ async def _sync(
     rows = await tx.rows(
         "touch_hosts",
         {
-            # Cleaned, so that one host's rotten word is stale instead of failing everybody's batch.
+            # Cleaned, so that one host's malformed value is stale instead of failing the whole batch.
             "ids": list(by_host),
             "incarnations": [clean_text(s.incarnation) for s in by_host.values()],
             "leaving": [s.leaving for s in by_host.values()],
@@ -159,9 +157,8 @@ async def _sync(
         d.name, d.orders = found[d.sync.host_id]["name"], found[d.sync.host_id]["orders"]
     flagged = [d for d in fresh if found[d.sync.host_id]["flagged_dead_at"] is not None]
     if flagged:
-        await tx.run(
-            "commit_for_good"
-        )  # an event that somebody may have read must not be lost by a crash (STORE-4)
+        # An event that may have been read must not be lost by a crash (STORE-4).
+        await tx.run("commit_for_good")
         back = [
             recovered_event(d.sync.host_id, d.name, found[d.sync.host_id]["heartbeat_at"], at)
             for d in flagged
@@ -185,7 +182,7 @@ async def _sync(
 async def _take_moves(
     tx: Tx, drafts: Sequence[Draft], rules: Sequence[OperatorRule], at: datetime
 ) -> bool:
-    """Starts and ends. Returns whether there were any."""
+    """Take starts, claims and ends. Returns whether there were any."""
     ended = [(d, key, facts) for d in drafts for key, facts in d.ended()]
     started = {key.job_id for d in drafts for key in d.started()}
     claims = [(d, key, port) for d in drafts for key, port in d.claimed().items()]
@@ -218,7 +215,7 @@ async def _take_moves(
 async def _take_claims(
     tx: Tx, claims: Sequence[tuple[Draft, TaskKey, int]], at: datetime
 ) -> set[str]:
-    """Note the places. Returns the jobs all of whose ranks have one now."""
+    """Note the places. Returns the jobs whose last rank has one now."""
     params = {
         "jobs": [key.job_id for _, key, _ in claims], "ranks": [key.rank for _, key, _ in claims],
         "epochs": [key.epoch for _, key, _ in claims], "hosts": [d.sync.host_id for d, _, _ in claims],
@@ -271,8 +268,8 @@ def _last_words(draft: Draft, key: TaskKey) -> dict[str, float | int | None]:
 
 
 async def _ack_repeats(tx: Tx, repeats: Sequence[tuple[Draft, TaskKey]]) -> None:
-    """Ends of tasks that are gone: acknowledged where their own host had reported them, else
-    refused."""
+    """Acknowledge ends of tasks that are gone where their own host had reported them; refuse the
+    others."""
     rows = await tx.rows(
         "find_ended",
         {
@@ -316,9 +313,8 @@ async def _renew(tx: Tx, drafts: Sequence[Draft], at: datetime) -> None:
 
 
 async def _leave(tx: Tx, d: Draft, at: datetime) -> None:
-    row = await tx.one(
-        "read_host_state", {"id": d.sync.host_id}
-    )  # it may have been quarantined by what this very sync told
+    # Read again, because this sync's own report may have quarantined the host.
+    row = await tx.one("read_host_state", {"id": d.sync.host_id})
     before = HostState.TERMINATED if row is None else HostState(row["state"])
     if before is HostState.TERMINATED:
         return
@@ -365,7 +361,7 @@ async def _give_orders(tx: Tx, drafts: Sequence[Draft], at: datetime) -> None:
 def _give_offers(
     rows: Rows, found: Rows, hidden: Rows, found_seats: Rows, by_host: dict[str, Draft]
 ) -> None:
-    """After the commit: what is made of the rows holds up nobody who waits for their locks."""
+    """Make the offers after the commit, so that the rows' locks are not held meanwhile."""
     offered = {row["job_id"] for row in rows}
     jobs = {row["id"]: msgspec.convert(row, JobRecord) for row in found if row["id"] in offered}
     secrets = {row["job_id"]: row["secrets"] for row in hidden}

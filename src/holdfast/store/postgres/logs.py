@@ -73,8 +73,7 @@ class PostgresLogs:
                 "rank": rank,
                 "stream": stream,
                 "offset": offset,
-                # Small chunks come together until the bytes are reached; the caller asks on from
-                # the last offset.
+                # Enough small chunks to reach the bytes; the caller asks on from the last offset.
                 "limit": max(64, limit_bytes // PIECE_BYTES * 4),
             },
         )
@@ -123,21 +122,17 @@ class PostgresLogs:
 
 
 class _Stream:
-    """A stream under its lock, as it will be when the steps so far are done."""
+    """A locked stream as it will be after the steps so far."""
 
     def __init__(self, row: dict[str, Any]) -> None:
         self.where = {part: row[part] for part in _STREAM}
-        self.size, self.ended, self.replaced = (
-            int(row["size"]),
-            bool(row["ended"]),
-            bool(row["replaced"]),
-        )
+        self.size, self.ended, self.replaced = int(row["size"]), row["ended"], row["replaced"]
 
 
 async def _lock_streams(
     tx: Tx, host_id: str, wanted: Set[tuple[TaskKey, str]]
 ) -> dict[tuple[TaskKey, str], _Stream]:
-    """The streams of the tasks that ran here. A rank that was replaced here has two keys and one
+    """Lock the streams of the tasks that ran here. A rank that was replaced here has two keys and one
     stream."""
     if not wanted:
         return {}
@@ -158,23 +153,21 @@ async def _lock_streams(
 
 
 class _Writing:
-    """Appends to streams that are locked. Their steps are gathered, and sent with the COMMIT."""
+    """Appends to locked streams. Gathers their steps and sends them with the COMMIT."""
 
     def __init__(self, tx: Tx) -> None:
         self._tx = tx
         self._steps: list[tuple[str, dict[str, Any]]] = []
 
     async def append(self, stream: _Stream, append: LogAppend) -> int:
-        """Returns the stream's size after it."""
+        """Append, and return the stream's size after it."""
         place = await self._find_place(stream, append.key.epoch)
         at, kept = place.cut(append.offset, append.data)
         ends = append.ended and not place.later
         if not kept and not place.new and (stream.ended or not ends):
             return stream.size
         ranges = []
-        if (
-            at < stream.size
-        ):  # not the usual append at the end: bytes that are there are not written again
+        if at < stream.size:  # not the usual append at the end; bytes are not written twice
             span = {"start": at, "end": at + len(kept), "longest": PIECE_BYTES}
             rows = await self._do("find_overlaps", {**stream.where, **span})
             ranges = [Range(r["offset"], r["length"]) for r in rows]
@@ -185,9 +178,7 @@ class _Writing:
             self._steps.append(
                 ("insert_chunks", {**stream.where, "offsets": offsets, "pieces": pieces})
             )
-        if (
-            plan.tail_start > plan.head
-        ):  # else the whole stream is kept, and there is nothing between the two
+        if plan.tail_start > plan.head:  # else the whole stream is kept
             bounds = {"head": plan.head, "tail_start": plan.tail_start}
             change -= int(
                 next(iter((await self._do("drop_chunks", {**stream.where, **bounds}))[0].values()))
@@ -199,12 +190,12 @@ class _Writing:
         return plan.size
 
     async def end(self) -> None:
-        """Nothing follows in the transaction."""
+        """Send the last steps and end the transaction."""
         if self._steps:
             await self._tx.last(*self._steps)
 
     async def _do(self, name: str, params: dict[str, Any]) -> Rows:
-        """A step whose rows are needed, and those that wait before it."""
+        """Run the steps that wait, then this one, and return its rows."""
         steps, self._steps = self._steps, []
         *_, rows = await self._tx.many(*steps, (name, params))
         return rows
@@ -217,12 +208,8 @@ class _Writing:
             [LogBase(r["epoch"], r["number"], r["base"]) for r in rows], epoch, stream.size
         )
         if place.new:
-            base = {
-                "job_id": stream.where["job_id"],
-                "rank": stream.where["rank"],
-                "stream": stream.where["stream"],
-            }
-            self._steps.append(("write_log_base", {**base, "epoch": epoch, "base": place.base}))
+            base = {**stream.where, "epoch": epoch, "base": place.base}
+            self._steps.append(("write_log_base", base))
         return place
 
 

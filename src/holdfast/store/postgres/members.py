@@ -1,4 +1,4 @@
-"""Supervised jobs in PostgreSQL: their fallen members, and the places of those that stand in."""
+"""Supervised jobs in PostgreSQL: their fallen members, and the places of replacements."""
 
 from __future__ import annotations
 
@@ -157,8 +157,8 @@ class PostgresMembers:
 
 
 async def _lock_suspects(tx: Tx, plans: Sequence[tuple[TaskKey, Replacement]]) -> set[str]:
-    """Lock the hosts there is evidence against: hosts' locks come before jobs'. A fallen member's
-    host does not change."""
+    """Lock the hosts with evidence against them, because hosts' locks come before jobs'. A fallen
+    member's host does not change."""
     keys = {key for key, plan in plans if plan.quarantine_host}
     if not keys:
         return set()

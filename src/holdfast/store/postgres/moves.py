@@ -1,4 +1,4 @@
-"""Load and lock the rows of a move, and write what it changed."""
+"""Load and lock the rows of a move, and write its changes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def load_moves(tx: Tx, job_ids: Collection[str], now: datetime) -> Moves:
 
 
 async def write_moves(tx: Tx, m: Moves) -> None:
-    """Write everything `m` gathered: at most one statement per table."""
+    """Write the changes that `m` gathered, with at most one statement per table."""
     steps: list[tuple[str, dict[str, Any]]] = []
     if m.cleared:
         steps.append(("clear_tasks", {"ids": sorted(m.cleared)}))
@@ -52,6 +52,6 @@ async def write_moves(tx: Tx, m: Moves) -> None:
 
 
 async def write_events(tx: Tx, events: list[NewEvent], now: datetime) -> None:
-    """Write events that come with no job's move."""
+    """Write events that belong to no job's move."""
     if events:
         await tx.run("write_events", {"now": now, "rows": to_json(events)})

@@ -1,4 +1,4 @@
-"""Settings and queues in PostgreSQL."""
+"""Settings, queues, projects and quotas in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PostgresSettings:
 
     async def read_settings(self) -> SettingsLayers:
         async def work(tx: Tx) -> SettingsLayers:
-            # The revision first: a change between the reads is then seen again, never missed.
+            # The revision first, so that a change between the reads is seen again, never missed.
             row = await tx.one("read_revision") or {"settings_rev": 0, "settings": {}, "rules": ""}
             queues, projects = await tx.many(("read_queues", None), ("read_projects", None))
             return SettingsLayers(
@@ -280,7 +280,7 @@ async def _read_project(tx: Tx, name: str) -> ProjectRecord:
 async def read_quotas(
     tx: Tx, names: Collection[str], environment: Mapping[str, Value]
 ) -> dict[str, Quota]:
-    """The quotas in force of those of `names` that have one."""
+    """Return the quotas in force of those of `names` that have one."""
     row = await tx.one("read_quota_layers", {"names": sorted(names)})
     if row is None:
         return {}
@@ -290,7 +290,7 @@ async def read_quotas(
 
 
 async def read_quotas_left(tx: Tx, quotas: Mapping[str, Quota]) -> dict[str, QuotaLeft]:
-    """What projects may still start (QUOTA-2)."""
+    """Return what projects may still start (QUOTA-2)."""
     rows = await tx.rows("running_of_projects", {"names": list(quotas)}) if quotas else []
     use = {row.pop("project"): Use(**row) for row in rows}
     return {name: quota_left(quota, use.get(name, Use())) for name, quota in quotas.items()}

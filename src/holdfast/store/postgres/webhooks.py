@@ -343,7 +343,7 @@ async def _pause(tx: Tx, hook: WebhookRecord, reason: str) -> list[NewEvent]:
 
 
 async def _settle_sequences(tx: Tx, webhook_id: str, rows: Rows, at: datetime) -> None:
-    """HOOK-1, after older deliveries of these sequences became pending again."""
+    """HOOK-1: settle these sequences after older deliveries became pending again."""
     sequences = _sequences([{"webhook_id": webhook_id, **row} for row in rows])
     await tx.run("demote_sequences", sequences)
     await tx.run("promote_sequences", {**sequences, "now": at})

@@ -54,7 +54,7 @@ class Migration(NamedTuple):
 
 
 class SchemaStatus(NamedTuple):
-    """What a database has, and what it lacks. `version` 0: nothing was ever applied."""
+    """The migrations a database has and lacks. `version` 0: none was ever applied."""
 
     version: int
     applied: list[str]
@@ -105,8 +105,8 @@ def migrate(dsn: str, migrations: list[Migration] | None = None) -> list[str]:
 
 @contextmanager
 def _connect(dsn: str, *, to_write: bool) -> Iterator[_Connection]:
-    """A connection to a server that Holdfast can use. What is wrong with it, now or later, is told
-    in words of ours."""
+    """Connect to a server that Holdfast can use. Its failures, now or later, become errors of
+    `holdfast.errors`."""
     check_dsn(dsn)
     try:
         with psycopg.connect(dsn, autocommit=True, connect_timeout=10) as conn:
@@ -129,7 +129,7 @@ def _connect(dsn: str, *, to_write: bool) -> Iterator[_Connection]:
 
 
 def read_status(dsn: str) -> SchemaStatus:
-    """What the database at `dsn` has and lacks; writes nothing. Raises as `migrate` does."""
+    """Return what the database at `dsn` has and lacks; write nothing. Raises as `migrate` does."""
     known = list_migrations()
     with _connect(dsn, to_write=False) as conn:
         there = conn.execute("select to_regclass('schema_migrations') is not null").fetchone()

@@ -1,7 +1,7 @@
 """Named queries: every statement the store sends is in `sql/<subject>.sql` under `-- name: …`, with
-why it is so.
+its reasons. Lists of columns are expanded (`columns`).
 
-A name is unique over all files. A file that breaks the form fails at import, not at the first use.
+A name is unique over all files. A malformed file fails at import, not at the first use.
 """
 
 from __future__ import annotations

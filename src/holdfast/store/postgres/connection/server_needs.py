@@ -1,9 +1,7 @@
-"""What Holdfast needs of a PostgreSQL server that somebody else set up, and what to do about one
-that lacks it.
+"""Requirements on a user's own PostgreSQL server, and how to meet them.
 
-Everything is looked at once, when the schema is brought up to date or asked about, so that a server
-that cannot serve is refused at the start and by name, not by the first statement that happens to
-fail.
+They are checked when the schema is brought up to date or asked about, so that an unsuitable server
+is refused at the start and by name, not by the first statement that happens to fail.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from holdfast.store.embedded.binaries import MINIMUM_MAJOR
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """What a server says of itself on a new connection. `number` is its `server_version_num`:
+    """A server's facts from a new connection. `number` is its `server_version_num`:
     150018 is 15.18."""
 
     number: int
@@ -30,8 +28,8 @@ class ServerFacts:
 
 
 def check_dsn(dsn: str) -> None:
-    """ValidationError where libpq cannot read `dsn`. Its own words are left out: they quote what
-    was given, password and all."""
+    """Raise ValidationError where libpq cannot read `dsn`. libpq's message is left out, because it
+    quotes the DSN with its password."""
     try:
         conninfo_to_dict(dsn)
     except psycopg.ProgrammingError as error:
@@ -45,7 +43,7 @@ def check_dsn(dsn: str) -> None:
 
 
 def read_facts(conn: psycopg.Connection[tuple[object, ...]]) -> ServerFacts:
-    """Ask the server behind `conn`."""
+    """Read the facts of the server behind `conn`."""
     info = conn.info
     row = conn.execute("show transaction_read_only").fetchone()
     return ServerFacts(
@@ -57,7 +55,7 @@ def read_facts(conn: psycopg.Connection[tuple[object, ...]]) -> ServerFacts:
 
 
 def judge_server(facts: ServerFacts, *, to_write: bool) -> HoldfastError | None:
-    """Why this server cannot be used, or None."""
+    """Return why this server cannot be used, or None."""
     if facts.number < MINIMUM_MAJOR * 10_000:
         return ValidationError(
             f"the database is PostgreSQL {facts.version}, and Holdfast needs {MINIMUM_MAJOR} or "
@@ -86,9 +84,9 @@ def judge_server(facts: ServerFacts, *, to_write: bool) -> HoldfastError | None:
 def explain_refusal(
     error: psycopg.Error, conn: psycopg.Connection[tuple[object, ...]]
 ) -> HoldfastError | None:
-    """What a user can act on, for a statement that the server refused; None where its set-up is not
-    the reason."""
-    if isinstance(error, pg.ReadOnlySqlTransaction):  # it became a standby since it was looked at
+    """Return an error that a user can act on for a refused statement; None where the server's set-up
+    is not the reason."""
+    if isinstance(error, pg.ReadOnlySqlTransaction):  # it became a standby after the check
         return Unavailable(
             f"the database takes no writes any more: {str(error).strip()}", code="read_only"
         )
