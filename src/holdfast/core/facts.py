@@ -76,8 +76,7 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Classified(msgspec.Struct, frozen=True, kw_only=True):
-    """A cause, the rule that found it, a sentence, and the rule's evidence (a line, a counter, a
-    code).
+    """A cause, the rule that found it, a sentence, and the rule's evidence.
 
     exit_code: the one kept on the attempt: the watchdog's, else the process's, else 128 + signal.
     never_retry, avoid_host: what an operator's rule says besides the cause.

@@ -1,8 +1,6 @@
-"""The records that every part shares: the store returns them, decisions read them, the API shows
-them.
+"""The records that every part shares: returned by the store, read by decisions, shown by the API.
 
-Timestamps are aware UTC datetimes of the *database's* clock, durations are seconds. No record holds
-a secret.
+Times are aware UTC datetimes of the *database's* clock, durations are seconds; none holds a secret.
 """
 
 from __future__ import annotations
@@ -268,8 +266,7 @@ class QueueRecord(Record, frozen=True, kw_only=True):
 class ProjectRecord(Record, frozen=True, kw_only=True):
     """A project: retry defaults, quotas, and what of them is in use. It exists once a job names it.
 
-    running, gpus: jobs that are reserved, running or draining, and the GPUs they hold. unfinished:
-    all that have not ended.
+    running, gpus: live jobs and the GPUs they hold. unfinished: all that have not ended.
     """
 
     name: str

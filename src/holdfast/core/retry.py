@@ -127,8 +127,7 @@ def make_policy(settings: Mapping[str, Value]) -> RetryPolicy:
 def retry_delay_seconds(
     policy: RetryPolicy, retry_count: int, *, job_id: str, chance: float
 ) -> float:
-    """Return the seconds to wait before the retry that follows `retry_count` earlier ones
-    (RETRY-3).
+    """Return the seconds to wait before the retry after `retry_count` earlier ones (RETRY-3).
 
     chance: uniform in [0, 1), for random jitter.
     """

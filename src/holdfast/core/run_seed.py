@@ -1,7 +1,6 @@
 """The seed of a supervised job, made when it is submitted; the keys of its attempts derive from it.
 
-It is kept with the job's secrets and reaches its tasks in their environment. No spec, hash or
-answer of the API holds it.
+It is kept with the job's secrets and reaches its tasks in their environment, and nothing else.
 """
 
 from __future__ import annotations

@@ -44,17 +44,13 @@ class JobSpec(
 ):
     """A job as its user wrote it.
 
-    argv: the program and its arguments, run without a shell. shell: a command line for `/bin/sh
-    -c`. Exactly one of them is given.
-    env: added to the agent's clean environment. secrets: the same, but stored apart, redacted and
-    never shown.
+    argv: the program and its arguments, run without a shell; or shell: a line for `/bin/sh -c`.
+    env: added to the agent's clean environment. secrets: the same, stored apart and never shown.
     tasks: how many ranks run together; more than one is a gang.
-    gpus, cpus, memory_bytes: per task. A GPU task takes whole devices, another takes `cpus` CPU
-    slots (default 1).
+    gpus, cpus, memory_bytes: per task. A GPU task takes devices, another `cpus` slots (default 1).
     time_limit_seconds … recovery_timeout_seconds: the settings of these names for this job; None
     inherits, "off" switches a limit off.
-    retry: its own part of the retry policy. interactive: a person waits at it, so it is never run
-    again by itself.
+    retry: its own part of the retry policy. interactive: a person waits at it; it is never retried.
     image: run each task in a container of this image, by podman or docker, whichever the host has,
     or by `runtime`. pull: when the image is fetched. volumes: "host path:path inside[:ro]".
     placement: of a gang: on as few hosts as possible (pack), or one task a host first (spread).
@@ -64,8 +60,7 @@ class JobSpec(
     on_partial: where a failure stops a gang and some tasks were done: fail, or restart them all.
     preemptible: a job of higher priority may take its place; it is queued again at no charge.
     start_at: Unix seconds; the job waits until then.
-    idempotency_key: a second submission with the same key in the same project returns the first
-    job.
+    idempotency_key: another submission with this key in its project returns the first job.
     """
 
     argv: Annotated[tuple[EnvValue, ...], Meta(max_length=4096)] = ()

@@ -102,8 +102,7 @@ class LogBase(NamedTuple):
 class LogPlace(NamedTuple):
     """Where bytes sent under an epoch go: from `base` on, not beyond `limit`.
 
-    new: the base is to be written down. later: a successor writes already, so this sender cannot
-    end the stream.
+    new: the base is to be written down. later: a successor writes, so this one ends no stream.
     """
 
     base: int

@@ -1,5 +1,4 @@
-"""The moves of a supervised job's members: each is stopped, replaced and placed by itself while the
-others run on.
+"""The moves of a supervised job's members, each stopped, replaced and placed by itself.
 
 A task in `failed` or `preempted` while its job is reserved or running has *fallen*, and waits for
 the decision (`core.endings.replace`). One in `blocked` waits for another host, or, without a time
@@ -109,8 +108,7 @@ def replace_members(
 ) -> tuple[list[TaskKey], dict[str, str]]:
     """Carry out decisions in their order; the first that ends its job settles the others.
 
-    Returns those that were carried out, and the hosts with evidence against them, each with the
-    reason.
+    Returns those that were carried out, and hosts with evidence against them → the reason.
     """
     done: list[TaskKey] = []
     suspects: dict[str, str] = {}

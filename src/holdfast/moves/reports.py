@@ -135,8 +135,7 @@ def group_syncs(syncs: Sequence[HostSync]) -> list[list[int]]:
 def apply_reports(
     m: Moves, drafts: Sequence[Draft], taken: set[TaskKey], rules: Sequence[OperatorRule]
 ) -> list[tuple[Draft, TaskKey]]:
-    """Make the moves of starts and ends, except those in `taken`, in a fixed order, and fill the
-    drafts.
+    """Make the moves of starts and ends but those in `taken`, in a fixed order; fill the drafts.
 
     rules: the operators' own, for drains that begin here. Returns the ends whose task is not there:
     the caller looks whether an ended attempt has them on record.

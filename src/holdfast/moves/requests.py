@@ -182,8 +182,7 @@ def _charge_revival(job: JobRow, made: int | None) -> None:
 
 
 def lapse(m: Moves, leading_since: datetime) -> list[str]:
-    """Free the loaded tasks whose lease ended more than its margin ago; return the ids of their
-    jobs.
+    """Free the loaded tasks whose lease ended more than its margin ago; return their jobs' ids.
 
     LEASE-2: TTL and margin after the last grant. LEASE-4: and a whole TTL after this leader began.
     """

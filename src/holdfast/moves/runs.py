@@ -54,8 +54,7 @@ def start_job(m: Moves, job: JobRow) -> None:
 def claim_task(m: Moves, job: JobRow, task: TaskRow, port: int) -> None:
     """Keep a place for this rank of a gang; the last one opens the start barrier for all (GANG-1).
 
-    A repeated claim, from an agent that was started anew, brings a new port, as long as the old one
-    was not given out.
+    A repeated claim, of an agent that was restarted, brings a new port while none was given out.
     """
     if task.state is not TaskState.RESERVED or task.barrier:
         return
@@ -82,8 +81,7 @@ def started_reason(attempt: int) -> str:
 def end_task(
     m: Moves, job: JobRow, task: TaskRow, facts: TaskFacts, rules: Sequence[OperatorRule]
 ) -> None:
-    """Take the end that a task's agent reports. The caller has matched the key and that the task
-    holds its lease.
+    """Take the end that a task's agent reports. The caller has matched its key and its lease.
 
     rules: the operators' own, by which a drain that begins here says its cause (CLASSIFY-4).
     """

@@ -58,8 +58,7 @@ class HostFacts(AgentMessage, frozen=True, kw_only=True):
 
 
 class RegisterRequest(AgentMessage, frozen=True, kw_only=True):
-    """Sent with a join token (first time: a key comes back) or with the host key (a new
-    incarnation).
+    """Sent with a join token (a key comes back) or with the host key (a new incarnation).
 
     claim: random, kept by the agent from before its first try. A spent token that comes again with
     the claim that spent it gets a key again, so a lost answer costs no new token.
@@ -105,13 +104,10 @@ class TaskReport(AgentMessage, frozen=True, kw_only=True):
 class SyncRequest(AgentMessage, frozen=True, kw_only=True):
     """State up.
 
-    seq: grows with every call of one agent process; a newer call answers an older waiting one at
-    once.
+    seq: grows with every call of one agent; a newer call answers an older waiting one at once.
     wait_seconds: how long the answer may wait for a command; 0 answers at once.
-    settings_rev: the settings revision the agent goes by. leaving: the host shuts down and takes no
-    more.
-    shares_peers: the agent finds the peers of a gang in `SyncAnswer.gangs`; otherwise each order
-    lists them.
+    settings_rev: the revision of settings the agent goes by. leaving: the host shuts down.
+    shares_peers: the agent reads peers from `SyncAnswer.gangs`; otherwise each order lists them.
     """
 
     incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
@@ -147,8 +143,7 @@ class GangHost(AgentMessage, frozen=True, array_like=True):
 
 
 class Gang(AgentMessage, frozen=True, kw_only=True):
-    """Where the ranks of a gang are, once per answer: listed in each order, it would grow with its
-    square.
+    """Where the ranks of a gang are, once per answer, because orders would repeat it.
 
     hosts: in the order of their first ranks. places: by rank, an index of `hosts`; -1 without a
     host now.
@@ -179,8 +174,7 @@ class CheckpointOffer(AgentMessage, frozen=True, kw_only=True):
 
 
 class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
-    """Run this task. `env` holds the user's variables; the agent adds HOLDFAST_*, devices' and
-    torchrun's.
+    """Run this task. `env`: the user's variables; the agent adds HOLDFAST_*, devices, torchrun's.
 
     ttl_seconds counts from the *start* of the sync that brought it (LEASE-1). attempt: from 1.
     gpus: device indices on this host. visible_gpus: where the task sees more: with one device a
@@ -231,8 +225,7 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
 class PreemptOrder(AgentMessage, frozen=True, kw_only=True):
     """Stop this task: TERM, grace, KILL; `hard` kills at once. Repeats until its end is reported.
 
-    operator_stop: a host or queue was switched off hard: that watchdog's trip (exit code 79) goes
-    on record.
+    operator_stop: a host or queue was switched off hard; that trip (exit code 79) goes on record.
     """
 
     key: TaskKey

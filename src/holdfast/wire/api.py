@@ -110,8 +110,7 @@ class CancelRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class RetryRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A person's retry. `counted`: one more retry of the present budget; otherwise all budgets
-    begin anew.
+    """A person's retry. `counted`: one more of the present budget; otherwise budgets begin anew.
 
     from_scratch: its checkpoints are forgotten; otherwise each rank starts from its newest.
     """

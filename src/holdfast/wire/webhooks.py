@@ -1,5 +1,4 @@
-"""The bodies of the webhook routes. All of them take an admin token: a hook's url may itself be a
-secret.
+"""The bodies of the webhook routes, for admin tokens only: a hook's url may itself be a secret.
 
 GET    /v1/webhooks                                  → page of WebhookRecord
 POST   /v1/webhooks                                  WebhookRequest → 201 WebhookCreated: the secret is shown this once

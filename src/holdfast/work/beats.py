@@ -194,8 +194,7 @@ def _find_reporter() -> Reporter | None:
 def beat(
     step: SupportsIndex | float | None = None, total: SupportsIndex | float | None = None
 ) -> None:
-    """Report that the work moved forward. Call it where it really did: after a step, a batch, a
-    file.
+    """Report that the work moved forward, where it really did: after a step, a batch, a file.
 
     step: how far it is, a whole number; total: how far it will go. Both are shown and repeated
     until given again, and the step tells a retry that makes progress from one that does not.

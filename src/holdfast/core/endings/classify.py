@@ -309,8 +309,7 @@ def kept_exit_code(facts: TaskFacts) -> int | None:
 def classify(facts: TaskFacts, rules: Sequence[OperatorRule] = ()) -> Classified:
     """Return the cause of a task's end, with the rule that found it, a sentence and the evidence.
 
-    rules: the operators' own, in their order; the first that matches is taken, and its name is
-    `operator:NAME`.
+    rules: the operators' own, in their order; the first match is taken, named `operator:NAME`.
     """
     found = _apply(MEASURED, facts)
     if found is not None:

@@ -160,8 +160,7 @@ def decide(
 def count_progress(charges: Charges, step: int | None, *, counted: bool = True) -> Charges:
     """Return the charges after an attempt that got to `step`; without steps, nothing is counted.
 
-    counted: False for an end that is charged to nothing: it may show progress, never the lack of
-    it.
+    counted: False for an end that is charged to nothing: it may show progress, never its lack.
     """
     best = charges.best_step
     if step is not None and (best is None or step > best):

@@ -39,8 +39,7 @@ from holdfast.core.states import JobEvent, Outcome, TaskState
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
     """A drain that is over: the decision, the trigger's rank and how each member ended.
 
-    totals: what the whole job has been charged after it, over all ranks. rank_charges: in a gang,
-    the same by rank as text.
+    totals: what all ranks have been charged after it. rank_charges: in a gang, by rank as text.
     """
 
     decision: Decision

@@ -26,10 +26,8 @@ from holdfast.core.log_lines import cut_line
 class Pattern(NamedTuple):
     """One message. name: the rule is called `log-NAME` (in a pull's error: `pull-NAME`).
 
-    alternatives: each with words that every matching text contains; a search for them first is ten
-    times as fast.
-    cascade: it reports that a peer died or went silent, so its rank is the victim of another's
-    failure.
+    alternatives: each with words that every matching text contains, because a search for them first
+    is ten times as fast. cascade: it reports a dead or silent peer, so its rank is a victim.
     """
 
     name: str

@@ -1,5 +1,4 @@
-"""The cost of a regular expression, read from its parse tree, so that one that can blow up is
-refused.
+"""The cost of a regular expression, read from its parse tree, to refuse one that can blow up.
 
 REGEX-1  A search with an accepted expression, line by line and `MAX_LINE_CHARS` of each, takes at
          most a number of steps that grows with the square of the line's length.

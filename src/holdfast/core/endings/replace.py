@@ -44,11 +44,9 @@ _NEVER_RAN = ("asked", "checkpoint")  # rules of a failed start; by any other it
 class Replacement(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of a member.
 
-    go_on: another host takes over after `delay_seconds`; False: the job falls with it. charges: the
-    rank's, after this.
+    go_on: another host takes over after `delay_seconds`; False: the job falls with it.
     bar_host: never use its host again in this attempt; otherwise its earlier hosts come last.
-    start_failures: failed starts in a row, with this one. parked: only a person gives it another
-    host (MEMBER-5).
+    start_failures: in a row, with this one. parked: only a person gives it a host (MEMBER-5).
     """
 
     go_on: bool

@@ -1,5 +1,4 @@
-"""The line of each rule and field in a TOML text, because `tomllib` tells lines of syntax errors
-only."""
+"""The line of each rule and field in a TOML text, which `tomllib` tells of syntax errors only."""
 
 from __future__ import annotations
 

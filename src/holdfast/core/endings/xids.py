@@ -1,5 +1,4 @@
-"""Xid codes: what NVIDIA's driver writes to the kernel log when a GPU fails, and whose failure that
-is.
+"""Xid codes: what NVIDIA's driver writes to the kernel log when a GPU fails, and the side at fault.
 
 Facts from NVIDIA's Xid catalogue (docs.nvidia.com/deploy/xid-errors, "Analyzing Xid Errors with the
 Xid Catalog", for Ampere and newer). `blame` follows its column of immediate actions:

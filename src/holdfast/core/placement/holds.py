@@ -84,8 +84,7 @@ class Holds:
     def hold(self, job: Candidate, *, waited: bool) -> str | None:
         """Hold room back for a job that does not fit now, and say so; None where none can be held.
 
-        A job that has not waited for long has room held only when what is being stopped makes it
-        fit.
+        A job that has not waited for long has room held only where stopping jobs make it fit.
         """
         serving = {host.host_id: host for host in self.room.serving(job)}
         state = {i: host.amount() for i, host in serving.items()}

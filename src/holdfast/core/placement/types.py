@@ -81,8 +81,7 @@ class JobPlacement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunningTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that holds room on a host, when it gives the room back, and whether it may be
-    preempted.
+    """A task that holds room on a host, until when, and whether it may be preempted.
 
     ends_in_seconds: until its time limit at the latest, from `queue` and `time_limit_seconds`; None
     without one. draining: its job is being stopped.

@@ -1,8 +1,6 @@
-"""The jobs that a more important one may replace: as few as it needs, the least important, the
-youngest.
+"""The jobs that a more important one may replace: as few, unimportant and young as possible.
 
-Among few jobs the fewest are found by trying; among many, greedily, and jobs that turn out not to
-be needed are let off.
+Few jobs are searched by trying; many greedily, and those that turn out superfluous are let off.
 """
 
 from __future__ import annotations

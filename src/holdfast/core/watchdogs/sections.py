@@ -20,8 +20,7 @@ class Sections(msgspec.Struct, frozen=True):
     """The open sections, innermost last, and each name's longest pass so far in seconds.
 
     Datagrams may be lost, so each is read as the whole truth: one that names an outer section
-    closes the inner ones, one without a section closes all. A close that was only inferred teaches
-    nothing.
+    closes the inner ones, one without a section closes all. Only a told close teaches a length.
     """
 
     open: tuple[OpenSection, ...] = ()
@@ -56,8 +55,7 @@ class Sections(msgspec.Struct, frozen=True):
         return any(section.name == name for section in self.open)
 
     def timeout(self, factor: float) -> tuple[float, bool] | None:
-        """Return the timeout in force and whether the job gave it; None where no open section has
-        one.
+        """Return the timeout in force and whether the job gave it, or None.
 
         The innermost section with a timeout decides: an outer one still covers what is inside it.
         """

@@ -34,8 +34,7 @@ class Signal(StrEnum):
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     """One device at one instant. None is "could not be read".
 
-    utilisation_percent, memory_bytes: of the task's own processes; of all on the device where
-    `box_wide`.
+    utilisation_percent, memory_bytes: of the task's own processes, or `box_wide` of all.
     """
 
     index: int
@@ -47,8 +46,7 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
 class TreeReading(msgspec.Struct, frozen=True, kw_only=True):
     """The task's process tree at one instant. None is "could not be read".
 
-    cpu_seconds, io_bytes: counters since the start, over the whole tree. rss_bytes: resident memory
-    now.
+    cpu_seconds, io_bytes: counters since the start, over the tree. rss_bytes: resident memory now.
     """
 
     cpu_seconds: float | None = None
@@ -80,10 +78,8 @@ class SignalWindow(msgspec.Struct, frozen=True, kw_only=True):
 
     since: when the window began, at or before its first reading. at: its last reading.
     gpu_known, tree_known: every reading so far was whole.
-    gpu_percent: highest utilisation of any device. gpu_memory: one span per device, then that of
-    their sum.
-    cpu_percent: highest CPU use between two neighbouring readings, of one core; None until there
-    were two.
+    gpu_percent: highest utilisation of any device. gpu_memory: a span per device, and of their sum.
+    cpu_percent: highest CPU use between two neighbours, of one core; None until there were two.
     """
 
     since: float

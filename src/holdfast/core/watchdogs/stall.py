@@ -48,8 +48,7 @@ class StallPatience(msgspec.Struct, frozen=True):
 
 
 class Stall(msgspec.Struct, frozen=True, kw_only=True):
-    """armed: a beat came. sign_at: last datagram of any kind. quiet_since: that, or the last
-    re-arming.
+    """armed: a beat came. sign_at: last datagram. quiet_since: that, or the last re-arming.
 
     suspected, window, idle_samples, next_sample_at: the confirmation under way.
     """
@@ -86,8 +85,7 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
         """Return the patience in force: the settings', or that of the section the work is in.
 
         A section's own or learned timeout replaces the stall timeout, and the silence limit counts
-        from its end. A first pass with no timeout suspends the stall timeout; the silence limit
-        holds.
+        from its end. A first pass with no timeout suspends the stall timeout, not that limit.
         """
         if not settings.stall_watch:
             return StallPatience(None, None)

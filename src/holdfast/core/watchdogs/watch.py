@@ -33,8 +33,7 @@ DEAF_SECONDS = 15.0
 
 
 class SampleWish(msgspec.Struct, frozen=True):
-    """A reading is wanted at the instant `at`; `fast`: it confirms a suspicion and must not be
-    late."""
+    """A reading is wanted at the instant `at`; `fast`: it confirms a suspicion."""
 
     at: float
     fast: bool
@@ -191,8 +190,7 @@ class TaskWatch:
         self._settings = settings
 
     def tick(self, now: float) -> list[Verdict]:
-        """Return the verdicts since the last tick; of several trips at once only the first in
-        order.
+        """Return the verdicts since the last tick; of several trips only the first in order.
 
         TRIP-2  The order is: operator stop, lost lease, time limit, stall, GPU health. Orders from
                 outside come before measurements, since they are facts; a stall before GPU health,

@@ -321,8 +321,7 @@ def judge_try(
 
 
 def next_window(window: int, answer: DeliveryAnswer) -> int:
-    """Return how many deliveries of a hook may be under way: half after trouble, one more after
-    success.
+    """Return how many deliveries of a hook may be under way: half after trouble, else one more.
 
     A receiver that is down is asked by one delivery at a time instead of by every job at once.
     """
