@@ -2,6 +2,9 @@
 
 LEAD-2  `since` is the store's time at which this replica began to lead, or at which the last outage
         was over, or to which its clock was set: LEASE-4 and LEASE-5 count from it.
+LEAD-4  `hears_since` is the store's time from which hosts could be heard all along: `since`, or the
+        end of the last pause of this replica or of its store. A host that could not be heard is not
+        silent.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from holdfast.core.lease import ClockReading, find_step
 from holdfast.store.port.store import Store
 
 log = logging.getLogger("holdfast.controller")
+MAX_PAUSE_SECONDS = 10.0
+"""Two intervals of the slowest loop that reads the time: longer ago, this replica itself had paused."""
 
 
 class Leadership:
@@ -27,12 +32,20 @@ class Leadership:
         self._since: datetime | None = None
         self._restarts = False
         self._reading: ClockReading | None = None
+        self._resumed: datetime | None = None
         outages.call_when_over(self._restart)
 
     @property
     def since(self) -> datetime | None:
         """The store's time from which silence counts, or None."""
         return self._since
+
+    @property
+    def hears_since(self) -> datetime | None:
+        """The store's time since which hosts were heard without a pause (LEAD-4), or None."""
+        if self._since is None or self._resumed is None:
+            return self._since
+        return max(self._since, self._resumed)
 
     def begin(self, at: datetime) -> None:
         """Count from `at`."""
@@ -72,5 +85,9 @@ class Leadership:
             )
             if self._since is not None:
                 self.begin(at)
+            self._resumed = None  # by the clock before the step
+        paused = last is not None and this.after - last.before > MAX_PAUSE_SECONDS
+        if paused or not self._outages.takes_renewals:
+            self._resumed = at
         self._reading = this
         return at

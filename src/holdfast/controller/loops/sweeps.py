@@ -125,7 +125,7 @@ class DeadHostsLoop(Loop):
         controller = self._controller
         settings = await controller.settings.current()
         now = await controller.leadership.read_time()
-        since = controller.leadership.since
+        since = controller.leadership.hears_since  # the controller's own silence is no host's
         if since is None:
             return {}
         seconds = settings.number("dead_host_seconds")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 log = logging.getLogger("holdfast.controller")
 TOLERATED_SECONDS = 3.0
@@ -24,6 +25,7 @@ class Outages:
         self._clock = clock
         self._since: float | None = None
         self._failed_at = 0.0
+        self._asked_at: float | None = None
         self._callbacks: list[Callable[[], None]] = []
 
     def call_when_over(self, callback: Callable[[], None]) -> None:
@@ -34,6 +36,21 @@ class Outages:
     def going_on(self) -> bool:
         """True between a failed call and the end of its outage."""
         return self._since is not None
+
+    @property
+    def takes_renewals(self) -> bool:
+        """False in an outage, and while renewals wait longer than `TOLERATED_SECONDS` for the store."""
+        waits = 0.0 if self._asked_at is None else self._clock() - self._asked_at
+        return not self.going_on and waits <= TOLERATED_SECONDS
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Hold this while renewals wait for the store."""
+        self._asked_at = self._clock()
+        try:
+            yield
+        finally:
+            self._asked_at = None
 
     def note_failure(self, error: Exception) -> None:
         """Note that the store did not answer a call."""

@@ -62,7 +62,8 @@ class SyncBatcher:
             while self._pending:
                 batch = self._take_batch()
                 if batch:
-                    await self._send(batch)
+                    with self._outages.asking():
+                        await self._send(batch)
         finally:
             self._runner = None
             _fail(self._pending, Unavailable("the server shuts down"))

@@ -16,6 +16,7 @@ from holdfast.controller.loops.sweeps import DeadHostsLoop, LeasesLoop
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.outages import QUIET_SECONDS, TOLERATED_SECONDS, Outages
 from holdfast.errors import Unavailable
+from holdfast.moves.values import HostSync
 from holdfast.store.memory.store import MemoryStore
 from holdfast.store.port.store import Store
 from tests.store.rig import START, Rig
@@ -244,8 +245,63 @@ async def test_a_step_of_the_databases_clock_takes_nobody_for_silent(
     assert await run(2.0, heard=True) == [{}, {}]
     assert (await rig.job(job_id)).state == "running"
     assert [r.levelname for r in caplog.records if "clock was set" in r.getMessage()] == ["ERROR"]
-    assert await run(290.0, heard=False) == [{}, {"flagged": ["name-h1"]}]
+    silent = [await run(10.0, heard=False) for _ in range(29)]
+    assert [{}, {"flagged": ["name-h1"]}] in silent
+    assert all(lapsed == {} for lapsed, _ in silent)
     assert await run(60.0, heard=False) == [{"lapsed": 1}, {}]
+
+
+class Swept:
+    """The sweep for dead hosts over one host with running work, under clocks that a test sets."""
+
+    def __init__(self) -> None:
+        self._told, self._ran = START, 0.0
+        self._rig = Rig(MemoryStore(clock=lambda: self._told))
+        self.controller = Controller(self._rig.store, clock=lambda: self._ran)
+        self._loop = DeadHostsLoop(self.controller)
+
+    async def begin(self) -> None:
+        await self._rig.host()
+        await self._rig.running()
+        self.controller.leadership.begin(self._rig.now - timedelta(days=1))
+
+    async def run_after(self, seconds: float) -> Mapping[str, Any]:
+        self._ran += seconds
+        self._told = self._rig.tick(seconds)
+        return await self._loop.run_once()
+
+
+async def test_the_controllers_own_pause_is_no_hosts_death() -> None:
+    """LEAD-4: a host that could not be heard is not silent; one that stays silent for a whole
+    threshold after the pause is dead."""
+    swept = Swept()
+    await swept.begin()
+    assert await swept.run_after(5.0) == {}
+    assert await swept.run_after(60.0) == {}, "the leader was frozen, and heard no host"
+    assert [await swept.run_after(5.0) for _ in range(6)] == [{}] * 6
+    assert await swept.run_after(5.0) == {"flagged": ["name-h1"]}
+
+
+async def test_renewals_that_wait_for_the_store_are_no_hosts_silence() -> None:
+    """LEAD-4: a locked table holds the heartbeats up, while the sweep itself is not held up."""
+    swept = Swept()
+    await swept.begin()
+    held, entered = asyncio.Event(), asyncio.Event()
+
+    async def sync_hosts(*_: Any, **__: Any) -> list[Any]:
+        entered.set()
+        await held.wait()
+        return [None]
+
+    swept.controller.store.leases.sync_hosts = sync_hosts  # type: ignore[method-assign]
+    sync = HostSync(host_id="h1", incarnation="i")
+    waiting = asyncio.create_task(swept.controller.batcher.submit(sync))
+    await entered.wait()
+    assert [await swept.run_after(5.0) for _ in range(12)] == [{}] * 12
+    held.set()
+    await waiting
+    assert [await swept.run_after(5.0) for _ in range(6)] == [{}] * 6
+    assert await swept.run_after(5.0) == {"flagged": ["name-h1"]}
 
 
 async def test_a_loop_that_looks_tells_that_the_store_is_back(store: Store) -> None:
