@@ -1,4 +1,4 @@
-"""Hosts, syncs, leases and drains in memory."""
+"""Hosts in memory."""
 
 from __future__ import annotations
 

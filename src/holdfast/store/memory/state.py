@@ -273,13 +273,9 @@ class MemoryState:
 
     def task_record(self, task: TaskRow) -> TaskRecord:
         """Return a task's record."""
-        fields = {
-            name: getattr(task, name)
-            for name in TaskRecord.__struct_fields__
-            if name != "host_name"
-        }
+        fields = {name: getattr(task, name) for name in TaskRecord.__struct_fields__}
         host = self.hosts.get(task.host_id or "")
-        return TaskRecord(host_name=None if host is None else host.name, **fields)
+        return TaskRecord(**{**fields, "host_name": None if host is None else host.name})
 
     def host_record(self, host: MemoryHost) -> HostRecord:
         """Return a host's record; busy comes from live leases."""

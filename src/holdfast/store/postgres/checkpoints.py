@@ -175,13 +175,7 @@ class PostgresCheckpoints:
 
 
 def _who(host_id: str, incarnation: str, key: TaskKey) -> dict[str, object]:
-    return {
-        "host_id": host_id,
-        "incarnation": incarnation,
-        "job_id": key.job_id,
-        "rank": key.rank,
-        "epoch": key.epoch,
-    }
+    return {"host_id": host_id, "incarnation": incarnation, **msgspec.structs.asdict(key)}
 
 
 async def _add(
@@ -193,16 +187,8 @@ async def _add(
     known = None if newest is None else msgspec.convert(newest, CheckpointRecord)
     if known is not None and is_repeat(known, key.epoch, new):
         return CheckpointAdded(record=known, dropped=(new.blob,))
-    params = {
-        **where,
-        "epoch": key.epoch,
-        "attempt": attempt,
-        "step": clamp_count(new.step),
-        "size": new.size,
-        "sha256": new.sha256,
-        "blob": new.blob,
-        "now": now,
-    }
+    given = {**msgspec.structs.asdict(new), "step": clamp_count(new.step)}
+    params = {**msgspec.structs.asdict(key), "attempt": attempt, **given, "now": now}
     row = await tx.one("insert_checkpoint", params)
     dropped = await tx.rows("drop_old_checkpoints", {**where, "keep": keep})
     return CheckpointAdded(

@@ -38,15 +38,7 @@ class PostgresWebhooks:
     ) -> WebhookRecord:
         async def work(tx: Tx) -> WebhookRecord:
             at = await tx.now(now)
-            params = {
-                "id": new.id,
-                "name": new.name,
-                "url": new.url,
-                "secret": new.secret,
-                "events": list(new.events),
-                "project": new.project,
-                "now": at,
-            }
+            params = {**msgspec.structs.asdict(new), "events": list(new.events), "now": at}
             made = await tx.one("insert_webhook", params)
             hook = await _read(tx, new.id)
             if made is not None:
@@ -86,16 +78,8 @@ class PostgresWebhooks:
             }
             after = msgspec.structs.replace(before, **fields)
             if after != before:
-                await tx.run(
-                    "write_webhook",
-                    {
-                        "id": webhook_id,
-                        "name": after.name,
-                        "url": after.url,
-                        "events": list(after.events),
-                        "project": after.project,
-                    },
-                )
+                params = {**msgspec.structs.asdict(after), "events": list(after.events)}
+                await tx.run("write_webhook", params)
                 text = f"was changed: {', '.join(sorted(fields))}"
                 await write_events(
                     tx,
@@ -181,7 +165,7 @@ class PostgresWebhooks:
         async def work(tx: Tx) -> list[str]:
             moved = {row["id"] for row in await tx.rows("move_cursors", {"rows": to_json(steps)})}
             rows = [
-                {"webhook_id": b.webhook_id, **{n: getattr(d, n) for n in d.__struct_fields__}}
+                {"webhook_id": b.webhook_id, **msgspec.structs.asdict(d)}
                 for b in batches
                 if b.webhook_id in moved
                 for d in b.deliveries
