@@ -198,13 +198,10 @@ def _choose_ttls(
     candidates: Sequence[Candidate], plan: AdmissionPlan, settings: Settings
 ) -> dict[str, float]:
     placed = {p.job_id for p in plan.placements}
-    of_queue: dict[str, float] = {}
     ttls: dict[str, float] = {}
     for job in candidates:
         if job.job_id not in placed:
             continue
-        own = job.lease_ttl_seconds
-        if own is None and job.queue not in of_queue:
-            of_queue[job.queue] = settings.number("lease_ttl_seconds", job.queue)
-        ttls[job.job_id] = own if own is not None else of_queue[job.queue]
+        own, gang = job.lease_ttl_seconds, job.tasks > 1 or job.member is not None
+        ttls[job.job_id] = own or settings.lease_ttl_seconds(job.queue, gang=gang)
     return ttls

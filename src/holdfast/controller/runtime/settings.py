@@ -65,6 +65,15 @@ class Settings:
         assert isinstance(value, (int, float))
         return float(value)
 
+    def lease_ttl_seconds(self, queue: str, *, gang: bool) -> float:
+        """Return the lease of a queue's jobs that set none themselves. A gang's is shorter, because
+        its other ranks wait for a silent one."""
+        layer = self.queues.get(queue, {})
+        own = "lease_ttl_seconds" in layer and "gang_lease_ttl_seconds" not in layer
+        return self.number(
+            "gang_lease_ttl_seconds" if gang and not own else "lease_ttl_seconds", queue
+        )
+
     def watch(self, queue: str, spec: JobSpec) -> WatchSettings:
         """Return the watchdogs' settings for the tasks of a job."""
         key = (queue, spec.supervised, frozenset(job_layer(spec).items()))

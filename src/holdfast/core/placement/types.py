@@ -24,7 +24,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """A queued job as admission sees it, in the order it is to be considered.
 
-    lease_ttl_seconds: the job's own, where its spec sets one; None goes by its queue.
+    lease_ttl_seconds: the job's own, where its spec sets one; None goes by its queue's settings.
     waited_seconds: since it was queued.
     time_limit_seconds: of each attempt, None without one. A store gives the job's own: infinity
     where it is off, None where the spec is silent.

@@ -81,6 +81,9 @@ _ALL = (
     # leases
     Setting("lease_ttl_seconds", "seconds", 300.0,
             "a host's right to run a task, renewed at every sync", low=15, high=3600),
+    Setting("gang_lease_ttl_seconds", "seconds", 60.0,
+            "the same for jobs of several tasks, where neither job nor queue sets lease_ttl_seconds",
+            low=15, high=3600, scope="queue"),
     Setting("sync_interval_seconds", "seconds", 5.0,
             "time between an agent's syncs when nothing happens", low=0.05, high=60, scope="cluster"),
     Setting("reservation_seconds", "seconds", 30.0,

@@ -277,3 +277,30 @@ async def test_what_does_not_go_is_told_hard_and_keeps_its_place_until_it_has_go
     await agent.sync(ended(reports[1].key, signal=9, stopped=True))
     await served.until(job_id, "cancelled")
     assert (await agent.take()).key.job_id == other
+
+
+async def test_a_gangs_lease_is_short_where_neither_job_nor_queue_says_otherwise(
+    served: Served, agent: FakeAgent
+) -> None:
+    async def lease_of(**spec: Any) -> float:
+        job = await served.submit(**spec)
+        await served.until(job["id"], "reserved")
+        rows = await served.call("GET", f"/v1/jobs/{job['id']}/tasks")
+        (ttl,) = {row["lease_ttl_seconds"] for row in rows.json()["items"]}
+        await served.call("POST", f"/v1/jobs/{job['id']}/cancel", json={})
+        return float(ttl)
+
+    async def set_queue(**settings: Any) -> None:
+        answer = await served.call("PUT", "/v1/queues/cpu", json={"set": settings})
+        assert answer.status_code == 200, answer.text
+
+    assert await lease_of(tasks=2) == 60
+    assert await lease_of(tasks=1) == 300
+    assert await lease_of(tasks=2, lease_ttl_seconds=200) == 200
+    await configure(served, gang_lease_ttl_seconds=45)
+    assert await lease_of(tasks=2) == 45
+    assert await lease_of(tasks=1) == 300
+    await set_queue(lease_ttl_seconds=120)
+    assert (await lease_of(tasks=2), await lease_of(tasks=1)) == (120, 120)
+    await set_queue(gang_lease_ttl_seconds=30)
+    assert (await lease_of(tasks=2), await lease_of(tasks=1)) == (30, 120)

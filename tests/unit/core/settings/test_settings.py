@@ -99,6 +99,8 @@ def test_values_that_are_read(name: str, raw: object, value: object) -> None:
         ("on_trip", None),
         ("lease_ttl_seconds", 14),
         ("lease_ttl_seconds", 3601),
+        ("gang_lease_ttl_seconds", 14),
+        ("gang_lease_ttl_seconds", 3601),
     ],
 )
 def test_values_that_are_refused_name_the_setting(name: str, raw: object) -> None:
@@ -152,6 +154,7 @@ def test_the_figures_of_the_design() -> None:
         "health_load_grace_seconds": 1200, "gpu_idle_percent": 5, "gpu_memory_moving_mb": 5120, "watchdog_cap": 3,
         "infra_cap": 10, "grace_seconds": 15, "drain_force_seconds": 45, "lease_ttl_seconds": 300,
         "sync_interval_seconds": 5, "reservation_seconds": 30, "dead_host_seconds": 30, "forensics_seconds": 10,
+        "gang_lease_ttl_seconds": 60,
     }  # fmt: skip
     assert {name: SETTINGS[name].default for name in wanted} == wanted
     limits = {queue: layer["time_limit_seconds"] for queue, layer in BUILTIN_QUEUES.items()}
