@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,11 @@ import pytest
 from holdfast.agent.config import MARK_FILE
 from holdfast.agent.containers.runtimes import Kind
 from holdfast.core.ids import TaskKey
+from tests.store.pg_fixture import PgServer
 from tests.system.agent.conftest import Host
 from tests.system.agent.fake_controller import FakeController, serve
+from tests.system.cluster import Cluster
+from tests.system.conftest import make_cluster
 from tests.system.containers.engines import IMAGE, CannotServe, Docker, Engine, Podman
 from tests.waits import wait_until
 
@@ -167,6 +171,16 @@ def limits_memory(engine: Engine) -> None:
     said = engine.run("info", "--format", asked)
     if "memory" not in said and said.strip() != "true":
         skip("no memory controller is handed down to this machine")
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory, pg_server: PgServer, engine: Engine
+) -> Iterator[Cluster]:
+    """A controller for the tests of a module, which leave no container behind."""
+    with ExitStack() as stack:
+        yield make_cluster(stack, tmp_path_factory.mktemp("cluster"), pg_server)
+    assert engine.containers() == []
 
 
 class BoxController(FakeController):

@@ -7,31 +7,19 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 import holdfast
-from tests.store.pg_fixture import PgServer
 from tests.system.checkpoints.conftest import blobs_of, write_script
 from tests.system.cluster import Cluster
-from tests.system.conftest import make_cluster
 from tests.system.containers import python_image
 from tests.system.containers.engines import Engine
 from tests.waits import wait_until
 
 pytestmark = pytest.mark.slow
 SECONDS = 60.0
-
-
-@pytest.fixture(scope="module")
-def cluster(
-    tmp_path_factory: pytest.TempPathFactory, pg_server: PgServer, engine: Engine
-) -> Iterator[Cluster]:
-    with ExitStack() as stack:
-        yield make_cluster(stack, tmp_path_factory.mktemp("cluster"), pg_server)
-    assert engine.containers() == []
 
 
 @pytest.fixture(scope="module")

@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.store.pg_fixture import PgServer
 from tests.system.cluster import Cluster
-from tests.system.conftest import make_cluster
 from tests.system.containers.conftest import Registry
 from tests.system.containers.engines import Engine
 from tests.system.proxy import Proxy
 from tests.waits import is_alive, wait_until
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def cluster(
-    tmp_path_factory: pytest.TempPathFactory, pg_server: PgServer, engine: Engine
-) -> Iterator[Cluster]:
-    with ExitStack() as stack:
-        yield make_cluster(stack, tmp_path_factory.mktemp("cluster"), pg_server)
-    assert engine.containers() == []
 
 
 @pytest.fixture

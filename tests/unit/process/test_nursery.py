@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import ValidationError
-from holdfast.process import table
 from holdfast.process.ending import Signaller
 from holdfast.process.loop import Mishaps, Poller
 from holdfast.process.nursery import Nursery, ProgramEvents, ProgramRun
 from holdfast.process.spawn import SpawnRequest
 from holdfast.process.syscalls import PR_SET_CHILD_SUBREAPER, become_subreaper, read_boottime
 from holdfast.process.table import ProcessEntry
+from tests.waits import is_alive
 
 SPARED = b"holdfast-test-survives-sigkill"
 
@@ -114,11 +114,6 @@ def home(tmp_path: Path) -> Iterator[Home]:
     yield home
     home.close()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-
-
-def is_alive(pid: int) -> bool:
-    entry = table.read_entry(pid)
-    return entry is not None and entry.alive
 
 
 def fork_sleeper() -> int:
