@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from datetime import timedelta
 
 from holdfast.controller.loops.silhouette import Loop, Summary, prune_history
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.causes import Cause
 from holdfast.core.placement.ranks import name_places
-from holdfast.core.records import HostRecord
+from holdfast.core.records import HostRecord, JobRecord, TaskRecord
 from holdfast.core.states import TaskState
 from holdfast.errors import NotFound
-from holdfast.moves.values import JobFilter
+from holdfast.moves.values import JobFilter, Reserved
 
 log = logging.getLogger("holdfast.loops")
 
@@ -38,8 +40,8 @@ class LeasesLoop(Loop):
 
 
 class ReservationsLoop(Loop):
-    """Reservations never taken by their hosts → queued again; starts that take too long → a
-    drain."""
+    """Reservations never taken by their hosts → queued again; starts that take too long, or whose
+    host has fallen silent → a drain."""
 
     name = "reservations"
     interval_seconds = 5.0
@@ -47,53 +49,87 @@ class ReservationsLoop(Loop):
     async def run_once(self) -> Summary:
         controller = self._controller
         settings = await controller.settings.current()
-        jobs = await controller.store.admission.expire_reservations(
-            settings.number("reservation_seconds")
-        )
-        late = await self._stop_late_starts(settings)
-        if jobs:
+        seconds = settings.number("reservation_seconds")
+        jobs = await controller.store.admission.expire_reservations(seconds)
+        reserved = await controller.store.admission.list_reserved()
+        late = await self._stop_late_starts(reserved, settings)
+        late += await self._stop_silent_starts(reserved, seconds)
+        if jobs or late:
             controller.poke("admit", "drain", "events")
         return {"expired": len(jobs), "late": late} if jobs or late else {}
 
-    async def _stop_late_starts(self, settings: Settings) -> int:
+    async def _stop_late_starts(self, reserved: Sequence[Reserved], settings: Settings) -> int:
         """Drain jobs that were reserved for longer than their first start, or their restart, may
         take."""
-        store, late = self._controller.store, 0
-        for found in await store.admission.list_reserved():
+        late = 0
+        for found in reserved:
             job, name = found.job, found.start_limit
             limit = settings.number(name, job.queue, job.spec)
             if found.seconds <= limit:
                 continue
-            if job.spec.supervised and await self._stop_late_members(
-                job.id, f"it did not start within {limit:g} s ({name})"
-            ):
-                continue
             reason = f"not every task ran within {limit:g} s of the reservation ({name})"
             reason += await self._name_late(job.id)
-            if await store.jobs.drain_job(job.id, Cause.START_TIMEOUT, reason, epoch=job.epoch):
-                late += 1
-        if late:
-            self._controller.poke("drain", "events")
+            member = f"it did not start within {limit:g} s ({name})"
+            late += await self._stop_start(job, reason, member)
         return late
+
+    async def _stop_silent_starts(self, reserved: Sequence[Reserved], seconds: float) -> int:
+        """Drain gangs whose start waits for a host that has been silent for `seconds`: its rank is
+        placed again when its lease is over, and the other ranks give their devices back now."""
+        controller, store = self._controller, self._controller.store
+        now = await controller.leadership.read_time()
+        since = controller.leadership.hears_since  # the controller's own silence is no host's
+        before = now - timedelta(seconds=seconds)
+        gangs = [found.job for found in reserved if found.job.tasks > 1 and found.seconds > seconds]
+        if not gangs or since is None or since > before:
+            return 0
+        hosts = await store.hosts.list_hosts()
+        silent = {h.id for h in hosts if h.heartbeat_at is not None and h.heartbeat_at < before}
+        late = 0
+        for job in gangs if silent else ():
+            tasks = await store.jobs.list_tasks(job.id)
+            waited = [t for t in tasks if _awaits_start(t) and t.barrier and t.host_id in silent]
+            if not waited:
+                continue
+            names = name_places((t.rank, t.host_name) for t in waited)
+            text = f"had not started, and no word came from there for {seconds:g} s"
+            member = f"it {text} (reservation_seconds)"
+            late += await self._stop_start(
+                job, f"{names} {text} (reservation_seconds)", member, {t.rank for t in waited}
+            )
+        return late
+
+    async def _stop_start(
+        self, job: JobRecord, reason: str, member_reason: str, ranks: set[int] | None = None
+    ) -> int:
+        """Stop the members of `ranks` (None: all that wait) where the job's script runs, else drain
+        the job; return 1 where a drain began."""
+        if job.spec.supervised and await self._stop_late_members(job.id, member_reason, ranks):
+            return 0
+        store = self._controller.store.jobs
+        return int(await store.drain_job(job.id, Cause.START_TIMEOUT, reason, epoch=job.epoch))
 
     async def _name_late(self, job_id: str) -> str:
         tasks = await self._controller.store.jobs.list_tasks(job_id)
-        late = [(task.rank, task.host_name) for task in tasks if task.state is TaskState.RESERVED]
+        late = [(task.rank, task.host_name) for task in tasks if _awaits_start(task)]
         return f": {name_places(late)} had not started" if late and len(tasks) > 1 else ""
 
-    async def _stop_late_members(self, job_id: str, reason: str) -> bool:
+    async def _stop_late_members(self, job_id: str, reason: str, ranks: set[int] | None) -> bool:
         """Give the late members of a supervised job other hosts (MEMBER-1). False where its script
-        does not run."""
+        does not run. ranks: those that are late, None for all that wait."""
         store = self._controller.store
         tasks = await store.jobs.list_tasks(job_id)
         if not any(task.rank == 0 and task.state is TaskState.RUNNING for task in tasks):
             return False
         for task in tasks:
-            if task.state is TaskState.RESERVED and await store.members.stop_member(
-                task.key, Cause.START_TIMEOUT, reason
-            ):
+            late = _awaits_start(task) and (ranks is None or task.rank in ranks)
+            if late and await store.members.stop_member(task.key, Cause.START_TIMEOUT, reason):
                 self._controller.poke(f"host:{task.host_id}", "drain", "events")
         return True
+
+
+def _awaits_start(task: TaskRecord) -> bool:
+    return task.state is TaskState.RESERVED
 
 
 class HostDrainsLoop(Loop):

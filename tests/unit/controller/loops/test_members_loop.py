@@ -4,7 +4,7 @@ they do when something is wrong."""
 from __future__ import annotations
 
 import logging
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -38,12 +38,12 @@ def rig() -> Rig:
     return clock.rig
 
 
-async def _reserve(rig: Rig, started: tuple[int, ...]) -> str:
-    """A supervised job on three hosts, its barrier open, of which these ranks have started."""
+async def _reserve(rig: Rig, started: tuple[int, ...], *, supervised: bool = True) -> str:
+    """A job on three hosts, its barrier open, of which these ranks have started."""
     for host in ("h1", "h2", "h3", "h4"):
         await rig.host(host, slots=1)
     job_id = await rig.submit(
-        tasks=3, placement="spread", supervised=True, start_timeout_seconds=60.0
+        tasks=3, placement="spread", supervised=supervised, start_timeout_seconds=60.0
     )
     await rig.admit()
     tasks = await rig.store.jobs.list_tasks(job_id)
@@ -79,6 +79,60 @@ async def test_a_late_script_takes_all_with_it(rig: Rig) -> None:
     rig.tick(61)
     assert await ReservationsLoop(Controller(rig.store)).run_once() == {"expired": 0, "late": 1}
     assert (await rig.job(job_id)).drain_cause is Cause.START_TIMEOUT
+
+
+async def _silence(rig: Rig, loop: ReservationsLoop, job_id: str, seconds: int) -> list[Any]:
+    """Run the loop every second, while every host but the last rank's syncs."""
+    tasks, runs = await rig.store.jobs.list_tasks(job_id), []
+    for _ in range(seconds):
+        rig.tick(1)
+        for task in tasks[:-1]:
+            await rig.sync(str(task.host_id), live=[task.key])
+        runs.append(await loop.run_once())
+    return runs
+
+
+async def test_a_start_that_waits_for_a_silent_host_is_drained(rig: Rig) -> None:
+    """And the silent rank keeps its place until its lease is over (GANG-3)."""
+    job_id, controller = await _reserve(rig, (0, 1), supervised=False), Controller(rig.store)
+    controller.leadership.begin(rig.now - timedelta(days=1))
+    loop = ReservationsLoop(controller)
+    assert await _silence(rig, loop, job_id, 30) == [{}] * 30
+    assert await _silence(rig, loop, job_id, 1) == [{"expired": 0, "late": 1}]
+    job, tasks = await rig.job(job_id), await rig.store.jobs.list_tasks(job_id)
+    assert (job.state, job.drain_cause) == (JobState.DRAINING, Cause.START_TIMEOUT)
+    assert job.drain_reason == (
+        f"rank 2 on {tasks[2].host_name} had not started, and no word came from there for 30 s "
+        "(reservation_seconds)"
+    )
+    assert tasks[2].state is TaskState.PREEMPTING
+    for task in tasks[:2]:
+        await rig.sync(str(task.host_id), ended=[(task.key, STOPPED)])
+    await rig.complete()
+    assert (await rig.job(job_id)).state is JobState.DRAINING, "its lease is not over"
+
+
+async def test_a_silent_member_that_has_not_started_is_stopped_by_itself(rig: Rig) -> None:
+    job_id, controller = await _reserve(rig, (0,)), Controller(rig.store)
+    controller.leadership.begin(rig.now - timedelta(days=1))
+    assert await _silence(rig, ReservationsLoop(controller), job_id, 31) == [{}] * 31
+    states = [task.state for task in await rig.store.jobs.list_tasks(job_id)]
+    assert states == [TaskState.RUNNING, TaskState.RESERVED, TaskState.PREEMPTING]
+    assert (await rig.job(job_id)).drain_cause is None
+
+
+async def test_a_start_is_not_drained_for_the_controllers_own_silence(rig: Rig) -> None:
+    """LEAD-4."""
+    job_id = await _reserve(rig, (0, 1), supervised=False)
+    ran = [0.0]
+    controller = Controller(rig.store, clock=lambda: ran[0])
+    controller.leadership.begin(rig.now - timedelta(days=1))
+    loop = ReservationsLoop(controller)
+    assert await loop.run_once() == {}
+    ran[0] += 50.0
+    rig.tick(50)
+    assert await loop.run_once() == {}
+    assert (await rig.job(job_id)).drain_cause is None
 
 
 async def test_a_replacement_that_does_not_start_is_placed_elsewhere(rig: Rig) -> None:
