@@ -11,6 +11,7 @@ from holdfast.errors import ValidationError
 
 COUNT, POSITIVE, SECONDS = click.IntRange(0), click.IntRange(1), click.FloatRange(0)
 LABEL = click.option("--label", "labels", multiple=True, metavar="K=V", help="A label; repeatable.")
+# An id, the beginning of one, a name, or @last: `jobs.find.find_job` reads it.
 JOB = click.argument("job_id", metavar="JOB")
 
 

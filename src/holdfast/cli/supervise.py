@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.jobs.find import remember_job
 from holdfast.cli.jobs.flags import PLACE_OPTIONS, POLICY_OPTIONS
 from holdfast.cli.jobs.submit import ABOUT_OPTIONS, NEED_OPTIONS, START_OPTIONS, read_spec
 from holdfast.cli.options import COUNT, POSITIVE, add_options
@@ -19,6 +20,7 @@ from holdfast.errors import ValidationError
 
 if TYPE_CHECKING:
     from holdfast.client.locate import ControllerPlace
+    from holdfast.core.records import JobRecord
     from holdfast.core.spec import JobSpec
 
 _OPTIONS = (*ABOUT_OPTIONS, *NEED_OPTIONS, *PLACE_OPTIONS, *POLICY_OPTIONS, *START_OPTIONS)
@@ -86,12 +88,18 @@ def supervise(face: Face, script: str, args: Sequence[str], follow: bool, **opti
     """
     with face.client() as client:
         spec = make_spec(client.place, script, args, options, os.environ, time.time())
+
+        def submit() -> JobRecord:
+            made = client.submit(spec)
+            remember_job(client, made.id)
+            return made
+
         if follow:
             from holdfast.cli.jobs.run import follow_job
 
-            follow_job(face, client, lambda: client.submit(spec), 0)
+            follow_job(face, client, submit, 0)
             return
-        job = client.submit(spec)
+        job = submit()
     face.show(job, job.id)
     if not face.as_json and os.isatty(2):
         note(f"submitted {job.name!r}. The script's output: holdfast logs -f {job.id} --rank 0")

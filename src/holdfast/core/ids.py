@@ -11,6 +11,7 @@ _TIME_CHARS = 9  # 45 bits of milliseconds: until the year 3084
 _ENTROPY_CHARS = 11  # 55 bits
 ENTROPY_BITS = 5 * _ENTROPY_CHARS
 ID_PATTERN = re.compile(r"[0-9a-hjkmnp-tv-z]{20}")
+PREFIX_PATTERN = re.compile(r"[0-9a-hjkmnp-tv-z]{1,20}")
 
 
 def _base32(value: int, width: int) -> str:

@@ -46,6 +46,7 @@ class JobFilter(StoreValue, frozen=True, kw_only=True):
     queue: str | None = None
     project: str | None = None
     name: str | None = None
+    prefix: str | None = None  # of the id
     labels: Mapping[str, str] = {}
     cause: str | None = None
     min_retries: int | None = None  # by retries charged so far

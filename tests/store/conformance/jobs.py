@@ -189,6 +189,9 @@ async def test_jobs_are_listed_newest_first_and_filtered(rig: Rig) -> None:
     assert [j.id for j in await list_jobs(JobFilter(labels={"i": "3"}))] == [ids[3]]
     assert [j.id for j in await list_jobs(JobFilter(name="n1"))] == [ids[3], ids[1]]
     assert [j.id for j in await list_jobs(JobFilter(project="q"))] == [ids[0]]
+    assert [j.id for j in await list_jobs(JobFilter(prefix=ids[0]))] == [ids[0]]
+    assert [j.id for j in await list_jobs(JobFilter(prefix=ids[0][:1]))] == ids[::-1]
+    assert await list_jobs(JobFilter(prefix="_", limit=1)) == []
     await rig.store.jobs.cancel_job(ids[2], "", now=rig.now)
     assert [j.id for j in await list_jobs(JobFilter(states=("cancelled",)))] == [ids[2]]
     assert [j.id for j in await list_jobs(JobFilter(cause="user_cancelled"))] == [ids[2]]

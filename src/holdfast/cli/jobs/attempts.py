@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli.jobs.find import find_job
 from holdfast.cli.operate.config import value_text
 from holdfast.cli.options import JOB
 from holdfast.cli.output import Face, age, columns, facts, shorten, span, table, talks
@@ -35,7 +36,7 @@ def attempts(face: Face, job_id: str, cause: str | None, policy: bool) -> None:
       holdfast attempts 06ch2v8wq1m4kz7d9x3t --json | jq '.[-1].cause'
     """
     with face.client() as client:
-        rows = client.attempts(job_id, cause)
+        rows = client.attempts(find_job(client, job_id), cause)
     nothing = (
         f"none ended of {cause}"
         if cause is not None

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.jobs.find import find_job
 from holdfast.cli.output import Face, note, paint, print_text, talks
 from holdfast.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
 
 
 @click.command()
@@ -24,7 +28,7 @@ def cancel(face: Face, job_ids: Sequence[str], reason: str, hard: bool) -> None:
       holdfast cancel 06ch2v8wq1m4kz7d9x3t --reason "wrong data"
     """
     with face.client() as client:
-        _each(face, job_ids, lambda job_id: client.cancel(job_id, reason, hard=hard))
+        _each(face, client, job_ids, lambda job_id: client.cancel(job_id, reason, hard=hard))
 
 
 @click.command()
@@ -52,16 +56,18 @@ def retry(face: Face, job_ids: Sequence[str], counted: bool, keep: bool) -> None
     """
     with face.client() as client:
         scratch = not keep
-        _each(face, job_ids, lambda i: client.retry(i, counted=counted, from_scratch=scratch))
+        _each(
+            face, client, job_ids, lambda i: client.retry(i, counted=counted, from_scratch=scratch)
+        )
 
 
-def _each(face: Face, job_ids: Sequence[str], act: Any) -> None:
+def _each(face: Face, client: Client, job_ids: Sequence[str], act: Any) -> None:
     """Act on every job, even after a refusal; the first refusal decides the exit code."""
     done = []
     refused: HoldfastError | None = None
     for job_id in job_ids:
         try:
-            job = act(job_id)
+            job = act(find_job(client, job_id))
         except HoldfastError as error:
             if refused is not None and not face.as_json:
                 note(f"{job_id}: {error}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli.jobs.find import find_job
 from holdfast.cli.options import COUNT, JOB, POSITIVE
 from holdfast.cli.output import Face, age, size, table, talks
 
@@ -51,7 +52,7 @@ def list_them(face: Face, job_id: str) -> None:
       holdfast checkpoints 06ch2v8wq1m4kz7d9x3t
     """
     with face.client() as client:
-        rows = client.checkpoints(job_id)
+        rows = client.checkpoints(find_job(client, job_id))
     face.show(rows, checkpoints_table(rows) if rows else "no checkpoint is kept")
 
 
@@ -97,7 +98,7 @@ def get(face: Face, job_id: str, rank: int, number: int | None, output: str) -> 
     """
     with face.client() as client:
         try:
-            client.get_checkpoint(job_id, output, rank=rank, number=number)
+            client.get_checkpoint(find_job(client, job_id), output, rank=rank, number=number)
         except OSError as error:
             why = f"{output} cannot be written: {error.strerror or error}"
             raise click.ClickException(why) from error
@@ -120,6 +121,7 @@ def put(face: Face, job_id: str, file: str, rank: int, step: int | None, epoch: 
       holdfast checkpoints put 06ch2v8wq1m4kz7d9x3t repaired.pt
     """
     with face.client() as client:
+        job_id = find_job(client, job_id)
         record = client.put_checkpoint(job_id, file, rank=rank, epoch=epoch, step=step)
     face.show(record, f"number {record.number} of rank {record.rank}: {size(record.size)}")
 
@@ -137,6 +139,7 @@ def remove(face: Face, job_id: str, rank: int | None, number: int | None) -> Non
       holdfast checkpoints rm 06ch2v8wq1m4kz7d9x3t --rank 0 --number 12
     """
     with face.client() as client:
+        job_id = find_job(client, job_id)
         client.delete_checkpoints(job_id, rank=rank, number=number)
     face.show({"job": job_id, "rank": rank, "number": number}, "forgotten")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.jobs.find import find_job
 from holdfast.cli.jobs.ranks_output import RankPrefixer
 from holdfast.cli.options import COUNT, JOB, POSITIVE
 from holdfast.cli.output import Face, note, talks
@@ -78,6 +79,7 @@ def logs(face: Face, job_id: str, follow: bool, **which: Any) -> None:
       holdfast logs -f 06ch2v8wq1m4kz7d9x3t --rank 3
     """
     with face.client() as client:
+        job_id = find_job(client, job_id)
         if follow:
             if face.as_json:
                 for item in client.follow(job_id, retry_seconds=FOLLOW_RETRY_SECONDS, **which):

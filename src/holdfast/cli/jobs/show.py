@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.jobs.attempts import attempts_table, policy_text
+from holdfast.cli.jobs.find import find_job
 from holdfast.cli.jobs.gang_view import draw_attempt, draw_tasks, has_fallen
 from holdfast.cli.operate.events import event_text
 from holdfast.cli.options import JOB, POSITIVE
@@ -53,6 +54,7 @@ def show(
     if attempt is not None and (events or policy):
         raise click.UsageError("--attempt goes with neither --events nor --policy")
     with face.client() as client:
+        job_id = find_job(client, job_id)
         if forensics:
             views = client.forensics(job_id, attempt)
             text = "\n\n".join(map(_forensics_text, views))
@@ -196,6 +198,7 @@ def why(face: Face, job_id: str) -> None:
       holdfast why 06ch2v8wq1m4kz7d9x3t
     """
     with face.client() as client:
+        job_id = find_job(client, job_id)
         reasons = client.why(job_id)
     face.show(reasons, why_text(reasons))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.jobs.find import remember_job
 from holdfast.cli.jobs.flags import (
     CONTAINER_OPTIONS,
     GANG_OPTIONS,
@@ -253,7 +254,9 @@ def submit_spec(client: Any, options: Mapping[str, Any], rank: int | None = None
         raise ValidationError(
             f"--rank {rank}: of {spec.tasks} tasks the last is rank {spec.tasks - 1}", field="rank"
         )
-    return client.submit(spec)
+    job = client.submit(spec)
+    remember_job(client, job.id)
+    return job
 
 
 @click.command(context_settings={"allow_interspersed_args": False})

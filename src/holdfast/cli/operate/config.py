@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli.jobs.find import find_job
 from holdfast.cli.output import Face, table, talks
 from holdfast.errors import ValidationError
 
@@ -39,7 +40,9 @@ def config(
     if (queue or project) and job_id:
         raise click.UsageError("give either --job, or --queue and --project")
     with face.client() as client:
-        rows = client.settings(job_id) if job_id else client.config(queue, project)
+        rows = (
+            client.settings(find_job(client, job_id)) if job_id else client.config(queue, project)
+        )
     face.show(rows, config_table(rows))
 
 

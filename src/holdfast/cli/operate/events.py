@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli.jobs.find import find_job
 from holdfast.cli.options import COUNT
 from holdfast.cli.output import Face, print_text, talks
 
@@ -39,6 +40,7 @@ def events(
     if tail is None and after is None and job_id is None:
         tail = 20
     with face.client() as client:
+        job_id = find_job(client, job_id) if job_id is not None else None
         found = client.events(
             follow=follow,
             after=after,

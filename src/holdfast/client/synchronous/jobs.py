@@ -54,6 +54,7 @@ class JobMethods(RestConnection):
         queue: str | None = None,
         project: str | None = None,
         name: str | None = None,
+        prefix: str | None = None,
         labels: Mapping[str, str] | None = None,
         cause: str | None = None,
         min_retries: int | None = None,
@@ -61,7 +62,7 @@ class JobMethods(RestConnection):
         host: str | None = None,
         page_size: int | None = None,
     ) -> Iterator[JobRecord]:
-        """Yield jobs, newest first."""
+        """Yield jobs, newest first; `prefix` is the beginning of their ids."""
         call = get_pages(
             path_of("jobs"),
             JobRecord,
@@ -69,6 +70,7 @@ class JobMethods(RestConnection):
             queue=queue,
             project=project,
             name=name,
+            prefix=prefix,
             label=[f"{key}={value}" for key, value in (labels or {}).items()],
             cause=cause,
             retries_min=min_retries,

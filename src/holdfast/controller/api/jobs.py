@@ -148,6 +148,7 @@ async def read_jobs_page(store: Store, query: JobsQuery) -> tuple[list[JobRecord
             queue=query.queue,
             project=query.project,
             name=query.name,
+            prefix=query.prefix,
             labels=dict(label.split("=", 1) for label in query.label),
             cause=query.cause,
             min_retries=query.retries_min,

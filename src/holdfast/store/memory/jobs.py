@@ -163,6 +163,7 @@ class MemoryJobs:
             and filter.queue in (None, row.queue)
             and filter.project in (None, row.project)
             and filter.name in (None, job.name)
+            and job_id.startswith(filter.prefix or "")
             and filter.cause in (None, row.cause)
             and (filter.min_retries is None or self._retries(row) >= filter.min_retries)
             and (filter.max_retries is None or self._retries(row) <= filter.max_retries)

@@ -117,7 +117,7 @@ class PostgresJobs:
                 "states": list(filter.states) or None, "queue": filter.queue, "project": filter.project,
                 "name": filter.name, "labels": to_json(dict(filter.labels)) if filter.labels else None,
                 "cause": filter.cause, "min_retries": filter.min_retries, "max_retries": filter.max_retries,
-                "host_id": filter.host_id, "before": filter.before, "limit": filter.limit,
+                "host_id": filter.host_id, "before": filter.before, "limit": filter.limit, "prefix": filter.prefix,
             }  # fmt: skip
             ids = [row["id"] for row in await tx.rows("list_job_ids", params, prepare=False)]
             found = await read_jobs(tx, ids)

@@ -71,6 +71,7 @@ where (%(states)s::text[] is null or j.state = any(%(states)s))
   and (%(queue)s::text is null or j.queue = %(queue)s)
   and (%(project)s::text is null or j.project = %(project)s)
   and (%(name)s::text is null or j.name = %(name)s)
+  and (%(prefix)s::text is null or (j.id >= %(prefix)s and starts_with(j.id, %(prefix)s)))
   and (%(labels)s::jsonb is null or j.labels @> %(labels)s)
   and (%(cause)s::text is null or j.cause = %(cause)s)
   -- Retries made or decided. The failure that ended a job was not retried, so for an ended job its last attempt counts.

@@ -1,0 +1,116 @@
+"""JOB on the command line: an id, the beginning of one, a unique name, or `@last`."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.cli.output import shorten
+from holdfast.errors import NotFound, ValidationError
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+    from holdfast.core.records import JobRecord
+
+LAST = "@last"
+MAX_CANDIDATES = 10
+# The file of last jobs forgets the controller that was used longest ago.
+MAX_CONTROLLERS = 32
+
+
+def find_job(client: Client, word: str) -> str:
+    """Return the id of the job that `word` names.
+
+    A whole id is taken as it is, because the command's own call says whether there is such a job.
+
+    Raises:
+        NotFound: no job has this name, or an id that begins so.
+        ValidationError: several do: the message lists them.
+    """
+    from holdfast.core.ids import ID_PATTERN, PREFIX_PATTERN
+
+    if word == LAST:
+        return _find_last(client)
+    if word in ("", ".", ".."):
+        raise NotFound(f"{word!r} names nothing")
+    if ID_PATTERN.fullmatch(word):
+        return word
+    found: dict[str, JobRecord] = {}
+    most = MAX_CANDIDATES + 1
+    if len(word) <= 128:
+        found |= {
+            job.id: job for job in itertools.islice(client.jobs(name=word, page_size=most), most)
+        }
+    if PREFIX_PATTERN.fullmatch(word):
+        jobs = itertools.islice(client.jobs(prefix=word, page_size=most), most)
+        found |= {job.id: job for job in jobs}
+    if not found:
+        raise NotFound(
+            f"there is no job {word[:64]!r}: give its id, the beginning of its id, its name, or "
+            f"{LAST}; `holdfast jobs` lists them"
+        )
+    if len(found) > 1:
+        raise ValidationError(_list_candidates(word, list(found.values())), code="ambiguous_job")
+    return next(iter(found))
+
+
+def _list_candidates(word: str, jobs: list[JobRecord]) -> str:
+    jobs = sorted(jobs, key=lambda job: job.id, reverse=True)
+    lines = [
+        f"  {job.id}  {job.state.value:9}  {shorten(' '.join(job.name.split()), 40)}"
+        for job in jobs[:MAX_CANDIDATES]
+    ]
+    more = ["  … and more"] if len(jobs) > MAX_CANDIDATES else []
+    return "\n".join([f"{word!r} names several jobs; give one of these ids:", *lines, *more])
+
+
+def remember_job(client: Client, job_id: str) -> None:
+    """Keep the id for `@last`. A file that cannot be written costs no more than that."""
+    path = _last_file()
+    if path is None:
+        return
+    known = _read_last(path)
+    known.pop(client.place.url, None)
+    known[client.place.url] = job_id
+    kept = dict(list(known.items())[-MAX_CONTROLLERS:])
+    new = path.with_name(f"{path.name}.{os.getpid()}")
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            json.dump(kept, file)
+        new.replace(path)
+
+
+def _find_last(client: Client) -> str:
+    """Return the last job submitted from here; without one the newest of the project `default`."""
+    path = _last_file()
+    job_id = _read_last(path).get(client.place.url) if path is not None else None
+    if job_id is not None:
+        # An `up` in another folder may have the same address; it does not know this job.
+        with contextlib.suppress(NotFound):
+            return client.job(job_id).id
+    for job in client.jobs(project="default", page_size=1):
+        return job.id
+    raise NotFound(f"{LAST}: no job was submitted from here, and the project `default` has none")
+
+
+def _last_file() -> Path | None:
+    state = os.environ.get("XDG_STATE_HOME")
+    home = os.environ.get("HOME")
+    if not state and not home:
+        return None
+    return Path(state or f"{home}/.local/state", "holdfast", "last-jobs.json")
+
+
+def _read_last(path: Path) -> dict[str, str]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {str(url): job_id for url, job_id in found.items() if isinstance(job_id, str)}
