@@ -294,8 +294,3 @@ def _try_write(path: str, text: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def count_oom_kills_of_host() -> int:
-    """Count the processes that the kernel has killed for memory since boot; 0 if not counted."""
-    return _read_field("/proc/vmstat", "oom_kill")

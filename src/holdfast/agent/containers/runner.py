@@ -19,9 +19,9 @@ import msgspec
 from holdfast.agent.containers.children import Children, Program, Stopped, TimedOut
 from holdfast.agent.containers.images import is_missing, read_last_words
 from holdfast.agent.containers.inside import Inside
+from holdfast.agent.containers.oom_log import OomLog
 from holdfast.agent.containers.plan import PID_FILE, Plan, RunnerStatus, take_plan, write_status
 from holdfast.agent.containers.pulls import STEP_SECONDS, NeverRan, Puller, make_failure, say
-from holdfast.process.groups import count_oom_kills_of_host
 from holdfast.process.syscalls import read_boottime
 
 EXIT_NEVER_RAN = 125  # as the runtimes have it
@@ -32,7 +32,6 @@ _FIND_SECONDS = 0.02
 _WATCH_SECONDS = (0.1, 10.0)
 _SETTLE_SECONDS = 5.0
 _ATTACH_SECONDS = (1.0, 60.0)
-# podman does not count OOM kills under control groups of version 1; the kernel does, for the host.
 _KILLED = 128 + 9
 _NEVER = "0001-01-01"  # how both runtimes write a time that has not been
 _NO_PROGRAM = (
@@ -105,8 +104,11 @@ class Runner:
             raise NeverRan(make_failure(f"{kind} could not make the container: {words}"))
 
     def _run(self) -> RunnerStatus:
+        with OomLog() as oom_log:
+            return self._run_logged(oom_log)
+
+    def _run_logged(self, oom_log: OomLog) -> RunnerStatus:
         offset = os.fstat(2).st_size
-        oom_kills = count_oom_kills_of_host()
         client = self._children.start(self._runtime.start(self._plan.name), loud=True)
         self._follow(client)
         state = self._wait_over()
@@ -131,11 +133,11 @@ class Runner:
                 f"then, with {code & 0xFF}"
             )
             return msgspec.structs.replace(ended, lost=lost)
-        killed = code == _KILLED and count_oom_kills_of_host() > oom_kills
         return msgspec.structs.replace(
             ended,
             exit_code=code & 0xFF,
-            oom=bool(state.get("OOMKilled")) or killed,
+            oom=bool(state.get("OOMKilled"))
+            or (code == _KILLED and oom_log.names_container(str(state.get("Id", "")))),
             max_memory_bytes=self._peak_bytes,
         )
 
@@ -253,7 +255,8 @@ class Runner:
                 raise NeverRan(make_failure(f"its container was removed from outside: {words}"))
             return None
         try:
-            state: dict[str, Any] = msgspec.json.decode(text[text.index("[") :])[0]["State"]
+            container: dict[str, Any] = msgspec.json.decode(text[text.index("[") :])[0]
+            state: dict[str, Any] = {"Id": container.get("Id"), **container["State"]}
         except (ValueError, LookupError, TypeError, msgspec.MsgspecError):
             return None
         return state

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import heapq
 import math
-import signal
 from collections.abc import Callable
 from functools import partial
 
 from holdfast.agent.guardian.punch import Punched, punch_file
 from holdfast.core.ids import TaskKey
 from holdfast.errors import ValidationError
-from holdfast.process.groups import GroupHome, TaskGroup, count_oom_kills_of_host
+from holdfast.process.groups import GroupHome, TaskGroup
 from holdfast.process.loop import Mishaps
 from holdfast.process.nursery import Nursery, ProgramEvents, ProgramRun
 from holdfast.process.spawn import SpawnRequest
@@ -30,7 +29,6 @@ MAX_TOMBSTONES = 16_384
 _PUNCH_SECONDS = 1.0
 _FLOOD_SECONDS = 0.1  # while some log is over its limit: a task can write a gigabyte a second
 _TIDY_SECONDS = 0.5
-_OOM_COUNT_SECONDS = 1.0  # a burst of launches need not read the kernel's count each time
 # A program's name may be as long as the kernel allows, and its error goes into every snapshot.
 _MAX_SENTENCE = 4096
 
@@ -40,7 +38,7 @@ class _Task:
 
     __slots__ = (
         "deadline", "ended", "grace_seconds", "group", "key", "lapsed", "log_disk_bytes",
-        "oom_kills_before", "run", "stderr", "stdout", "stopped",
+        "run", "stderr", "stdout", "stopped",
     )  # fmt: skip
 
     def __init__(self, launch: LaunchTask) -> None:
@@ -55,7 +53,6 @@ class _Task:
         self.ended: TaskEnded | None = None
         self.stopped = False
         self.lapsed = False
-        self.oom_kills_before = 0
 
     def as_status(self) -> TaskStatus:
         return TaskStatus(
@@ -99,7 +96,6 @@ class HostTasks:
         self._full_groups: list[TaskGroup] = []
         self._closing = False
         self._punch_at = self._tidy_at = 0.0
-        self._oom_kills, self._oom_read_at = 0, -_OOM_COUNT_SECONDS
 
     # ---- what the agent asks
 
@@ -231,7 +227,6 @@ class HostTasks:
         heapq.heappush(self._deadlines, (task.deadline, task.key))
         if launch.contain or launch.memory_bytes:
             task.group = self._make_group(launch.memory_bytes)
-        task.oom_kills_before = self._read_oom_kills()
         request = SpawnRequest(
             argv=tuple(launch.argv),
             env=launch.env,
@@ -272,12 +267,6 @@ class HostTasks:
                 self._mishaps.say_once(f"a memory limit was refused: {error}")
         return group
 
-    def _read_oom_kills(self) -> int:
-        now = self._read_clock()
-        if now >= self._oom_read_at + _OOM_COUNT_SECONDS:
-            self._oom_kills, self._oom_read_at = count_oom_kills_of_host(), now
-        return self._oom_kills
-
     def _answer_known(self, task: _Task) -> None:
         if task.ended is not None:
             self._tell(task.ended)
@@ -310,15 +299,15 @@ class HostTasks:
             self._refuse(task, run.start_error, hosts_fault=run.child.hosts_fault)
             return
         found, group = run.exit, task.group
-        counted = group is not None and self._group_home is not None and self._group_home.memory
-        peak_bytes = group.read_peak_bytes() if group is not None and counted else 0
+        counts = group is not None and self._group_home is not None and self._group_home.memory
+        counted = group if counts else None
+        peak_bytes = counted.read_peak_bytes() if counted else 0
         task.ended = TaskEnded(
             key=task.key,
             exit_code=found.exit_code if found else None,
             signal=found.signal if found else None,
-            oom=group.count_oom_kills() > 0
-            if group is not None and counted
-            else self._guess_oom(task, run),
+            # The count of the whole host is no evidence: the kill may be another job's.
+            oom=counted is not None and counted.count_oom_kills() > 0,
             stopped=task.stopped,
             lapsed=task.lapsed,
             unkillable=bool(run.survivors),
@@ -329,13 +318,6 @@ class HostTasks:
         self._tell(task.ended)
         self._punch_logs(task)  # its last output stays on disk for as long as its logs are kept
         self._drop_group(task)
-
-    def _guess_oom(self, task: _Task, run: ProgramRun) -> bool:
-        """Without a group that counts: a SIGKILL that the guardian did not send, while the kernel's
-        own count of OOM kills rose."""
-        if run.exit is None or run.exit.signal != signal.SIGKILL or task.stopped:
-            return False
-        return count_oom_kills_of_host() > task.oom_kills_before
 
     def _drop_group(self, task: _Task) -> None:
         group, task.group = task.group, None

@@ -160,7 +160,7 @@ def _say_kill_at_limit(facts: TaskFacts, evidence: Evidence) -> str:
 
 MEMORY_COUNTERS: tuple[Rule, ...] = (
     Rule("oom-counter", lambda f: _when(f.oom, max_memory_bytes=f.max_memory_bytes), Cause.OOM_KILLED,
-         lambda f, e: "the kernel killed it for memory (OOM counter of its cgroup)"),
+         lambda f, e: "the kernel killed it for memory, as its own control group shows"),
     Rule("oom-sigkill", _find_kill_at_limit, Cause.OOM_KILLED, _say_kill_at_limit),
 )  # fmt: skip
 

@@ -1,0 +1,49 @@
+"""The kernel log's lines about memory, for a container whose runtime does not count OOM kills
+(podman under control groups of version 1)."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from typing import Self
+
+_CHUNK_BYTES = 8192  # a record is never longer, and a shorter buffer is refused
+
+
+class OomLog:
+    """Reads the records written after it was opened; knows nothing where the log may not be read
+    (it takes root, or CAP_SYSLOG)."""
+
+    def __init__(self, path: str = "/dev/kmsg") -> None:
+        self._fd = -1
+        with contextlib.suppress(OSError):
+            self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            os.lseek(self._fd, 0, os.SEEK_END)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def names_container(self, container_id: str) -> bool:
+        """Return whether an OOM kill since then was in the control group of this container."""
+        own = f"libpod-{container_id}"
+        if not container_id or self._fd < 0:
+            return False
+        while True:
+            try:
+                record = os.read(self._fd, _CHUNK_BYTES).decode(errors="replace")
+            except OSError as error:
+                if error.errno == errno.EPIPE:
+                    continue  # records were overwritten before they were read; the next is there
+                return False
+            if not record:
+                return False
+            priority, _, _ = record.partition(",")
+            # Only the kernel's own records (facility 0): other writers of the log have others.
+            by_kernel = priority.isdigit() and int(priority) < 8
+            if by_kernel and "oom-kill:" in record and own in record:
+                return True
