@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from holdfast.core.ids import TaskKey
-from holdfast.core.records import LogChunk, LogStreamRecord
-from holdfast.errors import Stale
-from holdfast.moves.log_plan import (
+from holdfast.core.log_plan import (
     LogBase,
     LogPlace,
     Range,
@@ -17,6 +15,8 @@ from holdfast.moves.log_plan import (
     plan_append,
     window,
 )
+from holdfast.core.records import LogChunk, LogStreamRecord
+from holdfast.errors import Stale
 from holdfast.moves.values import LogAppend
 from holdfast.store.memory.state import MemoryState, MemoryStream
 from holdfast.wire.agent import Forensics

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.ids import TaskKey
-from holdfast.core.records import LogChunk, LogStreamRecord
-from holdfast.moves.log_plan import (
+from holdfast.core.log_plan import (
     PIECE_BYTES,
     LogBase,
     LogPlace,
@@ -20,6 +19,7 @@ from holdfast.moves.log_plan import (
     plan_append,
     window,
 )
+from holdfast.core.records import LogChunk, LogStreamRecord
 from holdfast.moves.rows import clean_text, is_storable_key
 from holdfast.moves.values import LogAppend
 from holdfast.store.postgres.connection.session import Rows, Session, Tx, to_json
