@@ -90,7 +90,8 @@ class AmdReader:
         processes = []
         for entry in folder.iterdir():
             used = _read_int(entry / f"vram_{gpu_id}")
-            if entry.name.isdigit() and used:
+            # Zero is no absence: with memory shared with the CPU a process has none of the device's.
+            if entry.name.isdigit() and used is not None:
                 pid = int(entry.name)
                 percent = self._read_engine_percent(pid, address)
                 found = DeviceProcess(pid=pid, memory_bytes=used, utilisation_percent=percent)

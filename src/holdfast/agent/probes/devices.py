@@ -56,8 +56,9 @@ def read_for_task(device: Device, pids: Collection[int], *, pids_are_ours: bool)
     """Return what `device` says about the task whose processes are `pids`.
 
     pids_are_ours: the driver's pids are those of this pid namespace. In a container they are the
-    machine's, and it proves nothing that none of them is the task's; then only the box-wide figures
-    are left.
+    machine's, and it proves nothing that none of them is the task's; then the whole device's
+    figures are the task's, because the device is leased to it alone, and a device that is idle as a
+    whole is idle for every process.
     """
     whole_percent, whole_memory = device.utilisation_percent, device.memory_used_bytes
     mine = [process for process in device.processes or [] if process.pid in pids]
@@ -66,7 +67,7 @@ def read_for_task(device: Device, pids: Collection[int], *, pids_are_ours: bool)
         used = [process.memory_bytes for process in mine]
         percent = None if None in percents else min(100.0, sum(p or 0.0 for p in percents))
         memory = None if None in used else sum(m or 0 for m in used)
-        if len(mine) == len(device.processes or []):
+        if _is_alone(device, pids):
             # Alone on the device: the device's figures are the task's.
             percent = whole_percent if percent is None else percent
             memory = whole_memory if memory is None else memory
@@ -77,8 +78,15 @@ def read_for_task(device: Device, pids: Collection[int], *, pids_are_ours: bool)
         index=device.index,
         utilisation_percent=whole_percent,
         memory_bytes=whole_memory,
-        box_wide=True,
+        box_wide=pids_are_ours,
     )
+
+
+def _is_alone(device: Device, pids: Collection[int]) -> bool:
+    """Whether no other process may use the device. One with no memory there only opened it: AMD's
+    driver lists every compute process on every device."""
+    others = (process for process in device.processes or [] if process.pid not in pids)
+    return all(process.memory_bytes == 0 for process in others)
 
 
 def owns_devices(
@@ -89,7 +97,7 @@ def owns_devices(
         return False
     if not pids_are_ours:
         return True  # whose processes these are is unknown; by the leases these devices are its own
-    return all(process.pid in pids for device in devices for process in device.processes or [])
+    return all(_is_alone(device, pids) for device in devices)
 
 
 def format_devices(devices: Sequence[Device]) -> str:

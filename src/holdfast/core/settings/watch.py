@@ -26,8 +26,8 @@ class WatchSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     gpu_idle_percent: float = 5.0
     gpu_memory_moving_mb: float = 5120.0
     cpu_idle_percent: float = 5.0
-    cpu_memory_moving_mb: float = 8.0
-    io_moving_mb: float = 1.0
+    memory_moving_mb_per_second: float = 2.0
+    io_moving_mb_per_second: float = 0.25
     grace_seconds: float = 15.0
     forensics_seconds: float = 10.0
     log_keep_mb: float = 16.0

@@ -5,9 +5,12 @@ SIGNAL-1  Unreadable is not idle. A value that could not be read is None, and a 
 SIGNAL-2  A box-wide reading counts only where the task owns the whole box; elsewhere it is
           unreadable, both ways.
 SIGNAL-3  CPU time is no proof of work for a task with GPUs: a collective that waits for a dead peer
-          spins a core at 100 %. Bytes read and written, and host memory that moves, are proof: no
-          wait produces them, and loading does. Nor does an idle CPU side make up for a GPU that
-          cannot be read.
+          spins a core at 100 %. Bytes read and written, and host memory that moves, are proof at
+          the rates of SIGNAL-4. Nor does an idle CPU side make up for a GPU that cannot be read.
+SIGNAL-4  I/O and host memory prove work by their rate between two neighbouring readings, never by
+          their sum over a window: a log line now and then adds up to any sum.
+SIGNAL-5  Where a device's memory cannot be read but its utilisation can (memory shared with the
+          CPU), the resident memory of the task's tree is the memory that must be still.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.watchdogs.verdicts import Evidence
 
 MB = 1024 * 1024
+_LEAST_RATE_SECONDS = 1.0  # two readings closer than this would make a line of text a high rate
 
 
 class Signal(StrEnum):
@@ -79,7 +83,8 @@ class SignalWindow(msgspec.Struct, frozen=True, kw_only=True):
     since: when the window began, at or before its first reading. at: its last reading.
     gpu_known, tree_known: every reading so far was whole.
     gpu_percent: highest utilisation of any device. gpu_memory: a span per device, and of their sum.
-    cpu_percent: highest CPU use between two neighbours, of one core; None until there were two.
+    cpu_percent, io_mb_s, memory_mb_s: highest CPU use (of one core), I/O and movement of resident
+    memory between two neighbours; None until there were two.
     """
 
     since: float
@@ -90,19 +95,14 @@ class SignalWindow(msgspec.Struct, frozen=True, kw_only=True):
     gpu_percent: float | None = None
     gpu_memory: dict[str, Span] = {}
     cpu_percent: float | None = None
-    io_bytes: float = 0.0
-    rss: Span | None = None
+    io_mb_s: float | None = None
+    memory_mb_s: float | None = None
     last: TreeReading = TreeReading()
 
     @property
     def gpu_moved_mb(self) -> float:
         """How far device memory moved, in MB: the most of any device, or their sum."""
         return max((s.high - s.low for s in self.gpu_memory.values()), default=0.0) / MB
-
-    @property
-    def rss_moved_mb(self) -> float:
-        """How far the tree's memory moved, in MB."""
-        return (self.rss.high - self.rss.low) / MB if self.rss is not None else 0.0
 
 
 class Judgement(msgspec.Struct, frozen=True):
@@ -135,21 +135,32 @@ def extend_window(
 
 
 def _take_differences(window: SignalWindow, reading: Reading) -> SignalWindow:
-    """Add the differences of two neighbouring readings: CPU time and I/O."""
+    """Add the rates between two neighbouring readings: CPU time, I/O and memory (SIGNAL-4)."""
     seconds = reading.at - window.at
-    cpu_before, cpu_now = _known(window.last.cpu_seconds), _known(reading.tree.cpu_seconds)
-    io_before, io_now = _known(window.last.io_bytes), _known(reading.tree.io_bytes)
-    percent, moved, known = window.cpu_percent, window.io_bytes, window.tree_known
-    # A counter that falls means that a process left with its share: this step cannot be measured.
-    if cpu_before is None or cpu_now is None or cpu_now < cpu_before or seconds <= 0:
-        known = False
-    else:
-        percent = max(percent or 0.0, 100.0 * (cpu_now - cpu_before) / seconds)
-    if io_before is None or io_now is None or io_now < io_before:
-        known = False
-    else:
-        moved += io_now - io_before
-    return msgspec.structs.replace(window, cpu_percent=percent, io_bytes=moved, tree_known=known)
+    before, now = window.last, reading.tree
+    cpu = _grow(before.cpu_seconds, now.cpu_seconds)
+    moved = _grow(before.io_bytes, now.io_bytes)
+    rss_before, rss_now = _known(before.rss_bytes), _known(now.rss_bytes)
+    known = window.tree_known and cpu is not None and moved is not None and seconds > 0
+    percent, io_rate, memory_rate = window.cpu_percent, window.io_mb_s, window.memory_mb_s
+    if seconds > 0:
+        mb_seconds = MB * max(seconds, _LEAST_RATE_SECONDS)
+        if cpu is not None:
+            percent = max(percent or 0.0, 100.0 * cpu / seconds)
+        if moved is not None:
+            io_rate = max(io_rate or 0.0, moved / mb_seconds)
+        if rss_before is not None and rss_now is not None:
+            memory_rate = max(memory_rate or 0.0, abs(rss_now - rss_before) / mb_seconds)
+    return msgspec.structs.replace(
+        window, cpu_percent=percent, io_mb_s=io_rate, memory_mb_s=memory_rate, tree_known=known
+    )
+
+
+def _grow(before: float | None, now: float | None) -> float | None:
+    """Return by how much a counter grew. None: unreadable, or it fell because a process left with
+    its share."""
+    before, now = _known(before), _known(now)
+    return None if before is None or now is None or now < before else now - before
 
 
 def _take(window: SignalWindow, reading: Reading, gpus: int, owns_whole_box: bool) -> SignalWindow:
@@ -164,13 +175,13 @@ def _take(window: SignalWindow, reading: Reading, gpus: int, owns_whole_box: boo
         if used is not None:
             name, total = str(gpu.index), total + used
             memory[name] = memory[name].widen(used) if name in memory else Span(used, used)
-        gpu_known = gpu_known and percent is not None and used is not None
+        # SIGNAL-5: where the memory of a device cannot be read, that of the tree stands for it.
+        readable = used is not None or _known(reading.tree.rss_bytes) is not None
+        gpu_known = gpu_known and percent is not None and readable
     if gpu_known and seen:
         memory["sum"] = memory["sum"].widen(total) if "sum" in memory else Span(total, total)
-    tree, rss = reading.tree, window.rss
+    tree = reading.tree
     resident = _known(tree.rss_bytes)
-    if resident is not None:
-        rss = rss.widen(resident) if rss is not None else Span(resident, resident)
     counters = (_known(tree.cpu_seconds), _known(tree.io_bytes))
     whole = resident is not None and None not in counters
     return msgspec.structs.replace(
@@ -181,7 +192,6 @@ def _take(window: SignalWindow, reading: Reading, gpus: int, owns_whole_box: boo
         tree_known=window.tree_known and whole,
         gpu_percent=peak,
         gpu_memory=memory,
-        rss=rss,
         last=tree,
     )
 
@@ -196,9 +206,9 @@ def judge(window: SignalWindow, settings: WatchSettings, gpus: int) -> Judgement
     evidence: Evidence = {
         "window_seconds": round(window.at - window.since, 3),
         "samples": window.samples,
-        "cpu_percent": None if window.cpu_percent is None else round(window.cpu_percent, 2),
-        "io_mb": round(window.io_bytes / MB, 3),
-        "memory_moved_mb": round(window.rss_moved_mb, 3),
+        "cpu_percent": _round(window.cpu_percent),
+        "io_mb_s": _round(window.io_mb_s),
+        "memory_mb_s": _round(window.memory_mb_s),
     }
     if gpus:
         evidence["gpu_percent"] = window.gpu_percent
@@ -206,6 +216,10 @@ def judge(window: SignalWindow, settings: WatchSettings, gpus: int) -> Judgement
     signal, words = _weigh(window, settings, gpus)
     evidence["signal"] = str(signal)
     return Judgement(signal, words, evidence)
+
+
+def _round(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
 
 
 def _weigh(window: SignalWindow, settings: WatchSettings, gpus: int) -> tuple[Signal, str]:
@@ -216,10 +230,11 @@ def _weigh(window: SignalWindow, settings: WatchSettings, gpus: int) -> tuple[Si
             return Signal.BUSY, f"its GPU memory moved by {window.gpu_moved_mb:.0f} MB"
     elif window.cpu_percent is not None and window.cpu_percent > settings.cpu_idle_percent:
         return Signal.BUSY, f"its processes use {window.cpu_percent:.0f} % of a core"
-    if window.io_bytes / MB > settings.io_moving_mb:
-        return Signal.BUSY, f"its processes read and wrote {window.io_bytes / MB:.1f} MB"
-    if window.rss_moved_mb > settings.cpu_memory_moving_mb:
-        return Signal.BUSY, f"its processes' memory moved by {window.rss_moved_mb:.1f} MB"
+    io_rate, memory_rate = window.io_mb_s or 0.0, window.memory_mb_s or 0.0
+    if io_rate > settings.io_moving_mb_per_second:
+        return Signal.BUSY, f"its processes read and wrote {io_rate:.1f} MB/s"
+    if memory_rate > settings.memory_moving_mb_per_second:
+        return Signal.BUSY, f"its processes' memory moved by {memory_rate:.1f} MB/s"
     if gpus:
         if window.gpu_known:
             still = f"its GPU is at {window.gpu_percent or 0:.0f} % and its memory is still"

@@ -154,8 +154,8 @@ def test_what_a_device_says_about_a_task() -> None:
     assert (found.utilisation_percent, found.memory_bytes, found.box_wide) == (0.0, 0, False)
     found = read_for_task(
         whole, {3}, pids_are_ours=False
-    )  # a container: nothing can be said of the task alone
-    assert (found.utilisation_percent, found.memory_bytes, found.box_wide) == (88.0, 99, True)
+    )  # a container: the device is leased to the task alone, so its figures are the task's
+    assert (found.utilisation_percent, found.memory_bytes, found.box_wide) == (88.0, 99, False)
     silent = Device(index=0, processes=[DeviceProcess(pid=1), other])
     found = read_for_task(silent, {1}, pids_are_ours=True)
     assert (found.utilisation_percent, found.memory_bytes, found.box_wide) == (None, None, False)
@@ -164,6 +164,19 @@ def test_what_a_device_says_about_a_task() -> None:
     )
     found = read_for_task(alone, {1}, pids_are_ours=True)
     assert (found.utilisation_percent, found.memory_bytes, found.box_wide) == (88.0, 99, False)
+
+
+def test_a_process_without_memory_on_the_device_is_there() -> None:
+    """On a device that shares the CPU's memory, AMD's driver counts none of it for a process."""
+    mine = DeviceProcess(pid=1, memory_bytes=0)
+    idle_other = DeviceProcess(pid=2, memory_bytes=0)
+    other = DeviceProcess(pid=3, memory_bytes=7)
+    busy = Device(index=0, utilisation_percent=88.0, processes=[mine, idle_other])
+    assert read_for_task(busy, {1}, pids_are_ours=True).utilisation_percent == 88.0
+    shared = Device(index=0, utilisation_percent=88.0, processes=[mine, other])
+    assert read_for_task(shared, {1}, pids_are_ours=True).utilisation_percent is None
+    assert owns_devices([busy], (0,), {1}, pids_are_ours=True)
+    assert not owns_devices([shared], (0,), {1}, pids_are_ours=True)
 
 
 def test_who_owns_the_box() -> None:
@@ -201,6 +214,8 @@ def test_amd_from_sysfs(tmp_path: Path) -> None:
         (0, "amd", 37.0, 1000)
     ]
     assert found[0].processes == [DeviceProcess(pid=77, memory_bytes=900)]
+    (process / "vram_4711").write_text("0")  # it uses memory shared with the CPU
+    assert AmdReader(str(tmp_path)).read()[0].processes == [DeviceProcess(pid=77, memory_bytes=0)]
     with pytest.raises(FileNotFoundError):
         AmdReader(str(tmp_path / "empty"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -164,3 +165,52 @@ def test_more_readings_never_turn_busy_into_idle(
         now_busy = judge(window, SETTINGS, gpus).signal is Signal.BUSY
         assert now_busy or not busy
         busy = now_busy
+
+
+tree_steps = st.lists(
+    st.tuples(st.floats(1.0, 5.0), st.floats(0.0, 0.1), st.floats(-1.0, 1.0)),
+    min_size=100,
+    max_size=200,
+)
+
+
+def _tell_health(steps: list[tuple[float, float, float]]) -> TaskWatch:
+    """A GPU task whose GPU idles, with a tree that moves at these rates (MB/s of I/O, of memory)."""
+    settings = WatchSettings(
+        stall_watch=False, health_window_seconds=60.0, health_load_grace_seconds=60.0
+    )
+    watch = TaskWatch(settings, gpus=1)
+    watch.started(0.0)
+    now, io_bytes, rss = 0.0, 0.0, 1000.0 * MB
+    for seconds, io_rate, memory_rate in steps:
+        now += seconds
+        io_bytes, rss = io_bytes + seconds * io_rate * MB, rss + seconds * memory_rate * MB
+        tree = TreeReading(cpu_seconds=now, io_bytes=int(io_bytes), rss_bytes=int(rss))
+        one = GpuReading(index=0, utilisation_percent=0.0, memory_bytes=MB)
+        watch.sample(now, Reading(at=now, gpus=(one,), tree=tree))
+        watch.tick(now)
+    return watch
+
+
+@given(tree_steps)
+def test_no_whisper_of_any_length_hides_an_idle_gpu(
+    steps: list[tuple[float, float, float]],
+) -> None:
+    """SIGNAL-4."""
+    trip = _tell_health(steps).trip
+    assert trip is not None
+    assert trip.exit_code == 78
+
+
+@given(st.floats(1.0, 10.0), st.floats(0.3, 500.0), st.booleans())
+def test_io_at_a_real_rate_proves_work_in_one_sample(
+    seconds: float, rate: float, by_memory: bool
+) -> None:
+    moved = int(rate * seconds * MB) * (8 if by_memory else 1)
+    quiet = TreeReading(cpu_seconds=1.0, io_bytes=0, rss_bytes=0)
+    field = "rss_bytes" if by_memory else "io_bytes"
+    loud = msgspec.structs.replace(quiet, **{field: moved})
+    one = GpuReading(index=0, utilisation_percent=0.0, memory_bytes=MB)
+    window = open_window(Reading(at=0.0, gpus=(one,), tree=quiet), 1, False)
+    window = extend_window(window, Reading(at=seconds, gpus=(one,), tree=loud), 1, False)
+    assert judge(window, SETTINGS, 1).signal is Signal.BUSY

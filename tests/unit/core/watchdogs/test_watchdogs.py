@@ -372,6 +372,25 @@ def test_memory_is_weighed_per_device_and_in_sum() -> None:
     assert judge(window, settings, 2).signal is Signal.IDLE
 
 
+def unified(rss_mb_s: float = 0.0, readable: bool = True) -> Probe:
+    """A device that tells its utilisation but not its memory, over a tree that may be read."""
+
+    def read(at: float) -> Reading:
+        one = GpuReading(index=0, utilisation_percent=0.0, memory_bytes=None)
+        tree = cpu(rss_mb_s=rss_mb_s)(at).tree if readable else TreeReading()
+        return Reading(at=at, gpus=(one,), tree=tree)
+
+    return read
+
+
+def test_the_trees_memory_stands_for_a_devices_that_cannot_be_read() -> None:
+    """SIGNAL-5."""
+    assert Driver(STALL, unified(), gpus=1).beat().run(1799).trip == (122.0, 76)
+    assert Driver(HEALTH, unified(), gpus=1).run(5000).trip == (1200.0, 78)
+    assert Driver(HEALTH, unified(rss_mb_s=20), gpus=1).run(5000).trip is None
+    assert Driver(HEALTH, unified(readable=False), gpus=1).run(5000).trip is None
+
+
 @pytest.mark.parametrize("nonsense", [float("nan"), float("inf"), -1.0])
 def test_a_probes_nonsense_is_unreadable(nonsense: float) -> None:
     window = open_window(
@@ -432,6 +451,19 @@ def test_work_during_the_grace_leaves_the_rest_of_it() -> None:
 def test_slow_loading_is_not_killed() -> None:
     """20 MB/s moves more than 5120 MB over any 300 s, and over the grace. No beat comes."""
     assert Driver(HEALTH, gpu(0, mb_s=20), gpus=1).run(20_000).trip is None
+
+
+@pytest.mark.parametrize(
+    "whisper", [cpu(io_mb_s=0.01), cpu(rss_mb_s=0.1), cpu(percent=100, io_mb_s=0.05)]
+)
+def test_a_whisper_beside_an_idle_gpu_does_not_hide_it(whisper: Probe) -> None:
+    """SIGNAL-4: a log line now and then, or an experiment tracker, adds up to megabytes."""
+    assert Driver(HEALTH, gpu(0, tree=whisper), gpus=1).run(5000).trip == (1200.0, 78)
+
+
+@pytest.mark.parametrize("load", [cpu(io_mb_s=0.5), cpu(rss_mb_s=4)])
+def test_loading_at_a_real_rate_is_work(load: Probe) -> None:
+    assert Driver(HEALTH, gpu(0, tree=load), gpus=1).run(5000).trip is None
 
 
 def test_one_unreadable_sample_begins_a_new_window() -> None:
