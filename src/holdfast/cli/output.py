@@ -167,6 +167,11 @@ def size(count: int) -> str:
     return f"{value:.1f}T"
 
 
+def count_of(count: int, noun: str) -> str:
+    """Write a number of things: `1 job`, `2 jobs`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def columns() -> int:
     """Return the width of the output."""
     if not sys.stdout.isatty():

@@ -1,38 +1,75 @@
-"""`cancel` and `retry`, each for several jobs at once."""
+"""`cancel` and `retry`, each for several jobs at once: named one by one, or selected by filters."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.cli.jobs.find import find_job
-from holdfast.cli.output import Face, note, paint, print_text, talks
+from holdfast.cli.options import add_options, read_pairs
+from holdfast.cli.output import Face, count_of, note, paint, print_text, talks
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.client import Client
+    from holdfast.core.records import JobRecord
+
+_UNFINISHED = ("waiting", "queued", "reserved", "running", "draining")
+_RETRIABLE = ("failed", "cancelled")
+
+
+def _selects(states: Sequence[str]) -> Callable[..., Any]:
+    """Return a decorator that adds the words and the filters that select jobs in `states`."""
+    return add_options(
+        click.argument("words", metavar="[JOB]...", nargs=-1),
+        click.option("--name", help="All jobs of this name."),
+        click.option(
+            "--state",
+            "states",
+            multiple=True,
+            type=click.Choice(states),
+            help="All jobs in this state; repeatable.",
+        ),
+        click.option(
+            "--label",
+            "labels",
+            multiple=True,
+            metavar="K=V",
+            help="All jobs with this label; repeatable.",
+        ),
+        click.option("--all", "every", is_flag=True, help="All jobs of all projects."),
+        click.option("--yes", "-y", is_flag=True, help="Do not ask."),
+    )
 
 
 @click.command()
-@click.argument("job_ids", metavar="JOB...", nargs=-1, required=True)
+@_selects(_UNFINISHED)
 @click.option("--reason", default="", help="Kept with the job.")
 @click.option("--hard", is_flag=True, help="Kill at once, without TERM and grace.")
 @talks
-def cancel(face: Face, job_ids: Sequence[str], reason: str, hard: bool) -> None:
+def cancel(face: Face, words: Sequence[str], reason: str, hard: bool, **chosen: Any) -> None:
     """Cancel jobs. Running tasks get TERM, their grace, then KILL.
 
+    With --name, --state, --label or --all, it cancels every unfinished job that has all of these,
+    after a question.
+
     \b
-    Example:
+    Examples:
       holdfast cancel 06ch2v8wq1m4kz7d9x3t --reason "wrong data"
+      holdfast cancel --label sweep=7 --state queued
     """
     with face.client() as client:
-        _each(face, client, job_ids, lambda job_id: client.cancel(job_id, reason, hard=hard))
+
+        def act(job_id: str) -> JobRecord:
+            return client.cancel(job_id, reason, hard=hard)
+
+        _act(face, client, "cancel", words, _UNFINISHED, chosen, act)
 
 
 @click.command()
-@click.argument("job_ids", metavar="JOB...", nargs=-1, required=True)
+@_selects(_RETRIABLE)
 @click.option("--counted", is_flag=True, help="As one of its retries; refused if they are spent.")
 @click.option(
     "--from-checkpoint/--from-scratch",
@@ -41,42 +78,95 @@ def cancel(face: Face, job_ids: Sequence[str], reason: str, hard: bool) -> None:
     help="With its checkpoints, or without.",
 )
 @talks
-def retry(face: Face, job_ids: Sequence[str], counted: bool, keep: bool) -> None:
+def retry(face: Face, words: Sequence[str], counted: bool, keep: bool, **chosen: Any) -> None:
     """Queue failed or cancelled jobs again.
 
     Without --counted all budgets begin anew. Each rank starts from its newest checkpoint. A parked
     job goes on, and a job in back-off stops waiting. If a supervised job runs, its parked ranks get
-    hosts again.
+    hosts again. With --name, --state, --label or --all, it retries every failed or cancelled job
+    that has all of these, after a question.
 
     \b
     Examples:
       holdfast retry 06ch2v8wq1m4kz7d9x3t
       holdfast retry --counted 06ch2v8wq1m4kz7d9x3t
       holdfast retry --from-scratch 06ch2v8wq1m4kz7d9x3t
+      holdfast retry --label sweep=7 --state failed --yes
     """
     with face.client() as client:
-        scratch = not keep
-        _each(
-            face, client, job_ids, lambda i: client.retry(i, counted=counted, from_scratch=scratch)
-        )
+
+        def act(job_id: str) -> JobRecord:
+            return client.retry(job_id, counted=counted, from_scratch=not keep)
+
+        _act(face, client, "retry", words, _RETRIABLE, chosen, act)
 
 
-def _each(face: Face, client: Client, job_ids: Sequence[str], act: Any) -> None:
+def _act(
+    face: Face,
+    client: Client,
+    verb: str,
+    words: Sequence[str],
+    states: Sequence[str],
+    chosen: dict[str, Any],
+    act: Callable[[str], JobRecord],
+) -> None:
+    """Act on the jobs that the words name, or on those that the filters select."""
+    name, yes, every = chosen["name"], chosen["yes"], chosen["every"]
+    filters = bool(name or chosen["states"] or chosen["labels"])
+    if words:
+        if filters or every:
+            raise click.UsageError(
+                "give either jobs, or --name, --state, --label or --all to select them"
+            )
+        _each(face, client, words, act, as_list=len(words) > 1)
+        return
+    if not filters and not every:
+        raise click.UsageError("give a JOB, or select jobs with --name, --state, --label or --all")
+    pairs = read_pairs("--label", chosen["labels"], "label")
+    found = client.jobs(states=chosen["states"] or states, name=name, labels=pairs, page_size=500)
+    job_ids = [job.id for job in found]
+    if not job_ids:
+        face.show([], "no such jobs")
+        return
+    if not yes:
+        _ask(f"{verb.capitalize()} {count_of(len(job_ids), 'job')}?")
+    _each(face, client, job_ids, act, as_list=True)
+
+
+def _ask(question: str) -> None:
+    """Ask on stderr. Raises ClickException unless the answer is yes."""
+    try:
+        agreed = click.confirm(question, err=True)
+    except click.Abort:
+        click.echo(err=True)
+        raise click.UsageError("there was no answer; --yes goes on without the question") from None
+    if not agreed:
+        raise click.UsageError("nothing was changed")
+
+
+def _each(
+    face: Face,
+    client: Client,
+    words: Sequence[str],
+    act: Callable[[str], JobRecord],
+    *,
+    as_list: bool,
+) -> None:
     """Act on every job, even after a refusal; the first refusal decides the exit code."""
-    done = []
+    done: list[JobRecord] = []
     refused: HoldfastError | None = None
-    for job_id in job_ids:
+    for word in words:
         try:
-            job = act(find_job(client, job_id))
+            job = act(find_job(client, word))
         except HoldfastError as error:
             if refused is not None and not face.as_json:
-                note(f"{job_id}: {error}")
+                note(f"{word}: {error}")
             refused = refused or error
             continue
         done.append(job)
         if not face.as_json:
             print_text(f"{job.id}  {paint(job.state.value)}  {job.reason}".rstrip())
     if face.as_json and done:
-        face.show_json(done[0] if len(job_ids) == 1 else done)
+        face.show_json(done if as_list else done[0])
     if refused is not None:
         raise refused
