@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import itertools
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.cli.options import COUNT, POSITIVE, read_pairs
-from holdfast.cli.output import Face, age, shorten, table, talks
+from holdfast.cli.output import Face, age, columns, count_columns, shorten, table, talks
 
 if TYPE_CHECKING:
     from holdfast.core.records import JobRecord
+
+# The least room in which a reason is read easily beside the other columns; else it goes under them.
+REASON_COLUMNS, UNDER_COLUMNS = 30, 5
 
 
 @click.command()
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 @click.option("--host", help="Only jobs with a task on this host now.")
 @click.option("--limit", type=POSITIVE, default=50, help="The most to list.")
 @click.option("--all", "everything", is_flag=True, help="List all of them.")
+@click.option("--wide", is_flag=True, help="One line for each job, with nothing cut or wrapped.")
 @talks
 def jobs(
     face: Face,
@@ -35,9 +40,10 @@ def jobs(
     labels: Sequence[str],
     limit: int,
     everything: bool,
+    wide: bool,
     **only: Any,
 ) -> None:
-    """List jobs, newest first.
+    """List jobs, newest first. A reason that finds no room in its row is written under it.
 
     \b
     Examples:
@@ -50,14 +56,47 @@ def jobs(
         page_size = 500 if everything else min(limit, 500)
         found = client.jobs(states=states, labels=pairs, page_size=page_size, **only)
         rows = list(found if everything else itertools.islice(found, min(limit, sys.maxsize)))
-    face.show(rows, jobs_table(rows) if rows else "no jobs")
+    face.show(rows, jobs_table(rows, wide=wide) if rows else "no jobs")
 
 
-def jobs_table(rows: Sequence[JobRecord]) -> str:
-    """Draw the table of `jobs`."""
-    cells = []
-    for job in rows:
-        name, tries = shorten(job.name, 16), str(job.attempts)
-        times = (age(job.created_at), job.reason or "-")
-        cells.append((job.id, job.state.value, job.queue, name, tries, *times))
-    return table(("ID", "STATE", "QUEUE", "NAME", "TRY", "AGE", "REASON"), cells)
+def jobs_table(rows: Sequence[JobRecord], *, wide: bool = False) -> str:
+    """Draw the table of `jobs`. No reason is cut: it wraps in its column, or under a narrow table."""
+    head, *lines = table(
+        ("ID", "STATE", "QUEUE", "NAME", "TRY", "STEP", "AGE"),
+        [
+            (
+                job.id,
+                job.state.value,
+                job.queue,
+                job.name if wide else shorten(job.name, 16),
+                str(job.attempts),
+                _step_text(job),
+                age(job.created_at),
+            )
+            for job in rows
+        ],
+        elastic=3,
+        width=sys.maxsize if wide else None,
+    ).splitlines()
+    used = max(count_columns(click.unstyle(line)) for line in (head, *lines)) + 2
+    room = sys.maxsize if wide else columns() - used
+    beside = room >= REASON_COLUMNS
+    indent, wrap = (used, room) if beside else (UNDER_COLUMNS, columns() - UNDER_COLUMNS)
+    out = [_pad(head, used) + "REASON" if beside else head]
+    for job, line in zip(rows, lines, strict=True):
+        texts = [job.reason] if wide else textwrap.wrap(job.reason, wrap)
+        first = texts.pop(0) if beside and texts else ""
+        out.append((_pad(line, used) + first).rstrip())
+        out += [" " * indent + text for text in texts]
+    return "\n".join(out)
+
+
+def _step_text(job: JobRecord) -> str:
+    if job.step is None:
+        return "-"
+    return f"{job.step}/{job.total}" if job.total else str(job.step)
+
+
+def _pad(line: str, width: int) -> str:
+    """Fill a line up to `width` columns; its colours take none."""
+    return line + " " * (width - count_columns(click.unstyle(line)))
