@@ -8,13 +8,14 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.waiting import WaitingNotice
 from holdfast.errors import ValidationError
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Face:
     as_json: bool
     url: str | None = None
     token_file: str | None = None
+    waiting: WaitingNotice = field(default_factory=WaitingNotice, compare=False)
 
     def client(self, retry_seconds: float = RETRY_SECONDS) -> Client:
         """Return a client. Raises NoController and ValidationError, with the remedy."""
@@ -65,7 +67,7 @@ class Face:
                 raise ValidationError(message) from error
             if not token:
                 raise ValidationError(f"the token file {self.token_file} is empty")
-        return Client(self.url, token, retry_seconds=retry_seconds)
+        return Client(self.url, token, retry_seconds=retry_seconds, event_hooks=self.waiting.hooks)
 
     def show_json(self, value: Any) -> None:
         """Print one JSON document."""
@@ -102,7 +104,11 @@ def talks(function: Callable[..., Any]) -> Callable[..., Any]:
     def command(
         *args: Any, as_json: bool, url: str | None, token_file: str | None, **options: Any
     ) -> Any:
-        return function(Face(as_json, url, token_file), *args, **options)
+        face = Face(as_json, url, token_file)
+        try:
+            return function(face, *args, **options)
+        finally:
+            face.waiting.close()
 
     return command
 

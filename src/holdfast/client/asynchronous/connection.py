@@ -39,12 +39,13 @@ class AsyncRestConnection:
         retry_seconds: float = 10.0,
         ca_file: str | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
+        event_hooks: Mapping[str, list[Any]] | None = None,
     ) -> None:
         self.place: ControllerPlace = locate(url, token)
         self._timeout_seconds = timeout_seconds
         self._retry_seconds = retry_seconds
         options = client_options(self.place, timeout_seconds, ca_file)
-        self._http = httpx.AsyncClient(transport=transport, **options)
+        self._http = httpx.AsyncClient(transport=transport, event_hooks=event_hooks, **options)
 
     async def __aenter__(self) -> Self:
         return self

@@ -40,12 +40,13 @@ class RestConnection:
         retry_seconds: float = 10.0,
         ca_file: str | None = None,
         transport: httpx.BaseTransport | None = None,
+        event_hooks: Mapping[str, list[Any]] | None = None,
     ) -> None:
         self.place: ControllerPlace = locate(url, token)
         self._timeout_seconds = timeout_seconds
         self._retry_seconds = retry_seconds
         options = client_options(self.place, timeout_seconds, ca_file)
-        self._http = httpx.Client(transport=transport, **options)
+        self._http = httpx.Client(transport=transport, event_hooks=event_hooks, **options)
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,46 @@
+"""The notice that the controller does not answer, printed once for each command."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import click
+
+NOTICE_SECONDS = 2.0
+
+
+class WaitingNotice:
+    """Says on stderr, once, that a request has had no answer for `NOTICE_SECONDS`.
+
+    The time goes on over connections that fail, because a controller that is away refuses each of
+    them at once. It ends with the head of an answer, so a quiet stream gives no notice.
+    """
+
+    def __init__(self) -> None:
+        self._timer: threading.Timer | None = None
+        self._said = False
+
+    @property
+    def hooks(self) -> dict[str, list[Any]]:
+        """Return the hooks that httpx calls at every request and every answer's head."""
+        return {"request": [self._ask], "response": [self._hear]}
+
+    def close(self) -> None:
+        """Drop the notice, because the command has ended."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _ask(self, request: object) -> None:
+        if self._timer is None and not self._said:
+            self._timer = threading.Timer(NOTICE_SECONDS, self._say)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _hear(self, response: object) -> None:
+        self.close()
+
+    def _say(self) -> None:
+        self._said = True
+        click.echo("holdfast: waiting for the controller…", err=True)
