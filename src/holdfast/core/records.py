@@ -47,7 +47,8 @@ class JobFields(msgspec.Struct, kw_only=True):
     drain_*: while `draining`: why the drain began. trigger_rank: the rank whose failure began it.
     retries_charged … infra_charged: what its budgets have been charged, over all ranks;
     rank_charges: by rank, as text.
-    start_failures: starts in a row that failed before every task ran.
+    start_failures: starts in a row that failed before every task ran. infra_in_row: infrastructure
+    failures in a row.
     avoid_hosts: ids of hosts that are used only where no other fits.
     revision: how often the row has changed.
     """
@@ -71,6 +72,7 @@ class JobFields(msgspec.Struct, kw_only=True):
     no_progress: int = 0
     rank_charges: dict[str, RankCharges] = {}
     start_failures: int = 0
+    infra_in_row: int = 0
     drain_cause: Cause | None = None
     drain_reason: str | None = None
     drain_since: datetime | None = None

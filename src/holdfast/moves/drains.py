@@ -124,6 +124,7 @@ def _charge(job: JobRow, completion: Completion) -> None:
     job.retries_charged, job.infra_charged = totals.retries, totals.infra
     job.watchdog_charged = totals.watchdog
     job.rank_charges, job.start_failures = dict(completion.rank_charges), after.start_failures
+    job.infra_in_row = after.infra_in_row
     job.best_step, job.no_progress = after.best_step, after.no_progress
 
 

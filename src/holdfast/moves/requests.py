@@ -160,7 +160,7 @@ def revive(m: Moves, job: JobRow, reason: str, *, made: int | None) -> None:
     waited, backed_off = job.state is JobState.WAITING, job.wait_cause == BACK_OFF
     m.move_job(job, JobEvent.RELEASE if waited else JobEvent.REVIVE, reason)
     job.wait_cause = job.wait_until = job.retry_at = None
-    job.start_failures = 0
+    job.start_failures = job.infra_in_row = 0
     if not backed_off:  # else it has its charge and keeps its place
         _charge_revival(job, made)
         job.to_place = "back"

@@ -211,6 +211,7 @@ class JobType:
         "rank_charges", "What each rank of a gang was charged, by its number."
     )
     start_failures: int
+    infra_in_row: int
     drain_cause: Cause | None
     drain_reason: str | None
     drain_since: datetime | None

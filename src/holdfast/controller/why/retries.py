@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from holdfast.controller.why.circumstances import Circumstances
 from holdfast.controller.why.retry_state import count_charged
 from holdfast.controller.why.words import line, say_due, say_moment, say_span
+from holdfast.core.causes import CHARGED_TO, Budget
 from holdfast.wire.api import WhyLine
 
 
@@ -14,7 +15,9 @@ def explain_retry(found: Circumstances) -> Iterator[WhyLine]:
     """Say which retry a job waits for, when it is due, and what holds it longer."""
     job, held = found.job, found.policy.held
     allowed, charged = found.policy.retry.max_retries, count_charged(job)
-    which = f"retry {charged} of {allowed}" if 0 < charged <= allowed else "its next attempt"
+    counted = job.cause is None or CHARGED_TO[job.cause] is Budget.RETRIES
+    known = counted and 0 < charged <= allowed
+    which = f"retry {charged} of {allowed}" if known else "its next attempt"
     after = f" after {job.cause}" if job.cause else ""
     due = job.retry_at or job.wait_until
     if job.wait_cause == "back_off" or held is None:

@@ -13,6 +13,9 @@ RETRY-4   Whatever budget is left, a job ends after `no_progress_limit` attempts
 BUDGET-5  A start that failed before every task ran is charged to no budget: the first is tried
           again at once, later ones 60 s doubling to 1 h apart, and after `start_failure_limit` of
           them in a row the job is parked until a person says otherwise.
+BUDGET-6  The first infrastructure failure is tried again at once, the second in a row of attempts
+          that did not last waits as a second failed start does, with the job's own jitter, and
+          avoids the host. So a broken host does not use the budget up within seconds.
 RETRY-5   While retries are held (the kill switch) none is dropped: the job waits, and its charge
           stands.
 """
@@ -53,7 +56,7 @@ class Charges(msgspec.Struct, frozen=True, kw_only=True):
 
     In a gang, the first three belong to the rank that is to be charged (GANG-4). no_progress:
     attempts in a row that got no further than `best_step`. start_failures: starts in a row that
-    failed.
+    failed. infra_in_row: infrastructure failures in a row (BUDGET-6).
     """
 
     retries: int = 0
@@ -62,14 +65,20 @@ class Charges(msgspec.Struct, frozen=True, kw_only=True):
     best_step: int | None = None
     no_progress: int = 0
     start_failures: int = 0
+    infra_in_row: int = 0
 
 
 class AttemptEnding(msgspec.Struct, frozen=True, kw_only=True):
-    """The attempt that is over. step: the furthest its beats said, None without any."""
+    """The attempt that is over. step: the furthest its beats said, None without any.
+
+    ran_seconds: as its host reported it, 0 for a lost one. lasted_seconds: from its start to the
+    begin of its drain, by the store's clock.
+    """
 
     job_id: str
     interactive: bool = False
     ran_seconds: float = 0.0
+    lasted_seconds: float = 0.0
     step: int | None = None
 
 
@@ -145,6 +154,8 @@ def decide(
     if enough is not None and ending.ran_seconds >= enough:
         charges = Charges(best_step=charges.best_step)
         case.reset = True
+    if budget is not Budget.INFRA:
+        charges = msgspec.structs.replace(charges, infra_in_row=0)
     charges = count_progress(charges, ending.step)
     limit = policy.no_progress_limit
     if limit is not None and charges.no_progress >= limit:
@@ -153,7 +164,7 @@ def decide(
     if budget is Budget.WATCHDOG:
         return _charge_watchdog(case, charges)
     if budget is Budget.INFRA:
-        return _charge_infra(case, charges)
+        return _charge_infra(case, charges, chance)
     return _charge_retries(case, charges, chance)
 
 
@@ -191,6 +202,8 @@ def _refuse(found: Classified, budget: Budget, policy: Policy, ending: AttemptEn
 
 FIRST_START_DELAY_SECONDS = 60.0
 MAX_START_DELAY_SECONDS = 3600.0
+STEADY_SECONDS = 600.0
+"""An attempt that lasted so long was well placed: its infrastructure failure is the first of a row."""
 
 
 def start_delay_seconds(failures: int) -> float:
@@ -229,14 +242,34 @@ def _charge_watchdog(case: _EndCase, charges: Charges) -> Decision:
     return case.requeue(after, text, avoid=True)
 
 
-def _charge_infra(case: _EndCase, charges: Charges) -> Decision:
-    cap, text = case.policy.infra_cap, case.found.message
-    after = msgspec.structs.replace(charges, infra=charges.infra + 1)
+def infra_delay_seconds(in_row: int, retry: RetryPolicy, *, job_id: str, chance: float) -> float:
+    """Return how long to wait after `in_row` infrastructure failures in a row (BUDGET-6)."""
+    if in_row <= 1:  # most often a host died, and others are there
+        return 0.0
+    paced = RetryPolicy(
+        retry_delay=FIRST_START_DELAY_SECONDS,
+        backoff="exponential",
+        max_retry_delay=MAX_START_DELAY_SECONDS,
+        jitter=retry.jitter,
+        jitter_ratio=retry.jitter_ratio,
+    )
+    return retry_delay_seconds(paced, in_row - 2, job_id=job_id, chance=chance)
+
+
+def _charge_infra(case: _EndCase, charges: Charges, chance: float) -> Decision:
+    cap, text, ending = case.policy.infra_cap, case.found.message, case.ending
+    in_row = 1 if ending.lasted_seconds >= STEADY_SECONDS else charges.infra_in_row + 1
+    after = msgspec.structs.replace(charges, infra=charges.infra + 1, infra_in_row=in_row)
     if charges.infra >= cap:
         spent = f"{text}; infrastructure failure {after.infra}, and its budget of {cap} is spent"
         return case.end(after, spent, retry="exhausted" if cap else None)
-    text = f"{text}; requeued, infrastructure failure {after.infra} of {cap} forgiven"
-    return case.requeue(after, text, avoid=case.found.cause is Cause.GPU_FAULT)
+    forgiven = f"infrastructure failure {after.infra} of {cap} forgiven"
+    if in_row == 1:
+        avoid = case.found.cause is Cause.GPU_FAULT
+        return case.requeue(after, f"{text}; requeued, {forgiven}", avoid=avoid)
+    delay = infra_delay_seconds(in_row, case.policy.retry, job_id=ending.job_id, chance=chance)
+    text = f"{text}; {forgiven}, {in_row} in a row: tried again in {delay:.4g} s"
+    return case.pause(after, f"{text}, on another host where one fits", delay)
 
 
 def _charge_retries(case: _EndCase, charges: Charges, chance: float) -> Decision:
@@ -286,6 +319,10 @@ class _EndCase:
         """Back off for a retry. It keeps its old place in the queue, because it has waited already."""
         kept: Any = {"avoid": True, "front": False, "retry": "scheduled"}
         return self._back_off(charges, reason, delay_seconds, **kept)
+
+    def pause(self, charges: Charges, reason: str, delay_seconds: float) -> Decision:
+        """Back off away from the host, for a failure that was not the job's own."""
+        return self._back_off(charges, reason, delay_seconds, avoid=True)
 
     def _back_off(
         self,

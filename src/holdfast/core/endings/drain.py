@@ -171,6 +171,7 @@ def _charges_of(job: JobRecord, before: RankCharges, trigger: TaskRecord | None)
         best_step=job.best_step,
         no_progress=job.no_progress,
         start_failures=job.start_failures,
+        infra_in_row=job.infra_in_row,
     )
 
 
@@ -240,10 +241,15 @@ def _ending(
     steps = [task.step for task in tasks if task.step is not None]
     whose = [trigger] if trigger is not None else tasks
     ran = [task.facts.runtime_seconds for task in whose if task.facts is not None]
+    starts = [task.started_at for task in whose if task.started_at is not None]
+    lasted = 0.0
+    if starts and job.drain_since is not None:
+        lasted = (job.drain_since - min(starts)).total_seconds()
     return AttemptEnding(
         job_id=job.id,
         interactive=job.spec.interactive,
         ran_seconds=max(ran, default=0.0),
+        lasted_seconds=lasted,
         step=max(steps, default=None),
     )
 

@@ -20,6 +20,7 @@ from holdfast.core.endings.decide import (
     count_progress,
     decide,
     decide_success,
+    start_delay_seconds,
 )
 from holdfast.core.facts import Classified
 from holdfast.core.retry import RetryPolicy
@@ -406,6 +407,60 @@ def test_failed_starts_back_off_and_end_in_a_park() -> None:
     assert decision.charges == Charges(retries=1, best_step=4, no_progress=1, start_failures=9)
     assert judge(Cause.PREEMPTED, charges, policy).charges.start_failures == 0
     assert judge(Cause.STALLED, charges, policy).charges.start_failures == 0
+
+
+# ---- infrastructure failures in a row (BUDGET-6)
+
+
+def test_infrastructure_failures_in_a_row_back_off_and_avoid_the_host() -> None:
+    first = judge(Cause.AGENT_TRANSIENT)
+    assert (first.event, first.front, first.avoid_host) == (JobEvent.REQUEUE, True, False)
+    charges, delays = first.charges, []
+    for _ in range(8):
+        decision = judge(Cause.AGENT_TRANSIENT, charges)
+        assert (decision.event, decision.front, decision.avoid_host) == (
+            JobEvent.BACK_OFF,
+            True,
+            True,
+        )
+        delays.append(decision.delay_seconds)
+        charges = decision.charges
+    assert delays == [60, 120, 240, 480, 960, 1920, 3600, 3600]
+    assert judge(Cause.AGENT_TRANSIENT, first.charges).reason == (
+        "it happened; infrastructure failure 2 of 10 forgiven, 2 in a row: tried again in 60 s, "
+        "on another host where one fits"
+    )
+
+
+def test_what_breaks_a_row_of_infrastructure_failures() -> None:
+    charges = Charges(infra=4, infra_in_row=4)
+    lasted = judge(Cause.AGENT_TRANSIENT, charges, lasted_seconds=600.0)
+    assert (lasted.event, lasted.charges.infra_in_row) == (JobEvent.REQUEUE, 1)
+    assert judge(Cause.AGENT_TRANSIENT, charges, lasted_seconds=599.0).delay_seconds == 480
+    assert judge(Cause.STALLED, charges).charges.infra_in_row == 0
+    assert judge(Cause.PREEMPTED, charges).charges.infra_in_row == 4, "it says nothing of hosts"
+
+
+@given(
+    in_row=st.integers(0, 50),
+    cause=st.sampled_from(BY_BUDGET[Budget.INFRA]),
+    chance=st.floats(0, 1, exclude_max=True),
+    jitter=st.sampled_from(["none", "deterministic", "random"]),
+    ratio=st.floats(0, 1),
+)
+def test_a_row_of_infrastructure_failures_waits_within_its_bounds(
+    in_row: int, cause: Cause, chance: float, jitter: Any, ratio: float
+) -> None:
+    retry = RetryPolicy(jitter=jitter, jitter_ratio=ratio)
+    policy = msgspec.structs.replace(PLENTY, retry=retry)
+    charges = Charges(infra=in_row, infra_in_row=in_row)
+    decision = judge(cause, charges, policy, chance=chance)
+    base = start_delay_seconds(in_row + 1)
+    assert base <= decision.delay_seconds <= min(base * (1 + ratio), 3600.0)
+    assert (decision.event is JobEvent.BACK_OFF) == (in_row > 0)
+    assert decision.avoid_host or in_row == 0 or cause is Cause.GPU_FAULT
+    assert decision.charges.infra_in_row == in_row + 1
+    assert f"{in_row + 1} in a row" in decision.reason or in_row == 0
 
 
 # ---- the rest

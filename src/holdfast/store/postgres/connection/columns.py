@@ -50,6 +50,7 @@ COLUMNS: Mapping[str, Mapping[str, tuple[str, Writer]]] = {
                barred_hosts text[], wait_cause text, wait_until timestamptz,
                retry_at timestamptz, retry_events boolean, best_step bigint,
                no_progress integer, rank_charges jsonb, start_failures integer,
+               infra_in_row integer,
                drain_cause text, drain_reason text, drain_since timestamptz, drain_hard boolean,
                drain_operator_stop boolean, trigger_rank integer, outcome text, cause text,
                exit_code integer, step bigint, total bigint, beat_at timestamptz,
