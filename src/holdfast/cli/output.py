@@ -173,9 +173,17 @@ def size(count: int) -> str:
     return f"{value:.1f}T"
 
 
-def count_of(count: int, noun: str) -> str:
-    """Write a number of things: `1 job`, `2 jobs`."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+def count_of(count: int, noun: str, nouns: str = "") -> str:
+    """Write a number of things: `1 job`, `2 jobs`; `nouns` is a plural without a plain s."""
+    return f"{count} {noun if count == 1 else nouns or noun + 's'}"
+
+
+def say_state(state: str, text: str) -> str:
+    """Write a state and a sentence about it; the state's word is not repeated."""
+    for said in (state, f"it {state}", f"it was {state}"):
+        if text == said or text.startswith((f"{said} ", f"{said}:")):
+            return paint(state) + text[len(said) :]
+    return f"{paint(state)}: {text}" if text else paint(state)
 
 
 def columns() -> int:

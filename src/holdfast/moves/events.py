@@ -52,7 +52,9 @@ def dead_letter_event(
     hook: WebhookRecord, delivery_id: str, event_id: str, tries: int, error: str
 ) -> NewEvent:
     """Return the event of a delivery that was given up."""
-    text = f"gave delivery {delivery_id} up after {tries} tries: {error}"
+    text = (
+        f"gave delivery {delivery_id} up after {tries} {'try' if tries == 1 else 'tries'}: {error}"
+    )
     about = {"delivery_id": delivery_id, "event_id": event_id, "tries": tries}
     return hook_event("dead_letter", hook, text, **about)
 

@@ -65,19 +65,21 @@ def check_quota(project: str, quota: Quota, use: Use, asked: Sequence[int]) -> N
     """
     largest, gpus = max(asked, default=0), sum(asked)
     if quota.gpus is not None and largest > quota.gpus:
-        never = f"a job of {largest} GPUs can never start in project {project}"
+        never = f"a job of {largest} GPU{'s' * (largest != 1)} can never start in project {project}"
         most = f"which may hold {quota.gpus} at once (quota_gpus)"
         hint = "ask for fewer, or have the quota raised"
         raise QuotaExceeded(f"{never}, {most}; {hint}", field="gpus")
     if not quota.hard or not asked:
         return
     if quota.jobs is not None and use.jobs + len(asked) > quota.jobs:
-        most = f"project {project} may have {quota.jobs} unfinished jobs (quota_jobs)"
+        most = f"project {project} may have {quota.jobs} unfinished job{'s' * (quota.jobs != 1)} (quota_jobs)"
         room = f"{use.jobs}, so {max(0, quota.jobs - use.jobs)} more would fit"
         raise QuotaExceeded(f"{most}; it has {room}, and this adds {len(asked)}", field="project")
     if quota.gpus is not None and gpus and use.gpus + gpus > quota.gpus:
         whose = f"unfinished jobs of project {project}"
-        most = f"{whose} may ask for {quota.gpus} GPUs together (quota_gpus)"
+        most = (
+            f"{whose} may ask for {quota.gpus} GPU{'s' * (quota.gpus != 1)} together (quota_gpus)"
+        )
         room = f"{use.gpus}, so {max(0, quota.gpus - use.gpus)} more would fit"
         raise QuotaExceeded(f"{most}; they ask for {room}, and this adds {gpus}", field="project")
 

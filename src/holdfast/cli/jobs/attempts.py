@@ -11,7 +11,7 @@ import click
 from holdfast.cli.jobs.find import find_job
 from holdfast.cli.operate.config import value_text
 from holdfast.cli.options import JOB
-from holdfast.cli.output import Face, age, columns, facts, shorten, span, table, talks
+from holdfast.cli.output import Face, age, columns, count_of, facts, shorten, span, table, talks
 
 if TYPE_CHECKING:
     from holdfast.core.records import AttemptRecord
@@ -93,7 +93,8 @@ def say_policy(policy: RetryPolicy) -> str:
     """Write a policy in one line."""
     if policy.max_retries == 0:
         return "no retries"
-    text = f"{policy.max_retries} retries, {policy.retry_delay:g} s apart"
+    text = count_of(policy.max_retries, "retry", "retries")
+    text += f", {policy.retry_delay:g} s apart"
     if policy.backoff == "exponential":
         text += f", times {policy.backoff_multiplier:g} with each"
     if policy.max_retry_delay is not None:

@@ -18,7 +18,7 @@ from holdfast.cli.jobs.logs import copy_output
 from holdfast.cli.jobs.narrator import Narrator
 from holdfast.cli.jobs.submit import submit_spec, takes_spec
 from holdfast.cli.options import COUNT
-from holdfast.cli.output import Face, note, talks
+from holdfast.cli.output import Face, note, say_state, talks
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def follow_job(
     if face.as_json:
         sys.stderr.write(_job_json(job) + "\n")
     elif job.state.value != "succeeded":
-        note(f"{job.state.value}: {job.reason}. See `holdfast show {job.id}`")
+        note(f"{say_state(job.state.value, job.reason)}. See `holdfast show {job.id}`")
     sys.exit(exit_code_of_job(job, interrupts.signal))
 
 

@@ -12,7 +12,19 @@ from holdfast.cli.jobs.find import find_job
 from holdfast.cli.jobs.gang_view import draw_attempt, draw_tasks, has_fallen
 from holdfast.cli.operate.events import event_text
 from holdfast.cli.options import JOB, POSITIVE
-from holdfast.cli.output import Face, age, facts, paint, print_text, shorten, size, span, talks
+from holdfast.cli.output import (
+    Face,
+    age,
+    count_of,
+    facts,
+    paint,
+    print_text,
+    say_state,
+    shorten,
+    size,
+    span,
+    talks,
+)
 from holdfast.core.placement.ranks import name_ranks, say_names
 from holdfast.errors import NotFound
 
@@ -130,8 +142,8 @@ def _job_text(
     spec = job.spec
     command = spec.shell if spec.shell is not None else " ".join(spec.argv)
     wants = [
-        f"{job.gpus} GPUs" if job.gpus else "",
-        f"{job.cpu_slots} CPU slots" if job.cpu_slots else "",
+        count_of(job.gpus, "GPU") if job.gpus else "",
+        count_of(job.cpu_slots, "CPU slot") if job.cpu_slots else "",
         size(job.memory_bytes) if job.memory_bytes else "",
         f"for each of {job.tasks} tasks, {spec.placement}" if job.tasks > 1 else "",
     ]
@@ -170,11 +182,11 @@ def _job_text(
 
 def _charges(job: JobRecord) -> str:
     counts = (
-        ("failures", job.retries_charged),
-        ("trips", job.watchdog_charged),
-        ("infra failures", job.infra_charged),
+        ("failure", job.retries_charged),
+        ("trip", job.watchdog_charged),
+        ("infra failure", job.infra_charged),
     )
-    text = ", ".join(f"{count} {name}" for name, count in counts if count)
+    text = ", ".join(count_of(count, name) for name, count in counts if count)
     charged = sorted(int(rank) for rank in job.rank_charges)
     if text and charged:
         text += f" (to {name_ranks(charged)}; each rank has its own budget)"
@@ -205,7 +217,7 @@ def why(face: Face, job_id: str) -> None:
 
 def why_text(reasons: Why) -> str:
     """Write the answer of `why` for a person."""
-    lines = [f"{paint(reasons.state)}: {reasons.summary}"]
+    lines = [say_state(reasons.state, reasons.summary)]
     for line in reasons.lines:
         if line.message != reasons.summary:
             lines.append(f"- {line.message}")

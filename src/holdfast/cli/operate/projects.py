@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.operate.config import read_changes, value_text
-from holdfast.cli.output import Face, facts, table, talks
+from holdfast.cli.output import Face, count_of, facts, table, talks
 
 if TYPE_CHECKING:
     from holdfast.core.records import ProjectRecord
@@ -44,8 +44,8 @@ def projects_table(rows: Sequence[ProjectRecord]) -> str:
         [
             (
                 p.name,
-                _use(p.running, p, "quota_jobs"),
-                _use(p.gpus, p, "quota_gpus"),
+                _use(p, p.running, "quota_jobs"),
+                _use(p, p.gpus, "quota_gpus"),
                 str(p.unfinished),
                 "held" if p.settings.get("retries_enabled") is False else "-",
                 _settings(p) or "-",
@@ -55,9 +55,10 @@ def projects_table(rows: Sequence[ProjectRecord]) -> str:
     )
 
 
-def _use(count: int, project: ProjectRecord, name: str) -> str:
+def _use(project: ProjectRecord, count: int, name: str, noun: str = "") -> str:
     quota = project.settings.get(name)
-    return str(count) if quota is None else f"{count}/{quota}"
+    text = str(count) if quota is None else f"{count}/{quota}"
+    return f"{text} {noun}{'' if text == '1' else 's'}" if noun else text
 
 
 def _settings(project: ProjectRecord) -> str:
@@ -76,9 +77,9 @@ def _project_text(p: ProjectRecord) -> str:
             ("project", p.name),
             (
                 "running",
-                f"{_use(p.running, p, 'quota_jobs')} jobs, {_use(p.gpus, p, 'quota_gpus')} GPUs",
+                f"{_use(p, p.running, 'quota_jobs', 'job')}, {_use(p, p.gpus, 'quota_gpus', 'GPU')}",
             ),
-            ("unfinished", f"{p.unfinished} jobs"),
+            ("unfinished", count_of(p.unfinished, "job")),
             ("over quota", f"jobs are {hard}" if limited else "no quota of its own"),
             ("retries", f"held{f': {reason}' if reason else ''}" if held else ""),
             ("settings", _settings(p)),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.output import Face, facts, table, talks
+from holdfast.cli.output import Face, count_of, facts, table, talks
 
 if TYPE_CHECKING:
     from holdfast.wire.api import RetriesView
@@ -38,8 +38,8 @@ def retries_text(view: RetriesView) -> str:
         whose = f"project {hold.project}" if hold.project else f"the {hold.source}"
         lines.append((f"held by {whose}", hold.reason or "no reason was given"))
     lines += [
-        ("backing off", f"{_jobs(view.backing_off)}, until their time"),
-        ("held", f"{_jobs(view.held)}, until the release" if view.held else ""),
+        ("backing off", f"{count_of(view.backing_off, 'job')}, until their time"),
+        ("held", f"{count_of(view.held, 'job')}, until the release" if view.held else ""),
         ("rate limit", "none" if view.rate_limit is None else f"{view.rate_limit:g} a second"),
     ]
     text = facts(lines)
@@ -47,10 +47,6 @@ def retries_text(view: RetriesView) -> str:
         return text
     rows = [(row.project, str(row.backing_off), str(row.held)) for row in view.projects]
     return text + "\n\n" + table(("PROJECT", "BACKING OFF", "HELD"), rows)
-
-
-def _jobs(count: int) -> str:
-    return f"{count} job{'s' * (count != 1)}"
 
 
 @retries.command()

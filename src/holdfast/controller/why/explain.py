@@ -67,7 +67,8 @@ def _explain_queue(found: Circumstances) -> Iterator[WhyLine]:
     if isinstance(found.max_running, int) and queue.running >= found.max_running:
         yield line(
             "max_running",
-            f"queue {name} runs {queue.running} jobs, and may run {found.max_running} at once",
+            f"queue {name} runs {queue.running} job{'s' * (queue.running != 1)}, and may run "
+            f"{found.max_running} at once",
             f"holdfast queues set {name} max_running=N",
         )
 
@@ -137,8 +138,12 @@ def _explain_draining(found: Circumstances) -> Iterator[WhyLine]:
 def _explain_ended(found: Circumstances) -> Iterator[WhyLine]:
     job = found.job
     how = "was cancelled" if job.state is JobState.CANCELLED else str(job.state)
+    if job.reason.startswith(str(job.state)):  # "succeeded on attempt 2" says it itself
+        how += job.reason.removeprefix(str(job.state))
+    elif job.reason:
+        how += f": {job.reason}"
     hint = f"holdfast logs {job.id}; holdfast retry {job.id}"
-    yield line("ended", f"it {how}: {job.reason}", hint * (job.state is not JobState.SUCCEEDED))
+    yield line("ended", f"it {how}", hint * (job.state is not JobState.SUCCEEDED))
     if job.state is JobState.FAILED:
         yield from gangs.explain_start_error(found)
 

@@ -266,11 +266,11 @@ def find_impossible(job: Candidate, sizes: Sequence[Size]) -> str | None:
         enough_memory = job.memory_bytes == 0 or size.memory_bytes >= job.memory_bytes
         if size.cpu_slots >= job.cpu_slots and len(size.gpus) >= job.gpus and enough_memory:
             return None
+    gpus, slots = max(len(s.gpus) for s in serving), max(s.cpu_slots for s in serving)
     return (
         f"no host that serves queue {job.queue} could ever run it: it needs {describe_need(job)}, "
         "and the largest have "
-        f"{max(len(s.gpus) for s in serving)} GPUs, {max(s.cpu_slots for s in serving)} CPU slots "
-        "and "
+        f"{gpus} GPU{'s' * (gpus != 1)}, {slots} CPU slot{'s' * (slots != 1)} and "
         f"{max(s.memory_bytes for s in serving) / 2**30:.3g} GiB of memory"
     )
 

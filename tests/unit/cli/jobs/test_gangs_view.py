@@ -139,9 +139,7 @@ def test_a_small_gang_has_a_row_for_each_rank(stub: Stub) -> None:
     assert "attempt 2, running" in done.stdout
     assert "for each of 8 tasks, spread" in done.stdout
     assert re.search(r"only on hosts +gpu=h100", done.stdout)
-    assert re.search(
-        r"charged +1 failures \(to rank 3; each rank has its own budget\)", done.stdout
-    )
+    assert re.search(r"charged +1 failure \(to rank 3; each rank has its own budget\)", done.stdout)
     assert re.search(r"host +box-0, box-1\n", done.stdout), "each host once"
 
 

@@ -151,7 +151,7 @@ def test_impossible_says_what_there_is() -> None:
     sentence = find_impossible(job("a", gpus=9, cpu=0), [size])
     assert sentence is not None
     assert "9 GPUs" in sentence
-    assert "1 GPUs" in sentence
+    assert "1 GPU," in sentence
     assert find_impossible(job("a", gpus=9), []) is None
 
 

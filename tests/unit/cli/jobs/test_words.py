@@ -1,0 +1,42 @@
+"""Counts and states are written without a false plural and without a stutter."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from holdfast.cli.output import count_of, say_state
+from tests.unit.cli.stub import JOB, Answer, Stub, job_record
+
+
+@pytest.mark.parametrize(
+    ("state", "text", "said"),
+    [
+        ("succeeded", "it succeeded", "succeeded"),
+        ("succeeded", "succeeded on attempt 2", "succeeded on attempt 2"),
+        ("cancelled", "it was cancelled by admin", "cancelled by admin"),
+        ("failed", "it failed: exited with 1", "failed: exited with 1"),
+        ("failed", "exited with 1", "failed: exited with 1"),
+        ("queued", "", "queued"),
+    ],
+)
+def test_a_state_is_said_once(state: str, text: str, said: str) -> None:
+    assert say_state(state, text) == said
+
+
+def test_one_thing_is_singular() -> None:
+    counts = [count_of(n, "retry", "retries") for n in (0, 1, 2)]
+    assert counts == ["0 retries", "1 retry", "2 retries"]
+
+
+def test_show_writes_no_false_plural(stub: Stub) -> None:
+    job = job_record(gpus=1, watchdog_charged=1, infra_charged=1, state="succeeded")
+    stub.on(f"GET /v1/jobs/{JOB}", Answer(job))
+    empty = Answer({"items": [], "next": None})
+    stub.on(f"GET /v1/jobs/{JOB}/attempts", empty)
+    stub.on(f"GET /v1/jobs/{JOB}/tasks", empty)
+    done = stub.run("show", JOB)
+    assert "1 trip, 1 infra failure" in done.stdout, done.stderr
+    assert "1 GPU, 1 CPU slot" in done.stdout
+    assert not re.search(r"\b1 \w+( \w+)?s\b", done.stdout)
