@@ -101,7 +101,7 @@ class Agent:
         self._work_folder = config.state_path / "work"
         self._keeper = Housekeeper(self._table, self._work_folder)
         self._forensics = ForensicsDesk(self._calls, self._probe)
-        self._faults = FaultDesk(self._probe, self._table)
+        self._faults = FaultDesk(self._probe, self._table, poke=self._watching.poke)
         self._containers = ContainerDesk(
             config.state_path / "containers",
             mark=ties.host_mark,
@@ -210,6 +210,7 @@ class Agent:
             group.create_task(self._sync.run())
             group.create_task(self._shipper.run())
             group.create_task(self._keeper.run())
+            group.create_task(self._faults.run())
             group.create_task(self._checkpoints.run())
 
     async def _register(self) -> None:

@@ -179,6 +179,23 @@ def test_scripted_probe_is_loud_and_decides(
     assert controller.registrations[0].facts.probe == "scripted"
 
 
+def test_the_kernels_word_ends_a_task_that_beats(
+    controller: FakeController, make_host: MakeHost, tmp_path: Path
+) -> None:
+    """FAULT-4: its device fell off the bus; it need not fall silent first."""
+    script = tmp_path / "script.jsonl"
+    gone = {"xids": [79], "lines": ["NVRM: Xid (PCI:0000:3b:00): 79, fallen off the bus"]}
+    script.write_text(json.dumps({"kernel": gone, "faults": {"xids": [79]}}))
+    make_host(probe=f"scripted:{script}").start()
+    code = "while True: beat(step=1); time.sleep(0.1)"
+    key = controller.launch(*python(code), watch=QUICK, gpus=[0])
+    facts = controller.wait_end(key, 30)
+    assert facts.trip is not None
+    assert facts.trip.exit_code == 78
+    assert "79" in str(facts.trip.evidence["kernel_log"])
+    assert facts.xids == (79,)
+
+
 def test_bad_datagrams_hurt_nobody(controller: FakeController, host: Host) -> None:
     code = """
 s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

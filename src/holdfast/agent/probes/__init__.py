@@ -56,6 +56,11 @@ class Probe(Protocol):
     ) -> DeviceFaults:
         """What happened to the task's devices since `marks`. started_at: CLOCK_BOOTTIME."""
 
+    async def hear_kernel(
+        self, task: Probed, marks: DeviceMarks, started_at: float
+    ) -> DeviceFaults:
+        """What the kernel log tells of the task's devices since `marks`; asks no driver."""
+
     async def describe_gpus(self) -> str:
         """The devices and the processes on them, for forensics."""
 

@@ -11,11 +11,12 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 
 from holdfast.agent.probes.devices import Device
-from holdfast.agent.probes.kernel_log import KernelXids
+from holdfast.agent.probes.kernel_log import AMD_FAULT, KernelXids, SeenXid
 from holdfast.core.endings.xids import parse_pci
 from holdfast.core.facts import TaskFacts
 
 MAX_CODES = 64
+MAX_LINES = 8
 
 
 class DeviceMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -45,11 +46,12 @@ class SeenEvent(msgspec.Struct, frozen=True):
 
 
 class DeviceFaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """As `TaskFacts` has them."""
+    """As `TaskFacts` has them. lines: of the kernel log, while the task runs."""
 
     xids: tuple[int, ...] = ()
     ecc_errors: int = 0
     gpu_lost: str | None = None
+    lines: tuple[str, ...] = ()
 
 
 def mark_devices(
@@ -102,10 +104,33 @@ def judge_devices(
         if device is not None and None not in (mark.ecc_errors, device.ecc_errors):
             # A device that was reset counts from 0 again.
             ecc_errors += max(0, (device.ecc_errors or 0) - (mark.ecc_errors or 0))
+    told = judge_kernel(marks, gpus, kernel, events, started_at, list(now.values()))
+    if told.gpu_lost is not None:
+        lost.append(told.gpu_lost)
     return DeviceFaults(
-        xids=_find_xids(marks, gpus, now, kernel, events, started_at)[:MAX_CODES],
-        ecc_errors=ecc_errors,
-        gpu_lost="; ".join(lost)[:4096] or None,
+        xids=told.xids, ecc_errors=ecc_errors, gpu_lost="; ".join(lost)[:4096] or None
+    )
+
+
+def judge_kernel(
+    marks: DeviceMarks,
+    gpus: Sequence[int],
+    kernel: KernelXids | None,
+    events: Sequence[SeenEvent],
+    started_at: float,
+    devices: Sequence[Device] = (),
+) -> DeviceFaults:
+    """The faults that the kernel log tells of the devices `gpus`, or NVML where it is unreadable."""
+    if kernel is None:
+        heard = [event.code for event in events if event.index in gpus and event.at >= started_at]
+        return DeviceFaults(xids=tuple(dict.fromkeys(heard))[:MAX_CODES])
+    seen = _find_records(marks, devices, kernel, started_at)
+    codes = dict.fromkeys(record.code for record in seen if record.code != AMD_FAULT)
+    amd = next((record.line for record in seen if record.code == AMD_FAULT), None)
+    return DeviceFaults(
+        xids=tuple(codes)[:MAX_CODES],
+        gpu_lost=None if amd is None else f"the kernel log says: {amd}",
+        lines=tuple(record.line for record in seen)[:MAX_LINES],
     )
 
 
@@ -117,26 +142,17 @@ def _find_device(index: int, mark: DeviceMark | None, devices: Sequence[Device])
     return next((device for device in devices if device.uuid == mark.uuid), None)
 
 
-def _find_xids(
-    marks: DeviceMarks,
-    gpus: Sequence[int],
-    now: Mapping[int, Device],
-    kernel: KernelXids | None,
-    events: Sequence[SeenEvent],
-    started_at: float,
-) -> tuple[int, ...]:
-    if kernel is None:
-        codes = [event.code for event in events if event.index in gpus and event.at >= started_at]
-        return tuple(dict.fromkeys(codes))
-    names = [mark.pci for mark in marks.devices.values()] + [device.pci for device in now.values()]
+def _find_records(
+    marks: DeviceMarks, devices: Sequence[Device], kernel: KernelXids, started_at: float
+) -> list[SeenXid]:
+    names = [mark.pci for mark in marks.devices.values()] + [device.pci for device in devices]
     places = {parse_pci(name) for name in names}
     since = marks.sequence
-    codes = [
-        xid.code
+    return [
+        xid
         for xid in kernel.xids
         if xid.pci in places and (xid.at >= started_at if since is None else xid.sequence > since)
     ]
-    return tuple(dict.fromkeys(codes))
 
 
 def add_device_faults(facts: TaskFacts, found: DeviceFaults) -> TaskFacts:

@@ -1,5 +1,6 @@
-"""Xids in the kernel log. Runs in the probe's worker process only (PROBE-1): /dev/kmsg takes root,
-or CAP_SYSLOG.
+"""Faults of GPUs in the kernel log: Xids, and amdgpu's resets and hangs.
+
+Read in the probe's worker process only (PROBE-1): /dev/kmsg takes root, or CAP_SYSLOG.
 
 A record reads `PRIORITY,SEQUENCE,MICROSECONDS,FLAGS;MESSAGE` and ends with a line break; lines that
 begin with a space continue it (Linux, Documentation/ABI/testing/dev-kmsg). The sequence number only
@@ -14,20 +15,25 @@ import time
 
 import msgspec
 
-from holdfast.core.endings.xids import parse_xid_line
+from holdfast.core.endings.xids import parse_amd_line, parse_xid_line
 from holdfast.process.syscalls import read_boottime
 
 MAX_XIDS = 1024
+AMD_FAULT = 0
+"""The code of a line of amdgpu, which numbers no faults."""
+_MAX_LINE = 500
 _CHUNK_BYTES = 8192  # a record is never longer, and a shorter buffer is refused
 
 
 class SeenXid(msgspec.Struct, frozen=True, kw_only=True):
-    """One Xid. at: CLOCK_BOOTTIME, as the kernel's own clock allows. pci: domain, bus, device."""
+    """One Xid, or a line of amdgpu (code 0). at: CLOCK_BOOTTIME, as the kernel's own clock allows.
+    pci: domain, bus, device. line: the message."""
 
     sequence: int
     at: float
     pci: tuple[int, int, int]
     code: int
+    line: str = ""
 
 
 class KernelXids(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,13 +78,16 @@ class KernelLog:
         if not semicolon or len(fields) < 3 or not fields[1].isdigit() or not fields[2].isdigit():
             return
         self._sequence = max(self._sequence, int(fields[1]))
-        if b"NVRM: Xid" not in message:
-            return
-        found = parse_xid_line(message.decode(errors="replace"))
         # Only the kernel's own records (facility 0): other writers of /dev/kmsg have others.
-        if found is not None and fields[0].isdigit() and int(fields[0]) < 8:
+        if not fields[0].isdigit() or int(fields[0]) >= 8:
+            return
+        text = message.decode(errors="replace")[:_MAX_LINE]
+        xid = parse_xid_line(text) if "NVRM: Xid" in text else None
+        pci = xid.pci if xid is not None else parse_amd_line(text)
+        if pci is not None:
             number, at = int(fields[1]), int(fields[2]) / 1e6 + ahead
-            seen = SeenXid(sequence=number, at=at, pci=found.pci, code=found.code)
+            code = xid.code if xid is not None else AMD_FAULT
+            seen = SeenXid(sequence=number, at=at, pci=pci, code=code, line=text)
             self._xids = [*self._xids, seen][-MAX_XIDS:]
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from holdfast.agent.probes.faults import (
     DeviceMarks,
     SeenEvent,
     judge_devices,
+    judge_kernel,
     mark_devices,
 )
 from holdfast.agent.probes.tree import TreeMeter, find_trees
@@ -44,6 +45,8 @@ class RealProbe:
         self, worker: ProbeWorker | None = None, *, guardian_pid: int | None = None
     ) -> None:
         self._worker = worker or ProbeWorker()
+        # A worker of its own, because the log must be heard while a driver hangs the other one.
+        self._kernel_worker = self._worker.make_twin()
         self._guardian_pid = os.getppid() if guardian_pid is None else guardian_pid
         self._meters: dict[TaskKey, TreeMeter] = {}
         self._reading_trees: asyncio.Future[_Trees] | None = None
@@ -101,7 +104,7 @@ class RealProbe:
     async def _ask_deep(self) -> ProbeAnswer | None:
         if not self._devices_here or (self._worker.is_default and not may_have_devices()):
             return None
-        answer = await self._worker.ask(deep=True)
+        answer = await self._worker.ask("deep")
         self._take_events(answer.devices if answer is not None else [])
         return answer
 
@@ -122,6 +125,17 @@ class RealProbe:
         return judge_devices(
             marks, task.gpus, answer.devices, answer.kernel, self._events, started_at, silent=silent
         )
+
+    async def hear_kernel(
+        self, task: Probed, marks: DeviceMarks, started_at: float
+    ) -> DeviceFaults:
+        """Ask the kernel log; where it is unreadable, take the events that NVML told."""
+        answer = await self._kernel_worker.ask("kernel")
+        if answer is None:
+            return DeviceFaults()
+        if answer.kernel is None:
+            await self._read_devices()
+        return judge_kernel(marks, task.gpus, answer.kernel, self._events, started_at)
 
     async def _read_trees(self, tasks: Sequence[Probed]) -> _Trees:
         """Read /proc in a thread: a process stuck in the kernel may hold up its reader."""
@@ -155,8 +169,9 @@ class RealProbe:
         return "the driver does not answer" if devices is None else format_devices(devices)
 
     async def close(self) -> None:
-        """End the worker."""
+        """End the workers."""
         await self._worker.close()
+        await self._kernel_worker.close()
 
 
 def may_have_devices() -> bool:

@@ -1,10 +1,11 @@
 """A probe whose readings come from a file: for tests and demonstrations, never for real work.
 
 The file holds JSON lines, each
-`{"job": "<id>" | null, "tree": {…}, "gpus": [{…}], "owns_whole_box": false, "faults": {…}}`; the
-fields are those of `core.watchdogs.signals`, and of `DeviceFaults`, of which a job's last line
-holds. Each sample of a task takes the next line for its job (or for null), the last one for ever
-after. The file is read anew at every sample, so that a test can change the readings.
+`{"job": "<id>" | null, "tree": {…}, "gpus": [{…}], "owns_whole_box": false, "faults": {…},
+"kernel": {…}}`; the fields are those of `core.watchdogs.signals`, and of `DeviceFaults` (at the end,
+and while the task runs), of which a job's last line holds. Each sample of a task takes the next line
+for its job (or for null), the last one for ever after. The file is read anew at every sample, so
+that a test can change the readings.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class _Line(msgspec.Struct, frozen=True):
     gpus: tuple[GpuReading, ...] = ()
     owns_whole_box: bool = False
     faults: DeviceFaults = DeviceFaults()
+    kernel: DeviceFaults = DeviceFaults()
 
 
 def _select(lines: list[_Line], task: Probed) -> list[_Line]:
@@ -77,8 +79,8 @@ class ScriptedProbe:
             return []
 
     async def mark_devices(self, gpus: Sequence[int]) -> DeviceMarks | None:
-        """None: the script alone says what happens."""
-        return None
+        """Nothing to mark: the script alone says what happens."""
+        return DeviceMarks()
 
     async def find_faults(
         self, task: Probed, marks: DeviceMarks, started_at: float
@@ -86,6 +88,13 @@ class ScriptedProbe:
         """The faults in the last line for the task's job."""
         mine = _select(self._read_lines(), task)
         return mine[-1].faults if mine else DeviceFaults()
+
+    async def hear_kernel(
+        self, task: Probed, marks: DeviceMarks, started_at: float
+    ) -> DeviceFaults:
+        """The faults in the last line for the task's job, if it is to be heard while it runs."""
+        mine = _select(self._read_lines(), task)
+        return mine[-1].kernel if mine else DeviceFaults()
 
     async def describe_gpus(self) -> str:
         """A sentence: there is nothing to describe."""

@@ -1,8 +1,8 @@
 """The process in which drivers are called: `python -m holdfast.agent.probes.worker`.
 
-A line in asks, `NUMBER`, or `NUMBER deep` for readings that are only wanted now and then; a line
-out answers (`ProbeAnswer`). It ends when its input ends. A driver that hangs, crashes or leaks harms
-no other process.
+A line in asks, `NUMBER`, `NUMBER deep` for readings that are only wanted now and then, or `NUMBER
+kernel` for the kernel log alone, which calls no driver. A line out answers (`ProbeAnswer`). It ends
+when its input ends. A driver that hangs, crashes or leaks harms no other process.
 
     --nvml MODULE   the module to use for NVML, `pynvml` unless said otherwise; `none` for none
     --kmsg FILE     the kernel log, `/dev/kmsg` unless said otherwise
@@ -100,11 +100,15 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--amd-root", default="/")
     parser.add_argument("--kmsg", default="/dev/kmsg")
     options = parser.parse_args(argv)
-    readers, unopened = open_readers(options.nvml, options.amd_root)
+    opened: tuple[list[_Reader], dict[str, str]] | None = None
     kernel_log = open_kernel_log(options.kmsg)
     for line in sys.stdin.buffer:
         number, *how = line.split()
-        answer = read_devices(readers, int(number), deep=how == [b"deep"], kernel_log=kernel_log)
+        if opened is None and how != [b"kernel"]:  # to open a driver that is stuck may hang, too
+            opened = open_readers(options.nvml, options.amd_root)
+        readers, unopened = opened or ([], {})
+        readers = [] if how == [b"kernel"] else readers
+        answer = read_devices(readers, int(number), deep=bool(how), kernel_log=kernel_log)
         answer = msgspec.structs.replace(answer, unopened=unopened)
         try:
             sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import sys
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
@@ -29,6 +30,7 @@ class ProbeWorker:
         self, arguments: Sequence[str] = (), *, read_seconds: float = READ_SECONDS
     ) -> None:
         self.is_default = not arguments
+        self._arguments = tuple(arguments)
         self._argv = [sys.executable, "-P", "-m", "holdfast.agent.probes.worker", *arguments]
         self._read_seconds = read_seconds
         self._process: asyncio.subprocess.Process | None = None
@@ -43,6 +45,10 @@ class ProbeWorker:
         """The worker's pid, None while there is none."""
         return self._process.pid if self._process is not None else None
 
+    def make_twin(self) -> ProbeWorker:
+        """Return another worker of the same kind."""
+        return ProbeWorker(self._arguments, read_seconds=self._read_seconds)
+
     async def read(self) -> list[Device] | None:
         """Return the devices as they are now; None when the worker is late."""
         answer = await self.ask()
@@ -50,8 +56,9 @@ class ProbeWorker:
             return None
         return answer.devices
 
-    async def ask(self, *, deep: bool = False) -> ProbeAnswer | None:
-        """The worker's answer, None when it is late. deep: with counters and the kernel log."""
+    async def ask(self, how: Literal["", "deep", "kernel"] = "") -> ProbeAnswer | None:
+        """The worker's answer, None when it is late. deep: with counters and the kernel log.
+        kernel: the log alone, and no driver is called."""
         async with self._lock:
             loop = asyncio.get_running_loop()
             if loop.time() < self._not_before:
@@ -60,7 +67,7 @@ class ProbeWorker:
                 self._idle_timer.cancel()
             try:
                 async with asyncio.timeout(self._read_seconds):
-                    answer = await self._ask(deep)
+                    answer = await self._ask(how)
             except (TimeoutError, OSError, ValueError, EOFError, msgspec.MsgspecError) as error:
                 await self._give_up(error)
                 return None
@@ -70,7 +77,7 @@ class ProbeWorker:
             self._idle_timer = loop.call_later(_IDLE_SECONDS, self._retire)
             return answer
 
-    async def _ask(self, deep: bool) -> ProbeAnswer:
+    async def _ask(self, how: str) -> ProbeAnswer:
         if self._process is None or self._process.returncode is not None:
             self._process = await asyncio.create_subprocess_exec(
                 *self._argv,
@@ -83,7 +90,7 @@ class ProbeWorker:
         assert process.stdin is not None
         assert process.stdout is not None
         self._number += 1
-        process.stdin.write(b"%d%s\n" % (self._number, b" deep" if deep else b""))
+        process.stdin.write(b"%d %s\n" % (self._number, how.encode()))
         await process.stdin.drain()
         line = await process.stdout.readline()
         if not line:

@@ -3,6 +3,9 @@ reported.
 
 FAULT-2  An end waits for the devices' answer, never longer than `ASK_SECONDS`; a driver that hangs
          makes it unknown, not late.
+FAULT-4  While GPU tasks run, the kernel log is asked every `POLL_SECONDS`. A line that blames the
+         hardware of a task's own device trips the task at once, whatever its settings, since the
+         device is lost to it; a fault that the driver blames on the program trips nothing.
 FAULT-3  The devices are asked only about ends that they could explain: a failure by itself, or a
          trip because nothing moved.
 """
@@ -11,19 +14,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
+
+import msgspec
 
 from holdfast.agent.offload import Asides
 from holdfast.agent.probes import READ_SECONDS, Probe, Probed
 from holdfast.agent.probes.faults import DeviceFaults, DeviceMarks, add_device_faults
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.core.endings.classify import HANGS
+from holdfast.core.endings.xids import Blame, find_xid
 from holdfast.core.facts import TaskFacts
+from holdfast.core.ids import TaskKey
+from holdfast.core.states import AgentTaskState
+from holdfast.core.watchdogs.verdicts import Evidence
 from holdfast.process.syscalls import read_boottime
 
 log = logging.getLogger("holdfast.agent.watch.faults")
 
 ASK_SECONDS = READ_SECONDS + 2.0
+POLL_SECONDS = 5.0
 
 
 @dataclass(eq=False)
@@ -32,7 +43,9 @@ class FaultDesk:
 
     probe: Probe
     table: TaskTable
+    poke: Callable[[], None] = lambda: None
     _asides: Asides = field(default_factory=Asides)
+    _heard: dict[TaskKey, DeviceFaults] = field(default_factory=dict)
 
     def begin(self, task: AgentTask) -> None:
         """Note how its devices are now."""
@@ -45,8 +58,35 @@ class FaultDesk:
             task.saved.devices = marks
             self.table.save(task, read_boottime())
 
+    async def run(self) -> None:
+        """Ask for ever what the kernel tells of the devices of tasks that run (FAULT-4)."""
+        while True:
+            await asyncio.sleep(POLL_SECONDS)
+            try:
+                await self.poll()
+            except Exception:
+                log.exception("the kernel log could not be asked")
+
+    async def poll(self) -> None:
+        """Trip each task whose own device the kernel log calls broken."""
+        running = [t for t in self.table if t.state is AgentTaskState.RUNNING and t.gpus]
+        for task in running:
+            marks = task.saved.devices
+            if marks is None or task.watch.trip is not None:
+                continue
+            probed = Probed(task.key, task.pid, task.gpus)
+            found = await self.probe.hear_kernel(probed, marks, task.started_at)
+            words = _blame_hardware(found)
+            if words is None or task.state is not AgentTaskState.RUNNING:
+                continue
+            self._heard[task.key] = found
+            evidence: Evidence = {"kernel_log": "\n".join(found.lines)[:2000] or None}
+            task.watch.gpu_failed(read_boottime(), words, evidence)
+            self.poke()
+
     async def add_faults(self, task: AgentTask, facts: TaskFacts) -> TaskFacts:
         """Return the facts of an end with what happened to its devices, where that can matter."""
+        heard = self._heard.pop(task.key, None)
         if not _may_explain(task, facts):
             return facts
         probed = Probed(task.key, task.pid, task.gpus)
@@ -56,13 +96,23 @@ class FaultDesk:
                 found = await self.probe.find_faults(probed, marks, task.started_at)
         except TimeoutError:
             log.warning("the devices of a task that ended do not answer", extra=task.about())
-            return facts
+            found = DeviceFaults()
         except Exception:
             log.exception("the devices of a task that ended could not be asked", extra=task.about())
-            return facts
+            found = DeviceFaults()
+        if heard is not None and found.gpu_lost is None and not found.xids:
+            found = msgspec.structs.replace(found, xids=heard.xids, gpu_lost=heard.gpu_lost)
         if found != DeviceFaults():
             log.error(f"its devices failed while it ran: {found}", extra=task.about())
         return add_device_faults(facts, found)
+
+
+def _blame_hardware(found: DeviceFaults) -> str | None:
+    """Return a sentence for a fault of the hardware, None where nothing blames it."""
+    xid = find_xid(found.xids, Blame.HARDWARE)
+    if xid is not None:
+        return f"the driver reported a GPU fault while it ran, {xid}"
+    return None if found.gpu_lost is None else f"its GPU failed while it ran: {found.gpu_lost}"
 
 
 def _may_explain(task: AgentTask, facts: TaskFacts) -> bool:

@@ -180,6 +180,22 @@ def find_xid_lines(text: str) -> Sequence[tuple[int, XidLine]]:
     return [(at, line) for at, line in lines if line is not None]
 
 
+# amdgpu 0000:03:00.0: amdgpu: GPU reset begin!. Source:  1
+# amdgpu 0000:03:00.0: amdgpu: GPU Recovery Failed: -62
+# A ring's time-out is no such line: the driver often recovers from it without a reset.
+_AMD_LINE = re.compile(
+    r"\bamdgpu ([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.\d): (?:amdgpu: )?"
+    r"(?:GPU reset begin|GPU reset(?:\(\d+\))? failed|GPU Recovery Failed|GPU hang|"
+    r"The cp might be in an unrecoverable state|device lost from bus)"
+)
+
+
+def parse_amd_line(line: str) -> tuple[int, int, int] | None:
+    """Return the PCI address of the device that amdgpu says hangs or is reset; None for others."""
+    found = _AMD_LINE.search(line)
+    return None if found is None else parse_pci(found[1])
+
+
 def parse_pci(address: str) -> tuple[int, int, int] | None:
     """Read "00000000:3B:00.0" as (domain, bus, device), None where it is no PCI address."""
     found = re.fullmatch(

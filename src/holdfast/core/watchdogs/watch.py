@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.causes import Watchdog
 from holdfast.core.facts import Trip
 from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.watchdogs.gpu_health import GpuHealth
@@ -22,7 +23,7 @@ from holdfast.core.watchdogs.operator_stop import OperatorStop
 from holdfast.core.watchdogs.signals import Reading
 from holdfast.core.watchdogs.stall import Stall
 from holdfast.core.watchdogs.time_limit import TimeLimit
-from holdfast.core.watchdogs.verdicts import Verdict
+from holdfast.core.watchdogs.verdicts import Evidence, Verdict, make_trip
 from holdfast.errors import ValidationError
 
 TICK_SECONDS = 5.0
@@ -173,6 +174,12 @@ class TaskWatch:
         self._set(health=health)
         if trip is not None:
             self._said.append(trip)
+
+    def gpu_failed(self, now: float, reason: str, evidence: Evidence) -> None:
+        """The kernel says that a device of the task is broken."""
+        if self._state.trip is None and self._state.time_limit.started_at is not None:
+            self._hear(now)
+            self._said.append(make_trip(Watchdog.GPU_HEALTH, reason, evidence))
 
     def lease_lost(self, now: float, source: str = "the sync's answer") -> None:
         """The controller does not know this (task, epoch) here any more."""

@@ -31,10 +31,11 @@ from holdfast.agent.probes.scripted import ScriptedProbe
 from holdfast.agent.probes.worker_client import ProbeWorker
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.watch.faults import FaultDesk
-from holdfast.core.causes import Watchdog
+from holdfast.core.causes import Cause, Watchdog
 from holdfast.core.endings.classify import classify
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
+from holdfast.core.states import AgentTaskEvent
 from holdfast.core.watchdogs.verdicts import make_trip
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.agent import LaunchOrder
@@ -216,6 +217,37 @@ async def test_without_a_driver_nothing_is_known() -> None:
         assert await probe.find_faults(Probed(KEY, 1, (0,)), marks, 0.0) == DeviceFaults()
     finally:
         await probe.close()
+
+
+AMD = "3,{},9000,-;amdgpu 0000:{}:00.0: amdgpu: {}\n"
+
+
+async def test_the_kernel_is_heard_while_a_task_runs(box: Box) -> None:
+    """FAULT-4: with a driver that hangs, too."""
+    marks = await box.probe.mark_devices((0,))
+    assert marks is not None
+    box.script.unlink()
+    await box.worker.close()
+    probed = Probed(KEY, os.getpid(), (0,))
+    try:
+        assert await box.probe.hear_kernel(probed, marks, 0.0) == DeviceFaults()
+        box.log(XID.format(102, 3000, "5e", 79) + XID.format(103, 4000, "3b", 31))
+        assert (await box.probe.hear_kernel(probed, marks, 0.0)).xids == (31,)
+        box.log(XID.format(104, 5000, "3b", 79))
+        found = await box.probe.hear_kernel(probed, marks, 0.0)
+        assert found.xids == (31, 79)
+        assert "fallen off the bus" in found.lines[-1]
+        box.log(AMD.format(105, "5e", "GPU reset begin!"))
+        assert (await box.probe.hear_kernel(probed, marks, 0.0)).gpu_lost is None
+        box.log(AMD.format(106, "3b", "ring gfx timeout, but soft recovered"))
+        assert (await box.probe.hear_kernel(probed, marks, 0.0)).gpu_lost is None
+        box.log(AMD.format(107, "3b", "GPU reset begin!"))
+        lost = (await box.probe.hear_kernel(probed, marks, 0.0)).gpu_lost
+        assert lost is not None
+        assert "GPU reset begin!" in lost
+        assert box.worker.pid is None
+    finally:
+        await box.probe.close()
 
 
 # ---- the kernel's log
@@ -410,6 +442,50 @@ async def test_a_probe_that_fails_does_not_keep_the_end(tmp_path: Path, error: E
     probe.go.set()
     desk, task = make_desk(tmp_path, probe, [0])
     assert await desk.add_faults(task, BAD) == BAD
+
+
+class TellingProbe(SlowProbe):
+    """Hears this in the kernel log while a task runs; its drivers never answer at the end."""
+
+    async def hear_kernel(
+        self, task: Probed, marks: DeviceMarks, started_at: float
+    ) -> DeviceFaults:
+        assert isinstance(self.found, DeviceFaults)
+        return self.found
+
+    async def find_faults(
+        self, task: Probed, marks: DeviceMarks, started_at: float
+    ) -> DeviceFaults:
+        raise TimeoutError
+
+
+@pytest.mark.parametrize(
+    ("found", "trips"),
+    [
+        (DeviceFaults(xids=(79,), lines=("NVRM: Xid (PCI:0000:3b:00): 79, gone",)), True),
+        (DeviceFaults(xids=(31, 94)), True),
+        (DeviceFaults(gpu_lost="the kernel log says: amdgpu: GPU reset begin!"), True),
+        *((DeviceFaults(xids=(code,)), False) for code in (13, 31, 43, 45, 63, 9999)),
+        (DeviceFaults(), False),
+    ],
+)
+async def test_only_a_fault_of_the_hardware_trips_at_once(
+    tmp_path: Path, found: DeviceFaults, trips: bool
+) -> None:
+    """FAULT-4."""
+    desk, task = make_desk(tmp_path, TellingProbe(found), [0])
+    task.saved.devices = DeviceMarks(sequence=7)
+    now = read_boottime()
+    task.move(AgentTaskEvent.LAUNCH)
+    task.move(AgentTaskEvent.RUN)
+    task.watch.started(now)
+    await desk.poll()
+    task.watch.tick(now)
+    assert (task.watch.trip is not None) is trips
+    if task.watch.trip is not None:
+        assert task.watch.trip.evidence["kernel_log"] == ("\n".join(found.lines) or None)
+        ended = await desk.add_faults(task, TaskFacts(signal=9, trip=task.watch.trip))
+        assert classify(ended).cause is Cause.GPU_FAULT
 
 
 async def test_how_the_devices_were_survives_the_agent(tmp_path: Path) -> None:
