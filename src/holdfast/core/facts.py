@@ -24,7 +24,8 @@ class Trip(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the agent knows about a task's end, or the controller about a task on a lost host.
 
-    exit_code: set when the process exited by itself. signal: set when a signal ended it.
+    exit_code: set when the process exited by itself; with `start_error`, 126 or 127 where it can
+    never be started on its host. signal: set when a signal ended it.
     oom: an OOM kill in the task's own control group was seen. trip: the watchdog that ended it.
     stopped: Holdfast had sent a stop before it ended (a drain), so its exit explains nothing.
     stop_cause: why the agent stopped it without an order (its host shuts down: `host_drained`).

@@ -32,11 +32,17 @@ from holdfast.process import syscalls
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 _LOG_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 _CHILD_FAILED = 127
+CANNOT_EXECUTE, NOT_FOUND = 126, 127  # as shells have it
 _PIPE_BYTES = 4096
 SPARE_DESCRIPTORS = 16
 # What the machine lacks, whichever program it was.
 _SHORTAGE_NAMES = "EMFILE ENFILE ENOMEM ENOBUFS EAGAIN ENOSPC EDQUOT EIO EROFS"
 _SHORTAGES = frozenset(getattr(errno, name) for name in _SHORTAGE_NAMES.split())
+# What no other try on this machine mends, with a shell's exit code for it.
+_FOR_GOOD = {
+    **dict.fromkeys((errno.EACCES, errno.ENOEXEC, errno.E2BIG), CANNOT_EXECUTE),
+    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG), NOT_FOUND),
+}
 # In these the program has no part.
 _OWN_STAGES = frozenset({"prepare", "group", "stdin", "stdout", "stderr"})
 
@@ -71,10 +77,11 @@ class Child:
 
     pidfd: -1 where none could be had (SPAWN-3); its watcher (`process.watch`) closes it. error_fd:
     closed by `read_start`. hosts_fault: `read_start` found that the machine, not the program, is
-    why it did not start. started_at: CLOCK_BOOTTIME seconds.
+    why it did not start. start_code: it found that the program, or its folder, can never be
+    started here: 126 or 127, else None. started_at: CLOCK_BOOTTIME seconds.
     """
 
-    __slots__ = ("error_fd", "hosts_fault", "pid", "pidfd", "started_at")
+    __slots__ = ("error_fd", "hosts_fault", "pid", "pidfd", "start_code", "started_at")
 
     def __init__(self, pid: int, pidfd: int, error_fd: int, started_at: float) -> None:
         self.pid = pid
@@ -82,6 +89,7 @@ class Child:
         self.error_fd = error_fd
         self.started_at = started_at
         self.hosts_fault = False
+        self.start_code: int | None = None
 
 
 class _SpawnPlan:
@@ -287,13 +295,17 @@ def read_start(child: Child, request: SpawnRequest) -> str | None:
     stage, _, number = data.decode(errors="replace").partition("\0")
     code = int(number or 0)
     child.hosts_fault = code in _SHORTAGES or stage in _OWN_STAGES
+    if stage in ("exec", "cwd"):
+        child.start_code = _FOR_GOOD.get(code)
+    elif stage == "interpreter":
+        child.start_code = CANNOT_EXECUTE
     return _describe(stage, code, request)
 
 
 def _describe(stage: str, code: int, request: SpawnRequest) -> str:
     program = request.argv[0]
     why = os.strerror(code) if code else "an unexpected error"
-    searched = "" if "/" in program else f" in PATH ({request.env.get('PATH', _DEFAULT_PATH)})"
+    searched = "" if "/" in program else " is in no folder of PATH"
     if stage == "cwd":
         return f"the working folder {request.cwd!r} cannot be entered: {why}"
     if stage in ("stdout", "stderr"):
@@ -306,9 +318,11 @@ def _describe(stage: str, code: int, request: SpawnRequest) -> str:
     if stage != "exec":
         return f"the program {program!r} could not be prepared ({stage}): {why}"
     sentences = {
-        errno.ENOENT: f"no such program: {program!r}{searched}",
+        errno.ENOENT: f"no such program: {program!r}{searched}; install it on the host, or give "
+        "its full path",
         errno.ENOTDIR: f"no such program: a part of {program!r} is not a folder",
-        errno.EACCES: f"permission denied: {program!r} may not be executed{searched}",
+        errno.EACCES: f"permission denied: {program!r} may not be executed; make it executable "
+        "(chmod +x)",
         errno.ENOEXEC: f"{program!r} is neither a program for this machine nor a script with a #! "
         "line",
         errno.E2BIG: "the arguments and the environment together are too large for the kernel; put "

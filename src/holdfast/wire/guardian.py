@@ -98,8 +98,9 @@ class Ack(GuardianMessage, frozen=True, kw_only=True, tag="ack"):
 class TaskEnded(GuardianMessage, frozen=True, kw_only=True, tag="ended"):
     """A task is over, its whole tree included. Repeated in every snapshot until acknowledged.
 
-    exit_code and signal are the first process's; both are None where it never started
-    (`start_error`) or still lives (`unkillable`). oom: its control group counted an OOM kill, of
+    exit_code and signal are the first process's; both are None where it still lives (`unkillable`)
+    or never started (`start_error`), but exit_code is 126 or 127, as shells have it, where the
+    program or its folder can never be started here. oom: its control group counted an OOM kill, of
     any of its processes. stopped: a `StopTask` had been sent, or the deadline had passed, before
     the process ended. lapsed: the guardian ended it at its lease deadline. unkillable: processes of
     it survived SIGKILL for the kill limit; `survivors` are their pids. hosts_fault: it did not

@@ -39,7 +39,7 @@ def test_a_task_runs_and_its_end_and_output_arrive(controller: FakeController, h
 def test_a_task_that_cannot_start_says_why(controller: FakeController, host: Host) -> None:
     key = controller.launch("/no/such/program")
     facts = controller.wait_end(key)
-    assert facts.exit_code is None
+    assert facts.exit_code == 127
     assert "no such program" in (facts.start_error or "")
 
 

@@ -206,17 +206,18 @@ def test_a_job_deaf_to_term_is_killed_after_its_grace(shared: Cluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "word"),
+    ("fields", "code"),
     [
-        ({"argv": ["/no/such/program"]}, "could not be started"),
-        ({"argv": ["/etc/hostname"]}, "could not be started"),
-        ({"argv": ["/bin/true"], "cwd": "/no/such/folder"}, "could not be started"),
+        ({"argv": ["/no/such/program"]}, 127),
+        ({"argv": ["/etc/hostname"]}, 126),
+        ({"argv": ["/bin/true"], "cwd": "/no/such/folder"}, 127),
     ],
     ids=["missing", "not-executable", "no-folder"],
 )
-def test_what_cannot_be_started_says_so(shared: Cluster, fields: dict[str, Any], word: str) -> None:
+def test_what_cannot_be_started_says_so(shared: Cluster, fields: dict[str, Any], code: int) -> None:
     name = f"unstartable-{len(shared.hosts)}"
     shared.add_host(name, queues=[shared.set_queue(name)])
-    ended = shared.until(shared.submit(queue=name, **fields), "failed")
-    assert (ended.exit_code, ended.attempts) == (127, 1)
-    assert word in ended.reason
+    retry = {"max_retries": 3, "retry_delay": 0.0}
+    ended = shared.until(shared.submit(queue=name, retry=retry, **fields), "failed")
+    assert (ended.exit_code, ended.attempts, ended.cause) == (code, 1, "validation_error")
+    assert "could not be started" in ended.reason

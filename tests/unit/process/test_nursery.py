@@ -135,20 +135,26 @@ def test_what_cannot_be_started_was_never_there(home: Home) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "more", "sentence", "hosts_fault"),
+    ("argv", "more", "sentence", "hosts_fault", "start_code"),
     [
-        (["/no/such/program"], {}, "no such program", False),
-        (["true"], {"cwd": "/no/such/folder"}, "cannot be entered", False),
-        (["true"], {"stdout": "/no/such/folder/out"}, "cannot be opened", True),
+        (["/no/such/program"], {}, "no such program", False, 127),
+        (["/etc/passwd"], {}, "permission denied", False, 126),
+        (["true"], {"cwd": "/no/such/folder"}, "cannot be entered", False, 127),
+        (["true"], {"stdout": "/no/such/folder/out"}, "cannot be opened", True, None),
     ],
 )
 def test_a_failed_start_ends_with_its_sentence_and_never_runs(
-    home: Home, argv: list[str], more: dict[str, object], sentence: str, hosts_fault: bool
+    home: Home,
+    argv: list[str],
+    more: dict[str, object],
+    sentence: str,
+    hosts_fault: bool,
+    start_code: int | None,
 ) -> None:
     run = home.start(*argv, **more)
     home.finish(run)
     assert sentence in (run.start_error or "")
-    assert run.child.hosts_fault == hosts_fault
+    assert (run.child.hosts_fault, run.child.start_code) == (hosts_fault, start_code)
     assert home.events == ["task exited", "task ended"]
 
 

@@ -129,7 +129,7 @@ def test_the_program_is_found_in_its_own_path(watcher: Watcher, tmp_path: Path) 
     )
     assert (sentence, found.exit_code) == ("", 0)
     sentence, _ = run(watcher, make_request(tmp_path, "only-here"))
-    assert sentence.startswith("no such program: 'only-here' in PATH")
+    assert sentence.startswith("no such program: 'only-here' is in no folder of PATH; ")
 
 
 def test_the_environment_is_whole_and_nothing_else(watcher: Watcher, tmp_path: Path) -> None:

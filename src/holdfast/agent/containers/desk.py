@@ -305,6 +305,7 @@ def add_container_facts(
     if status.failed:
         return msgspec.structs.replace(
             unclear,
+            exit_code=127 if status.start_error else None,  # its image lacks the program or folder
             pull_error=clean(status.pull_error),
             runtime_error=clean(status.runtime_error),
             start_error=clean(status.start_error),

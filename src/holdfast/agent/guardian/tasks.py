@@ -281,10 +281,13 @@ class HostTasks:
             task.stopped = task.stopped or task.run.exit is None
             self._nursery.end(task.run, grace_seconds)
 
-    def _refuse(self, task: _Task, sentence: str, *, hosts_fault: bool = False) -> None:
+    def _refuse(
+        self, task: _Task, sentence: str, *, hosts_fault: bool = False, code: int | None = None
+    ) -> None:
         """Settle a task that never became its program."""
         task.ended = TaskEnded(
             key=task.key,
+            exit_code=code,
             start_error=sentence[:_MAX_SENTENCE],
             hosts_fault=hosts_fault,
             stopped=task.stopped,
@@ -296,7 +299,10 @@ class HostTasks:
     def _take_end(self, task: _Task, run: ProgramRun) -> None:
         """Say that the tree is gone, or given up, and keep saying it until acknowledged."""
         if run.start_error is not None:
-            self._refuse(task, run.start_error, hosts_fault=run.child.hosts_fault)
+            child = run.child
+            self._refuse(
+                task, run.start_error, hosts_fault=child.hosts_fault, code=child.start_code
+            )
             return
         found, group = run.exit, task.group
         counts = group is not None and self._group_home is not None and self._group_home.memory

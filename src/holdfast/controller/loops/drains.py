@@ -8,8 +8,9 @@ from datetime import timedelta
 
 from holdfast.controller.loops.silhouette import Loop, Summary
 from holdfast.controller.runtime.context import Controller
+from holdfast.core.endings.classify import NEVER_STARTS
 from holdfast.core.endings.decide import Decision
-from holdfast.core.endings.drain import plan_completion
+from holdfast.core.endings.drain import may_start_elsewhere, plan_completion
 from holdfast.core.records import JobRecord
 from holdfast.core.states import JobEvent
 from holdfast.moves.values import DrainSnapshot
@@ -77,6 +78,16 @@ class DrainsLoop(Loop):
             completion = plan_completion(
                 job, drain.tasks, policy, settings.rules, chance=controller.chance()
             )
+            if completion is not None and completion.decision.rule == NEVER_STARTS:
+                hosts = await controller.store.hosts.list_hosts()
+                completion = plan_completion(
+                    job,
+                    drain.tasks,
+                    policy,
+                    settings.rules,
+                    chance=controller.chance(),
+                    elsewhere=may_start_elsewhere(job, drain.tasks, hosts),
+                )
             if completion is None or not await controller.store.drains.complete_drain(
                 job.id, job.epoch, completion
             ):

@@ -13,7 +13,7 @@ from holdfast.core.records import JobRecord, TaskRecord
 from holdfast.core.states import TaskState
 from holdfast.wire.api import WhyLine
 
-_START_RULES = ("start-error", "runtime-error", "checkpoint")
+_START_RULES = ("start-error", "never-starts", "runtime-error", "checkpoint")
 
 
 # ---- starts

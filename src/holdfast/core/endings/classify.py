@@ -7,7 +7,7 @@ The order, and why:
    because a task on a device that fell off the bus stands still; a trip for another reason (time
    limit, lost lease, operator) overrules them.
 2. The trip. What a process did after it was killed says nothing about why.
-3. `malformed`, `host-start`, `host-lost`, `stopped`: the report does not tell the task's own end,
+3. `malformed`, `host-start`, `host-lost`, `stopped`, `never-starts`: the report does not tell the task's own end,
    so no rule below may read it so.
 4. The memory counters: measured by the kernel.
 5. Operators' rules (CLASSIFY-2).
@@ -44,6 +44,8 @@ NEAR_LIMIT = 0.95
 """A SIGKILL that Holdfast did not send, this near to the memory limit, counts as the OOM killer's."""
 OPERATOR = "operator:"
 """How the rule of an end begins that an operator's rule explained."""
+NEVER_STARTS = "never-starts"
+"""The rule of a start that no other try on the same host mends."""
 HANGS = (Watchdog.STALL, Watchdog.GPU_HEALTH)
 
 Evidence = Mapping[str, str | int | float | bool | None]
@@ -140,6 +142,9 @@ OUTSIDE: tuple[Rule, ...] = (
     # An agent that stops a task without the controller's order says why.
     Rule("stopped", lambda f: _when(f.stopped and f.stop_cause is not None),
          lambda f: f.stop_cause or Cause.HOST_DRAINED, _say_stop),
+    # No other try mends it, unless another host has the program (BUDGET-7).
+    Rule(NEVER_STARTS, lambda f: _when(f.start_error is not None and f.exit_code in (126, 127), exit_code=f.exit_code),
+         Cause.VALIDATION_ERROR, lambda f, e: f"it could not be started: {_cut(f.start_error)}"),
 )  # fmt: skip
 
 

@@ -16,6 +16,8 @@ BUDGET-5  A start that failed before every task ran is charged to no budget: the
 BUDGET-6  The first infrastructure failure is tried again at once, the second in a row of attempts
           that did not last waits as a second failed start does, with the job's own jitter, and
           avoids the host. So a broken host does not use the budget up within seconds.
+BUDGET-7  A program that can never start on its host fails the job at once, unless another eligible
+          host has not said so yet: then it is a failed start (BUDGET-5), and that host is next.
 RETRY-5   While retries are held (the kill switch) none is dropped: the job waits, and its charge
           stands.
 """
@@ -27,6 +29,7 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.core.causes import CHARGED_TO, Budget, Cause
+from holdfast.core.endings.classify import NEVER_STARTS
 from holdfast.core.facts import Classified
 from holdfast.core.retry import RetryPolicy, retry_delay_seconds
 from holdfast.core.states import JobEvent, Outcome
@@ -73,6 +76,7 @@ class AttemptEnding(msgspec.Struct, frozen=True, kw_only=True):
 
     ran_seconds: as its host reported it, 0 for a lost one. lasted_seconds: from its start to the
     begin of its drain, by the store's clock.
+    elsewhere: it could not start on its host, and another has not tried it yet (BUDGET-7).
     """
 
     job_id: str
@@ -80,6 +84,7 @@ class AttemptEnding(msgspec.Struct, frozen=True, kw_only=True):
     ran_seconds: float = 0.0
     lasted_seconds: float = 0.0
     step: int | None = None
+    elsewhere: bool = False
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,6 +141,9 @@ def decide(
     `charges` are those before this end; `chance` is uniform in [0, 1), for random jitter. Pure: the
     same arguments always give the same decision.
     """
+    may_move = Cause.START_TIMEOUT in policy.retry.eligible_causes and not ending.interactive
+    if found.rule == NEVER_STARTS and ending.elsewhere and may_move:
+        found = msgspec.structs.replace(found, cause=Cause.START_TIMEOUT)
     budget = CHARGED_TO[found.cause]
     case = _EndCase(found, budget, policy, ending)
     seen = count_progress(charges, ending.step, counted=False)

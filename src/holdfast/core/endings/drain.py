@@ -32,8 +32,10 @@ from holdfast.core.endings.replace import find_member_cause
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.endings.trigger import classify_failures, find_trigger, is_cascade
 from holdfast.core.facts import Classified
-from holdfast.core.records import JobRecord, MemberRecord, RankCharges, TaskRecord
-from holdfast.core.states import JobEvent, Outcome, TaskState
+from holdfast.core.records import HostRecord, JobRecord, MemberRecord, RankCharges, TaskRecord
+from holdfast.core.states import HostState, JobEvent, Outcome, TaskState
+
+MAX_TRIED_HOSTS = 3
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,10 +58,12 @@ def plan_completion(
     rules: Sequence[OperatorRule],
     *,
     chance: float,
+    elsewhere: bool = False,
 ) -> Completion | None:
     """Return how the drain of `job` ends, or None while any task still holds its lease (DRAIN-1).
 
-    rules: the operators' own. chance: uniform in [0, 1), for a retry's random jitter.
+    rules: the operators' own. chance: uniform in [0, 1), for a retry's random jitter. elsewhere:
+    as `may_start_elsewhere` found.
     """
     if any(task.state.holds_lease for task in tasks):
         return None
@@ -79,7 +83,8 @@ def plan_completion(
             rank_charges=job.rank_charges,
         )
     found = _find_cause(job, tasks, trigger, failures, rules)
-    decision = decide(found, charges, policy, _ending(job, tasks, trigger), chance=chance)
+    ending = msgspec.structs.replace(_ending(job, tasks, trigger), elsewhere=elsewhere)
+    decision = decide(found, charges, policy, ending, chance=chance)
     again = decision.event in (JobEvent.REQUEUE, JobEvent.BACK_OFF)
     if again and job.spec.on_partial == "fail" and not job.spec.supervised:
         decision = _refuse_partial(decision, tasks, trigger, failures, policy)
@@ -92,6 +97,26 @@ def plan_completion(
         totals=totals,
         rank_charges=rank_charges,
     )
+
+
+def may_start_elsewhere(
+    job: JobRecord, tasks: Sequence[TaskRecord], hosts: Sequence[HostRecord]
+) -> bool:
+    """Return whether an eligible host is left that has not tried to start it (BUDGET-7); three that
+    have are enough."""
+    avoided = set(job.avoid_hosts)
+    tried = avoided | {task.host_id for task in tasks if task.host_id is not None}
+    if job.start_failures + 1 >= MAX_TRIED_HOSTS and len(avoided) + 1 >= MAX_TRIED_HOSTS:
+        return False
+    return any(host.id not in tried and _is_eligible(job, host) for host in hosts)
+
+
+def _is_eligible(job: JobRecord, host: HostRecord) -> bool:
+    serves = not host.queues or job.queue in host.queues
+    labelled = all(host.labels.get(k) == v for k, v in job.spec.host_labels.items())
+    large = host.cpu_slots >= job.cpu_slots and host.memory_bytes >= job.memory_bytes
+    alive = host.state is HostState.ACTIVE and host.flagged_dead_at is None
+    return alive and serves and labelled and large and len(host.gpus) >= job.gpus
 
 
 def find_fall(

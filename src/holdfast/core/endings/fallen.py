@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from holdfast.core.causes import CHARGED_TO, Budget, Cause
-from holdfast.core.endings.classify import classify
+from holdfast.core.endings.classify import NEVER_STARTS, classify
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.facts import Classified, TaskFacts
 
@@ -47,7 +47,7 @@ def classify_fallen(
     if code in _OWN_ENDS:
         cause, rule, message = _OWN_ENDS[code]
         return msgspec.structs.replace(found, cause=cause, rule=rule, message=message)
-    if CHARGED_TO[found.cause] is Budget.RETRIES:
+    if CHARGED_TO[found.cause] is Budget.RETRIES or found.rule == NEVER_STARTS:
         return msgspec.structs.replace(found, cause=Cause.AGENT_TRANSIENT)
     return found
 

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from holdfast.core.causes import Cause, Watchdog, WatchdogExit
 from holdfast.core.endings.decide import Charges, Policy
-from holdfast.core.endings.drain import plan_completion
+from holdfast.core.endings.drain import may_start_elsewhere, plan_completion
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.endings.trigger import classify_failures, find_trigger
 from holdfast.core.facts import TaskFacts, Trip
 from holdfast.core.lease import host_deadline, margin_seconds
-from holdfast.core.records import JobRecord, RankCharges, TaskRecord
+from holdfast.core.records import HostRecord, JobRecord, RankCharges, TaskRecord
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.spec import JobSpec
-from holdfast.core.states import JobEvent, JobState, TaskState
+from holdfast.core.states import HostState, JobEvent, JobState, TaskState
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -195,3 +195,53 @@ def test_an_interactive_job_is_not_run_again() -> None:
     )
     assert completion is not None
     assert completion.decision.event is JobEvent.FAIL
+
+
+NEVER_STARTED = TaskFacts(start_error="no such program: 'x'", exit_code=127)
+
+
+def host(name: str, **changes: object) -> HostRecord:
+    fields: dict[str, object] = {
+        "id": name, "name": name, "pool": "", "state": HostState.ACTIVE, "reason": "", "incarnation": "i", "queues": (),
+        "labels": {}, "cpu_slots": 2, "memory_bytes": 0, "gpus": (), "address": "", "version": "", "probe": "",
+        "registered_at": T0,
+    }  # fmt: skip
+    return HostRecord(**(fields | changes))  # type: ignore[arg-type]  # a test's shorthand
+
+
+@pytest.mark.parametrize(
+    ("hosts", "changes", "elsewhere"),
+    [
+        ([host("h")], {}, False),
+        ([host("h"), host("i")], {}, True),
+        ([host("h"), host("i")], {"avoid_hosts": ("i",)}, False),
+        ([host("h"), host("i", state=HostState.DRAINING)], {}, False),
+        ([host("h"), host("i", flagged_dead_at=T0)], {}, False),
+        ([host("h"), host("i", queues=("gpu",))], {}, False),
+        ([host("h"), host("i", cpu_slots=0)], {}, False),
+        ([host("h"), host("i")], {"avoid_hosts": ("a", "b"), "start_failures": 2}, False),
+        ([host("h"), host("i")], {"avoid_hosts": ("a", "b")}, True),
+    ],
+)
+def test_a_program_that_never_starts_is_tried_elsewhere_first(
+    hosts: list[HostRecord], changes: dict[str, object], elsewhere: bool
+) -> None:
+    """BUDGET-7."""
+    tasks = [task(0, TaskState.FAILED, ended=1, facts=NEVER_STARTED)]
+    assert may_start_elsewhere(job(**changes), tasks, hosts) is elsewhere
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_a_program_that_never_starts_fails_its_job_when_no_host_is_left(elsewhere: bool) -> None:
+    """BUDGET-7."""
+    tasks = [task(0, TaskState.FAILED, ended=1, facts=NEVER_STARTED)]
+    policy = Policy(retry=RetryPolicy(max_retries=5))
+    done = plan_completion(job(), tasks, policy, (), chance=0.0, elsewhere=elsewhere)
+    assert done is not None
+    decision = done.decision
+    if elsewhere:
+        assert (decision.event, decision.cause) == (JobEvent.REQUEUE, Cause.START_TIMEOUT)
+        assert (decision.avoid_host, decision.charges.retries) == (True, 0)
+    else:
+        assert (decision.event, decision.cause) == (JobEvent.FAIL, Cause.VALIDATION_ERROR)
+        assert (decision.exit_code, decision.charges.retries) == (127, 0)
