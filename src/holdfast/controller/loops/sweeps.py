@@ -160,6 +160,7 @@ class DeadHostsLoop(Loop):
     async def run_once(self) -> Summary:
         controller = self._controller
         settings = await controller.settings.current()
+        self.interval_seconds = settings.number("dead_host_sweep_seconds")
         now = await controller.leadership.read_time()
         since = controller.leadership.hears_since  # the controller's own silence is no host's
         if since is None:

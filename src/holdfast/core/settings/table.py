@@ -90,6 +90,8 @@ _ALL = (
             "time a reservation may wait for its start", low=1, high=_DAY, scope="cluster"),
     Setting("dead_host_seconds", "seconds", 30.0,
             "a heartbeat older than this while work runs flags the host", low=1, high=_DAY, scope="cluster"),
+    Setting("dead_host_sweep_seconds", "seconds", 5.0,
+            "time between two looks for such hosts", low=0.1, high=3600, scope="cluster"),
     # budgets
     Setting("infra_cap", "int", 10,
             "infrastructure failures a job is requeued after; the next one fails it", low=0, high=1000),

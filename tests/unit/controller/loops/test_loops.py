@@ -318,7 +318,11 @@ async def test_a_loop_that_looks_tells_that_the_store_is_back(store: Store) -> N
 async def test_a_dead_host_is_told_once_and_cleared_by_a_heartbeat(
     served: Served, agent: FakeAgent, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await served.call("PATCH", "/v1/config", json={"set": {"dead_host_seconds": 1}})
+    await served.call(
+        "PATCH",
+        "/v1/config",
+        json={"set": {"dead_host_seconds": 1, "dead_host_sweep_seconds": 0.5}},
+    )
     job = await served.submit()
     order = await agent.take()
     await agent.sync(agent.running(order))
@@ -329,6 +333,7 @@ async def test_a_dead_host_is_told_once_and_cleared_by_a_heartbeat(
             await loop.run_once()
             await asyncio.sleep(0.05)
     await loop.run_once()
+    assert loop.interval_seconds == 0.5
     lines = [r for r in caplog.records if "DEAD HOST" in r.getMessage()]
     assert len(lines) == 1
     assert lines[0].levelno == logging.ERROR

@@ -146,6 +146,11 @@ def test_every_default_is_a_value_it_would_accept_itself(name: str) -> None:
     assert setting.environment_name == "HOLDFAST_" + name.upper()
 
 
+def layer_word(queue: str, name: str) -> object:
+    """The value in force in a built-in queue."""
+    return resolve(name, [("queue", dict(BUILTIN_QUEUES[queue]))]).value
+
+
 def test_the_figures_of_the_design() -> None:
     """The defaults that the documents promise."""
     wanted = {
@@ -153,7 +158,7 @@ def test_the_figures_of_the_design() -> None:
         "silence_limit_seconds": 1800, "section_factor": 5, "health_window_seconds": 300,
         "health_load_grace_seconds": 1200, "gpu_idle_percent": 5, "gpu_memory_moving_mb": 5120, "watchdog_cap": 3,
         "infra_cap": 10, "grace_seconds": 15, "drain_force_seconds": 45, "lease_ttl_seconds": 300,
-        "sync_interval_seconds": 5, "reservation_seconds": 30, "dead_host_seconds": 30, "forensics_seconds": 10,
+        "sync_interval_seconds": 5, "reservation_seconds": 30, "dead_host_seconds": 30, "dead_host_sweep_seconds": 5, "forensics_seconds": 10,
         "gang_lease_ttl_seconds": 60,
     }  # fmt: skip
     assert {name: SETTINGS[name].default for name in wanted} == wanted
@@ -167,6 +172,8 @@ def test_the_figures_of_the_design() -> None:
         "input": 120,
     }
     assert BUILTIN_QUEUES["video"]["stall_watch"] is False
+    fails = [queue for queue in BUILTIN_QUEUES if layer_word(queue, "on_trip") == "fail"]
+    assert fails == ["ingest-fetch", "ingest-load"], "an ingest that hung is not tried again"
 
 
 @pytest.mark.parametrize("queue", BUILTIN_QUEUES)
