@@ -17,6 +17,7 @@ import click
 from holdfast.cli.endings import EXIT_INTERRUPTED, EXIT_USAGE, exit_code_of, show_error
 from holdfast.cli.output import note
 
+PROGRAM = "holdfast"
 # name → (module, help). The command is an attribute of the module; the help keeps this order.
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("up.up", "Start everything here: database, controller, one agent."),
@@ -46,6 +47,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "supervise": ("supervise", "Run a policy script over hosts that are replaced singly."),
     "host-manager": ("host_manager", "Make this machine a host of a policy script."),
     "db": ("operate.db", "Migrate the database, or show its version."),
+    "completion": ("completion", "Print the completion script of bash, zsh or fish."),
     "version": ("version", "Print the version."),
 }
 # Commands that Holdfast's own jobs run.
@@ -97,7 +99,7 @@ class LazyGroup(click.Group):
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> NoReturn:
         """Run one command and exit with its code."""
-        words = list(sys.argv[1:] if args is None else args)
+        words = list(sys.argv[1:] if args is None else args) or ["--help"]
         extra["standalone_mode"] = False
         sys.exit(_guard(lambda: super(LazyGroup, self).main(words, *rest, **extra), words))
 
@@ -174,4 +176,4 @@ def cli() -> None:
 def main() -> NoReturn:
     """Entry point of the `holdfast` program."""
     open_standard_streams()
-    cli.main(prog_name="holdfast")
+    cli.main(prog_name=PROGRAM)

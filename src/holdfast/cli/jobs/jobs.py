@@ -12,6 +12,7 @@ import click
 
 from holdfast.cli.options import COUNT, POSITIVE, read_pairs
 from holdfast.cli.output import Face, age, columns, count_columns, shorten, table, talks
+from holdfast.core.states import JobState
 
 if TYPE_CHECKING:
     from holdfast.core.records import JobRecord
@@ -21,7 +22,14 @@ REASON_COLUMNS, UNDER_COLUMNS = 30, 5
 
 
 @click.command()
-@click.option("--state", "states", multiple=True, help="waiting, queued, running, succeeded, …")
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice([state.value for state in JobState]),
+    metavar="STATE",
+    help="Only in this state, as running or failed; repeatable.",
+)
 @click.option("--queue", help="Only this queue.")
 @click.option("--project", help="Only this project.")
 @click.option("--name", help="Only this name.")

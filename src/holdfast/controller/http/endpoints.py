@@ -133,7 +133,7 @@ def decode_query(query_string: bytes, type_: type[T]) -> T:
     try:
         return msgspec.convert(values, type_)
     except msgspec.ValidationError as error:
-        raise explain_bad_value(error, "query") from None
+        raise explain_bad_value(error, "query", type_) from None
 
 
 _WHOLE = re.compile(r"-?[0-9]{1,20}")
