@@ -206,6 +206,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("POST", "/graphql", R, graphql.answer_query, "A query of GraphQL over everything above that is read.",
              body=graphql.GraphqlRequest, answers={200: graphql.GraphqlAnswer}),
     # the server itself
+    Endpoint("GET", "/", Role.ANYONE, system.get_front_page, "A page for people: what this is.",
+             answers={200: None}, media=("text/html",)),
     _get("/v1/openapi.json", get_openapi, "This description.", dict[str, Any]),
     _get("/metrics", system.get_metrics, "Prometheus metrics.", None, media=("text/plain",)),
     Endpoint("GET", "/healthz", Role.ANYONE, system.get_health, "The process answers. Asks nothing else.",

@@ -57,6 +57,7 @@ pages: `{"items": [...], "next": cursor|null}`.
     GET    /v1/whoami                       → TokenRecord
     …      /v1/webhooks…                    see wire.webhooks
     POST   /v1/agent/register|sync|logs|forensics     see wire.agent
+    GET    /                                a page for people; no token
     GET    /healthz  /readyz  /metrics      no token for the first two; /metrics takes a read token or, on loopback, none
     GET    /v1/openapi.json
     POST   /graphql                         a query of GraphQL over what can be read here (optional extra `graphql`)

@@ -1,4 +1,4 @@
-"""The routes about the server itself: health, readiness, metrics."""
+"""The routes about the server itself: its page, health, readiness, metrics."""
 
 from __future__ import annotations
 
@@ -6,10 +6,31 @@ import asyncio
 
 from starlette.responses import Response
 
+from holdfast import __version__
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.runtime.metrics import CONTENT_TYPE
 from holdfast.errors import Unavailable
+
+_FRONT_PAGE = f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Holdfast</title></head><body>
+<h1>Holdfast {__version__}</h1>
+<p>This is a Holdfast controller. It keeps GPU work running until it is finished.</p>
+<ul>
+<li><a href="/v1/openapi.json">/v1/openapi.json</a>: the API, with a token
+(<code>Authorization: Bearer …</code>)</li>
+<li><a href="/healthz">/healthz</a>, <a href="/readyz">/readyz</a>: whether it works, without a token</li>
+<li><code>holdfast --help</code>: the command line. The documents are in the folder <code>docs</code> of
+the source.</li>
+</ul>
+</body></html>
+"""
+
+
+async def get_front_page(call: ApiCall) -> Response:
+    """Say what answers here, to a person who opens the address in a browser."""
+    headers = {"Content-Security-Policy": "default-src 'none'"}
+    return Response(_FRONT_PAGE, 200, headers, "text/html")
 
 
 async def get_health(call: ApiCall) -> Response:

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from holdfast import __version__
 from holdfast.controller.app import App
 from holdfast.controller.routes import ENDPOINTS
 from holdfast.controller.runtime.auth import Role, make_new_id
@@ -20,8 +21,8 @@ from tests.unit.controller.conftest import SECRETS, FakeAgent, Served, bearer, g
 JOB = "0" * 20
 
 
-def test_every_route_has_a_role_and_only_two_have_none() -> None:
-    assert {e.path for e in ENDPOINTS if e.role is Role.ANYONE} == {"/healthz", "/readyz"}
+def test_every_route_has_a_role_and_only_three_have_none() -> None:
+    assert {e.path for e in ENDPOINTS if e.role is Role.ANYONE} == {"/", "/healthz", "/readyz"}
     assert all(isinstance(e.role, Role) for e in ENDPOINTS)
     assert {e.path for e in ENDPOINTS if e.role in (Role.HOST, Role.JOIN)} == {
         f"/v1/agent/{name}"
@@ -241,9 +242,30 @@ async def test_oversize(served: Served, agent: FakeAgent) -> None:
 
 
 @pytest.mark.parametrize(
+    ("query", "words"), [("state=done", "waiting or queued"), ("cause=bad", "or stalled")]
+)
+async def test_a_wrong_word_is_answered_with_the_right_ones(
+    served: Served, query: str, words: str
+) -> None:
+    answer = await served.call("GET", f"/v1/jobs?{query}")
+    assert words in answer.json()["detail"]
+
+
+async def test_the_front_page_says_what_this_is_and_nothing_secret(served: Served) -> None:
+    answer = await served.call("GET", "/", None)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert f"Holdfast {__version__}" in answer.text
+    assert 'href="/v1/openapi.json"' in answer.text
+    assert answer.headers["content-security-policy"] == "default-src 'none'"
+    assert not any(secret in answer.text for secret in SECRETS.values())
+    assert (await served.call("HEAD", "/", None)).status_code == 200
+    assert (await served.call("POST", "/", None)).status_code == 405
+
+
+@pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("GET", "/", 404), ("GET", "/v1", 404), ("GET", "/v1/nope", 404), ("GET", "/v1/jobs/", 404),
+        ("GET", "/v1", 404), ("GET", "/v1/nope", 404), ("GET", "/v1/jobs/", 404),
         ("DELETE", "/v1/jobs", 405), ("PATCH", "/v1/jobs/" + JOB, 405), ("GET", f"/v1/jobs/{JOB}", 404),
         ("GET", "/v1/jobs/..%2f..%2fetc", 404), ("GET", "/v1/jobs/%00", 404), ("GET", "/v1/jobs/%ff", 404),
         ("GET", "/v1/queues/%00", 404), ("GET", "/v1/hosts/%00", 404), ("GET", "/v1/queues/nope", 404),
