@@ -89,6 +89,20 @@ class JobFields(msgspec.Struct, kw_only=True):
     ended_at: datetime | None = None
     revision: int = 0
 
+    @property
+    def counted_retries(self) -> int:
+        """The failures charged to its retries. Each rank of a gang has its own count, and the
+        highest decides."""
+        if self.tasks == 1:
+            return self.retries_charged
+        return max((charged.retries for charged in self.rank_charges.values()), default=0)
+
+    @property
+    def was_retried(self) -> bool:
+        """Whether an attempt of it followed one that was charged to a budget."""
+        charged = self.retries_charged or self.watchdog_charged or self.infra_charged
+        return self.attempts > 1 and charged > 0
+
 
 class JobRecord(JobFields, frozen=True, kw_only=True):  # type: ignore[misc]  # msgspec allows it
     """A job."""

@@ -85,6 +85,8 @@ def complete_drain(m: Moves, job: JobRow, completion: Completion) -> str | None:
     job.drain_cause = job.drain_reason = job.drain_since = None
     job.drain_hard = job.drain_operator_stop = False
     delay = None
+    if decision.retry == "scheduled":
+        job.retry_events = decision.announce
     if job.state is JobState.QUEUED:
         job.queued_at = change.next_at = m.now
     elif job.state is JobState.WAITING:
@@ -136,8 +138,6 @@ def _wait_for_retry(m: Moves, job: JobRow, decision: Decision) -> None:
     job.retry_at = m.now + timedelta(seconds=decision.delay_seconds)
     job.wait_cause = BACK_OFF if decision.held is None else RETRIES_HELD
     job.wait_until = job.retry_at if decision.held is None else None  # a kill switch has no end
-    if decision.retry is not None:
-        job.retry_events = decision.announce
 
 
 def hold_retry(m: Moves, job: JobRow, held: str) -> None:
@@ -159,13 +159,21 @@ def _announce_retry(m: Moves, job: JobRow, decision: Decision, retry_count: int)
     if decision.retry is None or not decision.announce:
         return
     cause = decision.cause and str(decision.cause)
+    most = None if decision.policy is None else decision.policy.max_retries
+    text, number, of = decision.reason, None, None
+    if decision.retry == "scheduled" and most is not None:
+        number = job.attempts + 1
+        of = number + max(0, most - job.counted_retries)
+        text = f"{text}; attempt {number} of {of} is next"
     m.log(
         f"job.retry_{decision.retry}",
         job,
-        decision.reason,
+        text,
         cause=cause,
         charged_to=str(decision.charged_to),
         retry_count=retry_count,
-        max_retries=decision.policy and decision.policy.max_retries,
+        max_retries=most,
+        next_attempt=number,
+        of=of,
         due_at=job.retry_at and job.retry_at.isoformat(),
     )

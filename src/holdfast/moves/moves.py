@@ -151,7 +151,7 @@ def charges_of(job: JobRow) -> Charges:
 
 def announce_success(m: Moves, job: JobRow) -> None:
     """Tell that a job which was charged a retry has succeeded, where its policy says so."""
-    if job.retries_charged and job.retry_events:
+    if job.was_retried and job.retry_events:
         m.log("job.retry_succeeded", job, job.reason, retry_count=job.retries_charged)
 
 

@@ -173,7 +173,7 @@ def apply_reports(
                 d.acked.append(key)
                 if job.state is JobState.SUCCEEDED:
                     d.succeeded.append(job.id)
-                    if job.retries_charged:
+                    if job.was_retried:
                         d.retried.append(job.id)
                 elif job.state is JobState.DRAINING:
                     d.draining.append(job.id)

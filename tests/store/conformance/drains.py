@@ -214,9 +214,12 @@ async def test_a_retry_waits_as_a_row_with_its_due_time(rig: Rig) -> None:
         "charged_to": "retries",
         "retry_count": 1,
         "max_retries": 2,
+        "next_attempt": 2,
+        "of": 3,
         "due_at": due.isoformat(),
     }
-    assert event.message == job.reason == attempt.reason
+    assert job.reason == attempt.reason
+    assert event.message == f"{job.reason}; attempt 2 of 3 is next"
     assert (event.attempt, event.project, event.queue) == (1, "default", "cpu")
 
 
@@ -271,6 +274,19 @@ async def test_a_success_between_two_reports_is_told_as_a_retry_too(rig: Rig) ->
     answer = await succeed(rig, job_id, seen=False)
     assert (answer.succeeded, answer.retried) == ((job_id,), (job_id,))
     assert (await rig.kinds(job_id))[-3:] == ["job.started", "job.succeeded", "job.retry_succeeded"]
+
+
+async def test_a_retry_after_a_lost_host_is_told_like_any_other(rig: Rig) -> None:
+    await rig.host("h1")
+    job_id, _ = await rig.running()
+    await rig.host("h1")  # another incarnation: the first one's task is lost
+    await rig.complete(max_retries=2)
+    (event,) = await events_of(rig, job_id, "job.retry_scheduled")
+    assert event.data["charged_to"] == "infra"
+    assert (event.data["retry_count"], event.data["next_attempt"], event.data["of"]) == (0, 2, 4)
+    assert event.message.endswith("; attempt 2 of 4 is next")
+    assert (await succeed(rig, job_id)).retried == (job_id,)
+    assert (await rig.kinds(job_id))[-1] == "job.retry_succeeded"
 
 
 async def test_a_first_success_is_no_retry(rig: Rig) -> None:

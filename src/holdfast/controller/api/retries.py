@@ -8,7 +8,6 @@ from holdfast.controller.api.jobs import find_job
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.runtime.context import Controller
-from holdfast.controller.why.retry_state import count_charged
 from holdfast.core.records import JobRecord
 from holdfast.core.retry import SETTING_OF
 from holdfast.core.settings.resolve import Value
@@ -81,7 +80,7 @@ async def _count_retry(controller: Controller, job: JobRecord) -> tuple[int, int
     # Counted before its last attempt, because the last failure was charged but not retried.
     made = max(attempts, key=lambda a: a.number).retry_count if attempts else 0
     if job.tasks > 1:
-        made = max(0, count_charged(job) - 1)
+        made = max(0, job.counted_retries - 1)
     if job.state.terminal and made >= allowed:
         had = "it was given no retries"
         if allowed:

@@ -118,7 +118,7 @@ class DrainsLoop(Loop):
             metrics.retry_scheduled.labels(cause).inc()
         elif decision.retry == "exhausted":
             metrics.retry_exhausted.labels(cause).inc()
-        if decision.event is JobEvent.SUCCEED and job.retries_charged:
+        if decision.event is JobEvent.SUCCEED and job.was_retried:
             metrics.retry_succeeded.inc()
 
 

@@ -105,6 +105,7 @@ class Controller:
                 about["moved"] = item.stopping
                 log.info("drain started: %s", item.reason, extra=about)
                 hosts.update(dict.fromkeys(item.hosts))
+                self.metrics.drains_begun.labels(str(item.cause)).inc()
             else:
                 text = "task preempted" if item.lost is None else f"task preempted: {item.lost}"
                 log.info(text, extra={**about, "rank": item.rank})

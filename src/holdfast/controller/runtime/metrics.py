@@ -136,6 +136,9 @@ class Metrics:
             "holdfast_gangs_force_drained",
             "Tasks that were killed because their drain took too long.",
         )
+        self.drains_begun = counter(
+            "holdfast_drains_begun", "Attempts that began to be stopped, by the cause.", ("cause",)
+        )
         self.drains_completed = counter(
             "holdfast_gangs_completed",
             "Drains completed, by what became of the attempt.",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from holdfast.controller.why.circumstances import Circumstances
-from holdfast.controller.why.retry_state import count_charged
 from holdfast.controller.why.words import line, say_due, say_moment, say_span
 from holdfast.core.causes import CHARGED_TO, Budget
 from holdfast.wire.api import WhyLine
@@ -14,7 +13,7 @@ from holdfast.wire.api import WhyLine
 def explain_retry(found: Circumstances) -> Iterator[WhyLine]:
     """Say which retry a job waits for, when it is due, and what holds it longer."""
     job, held = found.job, found.policy.held
-    allowed, charged = found.policy.retry.max_retries, count_charged(job)
+    allowed, charged = found.policy.retry.max_retries, job.counted_retries
     counted = job.cause is None or CHARGED_TO[job.cause] is Budget.RETRIES
     known = counted and 0 < charged <= allowed
     which = f"retry {charged} of {allowed}" if known else "its next attempt"

@@ -26,7 +26,7 @@ def make_retry_state(
 
     held: which kill switch holds retries back now, or None. now: the database's time.
     """
-    left = 0 if job.spec.interactive else max(0, policy.max_retries - count_charged(job))
+    left = 0 if job.spec.interactive else max(0, policy.max_retries - job.counted_retries)
     # A pending attempt is granted already, and is not among the retries left.
     of = job.attempts + (1 if job.state in PENDING else 0) + left
     next_at = job.retry_at if job.state is JobState.WAITING else None
@@ -38,14 +38,6 @@ def make_retry_state(
         next_at=next_at,
         held=held if next_at is not None else None,
     )
-
-
-def count_charged(job: JobRecord) -> int:
-    """Return the failures charged to its retries. Each rank of a gang has its own count, and the
-    highest decides."""
-    if job.tasks == 1:
-        return job.retries_charged
-    return max((charged.retries for charged in job.rank_charges.values()), default=0)
 
 
 def _say(job: JobRecord, of: int, next_at: datetime | None, held: str | None, now: datetime) -> str:

@@ -92,7 +92,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     event: the edge of the job's machine. outcome: of the attempt. front: queue it at the front.
     avoid_host: place the next attempt on another host than the trigger's where one fits.
-    delay_seconds: with BACK_OFF only. retry: "exhausted" where a budget that was not 0 is spent.
+    delay_seconds: with BACK_OFF only. retry: "scheduled" after every charge, "exhausted"
+    where a budget that was not 0 is spent.
     parked: with BACK_OFF: only a person brings it back. reset: all budgets began anew before this
     charge.
     announce: write the job.retry_* event. held: as in `Policy`.
@@ -319,9 +320,10 @@ class _EndCase:
     def requeue(self, charges: Charges, reason: str, *, avoid: bool) -> Decision:
         """Queue at the front, at once; a charged attempt waits while retries are held (RETRY-5)."""
         if self.policy.held is not None and self.budget is not Budget.NOTHING:
-            return self._back_off(charges, reason, 0.0, avoid=avoid)
+            return self._back_off(charges, reason, 0.0, avoid=avoid, retry="scheduled")
         again = (JobEvent.REQUEUE, Outcome.REQUEUED)
-        return self.make(*again, charges, reason, front=True, avoid_host=avoid)
+        retry = None if self.budget is Budget.NOTHING else "scheduled"
+        return self.make(*again, charges, reason, front=True, avoid_host=avoid, retry=retry)
 
     def back_off(self, charges: Charges, reason: str, delay_seconds: float) -> Decision:
         """Back off for a retry. It keeps its old place in the queue, because it has waited already."""
@@ -330,7 +332,7 @@ class _EndCase:
 
     def pause(self, charges: Charges, reason: str, delay_seconds: float) -> Decision:
         """Back off away from the host, for a failure that was not the job's own."""
-        return self._back_off(charges, reason, delay_seconds, avoid=True)
+        return self._back_off(charges, reason, delay_seconds, avoid=True, retry="scheduled")
 
     def _back_off(
         self,

@@ -66,6 +66,7 @@ async def test_a_transient_failure_is_retried_and_succeeds(
         "job.retry_succeeded",
     ]
     assert await metric(served, 'holdfast_retry_scheduled_total{cause="nonzero_exit"}') == 2
+    assert await metric(served, 'holdfast_drains_begun_total{cause="nonzero_exit"}') == 2
     assert await metric(served, "holdfast_retry_dispatched_total") == 2
     assert await metric(served, "holdfast_retry_succeeded_total") == 1
     assert await metric(served, "holdfast_retry_exhausted_total{") == 0

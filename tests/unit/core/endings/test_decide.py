@@ -135,7 +135,7 @@ def test_what_is_not_the_jobs_own_failure_runs_again_at_once_and_in_front(cause:
         JobEvent.REQUEUE,
         True,
         0.0,
-        None,
+        "scheduled",
     )
 
 
@@ -181,7 +181,9 @@ def test_charges_one_budget_at_most_and_says_why(
     if CHARGED_TO[cause] is Budget.NEVER:
         assert decision.event in (JobEvent.FAIL, JobEvent.CANCEL)
     assert (decision.delay_seconds == 0.0) or decision.event is JobEvent.BACK_OFF
-    assert (decision.retry == "scheduled") <= (decision.event is JobEvent.BACK_OFF)
+    assert (decision.retry == "scheduled") == (
+        decision.event in AGAIN and CHARGED_TO[cause] in COUNTED
+    )
     assert (decision.retry == "exhausted") <= (decision.event is JobEvent.FAIL)
     best = [s for s in (charges.best_step, step) if s is not None]
     assert decision.charges.best_step == max(best, default=None)

@@ -63,7 +63,7 @@ with given as (
 ), locked as (
   select j.id, j.state, j.epoch, j.started_at from jobs j
   where j.id = any(array(select job_id from given)) and j.tasks = 1 and j.state = any(%(succeed_from)s)
-    and j.retries_charged = 0 -- the moves announce a retry that succeeded
+    and j.retries_charged + j.watchdog_charged + j.infra_charged = 0 -- the moves announce a retry that succeeded
   order by j.id
   for update of j
 ), gone as (
