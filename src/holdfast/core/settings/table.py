@@ -75,7 +75,8 @@ _ALL = (
     # endings
     Setting("grace_seconds", "seconds", 15.0, "time between TERM and KILL", low=0, high=_DAY),
     Setting("drain_force_seconds", "seconds", 45.0,
-            "a drain not confirmed by then is forced, once the lease allows it", low=1, high=_DAY, scope="cluster"),
+            "a drain not confirmed by then, or by its grace and half of this if longer, is forced: KILL without grace",
+            low=1, high=_DAY, scope="cluster"),
     Setting("forensics_seconds", "seconds", 10.0,
             "bound on what is gathered before a kill", low=0, high=60, scope="cluster"),
     # leases
