@@ -246,6 +246,15 @@ def test_run_tells_of_a_requeue(stub: Stub) -> None:
     assert "attempt 2 is running" in done.stderr
 
 
+def test_dropped_output_is_counted_and_said_to_be_gone(stub: Stub) -> None:
+    lines = [line(b"a"), line(b"b", offset=8, gap=7), line(b"c", offset=20, gap=11)]
+    follow(stub, events(*(("log", one) for one in lines), ended()))
+    done = stub.run("run", "--", "x")
+    assert done.stdout == "abc"
+    assert "18 bytes of stdout were dropped in all, and are gone unless" in done.stderr
+    assert f"holdfast logs {JOB}" in done.stderr
+
+
 def test_run_detached_prints_the_id(stub: Stub) -> None:
     follow(stub)
     done = stub.run("run", "--detach", "--", "x")

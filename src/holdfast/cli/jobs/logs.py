@@ -11,7 +11,7 @@ import click
 from holdfast.cli.jobs.find import find_job
 from holdfast.cli.jobs.ranks_output import RankPrefixer
 from holdfast.cli.options import COUNT, JOB, POSITIVE
-from holdfast.cli.output import Face, note, talks
+from holdfast.cli.output import Face, count_of, note, talks
 
 if TYPE_CHECKING:
     from holdfast.cli.jobs.narrator import Narrator
@@ -53,7 +53,9 @@ def copy_output(
         _write(stream, data)
     for stream, size in dropped.items():
         note(
-            f"{size} bytes of {stream} were dropped in all; a job should write a file to lose none"
+            f"{count_of(size, 'byte')} of {stream} were dropped in all, and are gone unless they "
+            f"came late: `holdfast logs {job.id}` prints all that is kept. A job that writes a file "
+            "loses none"
         )
     return job
 
