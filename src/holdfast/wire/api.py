@@ -71,6 +71,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from holdfast.core.causes import Cause
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.records import HostRecord, JobRecord
 from holdfast.core.retry import RetryPolicy
@@ -152,8 +153,16 @@ class ChainLink(ApiBody, frozen=True, kw_only=True):
 
 
 class JobView(JobRecord, frozen=True, kw_only=True):  # type: ignore[misc]  # msgspec allows it
-    """A job with its chain."""
+    """A job with its chain, and the retry policy in force or, once it has ended, of its end.
 
+    retry_count: failures charged to its retries, in a gang the most of any rank. retry_cause: why
+    its last attempt was followed by another, None before that.
+    """
+
+    retry_count: int = 0
+    max_retries: int = 0
+    retry_policy: RetryPolicy | None = None
+    retry_cause: Cause | None = None
     retry_state: RetryState | None = None
     retry_chain: tuple[ChainLink, ...] = ()
 

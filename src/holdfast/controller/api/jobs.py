@@ -23,7 +23,7 @@ from holdfast.core.records import JobRecord
 from holdfast.core.run_seed import SEED_BYTES, mint_secrets
 from holdfast.core.settings.resolve import check_layer, job_layer
 from holdfast.core.spec import JobSpec, check_spec
-from holdfast.core.states import JobState
+from holdfast.core.states import JobState, Outcome
 from holdfast.errors import ValidationError
 from holdfast.moves.values import JobFilter, NewJob, Submitted
 from holdfast.store.port.store import Store
@@ -178,8 +178,15 @@ async def view_job(controller: Controller, job: JobRecord) -> JobView:
     settings, now = await controller.settings.current(), await controller.store.now()
     policy = policy_of_end(job, attempts) or settings.policy(job.queue, job.spec).retry
     state = make_retry_state(job, policy, held=settings.retries_held(job.project), now=now)
+    requeued = [a for a in attempts if a.outcome is Outcome.REQUEUED]
     return JobView(
-        **msgspec.structs.asdict(job), retry_state=state, retry_chain=make_chain(attempts)
+        **msgspec.structs.asdict(job),
+        retry_count=job.counted_retries,
+        max_retries=policy.max_retries,
+        retry_policy=policy,
+        retry_cause=max(requeued, key=lambda a: a.number).cause if requeued else None,
+        retry_state=state,
+        retry_chain=make_chain(attempts),
     )
 
 

@@ -44,7 +44,9 @@ async def test_a_transient_failure_is_retried_and_succeeds(
     served: Served, agent: FakeAgent
 ) -> None:
     job = await served.submit(retry=QUICK)
-    assert (await served.job(job["id"]))["retry_state"]["of"] == 4
+    first = await served.job(job["id"])
+    assert first["retry_state"]["of"] == 4
+    assert (first["retry_count"], first["max_retries"], first["retry_cause"]) == (0, 3, None)
     await fail(agent, exit_code=3)
     await fail(agent, exit_code=4)
     order = await agent.take()
@@ -106,6 +108,9 @@ async def test_a_back_off_says_when_everywhere(served: Served, agent: FakeAgent)
     state = waiting["retry_state"]
     assert (state["attempt"], state["of"], state["retries_left"]) == (1, 4, 2)
     assert state["next_at"] == waiting["retry_at"]
+    assert (waiting["retry_count"], waiting["max_retries"]) == (1, 3)
+    assert waiting["retry_cause"] == "nonzero_exit"
+    assert waiting["retry_policy"]["retry_delay"] == 900.0
     assert "next at " in state["sentence"]
     (first,) = (await served.call("GET", f"/v1/jobs/{job['id']}/attempts")).json()["items"]
     assert (first["next_at"], first["policy"]["retry_delay"]) == (waiting["retry_at"], 900.0)
