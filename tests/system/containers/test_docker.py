@@ -234,6 +234,20 @@ def test_a_host_takes_no_work_while_nobody_knows_what_its_engine_runs(
     assert seen == [0]
 
 
+def test_an_engine_that_never_answered_holds_no_host_up(
+    controller: FakeController, host: Host, engine: Engine
+) -> None:
+    """DESK-1. Nothing can have been made there, so nothing is looked for at the next start."""
+    (engine.folder / "down").touch()
+    key = controller.launch("exit", "0", image="a", runtime="docker")
+    controller.wait_end(key, SECONDS)
+    kill_guardian(host)
+    controller.known.clear()
+    host.start()
+    controller.wait(lambda: len(controller.registrations) == 2, SECONDS)
+    (engine.folder / "down").unlink()
+
+
 def test_only_podman_is_told_to_leave_signals_alone() -> None:
     """`docker start` refuses the option: a real engine's client said "unknown flag"."""
     podman, docker = (

@@ -3,8 +3,8 @@ confirmed when they end.
 
 DESK-1  Before a host takes work under a new incarnation, and whenever an agent starts, every
         container of this host that no living task owns is removed (BOX-2). A runtime that was used
-        here and does not answer holds the host's registration up: the containers it may still run
-        must not run twice.
+        here and does not answer holds the host's registration up, because the containers it may
+        still run must not run twice. Used is one that had an image and was asked for a container.
 DESK-2  An end is told when the runner said that the container is gone; else the agent removes it
         first, however often that takes. Where not even that works while the container's process
         lives, the task is unkillable.
@@ -31,6 +31,7 @@ from holdfast.agent.containers.plan import (
     TASK_LABEL,
     Plan,
     RunnerStatus,
+    mark_path,
     name_container,
     read_status,
     write_plan,
@@ -125,8 +126,6 @@ class ContainerDesk:
         )
         box = make_box(order, runtime, traits, environment, around)
         make_private_folder(self.folder)
-        # From here on this runtime is asked at every start for containers of this host (DESK-1).
-        (self.folder / f"used-{runtime.kind}").touch(mode=0o600)
         plan = Plan(
             runtime=runtime,
             name=name_container(self.mark, order.key),
@@ -224,7 +223,7 @@ class ContainerDesk:
         """Remove containers with this label from every used runtime. True when none is left."""
         clean = True
         for kind in _KINDS:
-            if not (self.folder / f"used-{kind}").exists():
+            if not mark_path(str(self.folder), kind).exists():
                 continue
             try:
                 runtime = find_runtime(kind, self.options.runtimes, os.environ)

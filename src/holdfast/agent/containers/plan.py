@@ -75,6 +75,11 @@ def name_container(mark: str, key: TaskKey) -> str:
     return f"holdfast-{mark}-{key.job_id}.{key.rank}.{key.epoch}"
 
 
+def mark_path(locks: str, kind: str) -> Path:
+    """Return the file that says that this runtime was asked for a container here."""
+    return Path(locks) / f"used-{kind}"
+
+
 def write_plan(folder: Path, plan: Plan) -> None:
     """Leave the plan for the runner. Raises OSError."""
     write_atomic(folder / PLAN_FILE, msgspec.json.encode(plan))

@@ -20,7 +20,14 @@ from holdfast.agent.containers.children import Children, Program, Stopped, Timed
 from holdfast.agent.containers.images import is_missing, read_last_words
 from holdfast.agent.containers.inside import Inside
 from holdfast.agent.containers.oom_log import OomLog
-from holdfast.agent.containers.plan import PID_FILE, Plan, RunnerStatus, take_plan, write_status
+from holdfast.agent.containers.plan import (
+    PID_FILE,
+    Plan,
+    RunnerStatus,
+    mark_path,
+    take_plan,
+    write_status,
+)
 from holdfast.agent.containers.pulls import STEP_SECONDS, NeverRan, Puller, make_failure, say
 from holdfast.process.syscalls import read_boottime
 
@@ -91,6 +98,8 @@ class Runner:
             with os.fdopen(fd, "w", encoding="utf-8", errors="surrogateescape") as env:
                 env.writelines(f"{name}={value}\n" for name, value in plan.file_variables.items())
             options = ["--env-file", str(file), *options]
+        # From here on this runtime is asked at every start for containers of this host (DESK-1).
+        mark_path(plan.locks, plan.runtime.kind).touch(mode=0o600)
         self._made = True
         try:
             argv = self._runtime.create(plan.name, options, image, plan.command)
