@@ -191,7 +191,7 @@ def count_progress(charges: Charges, step: int | None, *, counted: bool = True) 
 
 
 def is_final(found: Classified, policy: Policy) -> bool:
-    """Return whether a failure like this is never retried, whatever budget is left."""
+    """Return whether a failure like this is never retried, even with budget left."""
     never = found.never_retry or CHARGED_TO[found.cause] is Budget.NEVER
     return never or found.cause not in policy.retry.eligible_causes
 
