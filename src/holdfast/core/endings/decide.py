@@ -197,7 +197,7 @@ def is_final(found: Classified, policy: Policy) -> bool:
 
 
 def _refuse(found: Classified, budget: Budget, policy: Policy, ending: AttemptEnding) -> str | None:
-    """Return why no attempt follows, whatever the budgets say, or None."""
+    """Return why no attempt follows, even with budget left, or None."""
     if budget is Budget.NEVER:
         return f"{found.cause} is never retried"
     if ending.interactive:
