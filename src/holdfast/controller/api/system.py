@@ -28,7 +28,7 @@ the source.</li>
 
 
 async def get_front_page(call: ApiCall) -> Response:
-    """Say what answers here, to a person who opens the address in a browser."""
+    """Return the page that a browser shows at the bare address."""
     headers = {"Content-Security-Policy": "default-src 'none'"}
     return Response(_FRONT_PAGE, 200, headers, "text/html")
 
