@@ -4,7 +4,7 @@ reported.
 FAULT-2  An end waits for the devices' answer, never longer than `ASK_SECONDS`; a driver that hangs
          makes it unknown, not late.
 FAULT-4  While GPU tasks run, the kernel log is asked every `POLL_SECONDS`. A line that blames the
-         hardware of a task's own device trips the task at once, whatever its settings, since the
+         hardware of a task's own device trips the task at once, with any settings, since the
          device is lost to it; a fault that the driver blames on the program trips nothing.
 FAULT-3  The devices are asked only about ends that they could explain: a failure by itself, or a
          trip because nothing moved.
@@ -59,7 +59,7 @@ class FaultDesk:
             self.table.save(task, read_boottime())
 
     async def run(self) -> None:
-        """Ask for ever what the kernel tells of the devices of tasks that run (FAULT-4)."""
+        """Ask for ever for faults in the kernel log while GPU tasks run (FAULT-4)."""
         while True:
             await asyncio.sleep(POLL_SECONDS)
             try:

@@ -27,9 +27,9 @@ from holdfast.core.watchdogs.verdicts import Evidence, Verdict, make_trip
 from holdfast.errors import ValidationError
 
 TICK_SECONDS = 5.0
-"""The runner ticks at least this often, whatever `wake_at` of the parts would allow."""
+"""The runner ticks at least this often, even where `wake_at` of the parts would allow more."""
 DEAF_SECONDS = 15.0
-"""A longer gap between two calls means that nobody listened: the agent froze or the machine slept
+"""A longer gap between two calls means that the watch heard nothing: the agent froze or the machine slept
 (STALL-4)."""
 
 
