@@ -309,13 +309,18 @@ def test_a_host_that_has_nothing_to_run_is_not_stalled(cluster: Cluster) -> None
     run = Supervised(
         cluster,
         "pauses",
-        """with Context() as ctx: hosts = ctx.request_hosts(2) for code in ("holdfast.beat(1)",
-        "time.sleep(4)"): group = ctx.create_process_group(hosts, python("import holdfast, time; " +
-        code)) assert [p.returncode().result(60) for p in group] == [0, 0] time.sleep(4) others = [h
-        for h in hosts if h.hostname().result() != os.environ["HOLDFAST_HOST_NAME"]] group =
-        ctx.create_process_group(others, python("import holdfast, time; holdfast.beat(1);
-        time.sleep(600)")) started = group[0].pid().result(60) tell("lost",
-        str(group[0].returncode().exception(60)))""",
+        """
+with Context() as ctx:
+    hosts = ctx.request_hosts(2)
+    for code in ("holdfast.beat(1)", "time.sleep(4)"):
+        group = ctx.create_process_group(hosts, python("import holdfast, time; " + code))
+        assert [p.returncode().result(60) for p in group] == [0, 0]
+        time.sleep(4)
+    others = [h for h in hosts if h.hostname().result() != os.environ["HOLDFAST_HOST_NAME"]]
+    group = ctx.create_process_group(others, python("import holdfast, time; holdfast.beat(1); time.sleep(600)"))
+    started = group[0].pid().result(60)
+    tell("lost", str(group[0].returncode().exception(60)))
+""",
         2,
         "--stall-timeout",
         "2s",
