@@ -311,7 +311,7 @@ def test_what_cannot_be_started_says_so(
             "exit", "0", job="volume", image=image, volumes=[f"{tmp_path}/none:/data"]
         )
     facts = controller.wait_end(shell, SECONDS)
-    assert facts.exit_code is None
+    assert facts.exit_code == 127
     assert "in its container" in (facts.start_error or ""), facts
     facts = controller.wait_end(volume, SECONDS)
     assert facts.exit_code is None

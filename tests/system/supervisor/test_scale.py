@@ -74,6 +74,8 @@ def test_a_supervisor_whose_reading_starves_takes_nobody_for_dead(tmp_path: Path
     silent."""
     before = find_zmq_threads()
     with local_context(heartbeat=0.5, state_dir=tmp_path, orphan_grace=300) as ctx:
+        # A thread gets its name only once it runs, which on a busy machine is a moment later.
+        wait_until(lambda: find_zmq_threads() - before, PATIENCE, what="the bus to have its thread")
         (thread,) = find_zmq_threads() - before
         hosts = ctx.request_hosts(400)
         (pid,) = ctx.start_simulated_hosts(400)

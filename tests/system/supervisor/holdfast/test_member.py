@@ -329,7 +329,7 @@ def test_a_drain_leaves_processes_their_grace(start: Start, tmp_path: Path) -> N
     """FIRST-3: TERM comes to every process at once, as the guardian sends it; the host's ranks save
     for longer than 5 s."""
     saver = """
-import signal, sys, time
+import os, signal, sys, time
 def save(*_):
     save.times += 1
     if save.times > 1: return
@@ -338,7 +338,8 @@ def save(*_):
     sys.exit(0)
 save.times = 0
 signal.signal(signal.SIGTERM, save)
-open(sys.argv[2], "w").write("1")
+open(sys.argv[2] + ".new", "w").write("1")
+os.rename(sys.argv[2] + ".new", sys.argv[2])  # whole once it is there
 while True: time.sleep(0.1)
 """
     rank = start(f"""

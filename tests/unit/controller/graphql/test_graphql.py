@@ -211,12 +211,12 @@ async def test_a_job_says_what_rest_says(served: Served, agent: FakeAgent) -> No
     }} }}"""
     found = (await ask(served, query, {"id": job_id}))["job"]
     rest = await served.job(job_id)
-    assert_same("Job", found, rest, but={"beat_at", "retry_state", "retry_chain"})
+    assert_same("Job", found, rest, but={"beat_at", "retry_policy", "retry_state", "retry_chain"})
     assert found["retryCount"] == 2
     assert found["maxRetries"] == 3
     assert found["retryCause"] == "nonzero_exit"
     policy = (await served.call("GET", f"/v1/jobs/{job_id}/policy")).json()["policy"]
-    assert {snake(k): v for k, v in found["retryPolicy"].items()} == policy
+    assert {snake(k): v for k, v in found["retryPolicy"].items()} == policy == rest["retry_policy"]
     assert {snake(k): v for k, v in found["retryState"].items()} == rest["retry_state"]
     assert [{snake(k): v for k, v in link.items()} for link in found["retryChain"]] == rest[
         "retry_chain"
