@@ -1,0 +1,1 @@
+"""The fleet, decided: pools of hosts that grow and shrink with the queue. Pure."""

@@ -1,0 +1,97 @@
+"""What a provider rents: an offer, the order for one machine, and the machine as a provider shows it.
+
+The *intent* is the id of the host that is to come. It is on record before the provider is asked for
+anything, and stands in the machine's name and environment, so that a machine whose creation was
+never answered is found again by a listing (RENT-1).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.core.spec import Name, ShortText
+
+
+class Offer(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """One kind of machine that a pool may rent; a pool tries its offers in their order.
+
+    gpus, memory_bytes, cpu_slots: of the whole machine, as rented; preflight compares them with what
+    is there. usd_per_hour: the price that is planned with; 0 for machines that are owned.
+    config: what this offer adds to the pool's own config for its provider.
+    """
+
+    name: Name
+    gpu_type: ShortText = ""
+    gpus: Annotated[int, Meta(ge=0, le=1024)] = 0
+    gpu_memory_bytes: Annotated[int, Meta(ge=0)] = 0
+    cpu_slots: Annotated[int, Meta(ge=0, le=65_536)] = 1
+    memory_bytes: Annotated[int, Meta(ge=0, le=1 << 50)] = 0
+    region: ShortText = ""
+    usd_per_hour: Annotated[float, Meta(ge=0, le=100_000)] = 0.0
+    config: dict[str, Any] = {}
+
+
+class Quote(msgspec.Struct, frozen=True, kw_only=True):
+    """What a provider says of an offer now. available None: it does not say."""
+
+    offer: str
+    usd_per_hour: float | None = None
+    available: bool | None = None
+    note: str = ""
+
+
+class MachineState(StrEnum):
+    """Where a machine is, in its provider's eyes."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    ENDING = "ending"
+    GONE = "gone"  # ended or failed; nothing of it is charged any more
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine as its provider shows it.
+
+    ref: the provider's own id. intent: the id of the host it was made for, "" where it carries none.
+    reason: the provider's words for its state. lost: why it ended, where the provider says so, in
+    Holdfast's words: "preempted", "node_failure", "evicted", "oom_killed", "image_pull_failure",
+    "unschedulable", "refused".
+    """
+
+    ref: str
+    intent: str = ""
+    pool: str = ""
+    name: str = ""
+    state: MachineState
+    reason: str = ""
+    lost: str = ""
+    usd_per_hour: float | None = None
+    created_at: datetime | None = None
+
+
+class CreateOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """One machine to make.
+
+    installation: the id of this Holdfast; a provider lists and ends nothing that carries another.
+    intent: see the module. name: the machine's name where the provider takes one; it holds the
+    installation, the pool and the intent, and is at most 63 characters of [a-z0-9-].
+    env: what the agent on the machine starts with: HOLDFAST_URL, HOLDFAST_JOIN_TOKEN,
+    HOLDFAST_INTENT, HOLDFAST_POOL, HOLDFAST_INSTALLATION, HOLDFAST_SELF_DESTRUCT_SECONDS, and the
+    queues and labels to serve.
+    spawn_seconds: after that long the controller gives the machine up.
+    """
+
+    installation: str
+    pool: str
+    intent: str
+    name: str
+    offer: Offer
+    env: dict[str, str]
+    spawn_seconds: float = 300.0
