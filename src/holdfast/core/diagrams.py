@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.core.transitions import AGENT_TASK, ATTEMPT, HOST, JOB, TASK, E, S, Table
+from holdfast.core.transitions import AGENT_TASK, ATTEMPT, HOST, INSTANCE, JOB, TASK, E, S, Table
 
 _HEAD = """# States
 
@@ -29,6 +29,7 @@ def render_states_page() -> str:
         render_table("Task", TASK),
         render_table("Attempt", ATTEMPT),
         render_table("Host", HOST),
+        render_table("Rented instance", INSTANCE),
         render_table("Task inside its agent", AGENT_TASK),
     ]
     return "\n".join([_HEAD, *tables])

@@ -1,5 +1,5 @@
-"""States and events of jobs, tasks, attempts and hosts, whose values equal the database's words; and
-of a task inside its agent."""
+"""States and events of jobs, tasks, attempts, hosts and rented instances, whose values equal the
+database's words; and of a task inside its agent."""
 
 from __future__ import annotations
 
@@ -70,6 +70,16 @@ class HostState(StrEnum):
     TERMINATED = "terminated"
     QUARANTINED = "quarantined"
     ERROR = "error"
+
+
+class InstanceState(StrEnum):
+    """Where the rental of one machine is: what was asked of its provider, and what it answered."""
+
+    INTENDED = "intended"  # on record; the provider was not asked yet
+    ASKED = "asked"  # the provider was asked; whether a machine was made is not known
+    MADE = "made"  # the provider's id of the machine is known
+    ENDING = "ending"  # its end is wanted, and asked for until a listing confirms it
+    GONE = "gone"  # nothing of it is charged any more
 
 
 class AgentTaskState(StrEnum):
@@ -161,3 +171,14 @@ class AgentTaskEvent(StrEnum):
     SALVAGE = "salvage"  # an earlier agent left it, with nothing to do but to ship its logs
     ACKNOWLEDGE = "acknowledge"
     FORGET = "forget"
+
+
+class InstanceEvent(StrEnum):
+    """The events of an instance."""
+
+    ASK = "ask"  # just before the provider's `create`
+    MAKE = "make"  # its answer, or a listing, named the machine
+    DENY = "deny"  # the provider said that it made nothing
+    MISS = "miss"  # listings long after the question do not show it
+    END = "end"  # it is not wanted any more
+    VANISH = "vanish"  # the provider is believed that it is gone

@@ -34,6 +34,11 @@ each rank of that attempt.
                        has passed, takes each job there through `drain`, and a member of a
                        supervised job through `preempt` alone.
 
+    host fail          nothing by itself: its leases are renewed no more, so that they lapse; its
+                       instance takes `end`; when its tasks may be freed, it takes `terminate`
+    instance `deny`, `miss` or `vanish`
+                       the host takes `fail`, unless its end was wanted, and then `terminate`
+
 A member (rank above 0) of a supervised job moves alone while the job stays `reserved` or `running`:
 `fail`, or `preempt` and `confirm`; then either the job takes `drain`, or the member takes `reset`,
 and later `reserve` on another host under a new epoch.
@@ -67,6 +72,8 @@ from holdfast.core.states import (
     AttemptState,
     HostEvent,
     HostState,
+    InstanceEvent,
+    InstanceState,
     JobEvent,
     JobState,
     TaskEvent,
@@ -162,6 +169,7 @@ HOST: Table[HostState, HostEvent] = {
     (_H.ACTIVE, _HE.DRAIN): (_H.DRAINING, "no new work; running work ends or is drained"),
     (_H.ACTIVE, _HE.QUARANTINE): (_H.QUARANTINED, "an operator or the evidence said so"),
     (_H.ACTIVE, _HE.TERMINATE): (_H.TERMINATED, "gone"),
+    (_H.ACTIVE, _HE.FAIL): (_H.ERROR, "it fell silent, is stuck, or its machine is gone"),
     (_H.DRAINING, _HE.REGISTER): (_H.DRAINING, "a restart does not lift an operator's word"),
     (_H.DRAINING, _HE.DRAIN): (
         _H.DRAINING,
@@ -170,12 +178,30 @@ HOST: Table[HostState, HostEvent] = {
     (_H.DRAINING, _HE.UNDRAIN): (_H.ACTIVE, "an operator changed their mind"),
     (_H.DRAINING, _HE.QUARANTINE): (_H.QUARANTINED, "an operator or the evidence said so"),
     (_H.DRAINING, _HE.TERMINATE): (_H.TERMINATED, "empty, and no longer wanted"),
+    (_H.DRAINING, _HE.FAIL): (_H.ERROR, "it fell silent, is stuck, or its machine is gone"),
     (_H.QUARANTINED, _HE.REGISTER): (_H.QUARANTINED, "a restart does not lift a quarantine"),
     (_H.QUARANTINED, _HE.RELEASE): (_H.ACTIVE, "an operator let it back"),
     (_H.QUARANTINED, _HE.TERMINATE): (_H.TERMINATED, "given back to its provider"),
+    (_H.QUARANTINED, _HE.FAIL): (_H.ERROR, "it fell silent, or its machine is gone"),
     (_H.ERROR, _HE.REGISTER): (_H.PREFLIGHT, "it called after all"),
     (_H.ERROR, _HE.TERMINATE): (_H.TERMINATED, "given back to its provider"),
     (_H.TERMINATED, _HE.REGISTER): (_H.PREFLIGHT, "an owned machine came back under its key"),
+}
+
+_I, _IE = InstanceState, InstanceEvent
+INSTANCE: Table[InstanceState, InstanceEvent] = {
+    (_I.INTENDED, _IE.ASK): (_I.ASKED, "on record before the provider is asked (RENT-1)"),
+    (_I.INTENDED, _IE.END): (_I.GONE, "no longer wanted, and nothing was made"),
+    (_I.ASKED, _IE.MAKE): (_I.MADE, "the provider answered, or a listing showed it"),
+    (_I.ASKED, _IE.DENY): (_I.GONE, "the provider said that it made nothing"),
+    (_I.ASKED, _IE.MISS): (_I.GONE, "listings long after the question do not show it"),
+    (_I.ASKED, _IE.END): (_I.ENDING, "no longer wanted; a listing may still show it"),
+    (_I.MADE, _IE.END): (_I.ENDING, "no longer wanted, or in error"),
+    (_I.MADE, _IE.VANISH): (_I.GONE, "the provider is believed that it is gone"),
+    (_I.ENDING, _IE.END): (_I.ENDING, "asked twice is as asked once"),
+    (_I.ENDING, _IE.MAKE): (_I.ENDING, "its id became known late, and its end is still wanted"),
+    (_I.ENDING, _IE.MISS): (_I.GONE, "listings long after the question do not show it"),
+    (_I.ENDING, _IE.VANISH): (_I.GONE, "the provider confirmed its end"),
 }
 
 _G, _GE = AgentTaskState, AgentTaskEvent

@@ -17,12 +17,14 @@ from holdfast.core.states import (
     AttemptState,
     HostEvent,
     HostState,
+    InstanceEvent,
+    InstanceState,
     JobEvent,
     JobState,
     TaskEvent,
     TaskState,
 )
-from holdfast.core.transitions import AGENT_TASK, ATTEMPT, HOST, JOB, TASK, sources, step
+from holdfast.core.transitions import AGENT_TASK, ATTEMPT, HOST, INSTANCE, JOB, TASK, sources, step
 from holdfast.errors import InvalidTransition
 
 MACHINES: dict[str, tuple[Any, type[StrEnum], type[StrEnum], StrEnum]] = {
@@ -30,6 +32,7 @@ MACHINES: dict[str, tuple[Any, type[StrEnum], type[StrEnum], StrEnum]] = {
     "task": (TASK, TaskState, TaskEvent, TaskState.BLOCKED),
     "attempt": (ATTEMPT, AttemptState, AttemptEvent, AttemptState.RESERVED),
     "host": (HOST, HostState, HostEvent, HostState.SPAWNING),
+    "instance": (INSTANCE, InstanceState, InstanceEvent, InstanceState.INTENDED),
     "agent's task": (AGENT_TASK, AgentTaskState, AgentTaskEvent, AgentTaskState.ORDERED),
 }
 each = pytest.mark.parametrize("name", MACHINES)
@@ -82,6 +85,7 @@ def test_an_end_can_be_reached_from_everywhere(name: str) -> None:
         "task": {TaskState.DONE},
         "attempt": {AttemptState.ENDED},
         "host": {HostState.TERMINATED},
+        "instance": {InstanceState.GONE},
         "agent's task": {AgentTaskState.DONE},
     }[name]
     good = set(ends)
@@ -100,6 +104,7 @@ def test_what_is_final() -> None:
         "task": {TaskState.DONE},
         "attempt": {AttemptState.ENDED},
         "host": set(),
+        "instance": {InstanceState.GONE},
         "agent's task": {AgentTaskState.DONE},
     }
 
@@ -139,6 +144,12 @@ def test_only_preflight_or_an_operator_makes_a_host_active() -> None:
     assert into == {HostEvent.PASS, HostEvent.UNDRAIN, HostEvent.RELEASE}
 
 
+def test_a_rental_is_over_only_by_its_providers_word_or_before_it_was_asked() -> None:
+    into = {pair for pair, (target, _) in INSTANCE.items() if target is InstanceState.GONE}
+    by_word = (InstanceEvent.DENY, InstanceEvent.MISS, InstanceEvent.VANISH)
+    assert all(e in by_word or s is InstanceState.INTENDED for s, e in into)
+
+
 @each
 def test_sources_are_exactly_the_guards(name: str) -> None:
     table, states, events, _ = MACHINES[name]
@@ -158,6 +169,6 @@ def test_any_walk_stays_in_its_table(name: str, data: st.DataObject) -> None:
         assert state in states
 
 
-def test_the_module_holds_these_five_tables_and_no_other() -> None:
+def test_the_module_holds_these_six_tables_and_no_other() -> None:
     tables = {n for n, v in vars(transitions).items() if n.isupper() and isinstance(v, dict)}
-    assert tables == {"JOB", "TASK", "ATTEMPT", "HOST", "AGENT_TASK"}
+    assert tables == {"JOB", "TASK", "ATTEMPT", "HOST", "INSTANCE", "AGENT_TASK"}

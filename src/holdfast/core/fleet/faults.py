@@ -1,0 +1,31 @@
+"""Why a host of a pool is in error: an enum, and a sentence for each."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class HostFault(StrEnum):
+    """Why a host is given back to its provider."""
+
+    HEARTBEAT_EXPIRED = "heartbeat_expired"
+    NO_HEARTBEAT = "no_heartbeat"
+    STUCK_TASK = "stuck_task"
+    SPAWN_TIMEOUT = "spawn_timeout"
+    NO_INSTANCE_ID = "no_instance_id"
+    PREFLIGHT_FAILED = "preflight_failed"
+    PROVIDER_GONE = "provider_gone"
+
+
+SPAWN_FAULTS = frozenset(
+    {
+        HostFault.NO_HEARTBEAT,
+        HostFault.SPAWN_TIMEOUT,
+        HostFault.NO_INSTANCE_ID,
+        HostFault.PREFLIGHT_FAILED,
+    }
+)
+"""Faults of hosts that never served: they count against the spawn breaker and the offer."""
+
+GONE_FAULTS = frozenset({HostFault.PROVIDER_GONE})
+"""Faults that are evidence of the machine's end, so that its tasks are freed at once (LEASE-3)."""

@@ -1,0 +1,104 @@
+"""The fleet as one consistent read of the store shows it. Every age is counted at that read.
+
+FLEET-READ  A snapshot is whole or there is none: what cannot be read is unknown, never zero, and a
+            cycle without a snapshot decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+import msgspec
+
+from holdfast.core.fleet.pools import PoolSpec
+from holdfast.core.states import HostState, InstanceState
+
+
+class FleetHost(msgspec.Struct, frozen=True, kw_only=True):
+    """A host of a pool with the machine under it.
+
+    ref: the provider's id of the machine, once known.
+    state_seconds: since the host came into its state. intent_seconds: since the intent.
+    heartbeat_seconds: since its agent's last call, None before the first.
+    idle_seconds: since the last lease on it ended, or since it became active; None while it has any.
+    leases: tasks whose end is not confirmed. stuck: the sentence of a task there that neither beats
+    nor moves and outlived its watchdogs by `stuck_timeout_seconds`; None without one.
+    telemetry_seconds: age of the oldest of its GPU readings; None without GPUs or readings.
+    preflight: "pending", "ok", "warn" or "fail"; preflight_reason: its sentence.
+    draining_for_scale: it drains because the pool shrinks, not by an operator's word.
+    gone: the provider is believed that the machine is gone (`leaks.believe_gone`).
+    """
+
+    host_id: str
+    name: str
+    state: HostState
+    instance: InstanceState
+    offer: str
+    usd_per_hour: float = 0.0
+    ref: str | None = None
+    state_seconds: float = 0.0
+    intent_seconds: float = 0.0
+    heartbeat_seconds: float | None = None
+    idle_seconds: float | None = None
+    leases: int = 0
+    stuck: str | None = None
+    telemetry_seconds: float | None = None
+    preflight: str = "pending"
+    preflight_reason: str = ""
+    draining_for_scale: bool = False
+    gone: bool = False
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """Queued jobs of one shape. tasks: ranks of each; the resources are of one task."""
+
+    queue: str
+    jobs: int
+    tasks: int = 1
+    gpus: int = 0
+    cpu_slots: int = 0
+    memory_bytes: int = 0
+    host_labels: Mapping[str, str] = {}
+    oldest_seconds: float = 0.0
+
+
+class SpawnOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How one spawn of the breaker's window ended, `age_seconds` ago. fault "": it served."""
+
+    age_seconds: float
+    offer: str
+    fault: str = ""
+
+
+class OfferTrouble(msgspec.Struct, frozen=True, kw_only=True):
+    """Refusals in a row that an offer met, and since when the last is: what back-off counts from."""
+
+    refusals: int
+    age_seconds: float
+    reason: str = ""
+
+
+class PoolView(msgspec.Struct, frozen=True, kw_only=True):
+    """One pool: its spec, its hosts (ended ones are not among them), its money and its memory.
+
+    paused: an operator's reason, None while it runs; a paused pool spawns nothing and shrinks by
+    nothing, its health is still watched.
+    spent_today_usd: since midnight UTC, running hosts included.
+    outcomes: spawns that ended within the breaker's window, newest first. trouble: by offer.
+    """
+
+    spec: PoolSpec
+    hosts: tuple[FleetHost, ...] = ()
+    paused: str | None = None
+    spent_today_usd: float = 0.0
+    outcomes: tuple[SpawnOutcome, ...] = ()
+    trouble: Mapping[str, OfferTrouble] = {}
+
+
+class FleetSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Every pool, and every queued job by shape, at one moment of the store's clock."""
+
+    at: datetime
+    pools: tuple[PoolView, ...] = ()
+    waiting: tuple[Waiting, ...] = ()
