@@ -60,7 +60,8 @@ def wait(
 
 
 class as_completed:
-    """Iterate over futures as they are done; `add` takes more on the way. Also `async for`.
+    """Iterate over futures as they are done; `add` and `update` take more on the
+    way. Also `async for`.
 
     Raises TimeoutError from the iteration when `timeout` seconds from the start have passed and
     some are not done. While it waits it logs, every `log_interval` seconds (None: never), which
@@ -82,8 +83,7 @@ class as_completed:
         self._log_interval = log_interval
         self._log_at = self._began + log_interval if log_interval is not None else None
         self._loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
-        for future in futures:
-            self.add(future)
+        self.update(futures)
 
     def add(self, future: Future[Any]) -> None:
         """Wait for this one too. One that is pending here already is not yielded twice."""
@@ -91,6 +91,11 @@ class as_completed:
             return
         self._pending.add(future)
         future.add_hook(self._take)
+
+    def update(self, futures: Iterable[Future[Any]]) -> None:
+        """Wait for these too."""
+        for future in futures:
+            self.add(future)
 
     def close(self) -> None:
         """Wait for nothing more."""

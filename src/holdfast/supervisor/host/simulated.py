@@ -1,8 +1,9 @@
 """Processes that are only pretended, for tests of scale: no fork, no pid, the real messages.
 
 The first word of its command says what one does: `echo` sends every message back, `exit CODE` ends
-at once, `sleep SECONDS` ends with 0 after that time; any other runs until it is signalled. TERM,
-INT, HUP and KILL end it.
+at once, `sleep SECONDS` ends with 0 after that time, `run` goes on until it is signalled; any other
+ends with 0 at once, so that a policy can be tried with its real command. TERM, INT, HUP and KILL
+end it.
 """
 
 from __future__ import annotations
@@ -86,12 +87,12 @@ class SimulatedProcesses:
             )
         ]
         verb = launch.args[0] if launch.args else ""
-        if verb == "exit":
-            code = int(launch.args[1]) if len(launch.args) > 1 else 0
-            started += self._end(launch.group, sorted(group.living), code)
-        elif verb == "sleep":
+        if verb == "sleep":
             for rank in group.living:
                 heapq.heappush(self._due, (now + float(launch.args[1]), launch.group, rank))
+        elif verb not in ("echo", "run"):
+            code = int(launch.args[1]) if verb == "exit" and len(launch.args) > 1 else 0
+            started += self._end(launch.group, sorted(group.living), code)
         return started
 
     def _signal(self, group: _Group, message: SignalProcesses) -> list[Up]:

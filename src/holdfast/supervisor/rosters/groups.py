@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from signal import SIGTERM
 from typing import Any, Protocol, overload
 
 import msgspec
@@ -146,12 +147,12 @@ class Process:
         """
         return receive_one(self.inbox, filter, "a message", self)
 
-    def signal(self, sig: int, group: bool = True) -> Future[int]:
+    def signal(self, signal: int = SIGTERM, group: bool = True) -> Future[int]:
         """Send a signal to its process group (or, `group=False`, to it alone).
 
         The future's value is 1, or 0 where it had ended already.
         """
-        return self.group.orders.signal([self], int(sig), group)
+        return self.group.orders.signal([self], int(signal), group)
 
     def end(self, grace_seconds: float = DEFAULT_GRACE_SECONDS) -> Future[int]:
         """TERM to its whole tree, KILL after the grace. Returns `returncode()`."""
@@ -218,9 +219,9 @@ class ProcessGroup(Sequence[Process]):
     def __iter__(self) -> Iterator[Process]:
         return iter(self.processes)
 
-    def signal(self, sig: int, group: bool = True) -> Future[int]:
+    def signal(self, signal: int = SIGTERM, group: bool = True) -> Future[int]:
         """Send a signal to all in one call. The future's value is how many were there to get it."""
-        return self.orders.signal(self.processes, int(sig), group)
+        return self.orders.signal(self.processes, int(signal), group)
 
     def end(self, grace_seconds: float = DEFAULT_GRACE_SECONDS) -> list[Future[int]]:
         """TERM to all trees, KILL after the grace. Returns every `returncode()`."""

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from signal import SIGTERM
 from types import TracebackType
 
 from holdfast.errors import ValidationError
@@ -169,14 +170,16 @@ class Context:
         processes_per_host: int = 1,
         env: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] | None = None,
-        name: str = "p{rank}",
+        name: str | None = None,
         simulate: bool = False,
     ) -> ProcessGroup:
         """Start processes; rank = index of the host × processes per host + local rank.
 
         Hosts need not be attached yet: each starts its part when it is. Each process has the
         manager's environment, `env`, and torchrun's RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE.
-        `{rank}` in `name` is padded with zeros. simulate: managers only pretend (`host.simulated`).
+        `{rank}` in `name` is padded with zeros; without a name the group has one of its own,
+        `g1p{rank}` and so on. simulate: managers only pretend, and the processes end with 0 at once
+        (`host.simulated`).
         """
         chosen = list(hosts)
         for host in chosen:
@@ -192,24 +195,27 @@ class Context:
             )
         if isinstance(args, str) or not args:
             raise ValidationError("args is a list: the program, then its arguments", field="args")
+        number = next(self._run.group_numbers)
         spec = GroupSpec(
             args=[os.fspath(word) for word in args],
             processes_per_host=processes_per_host,
             env=dict(env or {}),
             cwd=os.path.abspath(cwd) if cwd is not None else None,
-            name=name,
+            name=name or self._run.name_group(number),
             log=self.log_format,
             simulate=simulate,
         )
-        return self._run.crew.create_group(next(self._run.group_numbers), chosen, spec)
+        return self._run.crew.create_group(number, chosen, spec)
 
     def groups(self) -> list[ProcessGroup]:
         """Every group that was not forgotten, an earlier script's included."""
         return list(self._run.crew.groups.values())
 
-    def signal(self, processes: Iterable[Process], sig: int, group: bool = True) -> Future[int]:
+    def signal(
+        self, processes: Iterable[Process], signal: int = SIGTERM, group: bool = True
+    ) -> Future[int]:
         """Send a signal to processes in one call; the value is how many were there to get it."""
-        return self._run.crew.signal(list(processes), int(sig), group)
+        return self._run.crew.signal(list(processes), int(signal), group)
 
     def end(
         self, processes: Iterable[Process], grace_seconds: float = DEFAULT_GRACE_SECONDS

@@ -131,6 +131,12 @@ class OpenRun:
         self.host_numbers = itertools.count(self.state.next_host)
         self.group_numbers = itertools.count(first + 1)
 
+    def name_group(self, number: int) -> str:
+        """Make the name of a group that the script does not name: no other group of the run has
+        it, so two never share a log file."""
+        epoch, count = divmod(number, _NUMBERS_PER_EPOCH)
+        return f"g{count}p{{rank}}" if epoch == 1 else f"s{epoch}g{count}p{{rank}}"
+
     def _write_key(self, key_file: str | os.PathLike[str] | None) -> Path:
         home = self._folder.path if self._folder is not None else self._scratch
         home = home or Path(os.environ.get(RUN_VARIABLE, "")).parent

@@ -156,7 +156,7 @@ def test_as_completed_yields_in_order_and_takes_more() -> None:
     stream = as_completed(futures[:3], timeout=20)
     assert next(stream) is futures[2]
     stream.add(futures[3])
-    stream.add(futures[3])
+    stream.update(futures[3:])
     later(futures[3].set_result, 3)
     assert next(stream) is futures[3]
     assert len(stream) == 2
