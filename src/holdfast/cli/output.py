@@ -55,7 +55,7 @@ class Face:
 
     def client(self, retry_seconds: float = RETRY_SECONDS) -> Client:
         """Return a client. Raises NoController and ValidationError, with the remedy."""
-        from holdfast.client.synchronous.client import Client
+        from holdfast.client.synchronous import Client
 
         token = None
         if self.token_file is not None:

@@ -17,16 +17,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.client.asynchronous.client import AsyncClient
+    from holdfast.client.asynchronous import AsyncClient
     from holdfast.client.locate import ControllerPlace, locate
-    from holdfast.client.synchronous.client import Client
+    from holdfast.client.synchronous import Client
     from holdfast.core.retry import RetryFields, RetryPolicy
 
 __all__ = ["AsyncClient", "Client", "ControllerPlace", "RetryFields", "RetryPolicy", "locate"]
 
 _HOMES = {
-    "AsyncClient": "holdfast.client.asynchronous.client",
-    "Client": "holdfast.client.synchronous.client",
+    "AsyncClient": "holdfast.client.asynchronous",
+    "Client": "holdfast.client.synchronous",
     "ControllerPlace": "holdfast.client.locate",
     "RetryFields": "holdfast.core.retry",
     "RetryPolicy": "holdfast.core.retry",

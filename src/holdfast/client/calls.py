@@ -56,6 +56,9 @@ class RestCall(Generic[T]):
         return replace(self, query=(*kept, (self.cursor_name, cursor)))
 
 
+PageCall = RestCall[ResultPage[T]]
+
+
 def path_of(*parts: str) -> str:
     """Return the path of a resource. Raises NotFound for an empty part, which would name another."""
     for part in parts:

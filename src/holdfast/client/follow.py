@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -33,6 +33,7 @@ Taken = TypeVar("Taken", covariant=True)
 
 # A server sends a comment every few seconds, so a connection that is silent for this long is dead.
 STREAM_SILENCE_SECONDS = 45.0
+FOLLOW_RETRY_SECONDS = 300.0
 
 
 @functools.cache
@@ -70,13 +71,23 @@ class ReconnectDelays:
 class StreamFollower(Protocol[Taken]):
     """A reader of one stream, over as many connections as it takes."""
 
-    ended: bool
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come."""
 
     def request(self) -> tuple[RestCall[Any], dict[str, str]]:
         """Return the call and the headers of the next connection."""
 
     def take(self, event: ServerEvent) -> Iterator[Taken]:
         """Yield the news of one event. Raises the HoldfastError that a `problem` event carries."""
+
+
+@dataclass(frozen=True)
+class Follow(Generic[T]):
+    """A stream to be followed; a lost connection is tried again for `retry_seconds`."""
+
+    follower: StreamFollower[T]
+    retry_seconds: float = FOLLOW_RETRY_SECONDS
 
 
 def follow_log(job_id: str, **query: object) -> RestCall[None]:
@@ -161,6 +172,23 @@ class LogFollower:
         return msgspec.structs.replace(
             line, offset=known, data=line.data[known - line.offset :], gap=0
         )
+
+
+class OutputFollower:
+    """One follower of one job's log, of which it gives the bytes alone."""
+
+    def __init__(self, call: RestCall[None]) -> None:
+        self._log = LogFollower(call)
+        self.request = self._log.request
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job has ended."""
+        return self._log.ended
+
+    def take(self, event: ServerEvent) -> Iterator[bytes]:
+        """Yield the new bytes of one event."""
+        return (item.data for item in self._log.take(event) if isinstance(item, LogLine))
 
 
 class EventFollower:

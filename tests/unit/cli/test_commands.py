@@ -354,7 +354,7 @@ def test_help_imports_neither_the_http_library_nor_the_server() -> None:
 
 def test_a_client_imports_nothing_that_draws_and_no_patterns_of_logs() -> None:
     code = (
-        "import sys, holdfast.client.synchronous.client, holdfast.cli.jobs.show\n"
+        "import sys, holdfast.client.synchronous, holdfast.cli.jobs.show\n"
         "print(sorted({'httpx._main', 'rich', 'pygments', 'asyncio', "
         "'holdfast.core.endings.patterns'} & set(sys.modules)))\n"
         "import httpx, httpx._main; print(httpx.Client.__name__, httpx._main.__name__)"

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from datetime import UTC, datetime
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from holdfast.client import AsyncClient, Client
+from holdfast.core.records import CheckpointRecord
 from holdfast.core.spec import JobSpec
 from holdfast.errors import Conflict, Unavailable
 from holdfast.wire.api import LogLine
 from tests.unit.cli.stub import JOB, Answer, Stub, events, job_record
+
+CREATED = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def test_the_two_have_the_same_methods_and_arguments() -> None:
@@ -101,3 +107,24 @@ def test_an_answer_from_something_else_is_told(stub: Stub) -> None:
         pytest.raises(Unavailable, match="HTTP 502"),
     ):
         client.queues()
+
+
+async def test_both_fetch_a_checkpoint_and_leave_one(stub: Stub, tmp_path: Path) -> None:
+    kept = CheckpointRecord(
+        job_id=JOB, rank=0, number=1, attempt=1, epoch=1, size=2, sha256="", created_at=CREATED
+    )
+    stub.on(f"GET /v1/jobs/{JOB}/checkpoint", Answer(b"\x00\xff", kind="application/octet-stream"))
+    stub.on(f"PUT /v1/jobs/{JOB}/checkpoint", Answer(msgspec.to_builtins(kept), 201))
+
+    def ask() -> CheckpointRecord:
+        with Client(stub.url, "t") as client:
+            client.get_checkpoint(JOB, tmp_path / "blocking")
+            return client.put_checkpoint(JOB, tmp_path / "blocking", step=7)
+
+    async with AsyncClient(stub.url, "t") as client:
+        await client.get_checkpoint(JOB, tmp_path / "asyncio")
+        assert await client.put_checkpoint(JOB, tmp_path / "asyncio", step=7) == kept
+    assert await asyncio.to_thread(ask) == kept
+    assert (tmp_path / "asyncio").read_bytes() == (tmp_path / "blocking").read_bytes() == b"\0\xff"
+    left = [(r.path, r.body) for r in stub.requests if r.method == "PUT"]
+    assert left == [(f"/v1/jobs/{JOB}/checkpoint?rank=0&step=7", b"\0\xff")] * 2

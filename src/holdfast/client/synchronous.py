@@ -1,18 +1,23 @@
-# Made from client/asynchronous/connection.py by `python -m holdfast.client.generate`.
-"""One connection to a controller: it sends calls, pages through lists and follows streams."""
+"""The blocking client: one connection, which runs the scripts of the methods."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from holdfast.client.calls import RestCall, ResultPage
-from holdfast.client.follow import ReconnectDelays, StreamFollower
+from holdfast.client.calls import PageCall, RestCall
+from holdfast.client.download import PIECE_BYTES, describe_file, read_pieces, receive
+from holdfast.client.follow import Follow, ReconnectDelays
 from holdfast.client.http_library import httpx
 from holdfast.client.locate import ControllerPlace, locate
+from holdfast.client.methods.checkpoints import CheckpointMethods
+from holdfast.client.methods.jobs import JobMethods
+from holdfast.client.methods.operate import OperateMethods
+from holdfast.client.methods.webhooks import WebhookMethods
+from holdfast.client.scripts import Blocking, FetchFile, Script, SendFile, Sleep, Step
 from holdfast.client.sse import EventStreamReader, ServerEvent
 from holdfast.client.transport import (
     LOST,
@@ -28,8 +33,8 @@ from holdfast.errors import Unavailable
 T = TypeVar("T")
 
 
-class RestConnection:
-    """What the client's groups of methods share."""
+class RestConnection(Blocking):
+    """Sends calls, pages through lists and follows streams."""
 
     def __init__(
         self,
@@ -85,17 +90,55 @@ class RestConnection:
     def _refusal(self, error: Exception) -> Unavailable:
         return error if isinstance(error, Unavailable) else unreachable(self.place, error)
 
-    def pages(self, call: RestCall[ResultPage[T]]) -> Iterator[T]:
-        """Yield every item of a list; a page is fetched when its first item is asked for."""
+    def run(self, begin: Callable[[], Script[T]]) -> T:
+        """Do what a script asks for, and return its result."""
+        script, answer = begin(), None
         while True:
-            page = self.call(call)
+            try:
+                step = script.send(answer)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            answer = self._do(step)
+
+    def _do(self, step: Step) -> Any:
+        if isinstance(step, RestCall):
+            return self.call(step)
+        if isinstance(step, Sleep):
+            return time.sleep(step.seconds)
+        try:
+            return self._fetch(step) if isinstance(step, FetchFile) else self._upload(step)
+        except LOST as error:
+            raise unreachable(self.place, error) from error
+
+    def _fetch(self, wanted: FetchFile) -> None:
+        with self._http.stream("GET", wanted.path, params=wanted.query) as answer:
+            if answer.status_code >= 300:
+                raise refuse(self.place, answer.status_code, answer.read())
+            with receive(wanted.to, answer.headers) as download:
+                for piece in answer.iter_raw(PIECE_BYTES):
+                    download.add(piece)
+
+    def _upload(self, given: SendFile) -> bytes:
+        headers = describe_file(given.file)
+        answer = self._http.put(
+            given.path, params=given.query, content=read_pieces(given.file), headers=headers
+        )
+        if answer.status_code >= 300:
+            raise refuse(self.place, answer.status_code, answer.content)
+        return answer.content
+
+    def each(self, source: PageCall[T] | Follow[T]) -> Iterator[T]:
+        """Yield every item; a page is fetched when its first item is asked for."""
+        if isinstance(source, Follow):
+            yield from self._follow(source)
+            return
+        while True:
+            page = self.call(source)
             yield from page.items
             if page.next is None:
                 return
-            call = call.at(page.next)
-
-    def _list(self, call: RestCall[ResultPage[T]]) -> list[T]:
-        return list(self.pages(call))
+            source = source.at(page.next)
 
     def _stream(self, call: RestCall[Any], headers: Mapping[str, str]) -> Iterator[ServerEvent]:
         reader = EventStreamReader()
@@ -106,9 +149,9 @@ class RestConnection:
             for data in answer.iter_bytes():
                 yield from reader.feed(data)
 
-    def _follow(self, follower: StreamFollower[T], retry_seconds: float) -> Iterator[T]:
+    def _follow(self, stream: Follow[T]) -> Iterator[T]:
         """Yield what the follower takes from its stream, until the follower has ended."""
-        delays = ReconnectDelays(retry_seconds)
+        follower, delays = stream.follower, ReconnectDelays(stream.retry_seconds)
         while True:
             call, headers = follower.request()
             failure: Exception | None = None
@@ -124,3 +167,20 @@ class RestConnection:
             if delay is None:
                 raise self._refusal(failure or EOFError("the stream was closed")) from failure
             time.sleep(delay)
+
+
+class Client(JobMethods, OperateMethods, WebhookMethods, CheckpointMethods, RestConnection):
+    """A connection to a controller. Threads may share it, in a `with` block or up to
+    `close()`.
+
+    Args:
+        url, token: the controller and the caller's token; `holdfast.client.locate` finds those
+            that are left out.
+        timeout_seconds: for one answer.
+        retry_seconds: how long lost connections are tried again, for calls where that is harmless.
+        ca_file: certificates to trust instead of the system's.
+        transport: an `httpx.BaseTransport`, for tests.
+
+    Raises (every method): the errors of `holdfast.errors`; `Unavailable` when the controller cannot
+    be reached.
+    """

@@ -1,4 +1,3 @@
-# Made from client/asynchronous/operate.py by `python -m holdfast.client.generate`.
 """Queues, projects, retries, hosts, settings, rules and tokens: what an operator changes."""
 
 from __future__ import annotations
@@ -6,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.client.calls import ResultPage, delete, get, get_pages, make_body, path_of, send
-from holdfast.client.synchronous.connection import RestConnection
+from holdfast.client.calls import (
+    PageCall,
+    RestCall,
+    ResultPage,
+    delete,
+    get,
+    get_pages,
+    make_body,
+    path_of,
+    send,
+)
+from holdfast.client.scripts import Script, gives_list, gives_one, runs, take_answer
 from holdfast.core.records import ProjectRecord, QueueRecord, TokenRecord
 from holdfast.core.settings.resolve import Effective, Value
 from holdfast.wire.api import (
@@ -27,90 +36,98 @@ from holdfast.wire.api import (
 _SWITCH = ("retries_enabled", "retries_hold_reason")
 
 
-class OperateMethods(RestConnection):
+class OperateMethods:
     """The client's methods about everything that is not a job."""
 
     # ---- queues
-    def queues(self) -> list[QueueRecord]:
+    @gives_list
+    def queues(self) -> PageCall[QueueRecord]:
         """Return every queue, with what is in it."""
-        return self._list(get_pages(path_of("queues"), QueueRecord))
+        return get_pages(path_of("queues"), QueueRecord)
 
-    def queue(self, name: str) -> QueueRecord:
+    @gives_one
+    def queue(self, name: str) -> RestCall[QueueRecord]:
         """Return one queue."""
-        return self.call(get(path_of("queues", name), QueueRecord))
+        return get(path_of("queues", name), QueueRecord)
 
+    @gives_one
     def put_queue(
         self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = ()
-    ) -> QueueRecord:
+    ) -> RestCall[QueueRecord]:
         """Create a queue or change its settings."""
         body = SettingsPatch(set=dict(changes), unset=list(unset))
-        return self.call(send("PUT", path_of("queues", name), QueueRecord, body))
+        return send("PUT", path_of("queues", name), QueueRecord, body)
 
-    def delete_queue(self, name: str) -> None:
+    @gives_one
+    def delete_queue(self, name: str) -> RestCall[None]:
         """Delete a queue that has no unfinished jobs."""
-        self.call(delete(path_of("queues", name)))
+        return delete(path_of("queues", name))
 
-    def pause_queue(self, name: str, reason: str = "", *, hard: bool = False) -> QueueRecord:
+    @gives_one
+    def pause_queue(
+        self, name: str, reason: str = "", *, hard: bool = False
+    ) -> RestCall[QueueRecord]:
         """Start nothing more from it; `hard` also stops what runs."""
         body = PauseRequest(reason=reason, hard=hard)
-        return self.call(send("POST", path_of("queues", name, "pause"), QueueRecord, body))
+        return send("POST", path_of("queues", name, "pause"), QueueRecord, body)
 
-    def resume_queue(self, name: str) -> QueueRecord:
+    @gives_one
+    def resume_queue(self, name: str) -> RestCall[QueueRecord]:
         """Start jobs from it again."""
-        return self.call(send("POST", path_of("queues", name, "resume"), QueueRecord))
+        return send("POST", path_of("queues", name, "resume"), QueueRecord)
 
     # ---- projects and retries
-    def projects(self) -> list[ProjectRecord]:
+    @gives_list
+    def projects(self) -> PageCall[ProjectRecord]:
         """Return the projects that have settings or unfinished jobs, and their quotas in use."""
-        return self._list(get_pages(path_of("projects"), ProjectRecord))
+        return get_pages(path_of("projects"), ProjectRecord)
 
-    def project(self, name: str) -> ProjectRecord:
+    @gives_one
+    def project(self, name: str) -> RestCall[ProjectRecord]:
         """Return one project; it is empty if nothing has named it yet."""
-        return self.call(get(path_of("projects", name), ProjectRecord))
+        return get(path_of("projects", name), ProjectRecord)
 
+    @gives_one
     def put_project(
         self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = ()
-    ) -> ProjectRecord:
+    ) -> RestCall[ProjectRecord]:
         """Create a project or change its settings: quotas, retry defaults, its kill switch."""
         body = SettingsPatch(set=dict(changes), unset=list(unset))
-        return self.call(send("PUT", path_of("projects", name), ProjectRecord, body))
+        return send("PUT", path_of("projects", name), ProjectRecord, body)
 
-    def delete_project(self, name: str) -> None:
+    @gives_one
+    def delete_project(self, name: str) -> RestCall[None]:
         """Forget a project's settings."""
-        self.call(delete(path_of("projects", name)))
+        return delete(path_of("projects", name))
 
-    def retries(self) -> RetriesView:
+    @gives_one
+    def retries(self) -> RestCall[RetriesView]:
         """Return the holds on retries, and how many jobs wait for a retry."""
-        return self.call(get(path_of("retries"), RetriesView))
+        return get(path_of("retries"), RetriesView)
 
-    def hold_retries(self, project: str | None = None, reason: str = "") -> RetriesView:
+    @runs
+    def hold_retries(self, project: str | None = None, reason: str = "") -> Script[RetriesView]:
         """Hold every retry of the cluster or of a project until `release_retries`; none is lost."""
-        self._put_switch(project, dict(zip(_SWITCH, (False, reason), strict=True)), ())
-        return self.retries()
+        return _switch_retries(project, dict(zip(_SWITCH, (False, reason), strict=True)), ())
 
-    def release_retries(self, project: str | None = None) -> RetriesView:
+    @runs
+    def release_retries(self, project: str | None = None) -> Script[RetriesView]:
         """Let retries go again, those that fell due meanwhile no faster than the rate limit."""
-        self._put_switch(project, {}, _SWITCH)
-        return self.retries()
-
-    def _put_switch(
-        self, project: str | None, changes: Mapping[str, Value], unset: Sequence[str]
-    ) -> None:
-        if project is None:
-            self.set_config(changes, unset)
-        else:
-            self.put_project(project, changes, unset)
+        return _switch_retries(project, {}, _SWITCH)
 
     # ---- hosts
-    def hosts(self, *, dead: bool = False, include_terminated: bool = False) -> list[HostView]:
+    @gives_list
+    def hosts(self, *, dead: bool = False, include_terminated: bool = False) -> PageCall[HostView]:
         """Return hosts and their slots; `dead` selects those flagged dead."""
         shown, every = dead or None, include_terminated or None
-        return self._list(get_pages(path_of("hosts"), HostView, dead=shown, all=every))
+        return get_pages(path_of("hosts"), HostView, dead=shown, all=every)
 
-    def host(self, host: str) -> HostView:
+    @gives_one
+    def host(self, host: str) -> RestCall[HostView]:
         """Return one host, by id or name."""
-        return self.call(get(path_of("hosts", host), HostView))
+        return get(path_of("hosts", host), HostView)
 
+    @gives_one
     def act_on_host(
         self,
         host: str,
@@ -120,7 +137,7 @@ class OperateMethods(RestConnection):
         hard: bool = False,
         deadline_seconds: float | None = None,
         scale_down: bool = False,
-    ) -> HostView:
+    ) -> RestCall[HostView]:
         """Do one `action` to a host: drain, undrain, quarantine, release or terminate.
 
         Args:
@@ -132,61 +149,79 @@ class OperateMethods(RestConnection):
         body = HostActionRequest(
             reason=reason, hard=hard, deadline_seconds=deadline_seconds, scale_down=scale_down
         )
-        return self.call(send("POST", path_of("hosts", host, action), HostView, body))
+        return send("POST", path_of("hosts", host, action), HostView, body)
 
     # ---- settings
-    def config(self, queue: str | None = None, project: str | None = None) -> list[Effective]:
+    @gives_list
+    def config(self, queue: str | None = None, project: str | None = None) -> PageCall[Effective]:
         """Return every setting in force for the cluster, a queue or a project, and its source."""
-        call = get_pages(path_of("config"), Effective, queue=queue, project=project)
-        return self._list(call)
+        return get_pages(path_of("config"), Effective, queue=queue, project=project)
 
+    @gives_list
     def set_config(
         self, changes: Mapping[str, Value], unset: Sequence[str] = ()
-    ) -> list[Effective]:
+    ) -> PageCall[Effective]:
         """Change the cluster's settings."""
         body = SettingsPatch(set=dict(changes), unset=list(unset))
-        call = send("PATCH", path_of("config"), ResultPage[Effective], body)
-        return (self.call(call)).items
+        return send("PATCH", path_of("config"), ResultPage[Effective], body)
 
     # ---- rules
-    def rules(self) -> RulesView:
+    @gives_one
+    def rules(self) -> RestCall[RulesView]:
         """Return the operators' rules of classification: their text, and how it is read."""
-        return self.call(get(path_of("rules"), RulesView))
+        return get(path_of("rules"), RulesView)
 
-    def set_rules(self, text: str) -> RulesView:
+    @gives_one
+    def set_rules(self, text: str) -> RestCall[RulesView]:
         """Replace all rules by those of `text` (TOML; empty: none). Takes an admin token.
 
         A bad rule is refused with its line.
         """
-        return self.call(send("PUT", path_of("rules"), RulesView, RulesRequest(text=text)))
+        return send("PUT", path_of("rules"), RulesView, RulesRequest(text=text))
 
-    def try_rules(self, **end: Any) -> RulesFinding:
+    @gives_one
+    def try_rules(self, /, **end: Any) -> RestCall[RulesFinding]:
         """Return the cause that an end would be given.
 
         `end` has the fields of `wire.api.RulesTrial`: exit_code, signal, log, text, …
         """
-        return self.call(send("POST", path_of("rules", "try"), RulesFinding, RulesTrial(**end)))
+        return send("POST", path_of("rules", "try"), RulesFinding, RulesTrial(**end))
 
     # ---- tokens
-    def tokens(self) -> list[TokenRecord]:
+    @gives_list
+    def tokens(self) -> PageCall[TokenRecord]:
         """Return every token, without its secret."""
-        return self._list(get_pages(path_of("tokens"), TokenRecord))
+        return get_pages(path_of("tokens"), TokenRecord)
 
+    @gives_one
     def create_token(
         self, role: str, name: str = "", expires_seconds: float | None = None
-    ) -> TokenCreated:
+    ) -> RestCall[TokenCreated]:
         """Make a token: `role` is admin, submit, read or join.
 
         The answer has its secret, this once; a lost answer is not asked for again.
         """
         given = {"role": role, "name": name, "expires_seconds": expires_seconds}
         body = make_body(given, TokenRequest, "a token cannot be made like this")
-        return self.call(send("POST", path_of("tokens"), TokenCreated, body, repeatable=False))
+        return send("POST", path_of("tokens"), TokenCreated, body, repeatable=False)
 
-    def revoke_token(self, token_id: str) -> None:
+    @gives_one
+    def revoke_token(self, token_id: str) -> RestCall[None]:
         """End a token."""
-        self.call(delete(path_of("tokens", token_id)))
+        return delete(path_of("tokens", token_id))
 
-    def whoami(self) -> TokenRecord:
+    @gives_one
+    def whoami(self) -> RestCall[TokenRecord]:
         """Return the token that this client uses."""
-        return self.call(get(path_of("whoami"), TokenRecord))
+        return get(path_of("whoami"), TokenRecord)
+
+
+def _switch_retries(
+    project: str | None, changes: Mapping[str, Value], unset: Sequence[str]
+) -> Script[RetriesView]:
+    patch = SettingsPatch(set=dict(changes), unset=list(unset))
+    if project is None:
+        yield send("PATCH", path_of("config"), ResultPage[Effective], patch)
+    else:
+        yield send("PUT", path_of("projects", project), ProjectRecord, patch)
+    return (yield from take_answer(get(path_of("retries"), RetriesView)))

@@ -1,17 +1,23 @@
-"""One connection to a controller: it sends calls, pages through lists and follows streams."""
+"""The asyncio client: one connection, which runs the scripts of the methods."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from holdfast.client.calls import RestCall, ResultPage
-from holdfast.client.follow import ReconnectDelays, StreamFollower
+from holdfast.client.calls import PageCall, RestCall
+from holdfast.client.download import PIECE_BYTES, describe_file, read_pieces, receive
+from holdfast.client.follow import Follow, ReconnectDelays
 from holdfast.client.http_library import httpx
 from holdfast.client.locate import ControllerPlace, locate
+from holdfast.client.methods.checkpoints import CheckpointMethods
+from holdfast.client.methods.jobs import JobMethods
+from holdfast.client.methods.operate import OperateMethods
+from holdfast.client.methods.webhooks import WebhookMethods
+from holdfast.client.scripts import Awaited, FetchFile, Script, SendFile, Sleep, Step
 from holdfast.client.sse import EventStreamReader, ServerEvent
 from holdfast.client.transport import (
     LOST,
@@ -27,8 +33,8 @@ from holdfast.errors import Unavailable
 T = TypeVar("T")
 
 
-class AsyncRestConnection:
-    """What the client's groups of methods share."""
+class AsyncRestConnection(Awaited):
+    """Sends calls, pages through lists and follows streams."""
 
     def __init__(
         self,
@@ -84,18 +90,61 @@ class AsyncRestConnection:
     def _refusal(self, error: Exception) -> Unavailable:
         return error if isinstance(error, Unavailable) else unreachable(self.place, error)
 
-    async def pages(self, call: RestCall[ResultPage[T]]) -> AsyncIterator[T]:
-        """Yield every item of a list; a page is fetched when its first item is asked for."""
+    async def run(self, begin: Callable[[], Script[T]]) -> T:
+        """Do what a script asks for, and return its result."""
+        script, answer = begin(), None
         while True:
-            page = await self.call(call)
+            try:
+                step = script.send(answer)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            answer = await self._do(step)
+
+    async def _do(self, step: Step) -> Any:
+        if isinstance(step, RestCall):
+            return await self.call(step)
+        if isinstance(step, Sleep):
+            return await asyncio.sleep(step.seconds)
+        try:
+            return await (self._fetch(step) if isinstance(step, FetchFile) else self._upload(step))
+        except LOST as error:
+            raise unreachable(self.place, error) from error
+
+    async def _fetch(self, wanted: FetchFile) -> None:
+        async with self._http.stream("GET", wanted.path, params=wanted.query) as answer:
+            if answer.status_code >= 300:
+                raise refuse(self.place, answer.status_code, await answer.aread())
+            with receive(wanted.to, answer.headers) as download:
+                async for piece in answer.aiter_raw(PIECE_BYTES):
+                    download.add(piece)
+
+    async def _upload(self, given: SendFile) -> bytes:
+        async def pieces() -> AsyncIterator[bytes]:
+            for piece in read_pieces(given.file):
+                yield piece
+
+        headers = describe_file(given.file)
+        answer = await self._http.put(
+            given.path, params=given.query, content=pieces(), headers=headers
+        )
+        if answer.status_code >= 300:
+            raise refuse(self.place, answer.status_code, answer.content)
+        return answer.content
+
+    async def each(self, source: PageCall[T] | Follow[T]) -> AsyncIterator[T]:
+        """Yield every item; a page is fetched when its first item is asked for."""
+        if isinstance(source, Follow):
+            async for item in self._follow(source):
+                yield item
+            return
+        while True:
+            page = await self.call(source)
             for item in page.items:
                 yield item
             if page.next is None:
                 return
-            call = call.at(page.next)
-
-    async def _list(self, call: RestCall[ResultPage[T]]) -> list[T]:
-        return [item async for item in self.pages(call)]
+            source = source.at(page.next)
 
     async def _stream(
         self, call: RestCall[Any], headers: Mapping[str, str]
@@ -109,9 +158,9 @@ class AsyncRestConnection:
                 for event in reader.feed(data):
                     yield event
 
-    async def _follow(self, follower: StreamFollower[T], retry_seconds: float) -> AsyncIterator[T]:
+    async def _follow(self, stream: Follow[T]) -> AsyncIterator[T]:
         """Yield what the follower takes from its stream, until the follower has ended."""
-        delays = ReconnectDelays(retry_seconds)
+        follower, delays = stream.follower, ReconnectDelays(stream.retry_seconds)
         while True:
             call, headers = follower.request()
             failure: Exception | None = None
@@ -128,3 +177,22 @@ class AsyncRestConnection:
             if delay is None:
                 raise self._refusal(failure or EOFError("the stream was closed")) from failure
             await asyncio.sleep(delay)
+
+
+class AsyncClient(
+    JobMethods, OperateMethods, WebhookMethods, CheckpointMethods, AsyncRestConnection
+):
+    """A connection to a controller. One event loop uses it, as an `async with` block or up to
+    `close()`.
+
+    Args:
+        url, token: the controller and the caller's token; `holdfast.client.locate` finds those
+            that are left out.
+        timeout_seconds: for one answer.
+        retry_seconds: how long lost connections are tried again, for calls where that is harmless.
+        ca_file: certificates to trust instead of the system's.
+        transport: an `httpx.AsyncBaseTransport`, for tests.
+
+    Raises (every method): the errors of `holdfast.errors`; `Unavailable` when the controller cannot
+    be reached.
+    """

@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.client.asynchronous.connection import AsyncRestConnection
-from holdfast.client.calls import RestCall, ResultPage, get, get_pages, path_of, query_of, send
-from holdfast.client.follow import EventFollower, LogFollower, follow_log
+from holdfast.client.calls import (
+    PageCall,
+    RestCall,
+    ResultPage,
+    get,
+    get_pages,
+    path_of,
+    query_of,
+    send,
+)
+from holdfast.client.follow import (
+    FOLLOW_RETRY_SECONDS,
+    EventFollower,
+    Follow,
+    LogFollower,
+    OutputFollower,
+    follow_log,
+)
+from holdfast.client.scripts import (
+    Script,
+    Sleep,
+    gives_each,
+    gives_list,
+    gives_one,
+    runs,
+    take_answer,
+)
 from holdfast.client.specs import keyed, merge_spec
 from holdfast.core.records import AttemptRecord, EventRecord, JobRecord, LogStreamRecord, TaskRecord
 from holdfast.core.settings.resolve import Effective
@@ -25,28 +48,31 @@ from holdfast.wire.api import (
 )
 
 
-class AsyncJobMethods(AsyncRestConnection):
+class JobMethods:
     """The client's methods about jobs, their output and the events."""
 
-    async def submit(self, spec: JobSpec | None = None, **fields: Any) -> JobRecord:
+    @gives_one
+    def submit(self, /, spec: JobSpec | None = None, **fields: Any) -> RestCall[JobRecord]:
         """Submit a job: a `JobSpec`, its fields (`argv=…`, `gpus=1`, `time_limit="2h"`), or both.
 
         A job without an idempotency key gets one, so that sending it again after a lost answer
         never doubles the job.
         """
         made = keyed(merge_spec(spec, fields))
-        return await self.call(send("POST", path_of("jobs"), JobRecord, made))
+        return send("POST", path_of("jobs"), JobRecord, made)
 
-    async def submit_many(self, specs: Sequence[JobSpec]) -> list[JobRecord]:
+    @gives_list
+    def submit_many(self, specs: Sequence[JobSpec]) -> PageCall[JobRecord]:
         """Submit up to 1000 jobs together: all or none."""
         body = {"jobs": [keyed(check_spec(spec)) for spec in specs]}
-        kind = ResultPage[JobRecord]
-        return (await self.call(send("POST", path_of("jobs", "batch"), kind, body))).items
+        return send("POST", path_of("jobs", "batch"), ResultPage[JobRecord], body)
 
-    async def job(self, job_id: str) -> JobView:
+    @gives_one
+    def job(self, job_id: str) -> RestCall[JobView]:
         """Return one job, its chain of attempts and its place in it (`retry_state`)."""
-        return await self.call(get(path_of("jobs", job_id), JobView))
+        return get(path_of("jobs", job_id), JobView)
 
+    @gives_each
     def jobs(
         self,
         *,
@@ -61,9 +87,9 @@ class AsyncJobMethods(AsyncRestConnection):
         max_retries: int | None = None,
         host: str | None = None,
         page_size: int | None = None,
-    ) -> AsyncIterator[JobRecord]:
+    ) -> PageCall[JobRecord]:
         """Yield jobs, newest first; `prefix` is the beginning of their ids."""
-        call = get_pages(
+        return get_pages(
             path_of("jobs"),
             JobRecord,
             state=list(states),
@@ -78,42 +104,49 @@ class AsyncJobMethods(AsyncRestConnection):
             host=host,
             limit=page_size,
         )
-        return self.pages(call)
 
-    async def attempts(self, job_id: str, cause: str | None = None) -> list[AttemptRecord]:
+    @gives_list
+    def attempts(self, job_id: str, cause: str | None = None) -> PageCall[AttemptRecord]:
         """Return the attempts, oldest first, the running one included; `cause` selects."""
         path = path_of("jobs", job_id, "attempts")
-        return await self._list(get_pages(path, AttemptRecord, cause=cause))
+        return get_pages(path, AttemptRecord, cause=cause)
 
-    async def policy(self, job_id: str) -> PolicyView:
+    @gives_one
+    def policy(self, job_id: str) -> RestCall[PolicyView]:
         """Return the retry policy in force for the job, and the source of each field."""
-        return await self.call(get(path_of("jobs", job_id, "policy"), PolicyView))
+        return get(path_of("jobs", job_id, "policy"), PolicyView)
 
-    async def tasks(self, job_id: str) -> list[TaskRecord]:
+    @gives_list
+    def tasks(self, job_id: str) -> PageCall[TaskRecord]:
         """Return the tasks of the attempt that is running now."""
-        return await self._list(get_pages(path_of("jobs", job_id, "tasks"), TaskRecord))
+        return get_pages(path_of("jobs", job_id, "tasks"), TaskRecord)
 
-    async def why(self, job_id: str) -> Why:
+    @gives_one
+    def why(self, job_id: str) -> RestCall[Why]:
         """Return what holds the job where it is, and what to do about it."""
-        return await self.call(get(path_of("jobs", job_id, "why"), Why))
+        return get(path_of("jobs", job_id, "why"), Why)
 
-    async def settings(self, job_id: str) -> list[Effective]:
+    @gives_list
+    def settings(self, job_id: str) -> PageCall[Effective]:
         """Return every setting in force for the job, and its source."""
-        return await self._list(get_pages(path_of("jobs", job_id, "settings"), Effective))
+        return get_pages(path_of("jobs", job_id, "settings"), Effective)
 
-    async def forensics(self, job_id: str, attempt: int | None = None) -> list[ForensicsView]:
+    @gives_list
+    def forensics(self, job_id: str, attempt: int | None = None) -> PageCall[ForensicsView]:
         """Return what was gathered before a watchdog's kill."""
         path = path_of("jobs", job_id, "forensics")
-        return await self._list(get_pages(path, ForensicsView, attempt=attempt))
+        return get_pages(path, ForensicsView, attempt=attempt)
 
-    async def cancel(self, job_id: str, reason: str = "", *, hard: bool = False) -> JobRecord:
+    @gives_one
+    def cancel(self, job_id: str, reason: str = "", *, hard: bool = False) -> RestCall[JobRecord]:
         """Cancel; `hard` kills without TERM and grace. A job that has ended stays as it is."""
         body = CancelRequest(reason=reason, hard=hard)
-        return await self.call(send("POST", path_of("jobs", job_id, "cancel"), JobRecord, body))
+        return send("POST", path_of("jobs", job_id, "cancel"), JobRecord, body)
 
-    async def retry(
+    @gives_one
+    def retry(
         self, job_id: str, *, counted: bool = False, from_scratch: bool = False
-    ) -> JobRecord:
+    ) -> RestCall[JobRecord]:
         """Queue a failed or cancelled job again, with new budgets; `counted`: as one more retry.
 
         Each rank starts from its newest checkpoint; `from_scratch` forgets them. A lost answer is
@@ -124,14 +157,15 @@ class AsyncJobMethods(AsyncRestConnection):
         """
         body = RetryRequest(counted=counted, from_scratch=from_scratch)
         path = path_of("jobs", job_id, "retry")
-        return await self.call(send("POST", path, JobRecord, body, repeatable=False))
+        return send("POST", path, JobRecord, body, repeatable=False)
 
-    async def wait(self, job_id: str, timeout_seconds: float | None = None) -> JobView:
+    @runs
+    def wait(self, job_id: str, timeout_seconds: float | None = None) -> Script[JobView]:
         """Wait until the job has ended, and return it. TimeoutError after `timeout_seconds`."""
         until = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         delay = 0.02
         while True:
-            job = await self.job(job_id)
+            job = yield from take_answer(get(path_of("jobs", job_id), JobView))
             if job.state.terminal:
                 return job
             left = delay if until is None else until - time.monotonic()
@@ -139,10 +173,11 @@ class AsyncJobMethods(AsyncRestConnection):
                 raise TimeoutError(
                     f"job {job_id} is still {job.state.value} after {timeout_seconds:g} s"
                 )
-            await asyncio.sleep(min(delay, left))
+            yield Sleep(min(delay, left))
             delay = min(delay * 1.5, 1.0)
 
-    async def logs(
+    @gives_each
+    def logs(
         self,
         job_id: str,
         *,
@@ -151,18 +186,18 @@ class AsyncJobMethods(AsyncRestConnection):
         rank: int | None = None,
         stream: str = "both",
         tail: int | None = None,
-    ) -> AsyncIterator[bytes]:
+    ) -> PageCall[bytes] | Follow[bytes]:
         """Yield the bytes of the job's output; `follow` goes on until the job has ended."""
+        which = {"attempt": attempt, "rank": rank, "stream": stream, "tail": tail}
         if follow:
-            found = self.follow(job_id, attempt=attempt, rank=rank, stream=stream, tail=tail)
-            async for item in found:
-                if isinstance(item, LogLine):
-                    yield item.data
-            return
-        query = query_of(attempt=attempt, rank=rank, stream=stream, tail=tail, follow=0)
-        yield await self.call(RestCall("GET", path_of("jobs", job_id, "logs"), bytes, query))
+            return Follow(OutputFollower(follow_log(job_id, **which)))
+        query = query_of(**which, follow=0)
+        return RestCall(
+            "GET", path_of("jobs", job_id, "logs"), lambda data: ResultPage([data]), query
+        )
 
-    async def follow(
+    @gives_each
+    def follow(
         self,
         job_id: str,
         *,
@@ -170,22 +205,23 @@ class AsyncJobMethods(AsyncRestConnection):
         rank: int | None = None,
         stream: str = "both",
         tail: int | None = None,
-        retry_seconds: float = 300.0,
-    ) -> AsyncIterator[LogLine | JobRecord]:
+        retry_seconds: float = FOLLOW_RETRY_SECONDS,
+    ) -> Follow[LogLine | JobRecord]:
         """Yield output and state changes as they happen; the last item is the ended job.
 
         A lost connection is tried again for `retry_seconds`; no byte is given twice.
         """
         call = follow_log(job_id, attempt=attempt, rank=rank, stream=stream, tail=tail)
-        async for item in self._follow(LogFollower(call), retry_seconds):
-            yield item
+        return Follow(LogFollower(call), retry_seconds)
 
-    async def log_streams(self, job_id: str, attempt: int | None = None) -> list[LogStreamRecord]:
+    @gives_list
+    def log_streams(self, job_id: str, attempt: int | None = None) -> PageCall[LogStreamRecord]:
         """Return how much output each stream has, and how much of it is kept."""
         path = path_of("jobs", job_id, "logs", "streams")
-        return await self._list(get_pages(path, LogStreamRecord, attempt=attempt))
+        return get_pages(path, LogStreamRecord, attempt=attempt)
 
-    async def events(
+    @gives_each
+    def events(
         self,
         *,
         follow: bool = False,
@@ -193,14 +229,12 @@ class AsyncJobMethods(AsyncRestConnection):
         job_id: str | None = None,
         kinds: Sequence[str] = (),
         tail: int | None = None,
-        retry_seconds: float = 300.0,
-    ) -> AsyncIterator[EventRecord]:
+        retry_seconds: float = FOLLOW_RETRY_SECONDS,
+    ) -> PageCall[EventRecord] | Follow[EventRecord]:
         """Yield the record of what happened, oldest first; `follow` never ends.
 
         `after` resumes behind an event's id; `tail` gives the last so many.
         """
         query = {"after": after, "job": job_id, "kind": list(kinds), "tail": tail}
         call = get_pages(path_of("events"), EventRecord, cursor_name="after", **query)
-        found = self._follow(EventFollower(call), retry_seconds) if follow else self.pages(call)
-        async for item in found:
-            yield item
+        return Follow(EventFollower(call), retry_seconds) if follow else call

@@ -1,0 +1,1 @@
+"""The methods of the client by their subject, each written once for both clients."""

@@ -1,0 +1,138 @@
+"""A method of the client, written once for both clients. Pure: a script yields what it needs done.
+
+A decorator turns a function that returns a call or a script into a method: the blocking client
+returns the result, the asyncio client a coroutine or an asynchronous iterator.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+from holdfast.client.calls import PageCall, RestCall
+from holdfast.client.follow import Follow
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True)
+class Sleep:
+    """Wait for so long."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class FetchFile:
+    """Write the bytes at `path` of the API into the file `to`."""
+
+    path: str
+    query: tuple[tuple[str, str], ...]
+    to: str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class SendFile:
+    """Put a file's bytes to `path` of the API; the script gets the answer's."""
+
+    path: str
+    query: tuple[tuple[str, str], ...]
+    file: Path
+
+
+Step = RestCall[Any] | Sleep | FetchFile | SendFile
+Script = Generator[Step, Any, T]
+
+
+def take_answer(call: RestCall[T]) -> Script[T]:
+    """Send one call and return its answer."""
+    answer: T = yield call
+    return answer
+
+
+def take_list(call: PageCall[T]) -> Script[list[T]]:
+    """Return every item of a list, from all of its pages."""
+    items = []
+    while True:
+        page = yield from take_answer(call)
+        items += page.items
+        if page.next is None:
+            return items
+        call = call.at(page.next)
+
+
+class Blocking:
+    """A client whose methods return their results."""
+
+
+class Awaited:
+    """A client whose methods return coroutines and asynchronous iterators."""
+
+
+class AnswerMethod(Generic[P, T]):
+    """A method that has one result."""
+
+    def __init__(self, make: Callable[..., Any], begin: Callable[[Any], Script[T]]) -> None:
+        self._make, self._begin = make, begin
+
+    @overload
+    def __get__(self, client: None, owner: object) -> Callable[..., Any]: ...
+    @overload
+    def __get__(self, client: Blocking, owner: object) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, client: Awaited, owner: object) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, client: Any, owner: object) -> Callable[..., Any]:
+        make, begin = self._make, self._begin
+
+        @wraps(make)
+        def method(*given: Any, **named: Any) -> Any:
+            return client.run(lambda: begin(make(client, *given, **named)))
+
+        return make if client is None else method
+
+
+class StreamMethod(Generic[P, T]):
+    """A method that gives its results one by one."""
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        self._make = make
+
+    @overload
+    def __get__(self, client: None, owner: object) -> Callable[..., Any]: ...
+    @overload
+    def __get__(self, client: Blocking, owner: object) -> Callable[P, Iterator[T]]: ...
+    @overload
+    def __get__(self, client: Awaited, owner: object) -> Callable[P, AsyncIterator[T]]: ...
+    def __get__(self, client: Any, owner: object) -> Callable[..., Any]:
+        make = self._make
+
+        @wraps(make)
+        def method(*given: Any, **named: Any) -> Any:
+            return client.each(make(client, *given, **named))
+
+        return make if client is None else method
+
+
+def gives_one(make: Callable[Concatenate[Any, P], RestCall[T]]) -> AnswerMethod[P, T]:
+    """Make a method of a call: it returns the call's answer."""
+    return AnswerMethod(make, take_answer)
+
+
+def gives_list(make: Callable[Concatenate[Any, P], PageCall[T]]) -> AnswerMethod[P, list[T]]:
+    """Make a method of a call for pages: it returns what is on all of them."""
+    return AnswerMethod(make, take_list)
+
+
+def gives_each(make: Callable[Concatenate[Any, P], PageCall[T] | Follow[T]]) -> StreamMethod[P, T]:
+    """Make a method of a call for pages, each fetched when it is needed, or of a stream."""
+    return StreamMethod(make)
+
+
+def runs(make: Callable[Concatenate[Any, P], Script[T]]) -> AnswerMethod[P, T]:
+    """Make a method of a script: it returns the script's result."""
+    return AnswerMethod(make, lambda script: script)
