@@ -20,6 +20,7 @@ _SHORT = {
     "time_limit": "time_limit_seconds",
     "stall_timeout": "stall_timeout_seconds",
     "silence_limit": "silence_limit_seconds",
+    "first_beat_timeout": "first_beat_timeout_seconds",
     "grace": "grace_seconds",
     "lease_ttl": "lease_ttl_seconds",
     "budget_reset": "budget_reset_seconds",

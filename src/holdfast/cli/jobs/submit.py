@@ -58,6 +58,11 @@ NEED_OPTIONS: tuple[Callable[..., Any], ...] = (
     click.option(
         "--silence-limit", metavar="TIME", help="Silence that stops it without evidence, or off."
     ),
+    click.option(
+        "--first-beat-timeout",
+        metavar="TIME",
+        help="Time to its first beat, or off. [default: off]",
+    ),
     click.option("--grace", metavar="TIME", help="Time between TERM and KILL."),
     click.option(
         "--watchdog-cap", type=int, help="Watchdog trips after which it is still requeued."
@@ -91,6 +96,9 @@ _SHELL_VARIABLES = (
 _PLAIN = (
     "name", "queue", "project", "priority", "gpus", "cpus", "watchdog_cap", "idempotency_key", "cwd",
 )  # fmt: skip
+_LIMITS = (
+    "memory", "time_limit", "stall_timeout", "silence_limit", "first_beat_timeout", "grace", "lease_ttl",
+)  # fmt: skip
 
 
 takes_spec = add_options(*_OPTIONS)
@@ -111,7 +119,7 @@ def read_spec(
     for name in _PLAIN:
         if options[name] is not None:
             fields[name] = options[name]
-    for name in ("memory", "time_limit", "stall_timeout", "silence_limit", "grace", "lease_ttl"):
+    for name in _LIMITS:
         if options[name] is not None:
             for other in (f"{name}_seconds", f"{name}_bytes"):
                 fields.pop(other, None)

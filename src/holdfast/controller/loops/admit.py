@@ -171,7 +171,7 @@ def _tell_reserved(gangs: Sequence[JobPlacement]) -> None:
 
 def _with_limit(job: Candidate, settings: Settings) -> Candidate:
     """Return the job with the time limit in force: it decides what may use held-back room."""
-    limit = _limit_in_force(job.time_limit_seconds, job.queue, settings)
+    limit = _limit_in_force(job.time_limit_seconds, job.queue, job.gpus, settings)
     if limit == job.time_limit_seconds:
         return job
     return msgspec.structs.replace(job, time_limit_seconds=limit)
@@ -179,7 +179,7 @@ def _with_limit(job: Candidate, settings: Settings) -> Candidate:
 
 def _with_end(task: RunningTask, settings: Settings) -> RunningTask:
     """Return the task with its latest end, and preemptible only once it has run for long enough."""
-    limit = _limit_in_force(task.time_limit_seconds, task.queue, settings)
+    limit = _limit_in_force(task.time_limit_seconds, task.queue, task.devices, settings)
     ends = None if limit is None else max(0.0, limit - task.ran_seconds)
     young = task.ran_seconds < settings.number("preempt_min_run_seconds", task.queue)
     return msgspec.structs.replace(
@@ -187,10 +187,10 @@ def _with_end(task: RunningTask, settings: Settings) -> RunningTask:
     )
 
 
-def _limit_in_force(own: float | None, queue: str, settings: Settings) -> float | None:
+def _limit_in_force(own: float | None, queue: str, gpus: int, settings: Settings) -> float | None:
     if own is not None:
         return None if math.isinf(own) else own
-    limit = settings.value("time_limit_seconds", queue)
+    limit = settings.value("time_limit_seconds", queue, gpus=gpus)
     return None if limit is None else float(limit)
 
 

@@ -23,6 +23,7 @@ log = logging.getLogger("holdfast.controller")
 
 FRESH_SECONDS = 1.0
 _MAX_CACHED_WATCHES = 4096
+_WatchKey = tuple[str, bool, bool, frozenset[tuple[str, Value]]]
 _parse_rules = functools.lru_cache(maxsize=2)(parse_rules)  # the text seldom changes
 
 
@@ -43,21 +44,25 @@ class Settings:
             # still end.
             self.rules_problem = error.message
         self._below = [("cluster", layers.cluster), ("environment", environment)]
-        self._watches: dict[tuple[str, bool, frozenset[tuple[str, Value]]], WatchSettings] = {}
+        self._watches: dict[_WatchKey, WatchSettings] = {}
 
     def effective(
         self, queue: str | None = None, spec: JobSpec | None = None, project: str | None = None
     ) -> dict[str, Effective]:
         """Return every setting in force for the cluster, a queue, a project, or a job of a
         queue."""
-        found = resolve_all(self._layers(queue, spec, project))
+        gpus = 0 if spec is None else spec.gpus
+        found = resolve_all(self._layers(queue, spec, project), gpus=gpus)
         for source, _ in self._holding_layers()[:1]:  # no layer above outvotes the kill switch
             found["retries_enabled"] = Effective("retries_enabled", False, source)
         return found
 
-    def value(self, name: str, queue: str | None = None, spec: JobSpec | None = None) -> Value:
-        """Return one setting's value in force."""
-        return resolve(name, self._layers(queue, spec)).value
+    def value(
+        self, name: str, queue: str | None = None, spec: JobSpec | None = None, *, gpus: int = 0
+    ) -> Value:
+        """Return one setting's value in force. gpus: of a job whose spec is not given."""
+        gpus = gpus if spec is None else spec.gpus
+        return resolve(name, self._layers(queue, spec), gpus=gpus).value
 
     def number(self, name: str, queue: str | None = None, spec: JobSpec | None = None) -> float:
         """Return one number in force. Only for settings that cannot be off."""
@@ -76,7 +81,7 @@ class Settings:
 
     def watch(self, queue: str, spec: JobSpec) -> WatchSettings:
         """Return the watchdogs' settings for the tasks of a job."""
-        key = (queue, spec.supervised, frozenset(job_layer(spec).items()))
+        key = (queue, spec.supervised, spec.gpus > 0, frozenset(job_layer(spec).items()))
         found = self._watches.get(key)
         if found is None:
             if len(self._watches) >= _MAX_CACHED_WATCHES:

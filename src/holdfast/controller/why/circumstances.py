@@ -16,6 +16,7 @@ from holdfast.core.records import (
     TaskRecord,
 )
 from holdfast.core.settings.resolve import Value
+from holdfast.core.settings.watch import WatchSettings
 
 
 class YoungJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +40,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     failed. victims: jobs being stopped so that this one can start. young: less important jobs that
     have not run for long enough to be preempted, those with the least time left first. start_limit:
     the setting that limits its start, and its seconds. reservation_seconds: how long a host may
-    take to answer a reservation.
+    take to answer a reservation. watch: what its tasks are watched by.
     """
 
     job: JobRecord
@@ -62,3 +63,4 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     young: tuple[YoungJob, ...] = ()
     start_limit: tuple[str, float] | None = None
     reservation_seconds: float | None = None
+    watch: WatchSettings | None = None

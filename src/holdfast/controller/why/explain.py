@@ -12,6 +12,7 @@ from holdfast.core.causes import Cause
 from holdfast.core.placement.preemption import find_winner
 from holdfast.core.placement.ranks import name_ranks, say_names
 from holdfast.core.states import JobState
+from holdfast.core.watchdogs.watch import ends_hangs
 from holdfast.wire.api import Why, WhyLine
 
 _BESIDES = frozenset({"behind", "dead_hosts", "may_make_room"})
@@ -116,6 +117,29 @@ def _explain_running(found: Circumstances) -> Iterator[WhyLine]:
     yield from gangs.explain_members(found)
     yield from retries.explain_progress(found)
     yield from _explain_silence(found)
+    yield from _explain_unwatched(found)
+
+
+def _explain_unwatched(found: Circumstances) -> Iterator[WhyLine]:
+    """Say that no watchdog would end a hang of these tasks, because every limit is off for them."""
+    job, watch = found.job, found.watch
+    if watch is None:
+        return
+    running = [
+        task for task in found.tasks if task.started_at is not None and task.state.holds_lease
+    ]
+    free = [t for t in running if not ends_hangs(watch, job.gpus, beaten=t.beat_at is not None)]
+    if not free:
+        return
+    silent = all(task.beat_at is None for task in free)
+    beats = "it has sent no beat" if silent else "the stall watch is off"
+    ranks = f" of {name_ranks([task.rank for task in free])}" if job.tasks > 1 else ""
+    yield line(
+        "unwatched",
+        f"nothing will stop it if its work{ranks} hangs: its time limit is off, and {beats}",
+        "give it --time-limit, or beats and --first-beat-timeout; `holdfast config --job "
+        f"{job.id}` shows what is in force",
+    )
 
 
 def _explain_draining(found: Circumstances) -> Iterator[WhyLine]:

@@ -138,17 +138,24 @@ def layer_from_environment(environ: Mapping[str, str]) -> dict[str, Value]:
     return layer
 
 
-def resolve(name: str, layers: Sequence[tuple[str, Mapping[str, Any]]]) -> Effective:
-    """Return the value in force: of the first (strongest) layer that names it, else the default."""
+def resolve(
+    name: str, layers: Sequence[tuple[str, Mapping[str, Any]]], *, gpus: int = 0
+) -> Effective:
+    """Return the value in force: of the first (strongest) layer that names it, else the default,
+    which may be another for a job with `gpus`."""
     for source, layer in layers:
         if name in layer:
             return Effective(name, layer[name], source)
-    return Effective(name, SETTINGS[name].default, "default")
+    setting = SETTINGS[name]
+    other = setting.default_with_gpus if gpus else None
+    return Effective(name, setting.default if other is None else other, "default")
 
 
-def resolve_all(layers: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Effective]:
+def resolve_all(
+    layers: Sequence[tuple[str, Mapping[str, Any]]], *, gpus: int = 0
+) -> dict[str, Effective]:
     """Return every setting's value in force."""
-    return {name: resolve(name, layers) for name in SETTINGS}
+    return {name: resolve(name, layers, gpus=gpus) for name in SETTINGS}
 
 
 def check_layer(layer: Mapping[str, object], scope: Scope) -> dict[str, Value]:
@@ -168,7 +175,7 @@ def check_layer(layer: Mapping[str, object], scope: Scope) -> dict[str, Value]:
 _OF_A_JOB = (
     "time_limit_seconds", "stall_timeout_seconds", "silence_limit_seconds", "grace_seconds", "lease_ttl_seconds",
     "watchdog_cap", "no_progress_limit", "budget_reset_seconds", "image_pull_seconds", "start_timeout_seconds",
-    "recovery_timeout_seconds",
+    "recovery_timeout_seconds", "first_beat_timeout_seconds",
 )  # fmt: skip
 
 

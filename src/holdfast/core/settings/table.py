@@ -19,6 +19,7 @@ class Setting(msgspec.Struct, frozen=True):
     kind: "causes" is a list of causes as one text ("all", "none" or "a,b"); "text" is a sentence of
     at most `high` characters.
     scope: the most specific layer that may set it. layer: the middle layer it belongs to.
+    default_with_gpus: the default for a job with GPUs, where that is another.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Setting(msgspec.Struct, frozen=True):
     words: tuple[str, ...] = ()
     scope: Scope = "job"
     layer: Literal["queue", "project"] = "queue"
+    default_with_gpus: Value = None
 
     @property
     def environment_name(self) -> str:
@@ -42,8 +44,9 @@ _DAY = 86_400.0
 # fmt: off
 _ALL = (
     # watchdogs
-    Setting("time_limit_seconds", "seconds", None,
-            "wall clock a task may take", low=0.05, high=366 * _DAY, may_be_off=True),
+    Setting("time_limit_seconds", "seconds", 2100.0,
+            "wall clock a task may take; where no layer sets it, a task with GPUs may take 8100 s",
+            low=0.05, high=366 * _DAY, may_be_off=True, default_with_gpus=8100.0),
     Setting("stall_watch", "bool", True, "watch for beats that stop"),
     Setting("stall_timeout_seconds", "seconds", 120.0,
             "silence after the first beat that is suspected", low=0.05, high=_DAY, may_be_off=True),
@@ -51,6 +54,8 @@ _ALL = (
     Setting("stall_sample_interval_seconds", "seconds", 1.0, "time between those samples", low=0.01, high=60),
     Setting("silence_limit_seconds", "seconds", 1800.0,
             "silence after the first beat that needs no confirmation", low=0.05, high=30 * _DAY, may_be_off=True),
+    Setting("first_beat_timeout_seconds", "seconds", None,
+            "a task without a first beat so long after its start has hung", low=0.05, high=30 * _DAY, may_be_off=True),
     Setting("section_factor", "number", 5.0,
             "a named section's learned timeout is its longest pass times this", low=1, high=100),
     Setting("health_watch", "word", "auto",

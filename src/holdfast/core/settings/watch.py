@@ -18,6 +18,7 @@ class WatchSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     stall_samples: int = 3
     stall_sample_interval_seconds: float = 1.0
     silence_limit_seconds: float | None = 1800.0
+    first_beat_timeout_seconds: float | None = None
     section_factor: float = 5.0
     health_watch: str = "auto"
     health_window_seconds: float = 300.0
@@ -40,9 +41,12 @@ def watch_settings(
     """Pick the watch settings out of all effective settings.
 
     A host of a supervised job may idle for as long as its script likes (a spare, or one that
-    waits), so its GPUs are watched only where a queue says "on".
+    waits), so its GPUs are watched only where a queue says "on". Its host manager sends no beat, so
+    none is waited for.
     """
     values = {name: effective[name].value for name in WatchSettings.__struct_fields__}
-    if supervised and values["health_watch"] == "auto":
-        values["health_watch"] = "off"
+    if supervised:
+        values["first_beat_timeout_seconds"] = None
+        if values["health_watch"] == "auto":
+            values["health_watch"] = "off"
     return msgspec.convert(values, WatchSettings, strict=False)

@@ -4,6 +4,9 @@ HEALTH-1  Nothing trips before the load grace is over; it ends at the first beat
 HEALTH-2  A window is whole or it is nothing: a busy sample, a beat, an unreadable sample and a gap
           in the sampling each begin a new one. So a trip stands on readings that cover the full
           length.
+HEALTH-3  For a task with GPUs, I/O and memory of its tree move the window's begin by ten times the
+          time they were seen in, and no further: loading is work for as long as it goes on, and a
+          burst every few minutes does not hide a GPU that never works.
 """
 
 from __future__ import annotations
@@ -20,11 +23,14 @@ from holdfast.core.watchdogs.signals import (
     Reading,
     Signal,
     SignalWindow,
+    excuse,
     extend_window,
     judge,
     open_window,
 )
 from holdfast.core.watchdogs.verdicts import describe_seconds, make_trip
+
+_TREE_WORTH = 10.0
 
 
 def watches_health(settings: WatchSettings, gpus: int) -> bool:
@@ -74,8 +80,12 @@ class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
             return self._begin(reading, interval, gpus, owns_whole_box), None
         if reading.at - window.at < 0.1 * interval:
             return self, None  # a stall's sample in between: too close to measure a rate over
+        seconds = reading.at - window.at
         window = extend_window(window, reading, gpus, owns_whole_box)
         judged = judge(window, settings, gpus)
+        if judged.by_tree:  # HEALTH-3
+            window = excuse(window, seconds, _TREE_WORTH)
+            return msgspec.structs.replace(self, window=window, reset_at=window.since), None
         if judged.signal is not Signal.IDLE:  # HEALTH-2
             fresh = open_window(reading, gpus, owns_whole_box)
             return msgspec.structs.replace(self, window=fresh, reset_at=reading.at), None
@@ -94,6 +104,9 @@ class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
     def _trip(self, window: SignalWindow, judged: Judgement) -> Trip:
         length = describe_seconds(window.at - window.since)
         reason = f"idle and static for {length} without a beat: {judged.words}"
+        if window.excused_seconds:
+            spent = describe_seconds(window.excused_seconds)
+            reason += f"; besides, its processes moved data for {spent}, which hides no idle GPU"
         return make_trip(Watchdog.GPU_HEALTH, reason, judged.evidence)
 
     def sample_at(self, settings: WatchSettings, gpus: int) -> float:

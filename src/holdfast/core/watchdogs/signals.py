@@ -85,6 +85,7 @@ class SignalWindow(msgspec.Struct, frozen=True, kw_only=True):
     gpu_percent: highest utilisation of any device. gpu_memory: a span per device, and of their sum.
     cpu_percent, io_mb_s, memory_mb_s: highest CPU use (of one core), I/O and movement of resident
     memory between two neighbours; None until there were two.
+    excused_seconds: how long the tree worked beside idle GPUs (`excuse`).
     """
 
     since: float
@@ -97,6 +98,7 @@ class SignalWindow(msgspec.Struct, frozen=True, kw_only=True):
     cpu_percent: float | None = None
     io_mb_s: float | None = None
     memory_mb_s: float | None = None
+    excused_seconds: float = 0.0
     last: TreeReading = TreeReading()
 
     @property
@@ -106,11 +108,13 @@ class SignalWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """A signal, the words for it, and the figures behind it."""
+    """A signal, the words for it, and the figures behind it. by_tree: a task with GPUs is busy by its
+    processes' I/O or memory alone."""
 
     signal: Signal
     words: str
     evidence: Evidence
+    by_tree: bool = False
 
 
 def _known(value: float | None) -> float | None:
@@ -132,6 +136,16 @@ def extend_window(
 ) -> SignalWindow:
     """Return the window with one more reading, which is later than its last."""
     return _take(_take_differences(window, reading), reading, gpus, owns_whole_box)
+
+
+def excuse(window: SignalWindow, seconds: float, worth: float) -> SignalWindow:
+    """Return the window, begun later by `worth` times the `seconds` that its tree just worked, and
+    without the rates that showed it."""
+    since = min(window.at, window.since + worth * seconds)
+    spent = window.excused_seconds + seconds if since < window.at else 0.0
+    return msgspec.structs.replace(
+        window, since=since, io_mb_s=None, memory_mb_s=None, excused_seconds=spent
+    )
 
 
 def _take_differences(window: SignalWindow, reading: Reading) -> SignalWindow:
@@ -213,34 +227,36 @@ def judge(window: SignalWindow, settings: WatchSettings, gpus: int) -> Judgement
     if gpus:
         evidence["gpu_percent"] = window.gpu_percent
         evidence["gpu_memory_moved_mb"] = round(window.gpu_moved_mb, 3)
-    signal, words = _weigh(window, settings, gpus)
+    if window.excused_seconds:
+        evidence["excused_seconds"] = round(window.excused_seconds, 3)
+    signal, words, by_tree = _weigh(window, settings, gpus)
     evidence["signal"] = str(signal)
-    return Judgement(signal, words, evidence)
+    return Judgement(signal, words, evidence, by_tree and gpus > 0)
 
 
 def _round(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
 
 
-def _weigh(window: SignalWindow, settings: WatchSettings, gpus: int) -> tuple[Signal, str]:
+def _weigh(window: SignalWindow, settings: WatchSettings, gpus: int) -> tuple[Signal, str, bool]:
     if gpus:
         if window.gpu_percent is not None and window.gpu_percent > settings.gpu_idle_percent:
-            return Signal.BUSY, f"its GPU is at {window.gpu_percent:.0f} %"
+            return Signal.BUSY, f"its GPU is at {window.gpu_percent:.0f} %", False
         if window.gpu_moved_mb > settings.gpu_memory_moving_mb:
-            return Signal.BUSY, f"its GPU memory moved by {window.gpu_moved_mb:.0f} MB"
+            return Signal.BUSY, f"its GPU memory moved by {window.gpu_moved_mb:.0f} MB", False
     elif window.cpu_percent is not None and window.cpu_percent > settings.cpu_idle_percent:
-        return Signal.BUSY, f"its processes use {window.cpu_percent:.0f} % of a core"
+        return Signal.BUSY, f"its processes use {window.cpu_percent:.0f} % of a core", False
     io_rate, memory_rate = window.io_mb_s or 0.0, window.memory_mb_s or 0.0
     if io_rate > settings.io_moving_mb_per_second:
-        return Signal.BUSY, f"its processes read and wrote {io_rate:.1f} MB/s"
+        return Signal.BUSY, f"its processes read and wrote {io_rate:.1f} MB/s", True
     if memory_rate > settings.memory_moving_mb_per_second:
-        return Signal.BUSY, f"its processes' memory moved by {memory_rate:.1f} MB/s"
+        return Signal.BUSY, f"its processes' memory moved by {memory_rate:.1f} MB/s", True
     if gpus:
         if window.gpu_known:
             still = f"its GPU is at {window.gpu_percent or 0:.0f} % and its memory is still"
-            return Signal.IDLE, still
-        return Signal.UNKNOWN, "its GPU cannot be read"
+            return Signal.IDLE, still, False
+        return Signal.UNKNOWN, "its GPU cannot be read", False
     if window.tree_known and window.cpu_percent is not None:
         still = f"its processes use {window.cpu_percent:.1f} % of a core and move no data"
-        return Signal.IDLE, still
-    return Signal.UNKNOWN, "its processes cannot be measured"
+        return Signal.IDLE, still, False
+    return Signal.UNKNOWN, "its processes cannot be measured", False

@@ -2,7 +2,8 @@
 
 STALL-1  Nothing is suspected before the first beat. Entering a section is not a beat; but a section
          whose timeout the job gave itself is watched from its entry, because the job asked for
-         exactly that.
+         exactly that. For the same reason a `first_beat_timeout_seconds` that was set trips without
+         confirmation; it counts from the start, or from the last word about a section.
 STALL-2  Silence alone never trips before the silence limit: `stall_samples` readings in a row must
          say idle.
 STALL-3  One busy reading re-arms: the stall clock starts again. The silence limit's clock runs on,
@@ -48,7 +49,8 @@ class StallPatience(msgspec.Struct, frozen=True):
 
 
 class Stall(msgspec.Struct, frozen=True, kw_only=True):
-    """armed: a beat came. sign_at: last datagram. quiet_since: that, or the last re-arming.
+    """armed: a beat came. sign_at: last datagram, or the start. quiet_since: that, or the last
+    re-arming.
 
     suspected, window, idle_samples, next_sample_at: the confirmation under way.
     """
@@ -63,6 +65,12 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
     next_sample_at: float = math.inf
     words: str = "no signal was read"
     evidence: Evidence = {}
+
+    def start(self, now: float) -> Stall:
+        """Begin to wait for the first beat, unless a datagram came before the start was known."""
+        if self.sign_at > -math.inf:
+            return self
+        return Stall(sign_at=now, quiet_since=now)
 
     def beat(
         self, now: float, section: str | None, timeout: float | None, leave: bool, has_step: bool
@@ -87,8 +95,9 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
         A section's own or learned timeout replaces the stall timeout, and the silence limit counts
         from its end. A first pass with no timeout suspends the stall timeout, not that limit.
         """
+        first = None if self.armed else settings.first_beat_timeout_seconds
         if not settings.stall_watch:
-            return StallPatience(None, None)
+            return StallPatience(None, first)
         limit = settings.silence_limit_seconds
         replaced = self.sections.timeout(settings.section_factor)
         if replaced is not None:
@@ -96,12 +105,12 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
             if given:
                 return StallPatience(timeout, None if limit is None else timeout + limit)
             if not self.armed or settings.stall_timeout_seconds is None:
-                return StallPatience(None, limit if self.armed else None)
+                return StallPatience(None, limit if self.armed else first)
             # A pass of a second would teach five: a section is there to give more time, never less.
             timeout = max(timeout, settings.stall_timeout_seconds)
             return StallPatience(timeout, None if limit is None else timeout + limit)
         if not self.armed:
-            return StallPatience(None, None)  # STALL-1
+            return StallPatience(None, first)  # STALL-1
         return StallPatience(None if self.sections.open else settings.stall_timeout_seconds, limit)
 
     def listen_again(self, deaf_seconds: float) -> Stall:
@@ -203,6 +212,13 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
 
     def _trip_by_silence(self, now: float, limit: float) -> Trip:
         quiet = now - self.sign_at
+        if not self.armed and not self.sections.open:
+            reason = f"no first beat for {describe_seconds(quiet)}; first_beat_timeout is {describe_seconds(limit)}"
+            waited: Evidence = {
+                "silent_seconds": round(quiet, 3),
+                "first_beat_timeout_seconds": limit,
+            }
+            return make_trip(Watchdog.STALL, reason, waited)
         reason = (
             f"no beat for {describe_seconds(quiet)}{self._place()}: the silence limit of "
             f"{describe_seconds(limit)} has passed, and no signal could decide ({self.words})"

@@ -17,7 +17,7 @@ import msgspec
 from holdfast.core.causes import Watchdog
 from holdfast.core.facts import Trip
 from holdfast.core.settings.watch import WatchSettings
-from holdfast.core.watchdogs.gpu_health import GpuHealth
+from holdfast.core.watchdogs.gpu_health import GpuHealth, watches_health
 from holdfast.core.watchdogs.lost_lease import LostLease
 from holdfast.core.watchdogs.operator_stop import OperatorStop
 from holdfast.core.watchdogs.signals import Reading
@@ -31,6 +31,17 @@ TICK_SECONDS = 5.0
 DEAF_SECONDS = 15.0
 """A longer gap between two calls means that the watch heard nothing: the agent froze or the machine slept
 (STALL-4)."""
+
+
+def ends_hangs(settings: WatchSettings, gpus: int, *, beaten: bool) -> bool:
+    """Return whether any watchdog would end a task that hangs for ever from now on; `beaten`: it has
+    sent a beat."""
+    if settings.time_limit_seconds is not None or watches_health(settings, gpus):
+        return True
+    if not beaten:
+        return settings.first_beat_timeout_seconds is not None
+    clocks = (settings.stall_timeout_seconds, settings.silence_limit_seconds)
+    return settings.stall_watch and any(clock is not None for clock in clocks)
 
 
 class SampleWish(msgspec.Struct, frozen=True):
@@ -123,7 +134,11 @@ class TaskWatch:
         """The task's process started. Repeats change nothing."""
         if self._state.time_limit.started_at is None:
             self._hear(now)
-            self._set(time_limit=TimeLimit(now), health=self._state.health.start(now))
+            self._set(
+                time_limit=TimeLimit(now),
+                stall=self._state.stall.start(now),
+                health=self._state.health.start(now),
+            )
 
     def beat(
         self,

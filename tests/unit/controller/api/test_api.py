@@ -335,6 +335,39 @@ async def test_config_says_where_a_value_comes_from(served: Served) -> None:
     assert answer.status_code == 422
 
 
+async def test_a_queue_without_a_time_limit_still_has_one(served: Served) -> None:
+    await served.call("PUT", "/v1/queues/nightly", json={"set": {}})
+    agent = FakeAgent(served, "g1", gpus=[gpu(0)])
+    await agent.register()
+    for asked, limit in (({}, 2100.0), ({"gpus": 1}, 8100.0), ({"time_limit_seconds": 9}, 9.0)):
+        job = await served.submit(queue="nightly", **asked)
+        order = await agent.take()
+        assert order.watch.time_limit_seconds == limit
+        shown = (await served.call("GET", f"/v1/jobs/{job['id']}/settings")).json()["items"]
+        assert [e["value"] for e in shown if e["name"] == "time_limit_seconds"] == [limit]
+        await agent.sync(agent.running(order))
+        await agent.end(order, exit_code=0)
+
+
+async def test_why_says_where_nothing_would_stop_a_job_that_hangs(served: Served) -> None:
+    agent = FakeAgent(served, "g1")
+    await agent.register()
+
+    async def codes(**spec: Any) -> set[str]:
+        job = await served.submit(**spec)
+        order = await agent.take()
+        await agent.sync(agent.running(order))
+        why = (await served.call("GET", f"/v1/jobs/{job['id']}/why")).json()
+        await agent.end(order, exit_code=0)
+        found = {line["code"]: line["message"] for line in why["lines"]}
+        assert "nothing will stop it" in found.get("unwatched", "nothing will stop it")
+        return set(found)
+
+    assert "unwatched" in await codes(time_limit_seconds="off")
+    assert "unwatched" not in await codes()
+    assert "unwatched" not in await codes(time_limit_seconds="off", first_beat_timeout_seconds=60)
+
+
 async def test_why(served: Served) -> None:
     job = await served.submit(queue="gpu", gpus=1)
     why = (await served.call("GET", f"/v1/jobs/{job['id']}/why")).json()

@@ -236,8 +236,26 @@ def test_a_job_speaks_only_of_what_it_set() -> None:
     }
 
 
+def test_a_queue_without_a_limit_of_its_own_has_one_by_its_gpus() -> None:
+    limits = [resolve("time_limit_seconds", [("queue", {})], gpus=gpus).value for gpus in (0, 1, 8)]
+    assert limits == [2100.0, 8100.0, 8100.0]
+    off = [("queue", {"time_limit_seconds": None}), ("cluster", {"time_limit_seconds": 9.0})]
+    assert [resolve("time_limit_seconds", off, gpus=gpus).value for gpus in (0, 1)] == [None, None]
+    cluster = resolve("time_limit_seconds", off[1:], gpus=1)
+    assert (cluster.value, cluster.source) == (9.0, "cluster")
+
+
+def test_no_first_beat_is_waited_for_unless_asked_and_never_of_a_host_manager() -> None:
+    assert watch_settings(resolve_all([])).first_beat_timeout_seconds is None
+    asked = resolve_all([("queue", {"first_beat_timeout_seconds": 60.0})])
+    assert watch_settings(asked).first_beat_timeout_seconds == 60.0
+    assert watch_settings(asked, supervised=True).first_beat_timeout_seconds is None
+    spec = JobSpec(argv=("x",), first_beat_timeout_seconds=5.0)
+    assert job_layer(spec) == {"first_beat_timeout_seconds": 5.0}
+
+
 def test_the_watch_is_made_of_effective_settings_and_has_the_same_defaults() -> None:
-    assert watch_settings(resolve_all([])) == WatchSettings()
+    assert watch_settings(resolve_all([("job", {"time_limit_seconds": None})])) == WatchSettings()
     made = watch_settings(resolve_all([("queue", dict(BUILTIN_QUEUES["video"]))]))
     assert (made.time_limit_seconds, made.stall_watch, made.silence_limit_seconds) == (
         1800.0,

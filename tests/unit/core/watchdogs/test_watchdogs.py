@@ -20,6 +20,7 @@ from holdfast.core.watchdogs import (
     Verdict,
 )
 from holdfast.core.watchdogs.signals import MB, Signal, extend_window, judge, open_window
+from holdfast.core.watchdogs.watch import ends_hangs
 from holdfast.errors import ValidationError
 
 Probe = Callable[[float], Reading]
@@ -464,6 +465,101 @@ def test_a_whisper_beside_an_idle_gpu_does_not_hide_it(whisper: Probe) -> None:
 @pytest.mark.parametrize("load", [cpu(io_mb_s=0.5), cpu(rss_mb_s=4)])
 def test_loading_at_a_real_rate_is_work(load: Probe) -> None:
     assert Driver(HEALTH, gpu(0, tree=load), gpus=1).run(5000).trip is None
+
+
+def burst(every: float) -> Probe:
+    """A tree that moves 5 MB in one sample out of many, and nothing besides."""
+    return lambda at: Reading(
+        at=at,
+        tree=TreeReading(cpu_seconds=0.0, io_bytes=int(at // every) * 5 * MB, rss_bytes=100 * MB),
+    )
+
+
+@pytest.mark.parametrize("every", [60, 120, 240])
+def test_a_burst_now_and_then_does_not_hide_an_idle_gpu(every: float) -> None:
+    """HEALTH-3."""
+    driver = Driver(HEALTH, gpu(0, tree=burst(every)), gpus=1).run(20_000)
+    assert driver.trip is not None, "five seconds of I/O renewed a window of five minutes"
+    assert driver.trip[0] <= 1200 + 300 * every / (every - 50) + every
+    assert "moved data for" in driver.watch.trip.reason
+    assert driver.watch.trip.evidence["io_mb_s"] == 0
+
+
+def test_bursts_that_follow_closely_are_loading() -> None:
+    """HEALTH-3: five seconds of I/O are worth fifty."""
+    assert Driver(HEALTH, gpu(0, tree=burst(45)), gpus=1).run(20_000).trip is None
+
+
+def test_a_burst_leaves_what_is_known_of_the_gpus() -> None:
+    """HEALTH-3: device memory that moves slowly is counted on across a burst."""
+    slow = gpu(0, mb_s=20, tree=burst(240))
+    assert Driver(HEALTH, slow, gpus=1).run(20_000).trip is None
+
+
+# ---- the first beat
+
+FIRST = WatchSettings(health_watch="off", first_beat_timeout_seconds=60.0)
+
+
+@pytest.mark.parametrize("stall_watch", [True, False])
+def test_a_first_beat_that_never_comes_trips_with_76(stall_watch: bool) -> None:
+    settings = WatchSettings(
+        health_watch="off", first_beat_timeout_seconds=60.0, stall_watch=stall_watch
+    )
+    driver = Driver(settings, cpu(percent=100)).run(5000)
+    assert driver.trip == (60.0, 76)
+    assert driver.watch.trip.reason == "no first beat for 60 s; first_beat_timeout is 60 s"
+    assert driver.sampled == []
+
+
+def test_after_the_first_beat_it_is_forgotten() -> None:
+    driver = Driver(FIRST, cpu(percent=100)).run(59).beat()
+    assert driver.run(1000).trip is None
+
+
+def test_a_section_with_a_time_of_its_own_puts_the_first_beat_off() -> None:
+    driver = Driver(FIRST, cpu(percent=100)).run(10).beat(section="load", timeout=300.0)
+    assert driver.run(300).trip is None
+    driver.beat(section="load", leave=True)
+    assert driver.run(5000).trip == (360.0, 76)
+
+
+def test_the_time_in_which_the_agent_was_deaf_does_not_count_for_the_first_beat() -> None:
+    """STALL-4."""
+    driver = Driver(FIRST, cpu())
+    driver.run(50)
+    driver.now = 200.0
+    driver.tick()
+    assert driver.run(5000).trip == (210.0, 76)
+
+
+def test_a_restarted_agent_goes_on_waiting_for_the_first_beat() -> None:
+    driver = Driver(FIRST, cpu()).run(40)
+    driver.watch = TaskWatch.restore(driver.watch.dump(40.0), 41.0, FIRST, gpus=0)
+    assert driver.run(5000).trip == (61.0, 76)
+
+
+@pytest.mark.parametrize(
+    ("settings", "gpus", "beaten", "ends"),
+    [
+        (WatchSettings(), 0, False, False),
+        (WatchSettings(), 0, True, True),
+        (WatchSettings(), 1, False, True),
+        (WatchSettings(health_watch="off"), 1, False, False),
+        (WatchSettings(time_limit_seconds=9.0), 0, False, True),
+        (FIRST, 0, False, True),
+        (WatchSettings(stall_watch=False), 0, True, False),
+        (WatchSettings(stall_timeout_seconds=None), 0, True, True),
+        (WatchSettings(stall_timeout_seconds=None, silence_limit_seconds=None), 0, True, False),
+    ],
+)
+def test_what_ends_a_hang(settings: WatchSettings, gpus: int, beaten: bool, ends: bool) -> None:
+    """Said of a task that hangs for ever, and then seen."""
+    assert ends_hangs(settings, gpus, beaten=beaten) is ends
+    driver = Driver(settings, gpu(0) if gpus else cpu(), gpus=gpus)
+    if beaten:
+        driver.beat()
+    assert (driver.run(100_000).trip is not None) is ends
 
 
 def test_one_unreadable_sample_begins_a_new_window() -> None:
