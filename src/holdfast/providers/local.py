@@ -1,0 +1,324 @@
+"""Machines that are agents of this machine: each a process with a folder and an identity of its own.
+
+    FOLDER/INSTALLATION/INTENT/
+        machine.json   what was ordered
+        process        the line of /proc/PID/stat, written by the process before it becomes the agent
+        lock           held by the call that starts it, and by the process until it is on record
+        ending         there once its end was ordered
+        state/         the agent's own folder; agent.log its output
+
+A machine outlives the controller. It is found again by its record, and by the intent in its
+environment, because a pid alone may be used again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.core.fleet.instances import CreateOrder, Machine, MachineState, Offer, Quote
+from holdfast.process import table
+from holdfast.providers.calls import within
+from holdfast.providers.config import (
+    INTENT,
+    ProviderConfig,
+    agent_env,
+    agent_words,
+    check_order,
+    overlay,
+)
+from holdfast.providers.interface import ProviderDown, Refused
+
+# $0 is the record. `read` is the shell's own, so the line is of this very process. Its input is the
+# lock, which the agent does not keep.
+_LAUNCH = (
+    'read -r line </proc/$$/stat && echo "$line" >"$0.new" && mv "$0.new" "$0" '
+    '&& exec "$@" </dev/null'
+)
+# The outer shell ends at once, so that the agent is no child of the controller's. A shell takes the
+# input from what it starts in the background, unless that is given another.
+_DETACH = 'exec 3<&0; sh -c "$0" "$@" <&3 3<&- &'
+_KEPT_SECONDS = 3600.0
+_LOCK_SECONDS = 10.0
+_POLL_SECONDS = 0.02
+
+
+class LocalConfig(ProviderConfig, frozen=True, kw_only=True):
+    """folder: where the machines' folders are made. grace_seconds: between TERM, at which an agent
+    drains its tasks, and KILL. python: the interpreter that has Holdfast."""
+
+    folder: str = ""
+    grace_seconds: Annotated[float, Meta(ge=0, le=600)] = 10.0
+    python: str = sys.executable
+
+
+class LocalRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """machine.json."""
+
+    intent: str
+    pool: str
+    name: str
+    offer: Offer
+    boot_id: str
+    created_at: datetime
+
+
+class LocalProvider:
+    """See the module."""
+
+    kind = "local"
+
+    def __init__(self, config: LocalConfig, installation: str) -> None:
+        self._config = config
+        self._installation = installation
+        self._home = _find_folder(config) / installation
+
+    async def quote(self, offers: tuple[Offer, ...]) -> tuple[Quote, ...]:
+        """See `Provider`. This machine always takes one more."""
+        return tuple(
+            Quote(offer=offer.name, usd_per_hour=offer.usd_per_hour, available=True)
+            for offer in offers
+        )
+
+    async def create(self, order: CreateOrder) -> Machine:
+        """See `Provider`."""
+        check_order(order, self._installation)
+        async with within(self._config.deadline_seconds, f"the start of {order.name}"):
+            return await asyncio.to_thread(self._create, order)
+
+    async def list_machines(self) -> tuple[Machine, ...]:
+        """See `Provider`."""
+        async with within(self._config.deadline_seconds, "the listing"):
+            return await asyncio.to_thread(self._list)
+
+    async def get_machine(self, ref: str) -> Machine | None:
+        """See `Provider`."""
+        async with within(self._config.deadline_seconds, f"the look at {ref}"):
+            return await asyncio.to_thread(self._show, self._folder_of(ref))
+
+    async def terminate(self, ref: str) -> None:
+        """See `Provider`: TERM, the grace, KILL. The tasks of a killed guardian die with it."""
+        folder = self._folder_of(ref)
+        seconds = self._config.deadline_seconds + self._config.grace_seconds
+        async with within(seconds, f"the end of {ref}"):
+            begun = await asyncio.to_thread(self._begin_end, folder)
+            while begun is not None and await asyncio.to_thread(_lives, folder):
+                if time.time() >= begun + self._config.grace_seconds:
+                    await asyncio.to_thread(_signal, folder, signal.SIGKILL)
+                await asyncio.sleep(_POLL_SECONDS)
+
+    async def close(self) -> None:
+        """See `Provider`. There is nothing to let go of."""
+
+    # ---- folders
+
+    def _folder_of(self, ref: str) -> Path:
+        if not ref or ref in (".", "..") or "/" in ref or "\0" in ref:
+            raise Refused(f"{ref!r} is no machine of provider local")
+        return self._home / ref
+
+    def _create(self, order: CreateOrder) -> Machine:
+        folder = self._home / order.intent
+        python = overlay(self.kind, self._config, order.offer).python
+        if shutil.which(python) is None:
+            raise Refused(f"there is no program {python!r}; set `python`")
+        try:
+            self._forget_old()
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with _hold(folder / "lock") as lock:
+                if self._show(folder) is None:
+                    self._launch(order, folder, lock, python)
+            with _hold(folder / "lock"):  # the process lets go of it once it is on record
+                made = self._show(folder)
+        except OSError as error:
+            raise Refused(f"no machine can be made in {folder}: {error}") from error
+        if made is None:
+            raise ProviderDown(f"the agent of {order.name} left no record in {folder}")
+        return made
+
+    def _launch(self, order: CreateOrder, folder: Path, lock: int, python: str) -> None:
+        record = LocalRecord(
+            intent=order.intent,
+            pool=order.pool,
+            name=order.name,
+            offer=order.offer,
+            boot_id=_read_boot_id(),
+            created_at=datetime.now(UTC),
+        )
+        _write(folder / "machine.json", msgspec.json.encode(record))
+        words = agent_words(order, state=str(folder / "state"), gpus=str(order.offer.gpus))
+        ours = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
+        with (folder / "agent.log").open("ab") as log:
+            subprocess.run(
+                [
+                    "sh", "-c", _DETACH, _LAUNCH, str(folder / "process"),
+                    python, "-P", "-m", "holdfast", *words,
+                ],
+                stdin=lock, stdout=log, stderr=log, cwd=folder,
+                env=ours | agent_env(order), start_new_session=True, check=True,
+            )  # fmt: skip
+
+    def _list(self) -> tuple[Machine, ...]:
+        try:
+            folders = sorted(self._home.iterdir()) if self._home.exists() else []
+            shown = [self._show(folder) for folder in folders]
+        except OSError as error:
+            raise ProviderDown(f"{self._home} cannot be read: {error}") from error
+        return tuple(machine for machine in shown if machine is not None)
+
+    def _show(self, folder: Path) -> Machine | None:
+        """Return a machine; None where nothing was started in the folder."""
+        record = _read_record(folder)
+        if record is None or not (folder / "process").exists():
+            return None
+        entry, ending = _find_process(folder), _read_time(folder / "ending")
+        state, reason, lost = MachineState.RUNNING, "", ""
+        if entry is None:
+            state = MachineState.GONE
+            reason = (
+                "ended as ordered" if ending else f"its process ended: {_read_last_line(folder)}"
+            )
+            lost = "" if ending else "node_failure"
+        elif ending is not None:
+            state = MachineState.ENDING
+        return Machine(
+            ref=folder.name,
+            intent=record.intent,
+            pool=record.pool,
+            name=record.name,
+            state=state,
+            reason=reason,
+            lost=lost,
+            usd_per_hour=record.offer.usd_per_hour,
+            created_at=record.created_at,
+        )
+
+    def _begin_end(self, folder: Path) -> float | None:
+        """Send TERM once, and return when that was; None where nothing is left to end."""
+        if not folder.exists():
+            return None
+        begun = _read_time(folder / "ending")
+        if begun is None:
+            begun = time.time()
+            _write(folder / "ending", str(begun).encode())
+            _signal(folder, signal.SIGTERM)
+        return begun
+
+    def _forget_old(self) -> None:
+        """Remove the folders of machines that ended an hour ago."""
+        for folder in self._home.iterdir() if self._home.exists() else ():
+            if _read_record(folder) is None or _find_process(folder) is not None:
+                continue
+            ended = _read_time(folder / "ended")
+            if ended is None:
+                _write(folder / "ended", str(time.time()).encode())
+            elif time.time() > ended + _KEPT_SECONDS:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _find_folder(config: LocalConfig) -> Path:
+    if config.folder:
+        return Path(config.folder).expanduser().absolute()
+    home = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(home) / "holdfast" / "machines"
+
+
+@contextlib.contextmanager
+def _hold(path: Path) -> Iterator[int]:
+    """Lock a file; wait for another call, and for a process that was started and is not yet on
+    record."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        give_up_at = time.monotonic() + _LOCK_SECONDS
+        while not _try_lock(fd):
+            if time.monotonic() > give_up_at:
+                raise ProviderDown(f"{path} is held by a start that does not end")
+            time.sleep(_POLL_SECONDS)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _try_lock(fd: int) -> bool:
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def _write(path: Path, data: bytes) -> None:
+    new = path.with_name(path.name + ".new")
+    new.write_bytes(data)
+    new.rename(path)
+
+
+def _read_record(folder: Path) -> LocalRecord | None:
+    try:
+        return msgspec.json.decode((folder / "machine.json").read_bytes(), type=LocalRecord)
+    except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):
+        return None
+
+
+def _read_time(path: Path) -> float | None:
+    try:
+        return float(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _read_boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _find_process(folder: Path) -> table.ProcessEntry | None:
+    """Return the living process that the record names, None where it is another by now."""
+    record = _read_record(folder)
+    try:
+        line = (folder / "process").read_text()
+    except FileNotFoundError:
+        return None
+    if record is None or record.boot_id != _read_boot_id():
+        return None
+    pid, start = int(line.split()[0]), int(line.rpartition(")")[2].split()[19])
+    entry = table.read_entry(pid)
+    if entry is None or not entry.alive or entry.start_ticks != start:
+        return None
+    environ = table.read_environ(pid)
+    mark = f"{INTENT}={record.intent}".encode()
+    # Empty for the moment of an exec; the start time alone then has to do.
+    return entry if not environ or mark in environ.split(b"\0") else None
+
+
+def _lives(folder: Path) -> bool:
+    return _find_process(folder) is not None
+
+
+def _signal(folder: Path, number: int) -> None:
+    entry = _find_process(folder)
+    if entry is not None:
+        table.send_signal(entry, number)
+
+
+def _read_last_line(folder: Path) -> str:
+    """Return the end of what the agent said, for a person."""
+    try:
+        with (folder / "agent.log").open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - 2048))
+            lines = log.read().decode(errors="replace").split("\n")
+    except OSError:
+        return "nothing is known of it"
+    return next((line[-300:] for line in reversed(lines) if line.strip()), "it said nothing")

@@ -1,0 +1,56 @@
+"""Open a provider by its kind. Each is imported when it is asked for, because some bring libraries
+of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from holdfast.core.fleet.instances import Offer
+from holdfast.errors import ValidationError
+from holdfast.providers.config import ProviderConfig, check_installation, overlay, read_config
+from holdfast.providers.interface import Provider
+
+Parts = tuple[type[ProviderConfig], Callable[[Any, str], Provider]]
+
+
+def _load_local() -> Parts:
+    from holdfast.providers.local import LocalConfig, LocalProvider
+
+    return LocalConfig, LocalProvider
+
+
+_KINDS: dict[str, Callable[[], Parts]] = {"local": _load_local}
+KINDS = tuple(_KINDS)
+
+
+def open_provider(kind: str, config: Mapping[str, Any], installation: str) -> Provider:
+    """Return the provider that a pool's `provider` and `config` name.
+
+    installation: the id of this Holdfast, which every machine carries.
+
+    Raises:
+        ValidationError: the kind is unknown, a key of the config is, or a value does not fit.
+    """
+    shape, make = _load(kind)
+    return make(read_config(kind, config, shape), check_installation(installation))
+
+
+def check_config(kind: str, config: Mapping[str, Any], offers: Iterable[Offer] = ()) -> None:
+    """Check a pool's config, and what its offers add to it, without a call to the provider.
+
+    Raises:
+        ValidationError: as `open_provider`.
+    """
+    shape, _ = _load(kind)
+    pool_config = read_config(kind, config, shape)
+    for offer in offers:
+        overlay(kind, pool_config, offer)
+
+
+def _load(kind: str) -> Parts:
+    if kind not in _KINDS:
+        raise ValidationError(
+            f"there is no provider {kind!r}; use one of {', '.join(KINDS)}", field="provider"
+        )
+    return _KINDS[kind]()

@@ -1,0 +1,135 @@
+"""Machines of the local provider: real agents at a real controller, and the deaths of either."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from holdfast.core.fleet.instances import CreateOrder, MachineState, Offer
+from holdfast.process import table
+from holdfast.providers.local import LocalConfig, LocalProvider
+from tests.providers.rig import make_order, write_stub
+from tests.system.cluster import Cluster
+from tests.waits import is_alive, wait_until
+
+pytestmark = pytest.mark.slow
+# Creates a machine and dies in the same moment, as a controller does that is killed.
+_CREATE_AND_DIE = """
+import asyncio, os, signal, sys, msgspec
+from holdfast.core.fleet.instances import CreateOrder
+from holdfast.providers.locate import open_provider
+order = msgspec.json.decode(sys.argv[2], type=CreateOrder)
+provider = open_provider("local", msgspec.json.decode(sys.argv[1]), "here")
+asyncio.run(provider.create(order))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def join_order(cluster: Cluster, offer: Offer) -> CreateOrder:
+    """An order whose agent joins the cluster's controller."""
+    token = cluster.client.create_token("join").secret
+    return make_order(offer=offer, HOLDFAST_URL=cluster.controller.url, HOLDFAST_JOIN_TOKEN=token)
+
+
+def pid_of(folder: Path, intent: str) -> int:
+    return int((folder / "here" / intent / "process").read_text().split()[0])
+
+
+async def test_a_machine_joins_works_and_ends(cluster: Cluster, tmp_path: Path) -> None:
+    """The devices that the offer declares, the labels and the pool; a task ends with its host."""
+    provider = LocalProvider(LocalConfig(folder=str(tmp_path / "m")), "here")
+    order = join_order(cluster, Offer(name="two", gpus=2, cpu_slots=3))
+    machine = await provider.create(order)
+    try:
+        (host,) = wait_until(
+            lambda: [h for h in cluster.client.hosts() if h.name == order.name and h.state == "active"],
+            what="the machine to join",
+        )  # fmt: skip
+        assert host.pool == "spot"
+        assert host.labels == {"rack": "7", "zone": "a b"}
+        assert (len(host.gpus), host.cpu_slots) == (2, 3)
+        job = cluster.submit("sleep", "600", queue="gpu", gpus=1)
+        cluster.until(job, "running")
+        guardian = pid_of(tmp_path / "m", order.intent)
+        agents = table.read_children(guardian)
+        assert agents
+    finally:
+        await provider.terminate(machine.ref)
+    shown = await provider.get_machine(machine.ref)
+    assert shown is not None
+    assert (shown.state, shown.lost) == (MachineState.GONE, "")
+    assert not is_alive(guardian)
+    wait_until(lambda: not any(is_alive(pid) for pid in agents), what="the agent's end")
+
+
+async def test_a_machine_outlives_its_controller(tmp_path: Path) -> None:
+    """Killed with -9 right after the creation; another controller finds the machine and ends it."""
+    folder = tmp_path / "m"
+    config = {"folder": str(folder), "python": str(write_stub(tmp_path / "stubs"))}
+    order = make_order()
+    words = [msgspec.json.encode(config).decode(), msgspec.json.encode(order).decode()]
+    done = subprocess.run([sys.executable, "-c", _CREATE_AND_DIE, *words], check=False)
+    assert done.returncode == -signal.SIGKILL
+    provider = LocalProvider(LocalConfig(**config), "here")
+    (machine,) = await provider.list_machines()
+    pid = pid_of(folder, order.intent)
+    assert (machine.intent, machine.state) == (order.intent, MachineState.RUNNING)
+    assert is_alive(pid)
+    await provider.terminate(machine.ref)
+    assert not is_alive(pid)
+
+
+async def test_an_agent_that_died_is_lost(tmp_path: Path) -> None:
+    provider = LocalProvider(
+        LocalConfig(folder=str(tmp_path / "m"), python=str(write_stub(tmp_path / "stubs"))), "here"
+    )
+    order = make_order()
+    machine = await provider.create(order)
+    pid = pid_of(tmp_path / "m", order.intent)
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not is_alive(pid), what="its end")
+    (lost,) = await provider.list_machines()
+    assert (lost.state, lost.lost) == (MachineState.GONE, "node_failure")
+    assert (await provider.create(order)).state is MachineState.GONE, "an intent is used once"
+    await provider.terminate(machine.ref)
+
+
+async def test_an_agent_that_ignores_term_is_killed(tmp_path: Path) -> None:
+    stub = tmp_path / "stub"
+    stub.write_text("#!/bin/sh\ntrap '' TERM\nwhile :; do sleep 0.1; done\n")
+    stub.chmod(0o700)
+    provider = LocalProvider(
+        LocalConfig(folder=str(tmp_path / "m"), python=str(stub), grace_seconds=0.3), "here"
+    )
+    order = make_order()
+    machine = await provider.create(order)
+    await provider.terminate(machine.ref)
+    assert not is_alive(pid_of(tmp_path / "m", order.intent))
+
+
+async def test_another_process_with_the_pid_is_left_alone(tmp_path: Path) -> None:
+    """The pid was used again: by the start time it is another, and so by the environment."""
+    folder = tmp_path / "m"
+    provider = LocalProvider(
+        LocalConfig(folder=str(folder), python=str(write_stub(tmp_path / "stubs"))), "here"
+    )
+    order = make_order()
+    machine = await provider.create(order)
+    record, pid = folder / "here" / order.intent / "process", pid_of(folder, order.intent)
+    os.kill(pid, signal.SIGKILL)
+    with subprocess.Popen(["sleep", "600"]) as other:
+        try:
+            record.write_text(Path(f"/proc/{other.pid}/stat").read_text())
+            shown = await provider.get_machine(machine.ref)
+            assert shown is not None
+            assert shown.state is MachineState.GONE
+            await provider.terminate(machine.ref)
+            assert other.poll() is None
+        finally:
+            other.kill()
