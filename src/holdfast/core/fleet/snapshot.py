@@ -11,6 +11,7 @@ from datetime import datetime
 
 import msgspec
 
+from holdfast.core.fleet.instances import MachineState
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.states import HostState, InstanceState
 
@@ -27,7 +28,8 @@ class FleetHost(msgspec.Struct, frozen=True, kw_only=True):
     telemetry_seconds: age of the oldest of its GPU readings; None without GPUs or readings.
     preflight: "pending", "ok", "warn" or "fail"; preflight_reason: its sentence.
     draining_for_scale: it drains because the pool shrinks, not by an operator's word.
-    gone: the provider is believed that the machine is gone (`leaks.believe_gone`).
+    machine: how the provider's last listing showed it; None: it did not.
+    gone: why the provider is believed that the machine is gone (`leaks.read_listing`), else "".
     """
 
     host_id: str
@@ -47,7 +49,32 @@ class FleetHost(msgspec.Struct, frozen=True, kw_only=True):
     preflight: str = "pending"
     preflight_reason: str = ""
     draining_for_scale: bool = False
-    gone: bool = False
+    machine: MachineState | None = None
+    gone: str = ""
+
+    @property
+    def is_starting(self) -> bool:
+        """Return whether it is on its way to serve."""
+        coming = self.state in (HostState.SPAWNING, HostState.PREFLIGHT)
+        return coming and self.instance in _LIVE
+
+    @property
+    def is_serving(self) -> bool:
+        """Return whether it takes work now."""
+        return self.state is HostState.ACTIVE
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether it serves and runs nothing."""
+        return self.is_serving and not self.leases
+
+    @property
+    def is_paid(self) -> bool:
+        """Return whether its machine may be charged for."""
+        return self.instance is not InstanceState.GONE
+
+
+_LIVE = (InstanceState.INTENDED, InstanceState.ASKED, InstanceState.MADE)
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +121,11 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     spent_today_usd: float = 0.0
     outcomes: tuple[SpawnOutcome, ...] = ()
     trouble: Mapping[str, OfferTrouble] = {}
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Return what its machines cost now."""
+        return sum(host.usd_per_hour for host in self.hosts if host.is_paid)
 
 
 class FleetSnapshot(msgspec.Struct, frozen=True, kw_only=True):

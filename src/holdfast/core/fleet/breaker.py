@@ -1,0 +1,56 @@
+"""When to leave a provider, or one of its offers, in peace.
+
+SPAWN-1  Only failures count, and a host that served forgets those before it. While
+         `BREAKER_FAILURES` of them lie in the window, the breaker is open and nothing is spawned;
+         `PROBE_SECONDS` after the last failure one host may try.
+SPAWN-2  An offer that was refused is left alone ever longer, with a jitter that differs by pool, so
+         that many pools do not come back together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from holdfast.core.fleet.snapshot import OfferTrouble, SpawnOutcome
+
+BREAKER_WINDOW_SECONDS = 900.0
+BREAKER_FAILURES = 3
+PROBE_SECONDS = 120.0
+OFFER_BACK_OFF_SECONDS = 30.0
+MAX_OFFER_BACK_OFF_SECONDS = 900.0
+OFFER_JITTER_RATIO = 0.25
+
+
+def count_failures(outcomes: Sequence[SpawnOutcome]) -> list[SpawnOutcome]:
+    """Return the failures in the window that no success followed, newest first."""
+    failures = []
+    for outcome in sorted(outcomes, key=lambda each: each.age_seconds):
+        if not outcome.fault or outcome.age_seconds > BREAKER_WINDOW_SECONDS:
+            break
+        failures.append(outcome)
+    return failures
+
+
+def find_allowance(outcomes: Sequence[SpawnOutcome], starting: int) -> tuple[int | None, str]:
+    """Return how many hosts may be spawned now (None: any number) and, where that is bounded, why."""
+    failures = count_failures(outcomes)
+    if len(failures) < BREAKER_FAILURES:
+        return None, ""
+    newest = failures[0]
+    said = f"{len(failures)} spawns failed in a row, the last by {newest.fault}"
+    wait = PROBE_SECONDS - newest.age_seconds
+    if wait > 0:
+        return 0, f"{said}; one is tried in {wait:.0f} s"
+    return max(0, 1 - starting), f"{said}; one is tried before more"
+
+
+def wait_for_offer(pool: str, offer: str, trouble: OfferTrouble | None) -> float:
+    """Return for how many seconds an offer is still left alone; 0: it may be tried."""
+    if trouble is None or trouble.refusals <= 0:
+        return 0.0
+    delay = OFFER_BACK_OFF_SECONDS * 2.0 ** min(trouble.refusals - 1, 20)
+    delay = min(delay, MAX_OFFER_BACK_OFF_SECONDS)
+    digest = hashlib.sha1(f"{pool}\0{offer}\0{trouble.refusals}".encode()).digest()
+    delay *= 1.0 + OFFER_JITTER_RATIO * digest[0] / 255
+    return max(0.0, delay - trouble.age_seconds)

@@ -1,0 +1,148 @@
+"""How many hosts a pool should have for what waits, by the offers that the waiting jobs fit.
+
+DEMAND-1  `jobs_per_host` waiting jobs are worth one host. A gang needs all its hosts at once, beside
+          those that are busy, and counts them as so many jobs.
+DEMAND-2  A job goes to the pool whose cheapest fitting offer costs least; what is beyond the pool's
+          bound goes to the next.
+DEMAND-3  A host whose offer a job does not fit is no supply for that job.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from holdfast.core.fleet.instances import Offer
+from holdfast.core.fleet.pools import PoolSpec
+from holdfast.core.fleet.snapshot import PoolView, Waiting
+
+Offers = frozenset[str]
+
+
+class Demand(msgspec.Struct, kw_only=True):
+    """What waits for one pool. jobs: by the offers that fit them, in jobs' worth; gangs: the hosts of
+    the largest gang by the same; queued: jobs in all; unfit: a sentence for jobs that no offer fits
+    whole."""
+
+    jobs: dict[Offers, float] = {}
+    gangs: dict[Offers, int] = {}
+    queued: int = 0
+    unfit: str = ""
+
+    def add(self, offers: Offers, jobs: int, worth: int, gang: int) -> None:
+        """Add `jobs` jobs that fit `offers`, each worth `worth` plain ones."""
+        self.jobs[offers] = self.jobs.get(offers, 0.0) + jobs * worth
+        if gang:
+            self.gangs[offers] = max(self.gangs.get(offers, 0), gang)
+        self.queued += jobs
+
+
+class Need(msgspec.Struct, frozen=True, kw_only=True):
+    """A pool needs `hosts` hosts of these offers, serving or starting."""
+
+    offers: Offers
+    hosts: int
+
+
+def count_ranks(offer: Offer, waiting: Waiting) -> int:
+    """Return how many tasks of the shape one machine of the offer holds."""
+    bounds = [
+        have // want
+        for have, want in (
+            (offer.gpus, waiting.gpus),
+            (offer.cpu_slots, waiting.cpu_slots),
+            (offer.memory_bytes, waiting.memory_bytes if offer.memory_bytes else 0),
+        )
+        if want
+    ]
+    return min(bounds, default=waiting.tasks)
+
+
+def serves(spec: PoolSpec, waiting: Waiting) -> bool:
+    """Return whether the pool's hosts take jobs of this queue and these labels."""
+    if spec.queues and waiting.queue not in spec.queues:
+        return False
+    return all(spec.labels.get(name) == value for name, value in waiting.host_labels.items())
+
+
+def split_demand(
+    waiting: Sequence[Waiting], views: Sequence[PoolView], bounds: Mapping[str, int]
+) -> dict[str, Demand]:
+    """Give each waiting job to one pool (DEMAND-2). Jobs that no pool serves are left out.
+
+    bounds: the most hosts that each pool may have now. What is beyond all of them stays with the
+    cheapest pool, which then says what holds it back.
+    """
+    demands = {view.spec.name: Demand() for view in views}
+    room = {view.spec.name: bounds[view.spec.name] * view.spec.jobs_per_host for view in views}
+    for each in sorted(waiting, key=lambda w: -w.oldest_seconds):
+        left = each.jobs
+        options = _order_pools(each, views)
+        for name, offers, hosts in options:
+            taken = min(left, max(0, int(room[name] // hosts)))
+            if taken:
+                room[name] -= taken * hosts
+                demands[name].add(offers, taken, hosts, hosts if each.tasks > 1 else 0)
+                left -= taken
+        if left and options:
+            name, offers, hosts = options[0]
+            demands[name].add(offers, left, hosts, hosts if each.tasks > 1 else 0)
+        if not options:
+            _say_unfit(each, views, demands)
+    return demands
+
+
+def _order_pools(waiting: Waiting, views: Sequence[PoolView]) -> list[tuple[str, Offers, int]]:
+    """Return the pools that can run a job of the shape whole, the cheapest first: with the offers
+    that fit, and the hosts one job takes of them."""
+    found = []
+    for view in views:
+        spec = view.spec
+        if view.paused is not None or not serves(spec, waiting):
+            continue
+        ranks = {offer.name: count_ranks(offer, waiting) for offer in spec.offers}
+        fitting = [offer for offer in spec.offers if ranks[offer.name] > 0]
+        if not fitting:
+            continue
+        hosts = max(math.ceil(waiting.tasks / ranks[offer.name]) for offer in fitting)
+        if hosts > spec.max:
+            continue
+        price = min(offer.usd_per_hour for offer in fitting)
+        found.append((price, spec.name, frozenset(offer.name for offer in fitting), hosts))
+    found.sort(key=lambda option: option[:2])
+    return [option[1:] for option in found]
+
+
+def _say_unfit(waiting: Waiting, views: Sequence[PoolView], demands: dict[str, Demand]) -> None:
+    for view in views:
+        if view.paused is None and serves(view.spec, waiting):
+            needs = f"{waiting.tasks} × {waiting.gpus} GPUs" if waiting.gpus else "its resources"
+            demands[
+                view.spec.name
+            ].unfit = (
+                f"no offer of pool {view.spec.name} holds {needs} within {view.spec.max} hosts"
+            )
+
+
+def list_needs(view: PoolView, demand: Demand) -> tuple[Need, ...]:
+    """Return what the pool needs, the pickiest demand first; together they are what is kept when it
+    shrinks, and what is missing when it grows."""
+    spec = view.spec
+    busy = sum(host.is_serving and host.leases > 0 for host in view.hosts)
+    every = frozenset(offer.name for offer in spec.offers)
+    needs = []
+    for offers in sorted({*demand.jobs, every}, key=lambda o: (len(o), sorted(o))):
+        within = [o for o in demand.jobs if o <= offers]
+        hosts = math.ceil(sum(demand.jobs[o] for o in within) / spec.jobs_per_host - 1e-9)
+        gang = max((demand.gangs.get(o, 0) for o in within), default=0)
+        if gang:
+            held = sum(h.is_serving and h.leases > 0 and h.offer in offers for h in view.hosts)
+            hosts = max(hosts, gang + held)
+        if offers == every:
+            hosts = max(hosts, spec.min)
+            if spec.buffer and (busy or demand.queued):
+                hosts = max(hosts, busy + spec.buffer)
+        needs.append(Need(offers=offers, hosts=min(hosts, spec.max)))
+    return tuple(needs)

@@ -1,0 +1,123 @@
+"""Scale up: how many hosts of which offer are spawned, and what holds the rest back.
+
+GROW-1  Hosts that start count, so that nothing is spawned twice for the same jobs.
+GROW-2  `min` is restored even with an empty queue; nothing goes over `max`, the ceilings of money
+        (MONEY-1, MONEY-2), or the breaker (SPAWN-1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+import msgspec
+
+from holdfast.core.fleet.actions import Spawn
+from holdfast.core.fleet.breaker import find_allowance, wait_for_offer
+from holdfast.core.fleet.demand import Need
+from holdfast.core.fleet.instances import Offer
+from holdfast.core.fleet.money import refuse_price
+from holdfast.core.fleet.snapshot import PoolView
+
+
+class Growth(msgspec.Struct, frozen=True, kw_only=True):
+    """What is spawned, and why more that is wanted is not; "" where nothing is held back."""
+
+    spawns: tuple[Spawn, ...] = ()
+    blocked: str = ""
+
+
+class _Grower:
+    """A pool while its spawns are chosen, one host at a time."""
+
+    def __init__(self, view: PoolView, at: datetime, prices: Mapping[str, float]) -> None:
+        self._view, self._at, self._prices = view, at, prices
+        self._hosts = sum(host.is_starting or host.is_serving for host in view.hosts)
+        starting = sum(host.is_starting for host in view.hosts)
+        self._allowed, self._why = find_allowance(view.outcomes, starting)
+        self._rate = view.usd_per_hour
+        self.planned: dict[str, int] = {}
+        self.blocked = ""
+
+    def price(self, offer: Offer) -> float:
+        """Return the price that is planned with: the provider's, where it says one."""
+        return self._prices.get(offer.name, offer.usd_per_hour)
+
+    def add_one(self, offers: frozenset[str]) -> bool:
+        """Plan one more host of these offers, or note why not."""
+        spec = self._view.spec
+        if self._view.paused is not None:
+            return self._block(f"pool {spec.name} is paused: {self._view.paused}")
+        if self._hosts >= spec.max:
+            return self._block(f"pool {spec.name} at its max of {spec.max} hosts")
+        if self._allowed is not None and self._allowed <= 0:
+            return self._block(f"pool {spec.name} spawns nothing now: {self._why}")
+        offer = self._choose(offers)
+        if offer is None:
+            return False
+        self.planned[offer.name] = self.planned.get(offer.name, 0) + 1
+        self._rate += self.price(offer)
+        self._hosts += 1
+        if self._allowed is not None:
+            self._allowed -= 1
+        return True
+
+    def _choose(self, offers: frozenset[str]) -> Offer | None:
+        spec, why = self._view.spec, ""
+        for offer in spec.offers:
+            if offer.name not in offers:
+                continue
+            trouble = self._view.trouble.get(offer.name)
+            wait = wait_for_offer(spec.name, offer.name, trouble)
+            if wait > 0 and trouble is not None:
+                said = f": {trouble.reason}" if trouble.reason else ""
+                refusal = (
+                    f"offer {offer.name} of pool {spec.name} is asked again in {wait:.0f} s{said}"
+                )
+            else:
+                refusal = refuse_price(self._view, self.price(offer), self._rate, self._at)
+                if not refusal:
+                    return offer
+            why = why or refusal
+        self._block(why)
+        return None
+
+    def _block(self, why: str) -> bool:
+        self.blocked = self.blocked or why
+        return False
+
+
+def scale_up(
+    view: PoolView, needs: Sequence[Need], at: datetime, prices: Mapping[str, float]
+) -> Growth:
+    """Return what is spawned for `needs`. prices: $/h by offer, where the provider says other ones."""
+    grower = _Grower(view, at, prices)
+    for need in needs:
+        present = [h for h in view.hosts if (h.is_starting or h.is_serving)]
+        have = sum(host.offer in need.offers for host in present)
+        have += sum(count for name, count in grower.planned.items() if name in need.offers)
+        for _ in range(need.hosts - have):
+            if not grower.add_one(need.offers):
+                break
+    spawns = tuple(
+        Spawn(offer=name, count=count, reason=_say_reason(view, needs, count))
+        for name, count in grower.planned.items()
+    )
+    return Growth(spawns=spawns, blocked=grower.blocked)
+
+
+def find_bound(view: PoolView, at: datetime) -> int:
+    """Return the most hosts that the pool could have after this cycle."""
+    grower = _Grower(view, at, {})
+    every = frozenset(offer.name for offer in view.spec.offers)
+    present = sum(host.is_starting or host.is_serving for host in view.hosts)
+    while grower.add_one(every):
+        present += 1
+    return present
+
+
+def _say_reason(view: PoolView, needs: Sequence[Need], count: int) -> str:
+    serving = sum(host.is_serving for host in view.hosts)
+    starting = sum(host.is_starting for host in view.hosts)
+    wanted = max(need.hosts for need in needs)
+    return f"{wanted} hosts are needed, {serving} serve and {starting} start: {count} more"

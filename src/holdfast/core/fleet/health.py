@@ -1,0 +1,162 @@
+"""The first three steps of a cycle: promote, check health, free the tasks of what is in error.
+
+HEALTH-1  Quiet is not dead: a host without work, in a pool for which nothing waits, is left alone.
+HEALTH-2  A host in error is marked first; its leases are renewed no more (the fence); its machine is
+          ended; its tasks are freed when the machine is gone or no lease is left; then the budget
+          of infrastructure failures is charged, as for any lost host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast.core.fleet.actions import Action, EndMachine, FailHost, FreeHost, Promote, WarnHost
+from holdfast.core.fleet.faults import HostFault
+from holdfast.core.fleet.instances import MachineState
+from holdfast.core.fleet.pools import PoolSpec
+from holdfast.core.fleet.snapshot import FleetHost, PoolView
+from holdfast.core.states import HostState, InstanceState
+
+Judge = Callable[[PoolSpec, FleetHost], Action | None]
+Stepped = tuple[PoolView, list[Action]]
+
+
+def promote(view: PoolView) -> Stepped:
+    """Let hosts serve that passed their checks; give up those that did not come in time."""
+    return _judge_hosts(view, _judge_start)
+
+
+def check_health(view: PoolView, queued: int) -> Stepped:
+    """Find hosts that fell silent with work, are stuck, or are gone. queued: what waits for the pool."""
+    return _judge_hosts(view, lambda spec, host: _judge_health(spec, host, queued))
+
+
+def free_tasks(view: PoolView) -> Stepped:
+    """End the machines of hosts that are over, and free their tasks when the fence allows it."""
+    actions: list[Action] = []
+    kept = []
+    for host in view.hosts:
+        over = host.state in (HostState.ERROR, HostState.TERMINATED) or is_unwanted(view, host)
+        if over:
+            actions += end_host(host)
+        kept.append(retire(host) if over else host)
+    return msgspec.structs.replace(view, hosts=tuple(kept)), actions
+
+
+def end_host(host: FleetHost) -> list[Action]:
+    """Return what ends a host that is over: its tasks are freed, its machine is given back."""
+    actions: list[Action] = []
+    why = host.gone or _END_REASONS.get(host.state, "no longer wanted")
+    fenced = not host.leases or host.instance is InstanceState.GONE
+    if host.state is not HostState.TERMINATED and fenced:
+        actions.append(FreeHost(host_id=host.host_id, reason=why, tasks=host.leases))
+    if host.is_paid:
+        actions.append(EndMachine(host_id=host.host_id, reason=why))
+    return actions
+
+
+def retire(host: FleetHost) -> FleetHost:
+    """Return the host as the next steps count it: still paid for, and of no other use."""
+    ending = InstanceState.ENDING if host.is_paid else InstanceState.GONE
+    state = HostState.ERROR if host.leases else HostState.TERMINATED
+    return msgspec.structs.replace(host, state=state, instance=ending)
+
+
+_END_REASONS = {
+    HostState.ERROR: "it is in error",
+    HostState.TERMINATED: "it was terminated",
+    HostState.QUARANTINED: "it is quarantined, and costs money",
+    HostState.DRAINING: "it is empty, and the pool shrinks",
+}
+
+
+def is_unwanted(view: PoolView, host: FleetHost) -> bool:
+    """Return whether a host without work has no way back: drained because the pool shrinks, or
+    rented and in quarantine for `idle_timeout_seconds`."""
+    if host.leases:
+        return False
+    if host.state is HostState.DRAINING:
+        return host.draining_for_scale
+    waited = host.state_seconds >= view.spec.idle_timeout_seconds
+    return host.state is HostState.QUARANTINED and host.usd_per_hour > 0 and waited
+
+
+def _judge_hosts(view: PoolView, judge: Judge) -> Stepped:
+    hosts, actions = [], []
+    for host in view.hosts:
+        action = judge(view.spec, host)
+        if action is not None:
+            actions.append(action)
+        hosts.append(_follow(host, action))
+    return msgspec.structs.replace(view, hosts=tuple(hosts)), actions
+
+
+def _follow(host: FleetHost, action: Action | None) -> FleetHost:
+    if isinstance(action, Promote):
+        return msgspec.structs.replace(host, state=HostState.ACTIVE, idle_seconds=0.0)
+    if isinstance(action, FailHost):
+        return msgspec.structs.replace(host, state=HostState.ERROR)
+    return host
+
+
+def _fail(host: FleetHost, fault: HostFault, reason: str) -> FailHost:
+    return FailHost(host_id=host.host_id, fault=fault, reason=reason)
+
+
+def _judge_start(spec: PoolSpec, host: FleetHost) -> Action | None:
+    if host.state is HostState.PREFLIGHT:
+        return _judge_preflight(spec, host)
+    if host.state is not HostState.SPAWNING:
+        return None
+    if host.gone:
+        return _fail(host, HostFault.PROVIDER_GONE, host.gone)
+    limit = spec.spawn_timeout_seconds
+    if host.intent_seconds <= limit:
+        return None
+    if host.ref is None:
+        return _fail(
+            host, HostFault.NO_INSTANCE_ID, f"the provider named no machine within {limit:.0f} s"
+        )
+    if host.machine is MachineState.RUNNING:
+        return _fail(
+            host,
+            HostFault.NO_HEARTBEAT,
+            f"its machine runs, and no agent on it called within {limit:.0f} s",
+        )
+    return _fail(host, HostFault.SPAWN_TIMEOUT, f"its machine did not start within {limit:.0f} s")
+
+
+def _judge_preflight(spec: PoolSpec, host: FleetHost) -> Action | None:
+    if host.gone:
+        return _fail(host, HostFault.PROVIDER_GONE, host.gone)
+    if host.preflight in ("ok", "warn"):
+        return Promote(host_id=host.host_id, reason=host.preflight_reason or "its checks passed")
+    if host.preflight == "fail":
+        return _fail(host, HostFault.PREFLIGHT_FAILED, host.preflight_reason or "a check failed")
+    limit = spec.preflight_timeout_seconds
+    if host.state_seconds > limit:
+        return _fail(
+            host, HostFault.PREFLIGHT_FAILED, f"its checks did not end within {limit:.0f} s"
+        )
+    return None
+
+
+def _judge_health(spec: PoolSpec, host: FleetHost, queued: int) -> Action | None:
+    if host.state not in (HostState.ACTIVE, HostState.DRAINING, HostState.QUARANTINED):
+        return None
+    if host.gone:
+        return _fail(host, HostFault.PROVIDER_GONE, host.gone)
+    silent = host.heartbeat_seconds
+    if silent is not None and silent > spec.heartbeat_timeout_seconds and (host.leases or queued):
+        work = f"{host.leases} tasks assigned" if host.leases else f"{queued} jobs waiting"
+        return _fail(
+            host, HostFault.HEARTBEAT_EXPIRED, f"its agent is silent for {silent:.0f} s with {work}"
+        )
+    if host.stuck is not None:
+        return _fail(host, HostFault.STUCK_TASK, host.stuck)
+    age = host.telemetry_seconds
+    if age is not None and age > spec.telemetry_stale_seconds:
+        return WarnHost(host_id=host.host_id, reason=f"its GPU readings are {age:.0f} s old")
+    return None

@@ -1,0 +1,89 @@
+"""Promotion, health, and the order in which a host in error is taken apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.fleet.actions import EndMachine, FailHost, FreeHost, Promote, WarnHost
+from holdfast.core.fleet.faults import HostFault
+from holdfast.core.fleet.instances import MachineState
+from holdfast.core.fleet.snapshot import FleetHost
+from holdfast.core.states import InstanceState
+from tests.unit.core.fleet.fleets import host, kinds, plan, pool, spawned, starting, waits
+
+LATE = {"intent_seconds": 301.0}
+
+
+@pytest.mark.parametrize(
+    ("sick", "fault"),
+    [
+        (starting(0, ref=None, **LATE), HostFault.NO_INSTANCE_ID),
+        (starting(0, machine=MachineState.STARTING, **LATE), HostFault.SPAWN_TIMEOUT),
+        (starting(0, machine=MachineState.RUNNING, **LATE), HostFault.NO_HEARTBEAT),
+        (starting(0, gone="preempted"), HostFault.PROVIDER_GONE),
+        (host(0, "preflight", preflight="fail"), HostFault.PREFLIGHT_FAILED),
+        (host(0, "preflight", state_seconds=301.0), HostFault.PREFLIGHT_FAILED),
+        (host(0, leases=1, heartbeat_seconds=301.0), HostFault.HEARTBEAT_EXPIRED),
+        (host(0, "draining", leases=1, heartbeat_seconds=301.0), HostFault.HEARTBEAT_EXPIRED),
+        (host(0, leases=1, stuck="job x beats no more"), HostFault.STUCK_TASK),
+        (host(0, leases=1, gone="the node failed"), HostFault.PROVIDER_GONE),
+    ],
+)
+def test_each_fault_has_its_sentence(sick: FleetHost, fault: HostFault) -> None:
+    (failed,) = kinds(plan(pool(), (sick,)), FailHost)
+    assert failed.fault is fault
+    assert len(failed.reason) > 5
+
+
+@pytest.mark.parametrize(
+    "well",
+    [
+        starting(0, intent_seconds=300.0),
+        host(0, "preflight", state_seconds=10.0),
+        host(0, leases=1, heartbeat_seconds=300.0),
+        host(0, idle_seconds=5.0, heartbeat_seconds=9_999.0),  # HEALTH-1: quiet, and nothing waits
+        host(0, leases=1, telemetry_seconds=119.0),
+    ],
+)
+def test_what_is_in_time_is_left_alone(well: FleetHost) -> None:
+    assert not plan(pool(min=1), (well,)).actions
+
+
+def test_a_silent_host_is_in_error_once_something_waits_and_is_replaced_in_the_same_cycle() -> None:
+    silent = host(0, idle_seconds=5.0, heartbeat_seconds=301.0)
+    found = plan(pool(), (silent,), waits(2))
+    assert [a.fault for a in kinds(found, FailHost)] == [HostFault.HEARTBEAT_EXPIRED]
+    assert spawned(found) == 1
+
+
+def test_checks_that_pass_let_a_host_serve() -> None:
+    found = plan(pool(), (host(0, "preflight", preflight="warn", preflight_reason="slow disk"),))
+    assert kinds(found, Promote) == [Promote(host_id="h0", reason="slow disk")]
+    assert found.summary.status.active_workers == 1
+
+
+def test_stale_telemetry_is_a_warning() -> None:
+    found = plan(pool(), (host(0, leases=1, telemetry_seconds=121.0),))
+    assert [a.reason for a in kinds(found, WarnHost)] == ["its GPU readings are 121 s old"]
+
+
+def test_a_host_in_error_is_marked_ended_and_freed_when_its_fence_allows() -> None:
+    """HEALTH-2."""
+    sick = host(0, leases=3, heartbeat_seconds=301.0)
+    found = plan(pool(), (sick,))
+    assert [type(a) for a in found.actions] == [FailHost, EndMachine], "its leases may still run"
+    marked = host(0, "error", leases=3, instance=InstanceState.ENDING)
+    assert [type(a) for a in plan(pool(), (marked,)).actions] == [EndMachine]
+    gone = host(0, "error", leases=3, instance=InstanceState.GONE)
+    (freed,) = plan(pool(), (gone,)).actions
+    assert freed == FreeHost(host_id="h0", reason="it is in error", tasks=3)
+    lapsed = host(0, "error", leases=0, instance=InstanceState.ENDING)
+    assert [type(a) for a in plan(pool(), (lapsed,)).actions] == [FreeHost, EndMachine]
+
+
+def test_a_machine_that_its_provider_says_is_gone_frees_its_tasks_at_once() -> None:
+    sick = host(0, leases=3, gone="spot reclaim", instance=InstanceState.GONE)
+    found = plan(pool(), (sick,))
+    assert [type(a) for a in found.actions] == [FailHost, FreeHost]
+    assert found.summary.actions.tasks_reset == 3
+    assert found.summary.reasons[0] == "failed host-0 (provider_gone): spot reclaim"
