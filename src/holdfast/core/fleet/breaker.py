@@ -1,9 +1,9 @@
 """When to leave a provider, or one of its offers, in peace.
 
-SPAWN-1  Only failures count, and a host that served forgets those before it. While
+BREAKER-1  Only failures count, and a host that served forgets those before it. While
          `BREAKER_FAILURES` of them lie in the window, the breaker is open and nothing is spawned;
          `PROBE_SECONDS` after the last failure one host may try.
-SPAWN-2  An offer that was refused is left alone ever longer, with a jitter that differs by pool, so
+BREAKER-2  An offer that was refused is left alone ever longer, with a jitter that differs by pool, so
          that many pools do not come back together.
 """
 

@@ -22,7 +22,7 @@ from holdfast.core.fleet.actions import (
     Spawn,
     WarnHost,
 )
-from holdfast.core.fleet.demand import Demand, list_needs, split_demand
+from holdfast.core.fleet.demand import PoolDemand, list_needs, split_demand
 from holdfast.core.fleet.grow import find_bound, scale_up
 from holdfast.core.fleet.health import check_health, free_tasks, promote
 from holdfast.core.fleet.shrink import scale_down
@@ -44,7 +44,7 @@ def plan_fleet(snapshot: FleetSnapshot, prices: Prices | None = None) -> tuple[P
 
 
 def _plan_pool(
-    snapshot: FleetSnapshot, before: PoolView, demand: Demand, prices: Mapping[str, float]
+    snapshot: FleetSnapshot, before: PoolView, demand: PoolDemand, prices: Mapping[str, float]
 ) -> PoolPlan:
     view, promoted = promote(before)
     view, failed = check_health(view, demand.queued)
@@ -77,7 +77,7 @@ def _count_actions(view: PoolView, actions: Sequence[Action]) -> CycleActions:
     )
 
 
-def _count_status(view: PoolView, demand: Demand) -> CycleStatus:
+def _count_status(view: PoolView, demand: PoolDemand) -> CycleStatus:
     starting = sum(host.is_starting for host in view.hosts)
     serving = sum(host.is_serving for host in view.hosts)
     ending = sum(

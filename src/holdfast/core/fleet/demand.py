@@ -21,7 +21,7 @@ from holdfast.core.fleet.snapshot import PoolView, Waiting
 Offers = frozenset[str]
 
 
-class Demand(msgspec.Struct, kw_only=True):
+class PoolDemand(msgspec.Struct, kw_only=True):
     """What waits for one pool. jobs: by the offers that fit them, in jobs' worth; gangs: the hosts of
     the largest gang by the same; queued: jobs in all; unfit: a sentence for jobs that no offer fits
     whole."""
@@ -69,13 +69,13 @@ def serves(spec: PoolSpec, waiting: Waiting) -> bool:
 
 def split_demand(
     waiting: Sequence[Waiting], views: Sequence[PoolView], bounds: Mapping[str, int]
-) -> dict[str, Demand]:
+) -> dict[str, PoolDemand]:
     """Give each waiting job to one pool (DEMAND-2). Jobs that no pool serves are left out.
 
     bounds: the most hosts that each pool may have now. What is beyond all of them stays with the
     cheapest pool, which then says what holds it back.
     """
-    demands = {view.spec.name: Demand() for view in views}
+    demands = {view.spec.name: PoolDemand() for view in views}
     room = {view.spec.name: bounds[view.spec.name] * view.spec.jobs_per_host for view in views}
     for each in sorted(waiting, key=lambda w: -w.oldest_seconds):
         left = each.jobs
@@ -115,7 +115,7 @@ def _order_pools(waiting: Waiting, views: Sequence[PoolView]) -> list[tuple[str,
     return [option[1:] for option in found]
 
 
-def _say_unfit(waiting: Waiting, views: Sequence[PoolView], demands: dict[str, Demand]) -> None:
+def _say_unfit(waiting: Waiting, views: Sequence[PoolView], demands: dict[str, PoolDemand]) -> None:
     for view in views:
         if view.paused is None and serves(view.spec, waiting):
             needs = f"{waiting.tasks} × {waiting.gpus} GPUs" if waiting.gpus else "its resources"
@@ -126,7 +126,7 @@ def _say_unfit(waiting: Waiting, views: Sequence[PoolView], demands: dict[str, D
             )
 
 
-def list_needs(view: PoolView, demand: Demand) -> tuple[Need, ...]:
+def list_needs(view: PoolView, demand: PoolDemand) -> tuple[Need, ...]:
     """Return what the pool needs, the pickiest demand first; together they are what is kept when it
     shrinks, and what is missing when it grows."""
     spec = view.spec

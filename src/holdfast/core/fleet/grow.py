@@ -2,7 +2,7 @@
 
 GROW-1  Hosts that start count, so that nothing is spawned twice for the same jobs.
 GROW-2  `min` is restored even with an empty queue; nothing goes over `max`, the ceilings of money
-        (MONEY-1, MONEY-2), or the breaker (SPAWN-1).
+        (MONEY-1, MONEY-2), or the breaker (BREAKER-1).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The first three steps of a cycle: promote, check health, free the tasks of what is in error.
 
-HEALTH-1  Quiet is not dead: a host without work, in a pool for which nothing waits, is left alone.
-HEALTH-2  A host in error is marked first; its leases are renewed no more (the fence); its machine is
+POOL-1  Quiet is not dead: a host without work, in a pool for which nothing waits, is left alone.
+POOL-2  A host in error is marked first; its leases are renewed no more (the fence); its machine is
           ended; its tasks are freed when the machine is gone or no lease is left; then the budget
           of infrastructure failures is charged, as for any lost host.
 """

@@ -41,7 +41,7 @@ class Rental(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_seconds: float | None = None
 
 
-class Reading(msgspec.Struct, frozen=True, kw_only=True):
+class Findings(msgspec.Struct, frozen=True, kw_only=True):
     """What a listing means. adopted: host → ref. seen: host → the machine's state.
 
     missing: hosts whose machine is not listed, and not believed gone. gone: host → why.
@@ -58,12 +58,12 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_listing(
     rentals: Sequence[Rental], machines: Sequence[Machine], sightings: Mapping[str, int]
-) -> Reading:
+) -> Findings:
     """Compare the record with one whole listing of the provider.
 
     sightings: how often each ref was listed before without being known.
     """
-    reading = Reading(adopted={}, seen={}, missing=[], gone={}, missed=[], reap={})
+    findings = Findings(adopted={}, seen={}, missing=[], gone={}, missed=[], reap={})
     of_intent: dict[str, list[Machine]] = {}
     for machine in machines:
         of_intent.setdefault(machine.intent, []).append(machine)
@@ -75,35 +75,35 @@ def read_listing(
     for rental in rentals:
         if rental.state in (InstanceState.GONE, InstanceState.INTENDED):
             continue
-        _match(rental, of_intent.get(rental.host_id, []), all_missing, reading)
+        _match(rental, of_intent.get(rental.host_id, []), all_missing, findings)
     for machine in machines:
         unknown = machine.intent not in known and machine.state is not MachineState.GONE
         if unknown and sightings.get(machine.ref, 0) + 1 >= UNKNOWN_SIGHTINGS:
-            reading.reap[machine.ref] = "no intent on record asks for it"
-    return reading
+            findings.reap[machine.ref] = "no intent on record asks for it"
+    return findings
 
 
-def _match(rental: Rental, found: Sequence[Machine], all_missing: bool, reading: Reading) -> None:
+def _match(rental: Rental, found: Sequence[Machine], all_missing: bool, findings: Findings) -> None:
     alive = [machine for machine in found if machine.state is not MachineState.GONE]
     mine = _choose(rental, alive)
     own = mine.ref if mine is not None else rental.ref
     for machine in alive:
         if machine.ref != own:
-            reading.reap[machine.ref] = f"a second machine of {rental.host_id}"
+            findings.reap[machine.ref] = f"a second machine of {rental.host_id}"
     if mine is not None:
         if rental.ref is None:
-            reading.adopted[rental.host_id] = mine.ref
-        reading.seen[rental.host_id] = mine.state
+            findings.adopted[rental.host_id] = mine.ref
+        findings.seen[rental.host_id] = mine.state
         return
     said = next((m for m in found if rental.ref in (None, m.ref)), None)
     if said is not None:
-        reading.gone[rental.host_id] = said.reason or said.lost or "its provider says it is gone"
+        findings.gone[rental.host_id] = said.reason or said.lost or "its provider says it is gone"
     elif rental.ref is None:
-        _judge_unanswered(rental, reading)
+        _judge_unanswered(rental, findings)
     elif _believe_missing(rental, all_missing):
-        reading.gone[rental.host_id] = "its provider lists it no more"
+        findings.gone[rental.host_id] = "its provider lists it no more"
     else:
-        reading.missing.append(rental.host_id)
+        findings.missing.append(rental.host_id)
 
 
 def _choose(rental: Rental, alive: Sequence[Machine]) -> Machine | None:
@@ -112,9 +112,9 @@ def _choose(rental: Rental, alive: Sequence[Machine]) -> Machine | None:
     return min(alive, key=lambda machine: machine.ref, default=None)
 
 
-def _judge_unanswered(rental: Rental, reading: Reading) -> None:
+def _judge_unanswered(rental: Rental, findings: Findings) -> None:
     patient = (rental.asked_seconds or 0.0) < ASKED_SECONDS or rental.misses + 1 < MISSES
-    (reading.missing if patient else reading.missed).append(rental.host_id)
+    (findings.missing if patient else findings.missed).append(rental.host_id)
 
 
 def _believe_missing(rental: Rental, all_missing: bool) -> bool:

@@ -136,7 +136,7 @@ def test_a_daily_ceiling_looks_an_hour_ahead_or_to_midnight() -> None:
 
 
 def test_the_breaker_counts_failures_until_one_serves() -> None:
-    """SPAWN-1."""
+    """BREAKER-1."""
 
     def failures(age: float) -> tuple[SpawnOutcome, ...]:
         return tuple(
@@ -158,7 +158,7 @@ def test_the_breaker_counts_failures_until_one_serves() -> None:
 
 
 def test_an_offer_without_capacity_gives_way_to_the_next() -> None:
-    """SPAWN-2."""
+    """BREAKER-2."""
     spec = pool(offers=(ONE, EIGHT))
     trouble = {"one": OfferTrouble(refusals=1, age_seconds=1.0, reason="no capacity")}
     found = plan(spec, (), waits(9), trouble=trouble)

@@ -41,7 +41,7 @@ def test_each_fault_has_its_sentence(sick: FleetHost, fault: HostFault) -> None:
         starting(0, intent_seconds=300.0),
         host(0, "preflight", state_seconds=10.0),
         host(0, leases=1, heartbeat_seconds=300.0),
-        host(0, idle_seconds=5.0, heartbeat_seconds=9_999.0),  # HEALTH-1: quiet, and nothing waits
+        host(0, idle_seconds=5.0, heartbeat_seconds=9_999.0),  # POOL-1: quiet, and nothing waits
         host(0, leases=1, telemetry_seconds=119.0),
     ],
 )
@@ -68,7 +68,7 @@ def test_stale_telemetry_is_a_warning() -> None:
 
 
 def test_a_host_in_error_is_marked_ended_and_freed_when_its_fence_allows() -> None:
-    """HEALTH-2."""
+    """POOL-2."""
     sick = host(0, leases=3, heartbeat_seconds=301.0)
     found = plan(pool(), (sick,))
     assert [type(a) for a in found.actions] == [FailHost, EndMachine], "its leases may still run"

@@ -13,7 +13,7 @@ from holdfast.core.fleet.leaks import (
     ASKED_SECONDS,
     MISSES,
     MISSING_SECONDS,
-    Reading,
+    Findings,
     Rental,
     read_listing,
 )
@@ -38,7 +38,7 @@ def machine(number: int = 0, intent: str | None = None, **changes: Any) -> Machi
     )
 
 
-def read(*rentals: Rental, machines: tuple[Machine, ...] = (), **sightings: int) -> Reading:
+def read(*rentals: Rental, machines: tuple[Machine, ...] = (), **sightings: int) -> Findings:
     return read_listing(rentals, machines, sightings)
 
 
