@@ -30,6 +30,7 @@ from holdfast.moves.rows import BACK_OFF, RETRIES_HELD, TaskRow
 from holdfast.moves.values import AdmissionSnapshot, Released, Reserved
 from holdfast.store.memory.members import MemoryMembers
 from holdfast.store.memory.state import MemoryJob, MemoryState
+from holdfast.store.port.clock import Now
 
 
 class MemoryAdmission:
@@ -42,9 +43,7 @@ class MemoryAdmission:
         self.environment = environment
         self.members = members
 
-    async def release_due(
-        self, retry_limit: int | None = None, *, now: datetime | None = None
-    ) -> Released:
+    async def release_due(self, retry_limit: int | None = None, *, now: Now = None) -> Released:
         s, at = self.state, self.state.at(now)
         off = [p.name for p in s.projects.values() if p.settings.get(dispatch.SWITCH) is False]
         switches = dispatch.Switches(s.settings, self.environment, off)
@@ -79,7 +78,7 @@ class MemoryAdmission:
         count = len(retries[:retry_limit])
         return Released(retries=count, left=count < len(retries), **done)
 
-    async def read_admission(self, limit: int, *, now: datetime | None = None) -> AdmissionSnapshot:
+    async def read_admission(self, limit: int, *, now: Now = None) -> AdmissionSnapshot:
         s, at = self.state, self.state.at(now)
         cluster = [("cluster", s.settings), ("environment", self.environment)]
         dead, interval = (
@@ -151,7 +150,7 @@ class MemoryAdmission:
                 left[name] = quota_left(quota, s.use_of(name))
         return left
 
-    async def read_running(self, *, now: datetime | None = None) -> list[RunningTask]:
+    async def read_running(self, *, now: Now = None) -> list[RunningTask]:
         s, at, running = self.state, self.state.at(now), []
         for state in LIVE_JOB_STATES:
             for job_id in s.by_state[state]:
@@ -180,7 +179,7 @@ class MemoryAdmission:
         return running
 
     async def list_reserved(
-        self, ids: Sequence[str] | None = None, *, now: datetime | None = None
+        self, ids: Sequence[str] | None = None, *, now: Now = None
     ) -> list[Reserved]:
         s, at = self.state, self.state.at(now)
         return [
@@ -197,11 +196,7 @@ class MemoryAdmission:
         ]
 
     async def reserve(
-        self,
-        placements: Sequence[JobPlacement],
-        ttls: Mapping[str, float],
-        *,
-        now: datetime | None = None,
+        self, placements: Sequence[JobPlacement], ttls: Mapping[str, float], *, now: Now = None
     ) -> list[str]:
         s, at = self.state, self.state.at(now)
         ids = {t.host_id for p in placements for t in p.tasks}
@@ -283,7 +278,7 @@ class MemoryAdmission:
         s.commit(m)
 
     async def expire_reservations(
-        self, reservation_seconds: float, *, now: datetime | None = None
+        self, reservation_seconds: float, *, now: Now = None
     ) -> list[str]:
         s, at = self.state, self.state.at(now)
         before = at - timedelta(seconds=reservation_seconds)

@@ -23,6 +23,7 @@ from holdfast.moves.checkpoints import (
 from holdfast.moves.requests import no_job
 from holdfast.moves.rows import clamp_count, clean_text
 from holdfast.store.memory.state import MemoryCheckpoint, MemoryState
+from holdfast.store.port.clock import Now
 
 
 class MemoryCheckpoints:
@@ -52,7 +53,7 @@ class MemoryCheckpoints:
         new: NewCheckpoint,
         keep: int,
         *,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> CheckpointAdded:
         return self._add(
             key, await self.check_checkpoint(host_id, incarnation, key), new, keep, now
@@ -66,7 +67,7 @@ class MemoryCheckpoints:
         new: NewCheckpoint,
         keep: int,
         *,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> CheckpointAdded:
         if job_id not in self.state.jobs:
             raise no_job(job_id)
@@ -140,7 +141,7 @@ class MemoryCheckpoints:
         number: int,
         reason: str,
         *,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> CheckpointRecord:
         attempt = await self.check_checkpoint(host_id, incarnation, key)
         kept = [one.record for one in self.state.checkpoints.get((key.job_id, key.rank), [])]

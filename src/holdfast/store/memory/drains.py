@@ -11,6 +11,7 @@ from holdfast.moves import drains
 from holdfast.moves.values import DrainSnapshot, TellDrains
 from holdfast.store.memory.hosts import quarantine_host
 from holdfast.store.memory.state import MemoryState
+from holdfast.store.port.clock import Now
 
 
 class MemoryDrains:
@@ -49,7 +50,7 @@ class MemoryDrains:
             and any(t.state is TaskState.PREEMPTING for t in s.tasks.get(i, {}).values())
         ]
 
-    async def force_drain(self, job_id: str, epoch: int, *, now: datetime | None = None) -> int:
+    async def force_drain(self, job_id: str, epoch: int, *, now: Now = None) -> int:
         m = self.state.load([job_id], self.state.at(now))
         job = m.jobs.get(job_id)
         if job is None or job.state is not JobState.DRAINING or job.epoch != epoch:
@@ -59,7 +60,7 @@ class MemoryDrains:
         return forced
 
     async def complete_drain(
-        self, job_id: str, epoch: int, completion: Completion, *, now: datetime | None = None
+        self, job_id: str, epoch: int, completion: Completion, *, now: Now = None
     ) -> bool:
         s, at = self.state, self.state.at(now)
         m = s.load([job_id], at)

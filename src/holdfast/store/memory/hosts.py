@@ -28,6 +28,7 @@ from holdfast.moves.registration import (
 )
 from holdfast.moves.rows import NewEvent
 from holdfast.store.memory.state import MemoryHost, MemoryState
+from holdfast.store.port.clock import Now
 from holdfast.wire.agent import HostFacts
 
 
@@ -44,7 +45,7 @@ class MemoryHosts:
         incarnation: str,
         facts: HostFacts,
         *,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> HostRecord:
         s, at = self.state, self.state.at(now)
         before = s.hosts.get(host_id)
@@ -141,7 +142,7 @@ class MemoryHosts:
         hard: bool = False,
         deadline_seconds: float | None = None,
         scale_down: bool = False,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> HostRecord:
         s, at = self.state, self.state.at(now)
         if host_id not in s.hosts:
@@ -160,7 +161,7 @@ class MemoryHosts:
             s.commit(m)
         return s.host_record(host)
 
-    async def drain_due_hosts(self, *, now: datetime | None = None) -> dict[str, list[str]]:
+    async def drain_due_hosts(self, *, now: Now = None) -> dict[str, list[str]]:
         s, at, drained = self.state, self.state.at(now), {}
         for host in sorted(s.hosts.values(), key=lambda h: h.id):
             if (
@@ -181,7 +182,7 @@ class MemoryHosts:
         return drained
 
     async def sweep_dead_hosts(
-        self, dead_seconds: float, leading_since: datetime, *, now: datetime | None = None
+        self, dead_seconds: float, leading_since: datetime, *, now: Now = None
     ) -> list[HostRecord]:
         s, at = self.state, self.state.at(now)
         if leading_since + timedelta(seconds=dead_seconds) >= at:

@@ -29,6 +29,7 @@ from holdfast.moves.requests import (
 from holdfast.moves.rows import JobRow, NewEvent
 from holdfast.moves.values import JobFilter, NewJob, Submitted
 from holdfast.store.memory.state import UNFINISHED, MemoryJob, MemoryState
+from holdfast.store.port.clock import Now
 
 
 class MemoryJobs:
@@ -38,9 +39,7 @@ class MemoryJobs:
         self.state = state
         self.environment = environment
 
-    async def submit_jobs(
-        self, jobs: Sequence[NewJob], *, now: datetime | None = None
-    ) -> list[Submitted]:
+    async def submit_jobs(self, jobs: Sequence[NewJob], *, now: Now = None) -> list[Submitted]:
         s, at = self.state, self.state.at(now)
         for name in sorted({job.queue for job in jobs}):
             if name not in s.queues:
@@ -288,7 +287,7 @@ class MemoryJobs:
         return msgspec.structs.replace(attempt, has_forensics=has, **live)
 
     async def cancel_job(
-        self, job_id: str, reason: str, *, hard: bool = False, now: datetime | None = None
+        self, job_id: str, reason: str, *, hard: bool = False, now: Now = None
     ) -> JobRecord:
         m = self.state.load([job_id], self.state.at(now))
         if job_id not in m.jobs:
@@ -304,7 +303,7 @@ class MemoryJobs:
         *,
         counted: bool = False,
         from_scratch: bool = False,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> JobRecord:
         m = self.state.load([job_id], self.state.at(now))
         if job_id not in m.jobs:
@@ -334,7 +333,7 @@ class MemoryJobs:
         *,
         hard: bool = False,
         epoch: int | None = None,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> bool:
         m = self.state.load([job_id], self.state.at(now))
         job = m.jobs.get(job_id)
@@ -346,9 +345,7 @@ class MemoryJobs:
         self.state.commit(m)
         return True
 
-    async def prune(
-        self, history_days: float, *, limit: int = 1000, now: datetime | None = None
-    ) -> int:
+    async def prune(self, history_days: float, *, limit: int = 1000, now: Now = None) -> int:
         s, before = self.state, self.state.at(now) - timedelta(days=history_days)
         old = [
             (job.row.ended_at, i)

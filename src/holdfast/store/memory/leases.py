@@ -26,6 +26,7 @@ from holdfast.moves.rows import TaskRow
 from holdfast.moves.values import ClaimRow, GangSeat, HostSync, HostSynced, LiveTask, TaskOffer
 from holdfast.store.memory.hosts import lose_host_tasks, quarantine_host, set_host_state
 from holdfast.store.memory.state import MemoryState
+from holdfast.store.port.clock import Now
 
 
 class MemoryLeases:
@@ -35,11 +36,7 @@ class MemoryLeases:
         self.state = state
 
     async def sync_hosts(
-        self,
-        syncs: Sequence[HostSync],
-        *,
-        rules: Sequence[OperatorRule] = (),
-        now: datetime | None = None,
+        self, syncs: Sequence[HostSync], *, rules: Sequence[OperatorRule] = (), now: Now = None
     ) -> list[HostSynced]:
         at = self.state.at(now)
         answers: list[HostSynced | None] = [None] * len(syncs)
@@ -168,16 +165,14 @@ class MemoryLeases:
             )
         )
 
-    async def lapse_leases(
-        self, leading_since: datetime, *, now: datetime | None = None
-    ) -> list[str]:
+    async def lapse_leases(self, leading_since: datetime, *, now: Now = None) -> list[str]:
         live = [i for state in moves.LIVE_JOB_STATES for i in self.state.by_state[state]]
         m = self.state.load(live, self.state.at(now))
         lapsed = requests.lapse(m, leading_since)
         self.state.commit(m)
         return lapsed
 
-    async def settle_clock(self, *, now: datetime | None = None) -> None:
+    async def settle_clock(self, *, now: Now = None) -> None:
         s, at = self.state, self.state.at(now)
         for host in s.hosts.values():
             host.heartbeat_at = min(host.heartbeat_at, at)

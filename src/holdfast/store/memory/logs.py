@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from holdfast.core.ids import TaskKey
 from holdfast.core.log_plan import (
@@ -19,6 +18,7 @@ from holdfast.core.records import LogChunk, LogStreamRecord
 from holdfast.errors import Stale
 from holdfast.moves.values import LogAppend
 from holdfast.store.memory.state import MemoryState, MemoryStream
+from holdfast.store.port.clock import Now
 from holdfast.wire.agent import Forensics
 
 
@@ -120,9 +120,7 @@ class MemoryLogs:
             for a, d in window(chunks, offset, limit_bytes)
         ]
 
-    async def put_forensics(
-        self, host_id: str, forensics: Forensics, *, now: datetime | None = None
-    ) -> None:
+    async def put_forensics(self, host_id: str, forensics: Forensics, *, now: Now = None) -> None:
         attempt = self._find_attempt(host_id, forensics.key)
         key = forensics.key
         self.state.forensics[key.job_id, attempt, key.rank, key.epoch] = forensics

@@ -19,6 +19,7 @@ from holdfast.moves.rows import TaskRow
 from holdfast.moves.values import DueMember
 from holdfast.store.memory.hosts import quarantine_host
 from holdfast.store.memory.state import MemoryState
+from holdfast.store.port.clock import Now
 
 
 class MemoryMembers:
@@ -101,7 +102,7 @@ class MemoryMembers:
         )
 
     async def replace_members(
-        self, plans: Sequence[tuple[TaskKey, Replacement]], *, now: datetime | None = None
+        self, plans: Sequence[tuple[TaskKey, Replacement]], *, now: Now = None
     ) -> list[TaskKey]:
         s, at = self.state, self.state.at(now)
         m = s.load([key.job_id for key, _ in plans], at)
@@ -111,9 +112,7 @@ class MemoryMembers:
             quarantine_host(s, s.hosts[host_id], reason, at)
         return done
 
-    async def unpark_members(
-        self, job_id: str, reason: str, *, now: datetime | None = None
-    ) -> JobRecord:
+    async def unpark_members(self, job_id: str, reason: str, *, now: Now = None) -> JobRecord:
         m = self.state.load([job_id], self.state.at(now))
         if job_id not in m.jobs:
             raise no_job(job_id)
@@ -123,7 +122,7 @@ class MemoryMembers:
         return self.state.job_record(job_id)
 
     async def stop_member(
-        self, key: TaskKey, cause: Cause, reason: str, *, now: datetime | None = None
+        self, key: TaskKey, cause: Cause, reason: str, *, now: Now = None
     ) -> bool:
         m = self.state.load([key.job_id], self.state.at(now))
         job = m.jobs.get(key.job_id)
@@ -140,11 +139,7 @@ class MemoryMembers:
         return True
 
     async def seat_members(
-        self,
-        placements: Sequence[JobPlacement],
-        ttls: Mapping[str, float],
-        *,
-        now: datetime | None = None,
+        self, placements: Sequence[JobPlacement], ttls: Mapping[str, float], *, now: Now = None
     ) -> list[str]:
         s = self.state
         ids = {t.host_id for p in placements for t in p.tasks}
@@ -162,9 +157,7 @@ class MemoryMembers:
         s.commit(m)
         return seated
 
-    async def release_members(
-        self, reservation_seconds: float, *, now: datetime | None = None
-    ) -> list[str]:
+    async def release_members(self, reservation_seconds: float, *, now: Now = None) -> list[str]:
         s, at = self.state, self.state.at(now)
         before = members.asked_before(at, reservation_seconds)
         m = s.load({task.job_id for task in self._tasks()}, at)

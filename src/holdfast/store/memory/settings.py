@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 
 from holdfast.core.causes import Cause
 from holdfast.core.records import ProjectRecord, QueueRecord
@@ -29,6 +28,7 @@ from holdfast.moves.changes import (
 from holdfast.moves.registration import drain_jobs_for
 from holdfast.moves.values import SettingsLayers
 from holdfast.store.memory.state import UNFINISHED, MemoryProject, MemoryQueue, MemoryState
+from holdfast.store.port.clock import Now
 
 
 class MemorySettings:
@@ -48,11 +48,7 @@ class MemorySettings:
         )
 
     async def write_cluster_settings(
-        self,
-        changes: Mapping[str, Value],
-        unset: Sequence[str] = (),
-        *,
-        now: datetime | None = None,
+        self, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: Now = None
     ) -> int:
         checked = check_changes(changes, unset, "cluster")
         merged = merge_layer(self.state.settings, checked, unset)
@@ -62,7 +58,7 @@ class MemorySettings:
             self.state.log([settings_event(checked, unset)], self.state.at(now))
         return self.state.settings_rev
 
-    async def write_rules(self, text: str, *, now: datetime | None = None) -> int:
+    async def write_rules(self, text: str, *, now: Now = None) -> int:
         if text != self.state.rules:
             self.state.rules = text
             self.state.settings_rev += 1
@@ -98,12 +94,7 @@ class MemorySettings:
         return self.state.queues[name]
 
     async def put_queue(
-        self,
-        name: str,
-        changes: Mapping[str, Value],
-        unset: Sequence[str] = (),
-        *,
-        now: datetime | None = None,
+        self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: Now = None
     ) -> QueueRecord:
         checked = check_changes(changes, unset, "queue")
         at, queue = self.state.at(now), self.state.queues.get(name)
@@ -118,7 +109,7 @@ class MemorySettings:
             self.state.log([queue_event(name, checked, unset, created=created)], at)
         return await self.get_queue(name)
 
-    async def delete_queue(self, name: str, *, now: datetime | None = None) -> None:
+    async def delete_queue(self, name: str, *, now: Now = None) -> None:
         self._queue(name)
         if any(
             self.state.jobs[i].row.queue == name
@@ -131,7 +122,7 @@ class MemorySettings:
         self.state.log([deleted_event(name)], self.state.at(now))
 
     async def pause_queue(
-        self, name: str, reason: str, *, hard: bool, now: datetime | None = None
+        self, name: str, reason: str, *, hard: bool, now: Now = None
     ) -> list[str]:
         at, queue = self.state.at(now), self._queue(name)
         if (queue.paused_at is not None, queue.paused_reason, queue.hard) != (True, reason, hard):
@@ -145,7 +136,7 @@ class MemorySettings:
         self.state.commit(m)
         return drained
 
-    async def resume_queue(self, name: str, *, now: datetime | None = None) -> None:
+    async def resume_queue(self, name: str, *, now: Now = None) -> None:
         queue = self._queue(name)
         if queue.paused_at is not None:
             queue.paused_at, queue.paused_reason, queue.hard = None, "", False
@@ -171,12 +162,7 @@ class MemorySettings:
         )
 
     async def put_project(
-        self,
-        name: str,
-        changes: Mapping[str, Value],
-        unset: Sequence[str] = (),
-        *,
-        now: datetime | None = None,
+        self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: Now = None
     ) -> ProjectRecord:
         checked = check_changes(changes, unset, "project")
         s, at = self.state, self.state.at(now)
@@ -190,7 +176,7 @@ class MemorySettings:
             s.log([project_event(name, checked, unset, created=project is None)], at)
         return self._project(name)
 
-    async def delete_project(self, name: str, *, now: datetime | None = None) -> None:
+    async def delete_project(self, name: str, *, now: Now = None) -> None:
         if name not in self.state.projects:
             raise no_project(name)
         if self.state.use_of(name).jobs:

@@ -28,6 +28,7 @@ from holdfast.store.memory.tokens import MemoryTokens
 from holdfast.store.memory.webhooks import MemoryWebhooks
 from holdfast.store.port.admission import AdmissionStore
 from holdfast.store.port.checkpoints import CheckpointStore
+from holdfast.store.port.clock import Now
 from holdfast.store.port.drains import DrainStore
 from holdfast.store.port.events import EventStore
 from holdfast.store.port.hosts import HostStore
@@ -102,7 +103,7 @@ class MemoryStore:
     async def now(self) -> datetime:
         return self.state.clock()
 
-    async def read_gauges(self, *, now: datetime | None = None) -> Gauges:
+    async def read_gauges(self, *, now: Now = None) -> Gauges:
         s, at = self.state, self.state.at(now)
         hosts: dict[str, int] = {}
         for host in s.hosts.values():

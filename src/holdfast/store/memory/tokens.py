@@ -10,6 +10,7 @@ from holdfast.core.records import TokenRecord
 from holdfast.errors import Conflict
 from holdfast.moves.events import no_token
 from holdfast.store.memory.state import MemoryState, MemoryToken
+from holdfast.store.port.clock import Now
 
 
 class MemoryTokens:
@@ -26,7 +27,7 @@ class MemoryTokens:
         secret_hash: bytes,
         expires_at: datetime | None,
         *,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> TokenRecord:
         token = self.state.tokens.get(token_id)
         if token is None:
@@ -55,15 +56,11 @@ class MemoryTokens:
                 return token
         return None
 
-    async def find_token(
-        self, secret_hash: bytes, *, now: datetime | None = None
-    ) -> TokenRecord | None:
+    async def find_token(self, secret_hash: bytes, *, now: Now = None) -> TokenRecord | None:
         token = self._find(secret_hash, self.state.at(now))
         return None if token is None else token.record
 
-    async def use_join_token(
-        self, secret_hash: bytes, *, now: datetime | None = None
-    ) -> TokenRecord | None:
+    async def use_join_token(self, secret_hash: bytes, *, now: Now = None) -> TokenRecord | None:
         at = self.state.at(now)
         token = self._find(secret_hash, at)
         if token is None or token.record.role != "join" or token.record.used_at is not None:
@@ -76,7 +73,7 @@ class MemoryTokens:
             (t.record for t in self.state.tokens.values()), key=lambda t: (t.created_at, t.id)
         )
 
-    async def revoke_token(self, token_id: str, *, now: datetime | None = None) -> None:
+    async def revoke_token(self, token_id: str, *, now: Now = None) -> None:
         token = self.state.tokens.get(token_id)
         if token is None:
             raise no_token(token_id)

@@ -28,6 +28,7 @@ from holdfast.moves.events import (
 )
 from holdfast.moves.rows import NewEvent
 from holdfast.store.memory.state import MemoryState
+from holdfast.store.port.clock import Now
 from holdfast.store.port.webhooks import NewWebhook, SignedTarget, WebhookChange
 
 PENDING, DELIVERED, DEAD = DeliveryState.PENDING, DeliveryState.DELIVERED, DeliveryState.DEAD
@@ -64,9 +65,7 @@ class MemoryWebhooks:
         self._deliveries: dict[str, MemoryDelivery] = {}
         self._seq = 0
 
-    async def create_webhook(
-        self, new: NewWebhook, *, now: datetime | None = None
-    ) -> WebhookRecord:
+    async def create_webhook(self, new: NewWebhook, *, now: Now = None) -> WebhookRecord:
         if new.id not in self._hooks:
             at = self.state.at(now)
             record = WebhookRecord(
@@ -99,14 +98,12 @@ class MemoryWebhooks:
             record, pending=states.count(PENDING), dead=states.count(DEAD)
         )
 
-    async def get_webhook_target(
-        self, webhook_id: str, *, now: datetime | None = None
-    ) -> SignedTarget:
+    async def get_webhook_target(self, webhook_id: str, *, now: Now = None) -> SignedTarget:
         hook = self._hook(webhook_id)
         return SignedTarget(url=hook.record.url, secrets=_secrets(hook, self.state.at(now)))
 
     async def change_webhook(
-        self, webhook_id: str, change: WebhookChange, *, now: datetime | None = None
+        self, webhook_id: str, change: WebhookChange, *, now: Now = None
     ) -> WebhookRecord:
         hook = self._hook(webhook_id)
         fields = {
@@ -122,7 +119,7 @@ class MemoryWebhooks:
         return await self.get_webhook(webhook_id)
 
     async def rotate_webhook(
-        self, webhook_id: str, secret: str, grace_seconds: float, *, now: datetime | None = None
+        self, webhook_id: str, secret: str, grace_seconds: float, *, now: Now = None
     ) -> WebhookRecord:
         hook, at = self._hook(webhook_id), self.state.at(now)
         until = at + timedelta(seconds=grace_seconds) if grace_seconds > 0 else None
@@ -140,7 +137,7 @@ class MemoryWebhooks:
         return await self.get_webhook(webhook_id)
 
     async def pause_webhook(
-        self, webhook_id: str, reason: str, *, now: datetime | None = None
+        self, webhook_id: str, reason: str, *, now: Now = None
     ) -> WebhookRecord:
         self._pause(self._hook(webhook_id), reason, self.state.at(now))
         return await self.get_webhook(webhook_id)
@@ -154,9 +151,7 @@ class MemoryWebhooks:
                 [hook_event("paused", hook.record, f"was paused: {reason}", reason=reason)], at
             )
 
-    async def resume_webhook(
-        self, webhook_id: str, *, now: datetime | None = None
-    ) -> WebhookRecord:
+    async def resume_webhook(self, webhook_id: str, *, now: Now = None) -> WebhookRecord:
         hook, at = self._hook(webhook_id), self.state.at(now)
         if hook.record.state is WebhookState.PAUSED:
             hook.record = msgspec.structs.replace(hook.record, state=WebhookState.ACTIVE, reason="")
@@ -167,7 +162,7 @@ class MemoryWebhooks:
             self.state.log([hook_event("resumed", hook.record, "was resumed")], at)
         return await self.get_webhook(webhook_id)
 
-    async def delete_webhook(self, webhook_id: str, *, now: datetime | None = None) -> None:
+    async def delete_webhook(self, webhook_id: str, *, now: Now = None) -> None:
         hook = self._hook(webhook_id)
         del self._hooks[webhook_id]
         self._deliveries = {
@@ -212,7 +207,7 @@ class MemoryWebhooks:
         return found
 
     async def write_deliveries(
-        self, batches: Sequence[DeliveryBatch], *, now: datetime | None = None
+        self, batches: Sequence[DeliveryBatch], *, now: Now = None
     ) -> list[str]:
         at, moved = self.state.at(now), []
         for batch in batches:
@@ -253,7 +248,7 @@ class MemoryWebhooks:
     # ---- sending
 
     async def list_due(
-        self, per_hook: int, flying: Collection[str], *, now: datetime | None = None
+        self, per_hook: int, flying: Collection[str], *, now: Now = None
     ) -> list[DueDelivery]:
         at, found = self.state.at(now), list[MemoryDelivery]()
         for hook_id, hook in self._hooks.items():
@@ -281,9 +276,7 @@ class MemoryWebhooks:
             for d in sorted(found, key=_due_order)
         ]
 
-    async def record_tries(
-        self, tries: Sequence[Tried], *, now: datetime | None = None
-    ) -> list[str]:
+    async def record_tries(self, tries: Sequence[Tried], *, now: Now = None) -> list[str]:
         at, done = self.state.at(now), []
         events: list[NewEvent] = []
         for tried in tries:
@@ -344,7 +337,7 @@ class MemoryWebhooks:
         return found.record, found.body
 
     async def redeliver(
-        self, webhook_id: str, delivery_id: str, *, now: datetime | None = None
+        self, webhook_id: str, delivery_id: str, *, now: Now = None
     ) -> DeliveryRecord:
         found, at = self._delivery(webhook_id, delivery_id), self.state.at(now)
         tries = found.record.tries if found.record.state is PENDING else 0
@@ -355,7 +348,7 @@ class MemoryWebhooks:
         self._settle_sequence(found, at)
         return found.record
 
-    async def redeliver_dead(self, webhook_id: str, *, now: datetime | None = None) -> int:
+    async def redeliver_dead(self, webhook_id: str, *, now: Now = None) -> int:
         self._hook(webhook_id)
         dead = self._of(webhook_id, DEAD)
         for delivery in dead:
@@ -367,7 +360,7 @@ class MemoryWebhooks:
         return {"pending": states.count(PENDING), "dead": states.count(DEAD)}
 
     async def prune_deliveries(
-        self, history_days: float, *, limit: int = 1000, now: datetime | None = None
+        self, history_days: float, *, limit: int = 1000, now: Now = None
     ) -> int:
         before = self.state.at(now) - timedelta(days=history_days)
         old = [d.record for d in self._deliveries.values() if d.record.state is not PENDING]

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Protocol
 
 from holdfast.core.placement.plan import JobPlacement, RunningTask
 from holdfast.moves.values import AdmissionSnapshot, Released, Reserved
+from holdfast.store.port.clock import Now
 
 
 class AdmissionStore(Protocol):
     """What could start, and the writes that start it."""
 
-    async def release_due(
-        self, retry_limit: int | None = None, *, now: datetime | None = None
-    ) -> Released:
+    async def release_due(self, retry_limit: int | None = None, *, now: Now = None) -> Released:
         """Queue waiting jobs whose time has come, in batches; of retries at most `retry_limit`.
 
         RETRY-6: the kill switch (`retries_enabled` of the cluster, its environment and the job's
@@ -25,24 +23,20 @@ class AdmissionStore(Protocol):
         retry_count, cause, due_at and waited_seconds.
         """
 
-    async def read_admission(self, limit: int, *, now: datetime | None = None) -> AdmissionSnapshot:
+    async def read_admission(self, limit: int, *, now: Now = None) -> AdmissionSnapshot:
         """Return the candidates, at most `limit` of each queue, and the room for them."""
 
-    async def read_running(self, *, now: datetime | None = None) -> list[RunningTask]:
+    async def read_running(self, *, now: Now = None) -> list[RunningTask]:
         """Return every task that holds room. `ends_in_seconds` is left to the caller, which knows
         the settings."""
 
     async def list_reserved(
-        self, ids: Sequence[str] | None = None, *, now: datetime | None = None
+        self, ids: Sequence[str] | None = None, *, now: Now = None
     ) -> list[Reserved]:
         """Return jobs that are reserved and do not run yet: all, or those of `ids`."""
 
     async def reserve(
-        self,
-        placements: Sequence[JobPlacement],
-        ttls: Mapping[str, float],
-        *,
-        now: datetime | None = None,
+        self, placements: Sequence[JobPlacement], ttls: Mapping[str, float], *, now: Now = None
     ) -> list[str]:
         """Apply placements whose job is still queued under its epoch, its queue not paused and its
         hosts active under the same incarnation. Writes tasks, the attempt's row, the new epoch and
@@ -52,7 +46,7 @@ class AdmissionStore(Protocol):
         """
 
     async def expire_reservations(
-        self, reservation_seconds: float, *, now: datetime | None = None
+        self, reservation_seconds: float, *, now: Now = None
     ) -> list[str]:
         """Queue jobs again whose reservation was never offered to its host within
         `reservation_seconds` (attempt ended, outcome expired; no charge; the attempt number is not

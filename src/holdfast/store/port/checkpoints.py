@@ -10,12 +10,12 @@ CKPT-2  A row is written when its bytes are whole in the blob store, so the newe
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import datetime
 from typing import Protocol
 
 from holdfast.core.ids import TaskKey
 from holdfast.core.records import CheckpointRecord
 from holdfast.moves.checkpoints import CheckpointAdded, NewCheckpoint
+from holdfast.store.port.clock import Now
 
 
 class CheckpointStore(Protocol):
@@ -33,7 +33,7 @@ class CheckpointStore(Protocol):
         new: NewCheckpoint,
         keep: int,
         *,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> CheckpointAdded:
         """Write a checkpoint of a task and drop all but the last `keep` of its rank. A checkpoint
         with the size, checksum and step of the newest of this epoch is a call made again: that row
@@ -47,7 +47,7 @@ class CheckpointStore(Protocol):
         new: NewCheckpoint,
         keep: int,
         *,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> CheckpointAdded:
         """Write a checkpoint on a person's behalf.
 
@@ -83,7 +83,7 @@ class CheckpointStore(Protocol):
         number: int,
         reason: str,
         *,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> CheckpointRecord:
         """Return the checkpoint before `number`, from which a task of this host cannot start. Event
         task.checkpoint_skipped, once for each epoch and number. Nothing is deleted, because a

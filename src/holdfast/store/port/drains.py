@@ -8,6 +8,7 @@ from typing import Protocol
 from holdfast.core.endings.drain import Completion
 from holdfast.core.records import JobRecord
 from holdfast.moves.values import DrainSnapshot, TellDrains
+from holdfast.store.port.clock import Now
 
 
 class DrainStore(Protocol):
@@ -22,7 +23,7 @@ class DrainStore(Protocol):
         """Return draining jobs none of whose tasks holds a lease: ready to be completed."""
 
     async def complete_drain(
-        self, job_id: str, epoch: int, completion: Completion, *, now: datetime | None = None
+        self, job_id: str, epoch: int, completion: Completion, *, now: Now = None
     ) -> bool:
         """Write a completion where the job still drains under `epoch`, in one transaction: attempt
         ended, task rows deleted, job moved, charges, avoid-list and quarantine applied, epoch + 1,
@@ -32,6 +33,6 @@ class DrainStore(Protocol):
         """Return draining jobs, not forced yet, with tasks that were told to stop before a time and
         have not confirmed it."""
 
-    async def force_drain(self, job_id: str, epoch: int, *, now: datetime | None = None) -> int:
+    async def force_drain(self, job_id: str, epoch: int, *, now: Now = None) -> int:
         """Tell the remaining tasks of a drain to end without grace, once. Event task.force_drained
         for each task. Returns how many."""

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from holdfast.core.placement.plan import Size
 from holdfast.core.records import HostRecord
+from holdfast.store.port.clock import Now
 from holdfast.wire.agent import HostFacts
 
 
@@ -21,7 +22,7 @@ class HostStore(Protocol):
         incarnation: str,
         facts: HostFacts,
         *,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> HostRecord:
         """Create a host (key_hash given) or register it again; there is no preflight, so it is
         active at once. A new incarnation frees the old one's tasks at once, lost="new_incarnation"
@@ -59,7 +60,7 @@ class HostStore(Protocol):
         hard: bool = False,
         deadline_seconds: float | None = None,
         scale_down: bool = False,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> HostRecord:
         """Apply a HostEvent (drain, undrain, quarantine, release, terminate). terminate loses the
         host's tasks at once (host_gone).
@@ -73,12 +74,12 @@ class HostStore(Protocol):
             NotFound: no such host. Conflict: names the events that the state accepts.
         """
 
-    async def drain_due_hosts(self, *, now: datetime | None = None) -> dict[str, list[str]]:
+    async def drain_due_hosts(self, *, now: Now = None) -> dict[str, list[str]]:
         """Drain, once and at no charge, what still runs on draining hosts whose deadline has come
         (cause host_drained or scaled_down). Returns host id → jobs."""
 
     async def sweep_dead_hosts(
-        self, dead_seconds: float, leading_since: datetime, *, now: datetime | None = None
+        self, dead_seconds: float, leading_since: datetime, *, now: Now = None
     ) -> list[HostRecord]:
         """Flag, once, hosts with live tasks whose heartbeat is older than `dead_seconds` (and for
         which leading_since + dead_seconds has passed). Event host.dead. Returns those flagged by

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import datetime
 from typing import Protocol
 
 from holdfast.core.causes import Cause
 from holdfast.core.records import AttemptRecord, JobRecord, MemberRecord, TaskRecord
 from holdfast.moves.values import JobFilter, NewJob, Submitted
+from holdfast.store.port.clock import Now
 
 
 class JobStore(Protocol):
@@ -18,9 +18,7 @@ class JobStore(Protocol):
     known are missing from the answer instead of raising NotFound.
     """
 
-    async def submit_jobs(
-        self, jobs: Sequence[NewJob], *, now: datetime | None = None
-    ) -> list[Submitted]:
+    async def submit_jobs(self, jobs: Sequence[NewJob], *, now: Now = None) -> list[Submitted]:
         """Write jobs and their events, all or none. A start time in the future makes a job
         `waiting`.
 
@@ -90,7 +88,7 @@ class JobStore(Protocol):
         `after`."""
 
     async def cancel_job(
-        self, job_id: str, reason: str, *, hard: bool = False, now: datetime | None = None
+        self, job_id: str, reason: str, *, hard: bool = False, now: Now = None
     ) -> JobRecord:
         """Cancel a job that waits, is queued, or has a reservation never offered; otherwise begin a
         drain (cause user_cancelled) or turn the present one into a cancel. A job that has ended is
@@ -103,7 +101,7 @@ class JobStore(Protocol):
         *,
         counted: bool = False,
         from_scratch: bool = False,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> JobRecord:
         """Queue a failed or cancelled job again, for a person's `retry`. A parked job goes on
         likewise; a job that backs off does so at once, with its budgets as they are.
@@ -123,13 +121,11 @@ class JobStore(Protocol):
         *,
         hard: bool = False,
         epoch: int | None = None,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> bool:
         """Begin a drain of a reserved or running job, where `epoch` is given only of that attempt.
         True when this call began it (one drain per epoch). Raises NotFound."""
 
-    async def prune(
-        self, history_days: float, *, limit: int = 1000, now: datetime | None = None
-    ) -> int:
+    async def prune(self, history_days: float, *, limit: int = 1000, now: Now = None) -> int:
         """Delete jobs that ended longer ago than that with everything of theirs, in small batches,
         and events of that age that belong to no job. Returns how many jobs."""

@@ -8,17 +8,14 @@ from typing import Protocol
 
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.moves.values import HostSync, HostSynced, LiveTask
+from holdfast.store.port.clock import Now
 
 
 class LeaseStore(Protocol):
     """What agents report, and what their silence means."""
 
     async def sync_hosts(
-        self,
-        syncs: Sequence[HostSync],
-        *,
-        rules: Sequence[OperatorRule] = (),
-        now: datetime | None = None,
+        self, syncs: Sequence[HostSync], *, rules: Sequence[OperatorRule] = (), now: Now = None
     ) -> list[HostSynced]:
         """Take many hosts' syncs in one transaction; answers come in the same order.
 
@@ -40,13 +37,11 @@ class LeaseStore(Protocol):
     async def list_live_tasks(self, host_id: str) -> list[LiveTask]:
         """Return the host's live tasks, for watch settings that may have to be sent again."""
 
-    async def lapse_leases(
-        self, leading_since: datetime, *, now: datetime | None = None
-    ) -> list[str]:
+    async def lapse_leases(self, leading_since: datetime, *, now: Now = None) -> list[str]:
         """End tasks whose lease ended more than its margin ago, and for which leading_since + TTL
         has passed (LEASE-4): running or reserved → failed with lost="lease_lapsed"; preempting →
         preempted. Their jobs drain. Returns job ids."""
 
-    async def settle_clock(self, *, now: datetime | None = None) -> None:
+    async def settle_clock(self, *, now: Now = None) -> None:
         """LEASE-5: move times that a wrong clock put into the future to now: heartbeats, and when
         reservations and drains began. No lease ends later than its TTL from now."""

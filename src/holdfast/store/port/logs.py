@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Protocol
 
 from holdfast.core.records import LogChunk, LogStreamRecord
 from holdfast.moves.values import LogAppend
+from holdfast.store.port.clock import Now
 from holdfast.wire.agent import Forensics
 
 
@@ -37,9 +37,7 @@ class LogStore(Protocol):
     ) -> list[LogChunk]:
         """Return bytes from `offset` on, trimmed to start there; a jump in offsets is a gap."""
 
-    async def put_forensics(
-        self, host_id: str, forensics: Forensics, *, now: datetime | None = None
-    ) -> None:
+    async def put_forensics(self, host_id: str, forensics: Forensics, *, now: Now = None) -> None:
         """Write forensics. Raises Stale when no attempt of that job and epoch ran on this host."""
 
     async def get_forensics(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Protocol
 
 from holdfast.core.causes import Cause
@@ -12,6 +11,7 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import JobPlacement
 from holdfast.core.records import JobRecord
 from holdfast.moves.values import DueMember
+from holdfast.store.port.clock import Now
 
 
 class MemberStore(Protocol):
@@ -22,7 +22,7 @@ class MemberStore(Protocol):
         yet."""
 
     async def replace_members(
-        self, plans: Sequence[tuple[TaskKey, Replacement]], *, now: datetime | None = None
+        self, plans: Sequence[tuple[TaskKey, Replacement]], *, now: Now = None
     ) -> list[TaskKey]:
         """Carry out the decisions about fallen members, in their order and all at once. Each
         member is `blocked` until it has another host (event task.replaced) or, parked, until a
@@ -33,31 +33,23 @@ class MemberStore(Protocol):
         decided.
         """
 
-    async def unpark_members(
-        self, job_id: str, reason: str, *, now: datetime | None = None
-    ) -> JobRecord:
+    async def unpark_members(self, job_id: str, reason: str, *, now: Now = None) -> JobRecord:
         """Place parked members again, for a person's `retry` of a job that goes on (event
         task.released). Raises Conflict where it has none, NotFound where there is no such job."""
 
     async def stop_member(
-        self, key: TaskKey, cause: Cause, reason: str, *, now: datetime | None = None
+        self, key: TaskKey, cause: Cause, reason: str, *, now: Now = None
     ) -> bool:
         """Stop one live member while the others run on. False where the key names none, or it is
         being stopped already."""
 
     async def seat_members(
-        self,
-        placements: Sequence[JobPlacement],
-        ttls: Mapping[str, float],
-        *,
-        now: datetime | None = None,
+        self, placements: Sequence[JobPlacement], ttls: Mapping[str, float], *, now: Now = None
     ) -> list[str]:
         """Apply the placements of blocked members under the guards of `reserve`: each job's get a
         new epoch of their own (MEMBER-1), and their start barrier is open. Event task.reserved for
         each. Returns job ids."""
 
-    async def release_members(
-        self, reservation_seconds: float, *, now: datetime | None = None
-    ) -> list[str]:
+    async def release_members(self, reservation_seconds: float, *, now: Now = None) -> list[str]:
         """Take back places of replacements never offered to their host within
         `reservation_seconds`. Returns job ids."""

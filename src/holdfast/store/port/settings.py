@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Protocol
 
 from holdfast.core.records import ProjectRecord, QueueRecord
 from holdfast.core.settings.resolve import Value
 from holdfast.moves.values import SettingsLayers
+from holdfast.store.port.clock import Now
 
 
 class SettingsStore(Protocol):
@@ -23,15 +23,11 @@ class SettingsStore(Protocol):
         """Return every layer, from one revision or newer."""
 
     async def write_cluster_settings(
-        self,
-        changes: Mapping[str, Value],
-        unset: Sequence[str] = (),
-        *,
-        now: datetime | None = None,
+        self, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: Now = None
     ) -> int:
         """Change the cluster's settings and return the revision. Event settings.changed."""
 
-    async def write_rules(self, text: str, *, now: datetime | None = None) -> int:
+    async def write_rules(self, text: str, *, now: Now = None) -> int:
         """Replace the operators' rules (checked by the caller) and return the revision. Event
         settings.changed."""
 
@@ -43,16 +39,11 @@ class SettingsStore(Protocol):
         """Return a project; a name that was never used is an empty project."""
 
     async def put_project(
-        self,
-        name: str,
-        changes: Mapping[str, Value],
-        unset: Sequence[str] = (),
-        *,
-        now: datetime | None = None,
+        self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: Now = None
     ) -> ProjectRecord:
         """Create or change a project. Event project.changed."""
 
-    async def delete_project(self, name: str, *, now: datetime | None = None) -> None:
+    async def delete_project(self, name: str, *, now: Now = None) -> None:
         """Forget a project's settings. Raises NotFound where it has none, Conflict while unfinished
         jobs are in it."""
 
@@ -63,23 +54,18 @@ class SettingsStore(Protocol):
         """Return a queue. Raises NotFound."""
 
     async def put_queue(
-        self,
-        name: str,
-        changes: Mapping[str, Value],
-        unset: Sequence[str] = (),
-        *,
-        now: datetime | None = None,
+        self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: Now = None
     ) -> QueueRecord:
         """Create or change a queue."""
 
-    async def delete_queue(self, name: str, *, now: datetime | None = None) -> None:
+    async def delete_queue(self, name: str, *, now: Now = None) -> None:
         """Delete a queue. Raises NotFound, Conflict while unfinished jobs are in it."""
 
     async def pause_queue(
-        self, name: str, reason: str, *, hard: bool, now: datetime | None = None
+        self, name: str, reason: str, *, hard: bool, now: Now = None
     ) -> list[str]:
         """Stop new starts from the queue; `hard` also drains its running jobs (cause preempted,
         operator stop). Returns the jobs that began to drain. Raises NotFound."""
 
-    async def resume_queue(self, name: str, *, now: datetime | None = None) -> None:
+    async def resume_queue(self, name: str, *, now: Now = None) -> None:
         """Allow new starts again. Raises NotFound."""

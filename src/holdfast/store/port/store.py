@@ -19,6 +19,7 @@ from typing import Protocol
 from holdfast.moves.values import Gauges
 from holdfast.store.port.admission import AdmissionStore
 from holdfast.store.port.checkpoints import CheckpointStore
+from holdfast.store.port.clock import Now
 from holdfast.store.port.drains import DrainStore
 from holdfast.store.port.events import EventStore
 from holdfast.store.port.hosts import HostStore
@@ -69,5 +70,5 @@ class Store(Protocol):
     async def now(self) -> datetime:
         """Return the time of the store's clock."""
 
-    async def read_gauges(self, *, now: datetime | None = None) -> Gauges:
+    async def read_gauges(self, *, now: Now = None) -> Gauges:
         """Return what the metrics show of the whole store, from one consistent read."""

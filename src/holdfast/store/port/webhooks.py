@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
 from typing import Protocol
 
 import msgspec
@@ -18,6 +17,7 @@ from holdfast.core.webhooks.values import (
     Tried,
     WebhookRecord,
 )
+from holdfast.store.port.clock import Now
 
 
 class NewWebhook(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,9 +54,7 @@ class WebhookStore(Protocol):
     take a webhook's or a delivery's id raise NotFound.
     """
 
-    async def create_webhook(
-        self, new: NewWebhook, *, now: datetime | None = None
-    ) -> WebhookRecord:
+    async def create_webhook(self, new: NewWebhook, *, now: Now = None) -> WebhookRecord:
         """Write a hook. It gets every event that is committed after this call, and none that a
         reader saw before it. A repeated id returns the hook that is there."""
 
@@ -66,32 +64,28 @@ class WebhookStore(Protocol):
     async def get_webhook(self, webhook_id: str) -> WebhookRecord:
         """Return a hook."""
 
-    async def get_webhook_target(
-        self, webhook_id: str, *, now: datetime | None = None
-    ) -> SignedTarget:
+    async def get_webhook_target(self, webhook_id: str, *, now: Now = None) -> SignedTarget:
         """Return where deliveries go and what signs them."""
 
     async def change_webhook(
-        self, webhook_id: str, change: WebhookChange, *, now: datetime | None = None
+        self, webhook_id: str, change: WebhookChange, *, now: Now = None
     ) -> WebhookRecord:
         """Change a hook. Deliveries that are pending go to the new url too."""
 
     async def rotate_webhook(
-        self, webhook_id: str, secret: str, grace_seconds: float, *, now: datetime | None = None
+        self, webhook_id: str, secret: str, grace_seconds: float, *, now: Now = None
     ) -> WebhookRecord:
         """Give a hook a new secret; the one before signs too for `grace_seconds`."""
 
     async def pause_webhook(
-        self, webhook_id: str, reason: str, *, now: datetime | None = None
+        self, webhook_id: str, reason: str, *, now: Now = None
     ) -> WebhookRecord:
         """Send nothing more; the cursor stands still. A paused hook keeps its first reason."""
 
-    async def resume_webhook(
-        self, webhook_id: str, *, now: datetime | None = None
-    ) -> WebhookRecord:
+    async def resume_webhook(self, webhook_id: str, *, now: Now = None) -> WebhookRecord:
         """Go on where it stopped; pending deliveries are due at once."""
 
-    async def delete_webhook(self, webhook_id: str, *, now: datetime | None = None) -> None:
+    async def delete_webhook(self, webhook_id: str, *, now: Now = None) -> None:
         """Forget a hook and its deliveries."""
 
     async def list_subscriptions(self, max_pending: int) -> list[Subscription]:
@@ -101,21 +95,19 @@ class WebhookStore(Protocol):
         """Return what deliveries say of these jobs; a job that is gone is missing."""
 
     async def write_deliveries(
-        self, batches: Sequence[DeliveryBatch], *, now: datetime | None = None
+        self, batches: Sequence[DeliveryBatch], *, now: Now = None
     ) -> list[str]:
         """Write deliveries and cursors in one transaction, each hook's only where it is active and
         its cursor stands at `before`. An event that a hook has a delivery for is not written twice.
         Returns the ids of the hooks that moved."""
 
     async def list_due(
-        self, per_hook: int, flying: Collection[str], *, now: datetime | None = None
+        self, per_hook: int, flying: Collection[str], *, now: Now = None
     ) -> list[DueDelivery]:
         """Return pending deliveries of active hooks whose time has come, of each sequence the
         oldest alone (HOOK-1), without the ids in `flying`."""
 
-    async def record_tries(
-        self, tries: Sequence[Tried], *, now: datetime | None = None
-    ) -> list[str]:
+    async def record_tries(self, tries: Sequence[Tried], *, now: Now = None) -> list[str]:
         """Write the results of tries, each only where the delivery is still pending after as many
         tries as when it was sent, so that of two senders one counts. A dead delivery leaves event
         webhook.dead_letter (HOOK-3), a pause webhook.paused. Returns the delivery ids applied."""
@@ -134,18 +126,18 @@ class WebhookStore(Protocol):
         """Return a delivery and its body."""
 
     async def redeliver(
-        self, webhook_id: str, delivery_id: str, *, now: datetime | None = None
+        self, webhook_id: str, delivery_id: str, *, now: Now = None
     ) -> DeliveryRecord:
         """Make a delivery due at once: a dead or delivered one with its tries fresh and in its old
         place of its sequence; a pending one without waiting longer."""
 
-    async def redeliver_dead(self, webhook_id: str, *, now: datetime | None = None) -> int:
+    async def redeliver_dead(self, webhook_id: str, *, now: Now = None) -> int:
         """`redeliver` every dead one. Returns how many."""
 
     async def count_deliveries(self) -> Mapping[str, int]:
         """Return how many are pending and dead over all hooks: keys "pending" and "dead"."""
 
     async def prune_deliveries(
-        self, history_days: float, *, limit: int = 1000, now: datetime | None = None
+        self, history_days: float, *, limit: int = 1000, now: Now = None
     ) -> int:
         """Delete delivered and dead ones written longer ago than that. Returns how many."""

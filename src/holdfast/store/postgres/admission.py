@@ -27,7 +27,16 @@ from holdfast.moves.quotas import Allotment, sets_quota
 from holdfast.moves.requests import DUE
 from holdfast.moves.room import RoomCheck, plan_headroom, serves
 from holdfast.moves.values import AdmissionSnapshot, Released, Reserved
-from holdfast.store.postgres.connection.session import Rows, Session, Tx, to_json
+from holdfast.store.port.clock import Now
+from holdfast.store.postgres.connection.session import (
+    OnSession,
+    Rows,
+    Session,
+    Tx,
+    reads,
+    to_json,
+    transacts,
+)
 from holdfast.store.postgres.jobs import read_jobs
 from holdfast.store.postgres.moves import load_moves, write_moves
 from holdfast.store.postgres.settings import lock_quotas, read_quotas, read_quotas_left
@@ -35,16 +44,14 @@ from holdfast.store.postgres.settings import lock_quotas, read_quotas, read_quot
 RELEASE_BATCH = 1000
 
 
-class PostgresAdmission:
+class PostgresAdmission(OnSession):
     """`AdmissionStore` on PostgreSQL."""
 
     def __init__(self, session: Session, environment: Mapping[str, Value]) -> None:
-        self.session = session
+        super().__init__(session)
         self.environment = environment
 
-    async def release_due(
-        self, retry_limit: int | None = None, *, now: datetime | None = None
-    ) -> Released:
+    async def release_due(self, retry_limit: int | None = None, *, now: Now = None) -> Released:
         held_projects = await self.session.single(lambda tx: self._look(tx, now))
         done, more = Released(), held_projects is not None
         while more:
@@ -126,135 +133,117 @@ class PostgresAdmission:
         )
         return Released(started=count, retries=len(due), held=len(held), left=left), full
 
-    async def read_admission(self, limit: int, *, now: datetime | None = None) -> AdmissionSnapshot:
-        async def work(tx: Tx) -> AdmissionSnapshot:
-            revision = await tx.one(
-                "begin_admission", {"now": now, "limits": "max_running" in self.environment}
-            )
-            if revision is None or not revision["anything_queued"]:
-                # Nearly every end of a job asks, and thousands of hosts need not be read for it.
-                rev = 0 if revision is None else revision["settings_rev"]
-                return AdmissionSnapshot(candidates=(), hosts=(), headroom={}, settings_rev=rev)
-            cluster = [("cluster", revision["settings"]), ("environment", self.environment)]
-            dead, interval = (
-                float(resolve(name, cluster).value or 0)
-                for name in ("dead_host_seconds", "sync_interval_seconds")
-            )
-            queues = revision["queues"]
-            limits = {
-                q["name"]: _limit(
-                    resolve("max_running", [("queue", q["settings"]), *cluster]).value
-                )
-                for q in queues
-            }
-            headroom = plan_headroom(limits, revision["live"] or {})
-            names = [
-                q["name"]
-                for q in queues
-                if not q["paused"] and q["served"] and headroom.get(q["name"], 1) > 0
-            ]
-            quotas: dict[str, QuotaLeft] = {}
-            if revision["limited"] or sets_quota(self.environment):
-                projects = [row["name"] for row in await tx.rows("list_queued_projects")]
-                quotas = await read_quotas_left(
-                    tx, await read_quotas(tx, projects, self.environment)
-                )
-            # Members of jobs that run already go first.
-            blocked = (
-                await _read_blocked(tx, limit, revision["now"])
-                if revision["anything_blocked"]
-                else []
-            )
-            heard_since = revision["now"] - timedelta(seconds=silence_seconds(dead, interval))
-            found, queued = await tx.many(
-                ("read_capacity", {"ids": None, "heard_since": heard_since}),
-                _ask_candidates(names, quotas, limit, revision["now"]),
-            )
-            hosts = [_as_capacity(row) for row in found]
-            served = serves(hosts)  # without the silent ones
-            rows = [row for row in queued if served(row["queue"])]
-            return AdmissionSnapshot(
-                candidates=(*blocked, *(msgspec.convert(row, Candidate) for row in rows)),
-                hosts=tuple(hosts),
-                headroom=headroom,
-                settings_rev=revision["settings_rev"],
-                quotas=quotas,
-                lowest_preemptible=revision["lowest_preemptible"],
-            )
+    @reads
+    async def read_admission(self, tx: Tx, limit: int, *, now: Now = None) -> AdmissionSnapshot:
+        revision = await tx.one(
+            "begin_admission", {"now": now, "limits": "max_running" in self.environment}
+        )
+        if revision is None or not revision["anything_queued"]:
+            # Nearly every end of a job asks, and thousands of hosts need not be read for it.
+            rev = 0 if revision is None else revision["settings_rev"]
+            return AdmissionSnapshot(candidates=(), hosts=(), headroom={}, settings_rev=rev)
+        cluster = [("cluster", revision["settings"]), ("environment", self.environment)]
+        dead, interval = (
+            float(resolve(name, cluster).value or 0)
+            for name in ("dead_host_seconds", "sync_interval_seconds")
+        )
+        queues = revision["queues"]
+        limits = {
+            q["name"]: _limit(resolve("max_running", [("queue", q["settings"]), *cluster]).value)
+            for q in queues
+        }
+        headroom = plan_headroom(limits, revision["live"] or {})
+        names = [
+            q["name"]
+            for q in queues
+            if not q["paused"] and q["served"] and headroom.get(q["name"], 1) > 0
+        ]
+        quotas: dict[str, QuotaLeft] = {}
+        if revision["limited"] or sets_quota(self.environment):
+            projects = [row["name"] for row in await tx.rows("list_queued_projects")]
+            quotas = await read_quotas_left(tx, await read_quotas(tx, projects, self.environment))
+        # Members of jobs that run already go first.
+        blocked = (
+            await _read_blocked(tx, limit, revision["now"]) if revision["anything_blocked"] else []
+        )
+        heard_since = revision["now"] - timedelta(seconds=silence_seconds(dead, interval))
+        found, queued = await tx.many(
+            ("read_capacity", {"ids": None, "heard_since": heard_since}),
+            _ask_candidates(names, quotas, limit, revision["now"]),
+        )
+        hosts = [_as_capacity(row) for row in found]
+        served = serves(hosts)  # without the silent ones
+        rows = [row for row in queued if served(row["queue"])]
+        return AdmissionSnapshot(
+            candidates=(*blocked, *(msgspec.convert(row, Candidate) for row in rows)),
+            hosts=tuple(hosts),
+            headroom=headroom,
+            settings_rev=revision["settings_rev"],
+            quotas=quotas,
+            lowest_preemptible=revision["lowest_preemptible"],
+        )
 
-        return await self.session.single(work)
+    async def read_running(self, *, now: Now = None) -> list[RunningTask]:
+        return await self.session.list_of(RunningTask, "read_running", {"now": now})
 
-    async def read_running(self, *, now: datetime | None = None) -> list[RunningTask]:
-        async def work(tx: Tx) -> list[RunningTask]:
-            return [
-                msgspec.convert(row, RunningTask)
-                for row in await tx.rows("read_running", {"now": now})
-            ]
-
-        return await self.session.single(work)
-
+    @reads
     async def list_reserved(
-        self, ids: Sequence[str] | None = None, *, now: datetime | None = None
+        self, tx: Tx, ids: Sequence[str] | None = None, *, now: Now = None
     ) -> list[Reserved]:
-        async def work(tx: Tx) -> list[Reserved]:
-            unstarted = [str(cause) for cause in UNSTARTED]
-            rows = await tx.rows("read_reserved", {"ids": ids, "unstarted": unstarted, "now": now})
-            jobs = await read_jobs(tx, [row["id"] for row in rows])
-            return [
-                Reserved(
-                    job=jobs[row["id"]],
-                    seconds=(row["now"] - row["reserved_at"]).total_seconds(),
-                    ran_before=row["ran_before"],
-                )
-                for row in rows
-                if row["id"] in jobs
-            ]
+        unstarted = [str(cause) for cause in UNSTARTED]
+        rows = await tx.rows("read_reserved", {"ids": ids, "unstarted": unstarted, "now": now})
+        jobs = await read_jobs(tx, [row["id"] for row in rows])
+        return [
+            Reserved(
+                job=jobs[row["id"]],
+                seconds=(row["now"] - row["reserved_at"]).total_seconds(),
+                ran_before=row["ran_before"],
+            )
+            for row in rows
+            if row["id"] in jobs
+        ]
 
-        return await self.session.single(work)
-
+    @transacts
     async def reserve(
         self,
+        tx: Tx,
         placements: Sequence[JobPlacement],
         ttls: Mapping[str, float],
         *,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> list[str]:
         if not placements:
             return []
-
-        async def work(tx: Tx) -> list[str]:
-            # Locks in the one order: queues, hosts, jobs, tasks.
-            ids = [p.job_id for p in placements]
-            host_ids = sorted({t.host_id for p in placements for t in p.tasks})
-            queues, _, capacity, needed = await tx.many(
-                ("share_queues", {"ids": ids}),
-                ("lock_hosts", {"ids": host_ids}),
-                ("read_capacity", {"ids": host_ids, "heard_since": None}),
-                ("read_needs", {"ids": ids}),
-            )
-            paused = [row["name"] for row in queues if row["paused"]]
-            room = RoomCheck(_as_capacity(row) for row in capacity)
-            needs = {row["id"]: row for row in needed}
-            allotment = await self._allot(tx, needed)
-            fitting = [
-                p
-                for p in placements
-                if p.job_id in needs and _fits(p, needs[p.job_id], room, allotment)
-            ]
-            if not fitting:
-                return []
-            jobs, tasks = _reservation_rows(fitting, ttls, room)
-            given = {
-                "jobs": to_json(jobs),
-                "tasks": to_json(tasks),
-                "paused": paused,
-                "now": now,
-                "reserve_from": [str(s) for s in sources(JOB, JobEvent.RESERVE)],
-            }
-            _, rows = await tx.last(("keep_plans", None), ("reserve_jobs", given))
-            return [row["id"] for row in rows]
-
-        return await self.session.transact(work)
+        # Locks in the one order: queues, hosts, jobs, tasks.
+        ids = [p.job_id for p in placements]
+        host_ids = sorted({t.host_id for p in placements for t in p.tasks})
+        queues, _, capacity, needed = await tx.many(
+            ("share_queues", {"ids": ids}),
+            ("lock_hosts", {"ids": host_ids}),
+            ("read_capacity", {"ids": host_ids, "heard_since": None}),
+            ("read_needs", {"ids": ids}),
+        )
+        paused = [row["name"] for row in queues if row["paused"]]
+        room = RoomCheck(_as_capacity(row) for row in capacity)
+        needs = {row["id"]: row for row in needed}
+        allotment = await self._allot(tx, needed)
+        fitting = [
+            p
+            for p in placements
+            if p.job_id in needs and _fits(p, needs[p.job_id], room, allotment)
+        ]
+        if not fitting:
+            return []
+        jobs, tasks = _reservation_rows(fitting, ttls, room)
+        given = {
+            "jobs": to_json(jobs),
+            "tasks": to_json(tasks),
+            "paused": paused,
+            "now": now,
+            "reserve_from": [str(s) for s in sources(JOB, JobEvent.RESERVE)],
+        }
+        _, rows = await tx.last(("keep_plans", None), ("reserve_jobs", given))
+        return [row["id"] for row in rows]
 
     async def _allot(self, tx: Tx, needed: Rows) -> Allotment:
         """Return what the projects may still start, under the locks of those with quotas, so that
@@ -266,25 +255,23 @@ class PostgresAdmission:
             await lock_quotas(tx, quotas)
         return Allotment(await read_quotas_left(tx, quotas))
 
+    @transacts
     async def expire_reservations(
-        self, reservation_seconds: float, *, now: datetime | None = None
+        self, tx: Tx, reservation_seconds: float, *, now: Now = None
     ) -> list[str]:
-        async def work(tx: Tx) -> list[str]:
-            at = await tx.now(now)
-            before = at - timedelta(seconds=reservation_seconds)
-            found = [row["id"] for row in await tx.rows("find_unoffered", {"before": before})]
-            if not found:
-                return []
-            m = await load_moves(tx, found, at)
-            still = {row["id"] for row in await tx.rows("find_unoffered", {"before": before})}
-            expired = []
-            for job in m.jobs.values():
-                if job.id in still and requests.expire_start(m, job, reservation_seconds):
-                    expired.append(job.id)
-            await write_moves(tx, m)
-            return expired
-
-        return await self.session.transact(work)
+        at = await tx.now(now)
+        before = at - timedelta(seconds=reservation_seconds)
+        found = [row["id"] for row in await tx.rows("find_unoffered", {"before": before})]
+        if not found:
+            return []
+        m = await load_moves(tx, found, at)
+        still = {row["id"] for row in await tx.rows("find_unoffered", {"before": before})}
+        expired = []
+        for job in m.jobs.values():
+            if job.id in still and requests.expire_start(m, job, reservation_seconds):
+                expired.append(job.id)
+        await write_moves(tx, m)
+        return expired
 
 
 def _limit(value: Value) -> int | None:

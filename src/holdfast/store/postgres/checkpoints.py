@@ -23,15 +23,13 @@ from holdfast.moves.checkpoints import (
 )
 from holdfast.moves.requests import no_job
 from holdfast.moves.rows import MAX_BIGINT, MAX_INT, clamp_count, clean_text, is_storable_key
-from holdfast.store.postgres.connection.session import Session, Tx
+from holdfast.store.port.clock import Now
+from holdfast.store.postgres.connection.session import OnSession, Tx, transacts
 from holdfast.store.postgres.moves import write_events
 
 
-class PostgresCheckpoints:
+class PostgresCheckpoints(OnSession):
     """`CheckpointStore` on PostgreSQL."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
 
     async def check_checkpoint(self, host_id: str, incarnation: str, key: TaskKey) -> int:
         attempt = None
@@ -43,59 +41,54 @@ class PostgresCheckpoints:
             raise refuse_task(key, host_id)
         return int(attempt)
 
+    @transacts
     async def add_checkpoint(
         self,
+        tx: Tx,
         host_id: str,
         incarnation: str,
         key: TaskKey,
         new: NewCheckpoint,
         keep: int,
         *,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> CheckpointAdded:
-        async def work(tx: Tx) -> CheckpointAdded:
-            attempt = await tx.value("lock_checkpoint_task", _who(host_id, incarnation, key))
-            if attempt is None:
-                raise refuse_task(key, host_id)
-            return await _add(tx, key, int(attempt), new, keep, now)
-
         if not is_storable_key(key):
             raise refuse_task(key, host_id)
-        return await self.session.transact(work)
+        attempt = await tx.value("lock_checkpoint_task", _who(host_id, incarnation, key))
+        if attempt is None:
+            raise refuse_task(key, host_id)
+        return await _add(tx, key, int(attempt), new, keep, now)
 
+    @transacts
     async def put_checkpoint(
         self,
+        tx: Tx,
         job_id: str,
         rank: int,
         epoch: int | None,
         new: NewCheckpoint,
         keep: int,
         *,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> CheckpointAdded:
-        async def work(tx: Tx) -> CheckpointAdded:
-            job = await tx.one("lock_checkpoint_job", {"job_id": job_id, "rank": rank})
-            if job is None:
-                raise no_job(job_id)
-            state = JobState(job["state"])
-            check_by_hand(
-                job_id,
-                rank,
-                epoch,
-                state=state,
-                now=job["epoch"],
-                attempts=job["attempts"],
-                tasks=job["tasks"],
-            )
-            return await _add(
-                tx, TaskKey(job_id, rank, job["epoch"]), job["attempts"], new, keep, now
-            )
-
-        return await self.session.transact(work)
+        job = await tx.one("lock_checkpoint_job", {"job_id": job_id, "rank": rank})
+        if job is None:
+            raise no_job(job_id)
+        state = JobState(job["state"])
+        check_by_hand(
+            job_id,
+            rank,
+            epoch,
+            state=state,
+            now=job["epoch"],
+            attempts=job["attempts"],
+            tasks=job["tasks"],
+        )
+        return await _add(tx, TaskKey(job_id, rank, job["epoch"]), job["attempts"], new, keep, now)
 
     async def list_checkpoints(self, job_id: str) -> list[CheckpointRecord]:
-        rows = await self.session.rows("list_checkpoints", {"job_id": job_id})
-        return [msgspec.convert(row, CheckpointRecord) for row in rows]
+        return await self.session.list_of(CheckpointRecord, "list_checkpoints", {"job_id": job_id})
 
     async def find_checkpoint(
         self, job_id: str, rank: int, *, number: int | None = None, epoch: int | None = None
@@ -121,34 +114,33 @@ class PostgresCheckpoints:
             (row["job_id"], row["rank"]): msgspec.convert(row, CheckpointRecord) for row in rows
         }
 
+    @transacts
     async def skip_checkpoint(
         self,
+        tx: Tx,
         host_id: str,
         incarnation: str,
         key: TaskKey,
         number: int,
         reason: str,
         *,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> CheckpointRecord:
-        async def work(tx: Tx) -> CheckpointRecord:
-            task = await tx.one("lock_checkpoint_task", _who(host_id, incarnation, key))
-            if task is None:
-                raise refuse_task(key, host_id)
-            where = {"job_id": key.job_id, "rank": key.rank, "number": min(number, MAX_BIGINT)}
-            row = await tx.one("find_older_checkpoint", where)
-            if row is None:
-                raise no_older(key.job_id, key.rank, number)
-            older = msgspec.convert(row, CheckpointRecord)
-            if not await tx.value("is_skip_told", {**where, "kind": SKIPPED, "epoch": key.epoch}):
-                about = (task["attempt"], task["queue"], task["project"])
-                event = skipped_event(host_id, key, *about, number, older, clean_text(reason))
-                await write_events(tx, [event], await tx.now(now))
-            return older
-
         if not is_storable_key(key):
             raise refuse_task(key, host_id)
-        return await self.session.transact(work)
+        task = await tx.one("lock_checkpoint_task", _who(host_id, incarnation, key))
+        if task is None:
+            raise refuse_task(key, host_id)
+        where = {"job_id": key.job_id, "rank": key.rank, "number": min(number, MAX_BIGINT)}
+        row = await tx.one("find_older_checkpoint", where)
+        if row is None:
+            raise no_older(key.job_id, key.rank, number)
+        older = msgspec.convert(row, CheckpointRecord)
+        if not await tx.value("is_skip_told", {**where, "kind": SKIPPED, "epoch": key.epoch}):
+            about = (task["attempt"], task["queue"], task["project"])
+            event = skipped_event(host_id, key, *about, number, older, clean_text(reason))
+            await write_events(tx, [event], await tx.now(now))
+        return older
 
     async def delete_checkpoints(
         self, job_id: str, *, rank: int | None = None, number: int | None = None

@@ -4,94 +4,82 @@ from __future__ import annotations
 
 from datetime import datetime
 
-import msgspec
-
 from holdfast.core.endings.drain import Completion
 from holdfast.core.records import JobRecord, TaskRecord
 from holdfast.core.states import HostEvent, HostState, JobState
 from holdfast.core.transitions import HOST, sources, step
 from holdfast.moves import drains
 from holdfast.moves.values import DrainSnapshot, TellDrains
-from holdfast.store.postgres.connection.session import Session, Tx
+from holdfast.store.port.clock import Now
+from holdfast.store.postgres.connection.session import OnSession, Tx, reads, transacts
 from holdfast.store.postgres.hosts import set_host_state
 from holdfast.store.postgres.jobs import read_jobs
 from holdfast.store.postgres.moves import load_moves, write_moves
 
 
-class PostgresDrains:
+class PostgresDrains(OnSession):
     """`DrainStore` on PostgreSQL."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
 
     def watch_drains(self, tell: TellDrains) -> None:
         self.session.tell_drains = tell
 
-    async def list_drains(self, limit: int) -> list[DrainSnapshot]:
-        async def work(tx: Tx) -> list[DrainSnapshot]:
-            seconds = {
-                row["id"]: row["seconds"] for row in await tx.rows("find_drained", {"limit": limit})
-            }
-            ids = list(seconds)
-            if not ids:
-                return []
-            jobs = await read_jobs(tx, ids)
-            tasks: dict[str, list[TaskRecord]] = {job_id: [] for job_id in ids}
-            for row in await tx.rows("read_tasks", {"ids": ids}):
-                tasks[row["job_id"]].append(msgspec.convert(row, TaskRecord))
-            return [
-                DrainSnapshot(job=jobs[i], tasks=tuple(tasks[i]), seconds=seconds[i])
-                for i in ids
-                if i in jobs
-            ]
+    @reads
+    async def list_drains(self, tx: Tx, limit: int) -> list[DrainSnapshot]:
+        seconds = {
+            row["id"]: row["seconds"] for row in await tx.rows("find_drained", {"limit": limit})
+        }
+        ids = list(seconds)
+        if not ids:
+            return []
+        jobs = await read_jobs(tx, ids)
+        tasks: dict[str, list[TaskRecord]] = {job_id: [] for job_id in ids}
+        for task in await tx.list_of(TaskRecord, "read_tasks", {"ids": ids}):
+            tasks[task.job_id].append(task)
+        return [
+            DrainSnapshot(job=jobs[i], tasks=tuple(tasks[i]), seconds=seconds[i])
+            for i in ids
+            if i in jobs
+        ]
 
-        return await self.session.single(work)
+    @reads
+    async def list_slow_drains(self, tx: Tx, before: datetime) -> list[JobRecord]:
+        ids = [row["id"] for row in await tx.rows("find_slow_drains", {"before": before})]
+        jobs = await read_jobs(tx, ids)
+        return [jobs[i] for i in ids if i in jobs]
 
-    async def list_slow_drains(self, before: datetime) -> list[JobRecord]:
-        async def work(tx: Tx) -> list[JobRecord]:
-            ids = [row["id"] for row in await tx.rows("find_slow_drains", {"before": before})]
-            jobs = await read_jobs(tx, ids)
-            return [jobs[i] for i in ids if i in jobs]
+    @transacts
+    async def force_drain(self, tx: Tx, job_id: str, epoch: int, *, now: Now = None) -> int:
+        m = await load_moves(tx, [job_id], await tx.now(now))
+        job = m.jobs.get(job_id)
+        if job is None or job.state is not JobState.DRAINING or job.epoch != epoch:
+            return 0
+        forced = drains.force_drain(m, job)
+        await write_moves(tx, m)
+        return forced
 
-        return await self.session.single(work)
-
-    async def force_drain(self, job_id: str, epoch: int, *, now: datetime | None = None) -> int:
-        async def work(tx: Tx) -> int:
-            m = await load_moves(tx, [job_id], await tx.now(now))
-            job = m.jobs.get(job_id)
-            if job is None or job.state is not JobState.DRAINING or job.epoch != epoch:
-                return 0
-            forced = drains.force_drain(m, job)
-            await write_moves(tx, m)
-            return forced
-
-        return await self.session.transact(work)
-
+    @transacts
     async def complete_drain(
-        self, job_id: str, epoch: int, completion: Completion, *, now: datetime | None = None
+        self, tx: Tx, job_id: str, epoch: int, completion: Completion, *, now: Now = None
     ) -> bool:
-        async def work(tx: Tx) -> bool:
-            at = await tx.now(now)
-            suspect = None
-            if completion.decision.quarantine_host and completion.trigger_rank is not None:
-                # The host's lock comes before the job's.
-                for row in await tx.rows("read_tasks", {"ids": [job_id]}):
-                    if row["rank"] == completion.trigger_rank and row["host_id"] is not None:
-                        suspect = row["host_id"]
-                        await tx.value("lock_host", {"id": suspect})
-            m = await load_moves(tx, [job_id], at)
-            job = m.jobs.get(job_id)
-            if job is None or job.state is not JobState.DRAINING or job.epoch != epoch:
-                return False
-            if any(task.state.holds_lease for task in m.ranks(job)):
-                return False
-            quarantined = drains.complete_drain(m, job, completion)
-            await write_moves(tx, m)
-            if quarantined is not None and quarantined == suspect:
-                await quarantine_host(tx, suspect, completion.decision.reason, at)
-            return True
-
-        return await self.session.transact(work)
+        at = await tx.now(now)
+        suspect = None
+        if completion.decision.quarantine_host and completion.trigger_rank is not None:
+            # The host's lock comes before the job's.
+            for row in await tx.rows("read_tasks", {"ids": [job_id]}):
+                if row["rank"] == completion.trigger_rank and row["host_id"] is not None:
+                    suspect = row["host_id"]
+                    await tx.value("lock_host", {"id": suspect})
+        m = await load_moves(tx, [job_id], at)
+        job = m.jobs.get(job_id)
+        if job is None or job.state is not JobState.DRAINING or job.epoch != epoch:
+            return False
+        if any(task.state.holds_lease for task in m.ranks(job)):
+            return False
+        quarantined = drains.complete_drain(m, job, completion)
+        await write_moves(tx, m)
+        if quarantined is not None and quarantined == suspect:
+            await quarantine_host(tx, suspect, completion.decision.reason, at)
+        return True
 
 
 async def quarantine_host(tx: Tx, host_id: str, reason: str, at: datetime) -> None:

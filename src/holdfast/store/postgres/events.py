@@ -9,14 +9,11 @@ import msgspec
 
 from holdfast.core.records import EventRecord
 from holdfast.moves.events import format_event_id, parse_event_id
-from holdfast.store.postgres.connection.session import Session
+from holdfast.store.postgres.connection.session import OnSession
 
 
-class PostgresEvents:
+class PostgresEvents(OnSession):
     """`EventStore` on PostgreSQL."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
 
     async def read_events(
         self,

@@ -7,8 +7,6 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from holdfast.core.causes import Cause
 from holdfast.core.placement.plan import Size
 from holdfast.core.records import HostRecord
@@ -31,68 +29,61 @@ from holdfast.moves.registration import (
     stop_work,
 )
 from holdfast.moves.rows import NewEvent
-from holdfast.store.postgres.connection.session import Session, Tx, to_json
+from holdfast.store.port.clock import Now
+from holdfast.store.postgres.connection.session import OnSession, Tx, reads, to_json, transacts
 from holdfast.store.postgres.moves import load_moves, write_events, write_moves
 from holdfast.wire.agent import HostFacts
 
 
-class PostgresHosts:
+class PostgresHosts(OnSession):
     """`HostStore` on PostgreSQL."""
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
-
+    @transacts
     async def register_host(
         self,
+        tx: Tx,
         host_id: str,
         key_hash: bytes | None,
         incarnation: str,
         facts: HostFacts,
         *,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> HostRecord:
-        async def work(tx: Tx) -> HostRecord:
-            at = await tx.now(now)
-            before = await tx.value("lock_host", {"id": host_id})
-            row = await tx.one("read_host_state", {"id": host_id})
-            if row is None and key_hash is None:
-                raise no_host(host_id)
-            known = () if row is None else row["earlier_incarnations"]
-            earlier = follow_incarnation(facts.name, before, known, incarnation)
-            state = register_state(None if row is None else HostState(row["state"]))
-            params = _host_params(host_id, key_hash, facts, state, at)
-            await tx.run("put_host", {**params, "earlier": list(earlier)})
-            await tx.run("put_heartbeat", {"id": host_id, "incarnation": incarnation, "now": at})
-            if before != incarnation:
-                lost = await lose_host_tasks(tx, host_id, "new_incarnation", at, keep=incarnation)
-                event = NewEvent(
-                    kind="host.registered",
-                    host_id=host_id,
-                    message=f"host {facts.name} registered",
-                    data={"name": facts.name, "incarnation": incarnation, "state": str(state)},
-                )
-                await write_events(
-                    tx, [*lost_event(host_id, facts.name, "new_incarnation", lost), event], at
-                )
-            return await read_host(tx, host_id)
+        at = await tx.now(now)
+        before = await tx.value("lock_host", {"id": host_id})
+        row = await tx.one("read_host_state", {"id": host_id})
+        if row is None and key_hash is None:
+            raise no_host(host_id)
+        known = () if row is None else row["earlier_incarnations"]
+        earlier = follow_incarnation(facts.name, before, known, incarnation)
+        state = register_state(None if row is None else HostState(row["state"]))
+        params = _host_params(host_id, key_hash, facts, state, at)
+        await tx.run("put_host", {**params, "earlier": list(earlier)})
+        await tx.run("put_heartbeat", {"id": host_id, "incarnation": incarnation, "now": at})
+        if before != incarnation:
+            lost = await lose_host_tasks(tx, host_id, "new_incarnation", at, keep=incarnation)
+            event = NewEvent(
+                kind="host.registered",
+                host_id=host_id,
+                message=f"host {facts.name} registered",
+                data={"name": facts.name, "incarnation": incarnation, "state": str(state)},
+            )
+            await write_events(
+                tx, [*lost_event(host_id, facts.name, "new_incarnation", lost), event], at
+            )
+        return await read_host(tx, host_id)
 
-        return await self.session.transact(work)
+    @reads
+    async def find_host_by_key(self, tx: Tx, key_hash: bytes) -> HostRecord | None:
+        found = await tx.value("find_host_by_key", {"key_hash": key_hash})
+        return None if found is None else await read_host(tx, found)
 
-    async def find_host_by_key(self, key_hash: bytes) -> HostRecord | None:
-        async def work(tx: Tx) -> HostRecord | None:
-            found = await tx.value("find_host_by_key", {"key_hash": key_hash})
-            return None if found is None else await read_host(tx, found)
-
-        return await self.session.single(work)
-
-    async def get_host(self, host: str) -> HostRecord:
-        async def work(tx: Tx) -> HostRecord:
-            found = await tx.value("find_host", {"host": host})
-            if found is None:
-                raise no_host(host)
-            return await read_host(tx, found)
-
-        return await self.session.single(work)
+    @reads
+    async def get_host(self, tx: Tx, host: str) -> HostRecord:
+        found = await tx.value("find_host", {"host": host})
+        if found is None:
+            raise no_host(host)
+        return await read_host(tx, found)
 
     async def get_hosts(self, host_ids: Collection[str]) -> dict[str, HostRecord]:
         found = await self.session.single(lambda tx: read_hosts(tx, list(host_ids), True, False))
@@ -104,10 +95,12 @@ class PostgresHosts:
         return await self.session.single(lambda tx: read_hosts(tx, None, include_terminated, dead))
 
     async def host_sizes(self) -> list[Size]:
-        return [msgspec.convert(row, Size) for row in await self.session.rows("host_sizes")]
+        return await self.session.list_of(Size, "host_sizes")
 
+    @transacts
     async def move_host(
         self,
+        tx: Tx,
         host_id: str,
         event: str,
         reason: str,
@@ -115,40 +108,37 @@ class PostgresHosts:
         hard: bool = False,
         deadline_seconds: float | None = None,
         scale_down: bool = False,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> HostRecord:
-        async def work(tx: Tx) -> HostRecord:
-            at = await tx.now(now)
-            await tx.value("lock_host", {"id": host_id})
-            row = await tx.one("read_host_state", {"id": host_id})
-            if row is None:
-                raise no_host(host_id)
-            before = HostState(row["state"])
-            state = move_state(row["name"], before, event)
-            cause = cause_of(state, scale_down=scale_down)
-            await set_host_state(
-                tx,
-                host_id,
-                row["name"],
-                before,
-                state,
-                event,
-                reason,
-                at,
-                hard=hard,
-                deadline=deadline_of(state, deadline_seconds, at),
-                cause=cause,
-            )
-            if state is HostState.TERMINATED:
-                lost = await lose_host_tasks(tx, host_id, "host_gone", at)
-                await write_events(tx, lost_event(host_id, row["name"], "host_gone", lost), at)
-            elif hard or (cause is Cause.SCALED_DOWN and deadline_seconds is None):
-                await _drain_host_tasks(tx, host_id, row["name"], cause, reason, at)
-            return await read_host(tx, host_id)
+        at = await tx.now(now)
+        await tx.value("lock_host", {"id": host_id})
+        row = await tx.one("read_host_state", {"id": host_id})
+        if row is None:
+            raise no_host(host_id)
+        before = HostState(row["state"])
+        state = move_state(row["name"], before, event)
+        cause = cause_of(state, scale_down=scale_down)
+        await set_host_state(
+            tx,
+            host_id,
+            row["name"],
+            before,
+            state,
+            event,
+            reason,
+            at,
+            hard=hard,
+            deadline=deadline_of(state, deadline_seconds, at),
+            cause=cause,
+        )
+        if state is HostState.TERMINATED:
+            lost = await lose_host_tasks(tx, host_id, "host_gone", at)
+            await write_events(tx, lost_event(host_id, row["name"], "host_gone", lost), at)
+        elif hard or (cause is Cause.SCALED_DOWN and deadline_seconds is None):
+            await _drain_host_tasks(tx, host_id, row["name"], cause, reason, at)
+        return await read_host(tx, host_id)
 
-        return await self.session.transact(work)
-
-    async def drain_due_hosts(self, *, now: datetime | None = None) -> dict[str, list[str]]:
+    async def drain_due_hosts(self, *, now: Now = None) -> dict[str, list[str]]:
         async def find(tx: Tx) -> list[str]:
             return [
                 row["id"]
@@ -162,22 +152,20 @@ class PostgresHosts:
             )
         return drained
 
+    @transacts
     async def sweep_dead_hosts(
-        self, dead_seconds: float, leading_since: datetime, *, now: datetime | None = None
+        self, tx: Tx, dead_seconds: float, leading_since: datetime, *, now: Now = None
     ) -> list[HostRecord]:
-        async def work(tx: Tx) -> list[HostRecord]:
-            at = await tx.now(now)
-            if leading_since + timedelta(seconds=dead_seconds) >= at:
-                return []
-            silent_since = at - timedelta(seconds=dead_seconds)
-            rows = await tx.rows("flag_dead_hosts", {"now": at, "silent_since": silent_since})
-            if not rows:
-                return []
-            hosts = await read_hosts(tx, sorted(row["host_id"] for row in rows), True, False)
-            await write_events(tx, [dead_event(host, at) for host in hosts], at)
-            return hosts
-
-        return await self.session.transact(work)
+        at = await tx.now(now)
+        if leading_since + timedelta(seconds=dead_seconds) >= at:
+            return []
+        silent_since = at - timedelta(seconds=dead_seconds)
+        rows = await tx.rows("flag_dead_hosts", {"now": at, "silent_since": silent_since})
+        if not rows:
+            return []
+        hosts = await read_hosts(tx, sorted(row["host_id"] for row in rows), True, False)
+        await write_events(tx, [dead_event(host, at) for host in hosts], at)
+        return hosts
 
 
 async def set_host_state(
@@ -281,7 +269,7 @@ async def read_hosts(
 ) -> list[HostRecord]:
     """Return host records by name."""
     params = {"ids": ids, "include_terminated": include_terminated, "dead": dead}
-    return [msgspec.convert(row, HostRecord) for row in await tx.rows("read_hosts", params)]
+    return await tx.list_of(HostRecord, "read_hosts", params)
 
 
 async def read_host(tx: Tx, host_id: str) -> HostRecord:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import msgspec
@@ -27,7 +27,15 @@ from holdfast.moves.requests import (
     refuse_queue,
 )
 from holdfast.moves.values import JobFilter, NewJob, Submitted
-from holdfast.store.postgres.connection.session import Session, Tx, to_json
+from holdfast.store.port.clock import Now
+from holdfast.store.postgres.connection.session import (
+    OnSession,
+    Session,
+    Tx,
+    reads,
+    to_json,
+    transacts,
+)
 from holdfast.store.postgres.moves import load_moves, write_moves
 from holdfast.store.postgres.settings import check_quotas
 
@@ -45,24 +53,21 @@ _PRUNED = (
 )
 
 
-class PostgresJobs:
+class PostgresJobs(OnSession):
     """`JobStore` on PostgreSQL."""
 
     def __init__(self, session: Session, environment: Mapping[str, Value]) -> None:
-        self.session = session
+        super().__init__(session)
         self.environment = environment
 
-    async def submit_jobs(
-        self, jobs: Sequence[NewJob], *, now: datetime | None = None
-    ) -> list[Submitted]:
+    async def submit_jobs(self, jobs: Sequence[NewJob], *, now: Now = None) -> list[Submitted]:
         if not jobs:
             return []
-        names = sorted({job.queue for job in jobs})
         hashes = [hash_spec(job.spec) for job in jobs]
         rows = [_new_row(job, digest) for job, digest in zip(jobs, hashes, strict=True)]
         params = {
             "rows": to_json(rows),
-            "names": names,
+            "names": sorted({job.queue for job in jobs}),
             "now": now,
             "submitted": SUBMITTED,
             "waits": WAITS_FOR_START,
@@ -74,33 +79,34 @@ class PostgresJobs:
             written = await self.session.rows("insert_jobs", {**params, "limited_too": False})
             if written:
                 return [Submitted(job=msgspec.convert(written[0], JobRecord), created=True)]
+        return await self._insert_jobs(jobs, hashes, params)
 
-        async def work(tx: Tx) -> list[Submitted]:
-            written = await tx.rows("insert_jobs", params)
-            ids = [job.id for job in jobs]
-            if len(written) == len(jobs):  # nearly always; a new job's row is its whole record
-                records = {row["id"]: msgspec.convert(row, JobRecord) for row in written}
-            else:
-                there = {row["name"] for row in await tx.rows("hold_queues", {"names": names})}
-                for name in names:
-                    if name not in there:
-                        raise refuse_queue(name)
-                # A queue may have been created since; jobs that are there are skipped.
-                written = [*written, *await tx.rows("insert_jobs", params)]
-                ids = await _find_earlier(tx, jobs, hashes)
-                records = await read_jobs(tx, ids)
-            if any(row["limited"] for row in written) or (written and sets_quota(self.environment)):
-                # After the rows are written, so that the project's lock is not held in a wait.
-                asked = [(row["project"], row["gpus"] * row["tasks"]) for row in written]
-                await check_quotas(
-                    tx, asked, self.environment, written=[row["id"] for row in written]
-                )
-            return [
-                Submitted(job=records[found], created=found == job.id)
-                for job, found in zip(jobs, ids, strict=True)
-            ]
-
-        return await self.session.transact(work)
+    @transacts
+    async def _insert_jobs(
+        self, tx: Tx, jobs: Sequence[NewJob], hashes: Sequence[str], params: Mapping[str, Any]
+    ) -> list[Submitted]:
+        written = await tx.rows("insert_jobs", params)
+        ids = [job.id for job in jobs]
+        if len(written) == len(jobs):  # nearly always; a new job's row is its whole record
+            records = {row["id"]: msgspec.convert(row, JobRecord) for row in written}
+        else:
+            held = await tx.rows("hold_queues", {"names": params["names"]})
+            there = {row["name"] for row in held}
+            for name in params["names"]:
+                if name not in there:
+                    raise refuse_queue(name)
+            # A queue may have been created since; jobs that are there are skipped.
+            written = [*written, *await tx.rows("insert_jobs", params)]
+            ids = await _find_earlier(tx, jobs, hashes)
+            records = await read_jobs(tx, ids)
+        if any(row["limited"] for row in written) or (written and sets_quota(self.environment)):
+            # After the rows are written, so that the project's lock is not held in a wait.
+            asked = [(row["project"], row["gpus"] * row["tasks"]) for row in written]
+            await check_quotas(tx, asked, self.environment, written=[row["id"] for row in written])
+        return [
+            Submitted(job=records[found], created=found == job.id)
+            for job, found in zip(jobs, ids, strict=True)
+        ]
 
     async def get_job(self, job_id: str) -> JobRecord:
         found = await self.session.single(lambda tx: read_jobs(tx, [job_id]))
@@ -111,19 +117,17 @@ class PostgresJobs:
     async def get_jobs(self, job_ids: Collection[str]) -> dict[str, JobRecord]:
         return await self.session.single(lambda tx: read_jobs(tx, list(job_ids)))
 
-    async def list_jobs(self, filter: JobFilter) -> list[JobRecord]:
-        async def work(tx: Tx) -> list[JobRecord]:
-            params = {
-                "states": list(filter.states) or None, "queue": filter.queue, "project": filter.project,
-                "name": filter.name, "labels": to_json(dict(filter.labels)) if filter.labels else None,
-                "cause": filter.cause, "min_retries": filter.min_retries, "max_retries": filter.max_retries,
-                "host_id": filter.host_id, "before": filter.before, "limit": filter.limit, "prefix": filter.prefix,
-            }  # fmt: skip
-            ids = [row["id"] for row in await tx.rows("list_job_ids", params, prepare=False)]
-            found = await read_jobs(tx, ids)
-            return [found[job_id] for job_id in ids if job_id in found]
-
-        return await self.session.single(work)
+    @reads
+    async def list_jobs(self, tx: Tx, filter: JobFilter) -> list[JobRecord]:
+        params = {
+            "states": list(filter.states) or None, "queue": filter.queue, "project": filter.project,
+            "name": filter.name, "labels": to_json(dict(filter.labels)) if filter.labels else None,
+            "cause": filter.cause, "min_retries": filter.min_retries, "max_retries": filter.max_retries,
+            "host_id": filter.host_id, "before": filter.before, "limit": filter.limit, "prefix": filter.prefix,
+        }  # fmt: skip
+        ids = [row["id"] for row in await tx.rows("list_job_ids", params, prepare=False)]
+        found = await read_jobs(tx, ids)
+        return [found[job_id] for job_id in ids if job_id in found]
 
     async def count_jobs(self) -> dict[tuple[str, str], int]:
         return {
@@ -140,27 +144,20 @@ class PostgresJobs:
         return {row["id"]: row["place"] for row in rows}
 
     async def list_tasks(self, job_id: str) -> list[TaskRecord]:
-        return [
-            msgspec.convert(row, TaskRecord)
-            for row in await self.session.rows("read_tasks", {"ids": [job_id]})
-        ]
+        return await self.session.list_of(TaskRecord, "read_tasks", {"ids": [job_id]})
 
     async def list_tasks_of(
         self, job_ids: Collection[str], *, first: int, after: int = -1
     ) -> dict[str, list[TaskRecord]]:
-        rows = await self.session.rows(
-            "read_tasks_of", {"ids": _once(job_ids), "first": first, "after": after}
-        )
-        return _group([msgspec.convert(row, TaskRecord) for row in rows])
+        params = {"ids": _once(job_ids), "first": first, "after": after}
+        return _group(await self.session.list_of(TaskRecord, "read_tasks_of", params))
 
-    async def list_attempts(self, job_id: str) -> list[AttemptRecord]:
-        async def work(tx: Tx) -> list[AttemptRecord]:
-            rows = await tx.rows("read_attempts", {"id": job_id})
-            if not rows and await tx.one("job_exists", {"id": job_id}) is None:
-                raise no_job(job_id)
-            return [msgspec.convert(row, AttemptRecord) for row in rows]
-
-        return await self.session.single(work)
+    @reads
+    async def list_attempts(self, tx: Tx, job_id: str) -> list[AttemptRecord]:
+        attempts = await tx.list_of(AttemptRecord, "read_attempts", {"id": job_id})
+        if not attempts and await tx.one("job_exists", {"id": job_id}) is None:
+            raise no_job(job_id)
+        return attempts
 
     async def list_attempts_of(
         self,
@@ -171,14 +168,14 @@ class PostgresJobs:
         cause: Cause | None = None,
     ) -> dict[str, list[AttemptRecord]]:
         params = {"ids": _once(job_ids), "last": last, "before": before, "cause": cause}
-        rows = await self.session.rows("read_attempts_of", params)
-        return _group([msgspec.convert(row, AttemptRecord) for row in rows])
+        return _group(await self.session.list_of(AttemptRecord, "read_attempts_of", params))
 
     async def get_attempts(
         self, keys: Collection[tuple[str, int]], *, members: bool = False
     ) -> dict[tuple[str, int], AttemptRecord]:
-        rows = await self.session.rows("read_attempts_by_key", {**_split(keys), "members": members})
-        return {(row["job_id"], row["number"]): msgspec.convert(row, AttemptRecord) for row in rows}
+        params = {**_split(keys), "members": members}
+        found = await self.session.list_of(AttemptRecord, "read_attempts_by_key", params)
+        return {(attempt.job_id, attempt.number): attempt for attempt in found}
 
     async def list_members_of(
         self, keys: Collection[tuple[str, int]], *, first: int, after: int = -1
@@ -192,83 +189,75 @@ class PostgresJobs:
             )
         return found
 
+    @transacts
     async def cancel_job(
-        self, job_id: str, reason: str, *, hard: bool = False, now: datetime | None = None
+        self, tx: Tx, job_id: str, reason: str, *, hard: bool = False, now: Now = None
     ) -> JobRecord:
-        async def work(tx: Tx) -> JobRecord:
-            m = await load_moves(tx, [job_id], await tx.now(now))
-            if job_id not in m.jobs:
-                raise no_job(job_id)
-            requests.cancel(m, m.jobs[job_id], reason, hard=hard)
-            await write_moves(tx, m)
-            return (await read_jobs(tx, [job_id]))[job_id]
+        m = await load_moves(tx, [job_id], await tx.now(now))
+        if job_id not in m.jobs:
+            raise no_job(job_id)
+        requests.cancel(m, m.jobs[job_id], reason, hard=hard)
+        await write_moves(tx, m)
+        return (await read_jobs(tx, [job_id]))[job_id]
 
-        return await self.session.transact(work)
-
+    @transacts
     async def revive_job(
         self,
+        tx: Tx,
         job_id: str,
         reason: str,
         *,
         counted: bool = False,
         from_scratch: bool = False,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> JobRecord:
-        async def work(tx: Tx) -> JobRecord:
-            at = await tx.now(now)
-            found = (await read_jobs(tx, [job_id])).get(job_id)
-            if found is None:
-                raise no_job(job_id)
-            check_revivable(job_id, found.state, found.wait_cause)
-            # The project's lock comes before the job's; the state is checked again under both.
-            if found.ended_at is not None:  # a parked one is unfinished as it is
-                await check_quotas(
-                    tx, [(found.project, found.gpus * found.tasks)], self.environment, written=[]
-                )
-            m = await load_moves(tx, [job_id], at)
-            job = m.jobs.get(job_id)
-            if job is None:
-                raise no_job(job_id)
-            check_revivable(job_id, job.state, job.wait_cause)
-            if not await tx.rows("hold_queues", {"names": [job.queue]}):
-                raise refuse_queue(job.queue)
-            made = int(await tx.value("last_retry_count", {"id": job_id}) or 0) if counted else None
-            requests.revive(m, job, reason, made=made)
-            await write_moves(tx, m)
-            if from_scratch:
-                await tx.rows(
-                    "delete_checkpoints", {"job_id": job_id, "rank": None, "number": None}
-                )
-            return (await read_jobs(tx, [job_id]))[job_id]
+        at = await tx.now(now)
+        found = (await read_jobs(tx, [job_id])).get(job_id)
+        if found is None:
+            raise no_job(job_id)
+        check_revivable(job_id, found.state, found.wait_cause)
+        # The project's lock comes before the job's; the state is checked again under both.
+        if found.ended_at is not None:  # a parked one is unfinished as it is
+            await check_quotas(
+                tx, [(found.project, found.gpus * found.tasks)], self.environment, written=[]
+            )
+        m = await load_moves(tx, [job_id], at)
+        job = m.jobs.get(job_id)
+        if job is None:
+            raise no_job(job_id)
+        check_revivable(job_id, job.state, job.wait_cause)
+        if not await tx.rows("hold_queues", {"names": [job.queue]}):
+            raise refuse_queue(job.queue)
+        made = int(await tx.value("last_retry_count", {"id": job_id}) or 0) if counted else None
+        requests.revive(m, job, reason, made=made)
+        await write_moves(tx, m)
+        if from_scratch:
+            await tx.rows("delete_checkpoints", {"job_id": job_id, "rank": None, "number": None})
+        return (await read_jobs(tx, [job_id]))[job_id]
 
-        return await self.session.transact(work)
-
+    @transacts
     async def drain_job(
         self,
+        tx: Tx,
         job_id: str,
         cause: Cause,
         reason: str,
         *,
         hard: bool = False,
         epoch: int | None = None,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> bool:
-        async def work(tx: Tx) -> bool:
-            m = await load_moves(tx, [job_id], await tx.now(now))
-            job = m.jobs.get(job_id)
-            if job is None:
-                raise no_job(job_id)
-            if job.state not in sources(JOB, JobEvent.DRAIN) or epoch not in (None, job.epoch):
-                return False
-            drains.begin_drain(m, job, cause, reason, hard=hard)
-            await write_moves(tx, m)
-            return True
+        m = await load_moves(tx, [job_id], await tx.now(now))
+        job = m.jobs.get(job_id)
+        if job is None:
+            raise no_job(job_id)
+        if job.state not in sources(JOB, JobEvent.DRAIN) or epoch not in (None, job.epoch):
+            return False
+        drains.begin_drain(m, job, cause, reason, hard=hard)
+        await write_moves(tx, m)
+        return True
 
-        return await self.session.transact(work)
-
-    async def prune(
-        self, history_days: float, *, limit: int = 1000, now: datetime | None = None
-    ) -> int:
+    async def prune(self, history_days: float, *, limit: int = 1000, now: Now = None) -> int:
         async def work(tx: Tx) -> int:
             before = await tx.now(now) - timedelta(days=history_days)
             ids = [
@@ -346,10 +335,7 @@ async def read_jobs(tx: Tx, ids: Sequence[str]) -> dict[str, JobRecord]:
     """Return records by id; unknown ids are missing."""
     if not ids:
         return {}
-    return {
-        row["id"]: msgspec.convert(row, JobRecord)
-        for row in await tx.rows("read_jobs", {"ids": list(ids)})
-    }
+    return {job.id: job for job in await tx.list_of(JobRecord, "read_jobs", {"ids": list(ids)})}
 
 
 def _once(keys: Collection[T]) -> list[T]:

@@ -40,7 +40,8 @@ from holdfast.moves.values import (
     PreemptRow,
     TaskOffer,
 )
-from holdfast.store.postgres.connection.session import Rows, Session, Tx, to_json
+from holdfast.store.port.clock import Now
+from holdfast.store.postgres.connection.session import OnSession, Rows, Tx, to_json, transacts
 from holdfast.store.postgres.drains import quarantine_host
 from holdfast.store.postgres.hosts import lose_host_tasks, set_host_state
 from holdfast.store.postgres.moves import load_moves, write_events, write_moves
@@ -50,18 +51,11 @@ PLANNED_TASKS = 64  # of a batch of syncs
 FINISH_FROM = [str(s) for s in sources(TASK, TaskEvent.FINISH)]
 
 
-class PostgresLeases:
+class PostgresLeases(OnSession):
     """`LeaseStore` on PostgreSQL."""
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
-
     async def sync_hosts(
-        self,
-        syncs: Sequence[HostSync],
-        *,
-        rules: Sequence[OperatorRule] = (),
-        now: datetime | None = None,
+        self, syncs: Sequence[HostSync], *, rules: Sequence[OperatorRule] = (), now: Now = None
     ) -> list[HostSynced]:
         answers: list[HostSynced | None] = [None] * len(syncs)
         for group in group_syncs(syncs):  # a host that occurs twice is taken once in each group
@@ -99,25 +93,21 @@ class PostgresLeases:
             for row in await self.session.rows("live_tasks_of_host", {"id": host_id})
         ]
 
-    async def lapse_leases(
-        self, leading_since: datetime, *, now: datetime | None = None
-    ) -> list[str]:
-        async def work(tx: Tx) -> list[str]:
-            at = await tx.now(now)
-            ids = [
-                r["job_id"]
-                for r in await tx.rows("find_lapsed", {"now": at, "leading_since": leading_since})
-            ]
-            if not ids:
-                return []
-            m = await load_moves(tx, ids, at)
-            lapsed = requests.lapse(m, leading_since)
-            await write_moves(tx, m)
-            return lapsed
+    @transacts
+    async def lapse_leases(self, tx: Tx, leading_since: datetime, *, now: Now = None) -> list[str]:
+        at = await tx.now(now)
+        ids = [
+            r["job_id"]
+            for r in await tx.rows("find_lapsed", {"now": at, "leading_since": leading_since})
+        ]
+        if not ids:
+            return []
+        m = await load_moves(tx, ids, at)
+        lapsed = requests.lapse(m, leading_since)
+        await write_moves(tx, m)
+        return lapsed
 
-        return await self.session.transact(work)
-
-    async def settle_clock(self, *, now: datetime | None = None) -> None:
+    async def settle_clock(self, *, now: Now = None) -> None:
         await self.session.transact(lambda tx: _settle_clock(tx, now))
 
 

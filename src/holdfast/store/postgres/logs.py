@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from datetime import datetime
 from typing import Any
-
-import msgspec
 
 from holdfast.core.ids import TaskKey
 from holdfast.core.log_plan import (
@@ -22,38 +19,36 @@ from holdfast.core.log_plan import (
 from holdfast.core.records import LogChunk, LogStreamRecord
 from holdfast.moves.rows import clean_text, is_storable_key
 from holdfast.moves.values import LogAppend
-from holdfast.store.postgres.connection.session import Rows, Session, Tx, to_json
+from holdfast.store.port.clock import Now
+from holdfast.store.postgres.connection.session import OnSession, Rows, Tx, to_json, transacts
 from holdfast.wire.agent import Forensics
 
 _STREAM = ("job_id", "attempt", "rank", "stream")
 
 
-class PostgresLogs:
+class PostgresLogs(OnSession):
     """`LogStore` on PostgreSQL."""
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
-
-    async def append_logs(self, host_id: str, appends: Sequence[LogAppend]) -> list[int | None]:
-        async def work(tx: Tx) -> list[int | None]:
-            found = await _lock_streams(
-                tx, host_id, {(a.key, a.stream) for a in appends if is_storable_key(a.key)}
-            )
-            writing = _Writing(tx)
-            sizes: list[int | None] = []
-            for append in appends:
-                stream = found.get((append.key, append.stream))
-                sizes.append(None if stream is None else await writing.append(stream, append))
-            await writing.end()
-            return sizes
-
-        return await self.session.transact(work)
+    @transacts
+    async def append_logs(
+        self, tx: Tx, host_id: str, appends: Sequence[LogAppend]
+    ) -> list[int | None]:
+        found = await _lock_streams(
+            tx, host_id, {(a.key, a.stream) for a in appends if is_storable_key(a.key)}
+        )
+        writing = _Writing(tx)
+        sizes: list[int | None] = []
+        for append in appends:
+            stream = found.get((append.key, append.stream))
+            sizes.append(None if stream is None else await writing.append(stream, append))
+        await writing.end()
+        return sizes
 
     async def list_log_streams(
         self, job_id: str, attempt: int | None = None
     ) -> list[LogStreamRecord]:
-        rows = await self.session.rows("list_streams", {"job_id": job_id, "attempt": attempt})
-        return [msgspec.convert(row, LogStreamRecord) for row in rows]
+        params = {"job_id": job_id, "attempt": attempt}
+        return await self.session.list_of(LogStreamRecord, "list_streams", params)
 
     async def read_log(
         self,
@@ -80,28 +75,25 @@ class PostgresLogs:
         chunks = window([(row["offset"], row["data"]) for row in rows], offset, limit_bytes)
         return [LogChunk(stream=stream, rank=rank, offset=at, data=data) for at, data in chunks]
 
+    @transacts
     async def put_forensics(
-        self, host_id: str, forensics: Forensics, *, now: datetime | None = None
+        self, tx: Tx, host_id: str, forensics: Forensics, *, now: Now = None
     ) -> None:
         key = forensics.key
-
-        async def work(tx: Tx) -> None:
-            attempt = await _find_attempt(tx, host_id, key)
-            await tx.run(
-                "put_forensics",
-                {
-                    "job_id": key.job_id,
-                    "attempt": attempt,
-                    "rank": key.rank,
-                    "epoch": key.epoch,
-                    "reason": clean_text(forensics.reason),
-                    "seconds": forensics.seconds,
-                    "sections": to_json(forensics.sections),
-                    "now": now,
-                },
-            )
-
-        await self.session.transact(work)
+        attempt = await _find_attempt(tx, host_id, key)
+        await tx.run(
+            "put_forensics",
+            {
+                "job_id": key.job_id,
+                "attempt": attempt,
+                "rank": key.rank,
+                "epoch": key.epoch,
+                "reason": clean_text(forensics.reason),
+                "seconds": forensics.seconds,
+                "sections": to_json(forensics.sections),
+                "now": now,
+            },
+        )
 
     async def get_forensics(
         self, job_id: str, attempt: int | None = None

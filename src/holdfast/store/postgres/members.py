@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-
-import msgspec
 
 from holdfast.core.causes import Cause
 from holdfast.core.endings.replace import Replacement
@@ -16,144 +13,123 @@ from holdfast.moves import members
 from holdfast.moves.requests import no_job, refuse_retry
 from holdfast.moves.room import RoomCheck
 from holdfast.moves.values import DueMember
+from holdfast.store.port.clock import Now
 from holdfast.store.postgres.admission import read_capacity
-from holdfast.store.postgres.connection.session import Session, Tx
+from holdfast.store.postgres.connection.session import OnSession, Tx, reads, transacts
 from holdfast.store.postgres.drains import quarantine_host
 from holdfast.store.postgres.jobs import read_jobs
 from holdfast.store.postgres.moves import load_moves, write_moves
 
 
-class PostgresMembers:
+class PostgresMembers(OnSession):
     """`MemberStore` on PostgreSQL."""
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
+    @reads
+    async def list_members(self, tx: Tx, limit: int) -> list[DueMember]:
+        found = await tx.rows("find_members", {"limit": limit})
+        if not found:
+            return []
+        ids = sorted({row["job_id"] for row in found})
+        jobs = await read_jobs(tx, ids)
+        read = await tx.list_of(TaskRecord, "read_tasks", {"ids": ids})
+        tasks = {(task.job_id, task.rank): task for task in read}
+        return [
+            DueMember(
+                job=jobs[row["job_id"]],
+                task=tasks[row["job_id"], row["rank"]],
+                fallen=row["fallen"],
+                seconds=row["seconds"],
+            )
+            for row in found
+            if row["job_id"] in jobs and (row["job_id"], row["rank"]) in tasks
+        ]
 
-    async def list_members(self, limit: int) -> list[DueMember]:
-        async def work(tx: Tx) -> list[DueMember]:
-            found = await tx.rows("find_members", {"limit": limit})
-            if not found:
-                return []
-            ids = sorted({row["job_id"] for row in found})
-            jobs = await read_jobs(tx, ids)
-            tasks = {
-                (row["job_id"], row["rank"]): msgspec.convert(row, TaskRecord)
-                for row in await tx.rows("read_tasks", {"ids": ids})
-            }
-            return [
-                DueMember(
-                    job=jobs[row["job_id"]],
-                    task=tasks[row["job_id"], row["rank"]],
-                    fallen=row["fallen"],
-                    seconds=row["seconds"],
-                )
-                for row in found
-                if row["job_id"] in jobs and (row["job_id"], row["rank"]) in tasks
-            ]
-
-        return await self.session.single(work)
-
+    @transacts
     async def replace_members(
-        self, plans: Sequence[tuple[TaskKey, Replacement]], *, now: datetime | None = None
+        self, tx: Tx, plans: Sequence[tuple[TaskKey, Replacement]], *, now: Now = None
     ) -> list[TaskKey]:
         if not plans:
             return []
+        locked = await _lock_suspects(tx, plans)
+        at = await tx.now(now)
+        m = await load_moves(tx, [key.job_id for key, _ in plans], at)
+        done, suspects = members.replace_members(m, plans)
+        await write_moves(tx, m)
+        for host_id, reason in sorted(suspects.items()):
+            if host_id in locked:
+                await quarantine_host(tx, host_id, reason, at)
+        return done
 
-        async def work(tx: Tx) -> list[TaskKey]:
-            locked = await _lock_suspects(tx, plans)
-            at = await tx.now(now)
-            m = await load_moves(tx, [key.job_id for key, _ in plans], at)
-            done, suspects = members.replace_members(m, plans)
-            await write_moves(tx, m)
-            for host_id, reason in sorted(suspects.items()):
-                if host_id in locked:
-                    await quarantine_host(tx, host_id, reason, at)
-            return done
-
-        return await self.session.transact(work)
-
+    @transacts
     async def unpark_members(
-        self, job_id: str, reason: str, *, now: datetime | None = None
+        self, tx: Tx, job_id: str, reason: str, *, now: Now = None
     ) -> JobRecord:
-        async def work(tx: Tx) -> JobRecord:
-            m = await load_moves(tx, [job_id], await tx.now(now))
-            job = m.jobs.get(job_id)
-            if job is None:
-                raise no_job(job_id)
-            if not members.unpark(m, job, reason):
-                raise refuse_retry(job_id, job.state)
-            await write_moves(tx, m)
-            return (await read_jobs(tx, [job_id]))[job_id]
+        m = await load_moves(tx, [job_id], await tx.now(now))
+        job = m.jobs.get(job_id)
+        if job is None:
+            raise no_job(job_id)
+        if not members.unpark(m, job, reason):
+            raise refuse_retry(job_id, job.state)
+        await write_moves(tx, m)
+        return (await read_jobs(tx, [job_id]))[job_id]
 
-        return await self.session.transact(work)
-
+    @transacts
     async def stop_member(
-        self, key: TaskKey, cause: Cause, reason: str, *, now: datetime | None = None
+        self, tx: Tx, key: TaskKey, cause: Cause, reason: str, *, now: Now = None
     ) -> bool:
-        async def work(tx: Tx) -> bool:
-            m = await load_moves(tx, [key.job_id], await tx.now(now))
-            job = m.jobs.get(key.job_id)
-            task = None if job is None else m.tasks[job.id].get(key.rank)
-            if (
-                job is None
-                or task is None
-                or task.epoch != key.epoch
-                or not members.may_stop(job, task)
-            ):
-                return False
-            members.stop_member(m, job, task, cause, reason)
-            await write_moves(tx, m)
-            return True
+        m = await load_moves(tx, [key.job_id], await tx.now(now))
+        job = m.jobs.get(key.job_id)
+        task = None if job is None else m.tasks[job.id].get(key.rank)
+        if (
+            job is None
+            or task is None
+            or task.epoch != key.epoch
+            or not members.may_stop(job, task)
+        ):
+            return False
+        members.stop_member(m, job, task, cause, reason)
+        await write_moves(tx, m)
+        return True
 
-        return await self.session.transact(work)
-
+    @transacts
     async def seat_members(
         self,
+        tx: Tx,
         placements: Sequence[JobPlacement],
         ttls: Mapping[str, float],
         *,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> list[str]:
         if not placements:
             return []
+        # Locks in the one order: hosts, jobs, tasks.
+        host_ids = sorted({t.host_id for p in placements for t in p.tasks})
+        await tx.rows("lock_hosts", {"ids": host_ids})
+        capacity = await read_capacity(tx, host_ids, None)
+        room, names = RoomCheck(capacity), {host.host_id: host.name for host in capacity}
+        m = await load_moves(tx, [p.job_id for p in placements], await tx.now(now))
+        seated = []
+        for placement in members.join_placements(placements):
+            job = m.jobs.get(placement.job_id)
+            if job is not None and members.may_seat(m, job, placement, room):
+                members.seat_members(m, job, placement, ttls[job.id], names)
+                seated.append(job.id)
+        await write_moves(tx, m)
+        return seated
 
-        async def work(tx: Tx) -> list[str]:
-            # Locks in the one order: hosts, jobs, tasks.
-            host_ids = sorted({t.host_id for p in placements for t in p.tasks})
-            await tx.rows("lock_hosts", {"ids": host_ids})
-            capacity = await read_capacity(tx, host_ids, None)
-            room, names = RoomCheck(capacity), {host.host_id: host.name for host in capacity}
-            m = await load_moves(tx, [p.job_id for p in placements], await tx.now(now))
-            seated = []
-            for placement in members.join_placements(placements):
-                job = m.jobs.get(placement.job_id)
-                if job is not None and members.may_seat(m, job, placement, room):
-                    members.seat_members(m, job, placement, ttls[job.id], names)
-                    seated.append(job.id)
-            await write_moves(tx, m)
-            return seated
-
-        return await self.session.transact(work)
-
+    @transacts
     async def release_members(
-        self, reservation_seconds: float, *, now: datetime | None = None
+        self, tx: Tx, reservation_seconds: float, *, now: Now = None
     ) -> list[str]:
-        async def work(tx: Tx) -> list[str]:
-            at = await tx.now(now)
-            before = members.asked_before(at, reservation_seconds)
-            found = [
-                row["id"] for row in await tx.rows("find_unoffered_members", {"before": before})
-            ]
-            if not found:
-                return []
-            m = await load_moves(tx, found, at)
-            released = [
-                job.id for job in m.jobs.values() if members.release_unoffered(m, job, before)
-            ]
-            await write_moves(tx, m)
-            return released
-
-        return await self.session.transact(work)
+        at = await tx.now(now)
+        before = members.asked_before(at, reservation_seconds)
+        found = [row["id"] for row in await tx.rows("find_unoffered_members", {"before": before})]
+        if not found:
+            return []
+        m = await load_moves(tx, found, at)
+        released = [job.id for job in m.jobs.values() if members.release_unoffered(m, job, before)]
+        await write_moves(tx, m)
+        return released
 
 
 async def _lock_suspects(tx: Tx, plans: Sequence[tuple[TaskKey, Replacement]]) -> set[str]:

@@ -6,8 +6,6 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
-import msgspec
-
 from holdfast.moves.moves import Moves
 from holdfast.moves.rows import JobRow, NewEvent, TaskRow
 from holdfast.store.postgres.connection.session import Tx, to_json
@@ -18,11 +16,8 @@ async def load_moves(tx: Tx, job_ids: Collection[str], now: datetime) -> Moves:
     if not job_ids:
         return Moves(now, (), ())
     params = {"ids": sorted(set(job_ids))}
-    jobs = [msgspec.convert(row, JobRow) for row in await tx.rows("lock_jobs", params)]
-    tasks = [
-        msgspec.convert(row, TaskRow)
-        for row in await tx.rows("lock_tasks", {"ids": [j.id for j in jobs]})
-    ]
+    jobs = await tx.list_of(JobRow, "lock_jobs", params)
+    tasks = await tx.list_of(TaskRow, "lock_tasks", {"ids": [j.id for j in jobs]})
     return Moves(now, jobs, tasks)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from holdfast.core.causes import Cause
@@ -31,64 +30,51 @@ from holdfast.moves.changes import (
 from holdfast.moves.quotas import Quota, Use, check_quota, quota_left, read_quota
 from holdfast.moves.registration import drain_jobs_for
 from holdfast.moves.values import SettingsLayers
-from holdfast.store.postgres.connection.session import Session, Tx, to_json
+from holdfast.store.port.clock import Now
+from holdfast.store.postgres.connection.session import OnSession, Tx, reads, to_json, transacts
 from holdfast.store.postgres.moves import load_moves, write_events, write_moves
 
 
-class PostgresSettings:
+class PostgresSettings(OnSession):
     """`SettingsStore` on PostgreSQL."""
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
+    @reads
+    async def read_settings(self, tx: Tx) -> SettingsLayers:
+        # The revision first, so that a change between the reads is seen again, never missed.
+        row = await tx.one("read_revision") or {"settings_rev": 0, "settings": {}, "rules": ""}
+        queues, projects = await tx.many(("read_queues", None), ("read_projects", None))
+        return SettingsLayers(
+            revision=row["settings_rev"],
+            cluster=row["settings"],
+            rules=row["rules"],
+            queues={q["name"]: q["settings"] for q in queues},
+            projects={p["name"]: p["settings"] for p in projects},
+        )
 
-    async def read_settings(self) -> SettingsLayers:
-        async def work(tx: Tx) -> SettingsLayers:
-            # The revision first, so that a change between the reads is seen again, never missed.
-            row = await tx.one("read_revision") or {"settings_rev": 0, "settings": {}, "rules": ""}
-            queues, projects = await tx.many(("read_queues", None), ("read_projects", None))
-            return SettingsLayers(
-                revision=row["settings_rev"],
-                cluster=row["settings"],
-                rules=row["rules"],
-                queues={q["name"]: q["settings"] for q in queues},
-                projects={p["name"]: p["settings"] for p in projects},
-            )
-
-        return await self.session.single(work)
-
+    @transacts
     async def write_cluster_settings(
-        self,
-        changes: Mapping[str, Value],
-        unset: Sequence[str] = (),
-        *,
-        now: datetime | None = None,
+        self, tx: Tx, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: Now = None
     ) -> int:
         checked = check_changes(changes, unset, "cluster")
+        at = await tx.now(now)
+        row = await _lock_cluster(tx)
+        if merge_layer(row["settings"], checked, unset) == row["settings"]:
+            return int(row["settings_rev"])
+        revision = int(
+            await tx.value("write_cluster", {"changes": to_json(checked), "unset": list(unset)})
+        )
+        await write_events(tx, [settings_event(checked, unset)], at)
+        return revision
 
-        async def work(tx: Tx) -> int:
-            at = await tx.now(now)
-            row = await _lock_cluster(tx)
-            if merge_layer(row["settings"], checked, unset) == row["settings"]:
-                return int(row["settings_rev"])
-            revision = int(
-                await tx.value("write_cluster", {"changes": to_json(checked), "unset": list(unset)})
-            )
-            await write_events(tx, [settings_event(checked, unset)], at)
-            return revision
-
-        return await self.session.transact(work)
-
-    async def write_rules(self, text: str, *, now: datetime | None = None) -> int:
-        async def work(tx: Tx) -> int:
-            at = await tx.now(now)
-            row = await _lock_cluster(tx)
-            if row["rules"] == text:
-                return int(row["settings_rev"])
-            revision = int(await tx.value("write_rules", {"rules": text}))
-            await write_events(tx, [rules_event()], at)
-            return revision
-
-        return await self.session.transact(work)
+    @transacts
+    async def write_rules(self, tx: Tx, text: str, *, now: Now = None) -> int:
+        at = await tx.now(now)
+        row = await _lock_cluster(tx)
+        if row["rules"] == text:
+            return int(row["settings_rev"])
+        revision = int(await tx.value("write_rules", {"rules": text}))
+        await write_events(tx, [rules_event()], at)
+        return revision
 
     async def list_queues(self) -> list[QueueRecord]:
         return await self.session.single(lambda tx: _read_queues(tx))
@@ -96,82 +82,72 @@ class PostgresSettings:
     async def get_queue(self, name: str) -> QueueRecord:
         return await self.session.single(lambda tx: _read_queue(tx, name))
 
+    @transacts
     async def put_queue(
         self,
+        tx: Tx,
         name: str,
         changes: Mapping[str, Value],
         unset: Sequence[str] = (),
         *,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> QueueRecord:
         checked = check_changes(changes, unset, "queue")
-
-        async def work(tx: Tx) -> QueueRecord:
-            at = await tx.now(now)
-            row = await tx.one("lock_queue", {"name": name})
-            if row is None or merge_layer(row["settings"], checked, unset) != row["settings"]:
-                await tx.one(
-                    "put_queue",
-                    {"name": name, "changes": to_json(checked), "unset": list(unset), "now": at},
-                )
-                await tx.one("bump_revision")
-                await write_events(tx, [queue_event(name, checked, unset, created=row is None)], at)
-            return await _read_queue(tx, name)
-
-        return await self.session.transact(work)
-
-    async def delete_queue(self, name: str, *, now: datetime | None = None) -> None:
-        async def work(tx: Tx) -> None:
-            at = await tx.now(now)
-            if await tx.one("lock_queue_away", {"name": name}) is None:
-                raise no_queue(name)
-            if await tx.value("has_unfinished", {"name": name}):
-                raise queue_in_use(name)
-            await tx.run("delete_queue", {"name": name})
-            await tx.one("bump_revision")
-            await write_events(tx, [deleted_event(name)], at)
-
-        await self.session.transact(work)
-
-    async def pause_queue(
-        self, name: str, reason: str, *, hard: bool, now: datetime | None = None
-    ) -> list[str]:
-        async def work(tx: Tx) -> list[str]:
-            at = await tx.now(now)
-            row = await tx.one("lock_queue", {"name": name})
-            if row is None:
-                raise no_queue(name)
-            if (row["paused_at"] is not None, row["paused_reason"], row["hard"]) != (
-                True,
-                reason,
-                hard,
-            ):
-                await tx.run(
-                    "pause_queue", {"name": name, "reason": reason, "hard": hard, "now": at}
-                )
-                await write_events(tx, [paused_event(name, reason, hard)], at)
-            if not hard:
-                return []
-            m = await load_moves(
-                tx, [r["id"] for r in await tx.rows("running_in_queue", {"name": name})], at
+        at = await tx.now(now)
+        row = await tx.one("lock_queue", {"name": name})
+        if row is None or merge_layer(row["settings"], checked, unset) != row["settings"]:
+            await tx.one(
+                "put_queue",
+                {"name": name, "changes": to_json(checked), "unset": list(unset), "now": at},
             )
-            drained = drain_jobs_for(m, Cause.PREEMPTED, pause_reason(name, reason), None)
-            await write_moves(tx, m)
-            return drained
+            await tx.one("bump_revision")
+            await write_events(tx, [queue_event(name, checked, unset, created=row is None)], at)
+        return await _read_queue(tx, name)
 
-        return await self.session.transact(work)
+    @transacts
+    async def delete_queue(self, tx: Tx, name: str, *, now: Now = None) -> None:
+        at = await tx.now(now)
+        if await tx.one("lock_queue_away", {"name": name}) is None:
+            raise no_queue(name)
+        if await tx.value("has_unfinished", {"name": name}):
+            raise queue_in_use(name)
+        await tx.run("delete_queue", {"name": name})
+        await tx.one("bump_revision")
+        await write_events(tx, [deleted_event(name)], at)
 
-    async def resume_queue(self, name: str, *, now: datetime | None = None) -> None:
-        async def work(tx: Tx) -> None:
-            at = await tx.now(now)
-            row = await tx.one("lock_queue", {"name": name})
-            if row is None:
-                raise no_queue(name)
-            if row["paused_at"] is not None:
-                await tx.run("resume_queue", {"name": name})
-                await write_events(tx, [resumed_event(name)], at)
+    @transacts
+    async def pause_queue(
+        self, tx: Tx, name: str, reason: str, *, hard: bool, now: Now = None
+    ) -> list[str]:
+        at = await tx.now(now)
+        row = await tx.one("lock_queue", {"name": name})
+        if row is None:
+            raise no_queue(name)
+        if (row["paused_at"] is not None, row["paused_reason"], row["hard"]) != (
+            True,
+            reason,
+            hard,
+        ):
+            await tx.run("pause_queue", {"name": name, "reason": reason, "hard": hard, "now": at})
+            await write_events(tx, [paused_event(name, reason, hard)], at)
+        if not hard:
+            return []
+        m = await load_moves(
+            tx, [r["id"] for r in await tx.rows("running_in_queue", {"name": name})], at
+        )
+        drained = drain_jobs_for(m, Cause.PREEMPTED, pause_reason(name, reason), None)
+        await write_moves(tx, m)
+        return drained
 
-        await self.session.transact(work)
+    @transacts
+    async def resume_queue(self, tx: Tx, name: str, *, now: Now = None) -> None:
+        at = await tx.now(now)
+        row = await tx.one("lock_queue", {"name": name})
+        if row is None:
+            raise no_queue(name)
+        if row["paused_at"] is not None:
+            await tx.run("resume_queue", {"name": name})
+            await write_events(tx, [resumed_event(name)], at)
 
     async def list_projects(self) -> list[ProjectRecord]:
         return await self.session.single(lambda tx: _read_projects(tx, None))
@@ -179,47 +155,36 @@ class PostgresSettings:
     async def get_project(self, name: str) -> ProjectRecord:
         return await self.session.single(lambda tx: _read_project(tx, name))
 
+    @transacts
     async def put_project(
         self,
+        tx: Tx,
         name: str,
         changes: Mapping[str, Value],
         unset: Sequence[str] = (),
         *,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> ProjectRecord:
         checked = check_changes(changes, unset, "project")
-
-        async def work(tx: Tx) -> ProjectRecord:
-            at = await tx.now(now)
-            row = await tx.one("lock_project", {"name": name})
-            if row is None or merge_layer(row["settings"], checked, unset) != row["settings"]:
-                params = {
-                    "name": name,
-                    "changes": to_json(checked),
-                    "unset": list(unset),
-                    "now": at,
-                }
-                await tx.one("put_project", params)
-                await tx.one("bump_revision")
-                await write_events(
-                    tx, [project_event(name, checked, unset, created=row is None)], at
-                )
-            return await _read_project(tx, name)
-
-        return await self.session.transact(work)
-
-    async def delete_project(self, name: str, *, now: datetime | None = None) -> None:
-        async def work(tx: Tx) -> None:
-            at = await tx.now(now)
-            if await tx.one("lock_project", {"name": name}) is None:
-                raise no_project(name)
-            if await tx.value("project_in_use", {"name": name}):
-                raise project_in_use(name)
-            await tx.run("delete_project", {"name": name})
+        at = await tx.now(now)
+        row = await tx.one("lock_project", {"name": name})
+        if row is None or merge_layer(row["settings"], checked, unset) != row["settings"]:
+            params = {"name": name, "changes": to_json(checked), "unset": list(unset), "now": at}
+            await tx.one("put_project", params)
             await tx.one("bump_revision")
-            await write_events(tx, [forgotten_event(name)], at)
+            await write_events(tx, [project_event(name, checked, unset, created=row is None)], at)
+        return await _read_project(tx, name)
 
-        await self.session.transact(work)
+    @transacts
+    async def delete_project(self, tx: Tx, name: str, *, now: Now = None) -> None:
+        at = await tx.now(now)
+        if await tx.one("lock_project", {"name": name}) is None:
+            raise no_project(name)
+        if await tx.value("project_in_use", {"name": name}):
+            raise project_in_use(name)
+        await tx.run("delete_project", {"name": name})
+        await tx.one("bump_revision")
+        await write_events(tx, [forgotten_event(name)], at)
 
 
 async def _lock_cluster(tx: Tx) -> dict[str, Any]:

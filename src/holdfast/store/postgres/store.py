@@ -12,6 +12,7 @@ from holdfast.errors import Conflict, Unavailable
 from holdfast.moves.values import Gauges
 from holdfast.store.port.admission import AdmissionStore
 from holdfast.store.port.checkpoints import CheckpointStore
+from holdfast.store.port.clock import Now
 from holdfast.store.port.drains import DrainStore
 from holdfast.store.port.events import EventStore
 from holdfast.store.port.hosts import HostStore
@@ -104,7 +105,7 @@ class PostgresStore:
     async def now(self) -> datetime:
         return await self.session.single(lambda tx: tx.now(None))
 
-    async def read_gauges(self, *, now: datetime | None = None) -> Gauges:
+    async def read_gauges(self, *, now: Now = None) -> Gauges:
         return await self.session.transact(lambda tx: _read_gauges(tx, now))
 
 

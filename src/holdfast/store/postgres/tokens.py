@@ -10,66 +10,55 @@ import msgspec
 from holdfast.core.records import TokenRecord
 from holdfast.errors import Conflict
 from holdfast.moves.events import no_token
-from holdfast.store.postgres.connection.session import Session, Tx
+from holdfast.store.port.clock import Now
+from holdfast.store.postgres.connection.session import OnSession, Tx, transacts
 
 
-class PostgresTokens:
+class PostgresTokens(OnSession):
     """`TokenStore` on PostgreSQL."""
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
-
+    @transacts
     async def create_token(
         self,
+        tx: Tx,
         token_id: str,
         role: str,
         name: str,
         secret_hash: bytes,
         expires_at: datetime | None,
         *,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> TokenRecord:
-        async def work(tx: Tx) -> TokenRecord:
-            await tx.run(
-                "insert_token",
-                {
-                    "id": token_id,
-                    "role": role,
-                    "name": name,
-                    "secret_hash": secret_hash,
-                    "expires_at": expires_at,
-                    "now": now,
-                },
-            )
-            found = _token(await tx.one("read_token", {"id": token_id}))
-            if found is None or (found.role, found.name) != (role, name):
-                raise Conflict(f"token {token_id} is there already, for something else")
-            return found
+        await tx.run(
+            "insert_token",
+            {
+                "id": token_id,
+                "role": role,
+                "name": name,
+                "secret_hash": secret_hash,
+                "expires_at": expires_at,
+                "now": now,
+            },
+        )
+        found = _token(await tx.one("read_token", {"id": token_id}))
+        if found is None or (found.role, found.name) != (role, name):
+            raise Conflict(f"token {token_id} is there already, for something else")
+        return found
 
-        return await self.session.transact(work)
-
-    async def find_token(
-        self, secret_hash: bytes, *, now: datetime | None = None
-    ) -> TokenRecord | None:
+    async def find_token(self, secret_hash: bytes, *, now: Now = None) -> TokenRecord | None:
         params = {"secret_hash": secret_hash, "now": now}
         return _token(await self.session.single(lambda tx: tx.one("find_token", params)))
 
-    async def use_join_token(
-        self, secret_hash: bytes, *, now: datetime | None = None
-    ) -> TokenRecord | None:
+    async def use_join_token(self, secret_hash: bytes, *, now: Now = None) -> TokenRecord | None:
         params = {"secret_hash": secret_hash, "now": now}
         return _token(await self.session.transact(lambda tx: tx.one("use_join_token", params)))
 
     async def list_tokens(self) -> list[TokenRecord]:
-        return [msgspec.convert(row, TokenRecord) for row in await self.session.rows("list_tokens")]
+        return await self.session.list_of(TokenRecord, "list_tokens")
 
-    async def revoke_token(self, token_id: str, *, now: datetime | None = None) -> None:
-        if (
-            await self.session.transact(
-                lambda tx: tx.one("revoke_token", {"id": token_id, "now": now})
-            )
-            is None
-        ):
+    @transacts
+    async def revoke_token(self, tx: Tx, token_id: str, *, now: Now = None) -> None:
+        if await tx.one("revoke_token", {"id": token_id, "now": now}) is None:
             raise no_token(token_id)
 
 

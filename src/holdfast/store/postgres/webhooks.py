@@ -22,166 +22,142 @@ from holdfast.core.webhooks.values import (
 )
 from holdfast.moves.events import dead_letter_event, hook_event, no_delivery, no_webhook
 from holdfast.moves.rows import NewEvent
+from holdfast.store.port.clock import Now
 from holdfast.store.port.webhooks import NewWebhook, SignedTarget, WebhookChange
-from holdfast.store.postgres.connection.session import Rows, Session, Tx, to_json
+from holdfast.store.postgres.connection.session import (
+    OnSession,
+    Rows,
+    Tx,
+    reads,
+    to_json,
+    transacts,
+)
 from holdfast.store.postgres.moves import write_events
 
 
-class PostgresWebhooks:
+class PostgresWebhooks(OnSession):
     """`WebhookStore` on PostgreSQL. Hooks are locked in id order, before deliveries."""
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
-
-    async def create_webhook(
-        self, new: NewWebhook, *, now: datetime | None = None
-    ) -> WebhookRecord:
-        async def work(tx: Tx) -> WebhookRecord:
-            at = await tx.now(now)
-            params = {**msgspec.structs.asdict(new), "events": list(new.events), "now": at}
-            made = await tx.one("insert_webhook", params)
-            hook = await _read(tx, new.id)
-            if made is not None:
-                await write_events(
-                    tx, [hook_event("created", hook, "was created", events=list(new.events))], at
-                )
-            return hook
-
-        return await self.session.transact(work)
+    @transacts
+    async def create_webhook(self, tx: Tx, new: NewWebhook, *, now: Now = None) -> WebhookRecord:
+        at = await tx.now(now)
+        params = {**msgspec.structs.asdict(new), "events": list(new.events), "now": at}
+        made = await tx.one("insert_webhook", params)
+        hook = await _read(tx, new.id)
+        if made is not None:
+            await write_events(
+                tx, [hook_event("created", hook, "was created", events=list(new.events))], at
+            )
+        return hook
 
     async def list_webhooks(self) -> list[WebhookRecord]:
-        return [
-            msgspec.convert(row, WebhookRecord)
-            for row in await self.session.rows("list_webhooks", {"id": None})
-        ]
+        return await self.session.list_of(WebhookRecord, "list_webhooks", {"id": None})
 
     async def get_webhook(self, webhook_id: str) -> WebhookRecord:
         return await self.session.single(lambda tx: _read(tx, webhook_id))
 
-    async def get_webhook_target(
-        self, webhook_id: str, *, now: datetime | None = None
-    ) -> SignedTarget:
+    async def get_webhook_target(self, webhook_id: str, *, now: Now = None) -> SignedTarget:
         rows = await self.session.rows("read_webhook_target", {"id": webhook_id, "now": now})
         if not rows:
             raise no_webhook(webhook_id)
         return SignedTarget(url=rows[0]["url"], secrets=_secrets(rows[0]))
 
+    @transacts
     async def change_webhook(
-        self, webhook_id: str, change: WebhookChange, *, now: datetime | None = None
+        self, tx: Tx, webhook_id: str, change: WebhookChange, *, now: Now = None
     ) -> WebhookRecord:
-        async def work(tx: Tx) -> WebhookRecord:
-            before = await _lock(tx, webhook_id)
-            fields = {
-                n: v
-                for n in change.__struct_fields__
-                if (v := getattr(change, n)) is not msgspec.UNSET
-            }
-            after = msgspec.structs.replace(before, **fields)
-            if after != before:
-                params = {**msgspec.structs.asdict(after), "events": list(after.events)}
-                await tx.run("write_webhook", params)
-                text = f"was changed: {', '.join(sorted(fields))}"
-                await write_events(
-                    tx,
-                    [hook_event("changed", after, text, changed=sorted(fields))],
-                    await tx.now(now),
-                )
-            return await _read(tx, webhook_id)
+        before = await _lock(tx, webhook_id)
+        fields = {
+            n: v for n in change.__struct_fields__ if (v := getattr(change, n)) is not msgspec.UNSET
+        }
+        after = msgspec.structs.replace(before, **fields)
+        if after != before:
+            params = {**msgspec.structs.asdict(after), "events": list(after.events)}
+            await tx.run("write_webhook", params)
+            text = f"was changed: {', '.join(sorted(fields))}"
+            await write_events(
+                tx, [hook_event("changed", after, text, changed=sorted(fields))], await tx.now(now)
+            )
+        return await _read(tx, webhook_id)
 
-        return await self.session.transact(work)
-
+    @transacts
     async def rotate_webhook(
-        self, webhook_id: str, secret: str, grace_seconds: float, *, now: datetime | None = None
+        self, tx: Tx, webhook_id: str, secret: str, grace_seconds: float, *, now: Now = None
     ) -> WebhookRecord:
-        async def work(tx: Tx) -> WebhookRecord:
-            at = await tx.now(now)
-            hook = await _lock(tx, webhook_id)
-            await tx.run(
-                "rotate_webhook",
-                {"id": webhook_id, "secret": secret, "grace": grace_seconds, "now": at},
-            )
-            event = hook_event(
-                "changed", hook, "has a new secret", changed=["secret"], grace_seconds=grace_seconds
-            )
-            await write_events(tx, [event], at)
-            return await _read(tx, webhook_id)
+        at = await tx.now(now)
+        hook = await _lock(tx, webhook_id)
+        await tx.run(
+            "rotate_webhook",
+            {"id": webhook_id, "secret": secret, "grace": grace_seconds, "now": at},
+        )
+        event = hook_event(
+            "changed", hook, "has a new secret", changed=["secret"], grace_seconds=grace_seconds
+        )
+        await write_events(tx, [event], at)
+        return await _read(tx, webhook_id)
 
-        return await self.session.transact(work)
-
+    @transacts
     async def pause_webhook(
-        self, webhook_id: str, reason: str, *, now: datetime | None = None
+        self, tx: Tx, webhook_id: str, reason: str, *, now: Now = None
     ) -> WebhookRecord:
-        async def work(tx: Tx) -> WebhookRecord:
-            hook = await _lock(tx, webhook_id)
-            events = await _pause(tx, hook, reason)
-            await write_events(tx, events, await tx.now(now))
-            return await _read(tx, webhook_id)
+        hook = await _lock(tx, webhook_id)
+        events = await _pause(tx, hook, reason)
+        await write_events(tx, events, await tx.now(now))
+        return await _read(tx, webhook_id)
 
-        return await self.session.transact(work)
+    @transacts
+    async def resume_webhook(self, tx: Tx, webhook_id: str, *, now: Now = None) -> WebhookRecord:
+        at = await tx.now(now)
+        hook = await _lock(tx, webhook_id)
+        if hook.state is not WebhookState.ACTIVE:
+            await tx.run("resume_webhook", {"id": webhook_id})
+            await tx.run("hurry_deliveries", {"id": webhook_id, "now": at})
+            await write_events(tx, [hook_event("resumed", hook, "was resumed")], at)
+        return await _read(tx, webhook_id)
 
-    async def resume_webhook(
-        self, webhook_id: str, *, now: datetime | None = None
-    ) -> WebhookRecord:
-        async def work(tx: Tx) -> WebhookRecord:
-            at = await tx.now(now)
-            hook = await _lock(tx, webhook_id)
-            if hook.state is not WebhookState.ACTIVE:
-                await tx.run("resume_webhook", {"id": webhook_id})
-                await tx.run("hurry_deliveries", {"id": webhook_id, "now": at})
-                await write_events(tx, [hook_event("resumed", hook, "was resumed")], at)
-            return await _read(tx, webhook_id)
-
-        return await self.session.transact(work)
-
-    async def delete_webhook(self, webhook_id: str, *, now: datetime | None = None) -> None:
-        async def work(tx: Tx) -> None:
-            hook = await _lock(tx, webhook_id)
-            await tx.run("delete_webhook", {"id": webhook_id})
-            await write_events(tx, [hook_event("deleted", hook, "was deleted")], await tx.now(now))
-
-        await self.session.transact(work)
+    @transacts
+    async def delete_webhook(self, tx: Tx, webhook_id: str, *, now: Now = None) -> None:
+        hook = await _lock(tx, webhook_id)
+        await tx.run("delete_webhook", {"id": webhook_id})
+        await write_events(tx, [hook_event("deleted", hook, "was deleted")], await tx.now(now))
 
     # ---- collecting
 
     async def list_subscriptions(self, max_pending: int) -> list[Subscription]:
-        rows = await self.session.rows("list_subscriptions", {"max": max_pending})
-        return [msgspec.convert(row, Subscription) for row in rows]
+        return await self.session.list_of(Subscription, "list_subscriptions", {"max": max_pending})
 
     async def summarize_jobs(self, job_ids: Collection[str]) -> dict[str, JobSummary]:
         if not job_ids:
             return {}
-        rows = await self.session.rows("summarize_jobs", {"ids": sorted(job_ids)})
-        return {row["id"]: msgspec.convert(row, JobSummary) for row in rows}
+        params = {"ids": sorted(job_ids)}
+        return {j.id: j for j in await self.session.list_of(JobSummary, "summarize_jobs", params)}
 
+    @transacts
     async def write_deliveries(
-        self, batches: Sequence[DeliveryBatch], *, now: datetime | None = None
+        self, tx: Tx, batches: Sequence[DeliveryBatch], *, now: Now = None
     ) -> list[str]:
         steps = [
             {"webhook_id": b.webhook_id, "before": b.before, "after": b.after} for b in batches
         ]
         if not steps:
             return []
-
-        async def work(tx: Tx) -> list[str]:
-            moved = {row["id"] for row in await tx.rows("move_cursors", {"rows": to_json(steps)})}
-            rows = [
-                {"webhook_id": b.webhook_id, **msgspec.structs.asdict(d)}
-                for b in batches
-                if b.webhook_id in moved
-                for d in b.deliveries
-            ]
-            if rows:
-                at = await tx.now(now)
-                made = await tx.rows("insert_deliveries", {"rows": to_json(rows), "now": at})
-                await tx.run("promote_sequences", {**_sequences(made), "now": at})
-            return sorted(moved)
-
-        return await self.session.transact(work)
+        moved = {row["id"] for row in await tx.rows("move_cursors", {"rows": to_json(steps)})}
+        rows = [
+            {"webhook_id": b.webhook_id, **msgspec.structs.asdict(d)}
+            for b in batches
+            if b.webhook_id in moved
+            for d in b.deliveries
+        ]
+        if rows:
+            at = await tx.now(now)
+            made = await tx.rows("insert_deliveries", {"rows": to_json(rows), "now": at})
+            await tx.run("promote_sequences", {**_sequences(made), "now": at})
+        return sorted(moved)
 
     # ---- sending
 
     async def list_due(
-        self, per_hook: int, flying: Collection[str], *, now: datetime | None = None
+        self, per_hook: int, flying: Collection[str], *, now: Now = None
     ) -> list[DueDelivery]:
         rows = await self.session.rows(
             "list_due", {"per_hook": per_hook, "flying": list(flying), "now": now}
@@ -193,45 +169,40 @@ class PostgresWebhooks:
             found.append(DueDelivery(secrets=secrets, **row))
         return found
 
-    async def record_tries(
-        self, tries: Sequence[Tried], *, now: datetime | None = None
-    ) -> list[str]:
+    @transacts
+    async def record_tries(self, tx: Tx, tries: Sequence[Tried], *, now: Now = None) -> list[str]:
         if not tries:
             return []
-
-        async def work(tx: Tx) -> list[str]:
-            at = await tx.now(now)
-            ids = sorted({tried.webhook_id for tried in tries})
-            hooks = {row["id"]: _hook(row) for row in await tx.rows("lock_webhooks", {"ids": ids})}
-            applied = await tx.rows("record_tries", {"rows": to_json(list(tries)), "now": at})
-            over = [row for row in applied if row["state"] != DeliveryState.PENDING]
-            if over:
-                await tx.run("promote_sequences", {**_sequences(over), "now": at})
-            events = [
-                dead_letter_event(
-                    hooks[row["webhook_id"]], row["id"], row["event_id"], row["tries"], row["error"]
-                )
-                for row in applied
-                if row["state"] == DeliveryState.DEAD
-                and not row["event_kind"].startswith(ABOUT_HOOKS)  # HOOK-3
-            ]
-            done = {row["id"] for row in applied}
-            reasons = {
-                t.webhook_id: t.pause
-                for t in tries
-                if t.pause is not None and t.delivery_id in done
-            }
-            for hook_id, reason in sorted(reasons.items()):
-                events += await _pause(tx, hooks[hook_id], reason)
-            await write_events(tx, events, at)
-            return sorted(done)
-
-        return await self.session.transact(work)
+        at = await tx.now(now)
+        ids = sorted({tried.webhook_id for tried in tries})
+        hooks = {row["id"]: _hook(row) for row in await tx.rows("lock_webhooks", {"ids": ids})}
+        applied = await tx.rows("record_tries", {"rows": to_json(list(tries)), "now": at})
+        over = [row for row in applied if row["state"] != DeliveryState.PENDING]
+        if over:
+            await tx.run("promote_sequences", {**_sequences(over), "now": at})
+        events = [
+            dead_letter_event(
+                hooks[row["webhook_id"]], row["id"], row["event_id"], row["tries"], row["error"]
+            )
+            for row in applied
+            if row["state"] == DeliveryState.DEAD
+            and not row["event_kind"].startswith(ABOUT_HOOKS)  # HOOK-3
+        ]
+        done = {row["id"] for row in applied}
+        reasons = {
+            t.webhook_id: t.pause for t in tries if t.pause is not None and t.delivery_id in done
+        }
+        for hook_id, reason in sorted(reasons.items()):
+            events += await _pause(tx, hooks[hook_id], reason)
+        await write_events(tx, events, at)
+        return sorted(done)
 
     # ---- looking, and sending again
 
+    @reads
     async def list_deliveries(
         self,
+        tx: Tx,
         webhook_id: str,
         *,
         states: Sequence[DeliveryState] = (),
@@ -244,15 +215,8 @@ class PostgresWebhooks:
             "before": before,
             "limit": limit,
         }
-
-        async def work(tx: Tx) -> list[DeliveryRecord]:
-            await _read(tx, webhook_id)
-            return [
-                msgspec.convert(row, DeliveryRecord)
-                for row in await tx.rows("list_deliveries", params)
-            ]
-
-        return await self.session.single(work)
+        await _read(tx, webhook_id)
+        return await tx.list_of(DeliveryRecord, "list_deliveries", params)
 
     async def get_delivery(self, webhook_id: str, delivery_id: str) -> tuple[DeliveryRecord, str]:
         rows = await self.session.rows(
@@ -263,45 +227,39 @@ class PostgresWebhooks:
         body = rows[0].pop("body")
         return msgspec.convert(rows[0], DeliveryRecord), body
 
+    @transacts
     async def redeliver(
-        self, webhook_id: str, delivery_id: str, *, now: datetime | None = None
+        self, tx: Tx, webhook_id: str, delivery_id: str, *, now: Now = None
     ) -> DeliveryRecord:
-        async def work(tx: Tx) -> DeliveryRecord:
-            at = await tx.now(now)
-            await _lock(tx, webhook_id)
-            params = {"webhook_id": webhook_id, "id": delivery_id}
-            row = await tx.one("redeliver", {**params, "now": at})
-            if row is None:
-                raise no_delivery(webhook_id, delivery_id)
-            await _settle_sequences(tx, webhook_id, [row], at)
-            found = await tx.one("get_delivery", params)
-            assert found is not None
-            del found["body"]
-            return msgspec.convert(found, DeliveryRecord)
+        at = await tx.now(now)
+        await _lock(tx, webhook_id)
+        params = {"webhook_id": webhook_id, "id": delivery_id}
+        row = await tx.one("redeliver", {**params, "now": at})
+        if row is None:
+            raise no_delivery(webhook_id, delivery_id)
+        await _settle_sequences(tx, webhook_id, [row], at)
+        found = await tx.one("get_delivery", params)
+        assert found is not None
+        del found["body"]
+        return msgspec.convert(found, DeliveryRecord)
 
-        return await self.session.transact(work)
-
-    async def redeliver_dead(self, webhook_id: str, *, now: datetime | None = None) -> int:
-        async def work(tx: Tx) -> int:
-            await _lock(tx, webhook_id)
-            rows = await tx.rows("redeliver_dead", {"webhook_id": webhook_id})
-            await _settle_sequences(tx, webhook_id, rows, await tx.now(now))
-            return len(rows)
-
-        return await self.session.transact(work)
+    @transacts
+    async def redeliver_dead(self, tx: Tx, webhook_id: str, *, now: Now = None) -> int:
+        await _lock(tx, webhook_id)
+        rows = await tx.rows("redeliver_dead", {"webhook_id": webhook_id})
+        await _settle_sequences(tx, webhook_id, rows, await tx.now(now))
+        return len(rows)
 
     async def count_deliveries(self) -> Mapping[str, int]:
         (row,) = await self.session.rows("count_deliveries")
         return row
 
+    @transacts
     async def prune_deliveries(
-        self, history_days: float, *, limit: int = 1000, now: datetime | None = None
+        self, tx: Tx, history_days: float, *, limit: int = 1000, now: Now = None
     ) -> int:
-        async def work(tx: Tx) -> int:
-            before = await tx.now(now) - timedelta(days=history_days)
-            return await tx.run("prune_deliveries", {"before": before, "limit": limit})
-
-        return await self.session.transact(work)
+        before = await tx.now(now) - timedelta(days=history_days)
+        return await tx.run("prune_deliveries", {"before": before, "limit": limit})
 
 
 async def _read(tx: Tx, webhook_id: str) -> WebhookRecord:

@@ -13,11 +13,12 @@ import os
 import random
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 import psycopg
@@ -32,6 +33,7 @@ from holdfast.moves.values import DrainNews, TellDrains, tell_nobody
 from holdfast.store.postgres.connection.queries import QUERIES
 
 T = TypeVar("T")
+K = TypeVar("K")
 Connection = psycopg.AsyncConnection[dict[str, Any]]
 Rows = list[dict[str, Any]]
 
@@ -140,6 +142,12 @@ class Tx:
         """Run the named query and return its rows as dicts."""
         cursor = await self._execute(name, params, prepare)
         return await cursor.fetchall()
+
+    async def list_of(
+        self, kind: type[K], name: str, params: Mapping[str, Any] | None = None
+    ) -> list[K]:
+        """Run the named query and return its rows as records."""
+        return [msgspec.convert(row, kind) for row in await self.rows(name, params)]
 
     async def one(
         self, name: str, params: Mapping[str, Any] | None = None
@@ -297,6 +305,12 @@ class Session:
         """Run one named query on its own."""
         return await self.single(lambda tx: tx.rows(name, params, prepare=prepare))
 
+    async def list_of(
+        self, kind: type[K], name: str, params: Mapping[str, Any] | None = None
+    ) -> list[K]:
+        """Run one named query on its own and return its rows as records."""
+        return await self.single(lambda tx: tx.list_of(kind, name, params))
+
     async def _attempt(
         self,
         once: Callable[[Connection, Callable[[], None]], Awaitable[T]],
@@ -360,6 +374,39 @@ class Session:
         ) as conn:
             with cut_after(conn, seconds):
                 yield conn
+
+
+class OnSession:
+    """A port of the store, whose methods run on one session."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+
+S = TypeVar("S", bound=OnSession)
+P = ParamSpec("P")
+Work = Callable[Concatenate[S, Tx, P], Awaitable[T]]
+Method = Callable[Concatenate[S, P], Coroutine[Any, Any, T]]
+
+
+def transacts(work: Work[S, P, T]) -> Method[S, P, T]:
+    """Make a port's method of `work`, which runs in one transaction (`Session.transact`)."""
+
+    @wraps(work)
+    async def method(port: S, /, *given: P.args, **named: P.kwargs) -> T:
+        return await port.session.transact(lambda tx: work(port, tx, *given, **named))
+
+    return method
+
+
+def reads(work: Work[S, P, T]) -> Method[S, P, T]:
+    """Make a port's method of `work`, which runs without a transaction (`Session.single`)."""
+
+    @wraps(work)
+    async def method(port: S, /, *given: P.args, **named: P.kwargs) -> T:
+        return await port.session.single(lambda tx: work(port, tx, *given, **named))
+
+    return method
 
 
 def _commit_words() -> tuple[bytes, ...]:

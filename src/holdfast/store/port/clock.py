@@ -1,0 +1,8 @@
+"""The time of a call (STORE-5)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+Now = datetime | None
+"""When a call happens: None for the store's own clock, a time in tests and simulation."""
