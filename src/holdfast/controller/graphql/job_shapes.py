@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
-import strawberry
-from strawberry import ID, Info, Parent
+from strawberry import Info, Parent
 
+from holdfast.controller.graphql.mirror import mirrors
 from holdfast.controller.graphql.reads import Chain, Members, Ranks, Tail
-from holdfast.controller.graphql.scalars import BigInt, Json
+from holdfast.controller.graphql.scalars import Json
 from holdfast.controller.graphql.shapes import (
     ChainLinkType,
     EventType,
@@ -29,7 +28,7 @@ from holdfast.controller.graphql.shapes import (
 from holdfast.controller.why.retry_state import PENDING, make_chain
 from holdfast.core.causes import Cause
 from holdfast.core.records import AttemptRecord, JobRecord
-from holdfast.core.states import AttemptState, JobState, Outcome
+from holdfast.core.states import AttemptState
 
 # ---- attempts
 
@@ -69,29 +68,12 @@ async def _hosts_of_attempt(root: Parent[AttemptRecord], info: Info, first: int 
     return [host for host in await reads_of(info).hosts.load_many(ids) if host is not None]
 
 
-@strawberry.type(name="Attempt", description="One execution of the whole job, all its tasks.")
+@mirrors(
+    AttemptRecord, "One execution of the whole job, all its tasks.", but="host host_ids policy"
+)
 class AttemptType:
     """See `core.records.AttemptRecord`."""
 
-    job_id: str
-    number: int
-    epoch: BigInt
-    state: AttemptState
-    outcome: Outcome | None
-    cause: Cause | None
-    rule: str | None
-    charged_to: str | None
-    retry_count: int
-    next_at: datetime | None
-    exit_code: int | None
-    reason: str
-    trigger_rank: int | None
-    step: BigInt | None
-    total: BigInt | None
-    has_forensics: bool
-    reserved_at: datetime
-    started_at: datetime | None
-    ended_at: datetime | None
     host_name: str | None = own_field("host", "Where it ran, in words.")
     parent_number: int | None = own_field("parent", "The number of the attempt before it.")
     retry_policy: RetryPolicyType | None = own_field("policy", "The policy its end was decided by.")
@@ -179,54 +161,17 @@ async def _project(root: Parent[JobRecord], info: Info) -> Any:
     return (await reads_of(info).projects()).get(root.project)
 
 
-@strawberry.type(
-    name="Job",
-    description="A job: what was submitted, where it is, and the last decision's sentence of "
-    "reason.",
+@mirrors(
+    JobRecord, "A job: what was submitted, where it is, and the last decision's sentence of reason."
 )
 class JobType:
     """See `core.records.JobRecord`."""
 
-    id: ID
-    name: str
-    priority: int
-    state: JobState
-    reason: str
-    gpus: int
-    cpu_slots: int
-    memory_bytes: BigInt
     labels: Json = json_field("labels", "Its labels.")
     spec: Json = json_field("spec", "As it was submitted; of secrets the names alone.")
-    epoch: BigInt
-    retries_charged: int
-    watchdog_charged: int
-    infra_charged: int
-    avoid_hosts: list[str]
-    wait_cause: str | None
-    wait_until: datetime | None
-    retry_at: datetime | None
-    best_step: BigInt | None
-    no_progress: int
     rank_charges: Json = json_field(
         "rank_charges", "What each rank of a gang was charged, by its number."
     )
-    start_failures: int
-    infra_in_row: int
-    drain_cause: Cause | None
-    drain_reason: str | None
-    drain_since: datetime | None
-    trigger_rank: int | None
-    outcome: Outcome | None
-    cause: Cause | None
-    exit_code: int | None
-    step: BigInt | None
-    total: BigInt | None
-    beat_at: datetime | None
-    created_at: datetime
-    queued_at: datetime | None
-    started_at: datetime | None
-    ended_at: datetime | None
-    revision: BigInt
     queue_name: str = own_field("queue", "The name of its queue.")
     project_name: str = own_field("project", "The name of its project.")
     task_count: int = own_field("tasks", "How many ranks run together.")
