@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import stat
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from holdfast.core.ids import make_id
 from holdfast.providers.interface import Provider
 from holdfast.providers.locate import open_provider
 
+ROOT = Path(__file__).parents[2]
 SECRET = "hfj_a-join-token-that-nobody-may-read"
 _count = itertools.count(1)
 
@@ -120,6 +122,39 @@ class LocalRig:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
         lock.close()
+
+    def leftovers(self) -> list[str]:
+        return []
+
+
+class CommandRig:
+    """The toys of examples/fleet."""
+
+    kind = "command"
+    offer = Offer(name="toy")
+
+    def __init__(self, folder: Path) -> None:
+        self._stubs = folder / "stubs"
+        toy = [sys.executable, str(ROOT / "examples" / "fleet" / "toy.py")]
+        self._hanging = folder / "hanging"
+        create = ["sh", "-c", f'test -e {self._hanging} && sleep 600; exec "$@"', "sh", *toy]
+        self.config: dict[str, Any] = {
+            "create": create,
+            "list": toy,
+            "terminate": toy,
+            "quote": toy,
+            "env": {"TOY_FOLDER": str(folder / "toys"), "TOY_AGENT": str(write_stub(self._stubs))},
+        }
+        self.bad_config: dict[str, Any] = {"settings": {"size": "large"}}
+
+    def env_of(self, machine: Machine) -> Mapping[str, str]:
+        return read_env(self._stubs / f"{machine.intent}.env")
+
+    @contextlib.contextmanager
+    def hang(self, order: CreateOrder) -> Iterator[None]:
+        self._hanging.touch()
+        yield
+        self._hanging.unlink()
 
     def leftovers(self) -> list[str]:
         return []

@@ -105,3 +105,11 @@ def agent_words(order: CreateOrder, *, state: str, gpus: str = "auto") -> list[s
     for label in order.env.get(LABELS, "").split(","):
         words += ["--label", label] if label else []
     return words
+
+
+def hide(text: str, *secrets: str) -> str:
+    """Return a text for a person without these secrets. Short values are none."""
+    for secret in secrets:
+        if len(secret) >= 8:
+            text = text.replace(secret, "[hidden]")
+    return text

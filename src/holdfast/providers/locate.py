@@ -20,7 +20,13 @@ def _load_local() -> Parts:
     return LocalConfig, LocalProvider
 
 
-_KINDS: dict[str, Callable[[], Parts]] = {"local": _load_local}
+def _load_command() -> Parts:
+    from holdfast.providers.command import CommandConfig, CommandProvider
+
+    return CommandConfig, CommandProvider
+
+
+_KINDS: dict[str, Callable[[], Parts]] = {"local": _load_local, "command": _load_command}
 KINDS = tuple(_KINDS)
 
 

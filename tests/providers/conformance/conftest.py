@@ -6,14 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.providers.rig import LocalRig, Rig
+from tests.providers.rig import CommandRig, LocalRig, Rig
 
-KINDS = ("local",)
+KINDS = ("local", "command")
 
 
 @pytest.fixture
 def local_rig(tmp_path: Path) -> Rig:
     return LocalRig(tmp_path)
+
+
+@pytest.fixture
+def command_rig(tmp_path: Path) -> Rig:
+    return CommandRig(tmp_path)
 
 
 @pytest.fixture(params=KINDS)
