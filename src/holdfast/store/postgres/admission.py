@@ -69,7 +69,7 @@ class PostgresAdmission(OnSession):
 
     async def _look(self, tx: Tx, now: datetime | None) -> list[str] | None:
         """Return the projects of held retries; None where no job is due."""
-        row = await tx.one("look_due", {"now": now})
+        row = await tx.one("look_due", now=now)
         if row is None:
             return None
         held: list[str] = row["held"]
@@ -123,7 +123,7 @@ class PostgresAdmission(OnSession):
         left = (
             spent
             and switches.everywhere is None
-            and bool(await tx.value("retries_left", {"now": at, "off": off}))
+            and bool(await tx.value("retries_left", now=at, off=off))
         )
         (count,) = started[0].values()
         full = (
@@ -136,7 +136,7 @@ class PostgresAdmission(OnSession):
     @reads
     async def read_admission(self, tx: Tx, limit: int, *, now: Now = None) -> AdmissionSnapshot:
         revision = await tx.one(
-            "begin_admission", {"now": now, "limits": "max_running" in self.environment}
+            "begin_admission", now=now, limits="max_running" in self.environment
         )
         if revision is None or not revision["anything_queued"]:
             # Nearly every end of a job asks, and thousands of hosts need not be read for it.
@@ -184,14 +184,14 @@ class PostgresAdmission(OnSession):
         )
 
     async def read_running(self, *, now: Now = None) -> list[RunningTask]:
-        return await self.session.list_of(RunningTask, "read_running", {"now": now})
+        return await self.session.list_of(RunningTask, "read_running", now=now)
 
     @reads
     async def list_reserved(
         self, tx: Tx, ids: Sequence[str] | None = None, *, now: Now = None
     ) -> list[Reserved]:
         unstarted = [str(cause) for cause in UNSTARTED]
-        rows = await tx.rows("read_reserved", {"ids": ids, "unstarted": unstarted, "now": now})
+        rows = await tx.rows("read_reserved", ids=ids, unstarted=unstarted, now=now)
         jobs = await read_jobs(tx, [row["id"] for row in rows])
         return [
             Reserved(
@@ -261,11 +261,11 @@ class PostgresAdmission(OnSession):
     ) -> list[str]:
         at = await tx.now(now)
         before = at - timedelta(seconds=reservation_seconds)
-        found = [row["id"] for row in await tx.rows("find_unoffered", {"before": before})]
+        found = [row["id"] for row in await tx.rows("find_unoffered", before=before)]
         if not found:
             return []
         m = await load_moves(tx, found, at)
-        still = {row["id"] for row in await tx.rows("find_unoffered", {"before": before})}
+        still = {row["id"] for row in await tx.rows("find_unoffered", before=before)}
         expired = []
         for job in m.jobs.values():
             if job.id in still and requests.expire_start(m, job, reservation_seconds):
@@ -285,7 +285,7 @@ async def read_capacity(
     where one is given."""
     return [
         _as_capacity(row)
-        for row in await tx.rows("read_capacity", {"ids": ids, "heard_since": heard_since})
+        for row in await tx.rows("read_capacity", ids=ids, heard_since=heard_since)
     ]
 
 
@@ -365,10 +365,10 @@ def _reservation_rows(
 async def _read_blocked(tx: Tx, limit: int, now: datetime) -> list[Candidate]:
     """Return blocked members whose time has come, as candidates. The hosts of the other members are
     read once for each job."""
-    rows = await tx.rows("read_blocked", {"limit": limit, "now": now})
+    rows = await tx.rows("read_blocked", limit=limit, now=now)
     if not rows:
         return []
-    found = await tx.rows("read_member_hosts", {"ids": sorted({row["job_id"] for row in rows})})
+    found = await tx.rows("read_member_hosts", ids=sorted({row["job_id"] for row in rows}))
     peers = {row["job_id"]: row["host_ids"] for row in found}
     candidates = []
     for row in rows:

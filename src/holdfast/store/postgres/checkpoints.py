@@ -35,7 +35,7 @@ class PostgresCheckpoints(OnSession):
         attempt = None
         if is_storable_key(key):
             attempt = await self.session.single(
-                lambda tx: tx.value("check_checkpoint_task", _who(host_id, incarnation, key))
+                lambda tx: tx.value("check_checkpoint_task", **_who(host_id, incarnation, key))
             )
         if attempt is None:
             raise refuse_task(key, host_id)
@@ -55,7 +55,7 @@ class PostgresCheckpoints(OnSession):
     ) -> CheckpointAdded:
         if not is_storable_key(key):
             raise refuse_task(key, host_id)
-        attempt = await tx.value("lock_checkpoint_task", _who(host_id, incarnation, key))
+        attempt = await tx.value("lock_checkpoint_task", **_who(host_id, incarnation, key))
         if attempt is None:
             raise refuse_task(key, host_id)
         return await _add(tx, key, int(attempt), new, keep, now)
@@ -72,7 +72,7 @@ class PostgresCheckpoints(OnSession):
         *,
         now: Now = None,
     ) -> CheckpointAdded:
-        job = await tx.one("lock_checkpoint_job", {"job_id": job_id, "rank": rank})
+        job = await tx.one("lock_checkpoint_job", job_id=job_id, rank=rank)
         if job is None:
             raise no_job(job_id)
         state = JobState(job["state"])
@@ -88,7 +88,7 @@ class PostgresCheckpoints(OnSession):
         return await _add(tx, TaskKey(job_id, rank, job["epoch"]), job["attempts"], new, keep, now)
 
     async def list_checkpoints(self, job_id: str) -> list[CheckpointRecord]:
-        return await self.session.list_of(CheckpointRecord, "list_checkpoints", {"job_id": job_id})
+        return await self.session.list_of(CheckpointRecord, "list_checkpoints", job_id=job_id)
 
     async def find_checkpoint(
         self, job_id: str, rank: int, *, number: int | None = None, epoch: int | None = None
@@ -96,7 +96,7 @@ class PostgresCheckpoints(OnSession):
         row = None
         if 0 <= rank <= MAX_INT and (number or 0) <= MAX_BIGINT and (epoch or 0) <= MAX_BIGINT:
             params = {"job_id": job_id, "rank": rank, "number": number, "epoch": epoch}
-            row = await self.session.single(lambda tx: tx.one("find_checkpoint", params))
+            row = await self.session.single(lambda tx: tx.one("find_checkpoint", **params))
         if row is None:
             raise no_checkpoint(job_id, rank, number, epoch)
         return msgspec.convert(row, CheckpointRecord), row["blob"]
@@ -109,7 +109,7 @@ class PostgresCheckpoints(OnSession):
             "job_ids": [job_id for job_id, _ in wanted],
             "ranks": [rank for _, rank in wanted],
         }
-        rows = await self.session.rows("find_newest_checkpoints", params)
+        rows = await self.session.rows("find_newest_checkpoints", **params)
         return {
             (row["job_id"], row["rank"]): msgspec.convert(row, CheckpointRecord) for row in rows
         }
@@ -128,15 +128,15 @@ class PostgresCheckpoints(OnSession):
     ) -> CheckpointRecord:
         if not is_storable_key(key):
             raise refuse_task(key, host_id)
-        task = await tx.one("lock_checkpoint_task", _who(host_id, incarnation, key))
+        task = await tx.one("lock_checkpoint_task", **_who(host_id, incarnation, key))
         if task is None:
             raise refuse_task(key, host_id)
         where = {"job_id": key.job_id, "rank": key.rank, "number": min(number, MAX_BIGINT)}
-        row = await tx.one("find_older_checkpoint", where)
+        row = await tx.one("find_older_checkpoint", **where)
         if row is None:
             raise no_older(key.job_id, key.rank, number)
         older = msgspec.convert(row, CheckpointRecord)
-        if not await tx.value("is_skip_told", {**where, "kind": SKIPPED, "epoch": key.epoch}):
+        if not await tx.value("is_skip_told", **where, kind=SKIPPED, epoch=key.epoch):
             about = (task["attempt"], task["queue"], task["project"])
             event = skipped_event(host_id, key, *about, number, older, clean_text(reason))
             await write_events(tx, [event], await tx.now(now))
@@ -146,23 +146,22 @@ class PostgresCheckpoints(OnSession):
         self, job_id: str, *, rank: int | None = None, number: int | None = None
     ) -> tuple[str, ...]:
         rows = await self.session.rows(
-            "delete_checkpoints", {"job_id": job_id, "rank": rank, "number": number}
+            "delete_checkpoints", job_id=job_id, rank=rank, number=number
         )
         return tuple(row["blob"] for row in rows)
 
     async def find_unneeded_blobs(self, *, limit: int = 1000) -> tuple[str, ...]:
         return tuple(
-            row["blob"] for row in await self.session.rows("find_unneeded_blobs", {"limit": limit})
+            row["blob"] for row in await self.session.rows("find_unneeded_blobs", limit=limit)
         )
 
     async def forget_blobs(self, names: Sequence[str]) -> None:
         params = {"blobs": list(names)}
-        await self.session.transact(lambda tx: tx.run("forget_blobs", params))
+        await self.session.transact(lambda tx: tx.run("forget_blobs", **params))
 
     async def find_known_blobs(self, names: Sequence[str]) -> set[str]:
         return {
-            row["blob"]
-            for row in await self.session.rows("find_known_blobs", {"blobs": list(names)})
+            row["blob"] for row in await self.session.rows("find_known_blobs", blobs=list(names))
         }
 
 
@@ -175,14 +174,14 @@ async def _add(
 ) -> CheckpointAdded:
     """Write a checkpoint. The caller holds the job's lock."""
     where = {"job_id": key.job_id, "rank": key.rank}
-    newest = await tx.one("find_checkpoint", {**where, "number": None, "epoch": None})
+    newest = await tx.one("find_checkpoint", **where, number=None, epoch=None)
     known = None if newest is None else msgspec.convert(newest, CheckpointRecord)
     if known is not None and is_repeat(known, key.epoch, new):
         return CheckpointAdded(record=known, dropped=(new.blob,))
     given = {**msgspec.structs.asdict(new), "step": clamp_count(new.step)}
     params = {**msgspec.structs.asdict(key), "attempt": attempt, **given, "now": now}
-    row = await tx.one("insert_checkpoint", params)
-    dropped = await tx.rows("drop_old_checkpoints", {**where, "keep": keep})
+    row = await tx.one("insert_checkpoint", **params)
+    dropped = await tx.rows("drop_old_checkpoints", **where, keep=keep)
     return CheckpointAdded(
         record=msgspec.convert(row, CheckpointRecord), dropped=tuple(r["blob"] for r in dropped)
     )

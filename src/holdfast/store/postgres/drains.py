@@ -25,15 +25,13 @@ class PostgresDrains(OnSession):
 
     @reads
     async def list_drains(self, tx: Tx, limit: int) -> list[DrainSnapshot]:
-        seconds = {
-            row["id"]: row["seconds"] for row in await tx.rows("find_drained", {"limit": limit})
-        }
+        seconds = {row["id"]: row["seconds"] for row in await tx.rows("find_drained", limit=limit)}
         ids = list(seconds)
         if not ids:
             return []
         jobs = await read_jobs(tx, ids)
         tasks: dict[str, list[TaskRecord]] = {job_id: [] for job_id in ids}
-        for task in await tx.list_of(TaskRecord, "read_tasks", {"ids": ids}):
+        for task in await tx.list_of(TaskRecord, "read_tasks", ids=ids):
             tasks[task.job_id].append(task)
         return [
             DrainSnapshot(job=jobs[i], tasks=tuple(tasks[i]), seconds=seconds[i])
@@ -43,7 +41,7 @@ class PostgresDrains(OnSession):
 
     @reads
     async def list_slow_drains(self, tx: Tx, before: datetime) -> list[JobRecord]:
-        ids = [row["id"] for row in await tx.rows("find_slow_drains", {"before": before})]
+        ids = [row["id"] for row in await tx.rows("find_slow_drains", before=before)]
         jobs = await read_jobs(tx, ids)
         return [jobs[i] for i in ids if i in jobs]
 
@@ -65,10 +63,10 @@ class PostgresDrains(OnSession):
         suspect = None
         if completion.decision.quarantine_host and completion.trigger_rank is not None:
             # The host's lock comes before the job's.
-            for row in await tx.rows("read_tasks", {"ids": [job_id]}):
+            for row in await tx.rows("read_tasks", ids=[job_id]):
                 if row["rank"] == completion.trigger_rank and row["host_id"] is not None:
                     suspect = row["host_id"]
-                    await tx.value("lock_host", {"id": suspect})
+                    await tx.value("lock_host", id=suspect)
         m = await load_moves(tx, [job_id], at)
         job = m.jobs.get(job_id)
         if job is None or job.state is not JobState.DRAINING or job.epoch != epoch:
@@ -85,7 +83,7 @@ class PostgresDrains(OnSession):
 async def quarantine_host(tx: Tx, host_id: str, reason: str, at: datetime) -> None:
     """Take a host out of service on a task's evidence, where its state allows it. The caller holds
     the host's lock."""
-    row = await tx.one("read_host_state", {"id": host_id})
+    row = await tx.one("read_host_state", id=host_id)
     if row is None or HostState(row["state"]) not in sources(HOST, HostEvent.QUARANTINE):
         return
     before = HostState(row["state"])

@@ -26,11 +26,11 @@ class PostgresEvents(OnSession):
     ) -> list[EventRecord]:
         common = {"job_id": job_id, "kinds": list(kinds) or None}
         if after is None and tail > 0:
-            rows = await self.session.rows("tail_events", {**common, "limit": tail}, prepare=False)
+            rows = await self.session.rows("tail_events", **common, limit=tail)
         else:
             tx, number = parse_event_id(after)
             params = {**common, "tx": str(tx), "id": number, "limit": limit}
-            rows = await self.session.rows("read_events", params, prepare=False)
+            rows = await self.session.rows("read_events", **params)
         return [make_event(row) for row in rows]
 
     async def list_events_of(
@@ -38,7 +38,7 @@ class PostgresEvents(OnSession):
     ) -> dict[str, list[EventRecord]]:
         params = {"ids": list(dict.fromkeys(job_ids)), "last": last}
         found: dict[str, list[EventRecord]] = {}
-        for row in await self.session.rows("read_events_of", params):
+        for row in await self.session.rows("read_events_of", **params):
             found.setdefault(row["job_id"], []).append(make_event(row))
         return found
 

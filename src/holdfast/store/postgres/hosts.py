@@ -50,16 +50,16 @@ class PostgresHosts(OnSession):
         now: Now = None,
     ) -> HostRecord:
         at = await tx.now(now)
-        before = await tx.value("lock_host", {"id": host_id})
-        row = await tx.one("read_host_state", {"id": host_id})
+        before = await tx.value("lock_host", id=host_id)
+        row = await tx.one("read_host_state", id=host_id)
         if row is None and key_hash is None:
             raise no_host(host_id)
         known = () if row is None else row["earlier_incarnations"]
         earlier = follow_incarnation(facts.name, before, known, incarnation)
         state = register_state(None if row is None else HostState(row["state"]))
         params = _host_params(host_id, key_hash, facts, state, at)
-        await tx.run("put_host", {**params, "earlier": list(earlier)})
-        await tx.run("put_heartbeat", {"id": host_id, "incarnation": incarnation, "now": at})
+        await tx.run("put_host", **params, earlier=list(earlier))
+        await tx.run("put_heartbeat", id=host_id, incarnation=incarnation, now=at)
         if before != incarnation:
             lost = await lose_host_tasks(tx, host_id, "new_incarnation", at, keep=incarnation)
             event = NewEvent(
@@ -75,12 +75,12 @@ class PostgresHosts(OnSession):
 
     @reads
     async def find_host_by_key(self, tx: Tx, key_hash: bytes) -> HostRecord | None:
-        found = await tx.value("find_host_by_key", {"key_hash": key_hash})
+        found = await tx.value("find_host_by_key", key_hash=key_hash)
         return None if found is None else await read_host(tx, found)
 
     @reads
     async def get_host(self, tx: Tx, host: str) -> HostRecord:
-        found = await tx.value("find_host", {"host": host})
+        found = await tx.value("find_host", host=host)
         if found is None:
             raise no_host(host)
         return await read_host(tx, found)
@@ -111,8 +111,8 @@ class PostgresHosts(OnSession):
         now: Now = None,
     ) -> HostRecord:
         at = await tx.now(now)
-        await tx.value("lock_host", {"id": host_id})
-        row = await tx.one("read_host_state", {"id": host_id})
+        await tx.value("lock_host", id=host_id)
+        row = await tx.one("read_host_state", id=host_id)
         if row is None:
             raise no_host(host_id)
         before = HostState(row["state"])
@@ -141,8 +141,7 @@ class PostgresHosts(OnSession):
     async def drain_due_hosts(self, *, now: Now = None) -> dict[str, list[str]]:
         async def find(tx: Tx) -> list[str]:
             return [
-                row["id"]
-                for row in await tx.rows("find_drain_deadlines", {"now": await tx.now(now)})
+                row["id"] for row in await tx.rows("find_drain_deadlines", now=await tx.now(now))
             ]
 
         drained = {}
@@ -160,7 +159,7 @@ class PostgresHosts(OnSession):
         if leading_since + timedelta(seconds=dead_seconds) >= at:
             return []
         silent_since = at - timedelta(seconds=dead_seconds)
-        rows = await tx.rows("flag_dead_hosts", {"now": at, "silent_since": silent_since})
+        rows = await tx.rows("flag_dead_hosts", now=at, silent_since=silent_since)
         if not rows:
             return []
         hosts = await read_hosts(tx, sorted(row["host_id"] for row in rows), True, False)
@@ -190,7 +189,7 @@ async def set_host_state(
         "deadline": deadline,
         "cause": str(cause),
     }
-    await tx.run("move_host", params)
+    await tx.run("move_host", **params)
     scaled = cause is Cause.SCALED_DOWN
     await write_events(
         tx, [moved_event(host_id, name, before, after, event, reason, hard, scaled=scaled)], at
@@ -210,15 +209,15 @@ async def lose_host_tasks(
 
 async def _drain_due_host(tx: Tx, *, host_id: str, now: datetime | None) -> list[str]:
     at = await tx.now(now)
-    await tx.value("lock_host", {"id": host_id})
+    await tx.value("lock_host", id=host_id)
     causes = {
         row["id"]: Cause(row["drain_cause"])
-        for row in await tx.rows("find_drain_deadlines", {"now": at})
+        for row in await tx.rows("find_drain_deadlines", now=at)
     }
     if host_id not in causes:
         return []
-    await tx.run("clear_drain_deadline", {"id": host_id})
-    row = await tx.one("read_host_state", {"id": host_id})
+    await tx.run("clear_drain_deadline", id=host_id)
+    row = await tx.one("read_host_state", id=host_id)
     name = host_id if row is None else row["name"]
     m = await _load_host(tx, host_id, at)
     begun = drain_jobs_for(
@@ -238,7 +237,7 @@ async def _drain_host_tasks(
 
 async def _load_host(tx: Tx, host_id: str, at: datetime, *, keep: str | None = None) -> Moves:
     """Load the jobs with live tasks on a host, except those of incarnation `keep` alone."""
-    rows = await tx.rows("jobs_on_host", {"id": host_id, "incarnation": keep})
+    rows = await tx.rows("jobs_on_host", id=host_id, incarnation=keep)
     return await load_moves(tx, [row["job_id"] for row in rows], at)
 
 
@@ -269,7 +268,7 @@ async def read_hosts(
 ) -> list[HostRecord]:
     """Return host records by name."""
     params = {"ids": ids, "include_terminated": include_terminated, "dead": dead}
-    return await tx.list_of(HostRecord, "read_hosts", params)
+    return await tx.list_of(HostRecord, "read_hosts", **params)
 
 
 async def read_host(tx: Tx, host_id: str) -> HostRecord:

@@ -76,7 +76,7 @@ class PostgresJobs(OnSession):
         if len(jobs) == 1 and not sets_quota(self.environment):
             # The usual case, one new job without a quota, is a transaction of one statement, which
             # may be sent again. In any other case it writes nothing and the code below takes over.
-            written = await self.session.rows("insert_jobs", {**params, "limited_too": False})
+            written = await self.session.rows("insert_jobs", **(params | {"limited_too": False}))
             if written:
                 return [Submitted(job=msgspec.convert(written[0], JobRecord), created=True)]
         return await self._insert_jobs(jobs, hashes, params)
@@ -85,18 +85,18 @@ class PostgresJobs(OnSession):
     async def _insert_jobs(
         self, tx: Tx, jobs: Sequence[NewJob], hashes: Sequence[str], params: Mapping[str, Any]
     ) -> list[Submitted]:
-        written = await tx.rows("insert_jobs", params)
+        written = await tx.rows("insert_jobs", **params)
         ids = [job.id for job in jobs]
         if len(written) == len(jobs):  # nearly always; a new job's row is its whole record
             records = {row["id"]: msgspec.convert(row, JobRecord) for row in written}
         else:
-            held = await tx.rows("hold_queues", {"names": params["names"]})
+            held = await tx.rows("hold_queues", names=params["names"])
             there = {row["name"] for row in held}
             for name in params["names"]:
                 if name not in there:
                     raise refuse_queue(name)
             # A queue may have been created since; jobs that are there are skipped.
-            written = [*written, *await tx.rows("insert_jobs", params)]
+            written = [*written, *await tx.rows("insert_jobs", **params)]
             ids = await _find_earlier(tx, jobs, hashes)
             records = await read_jobs(tx, ids)
         if any(row["limited"] for row in written) or (written and sets_quota(self.environment)):
@@ -125,7 +125,7 @@ class PostgresJobs(OnSession):
             "cause": filter.cause, "min_retries": filter.min_retries, "max_retries": filter.max_retries,
             "host_id": filter.host_id, "before": filter.before, "limit": filter.limit, "prefix": filter.prefix,
         }  # fmt: skip
-        ids = [row["id"] for row in await tx.rows("list_job_ids", params, prepare=False)]
+        ids = [row["id"] for row in await tx.rows("list_job_ids", **params)]
         found = await read_jobs(tx, ids)
         return [found[job_id] for job_id in ids if job_id in found]
 
@@ -140,22 +140,22 @@ class PostgresJobs(OnSession):
         return {(row["project"], row["wait_cause"]): row["count"] for row in rows}
 
     async def queue_places(self, job_ids: Collection[str]) -> dict[str, int]:
-        rows = await self.session.rows("read_queue_places", {"ids": _once(job_ids)})
+        rows = await self.session.rows("read_queue_places", ids=_once(job_ids))
         return {row["id"]: row["place"] for row in rows}
 
     async def list_tasks(self, job_id: str) -> list[TaskRecord]:
-        return await self.session.list_of(TaskRecord, "read_tasks", {"ids": [job_id]})
+        return await self.session.list_of(TaskRecord, "read_tasks", ids=[job_id])
 
     async def list_tasks_of(
         self, job_ids: Collection[str], *, first: int, after: int = -1
     ) -> dict[str, list[TaskRecord]]:
         params = {"ids": _once(job_ids), "first": first, "after": after}
-        return _group(await self.session.list_of(TaskRecord, "read_tasks_of", params))
+        return _group(await self.session.list_of(TaskRecord, "read_tasks_of", **params))
 
     @reads
     async def list_attempts(self, tx: Tx, job_id: str) -> list[AttemptRecord]:
-        attempts = await tx.list_of(AttemptRecord, "read_attempts", {"id": job_id})
-        if not attempts and await tx.one("job_exists", {"id": job_id}) is None:
+        attempts = await tx.list_of(AttemptRecord, "read_attempts", id=job_id)
+        if not attempts and await tx.one("job_exists", id=job_id) is None:
             raise no_job(job_id)
         return attempts
 
@@ -168,13 +168,13 @@ class PostgresJobs(OnSession):
         cause: Cause | None = None,
     ) -> dict[str, list[AttemptRecord]]:
         params = {"ids": _once(job_ids), "last": last, "before": before, "cause": cause}
-        return _group(await self.session.list_of(AttemptRecord, "read_attempts_of", params))
+        return _group(await self.session.list_of(AttemptRecord, "read_attempts_of", **params))
 
     async def get_attempts(
         self, keys: Collection[tuple[str, int]], *, members: bool = False
     ) -> dict[tuple[str, int], AttemptRecord]:
         params = {**_split(keys), "members": members}
-        found = await self.session.list_of(AttemptRecord, "read_attempts_by_key", params)
+        found = await self.session.list_of(AttemptRecord, "read_attempts_by_key", **params)
         return {(attempt.job_id, attempt.number): attempt for attempt in found}
 
     async def list_members_of(
@@ -182,7 +182,7 @@ class PostgresJobs(OnSession):
     ) -> dict[tuple[str, int], list[MemberRecord]]:
         found: dict[tuple[str, int], list[MemberRecord]] = {}
         for row in await self.session.rows(
-            "read_members_of", {**_split(keys), "first": first, "after": after}
+            "read_members_of", **_split(keys), first=first, after=after
         ):
             found.setdefault((row["job_id"], row["number"]), []).append(
                 msgspec.convert(row["member"], MemberRecord)
@@ -226,13 +226,13 @@ class PostgresJobs(OnSession):
         if job is None:
             raise no_job(job_id)
         check_revivable(job_id, job.state, job.wait_cause)
-        if not await tx.rows("hold_queues", {"names": [job.queue]}):
+        if not await tx.rows("hold_queues", names=[job.queue]):
             raise refuse_queue(job.queue)
-        made = int(await tx.value("last_retry_count", {"id": job_id}) or 0) if counted else None
+        made = int(await tx.value("last_retry_count", id=job_id) or 0) if counted else None
         requests.revive(m, job, reason, made=made)
         await write_moves(tx, m)
         if from_scratch:
-            await tx.rows("delete_checkpoints", {"job_id": job_id, "rank": None, "number": None})
+            await tx.rows("delete_checkpoints", job_id=job_id, rank=None, number=None)
         return (await read_jobs(tx, [job_id]))[job_id]
 
     @transacts
@@ -260,14 +260,11 @@ class PostgresJobs(OnSession):
     async def prune(self, history_days: float, *, limit: int = 1000, now: Now = None) -> int:
         async def work(tx: Tx) -> int:
             before = await tx.now(now) - timedelta(days=history_days)
-            ids = [
-                row["id"]
-                for row in await tx.rows("find_old_jobs", {"before": before, "limit": batch})
-            ]
+            ids = [row["id"] for row in await tx.rows("find_old_jobs", before=before, limit=batch)]
             if ids:
                 for name in _PRUNED:
-                    await tx.run(name, {"ids": ids})
-            await tx.run("prune_other_events", {"before": before, "limit": batch})
+                    await tx.run(name, ids=ids)
+            await tx.run("prune_other_events", before=before, limit=batch)
             return len(ids)
 
         total = 0
@@ -307,11 +304,9 @@ async def _find_earlier(tx: Tx, jobs: Sequence[NewJob], hashes: Sequence[str]) -
     keyed = [job for job in jobs if job.spec.idempotency_key is not None]
     rows = await tx.rows(
         "find_submitted",
-        {
-            "ids": [job.id for job in jobs],
-            "projects": [job.spec.project for job in keyed],
-            "keys": [job.spec.idempotency_key for job in keyed],
-        },
+        ids=[job.id for job in jobs],
+        projects=[job.spec.project for job in keyed],
+        keys=[job.spec.idempotency_key for job in keyed],
     )
     by_id = {row["id"]: row for row in rows}
     by_key = {
@@ -335,7 +330,7 @@ async def read_jobs(tx: Tx, ids: Sequence[str]) -> dict[str, JobRecord]:
     """Return records by id; unknown ids are missing."""
     if not ids:
         return {}
-    return {job.id: job for job in await tx.list_of(JobRecord, "read_jobs", {"ids": list(ids)})}
+    return {job.id: job for job in await tx.list_of(JobRecord, "read_jobs", ids=list(ids))}
 
 
 def _once(keys: Collection[T]) -> list[T]:

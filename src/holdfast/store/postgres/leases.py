@@ -90,15 +90,14 @@ class PostgresLeases(OnSession):
                 },
                 LiveTask,
             )
-            for row in await self.session.rows("live_tasks_of_host", {"id": host_id})
+            for row in await self.session.rows("live_tasks_of_host", id=host_id)
         ]
 
     @transacts
     async def lapse_leases(self, tx: Tx, leading_since: datetime, *, now: Now = None) -> list[str]:
         at = await tx.now(now)
         ids = [
-            r["job_id"]
-            for r in await tx.rows("find_lapsed", {"now": at, "leading_since": leading_since})
+            r["job_id"] for r in await tx.rows("find_lapsed", now=at, leading_since=leading_since)
         ]
         if not ids:
             return []
@@ -114,7 +113,7 @@ class PostgresLeases(OnSession):
 async def _settle_clock(tx: Tx, now: datetime | None) -> None:
     """Settle in the one order of locks: hosts, jobs, tasks."""
     for name in ("settle_heartbeats", "settle_drains", "settle_reservations", "settle_leases"):
-        await tx.run(name, {"now": now})
+        await tx.run(name, now=now)
 
 
 async def _sync(
@@ -123,13 +122,11 @@ async def _sync(
     by_host = {s.host_id: s for s in syncs}
     rows = await tx.rows(
         "touch_hosts",
-        {
-            # Cleaned, so that one host's malformed value is stale instead of failing the whole batch.
-            "ids": list(by_host),
-            "incarnations": [clean_text(s.incarnation) for s in by_host.values()],
-            "leaving": [s.leaving for s in by_host.values()],
-            "now": now,
-        },
+        # Cleaned, so that one host's malformed value is stale instead of failing the whole batch.
+        ids=list(by_host),
+        incarnations=[clean_text(s.incarnation) for s in by_host.values()],
+        leaving=[s.leaving for s in by_host.values()],
+        now=now,
     )
     found = {row["host_id"]: row for row in rows}
     at = rows[0]["now"] if rows else now
@@ -182,7 +179,7 @@ async def _take_moves(
     rest = started | {key.job_id for _, key, facts in ended if not facts.succeeded}
     if claims or (good and rest):
         both = {key.job_id for _, key, _ in good} | {key.job_id for _, key, _ in claims}
-        await tx.rows("lock_job_ids", {"ids": sorted(rest | both)})
+        await tx.rows("lock_job_ids", ids=sorted(rest | both))
     full = await _take_claims(tx, claims, at) if claims else set()
     taken: set[TaskKey] = set()
     if good:
@@ -211,7 +208,7 @@ async def _take_claims(
         "epochs": [key.epoch for _, key, _ in claims], "hosts": [d.sync.host_id for d, _, _ in claims],
         "incarnations": [d.sync.incarnation for d, _, _ in claims], "ports": [port for _, _, port in claims], "now": at,
     }  # fmt: skip
-    return {row["job_id"] for row in await tx.rows("claim_tasks", params)}
+    return {row["job_id"] for row in await tx.rows("claim_tasks", **params)}
 
 
 async def _finish_fast(
@@ -239,7 +236,7 @@ async def _finish_fast(
         "finish_from": FINISH_FROM,
     }
     taken = {
-        TaskKey(r["job_id"], r["rank"], r["epoch"]) for r in await tx.rows("finish_jobs", params)
+        TaskKey(r["job_id"], r["rank"], r["epoch"]) for r in await tx.rows("finish_jobs", **params)
     }
     for d, key, _ in good:
         if key in taken:
@@ -262,12 +259,10 @@ async def _ack_repeats(tx: Tx, repeats: Sequence[tuple[Draft, TaskKey]]) -> None
     others."""
     rows = await tx.rows(
         "find_ended",
-        {
-            "jobs": [k.job_id for _, k in repeats],
-            "ranks": [k.rank for _, k in repeats],
-            "epochs": [k.epoch for _, k in repeats],
-            "hosts": [d.sync.host_id for d, _ in repeats],
-        },
+        jobs=[k.job_id for _, k in repeats],
+        ranks=[k.rank for _, k in repeats],
+        epochs=[k.epoch for _, k in repeats],
+        hosts=[d.sync.host_id for d, _ in repeats],
     )
     known = {(r["host_id"], TaskKey(r["job_id"], r["rank"], r["epoch"])) for r in rows}
     for d, key in repeats:
@@ -280,19 +275,17 @@ async def _renew(tx: Tx, drafts: Sequence[Draft], at: datetime) -> None:
         return
     rows = await tx.rows(
         "renew_tasks",
-        {
-            "jobs": [k.job_id for _, k, _ in given],
-            "ranks": [k.rank for _, k, _ in given],
-            "epochs": [k.epoch for _, k, _ in given],
-            "hosts": [d.sync.host_id for d, _, _ in given],
-            "incarnations": [d.sync.incarnation for d, _, _ in given],
-            "beats": [b is not None for _, _, b in given],
-            "steps": [None if b is None else b.step for _, _, b in given],
-            "totals": [None if b is None else b.total for _, _, b in given],
-            "ages": [0.0 if b is None else b.age_seconds for _, _, b in given],
-            "sections": [None if b is None else b.section for _, _, b in given],
-            "now": at,
-        },
+        jobs=[k.job_id for _, k, _ in given],
+        ranks=[k.rank for _, k, _ in given],
+        epochs=[k.epoch for _, k, _ in given],
+        hosts=[d.sync.host_id for d, _, _ in given],
+        incarnations=[d.sync.incarnation for d, _, _ in given],
+        beats=[b is not None for _, _, b in given],
+        steps=[None if b is None else b.step for _, _, b in given],
+        totals=[None if b is None else b.total for _, _, b in given],
+        ages=[0.0 if b is None else b.age_seconds for _, _, b in given],
+        sections=[None if b is None else b.section for _, _, b in given],
+        now=at,
     )
     renewed = {TaskKey(r["job_id"], r["rank"], r["epoch"]): r["lease_ttl_seconds"] for r in rows}
     for d, key, _ in given:
@@ -304,7 +297,7 @@ async def _renew(tx: Tx, drafts: Sequence[Draft], at: datetime) -> None:
 
 async def _leave(tx: Tx, d: Draft, at: datetime) -> None:
     # Read again, because this sync's own report may have quarantined the host.
-    row = await tx.one("read_host_state", {"id": d.sync.host_id})
+    row = await tx.one("read_host_state", id=d.sync.host_id)
     before = HostState.TERMINATED if row is None else HostState(row["state"])
     if before is HostState.TERMINATED:
         return

@@ -48,7 +48,7 @@ class PostgresLogs(OnSession):
         self, job_id: str, attempt: int | None = None
     ) -> list[LogStreamRecord]:
         params = {"job_id": job_id, "attempt": attempt}
-        return await self.session.list_of(LogStreamRecord, "list_streams", params)
+        return await self.session.list_of(LogStreamRecord, "list_streams", **params)
 
     async def read_log(
         self,
@@ -62,15 +62,13 @@ class PostgresLogs(OnSession):
     ) -> list[LogChunk]:
         rows = await self.session.rows(
             "read_log",
-            {
-                "job_id": job_id,
-                "attempt": attempt,
-                "rank": rank,
-                "stream": stream,
-                "offset": offset,
-                # Enough small chunks to reach the bytes; the caller asks on from the last offset.
-                "limit": max(64, limit_bytes // PIECE_BYTES * 4),
-            },
+            job_id=job_id,
+            attempt=attempt,
+            rank=rank,
+            stream=stream,
+            offset=offset,
+            # Enough small chunks to reach the bytes; the caller asks on from the last offset.
+            limit=max(64, limit_bytes // PIECE_BYTES * 4),
         )
         chunks = window([(row["offset"], row["data"]) for row in rows], offset, limit_bytes)
         return [LogChunk(stream=stream, rank=rank, offset=at, data=data) for at, data in chunks]
@@ -83,22 +81,20 @@ class PostgresLogs(OnSession):
         attempt = await _find_attempt(tx, host_id, key)
         await tx.run(
             "put_forensics",
-            {
-                "job_id": key.job_id,
-                "attempt": attempt,
-                "rank": key.rank,
-                "epoch": key.epoch,
-                "reason": clean_text(forensics.reason),
-                "seconds": forensics.seconds,
-                "sections": to_json(forensics.sections),
-                "now": now,
-            },
+            job_id=key.job_id,
+            attempt=attempt,
+            rank=key.rank,
+            epoch=key.epoch,
+            reason=clean_text(forensics.reason),
+            seconds=forensics.seconds,
+            sections=to_json(forensics.sections),
+            now=now,
         )
 
     async def get_forensics(
         self, job_id: str, attempt: int | None = None
     ) -> list[tuple[int, Forensics]]:
-        rows = await self.session.rows("read_forensics", {"job_id": job_id, "attempt": attempt})
+        rows = await self.session.rows("read_forensics", job_id=job_id, attempt=attempt)
         return [
             (
                 row["attempt"],
@@ -138,7 +134,7 @@ async def _lock_streams(
     }
     streams: dict[tuple[Any, ...], _Stream] = {}
     found = {}
-    for row in await tx.rows("lock_streams", given):
+    for row in await tx.rows("lock_streams", **given):
         stream = streams.setdefault(tuple(row[part] for part in _STREAM), _Stream(row))
         found[TaskKey(row["job_id"], row["rank"], row["epoch"]), row["stream"]] = stream
     return found
@@ -209,7 +205,7 @@ async def _find_attempt(tx: Tx, host_id: str, key: TaskKey) -> int:
     found = None
     if is_storable_key(key):
         params = {"job_id": key.job_id, "epoch": key.epoch, "rank": key.rank, "host_id": host_id}
-        found = await tx.value("find_attempt_on_host", params)
+        found = await tx.value("find_attempt_on_host", **params)
     if found is None:
         raise no_attempt(host_id, key)
     return int(found)

@@ -26,12 +26,12 @@ class PostgresMembers(OnSession):
 
     @reads
     async def list_members(self, tx: Tx, limit: int) -> list[DueMember]:
-        found = await tx.rows("find_members", {"limit": limit})
+        found = await tx.rows("find_members", limit=limit)
         if not found:
             return []
         ids = sorted({row["job_id"] for row in found})
         jobs = await read_jobs(tx, ids)
-        read = await tx.list_of(TaskRecord, "read_tasks", {"ids": ids})
+        read = await tx.list_of(TaskRecord, "read_tasks", ids=ids)
         tasks = {(task.job_id, task.rank): task for task in read}
         return [
             DueMember(
@@ -104,7 +104,7 @@ class PostgresMembers(OnSession):
             return []
         # Locks in the one order: hosts, jobs, tasks.
         host_ids = sorted({t.host_id for p in placements for t in p.tasks})
-        await tx.rows("lock_hosts", {"ids": host_ids})
+        await tx.rows("lock_hosts", ids=host_ids)
         capacity = await read_capacity(tx, host_ids, None)
         room, names = RoomCheck(capacity), {host.host_id: host.name for host in capacity}
         m = await load_moves(tx, [p.job_id for p in placements], await tx.now(now))
@@ -123,7 +123,7 @@ class PostgresMembers(OnSession):
     ) -> list[str]:
         at = await tx.now(now)
         before = members.asked_before(at, reservation_seconds)
-        found = [row["id"] for row in await tx.rows("find_unoffered_members", {"before": before})]
+        found = [row["id"] for row in await tx.rows("find_unoffered_members", before=before)]
         if not found:
             return []
         m = await load_moves(tx, found, at)
@@ -138,11 +138,11 @@ async def _lock_suspects(tx: Tx, plans: Sequence[tuple[TaskKey, Replacement]]) -
     keys = {key for key, plan in plans if plan.quarantine_host}
     if not keys:
         return set()
-    rows = await tx.rows("read_tasks", {"ids": sorted({key.job_id for key in keys})})
+    rows = await tx.rows("read_tasks", ids=sorted({key.job_id for key in keys}))
     found = {
         row["host_id"]
         for row in rows
         if row["host_id"] is not None and TaskKey(row["job_id"], row["rank"], row["epoch"]) in keys
     }
-    await tx.rows("lock_hosts", {"ids": sorted(found)})
+    await tx.rows("lock_hosts", ids=sorted(found))
     return found

@@ -16,8 +16,8 @@ async def load_moves(tx: Tx, job_ids: Collection[str], now: datetime) -> Moves:
     if not job_ids:
         return Moves(now, (), ())
     params = {"ids": sorted(set(job_ids))}
-    jobs = await tx.list_of(JobRow, "lock_jobs", params)
-    tasks = await tx.list_of(TaskRow, "lock_tasks", {"ids": [j.id for j in jobs]})
+    jobs = await tx.list_of(JobRow, "lock_jobs", **params)
+    tasks = await tx.list_of(TaskRow, "lock_tasks", ids=[j.id for j in jobs])
     return Moves(now, jobs, tasks)
 
 
@@ -40,7 +40,8 @@ async def write_moves(tx: Tx, m: Moves) -> None:
     if m.events:
         steps.append(("write_events", {"now": m.now, "rows": to_json(m.events)}))
     if len(steps) == 1:
-        await tx.run(*steps[0])
+        name, given = steps[0]
+        await tx.run(name, **given)
     elif steps:
         await tx.many(*steps)
     tx.drain_news += m.drain_news
@@ -49,4 +50,4 @@ async def write_moves(tx: Tx, m: Moves) -> None:
 async def write_events(tx: Tx, events: list[NewEvent], now: datetime) -> None:
     """Write events that belong to no job's move."""
     if events:
-        await tx.run("write_events", {"now": now, "rows": to_json(events)})
+        await tx.run("write_events", now=now, rows=to_json(events))

@@ -60,9 +60,7 @@ class PostgresSettings(OnSession):
         row = await _lock_cluster(tx)
         if merge_layer(row["settings"], checked, unset) == row["settings"]:
             return int(row["settings_rev"])
-        revision = int(
-            await tx.value("write_cluster", {"changes": to_json(checked), "unset": list(unset)})
-        )
+        revision = int(await tx.value("write_cluster", changes=to_json(checked), unset=list(unset)))
         await write_events(tx, [settings_event(checked, unset)], at)
         return revision
 
@@ -72,7 +70,7 @@ class PostgresSettings(OnSession):
         row = await _lock_cluster(tx)
         if row["rules"] == text:
             return int(row["settings_rev"])
-        revision = int(await tx.value("write_rules", {"rules": text}))
+        revision = int(await tx.value("write_rules", rules=text))
         await write_events(tx, [rules_event()], at)
         return revision
 
@@ -94,11 +92,10 @@ class PostgresSettings(OnSession):
     ) -> QueueRecord:
         checked = check_changes(changes, unset, "queue")
         at = await tx.now(now)
-        row = await tx.one("lock_queue", {"name": name})
+        row = await tx.one("lock_queue", name=name)
         if row is None or merge_layer(row["settings"], checked, unset) != row["settings"]:
             await tx.one(
-                "put_queue",
-                {"name": name, "changes": to_json(checked), "unset": list(unset), "now": at},
+                "put_queue", name=name, changes=to_json(checked), unset=list(unset), now=at
             )
             await tx.one("bump_revision")
             await write_events(tx, [queue_event(name, checked, unset, created=row is None)], at)
@@ -107,11 +104,11 @@ class PostgresSettings(OnSession):
     @transacts
     async def delete_queue(self, tx: Tx, name: str, *, now: Now = None) -> None:
         at = await tx.now(now)
-        if await tx.one("lock_queue_away", {"name": name}) is None:
+        if await tx.one("lock_queue_away", name=name) is None:
             raise no_queue(name)
-        if await tx.value("has_unfinished", {"name": name}):
+        if await tx.value("has_unfinished", name=name):
             raise queue_in_use(name)
-        await tx.run("delete_queue", {"name": name})
+        await tx.run("delete_queue", name=name)
         await tx.one("bump_revision")
         await write_events(tx, [deleted_event(name)], at)
 
@@ -120,7 +117,7 @@ class PostgresSettings(OnSession):
         self, tx: Tx, name: str, reason: str, *, hard: bool, now: Now = None
     ) -> list[str]:
         at = await tx.now(now)
-        row = await tx.one("lock_queue", {"name": name})
+        row = await tx.one("lock_queue", name=name)
         if row is None:
             raise no_queue(name)
         if (row["paused_at"] is not None, row["paused_reason"], row["hard"]) != (
@@ -128,12 +125,12 @@ class PostgresSettings(OnSession):
             reason,
             hard,
         ):
-            await tx.run("pause_queue", {"name": name, "reason": reason, "hard": hard, "now": at})
+            await tx.run("pause_queue", name=name, reason=reason, hard=hard, now=at)
             await write_events(tx, [paused_event(name, reason, hard)], at)
         if not hard:
             return []
         m = await load_moves(
-            tx, [r["id"] for r in await tx.rows("running_in_queue", {"name": name})], at
+            tx, [r["id"] for r in await tx.rows("running_in_queue", name=name)], at
         )
         drained = drain_jobs_for(m, Cause.PREEMPTED, pause_reason(name, reason), None)
         await write_moves(tx, m)
@@ -142,11 +139,11 @@ class PostgresSettings(OnSession):
     @transacts
     async def resume_queue(self, tx: Tx, name: str, *, now: Now = None) -> None:
         at = await tx.now(now)
-        row = await tx.one("lock_queue", {"name": name})
+        row = await tx.one("lock_queue", name=name)
         if row is None:
             raise no_queue(name)
         if row["paused_at"] is not None:
-            await tx.run("resume_queue", {"name": name})
+            await tx.run("resume_queue", name=name)
             await write_events(tx, [resumed_event(name)], at)
 
     async def list_projects(self) -> list[ProjectRecord]:
@@ -167,10 +164,10 @@ class PostgresSettings(OnSession):
     ) -> ProjectRecord:
         checked = check_changes(changes, unset, "project")
         at = await tx.now(now)
-        row = await tx.one("lock_project", {"name": name})
+        row = await tx.one("lock_project", name=name)
         if row is None or merge_layer(row["settings"], checked, unset) != row["settings"]:
             params = {"name": name, "changes": to_json(checked), "unset": list(unset), "now": at}
-            await tx.one("put_project", params)
+            await tx.one("put_project", **params)
             await tx.one("bump_revision")
             await write_events(tx, [project_event(name, checked, unset, created=row is None)], at)
         return await _read_project(tx, name)
@@ -178,11 +175,11 @@ class PostgresSettings(OnSession):
     @transacts
     async def delete_project(self, tx: Tx, name: str, *, now: Now = None) -> None:
         at = await tx.now(now)
-        if await tx.one("lock_project", {"name": name}) is None:
+        if await tx.one("lock_project", name=name) is None:
             raise no_project(name)
-        if await tx.value("project_in_use", {"name": name}):
+        if await tx.value("project_in_use", name=name):
             raise project_in_use(name)
-        await tx.run("delete_project", {"name": name})
+        await tx.run("delete_project", name=name)
         await tx.one("bump_revision")
         await write_events(tx, [forgotten_event(name)], at)
 
@@ -246,7 +243,7 @@ async def read_quotas(
     tx: Tx, names: Collection[str], environment: Mapping[str, Value]
 ) -> dict[str, Quota]:
     """Return the quotas in force of those of `names` that have one."""
-    row = await tx.one("read_quota_layers", {"names": sorted(names)})
+    row = await tx.one("read_quota_layers", names=sorted(names))
     if row is None:
         return {}
     below = [("cluster", row["cluster"]), ("environment", environment)]
@@ -256,14 +253,14 @@ async def read_quotas(
 
 async def read_quotas_left(tx: Tx, quotas: Mapping[str, Quota]) -> dict[str, QuotaLeft]:
     """Return what projects may still start (QUOTA-2)."""
-    rows = await tx.rows("running_of_projects", {"names": list(quotas)}) if quotas else []
+    rows = await tx.rows("running_of_projects", names=list(quotas)) if quotas else []
     use = {row.pop("project"): Use(**row) for row in rows}
     return {name: quota_left(quota, use.get(name, Use())) for name, quota in quotas.items()}
 
 
 async def lock_quotas(tx: Tx, names: Collection[str]) -> None:
     """Take the projects' locks (QUOTA-1)."""
-    await tx.rows("lock_quota", {"names": sorted(names)})
+    await tx.rows("lock_quota", names=sorted(names))
 
 
 async def check_quotas(
@@ -285,10 +282,5 @@ async def check_quotas(
     for name, quota in quotas.items():
         use = Use()
         if quota.hard:
-            use = Use(
-                **(
-                    await tx.one("unfinished_of_project", {"name": name, "but": list(written)})
-                    or {}
-                )
-            )
+            use = Use(**(await tx.one("unfinished_of_project", name=name, but=list(written)) or {}))
         check_quota(name, quota, use, [gpus for project, gpus in asked if project == name])

@@ -98,9 +98,7 @@ class PostgresStore:
         await self.session.close()
 
     async def ping(self) -> None:
-        await self.session.single(
-            lambda tx: tx.value("read_now", {"now": None}), seconds=PING_SECONDS
-        )
+        await self.session.single(lambda tx: tx.value("read_now", now=None), seconds=PING_SECONDS)
 
     async def now(self) -> datetime:
         return await self.session.single(lambda tx: tx.now(None))
@@ -125,7 +123,7 @@ async def _read_gauges(tx: Tx, now: datetime | None) -> Gauges:
         busy_gpus=gpus,
         total_cpu_slots=sum(row["cpu_slots"] for row in alive),
         total_gpus=sum(row["gpus"] for row in alive),
-        oldest_queued_seconds=max(0.0, await tx.value("gauge_oldest_queued", {"now": now})),
+        oldest_queued_seconds=max(0.0, await tx.value("gauge_oldest_queued", now=now)),
         oldest_transaction_seconds=await tx.value("gauge_oldest_transaction"),
         webhook_deliveries=await tx.one("count_deliveries") or {},
     )

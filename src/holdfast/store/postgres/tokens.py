@@ -31,34 +31,32 @@ class PostgresTokens(OnSession):
     ) -> TokenRecord:
         await tx.run(
             "insert_token",
-            {
-                "id": token_id,
-                "role": role,
-                "name": name,
-                "secret_hash": secret_hash,
-                "expires_at": expires_at,
-                "now": now,
-            },
+            id=token_id,
+            role=role,
+            name=name,
+            secret_hash=secret_hash,
+            expires_at=expires_at,
+            now=now,
         )
-        found = _token(await tx.one("read_token", {"id": token_id}))
+        found = _token(await tx.one("read_token", id=token_id))
         if found is None or (found.role, found.name) != (role, name):
             raise Conflict(f"token {token_id} is there already, for something else")
         return found
 
     async def find_token(self, secret_hash: bytes, *, now: Now = None) -> TokenRecord | None:
         params = {"secret_hash": secret_hash, "now": now}
-        return _token(await self.session.single(lambda tx: tx.one("find_token", params)))
+        return _token(await self.session.single(lambda tx: tx.one("find_token", **params)))
 
     async def use_join_token(self, secret_hash: bytes, *, now: Now = None) -> TokenRecord | None:
         params = {"secret_hash": secret_hash, "now": now}
-        return _token(await self.session.transact(lambda tx: tx.one("use_join_token", params)))
+        return _token(await self.session.transact(lambda tx: tx.one("use_join_token", **params)))
 
     async def list_tokens(self) -> list[TokenRecord]:
         return await self.session.list_of(TokenRecord, "list_tokens")
 
     @transacts
     async def revoke_token(self, tx: Tx, token_id: str, *, now: Now = None) -> None:
-        if await tx.one("revoke_token", {"id": token_id, "now": now}) is None:
+        if await tx.one("revoke_token", id=token_id, now=now) is None:
             raise no_token(token_id)
 
 

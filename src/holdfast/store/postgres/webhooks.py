@@ -42,7 +42,7 @@ class PostgresWebhooks(OnSession):
     async def create_webhook(self, tx: Tx, new: NewWebhook, *, now: Now = None) -> WebhookRecord:
         at = await tx.now(now)
         params = {**msgspec.structs.asdict(new), "events": list(new.events), "now": at}
-        made = await tx.one("insert_webhook", params)
+        made = await tx.one("insert_webhook", **params)
         hook = await _read(tx, new.id)
         if made is not None:
             await write_events(
@@ -51,13 +51,13 @@ class PostgresWebhooks(OnSession):
         return hook
 
     async def list_webhooks(self) -> list[WebhookRecord]:
-        return await self.session.list_of(WebhookRecord, "list_webhooks", {"id": None})
+        return await self.session.list_of(WebhookRecord, "list_webhooks", id=None)
 
     async def get_webhook(self, webhook_id: str) -> WebhookRecord:
         return await self.session.single(lambda tx: _read(tx, webhook_id))
 
     async def get_webhook_target(self, webhook_id: str, *, now: Now = None) -> SignedTarget:
-        rows = await self.session.rows("read_webhook_target", {"id": webhook_id, "now": now})
+        rows = await self.session.rows("read_webhook_target", id=webhook_id, now=now)
         if not rows:
             raise no_webhook(webhook_id)
         return SignedTarget(url=rows[0]["url"], secrets=_secrets(rows[0]))
@@ -73,7 +73,7 @@ class PostgresWebhooks(OnSession):
         after = msgspec.structs.replace(before, **fields)
         if after != before:
             params = {**msgspec.structs.asdict(after), "events": list(after.events)}
-            await tx.run("write_webhook", params)
+            await tx.run("write_webhook", **params)
             text = f"was changed: {', '.join(sorted(fields))}"
             await write_events(
                 tx, [hook_event("changed", after, text, changed=sorted(fields))], await tx.now(now)
@@ -86,10 +86,7 @@ class PostgresWebhooks(OnSession):
     ) -> WebhookRecord:
         at = await tx.now(now)
         hook = await _lock(tx, webhook_id)
-        await tx.run(
-            "rotate_webhook",
-            {"id": webhook_id, "secret": secret, "grace": grace_seconds, "now": at},
-        )
+        await tx.run("rotate_webhook", id=webhook_id, secret=secret, grace=grace_seconds, now=at)
         event = hook_event(
             "changed", hook, "has a new secret", changed=["secret"], grace_seconds=grace_seconds
         )
@@ -110,27 +107,27 @@ class PostgresWebhooks(OnSession):
         at = await tx.now(now)
         hook = await _lock(tx, webhook_id)
         if hook.state is not WebhookState.ACTIVE:
-            await tx.run("resume_webhook", {"id": webhook_id})
-            await tx.run("hurry_deliveries", {"id": webhook_id, "now": at})
+            await tx.run("resume_webhook", id=webhook_id)
+            await tx.run("hurry_deliveries", id=webhook_id, now=at)
             await write_events(tx, [hook_event("resumed", hook, "was resumed")], at)
         return await _read(tx, webhook_id)
 
     @transacts
     async def delete_webhook(self, tx: Tx, webhook_id: str, *, now: Now = None) -> None:
         hook = await _lock(tx, webhook_id)
-        await tx.run("delete_webhook", {"id": webhook_id})
+        await tx.run("delete_webhook", id=webhook_id)
         await write_events(tx, [hook_event("deleted", hook, "was deleted")], await tx.now(now))
 
     # ---- collecting
 
     async def list_subscriptions(self, max_pending: int) -> list[Subscription]:
-        return await self.session.list_of(Subscription, "list_subscriptions", {"max": max_pending})
+        return await self.session.list_of(Subscription, "list_subscriptions", max=max_pending)
 
     async def summarize_jobs(self, job_ids: Collection[str]) -> dict[str, JobSummary]:
         if not job_ids:
             return {}
         params = {"ids": sorted(job_ids)}
-        return {j.id: j for j in await self.session.list_of(JobSummary, "summarize_jobs", params)}
+        return {j.id: j for j in await self.session.list_of(JobSummary, "summarize_jobs", **params)}
 
     @transacts
     async def write_deliveries(
@@ -141,7 +138,7 @@ class PostgresWebhooks(OnSession):
         ]
         if not steps:
             return []
-        moved = {row["id"] for row in await tx.rows("move_cursors", {"rows": to_json(steps)})}
+        moved = {row["id"] for row in await tx.rows("move_cursors", rows=to_json(steps))}
         rows = [
             {"webhook_id": b.webhook_id, **msgspec.structs.asdict(d)}
             for b in batches
@@ -150,8 +147,8 @@ class PostgresWebhooks(OnSession):
         ]
         if rows:
             at = await tx.now(now)
-            made = await tx.rows("insert_deliveries", {"rows": to_json(rows), "now": at})
-            await tx.run("promote_sequences", {**_sequences(made), "now": at})
+            made = await tx.rows("insert_deliveries", rows=to_json(rows), now=at)
+            await tx.run("promote_sequences", **_sequences(made), now=at)
         return sorted(moved)
 
     # ---- sending
@@ -159,9 +156,7 @@ class PostgresWebhooks(OnSession):
     async def list_due(
         self, per_hook: int, flying: Collection[str], *, now: Now = None
     ) -> list[DueDelivery]:
-        rows = await self.session.rows(
-            "list_due", {"per_hook": per_hook, "flying": list(flying), "now": now}
-        )
+        rows = await self.session.rows("list_due", per_hook=per_hook, flying=list(flying), now=now)
         found = []
         for row in rows:
             secrets = _secrets(row)
@@ -175,11 +170,11 @@ class PostgresWebhooks(OnSession):
             return []
         at = await tx.now(now)
         ids = sorted({tried.webhook_id for tried in tries})
-        hooks = {row["id"]: _hook(row) for row in await tx.rows("lock_webhooks", {"ids": ids})}
-        applied = await tx.rows("record_tries", {"rows": to_json(list(tries)), "now": at})
+        hooks = {row["id"]: _hook(row) for row in await tx.rows("lock_webhooks", ids=ids)}
+        applied = await tx.rows("record_tries", rows=to_json(list(tries)), now=at)
         over = [row for row in applied if row["state"] != DeliveryState.PENDING]
         if over:
-            await tx.run("promote_sequences", {**_sequences(over), "now": at})
+            await tx.run("promote_sequences", **_sequences(over), now=at)
         events = [
             dead_letter_event(
                 hooks[row["webhook_id"]], row["id"], row["event_id"], row["tries"], row["error"]
@@ -216,12 +211,10 @@ class PostgresWebhooks(OnSession):
             "limit": limit,
         }
         await _read(tx, webhook_id)
-        return await tx.list_of(DeliveryRecord, "list_deliveries", params)
+        return await tx.list_of(DeliveryRecord, "list_deliveries", **params)
 
     async def get_delivery(self, webhook_id: str, delivery_id: str) -> tuple[DeliveryRecord, str]:
-        rows = await self.session.rows(
-            "get_delivery", {"webhook_id": webhook_id, "id": delivery_id}
-        )
+        rows = await self.session.rows("get_delivery", webhook_id=webhook_id, id=delivery_id)
         if not rows:
             raise no_delivery(webhook_id, delivery_id)
         body = rows[0].pop("body")
@@ -234,11 +227,11 @@ class PostgresWebhooks(OnSession):
         at = await tx.now(now)
         await _lock(tx, webhook_id)
         params = {"webhook_id": webhook_id, "id": delivery_id}
-        row = await tx.one("redeliver", {**params, "now": at})
+        row = await tx.one("redeliver", **params, now=at)
         if row is None:
             raise no_delivery(webhook_id, delivery_id)
         await _settle_sequences(tx, webhook_id, [row], at)
-        found = await tx.one("get_delivery", params)
+        found = await tx.one("get_delivery", **params)
         assert found is not None
         del found["body"]
         return msgspec.convert(found, DeliveryRecord)
@@ -246,7 +239,7 @@ class PostgresWebhooks(OnSession):
     @transacts
     async def redeliver_dead(self, tx: Tx, webhook_id: str, *, now: Now = None) -> int:
         await _lock(tx, webhook_id)
-        rows = await tx.rows("redeliver_dead", {"webhook_id": webhook_id})
+        rows = await tx.rows("redeliver_dead", webhook_id=webhook_id)
         await _settle_sequences(tx, webhook_id, rows, await tx.now(now))
         return len(rows)
 
@@ -259,18 +252,18 @@ class PostgresWebhooks(OnSession):
         self, tx: Tx, history_days: float, *, limit: int = 1000, now: Now = None
     ) -> int:
         before = await tx.now(now) - timedelta(days=history_days)
-        return await tx.run("prune_deliveries", {"before": before, "limit": limit})
+        return await tx.run("prune_deliveries", before=before, limit=limit)
 
 
 async def _read(tx: Tx, webhook_id: str) -> WebhookRecord:
-    row = await tx.one("list_webhooks", {"id": webhook_id})
+    row = await tx.one("list_webhooks", id=webhook_id)
     if row is None:
         raise no_webhook(webhook_id)
     return _hook(row)
 
 
 async def _lock(tx: Tx, webhook_id: str) -> WebhookRecord:
-    row = await tx.one("lock_webhooks", {"ids": [webhook_id]})
+    row = await tx.one("lock_webhooks", ids=[webhook_id])
     if row is None:
         raise no_webhook(webhook_id)
     return _hook(row)
@@ -280,15 +273,15 @@ async def _pause(tx: Tx, hook: WebhookRecord, reason: str) -> list[NewEvent]:
     """Pause a locked hook and return the event, unless it is paused."""
     if hook.state is WebhookState.PAUSED:
         return []
-    await tx.run("pause_webhook", {"id": hook.id, "reason": reason})
+    await tx.run("pause_webhook", id=hook.id, reason=reason)
     return [hook_event("paused", hook, f"was paused: {reason}", reason=reason)]
 
 
 async def _settle_sequences(tx: Tx, webhook_id: str, rows: Rows, at: datetime) -> None:
     """HOOK-1: settle these sequences after older deliveries became pending again."""
     sequences = _sequences([{"webhook_id": webhook_id, **row} for row in rows])
-    await tx.run("demote_sequences", sequences)
-    await tx.run("promote_sequences", {**sequences, "now": at})
+    await tx.run("demote_sequences", **sequences)
+    await tx.run("promote_sequences", **sequences, now=at)
 
 
 def _sequences(rows: Rows) -> dict[str, Any]:

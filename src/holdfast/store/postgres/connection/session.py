@@ -43,6 +43,8 @@ POOL_WAIT_SECONDS = 3.0
 CONFLICT_TRIES = 8
 INTRANS, INERROR = TransactionStatus.INTRANS, TransactionStatus.INERROR
 _SERVER_FAILED = (psycopg.OperationalError, psycopg.InterfaceError, pg.ReadOnlySqlTransaction)
+_PLANNED_ANEW = frozenset(("list_job_ids", "read_events", "tail_events"))
+"""Queries whose best plan depends on which filters are given."""
 _BEGIN = (b"begin",)
 _COMMIT = b"commit"
 LEAD: ContextVar[int | None] = ContextVar("lead", default=None)
@@ -126,42 +128,38 @@ class Tx:
         return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
 
     async def _execute(
-        self, name: str, params: Mapping[str, Any] | None, prepare: bool | None = None
+        self, name: str, params: Mapping[str, Any]
     ) -> psycopg.AsyncCursor[dict[str, Any]]:
+        given = params or None  # with any, a % in the statement would begin a placeholder
+        prepare = False if name in _PLANNED_ANEW else None
         if not self._begin:
-            return await self.conn.execute(QUERIES[name], params, prepare=prepare)
+            return await self.conn.execute(QUERIES[name], given, prepare=prepare)
         begin, self._begin = self._begin, ()
         async with self.conn.pipeline():
             for word in begin:
                 await self.conn.execute(word, prepare=False)
-            return await self.conn.execute(QUERIES[name], params, prepare=prepare)
+            return await self.conn.execute(QUERIES[name], given, prepare=prepare)
 
-    async def rows(
-        self, name: str, params: Mapping[str, Any] | None = None, *, prepare: bool | None = None
-    ) -> Rows:
+    async def rows(self, name: str, /, **params: Any) -> Rows:
         """Run the named query and return its rows as dicts."""
-        cursor = await self._execute(name, params, prepare)
+        cursor = await self._execute(name, params)
         return await cursor.fetchall()
 
-    async def list_of(
-        self, kind: type[K], name: str, params: Mapping[str, Any] | None = None
-    ) -> list[K]:
+    async def list_of(self, kind: type[K], name: str, /, **params: Any) -> list[K]:
         """Run the named query and return its rows as records."""
-        return [msgspec.convert(row, kind) for row in await self.rows(name, params)]
+        return [msgspec.convert(row, kind) for row in await self.rows(name, **params)]
 
-    async def one(
-        self, name: str, params: Mapping[str, Any] | None = None
-    ) -> dict[str, Any] | None:
+    async def one(self, name: str, /, **params: Any) -> dict[str, Any] | None:
         """The first row, or None."""
         cursor = await self._execute(name, params)
         return await cursor.fetchone()
 
-    async def value(self, name: str, params: Mapping[str, Any] | None = None) -> Any:
+    async def value(self, name: str, /, **params: Any) -> Any:
         """The first column of the first row, or None."""
-        row = await self.one(name, params)
+        row = await self.one(name, **params)
         return None if row is None else next(iter(row.values()))
 
-    async def run(self, name: str, params: Mapping[str, Any] | None = None) -> int:
+    async def run(self, name: str, /, **params: Any) -> int:
         """Run a statement that returns no rows; return how many it touched."""
         cursor = await self._execute(name, params)
         return cursor.rowcount
@@ -170,7 +168,7 @@ class Tx:
         """`now`, or the database's clock (STORE-5)."""
         if now is not None:
             return now
-        found: datetime = await self.value("read_now", {"now": None})
+        found: datetime = await self.value("read_now", now=None)
         return found
 
 
@@ -299,17 +297,13 @@ class Session:
 
         return await self._attempt(once, seconds=seconds)
 
-    async def rows(
-        self, name: str, params: Mapping[str, Any] | None = None, *, prepare: bool | None = None
-    ) -> Rows:
+    async def rows(self, name: str, /, **params: Any) -> Rows:
         """Run one named query on its own."""
-        return await self.single(lambda tx: tx.rows(name, params, prepare=prepare))
+        return await self.single(lambda tx: tx.rows(name, **params))
 
-    async def list_of(
-        self, kind: type[K], name: str, params: Mapping[str, Any] | None = None
-    ) -> list[K]:
+    async def list_of(self, kind: type[K], name: str, /, **params: Any) -> list[K]:
         """Run one named query on its own and return its rows as records."""
-        return await self.single(lambda tx: tx.list_of(kind, name, params))
+        return await self.single(lambda tx: tx.list_of(kind, name, **params))
 
     async def _attempt(
         self,
