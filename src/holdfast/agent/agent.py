@@ -137,7 +137,7 @@ class Agent:
             self._ties.guardian_fd, self._hear, self._lose_line, incarnation=self._ties.incarnation
         )
         self._join_to_link()
-        parts = (self._say_alive(), self._serve(), self._ends.watch())
+        parts = (self._say_alive(), self._serve(), self._table.works.watch())
         loops = [asyncio.create_task(part) for part in parts]
         waiting = asyncio.create_task(self._over.wait())
         await asyncio.wait([waiting, *loops], return_when=asyncio.FIRST_COMPLETED)
@@ -151,7 +151,7 @@ class Agent:
         if not self.line_lost and failed is None:
             await self._part()
         loops[0].cancel()
-        await self._ends.close()
+        await self._table.works.close()
         self._save_all()
         await self._checkpoints.close()
         await self._probe.close()

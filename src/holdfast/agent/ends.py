@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from holdfast.agent.containers.desk import ContainerDesk, add_container_facts
 from holdfast.agent.housekeeping import Housekeeper
@@ -22,7 +22,6 @@ from holdfast.agent.uplink.checkpoints import CheckpointDesk
 from holdfast.agent.uplink.logs import read_log_tail
 from holdfast.agent.watch.faults import FaultDesk
 from holdfast.core.facts import TaskFacts
-from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskEvent, AgentTaskState
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.guardian import TaskEnded
@@ -43,18 +42,13 @@ class TaskEnds:
     keeper: Housekeeper
     reported: Callable[[AgentTask], None]
     host_stops: bool = False
-    _works: dict[TaskKey, asyncio.Task[None]] = field(default_factory=dict)
-    _failed: asyncio.Future[None] = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
 
     def begin(self, task: AgentTask, ended: TaskEnded) -> None:
         """Start on an end; the guardian's repeats of it are ignored."""
         if task.state.end_heard:
             return
         task.move(AgentTaskEvent.END)
-        work = self._works[task.key] = asyncio.create_task(self.end_task(task, ended))
-        work.add_done_callback(lambda done: self._note_done(task.key, done))
+        self.table.works.begin(task.key, self.end_task(task, ended))
 
     async def end_task(self, task: AgentTask, ended: TaskEnded) -> None:
         """Take a task in `ending` to `reported`."""
@@ -107,27 +101,7 @@ class TaskEnds:
     async def report_held(self) -> None:
         """Report now every end that waits for an upload: this host goes."""
         await asyncio.sleep(0)  # an end that was heard just now takes its steps first
-        held = [self._works[task.key] for task in self.table if task.state is AgentTaskState.SAVING]
+        works, saving = self.table.works, AgentTaskState.SAVING
+        held = [works.find(task.key) for task in self.table if task.state is saving]
         self.checkpoints.let_go_all()
         await asyncio.gather(*held, return_exceptions=True)
-
-    async def watch(self) -> None:
-        """Wait for ever; raise what made an end fail. The next agent takes its steps anew."""
-        await self._failed
-
-    async def close(self) -> None:
-        """Drop every end that is not reported: the guardian tells it to the next agent."""
-        works = list(self._works.values())
-        for work in works:
-            work.cancel()
-        await asyncio.gather(*works, return_exceptions=True)
-
-    def _note_done(self, key: TaskKey, work: asyncio.Task[None]) -> None:
-        self._works.pop(key, None)
-        error = None if work.cancelled() else work.exception()
-        if error is None:
-            return
-        if self._failed.done():
-            log.error("the end of a task could not be reported", exc_info=error)
-        else:
-            self._failed.set_exception(error)

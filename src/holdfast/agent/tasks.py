@@ -25,6 +25,7 @@ from holdfast.agent.files import make_private_folder, read_private, write_atomic
 from holdfast.agent.journal import about
 from holdfast.agent.probes.faults import DeviceMarks
 from holdfast.agent.redact import Redactor
+from holdfast.agent.works import TaskWorks
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.core.settings.watch import WatchSettings
@@ -169,6 +170,7 @@ class TaskTable:
         self._tasks: dict[TaskKey, AgentTask] = {}
         self._tombstones: dict[TaskKey, None] = {}
         self._disk_failed = False
+        self.works = TaskWorks()
 
     def open(self) -> None:
         """Make the folder. Raises OSError."""

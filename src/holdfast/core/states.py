@@ -86,7 +86,8 @@ class AgentTaskState(StrEnum):
     """Where a task is inside its agent. A sync calls it `starting` until the work itself has begun,
     `running` until its end is reported, then `ended`."""
 
-    ORDERED = "ordered"  # its order is on disk; the checkpoint it starts from is fetched
+    ORDERED = "ordered"  # its order is on disk
+    FETCHING = "fetching"  # the checkpoint it starts from is fetched
     LAUNCHED = "launched"  # the guardian is told to start it
     RUNNING = "running"
     ENDING = "ending"  # its processes are gone; the facts of its end are gathered
@@ -103,10 +104,11 @@ class AgentTaskState(StrEnum):
     @property
     def end_heard(self) -> bool:
         """True once the end is known, told or not."""
-        return self not in (AgentTaskState.ORDERED, AgentTaskState.LAUNCHED, AgentTaskState.RUNNING)
+        return self not in _UNENDED
 
 
-_LIVE = frozenset(list(AgentTaskState)[:5])
+_UNENDED = frozenset(list(AgentTaskState)[:4])
+_LIVE = frozenset(list(AgentTaskState)[:6])
 
 
 class JobEvent(StrEnum):
@@ -162,6 +164,7 @@ class HostEvent(StrEnum):
 class AgentTaskEvent(StrEnum):
     """The events of a task inside its agent."""
 
+    FETCH = "fetch"
     LAUNCH = "launch"
     RUN = "run"  # the work itself runs: of a container task the container, not its runner
     END = "end"  # the guardian says that its whole tree is gone

@@ -47,10 +47,10 @@ The agent's task and the store's task meet in `sync` alone, and each may be ahea
 
     store's task       agent's task
     `reserve`          none yet; a rank of a gang is a claim, which is a promise and no task
-    offered            `ordered`, then `launched`
+    offered            `ordered`, `fetching` where it has a checkpoint, then `launched`
     `start`            caused by the report of `running`
     `preempt`          the agent has the guardian stop it, and the state stays until the guardian
-                       reports the end; a task that is still `ordered` takes `give_up`
+                       reports the end; a task that is not `launched` yet takes `give_up`
     `finish`, `fail`, `confirm`
                        caused by the report of `reported`; the answer to that report
                        takes the agent's task through `acknowledge`
@@ -206,8 +206,11 @@ INSTANCE: Table[InstanceState, InstanceEvent] = {
 
 _G, _GE = AgentTaskState, AgentTaskEvent
 AGENT_TASK: Table[AgentTaskState, AgentTaskEvent] = {
-    (_G.ORDERED, _GE.LAUNCH): (_G.LAUNCHED, "its checkpoint is here, or it needs none"),
+    (_G.ORDERED, _GE.FETCH): (_G.FETCHING, "it starts from a checkpoint (SAVE-3)"),
+    (_G.ORDERED, _GE.LAUNCH): (_G.LAUNCHED, "it starts from nothing"),
     (_G.ORDERED, _GE.GIVE_UP): (_G.REPORTED, "it cannot be started here, or was stopped before"),
+    (_G.FETCHING, _GE.LAUNCH): (_G.LAUNCHED, "its checkpoint is here"),
+    (_G.FETCHING, _GE.GIVE_UP): (_G.REPORTED, "its checkpoint cannot be had, or it was stopped"),
     (_G.ORDERED, _GE.SALVAGE): (_G.ACKNOWLEDGED, "no guardian holds it: only its logs are left"),
     (_G.LAUNCHED, _GE.RUN): (_G.RUNNING, "its process, or its container's first one, is there"),
     (_G.LAUNCHED, _GE.END): (_G.ENDING, "it could not be started, or is over already"),

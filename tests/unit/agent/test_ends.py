@@ -4,10 +4,12 @@ dropped, and another one goes on with the disk and with what the guardian holds.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import cast
 
+import msgspec
 import pytest
 
 from holdfast.agent.config import AgentConfig
@@ -28,13 +30,21 @@ from holdfast.agent.watch.faults import FaultDesk
 from holdfast.agent.watch.forensics import ForensicsDesk
 from holdfast.agent.watch.kills import Kills
 from holdfast.agent.watch.runner import WatchRunner
+from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskState
 from holdfast.core.transitions import AGENT_TASK
 from holdfast.errors import Unavailable
 from holdfast.process.syscalls import read_boottime
-from holdfast.wire.agent import LaunchOrder, LogsAnswer, LogUpload, SyncAnswer
+from holdfast.wire.agent import (
+    CheckpointOffer,
+    LaunchOrder,
+    LogsAnswer,
+    LogUpload,
+    PreemptOrder,
+    SyncAnswer,
+)
 from holdfast.wire.guardian import (
     Ack,
     LaunchTask,
@@ -47,6 +57,8 @@ from holdfast.wire.guardian import (
 
 KEY = TaskKey("job", 0, 1)
 ORDER = LaunchOrder(key=KEY, attempt=1, name="n", queue="q", project="p", argv=["x"])
+OFFER = CheckpointOffer(number=1, step=None, size=1, sha256="0" * 64)
+FETCHING = msgspec.structs.replace(ORDER, checkpoint=OFFER)
 ENDED = TaskEnded(key=KEY, exit_code=3, runtime_seconds=1.5)
 S = AgentTaskState
 
@@ -87,6 +99,11 @@ class Uplink(Transfers):
         if not self.there:
             raise Unavailable("away")
         return 1
+
+    def download(self, key: TaskKey, offer: CheckpointOffer, path: Path, wire: Wire) -> None:
+        while not self.there:
+            wire.check()
+            time.sleep(0.002)
 
 
 class Logs:
@@ -166,7 +183,7 @@ class Life:
     async def die(self) -> None:
         """As by kill -9: nothing more is written."""
         self.table.save = lambda task, now: None  # type: ignore[method-assign]  # a dead agent
-        await self.ends.close()
+        await self.table.works.close()
         await self.checkpoints.close()
 
 
@@ -256,6 +273,39 @@ async def test_an_order_that_was_not_launched_leaves_nothing_to_the_next_agent(w
     assert walk.life.task().state is S.LAUNCHED
 
 
+async def test_a_task_is_launched_once_its_checkpoint_is_here(walk: Walk) -> None:
+    """SAVE-3."""
+    walk.life.hear(SyncAnswer(launch=[FETCHING]))
+    assert walk.life.task().state is S.FETCHING
+    assert walk.guardian.held == {}
+    await walk.kill()
+    assert walk.life.table.get(KEY) is None
+    walk.life.hear(SyncAnswer(launch=[FETCHING]))
+    walk.uplink.there = True
+    await walk.life.until(lambda: walk.life.task().state is S.LAUNCHED)
+    assert KEY in walk.guardian.held
+
+
+async def test_a_stop_breaks_the_fetch_off(walk: Walk) -> None:
+    walk.life.hear(SyncAnswer(launch=[FETCHING]))
+    stop = PreemptOrder(key=KEY, cause=Cause.USER_CANCELLED, grace_seconds=5.0)
+    walk.life.hear(SyncAnswer(preempt=[stop]))
+    assert walk.life.task().state is S.REPORTED
+    assert walk.life.task().facts == TaskFacts(stopped=True)
+    walk.uplink.there = True
+    await asyncio.sleep(0.02)
+    assert walk.guardian.held == {}
+
+
+async def test_a_start_that_fails_in_the_agent_ends_the_agent(walk: Walk) -> None:
+    """Its next one, which the controller offers the task again, may do better."""
+    walk.uplink.there = True
+    order = msgspec.structs.replace(FETCHING, argv=None)
+    walk.life.hear(SyncAnswer(launch=[order]))
+    with pytest.raises(TypeError):
+        await asyncio.wait_for(walk.life.table.works.watch(), 10)
+
+
 async def test_an_acknowledgement_that_the_guardian_never_heard_is_said_again(walk: Walk) -> None:
     for state in PATH[:-1]:
         await walk.reach(state)
@@ -295,4 +345,4 @@ def test_what_an_earlier_version_wrote_is_read(tmp_path: Path) -> None:
 
 
 def test_the_walk_passes_every_state() -> None:
-    assert {S.ORDERED, *PATH} == {state for state, _ in AGENT_TASK} | {S.DONE}
+    assert {S.ORDERED, S.FETCHING, *PATH} == {state for state, _ in AGENT_TASK} | {S.DONE}

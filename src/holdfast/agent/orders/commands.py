@@ -185,10 +185,12 @@ class Commands:
         if order.checkpoint is None:
             self._start_task(task, order)
         else:
-            self.checkpoints.fetch(task, lambda error: self._start_fetched(task, order, error))
+            task.move(AgentTaskEvent.FETCH)
+            self.table.works.begin(task.key, self._fetch_and_start(task, order))
 
-    def _start_fetched(self, task: AgentTask, order: LaunchOrder, error: str | None) -> None:
-        """Start a task whose checkpoint is here, or report why it cannot be had (SAVE-3)."""
+    async def _fetch_and_start(self, task: AgentTask, order: LaunchOrder) -> None:
+        """Start a task once its checkpoint is here, or report why it cannot be had (SAVE-3)."""
+        error = await self.checkpoints.fetch(task)
         if error is not None:
             log.error(
                 f"the task is not started: its checkpoint cannot be had: {error}",
@@ -283,8 +285,15 @@ class Commands:
     def stop_fetches(self) -> None:
         """End every task that is not launched yet: this host starts nothing any more."""
         for task in self.table:
-            if self.checkpoints.stop_fetch(task.key):
-                self._give_up(task, TaskFacts(stopped=True, stop_cause=Cause.HOST_DRAINED))
+            self._stop_fetch(task, TaskFacts(stopped=True, stop_cause=Cause.HOST_DRAINED))
+
+    def _stop_fetch(self, task: AgentTask, facts: TaskFacts) -> bool:
+        """End a task whose checkpoint is still fetched. False where it is not."""
+        if task.state is not AgentTaskState.FETCHING:
+            return False
+        self.table.works.stop(task.key)
+        self._give_up(task, facts)
+        return True
 
     # ---- stops
 
@@ -309,8 +318,7 @@ class Commands:
             self.poked()
         extra = task.about(grace_seconds=grace_seconds)
         log.info(f"stopping ({order.cause}): {order.reason}", extra=extra)
-        if self.checkpoints.stop_fetch(order.key):
-            self._give_up(task, TaskFacts(stopped=True, trip=task.watch.trip))
+        if self._stop_fetch(task, TaskFacts(stopped=True, trip=task.watch.trip)):
             return True
         if order.hard:
             self.checkpoints.let_go(order.key)
@@ -329,8 +337,7 @@ class Commands:
         task.watch.lease_lost(read_boottime())
         self._tick_unwatched(task)
         if task.state is not AgentTaskState.RUNNING:
-            if self.checkpoints.stop_fetch(key):
-                self._give_up(task, TaskFacts(trip=task.watch.trip))
+            if self._stop_fetch(task, TaskFacts(trip=task.watch.trip)):
                 return True
             task.saved.kill_sent = True
             self.link.stop(key, 0.0)

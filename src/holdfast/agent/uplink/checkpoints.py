@@ -18,7 +18,6 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -51,11 +50,6 @@ _TORN_TRIES = 3
 _LOST_CODES = ("blob_missing", "blob_spoilt")  # another try would hear the same
 
 
-class _Fetch(msgspec.Struct):
-    work: asyncio.Task[None]
-    wire: Wire
-
-
 class CheckpointDesk:
     """All transfers of this agent. Disks and the network are waited for in other threads."""
 
@@ -66,7 +60,6 @@ class CheckpointDesk:
         self._uploads: dict[TaskKey, asyncio.Task[None]] = {}
         self._wires: dict[TaskKey, Wire] = {}
         self._held: dict[TaskKey, asyncio.Event] = {}
-        self._fetches: dict[TaskKey, _Fetch] = {}
         self._said: set[TaskKey] = set()  # whose failure is logged
 
     @property
@@ -185,30 +178,17 @@ class CheckpointDesk:
 
     # ---- down
 
-    def fetch(self, task: AgentTask, then: Callable[[str | None], None]) -> None:
-        """Fetch the start's checkpoint; then call `then` with None, or with why there is none."""
+    async def fetch(self, task: AgentTask) -> str | None:
+        """Fetch the checkpoint that a task starts from. Returns why it cannot be had, None once it
+        is here; a cancel breaks the transfer off."""
         wire = Wire()
-        work = asyncio.create_task(self._fetch(task, wire, then))
-        self._fetches[task.key] = _Fetch(work, wire)
-
-    def stop_fetch(self, key: TaskKey) -> bool:
-        """Stop fetching for a task; `then` is not called any more. True when there was a fetch."""
-        fetch = self._fetches.pop(key, None)
-        if fetch is None:
-            return False
-        fetch.work.cancel()
-        fetch.wire.stop()
-        return True
-
-    async def _fetch(self, task: AgentTask, wire: Wire, then: Callable[[str | None], None]) -> None:
-        error: str | None
         try:
-            error = await self._fetch_patiently(task, wire)
-        except Exception as caught:
+            return await self._fetch_patiently(task, wire)
+        except Exception as error:
             log.exception("a checkpoint cannot be fetched", extra=task.about())
-            error = repr(caught)
-        self._fetches.pop(task.key, None)
-        then(error)
+            return repr(error)
+        finally:
+            wire.stop()
 
     async def _fetch_patiently(self, task: AgentTask, wire: Wire) -> str | None:
         offer = task.order.checkpoint if task.order is not None else None
@@ -267,9 +247,9 @@ class CheckpointDesk:
         return older
 
     async def close(self) -> None:
-        """End all transfers; files that are not uploaded stay on disk for the next agent."""
-        works = [*self._uploads.values(), *(fetch.work for fetch in self._fetches.values())]
-        for wire in [*self._wires.values(), *(fetch.wire for fetch in self._fetches.values())]:
+        """End all uploads; files that are not uploaded stay on disk for the next agent."""
+        works = list(self._uploads.values())
+        for wire in self._wires.values():
             wire.stop()
         for work in works:
             work.cancel()
