@@ -30,6 +30,7 @@ NAMES = (
     "trip",
     "gangs",
     "gang-restart",
+    "fleet-day",
     "supervisor",
     "supervisor-heartbeats",
 )

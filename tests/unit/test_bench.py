@@ -29,6 +29,7 @@ BUDGETED = {
     "trip": 1,
     "gangs": 0,
     "gang-restart": 1,
+    "fleet-day": 0,
     "supervisor": 4,
     "supervisor-heartbeats": 4,
 }
