@@ -26,7 +26,17 @@ def _load_command() -> Parts:
     return CommandConfig, CommandProvider
 
 
-_KINDS: dict[str, Callable[[], Parts]] = {"local": _load_local, "command": _load_command}
+def _load_ssh() -> Parts:
+    from holdfast.providers.ssh import SshConfig, SshProvider
+
+    return SshConfig, SshProvider
+
+
+_KINDS: dict[str, Callable[[], Parts]] = {
+    "local": _load_local,
+    "command": _load_command,
+    "ssh": _load_ssh,
+}
 KINDS = tuple(_KINDS)
 
 

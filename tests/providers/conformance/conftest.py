@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.providers.rig import CommandRig, LocalRig, Rig
+from tests.providers.sshd import MISSING, SshRig, serve_ssh
 
-KINDS = ("local", "command")
+KINDS = ("local", "command", "ssh")
 
 
 @pytest.fixture
@@ -19,6 +21,14 @@ def local_rig(tmp_path: Path) -> Rig:
 @pytest.fixture
 def command_rig(tmp_path: Path) -> Rig:
     return CommandRig(tmp_path)
+
+
+@pytest.fixture
+def ssh_rig(tmp_path: Path) -> Iterator[Rig]:
+    if MISSING:
+        pytest.skip("there is no sshd; `make tools` brings one")
+    with serve_ssh(tmp_path / "sshd") as server:
+        yield SshRig(tmp_path, server)
 
 
 @pytest.fixture(params=KINDS)
