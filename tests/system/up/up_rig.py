@@ -6,25 +6,20 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from tests.waits import wait_until
+
 SECONDS = 40.0
 
 
 def wait_for(what: str, check: Callable[[], Any], seconds: float = SECONDS) -> Any:
     """Poll until `check` gives something; fail saying what did not come."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found = check()
-        if found:
-            return found
-        time.sleep(0.02)
-    raise AssertionError(f"not within {seconds} s: {what}")
+    return wait_until(check, seconds, what=what)
 
 
 def environment(import_path: Sequence[str] = ()) -> dict[str, str]:

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -320,7 +321,8 @@ group[0].returncode().result()
     )
     pid = read(tmp_path / "pid")
     for member in [rank.pid, *find_descendants(rank.pid)]:
-        os.kill(member, signal.SIGTERM)
+        with suppress(ProcessLookupError):  # a `sleep 0.1` that was over meanwhile
+            os.kill(member, signal.SIGTERM)
     assert rank.wait(PATIENCE) == 128 + signal.SIGTERM
     wait_gone([pid], "it")
 

@@ -11,7 +11,10 @@ import msgspec
 
 from tests.unit.cli.stub import JOB, Answer, Stub, job_record
 
-NOW = datetime.now(UTC)
+
+def now() -> datetime:
+    """Asked for as late as can be: what is shown of an age has its width."""
+    return datetime.now(UTC)
 
 
 def task(rank: int, **fields: Any) -> dict[str, Any]:
@@ -26,9 +29,9 @@ def task(rank: int, **fields: Any) -> dict[str, Any]:
         "devices": [rank % 4],
         "step": 100 + rank,
         "total": 1000,
-        "beat_at": (NOW - timedelta(seconds=5 + rank)).isoformat(),
-        "offered_at": NOW.isoformat(),
-        "claimed_at": NOW.isoformat(),
+        "beat_at": (now() - timedelta(seconds=5 + rank)).isoformat(),
+        "offered_at": now().isoformat(),
+        "claimed_at": now().isoformat(),
         **fields,
     }
 
@@ -70,9 +73,9 @@ def attempt(number: int, members: list[dict[str, Any]], **fields: Any) -> dict[s
         "host": "box-0, box-1",
         "reason": "rank 3 on box-0: CUDA out of memory on its GPU; retry 1 of 2 in 60 s",
         "members": members,
-        "reserved_at": NOW.isoformat(),
-        "started_at": NOW.isoformat(),
-        "ended_at": NOW.isoformat(),
+        "reserved_at": now().isoformat(),
+        "started_at": now().isoformat(),
+        "ended_at": now().isoformat(),
         **fields,
     }
 
@@ -186,7 +189,7 @@ def test_a_start_shows_who_has_its_place(stub: Stub) -> None:
 def test_a_fall_that_goes_on_shows_who_began_it(stub: Stub) -> None:
     # The loudest is not the first: rank 1 reports a peer's death before the rank that really died
     # is heard of.
-    gone = {"ended_at": NOW.isoformat()}
+    gone = {"ended_at": now().isoformat()}
     tasks = [
         task(0, state="preempting"),
         task(
@@ -202,7 +205,7 @@ def test_a_fall_that_goes_on_shows_who_began_it(stub: Stub) -> None:
         tasks,
         [RUNS],
         state="draining",
-        drain_since=NOW.isoformat(),
+        drain_since=now().isoformat(),
         drain_reason="killed by SIGKILL",
         drain_cause="nonzero_exit",
         trigger_rank=1,

@@ -11,6 +11,8 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis.checks import not_a_server_error
+from schemathesis.generation.feedback import FeedbackSources
+from schemathesis.pytest._test_builder import build_operation_test
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     ignored_auth,
@@ -46,6 +48,11 @@ schema = (
     .include(path_regex=r"^/(v1|healthz|readyz)")
     .exclude(path_regex=r"^/v1/agent")
 )
+OPERATIONS = {found.ok().label: found.ok() for found in schema.get_all_operations()}
+made_up = settings(
+    max_examples=20, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -79,14 +86,22 @@ def url(pg_server) -> Iterator[str]:
 
 
 @pytest.mark.slow
-@schema.parametrize()
-@settings(
-    max_examples=60, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)  # fmt: skip
-def test_the_api_keeps_its_description(case: schemathesis.Case, url: str) -> None:
-    if case.operation.path.endswith("/logs") and "follow" in (case.query or {}):
-        case.query["follow"] = "0"
-    case.call_and_validate(
-        base_url=url, headers=bearer(SECRETS["admin"]), checks=CHECKS, timeout=20
-    )
+@pytest.mark.parametrize("label", OPERATIONS)
+def test_the_api_keeps_its_description(label: str, url: str) -> None:
+    """Built here as `schema.parametrize` builds it, which does so while tests are collected: what
+    it covers systematically takes seconds to make up, in every worker."""
+
+    def call(case: schemathesis.Case) -> None:
+        if case.operation.path.endswith("/logs") and "follow" in (case.query or {}):
+            case.query["follow"] = "0"
+        case.call_and_validate(
+            base_url=url, headers=bearer(SECRETS["admin"]), checks=CHECKS, timeout=20
+        )
+
+    build_operation_test(
+        config=schema.config,
+        operation=OPERATIONS[label],
+        test_func=made_up(call),
+        given_kwargs={},
+        feedback=FeedbackSources(),
+    )()
