@@ -32,10 +32,17 @@ def _load_ssh() -> Parts:
     return SshConfig, SshProvider
 
 
+def _load_runpod() -> Parts:
+    from holdfast.providers.runpod import RunpodConfig, RunpodProvider
+
+    return RunpodConfig, RunpodProvider
+
+
 _KINDS: dict[str, Callable[[], Parts]] = {
     "local": _load_local,
     "command": _load_command,
     "ssh": _load_ssh,
+    "runpod": _load_runpod,
 }
 KINDS = tuple(_KINDS)
 

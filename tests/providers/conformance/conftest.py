@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.providers.rig import CommandRig, LocalRig, Rig
+from tests.providers.runpod.fake import FakeRunpod, RunpodRig, serve
 from tests.providers.sshd import MISSING, SshRig, serve_ssh
 
-KINDS = ("local", "command", "ssh")
+KINDS = ("local", "command", "ssh", "runpod")
 
 
 @pytest.fixture
@@ -29,6 +30,13 @@ def ssh_rig(tmp_path: Path) -> Iterator[Rig]:
         pytest.skip("there is no sshd; `make tools` brings one")
     with serve_ssh(tmp_path / "sshd") as server:
         yield SshRig(tmp_path, server)
+
+
+@pytest.fixture
+def runpod_rig(tmp_path: Path) -> Iterator[Rig]:
+    fake = FakeRunpod()
+    with serve(fake) as url:
+        yield RunpodRig(tmp_path, fake, url)
 
 
 @pytest.fixture(params=KINDS)
