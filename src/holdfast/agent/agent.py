@@ -73,7 +73,7 @@ class Agent:
         self.line_lost = False  # the line to the guardian ended
         self._replaced = False
         self._held_back = False
-        self._refusal = ""
+        self._refusal = self._fenced = ""
         self._unread: list[str] = []
         self._table = TaskTable(config.state_path)
         url, ca_file, incarnation = config.url, config.ca_file, ties.incarnation
@@ -305,6 +305,9 @@ class Agent:
             unread = "; ".join(answer.unread)
             log.error(f"the controller cannot read all of this host's reports: {unread}")
         self._unread = answer.unread
+        if answer.fenced and answer.fenced != self._fenced:
+            log.error(f"this host is in error, and its leases are not renewed: {answer.fenced}")
+        self._fenced = answer.fenced
         return self._commands.carry_out(answer, started_at=started_at, newest=newest)
 
     async def mend(self, error: HoldfastError) -> None:

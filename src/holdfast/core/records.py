@@ -240,7 +240,10 @@ class CheckpointRecord(Record, frozen=True, kw_only=True):
 
 
 class HostRecord(Record, frozen=True, kw_only=True):
-    """A host. `busy_*` come from live leases, never from the host's own report."""
+    """A host. `busy_*` come from live leases, never from the host's own report.
+
+    incarnation: "" before its agent's first call. offer, usd_per_hour: of a host that a pool rents.
+    """
 
     id: str
     name: str
@@ -264,6 +267,8 @@ class HostRecord(Record, frozen=True, kw_only=True):
     heartbeat_at: datetime | None = None
     flagged_dead_at: datetime | None = None
     drain_deadline: datetime | None = None
+    offer: str | None = None
+    usd_per_hour: float | None = None
 
 
 class QueueRecord(Record, frozen=True, kw_only=True):
@@ -311,7 +316,8 @@ class EventRecord(Record, frozen=True, kw_only=True):
 
 
 class TokenRecord(Record, frozen=True, kw_only=True):
-    """A token as it may be shown: what it is for, never the secret."""
+    """A token as it may be shown: what it is for, never the secret. host_id: of a join token that is
+    good for one host of a pool alone."""
 
     id: str
     role: str  # admin | submit | read | join
@@ -320,6 +326,7 @@ class TokenRecord(Record, frozen=True, kw_only=True):
     expires_at: datetime | None = None
     used_at: datetime | None = None
     revoked_at: datetime | None = None
+    host_id: str | None = None
 
 
 class LogStreamRecord(Record, frozen=True, kw_only=True):

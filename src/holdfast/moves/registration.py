@@ -5,23 +5,47 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+import msgspec
+
 from holdfast.core.causes import Cause
 from holdfast.core.records import HostRecord
 from holdfast.core.states import HostEvent, HostState, JobState
 from holdfast.core.transitions import HOST, step
 from holdfast.errors import Conflict, InvalidTransition, NotFound, Stale
 from holdfast.moves import drains, members, runs
+from holdfast.moves.fleet.rented import RentedHost, check_registration
 from holdfast.moves.moves import Moves
 from holdfast.moves.rows import NewEvent
+from holdfast.wire.agent import HostFacts
 
 MAX_EARLIER_INCARNATIONS = 16
 _ASKED = frozenset(map(HostEvent, ("drain", "undrain", "quarantine", "release", "terminate")))
 
 
-def register_state(before: HostState | None) -> HostState:
-    """Return the state after a registration; there is no preflight, so the host has passed it."""
+def register_state(
+    before: HostState | None, rental: RentedHost | None, *, repeated: bool = False
+) -> HostState:
+    """Return the state after a registration. A rented host has yet to pass its checks; any other
+    has none, so it has passed them.
+
+    repeated: the incarnation is the one that is known already, so a rented host stays where it is.
+
+    Raises:
+        Forbidden: the host was given back to its provider.
+    """
+    if rental is not None:
+        after = check_registration(rental)
+        return rental.host if repeated else after
     after = step(HOST, before or HostState.SPAWNING, HostEvent.REGISTER)
     return step(HOST, after, HostEvent.PASS) if after is HostState.PREFLIGHT else after
+
+
+def keep_place(facts: HostFacts, rental: RentedHost | None) -> HostFacts:
+    """Return the facts with the name and the pool that a rented host has; its agent
+    may say others."""
+    if rental is None:
+        return facts
+    return msgspec.structs.replace(facts, name=rental.name, pool=rental.pool)
 
 
 def follow_incarnation(
@@ -36,7 +60,7 @@ def follow_incarnation(
     Raises:
         Stale: `incarnation` was followed by another one.
     """
-    if present is None or present == incarnation:
+    if not present or present == incarnation:  # "": a host that is to come
         return tuple(earlier)
     if incarnation in earlier:
         raise Stale(

@@ -27,6 +27,7 @@ class Draft:
         self.status = status
         self.name = ""
         self.orders = False
+        self.fenced = ""  # why the host is in error: no work, no renewals (FLEET-1)
         self.offers: list[TaskOffer] = []
         self.preempts: list[PreemptRow] = []
         self.renewed: list[tuple[TaskKey, float]] = []
@@ -73,8 +74,8 @@ class Draft:
         self.lost.append(key)
 
     def claimed(self) -> dict[TaskKey, int]:
-        """Return the places kept for ranks of gangs, and rank 0's port."""
-        return self._claimed
+        """Return the places kept for ranks of gangs, and rank 0's port; none of a fenced host."""
+        return {} if self.fenced else self._claimed
 
     def beats(self) -> dict[TaskKey, TaskBeat]:
         """The last beat of each task."""
@@ -103,6 +104,7 @@ class Draft:
             succeeded=tuple(dict.fromkeys(self.succeeded)),
             retried=tuple(dict.fromkeys(self.retried)),
             draining=tuple(dict.fromkeys(self.draining)),
+            fenced=self.fenced,
         )
 
 

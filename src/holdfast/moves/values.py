@@ -206,6 +206,8 @@ class HostSynced(StoreValue, frozen=True, kw_only=True):
 
     status: "ok"; "stale" (another incarnation has registered); "unknown" (no such host).
     succeeded: jobs this sync finished. draining: jobs it made drain; the completer has work.
+    fenced: why the host is in error: it is given no work, and none of its leases is renewed
+    (FLEET-1).
     """
 
     host_id: str
@@ -221,6 +223,7 @@ class HostSynced(StoreValue, frozen=True, kw_only=True):
     succeeded: tuple[str, ...] = ()
     retried: tuple[str, ...] = ()  # those of `succeeded` that were charged a retry before
     draining: tuple[str, ...] = ()
+    fenced: str = ""
 
 
 class Seated(StoreValue, frozen=True, kw_only=True):

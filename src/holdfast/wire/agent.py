@@ -279,6 +279,7 @@ class SyncAnswer(AgentMessage, frozen=True, kw_only=True):
 
     acked: ends that are on record; forget them. refused: ends that were stale; forget them too.
     unread: task reports of this sync without a readable key, and why. gangs: those of `launch`.
+    fenced: why this host is in error: nothing is renewed, so its tasks end with their leases.
     """
 
     claim: list[ClaimOrder] = []
@@ -291,6 +292,7 @@ class SyncAnswer(AgentMessage, frozen=True, kw_only=True):
     refused: list[RefusedReport] = []
     watch: list[NewWatch] = []
     unread: list[str] = []
+    fenced: str = ""
     settings_rev: int = 0
     sync_interval_seconds: float = 5.0
 

@@ -50,7 +50,8 @@ class Joins:
                     "this is neither a host key nor a join token that is still good; make one with "
                     "`holdfast token create --role join`"
                 )
-            host_id = await self._choose_host_id(request.facts.name)
+            # A token of a pool is bound to the host that is to come, under any name that it gives.
+            host_id = token.host_id or await self._choose_host_id(request.facts.name)
             if await store.tokens.use_join_token(digest) is None:
                 raise Unauthorized(
                     "this join token is spent; make another with `holdfast token create --role "

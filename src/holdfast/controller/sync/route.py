@@ -64,7 +64,7 @@ async def register(call: ApiCall) -> Response:
         host_id, key = await controller.joins.join(digest, request)
         answer = wire.RegisterAnswer(host_id=host_id, host_key=key, sync_interval_seconds=interval)
     log.info("host %s registered", request.facts.name, extra={"host": answer.host_id})
-    controller.poke("admit", "drain", "events", f"host:{answer.host_id}")
+    controller.poke("admit", "drain", "events", "fleet", f"host:{answer.host_id}")
     return answer_json(answer)
 
 
@@ -249,6 +249,7 @@ async def _make_answer(
         acked=list(found.acked),
         refused=[wire.RefusedReport(key=key) for key in found.refused],
         watch=watch,
+        fenced=found.fenced,
         settings_rev=settings.rev,
         sync_interval_seconds=settings.number("sync_interval_seconds"),
     )

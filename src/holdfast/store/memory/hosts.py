@@ -8,8 +8,10 @@ from datetime import datetime, timedelta
 from holdfast.core.causes import Cause
 from holdfast.core.placement.plan import Size
 from holdfast.core.records import HostRecord
-from holdfast.core.states import HostEvent, HostState
-from holdfast.core.transitions import HOST, sources, step
+from holdfast.core.states import HostEvent, HostState, InstanceEvent, InstanceState
+from holdfast.core.transitions import HOST, INSTANCE, sources, step
+from holdfast.moves.fleet.pools import offer_size
+from holdfast.moves.fleet.rented import RentedHost
 from holdfast.moves.registration import (
     cause_of,
     dead_event,
@@ -17,6 +19,7 @@ from holdfast.moves.registration import (
     deadline_reason,
     drain_jobs_for,
     follow_incarnation,
+    keep_place,
     lose_tasks_on,
     lost_event,
     move_state,
@@ -55,7 +58,12 @@ class MemoryHosts:
             (None, ()) if before is None else (before.incarnation, before.earlier_incarnations)
         )
         earlier = follow_incarnation(facts.name, present, known, incarnation)
-        state = register_state(None if before is None else before.state)
+        rental = find_rented(s, host_id)
+        state = register_state(
+            None if before is None else before.state, rental, repeated=present == incarnation
+        )
+        facts = keep_place(facts, rental)
+        fresh = before is None or before.state is not state or state is HostState.PREFLIGHT
         s.hosts[host_id] = MemoryHost(
             id=host_id,
             name=facts.name,
@@ -75,6 +83,8 @@ class MemoryHosts:
             incarnation=incarnation,
             heartbeat_at=at,
             earlier_incarnations=earlier,
+            state_at=at if fresh or before is None else before.state_at,
+            busy_at=None if before is None else before.busy_at,
         )
         if before is None or before.incarnation != incarnation:
             lost = lose_host_tasks(s, host_id, "new_incarnation", at, keep=incarnation)
@@ -121,7 +131,7 @@ class MemoryHosts:
         ]
 
     async def host_sizes(self) -> list[Size]:
-        return [
+        hosts = [
             Size(
                 name=h.name,
                 queues=frozenset(h.queues),
@@ -130,8 +140,10 @@ class MemoryHosts:
                 gpus=h.gpus,
             )
             for _, h in sorted(self.state.hosts.items())
-            if h.state is not HostState.TERMINATED
+            if h.state not in (HostState.TERMINATED, HostState.SPAWNING)
         ]
+        pools = (p.spec for _, p in sorted(self.state.pools.items()) if p.deleted_at is None)
+        return hosts + [offer_size(s, offer) for s in pools if s.max for offer in s.offers]
 
     async def move_host(
         self,
@@ -210,6 +222,10 @@ def set_host_state(
 ) -> None:
     """Apply an event to a host's state and log it."""
     before, host.state, host.reason = host.state, step(HOST, host.state, event), reason
+    if before is not host.state:
+        host.state_at = at
+    if host.state is HostState.TERMINATED:
+        end_instance(s, host.id, reason, at)
     host.drain_deadline, host.drain_cause = None, cause
     moved = moved_event(
         host.id,
@@ -222,6 +238,35 @@ def set_host_state(
         scaled=cause is Cause.SCALED_DOWN,
     )
     s.log([moved], at)
+
+
+def find_rented(s: MemoryState, host_id: str) -> RentedHost | None:
+    """Return the instance of a host; None for a host that is not rented."""
+    found, host = s.instances.get(host_id), s.hosts.get(host_id)
+    if found is None or host is None:
+        return None
+    return RentedHost(
+        host_id=host_id,
+        name=host.name,
+        pool=found.pool,
+        offer=found.offer,
+        state=found.state,
+        host=host.state,
+        ref=found.ref,
+        fault=found.fault,
+        served=found.active_at is not None,
+    )
+
+
+def end_instance(s: MemoryState, host_id: str, reason: str, at: datetime) -> InstanceState | None:
+    """Want the end of a host's machine; return its new state, None where nothing changed."""
+    found = s.instances.get(host_id)
+    if found is None or found.state in (InstanceState.ENDING, InstanceState.GONE):
+        return None
+    found.state, found.reason = step(INSTANCE, found.state, InstanceEvent.END), reason
+    if found.state is InstanceState.GONE:
+        found.gone_at = at
+    return found.state
 
 
 def quarantine_host(s: MemoryState, host: MemoryHost, reason: str, at: datetime) -> None:

@@ -62,6 +62,9 @@ class MemoryLeases:
             if host.flagged_dead_at is not None:
                 s.log([recovered_event(host.id, host.name, host.heartbeat_at, at)], at)
             host.heartbeat_at, host.flagged_dead_at = max(host.heartbeat_at, at), None
+            if d.sync.live or d.sync.claimed or d.sync.ended:
+                host.busy_at = at
+            d.fenced = host.reason if host.state is HostState.ERROR else ""
         ids = {key.job_id for d in drafts for key, _ in d.ended()} | {
             key.job_id for d in drafts for key in (*d.started(), *d.claimed())
         }
@@ -75,7 +78,8 @@ class MemoryLeases:
             if stuck is not None:
                 quarantine_host(s, s.hosts[d.sync.host_id], stuck, at)
         for d in drafts:
-            self._renew(d, at)
+            if not d.fenced:
+                self._renew(d, at)
         for d in drafts:
             host = s.hosts[d.sync.host_id]
             if d.sync.leaving and host.state is not HostState.TERMINATED:
@@ -118,6 +122,7 @@ class MemoryLeases:
                 task.state is TaskState.RESERVED
                 and task.key not in live
                 and (task.barrier or task.key not in d.claimed())
+                and not d.fenced
             ):
                 _grant(task, at)
                 self._offer(d, task)

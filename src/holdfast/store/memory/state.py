@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 
 from holdfast.core.causes import Cause
+from holdfast.core.fleet.actions import CycleSummary
+from holdfast.core.fleet.records import PoolRecord
 from holdfast.core.gpus import Gpu
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import Capacity
@@ -25,7 +27,7 @@ from holdfast.core.records import (
 )
 from holdfast.core.settings.resolve import BUILTIN_QUEUES, Value
 from holdfast.core.spec import JobSpec
-from holdfast.core.states import HostState, JobState
+from holdfast.core.states import HostState, InstanceState, JobState
 from holdfast.moves.moves import LIVE_JOB_STATES, Moves, last_beat
 from holdfast.moves.quotas import Use
 from holdfast.moves.rows import AttemptChange, JobRow, NewEvent, TaskRow
@@ -75,6 +77,30 @@ class MemoryHost(msgspec.Struct, kw_only=True):
     drain_deadline: datetime | None = None
     drain_cause: Cause = Cause.HOST_DRAINED
     earlier_incarnations: tuple[str, ...] = ()
+    state_at: datetime
+    busy_at: datetime | None = None
+
+
+class MemoryInstance(msgspec.Struct, kw_only=True):
+    """The rental of a host's machine."""
+
+    host_id: str
+    pool: str
+    offer: str
+    usd_per_hour: float
+    state: InstanceState = InstanceState.INTENDED
+    ref: str | None = None
+    reason: str = ""
+    fault: str = ""
+    intended_at: datetime
+    asked_at: datetime | None = None
+    made_at: datetime | None = None
+    active_at: datetime | None = None
+    end_asked_at: datetime | None = None
+    gone_at: datetime | None = None
+    seen_at: datetime | None = None
+    missing_since: datetime | None = None
+    missing_times: int = 0
 
 
 class MemoryQueue(msgspec.Struct, kw_only=True):
@@ -148,6 +174,12 @@ class MemoryState:
         self.streams: dict[StreamKey, MemoryStream] = {}
         self.forensics: dict[tuple[str, int, int, int], Forensics] = {}
         self.tokens: dict[str, MemoryToken] = {}
+        self.installation = "0000memory00"
+        self.pools: dict[str, PoolRecord] = {}
+        self.instances: dict[str, MemoryInstance] = {}
+        self.cycles: dict[str, list[CycleSummary]] = {}
+        self.outcomes: list[tuple[datetime, str, str, str]] = []  # when, pool, offer, fault
+        self.troubles: dict[tuple[str, str], tuple[int, datetime, str]] = {}
         self.checkpoints: dict[tuple[str, int], list[MemoryCheckpoint]] = {}
         self.tell_drains: TellDrains = tell_nobody
         self.replacements: list[Seated] = []
@@ -283,8 +315,13 @@ class MemoryState:
         fields: dict[str, Any] = {
             n: getattr(host, n)
             for n in host.__struct_fields__
-            if n not in ("key_hash", "earlier_incarnations", "drain_cause")
+            if n not in ("key_hash", "earlier_incarnations", "drain_cause", "state_at", "busy_at")
         }
+        if not host.incarnation:
+            fields["heartbeat_at"] = None  # no agent has called yet
+        rented = self.instances.get(host.id)
+        if rented is not None:
+            fields |= {"offer": rented.offer, "usd_per_hour": rented.usd_per_hour}
         return HostRecord(
             **fields,
             busy_cpu_slots=sum(t.cpu_slots for t in live),

@@ -17,6 +17,7 @@ from holdfast.store.memory.admission import MemoryAdmission
 from holdfast.store.memory.checkpoints import MemoryCheckpoints
 from holdfast.store.memory.drains import MemoryDrains
 from holdfast.store.memory.events import MemoryEvents
+from holdfast.store.memory.fleet.instances import MemoryFleet
 from holdfast.store.memory.hosts import MemoryHosts
 from holdfast.store.memory.jobs import MemoryJobs
 from holdfast.store.memory.leases import MemoryLeases
@@ -31,6 +32,7 @@ from holdfast.store.port.checkpoints import CheckpointStore
 from holdfast.store.port.clock import Now
 from holdfast.store.port.drains import DrainStore
 from holdfast.store.port.events import EventStore
+from holdfast.store.port.fleet.instances import FleetStore
 from holdfast.store.port.hosts import HostStore
 from holdfast.store.port.jobs import JobStore
 from holdfast.store.port.leadership import HintHub, LeadershipStore
@@ -81,6 +83,7 @@ class MemoryStore:
         self.checkpoints: CheckpointStore = MemoryCheckpoints(state)
         self.drains: DrainStore = MemoryDrains(state)
         self.events: EventStore = MemoryEvents(state)
+        self.fleet: FleetStore = MemoryFleet(state)
         self.hosts: HostStore = MemoryHosts(state)
         self.jobs: JobStore = MemoryJobs(state, self.environment)
         self.leadership: LeadershipStore = MemoryLeadership()

@@ -49,7 +49,7 @@ class HostStore(Protocol):
         """Return hosts by name. dead: only those flagged dead."""
 
     async def host_sizes(self) -> list[Size]:
-        """Return the whole sizes of hosts that are not terminated."""
+        """Return the whole sizes of hosts that are there, and of those that pools may rent."""
 
     async def move_host(
         self,

@@ -7,10 +7,15 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from holdfast.core.causes import Cause
+from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.placement.plan import Size
 from holdfast.core.records import HostRecord
 from holdfast.core.states import HostState
+from holdfast.moves.fleet.pools import offer_size
+from holdfast.moves.fleet.rented import RentedHost
 from holdfast.moves.moves import Moves
 from holdfast.moves.registration import (
     cause_of,
@@ -19,6 +24,7 @@ from holdfast.moves.registration import (
     deadline_reason,
     drain_jobs_for,
     follow_incarnation,
+    keep_place,
     lose_tasks_on,
     lost_event,
     move_state,
@@ -56,7 +62,11 @@ class PostgresHosts(OnSession):
             raise no_host(host_id)
         known = () if row is None else row["earlier_incarnations"]
         earlier = follow_incarnation(facts.name, before, known, incarnation)
-        state = register_state(None if row is None else HostState(row["state"]))
+        rented = await lock_rented(tx, host_id)
+        state = register_state(
+            None if row is None else HostState(row["state"]), rented, repeated=before == incarnation
+        )
+        facts = keep_place(facts, rented)
         params = _host_params(host_id, key_hash, facts, state, at)
         await tx.run("put_host", **params, earlier=list(earlier))
         await tx.run("put_heartbeat", id=host_id, incarnation=incarnation, now=at)
@@ -95,7 +105,14 @@ class PostgresHosts(OnSession):
         return await self.session.single(lambda tx: read_hosts(tx, None, include_terminated, dead))
 
     async def host_sizes(self) -> list[Size]:
-        return await self.session.list_of(Size, "host_sizes")
+        hosts, pools = await self.session.single(
+            lambda tx: tx.many(("host_sizes", None), ("read_pools", {"names": None}))
+        )
+        specs = [msgspec.convert(p["spec"], PoolSpec) for p in pools if p["deleted_at"] is None]
+        return [
+            *(msgspec.convert(row, Size) for row in hosts),
+            *(offer_size(spec, offer) for spec in specs if spec.max for offer in spec.offers),
+        ]
 
     @transacts
     async def move_host(
@@ -188,12 +205,22 @@ async def set_host_state(
         "reason": reason,
         "deadline": deadline,
         "cause": str(cause),
+        "now": at,
     }
     await tx.run("move_host", **params)
+    if after is HostState.TERMINATED:
+        await tx.run("end_instance", id=host_id, reason=reason, now=at)
     scaled = cause is Cause.SCALED_DOWN
     await write_events(
         tx, [moved_event(host_id, name, before, after, event, reason, hard, scaled=scaled)], at
     )
+
+
+async def lock_rented(tx: Tx, host_id: str) -> RentedHost | None:
+    """Lock the instance of a host and return it; None for a host that is not rented. The caller
+    holds the host's lock."""
+    row = await tx.one("lock_instance", id=host_id)
+    return None if row is None else msgspec.convert(row, RentedHost)
 
 
 async def lose_host_tasks(

@@ -126,6 +126,7 @@ async def _sync(
         ids=list(by_host),
         incarnations=[clean_text(s.incarnation) for s in by_host.values()],
         leaving=[s.leaving for s in by_host.values()],
+        busy=[bool(s.live or s.claimed or s.ended) for s in by_host.values()],
         now=now,
     )
     found = {row["host_id"]: row for row in rows}
@@ -141,7 +142,9 @@ async def _sync(
     if not fresh or at is None:
         return drafts
     for d in fresh:
-        d.name, d.orders = found[d.sync.host_id]["name"], found[d.sync.host_id]["orders"]
+        row = found[d.sync.host_id]
+        d.name, d.orders = row["name"], row["orders"]
+        d.fenced = row["reason"] if row["state"] == HostState.ERROR else ""
     flagged = [d for d in fresh if found[d.sync.host_id]["flagged_dead_at"] is not None]
     if flagged:
         # An event that may have been read must not be lost by a crash (STORE-4).
@@ -270,7 +273,7 @@ async def _ack_repeats(tx: Tx, repeats: Sequence[tuple[Draft, TaskKey]]) -> None
 
 
 async def _renew(tx: Tx, drafts: Sequence[Draft], at: datetime) -> None:
-    given = [(d, key, d.beats().get(key)) for d in drafts for key in d.live()]
+    given = [(d, key, d.beats().get(key)) for d in drafts if not d.fenced for key in d.live()]
     if not given:
         return
     rows = await tx.rows(
@@ -314,21 +317,25 @@ async def _give_orders(tx: Tx, drafts: Sequence[Draft], at: datetime) -> None:
     by_host = {d.sync.host_id: d for d in drafts}
     claimed = [key for d in drafts for key in d.claimed()]
     live = [key for d in drafts for key in d.live() if key not in d.claimed()]
-    hosts, incarnations = list(by_host), [d.sync.incarnation for d in by_host.values()]
+    open_to = [d for d in drafts if not d.fenced]
+    offered = {
+        "hosts": [d.sync.host_id for d in open_to],
+        "incarnations": [d.sync.incarnation for d in open_to],
+    }
     offers = {
-        "hosts": hosts, "incarnations": incarnations, "jobs": [k.job_id for k in live],
+        **offered, "jobs": [k.job_id for k in live],
         "ranks": [k.rank for k in live], "epochs": [k.epoch for k in live], "now": at,
         "claimed_jobs": [k.job_id for k in claimed], "claimed_ranks": [k.rank for k in claimed],
         "claimed_epochs": [k.epoch for k in claimed],
     }  # fmt: skip
-    here = {"hosts": hosts, "incarnations": incarnations}
+    here = {"hosts": list(by_host), "incarnations": [d.sync.incarnation for d in by_host.values()]}
     _, rows, preempts, found, secrets, seats = await tx.last(
         ("commit_for_good", None),
         ("offer_tasks", offers),
         ("read_preempts", here),
-        ("read_offered_jobs", here),
-        ("read_offered_secrets", here),
-        ("read_offered_seats", here),
+        ("read_offered_jobs", offered),
+        ("read_offered_secrets", offered),
+        ("read_offered_seats", offered),
     )
     for row in [row for row in rows if not row["barrier"]]:
         key = TaskKey(row["job_id"], row["rank"], row["epoch"])

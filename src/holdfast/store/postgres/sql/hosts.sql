@@ -15,8 +15,10 @@ with busy as (
 select h.id, h.name, h.pool, h.state, h.reason, b.incarnation, h.queues, h.labels, h.cpu_slots, h.memory_bytes, h.gpus,
        h.address, h.version, h.probe, coalesce(u.cpu_slots, 0) as busy_cpu_slots,
        coalesce(u.memory_bytes, 0) as busy_memory_bytes, coalesce(d.devices, '{}') as busy_gpus,
-       coalesce(u.running, 0) as running, h.registered_at, b.heartbeat_at, b.flagged_dead_at, h.drain_deadline
+       coalesce(u.running, 0) as running, h.registered_at, case when b.incarnation <> '' then b.heartbeat_at end as heartbeat_at,
+       b.flagged_dead_at, h.drain_deadline, i.offer, i.usd_per_hour
 from hosts h join heartbeats b on b.host_id = h.id
+left join instances i on i.host_id = h.id
 left join busy u on u.host_id = h.id
 left join devices d on d.host_id = h.id
 where (%(ids)s::text[] is null or h.id = any(%(ids)s))
@@ -34,7 +36,7 @@ limit 1;
 select id from hosts where key_hash = %(key_hash)s;
 
 -- name: host_sizes
-select name, queues, cpu_slots, memory_bytes, gpus from hosts where state <> 'terminated' order by id;
+select name, queues, cpu_slots, memory_bytes, gpus from hosts where state not in ('terminated', 'spawning') order by id;
 
 -- name: lock_host
 select b.incarnation from heartbeats b where b.host_id = %(id)s for update;
@@ -45,16 +47,17 @@ select state, name, earlier_incarnations from hosts where id = %(id)s;
 -- name: put_host
 -- On a re-registration the key stays unless a join token was exchanged again.
 insert into hosts (id, name, key_hash, pool, state, reason, queues, labels, cpu_slots, memory_bytes, gpus, address,
-                   version, probe, registered_at, earlier_incarnations)
+                   version, probe, registered_at, earlier_incarnations, state_at)
 values (%(id)s, %(name)s, %(key_hash)s, %(pool)s, %(state)s, %(reason)s, %(queues)s, %(labels)s::jsonb, %(cpu_slots)s,
         %(memory_bytes)s, %(gpus)s::jsonb, %(address)s, %(version)s, %(probe)s, %(now)s,
-        %(earlier)s)
+        %(earlier)s, %(now)s)
 on conflict (id) do update set
   name = excluded.name, key_hash = coalesce(excluded.key_hash, hosts.key_hash), pool = excluded.pool,
   state = excluded.state, reason = excluded.reason, queues = excluded.queues, labels = excluded.labels,
   cpu_slots = excluded.cpu_slots, memory_bytes = excluded.memory_bytes, gpus = excluded.gpus,
   address = excluded.address, version = excluded.version, probe = excluded.probe, registered_at = excluded.registered_at,
-  earlier_incarnations = excluded.earlier_incarnations;
+  earlier_incarnations = excluded.earlier_incarnations,
+  state_at = case when hosts.state <> excluded.state or excluded.state = 'preflight' then excluded.state_at else hosts.state_at end;
 
 -- name: put_heartbeat
 insert into heartbeats (host_id, incarnation, heartbeat_at) values (%(id)s, %(incarnation)s, %(now)s)
@@ -63,7 +66,8 @@ on conflict (host_id) do update set
 
 -- name: move_host
 update hosts set state = %(state)s, reason = %(reason)s,
-       drain_deadline = case when %(state)s = 'draining' then %(deadline)s::timestamptz end, drain_cause = %(cause)s
+       drain_deadline = case when %(state)s = 'draining' then %(deadline)s::timestamptz end, drain_cause = %(cause)s,
+       state_at = case when state = %(state)s then state_at else %(now)s end
 where id = %(id)s;
 
 -- name: find_drain_deadlines

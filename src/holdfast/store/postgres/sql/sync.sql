@@ -4,21 +4,23 @@
 -- The incarnation is compared in the locked row, so an old incarnation cannot get past a registration.
 -- `orders`: whether the host has tasks to start or stop, so that idle hosts cost no second statement.
 with given as (
-  select * from unnest(%(ids)s::text[], %(incarnations)s::text[], %(leaving)s::boolean[]) as g(host_id, incarnation, leaving)
+  select * from unnest(%(ids)s::text[], %(incarnations)s::text[], %(leaving)s::boolean[], %(busy)s::boolean[])
+    as g(host_id, incarnation, leaving, busy)
 ), locked as (
-  select b.host_id, b.flagged_dead_at, b.heartbeat_at, b.incarnation = g.incarnation as same, g.leaving
+  select b.host_id, b.flagged_dead_at, b.heartbeat_at, b.incarnation = g.incarnation as same, g.leaving, g.busy
   from heartbeats b join given g on g.host_id = b.host_id
   order by b.host_id
   for no key update of b
 ), known as (
-  select l.host_id, l.flagged_dead_at, l.heartbeat_at, h.name, h.state,
+  select l.host_id, l.flagged_dead_at, l.heartbeat_at, h.name, h.state, h.reason, l.busy,
          l.same and (h.state <> 'terminated' or l.leaving) as fresh
   from locked l join hosts h on h.id = l.host_id
 ), touched as (
-  update heartbeats b set heartbeat_at = greatest(b.heartbeat_at, coalesce(%(now)s, clock_timestamp())), flagged_dead_at = null
+  update heartbeats b set heartbeat_at = greatest(b.heartbeat_at, coalesce(%(now)s, clock_timestamp())), flagged_dead_at = null,
+         busy_at = case when k.busy then coalesce(%(now)s, clock_timestamp()) else b.busy_at end
   from known k where b.host_id = k.host_id and k.fresh
 )
-select k.host_id, k.name, k.state, k.fresh, k.flagged_dead_at, k.heartbeat_at,
+select k.host_id, k.name, k.state, k.reason, k.fresh, k.flagged_dead_at, k.heartbeat_at,
        k.fresh and exists (
          select from tasks t where t.host_id = k.host_id and t.state in ('reserved', 'preempting')) as orders,
        coalesce(%(now)s, clock_timestamp()) as now

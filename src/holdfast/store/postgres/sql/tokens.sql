@@ -5,10 +5,10 @@ values (%(id)s, %(role)s, %(name)s, %(secret_hash)s, coalesce(%(now)s, clock_tim
 on conflict (id) do nothing;
 
 -- name: read_token
-select id, role, name, created_at, expires_at, used_at, revoked_at from tokens where id = %(id)s;
+select id, role, name, created_at, expires_at, used_at, revoked_at, host_id from tokens where id = %(id)s;
 
 -- name: find_token
-select id, role, name, created_at, expires_at, used_at, revoked_at from tokens
+select id, role, name, created_at, expires_at, used_at, revoked_at, host_id from tokens
 where secret_hash = %(secret_hash)s and revoked_at is null
   and (expires_at is null or expires_at > coalesce(%(now)s, clock_timestamp()));
 
@@ -17,10 +17,10 @@ where secret_hash = %(secret_hash)s and revoked_at is null
 update tokens set used_at = coalesce(%(now)s, clock_timestamp())
 where secret_hash = %(secret_hash)s and role = 'join' and used_at is null and revoked_at is null
   and (expires_at is null or expires_at > coalesce(%(now)s, clock_timestamp()))
-returning id, role, name, created_at, expires_at, used_at, revoked_at;
+returning id, role, name, created_at, expires_at, used_at, revoked_at, host_id;
 
 -- name: list_tokens
-select id, role, name, created_at, expires_at, used_at, revoked_at from tokens order by created_at, id;
+select id, role, name, created_at, expires_at, used_at, revoked_at, host_id from tokens order by created_at, id;
 
 -- name: revoke_token
 update tokens set revoked_at = coalesce(revoked_at, %(now)s, clock_timestamp()) where id = %(id)s returning id;

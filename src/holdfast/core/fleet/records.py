@@ -1,0 +1,63 @@
+"""The records of the fleet: pools and instances as they are kept and shown."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from holdfast.core.fleet.pools import PoolSpec
+from holdfast.core.records import Record
+from holdfast.core.states import HostState, InstanceState
+
+
+class PoolRecord(Record, frozen=True, kw_only=True):
+    """A pool as it is kept.
+
+    paused_at: it spawns nothing and shrinks by nothing since then. deleted_at: it spawns nothing
+    more, and is forgotten once its last machine is gone. blocked: why the last cycle held back a
+    host that is wanted. cycled_at: when the last cycle ran.
+    """
+
+    name: str
+    spec: PoolSpec
+    paused_at: datetime | None = None
+    paused_reason: str = ""
+    deleted_at: datetime | None = None
+    blocked: str = ""
+    cycled_at: datetime | None = None
+    created_at: datetime
+
+
+class InstanceRecord(Record, frozen=True, kw_only=True):
+    """The rental of one machine. host_id: the intent. ref: the provider's id of the machine.
+
+    seen_at: when a listing last showed it. missing_since, missing_times: since when, and in how
+    many listings in a row, it has been missing. end_asked_at: when the provider was last asked to
+    end it. fault: why its host is in error.
+    """
+
+    host_id: str
+    name: str
+    pool: str
+    offer: str
+    usd_per_hour: float
+    state: InstanceState
+    host_state: HostState
+    ref: str | None = None
+    reason: str = ""
+    fault: str = ""
+    intended_at: datetime
+    asked_at: datetime | None = None
+    made_at: datetime | None = None
+    end_asked_at: datetime | None = None
+    gone_at: datetime | None = None
+    seen_at: datetime | None = None
+    missing_since: datetime | None = None
+    missing_times: int = 0
+
+
+class PoolMoney(Record, frozen=True, kw_only=True):
+    """What a pool costs. spent_today_usd: since midnight UTC; usd_per_hour: at this moment."""
+
+    pool: str
+    usd_per_hour: float = 0.0
+    spent_today_usd: float = 0.0

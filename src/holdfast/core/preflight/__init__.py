@@ -1,0 +1,1 @@
+"""What a new host has to show before it is given work. Pure."""

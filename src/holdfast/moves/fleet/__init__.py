@@ -1,0 +1,1 @@
+"""Decisions about pools and what they rent, the same in both stores."""

@@ -1,0 +1,101 @@
+"""Decisions about pools, the same in both stores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+import msgspec
+
+from holdfast.core.fleet.instances import Offer
+from holdfast.core.fleet.pools import PoolSpec
+from holdfast.core.gpus import Gpu
+from holdfast.core.placement.plan import Size
+from holdfast.errors import Conflict, NotFound
+from holdfast.moves.rows import NewEvent
+
+NO_LIMIT_BYTES = 1 << 60
+MAX_CYCLES = 500
+"""Summaries of cycles that are kept of each pool."""
+
+
+def no_pool(name: str) -> NotFound:
+    """Return the error for an unknown pool."""
+    return NotFound(f"there is no pool {name!r}; `holdfast pools ls` lists them")
+
+
+def pool_is_going(name: str) -> Conflict:
+    """Return the error for a change to a pool that was deleted and still has machines."""
+    return Conflict(
+        f"pool {name} is being deleted; it can be made again once its last machine is gone",
+        code="pool_deleted",
+    )
+
+
+def effective_spec(spec: PoolSpec, *, deleted: bool) -> PoolSpec:
+    """Return the spec that cycles go by: a deleted pool shrinks to nothing as its hosts fall idle."""
+    if not deleted:
+        return spec
+    return msgspec.structs.replace(
+        spec, min=0, max=0, buffer=0, idle_timeout_seconds=0.0, max_usd_per_hour=None,
+        max_usd_per_day=None,
+    )  # fmt: skip
+
+
+def day_of(at: datetime) -> datetime:
+    """Return the midnight (UTC) before a time."""
+    return at.replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def cost_since(
+    day: datetime,
+    now: datetime,
+    *,
+    usd_per_hour: float,
+    asked_at: datetime | None,
+    gone_at: datetime | None,
+    made: bool,
+) -> float:
+    """Return the dollars that one instance cost from `day` to `now`.
+
+    It is charged from the question, because a machine whose creation was never answered may run;
+    one that is gone and was never made cost nothing.
+    """
+    if asked_at is None or (gone_at is not None and not made):
+        return 0.0
+    seconds = (min(gone_at or now, now) - max(asked_at, day)) / timedelta(seconds=1)
+    return max(0.0, seconds) * usd_per_hour / 3600.0
+
+
+def offer_size(spec: PoolSpec, offer: Offer) -> Size:
+    """Return the size of a host that an offer would bring."""
+    return Size(
+        name=f"{spec.name}/{offer.name}",
+        queues=frozenset(spec.queues),
+        cpu_slots=offer.cpu_slots,
+        memory_bytes=offer.memory_bytes or NO_LIMIT_BYTES,
+        gpus=tuple(
+            Gpu(index=i, model=offer.gpu_type, memory_bytes=offer.gpu_memory_bytes)
+            for i in range(offer.gpus)
+        ),
+    )
+
+
+def seconds_since(now: datetime, then: datetime | None) -> float:
+    """Return the seconds from `then` to `now`, never below zero; infinity where it never was."""
+    return math.inf if then is None else max(0.0, (now - then).total_seconds())
+
+
+def pool_event(what: str, name: str, message: str, **data: object) -> NewEvent:
+    """Return the event `pool.<what>`."""
+    return NewEvent(kind=f"pool.{what}", message=message, data={"name": name, **data})
+
+
+def changed_fields(before: PoolSpec, after: PoolSpec) -> Mapping[str, object]:
+    """Return the fields of a spec that a change sets, as they become."""
+    return {
+        f: msgspec.to_builtins(getattr(after, f))
+        for f in after.__struct_fields__
+        if getattr(before, f) != getattr(after, f)
+    }

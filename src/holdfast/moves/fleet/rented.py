@@ -1,0 +1,156 @@
+"""Decisions about rented machines and their hosts, the same in both stores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.core.fleet.faults import SPAWN_FAULTS, HostFault
+from holdfast.core.fleet.pools import PoolSpec
+from holdfast.core.gpus import Gpu
+from holdfast.core.preflight.facts import Verdict, check_facts
+from holdfast.core.states import HostEvent, HostState, InstanceEvent, InstanceState
+from holdfast.core.transitions import HOST, INSTANCE, sources, step
+from holdfast.errors import Forbidden
+from holdfast.moves.rows import NewEvent, Row
+
+
+class RentedHost(Row, kw_only=True):
+    """An instance and its host, as one move sees them."""
+
+    host_id: str
+    name: str
+    pool: str
+    offer: str
+    state: InstanceState
+    host: HostState
+    ref: str | None = None
+    fault: str = ""
+    served: bool = False  # its host was active once
+
+    @property
+    def ends(self) -> bool:
+        """Whether its end is wanted, or over."""
+        return self.state in (InstanceState.ENDING, InstanceState.GONE)
+
+
+def name_host(pool: str, host_id: str) -> str:
+    """Return the name of a host that is to come: its pool, and the end of its id, which is random."""
+    return f"{pool[:100]}-{host_id[-8:]}"
+
+
+def check_registration(rental: RentedHost) -> HostState:
+    """Return the state of a pool's host after its agent called; it has yet to pass its checks.
+
+    Raises:
+        Forbidden: the host was given up, and does not come back.
+    """
+    if rental.ends:
+        raise Forbidden(
+            f"host {rental.name} was given back to its provider; this machine is not wanted any "
+            "more",
+            code="host_given_up",
+        )
+    return step(HOST, rental.host, HostEvent.REGISTER)
+
+
+def take(state: InstanceState, event: InstanceEvent) -> InstanceState | None:
+    """Return the instance's state after `event`; None where it does not take it, because another
+    move came first."""
+    found = INSTANCE.get((state, event))
+    return None if found is None else found[0]
+
+
+def take_host(state: HostState, event: HostEvent) -> HostState | None:
+    """Return the host's state after `event`; None where it does not take it."""
+    return step(HOST, state, event) if state in sources(HOST, event) else None
+
+
+def gone_event(rental: RentedHost, event: InstanceEvent) -> HostEvent:
+    """Return what a machine that is gone means for its host: expected, or a failure."""
+    wanted = rental.state is InstanceState.ENDING
+    return HostEvent.TERMINATE if wanted else HostEvent.FAIL
+
+
+def is_spawn_fault(rental: RentedHost, fault: HostFault) -> bool:
+    """Return whether the fault counts against the spawn breaker: the host has never served."""
+    return fault in SPAWN_FAULTS and not rental.served
+
+
+def judge_host(
+    spec: PoolSpec,
+    state: HostState,
+    offer: str,
+    *,
+    cpu_slots: int,
+    memory_bytes: int,
+    gpus: Sequence[Gpu],
+) -> Verdict:
+    """Return what is known of a host's checks: pending before its agent called, over after them."""
+    if state is HostState.SPAWNING:
+        return Verdict(result="pending")
+    if state is not HostState.PREFLIGHT:
+        return Verdict(result="ok")
+    return check_facts(spec.offer(offer), cpu_slots=cpu_slots, memory_bytes=memory_bytes, gpus=gpus)
+
+
+def say_stuck(spec: PoolSpec, job_id: str | None, overdue_seconds: float | None) -> str | None:
+    """Return the evidence of a stuck task: it was told to stop, and outlived its grace by
+    `stuck_timeout_seconds` while its agent lives to say so. None without one.
+
+    A missing beat alone is no evidence; the watchdogs judge it on the host and stop the task.
+    """
+    if job_id is None or overdue_seconds is None or overdue_seconds < spec.stuck_timeout_seconds:
+        return None
+    return f"a task of job {job_id} should have stopped {overdue_seconds:.0f} s ago and has not"
+
+
+def intended_event(host_id: str, name: str, pool: str, offer: str, reason: str) -> NewEvent:
+    """Return the event of a host that is wanted."""
+    return NewEvent(
+        kind="host.intended",
+        host_id=host_id,
+        message=reason,
+        data={"name": name, "pool": pool, "offer": offer},
+    )
+
+
+def made_event(rental: RentedHost, ref: str) -> NewEvent:
+    """Return the event of a machine that its provider made."""
+    return NewEvent(
+        kind="host.made",
+        host_id=rental.host_id,
+        message=f"pool {rental.pool}: the machine of host {rental.name} was made",
+        data={"name": rental.name, "pool": rental.pool, "offer": rental.offer, "ref": ref},
+    )
+
+
+def ended_event(rental: RentedHost, event: InstanceEvent, reason: str) -> NewEvent:
+    """Return the event of a machine that is gone, or was never made."""
+    return NewEvent(
+        kind="host.gone",
+        host_id=rental.host_id,
+        message=reason,
+        data={
+            "name": rental.name,
+            "pool": rental.pool,
+            "offer": rental.offer,
+            "ref": rental.ref,
+            "event": str(event),
+        },
+    )
+
+
+def failed_event(rental: RentedHost, before: HostState, fault: str, reason: str) -> NewEvent:
+    """Return the event of a pool's host that is in error."""
+    return NewEvent(
+        kind="host.failed",
+        host_id=rental.host_id,
+        message=reason,
+        data={
+            "name": rental.name,
+            "pool": rental.pool,
+            "offer": rental.offer,
+            "from": str(before),
+            "fault": fault,
+        },
+    )

@@ -1,0 +1,153 @@
+"""The snapshot of a cycle, in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from holdfast.core.causes import Cause
+from holdfast.core.fleet.pools import PoolSpec
+from holdfast.core.fleet.records import PoolMoney
+from holdfast.core.fleet.snapshot import (
+    FleetHost,
+    FleetSnapshot,
+    OfferTrouble,
+    PoolView,
+    SpawnOutcome,
+    Waiting,
+)
+from holdfast.core.states import HostState, InstanceState, JobState, TaskState
+from holdfast.moves.fleet import pools as moves
+from holdfast.moves.fleet import rented
+from holdfast.moves.moves import LIVE_JOB_STATES
+from holdfast.store.memory.fleet.pools import is_open
+from holdfast.store.memory.state import MemoryInstance, MemoryJob, MemoryState
+
+
+def show_fleet(
+    s: MemoryState,
+    money: Mapping[str, PoolMoney],
+    outcome_seconds: float,
+    grace_seconds: float,
+    at: datetime,
+) -> FleetSnapshot:
+    """Return the snapshot of a cycle."""
+    views = []
+    for name, pool in sorted(s.pools.items()):
+        spent = money.get(name)
+        views.append(
+            PoolView(
+                spec=moves.effective_spec(pool.spec, deleted=pool.deleted_at is not None),
+                hosts=tuple(
+                    _show(s, pool.spec, i, at, grace_seconds)
+                    for _, i in sorted(s.instances.items())
+                    if i.pool == name and is_open(s, i)
+                ),
+                paused=None if pool.paused_at is None else pool.paused_reason,
+                spent_today_usd=0.0 if spent is None else spent.spent_today_usd,
+                outcomes=tuple(
+                    SpawnOutcome(age_seconds=age, offer=offer, fault=fault)
+                    for when, of, offer, fault in reversed(s.outcomes)
+                    if of == name and (age := moves.seconds_since(at, when)) < outcome_seconds
+                ),
+                trouble={
+                    offer: OfferTrouble(
+                        refusals=count, age_seconds=moves.seconds_since(at, when), reason=why
+                    )
+                    for (of, offer), (count, when, why) in sorted(s.troubles.items())
+                    if of == name
+                },
+            )
+        )
+    return FleetSnapshot(at=at, pools=tuple(views), waiting=tuple(_wait_by_shape(s, at)))
+
+
+def _show(
+    s: MemoryState, spec: PoolSpec, found: MemoryInstance, at: datetime, grace_seconds: float
+) -> FleetHost:
+    host, live = s.hosts[found.host_id], s.live_tasks(found.host_id)
+    idle_from = max(filter(None, (found.active_at, host.busy_at)), default=None)
+    stopping = [t for t in live if t.state is TaskState.PREEMPTING]
+    overdue = [
+        (moves.seconds_since(at, since) - (grace_seconds if own is None else own))
+        for t in stopping
+        if (since := s.jobs[t.job_id].row.drain_since) is not None
+        for own in (s.jobs[t.job_id].spec.grace_seconds,)
+    ]
+    checking = host.state is HostState.PREFLIGHT
+    verdict = rented.judge_host(
+        spec,
+        host.state,
+        found.offer,
+        cpu_slots=host.cpu_slots if checking else 0,
+        memory_bytes=host.memory_bytes if checking else 0,
+        gpus=host.gpus,
+    )
+    return FleetHost(
+        host_id=host.id,
+        name=host.name,
+        state=host.state,
+        instance=found.state,
+        offer=found.offer,
+        usd_per_hour=found.usd_per_hour,
+        ref=found.ref,
+        state_seconds=moves.seconds_since(at, host.state_at),
+        intent_seconds=moves.seconds_since(at, found.intended_at),
+        heartbeat_seconds=(
+            moves.seconds_since(at, host.heartbeat_at) if host.incarnation else None
+        ),
+        idle_seconds=(
+            None if live or found.active_at is None else moves.seconds_since(at, idle_from)
+        ),
+        leases=len(live),
+        stuck=rented.say_stuck(
+            spec, min((t.job_id for t in stopping), default=None), max(overdue, default=None)
+        ),
+        preflight=verdict.result,
+        preflight_reason=verdict.reason,
+        draining_for_scale=(
+            host.state is HostState.DRAINING and host.drain_cause is Cause.SCALED_DOWN
+        ),
+        gone=found.reason if found.state is InstanceState.GONE else "",
+    )
+
+
+def _wait_by_shape(s: MemoryState, at: datetime) -> list[Waiting]:
+    """Return the queued jobs by shape, then the members of supervised jobs that wait for a host."""
+    found: dict[tuple[object, ...], Waiting] = {}
+    for job_id in s.by_state[JobState.QUEUED]:
+        job = s.jobs[job_id]
+        if s.queues[job.row.queue].paused_at is None:
+            age = moves.seconds_since(at, job.row.queued_at)
+            _count(found, job.row.queue, job.row.tasks, job, age)
+    jobs = list(found.values())
+    found = {}
+    for state in LIVE_JOB_STATES:
+        for job_id in s.by_state[state] if state is not JobState.DRAINING else ():
+            for task in s.tasks.get(job_id, {}).values():
+                if (
+                    task.state is TaskState.BLOCKED
+                    and task.ready_at is not None
+                    and task.ready_at <= at
+                ):
+                    age = moves.seconds_since(at, task.ready_at)
+                    _count(found, task.queue, 1, s.jobs[job_id], age)
+    return jobs + list(found.values())
+
+
+def _count(
+    found: dict[tuple[object, ...], Waiting], queue: str, tasks: int, job: MemoryJob, age: float
+) -> None:
+    labels = dict(job.spec.host_labels)
+    key = (queue, tasks, job.gpus, job.cpu_slots, job.memory_bytes, tuple(sorted(labels.items())))
+    known = found.get(key)
+    found[key] = Waiting(
+        queue=queue,
+        jobs=1 + (0 if known is None else known.jobs),
+        tasks=tasks,
+        gpus=job.gpus,
+        cpu_slots=job.cpu_slots,
+        memory_bytes=job.memory_bytes,
+        host_labels=labels,
+        oldest_seconds=max(age, 0.0 if known is None else known.oldest_seconds),
+    )

@@ -1,0 +1,121 @@
+"""Machines that pools rent, and their hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
+
+from holdfast.core.fleet.faults import HostFault
+from holdfast.core.fleet.instances import Offer
+from holdfast.core.fleet.records import InstanceRecord
+from holdfast.core.fleet.snapshot import FleetSnapshot
+from holdfast.core.states import InstanceEvent
+from holdfast.store.port.clock import Now
+from holdfast.store.port.fleet.pools import PoolStore
+
+
+class FleetStore(PoolStore, Protocol):
+    """Machines and their hosts. Every write is guarded by the tables `INSTANCE` and `HOST`: where
+    another move came first it changes nothing, and says so by None or False.
+
+    RENT-6  A host and its instance are on record before a provider is asked for a machine, and stay
+            there until a listing confirms that it is gone.
+    FLEET-1 A host in error is given no work and its leases are renewed no more. Its tasks are freed
+            when its machine is gone, or when no lease is left (LEASE-3).
+    SCALE-2 A host drains for scale only while it is as idle as the plan saw it; the claim of a task
+            waits for the same lock, and then finds it draining.
+    """
+
+    async def read_snapshot(
+        self, *, outcome_seconds: float = 3600.0, grace_seconds: float = 60.0, now: Now = None
+    ) -> FleetSnapshot:
+        """Return every pool with its hosts, and the queued jobs by shape, from one consistent read.
+
+        outcome_seconds: how old the spawns are that it shows. grace_seconds: of tasks that are told
+        to stop and set none themselves.
+        """
+
+    async def intend(
+        self, pool: str, offer: Offer, host_ids: Sequence[str], reason: str, *, now: Now = None
+    ) -> list[str]:
+        """Put hosts that are to come on record, `spawning`. Returns their ids; none where the pool
+        is paused or deleted. Event host.intended."""
+
+    async def ask(
+        self,
+        host_id: str,
+        token_id: str,
+        secret_hash: bytes,
+        token_seconds: float,
+        *,
+        now: Now = None,
+    ) -> InstanceRecord | None:
+        """Write that the provider is asked now, and the join token of this host alone."""
+
+    async def note_made(
+        self, host_id: str, ref: str, *, usd_per_hour: float | None = None, now: Now = None
+    ) -> InstanceRecord | None:
+        """Write the provider's id of the machine. Its price, where the provider said one, is the
+        one that counts. Event host.made."""
+
+    async def note_denied(self, host_id: str, reason: str, *, final: bool, now: Now = None) -> bool:
+        """Write that the provider made nothing; the host is in error (no_instance_id), or is
+        terminated where it is not wanted any more. The offer has trouble from now on.
+
+        final: the order will never do, which counts against the spawn breaker.
+        """
+
+    async def note_listing(
+        self, seen: Collection[str], missing: Collection[str], *, now: Now = None
+    ) -> None:
+        """Write which hosts' machines a listing showed, and which it should have and did not."""
+
+    async def note_gone(
+        self,
+        host_id: str,
+        event: InstanceEvent,
+        reason: str,
+        *,
+        fault: HostFault = HostFault.PROVIDER_GONE,
+        now: Now = None,
+    ) -> bool:
+        """Write that a machine is gone (`vanish`), or was never made (`miss`). A host whose end was
+        wanted is terminated, any other is in error. Event host.gone."""
+
+    async def promote_host(self, host_id: str, reason: str, *, now: Now = None) -> float | None:
+        """Make a host that passed its checks active. Returns the seconds since its intent."""
+
+    async def fail_host(
+        self, host_id: str, fault: HostFault, reason: str, *, now: Now = None
+    ) -> bool:
+        """Put a host in error (FLEET-1). Event host.failed."""
+
+    async def drain_if_idle(
+        self, host_id: str, leases: int, grace_seconds: float, reason: str, *, now: Now = None
+    ) -> bool:
+        """Drain an active host for scale where no more than `leases` tasks hold a lease on it
+        (SCALE-2)."""
+
+    async def want_end(
+        self, host_id: str, reason: str, *, now: Now = None
+    ) -> InstanceRecord | None:
+        """Write that a machine is not wanted any more. One that was never asked for is gone."""
+
+    async def note_end_asked(self, host_id: str, *, now: Now = None) -> None:
+        """Write that the provider was asked to end the machine."""
+
+    async def free_host(self, host_id: str, reason: str, *, now: Now = None) -> list[str] | None:
+        """Terminate a host and lose what is left on it (host_gone), where its machine is gone or no
+        lease is left. Returns the jobs; None where nothing was changed."""
+
+    async def list_instances(
+        self, pool: str | None = None, *, include_gone: bool = False
+    ) -> list[InstanceRecord]:
+        """Return instances, oldest intent first."""
+
+    async def find_instances(self, host_ids: Collection[str]) -> Mapping[str, InstanceRecord]:
+        """Return instances by their hosts' ids, gone ones included; unknown ids are missing."""
+
+    async def prune_fleet(self, days: float, *, now: Now = None) -> int:
+        """Delete instances that have been gone for `days`, with their hosts, and old outcomes.
+        Returns how many rows."""

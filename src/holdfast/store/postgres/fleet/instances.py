@@ -1,0 +1,322 @@
+"""Machines and their hosts in PostgreSQL. Locks go in the one order: hosts, instances, jobs, tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+import msgspec
+
+from holdfast.core.causes import Cause
+from holdfast.core.fleet.faults import HostFault
+from holdfast.core.fleet.instances import Offer
+from holdfast.core.fleet.pools import PoolSpec
+from holdfast.core.fleet.records import InstanceRecord
+from holdfast.core.fleet.snapshot import FleetSnapshot
+from holdfast.core.states import HostEvent, HostState, InstanceEvent, InstanceState
+from holdfast.moves.fleet.rented import (
+    RentedHost,
+    ended_event,
+    failed_event,
+    gone_event,
+    intended_event,
+    is_spawn_fault,
+    made_event,
+    name_host,
+    take,
+    take_host,
+)
+from holdfast.moves.registration import lost_event
+from holdfast.store.port.clock import Now
+from holdfast.store.postgres.connection.session import Tx, to_json
+from holdfast.store.postgres.fleet.pools import PostgresPools
+from holdfast.store.postgres.fleet.snapshot import read_snapshot
+from holdfast.store.postgres.hosts import lock_rented, lose_host_tasks, set_host_state
+from holdfast.store.postgres.moves import write_events
+
+T = TypeVar("T")
+PRUNE_ROWS = 500
+
+
+class PostgresFleet(PostgresPools):
+    """`FleetStore` on PostgreSQL."""
+
+    async def read_snapshot(
+        self, *, outcome_seconds: float = 3600.0, grace_seconds: float = 60.0, now: Now = None
+    ) -> FleetSnapshot:
+        return await self.session.transact(
+            lambda tx: read_snapshot(tx, outcome_seconds, grace_seconds, now)
+        )
+
+    async def intend(
+        self, pool: str, offer: Offer, host_ids: Sequence[str], reason: str, *, now: Now = None
+    ) -> list[str]:
+        async def work(tx: Tx) -> list[str]:
+            at = await tx.now(now)
+            row = await tx.one("lock_pool", name=pool)
+            if row is None or row["deleted_at"] is not None or row["paused_at"] is not None:
+                return []
+            spec = msgspec.convert(row["spec"], PoolSpec)
+            names = [name_host(pool, host_id) for host_id in host_ids]
+            given = {
+                "ids": list(host_ids), "names": names, "pool": pool, "offer": offer.name,
+                "usd_per_hour": offer.usd_per_hour, "reason": reason, "queues": list(spec.queues),
+                "labels": to_json(spec.labels), "now": at,
+            }  # fmt: skip
+            await tx.rows("insert_intents", **given)
+            pairs = zip(host_ids, names, strict=True)
+            await write_events(
+                tx, [intended_event(i, name, pool, offer.name, reason) for i, name in pairs], at
+            )
+            return list(host_ids)
+
+        return await self.session.transact(work)
+
+    async def ask(
+        self,
+        host_id: str,
+        token_id: str,
+        secret_hash: bytes,
+        token_seconds: float,
+        *,
+        now: Now = None,
+    ) -> InstanceRecord | None:
+        async def work(tx: Tx, rental: RentedHost, at: datetime) -> InstanceRecord | None:
+            after = take(rental.state, InstanceEvent.ASK)
+            if after is None:
+                return None
+            token = {
+                "token_id": token_id, "name": f"host {rental.name}", "secret_hash": secret_hash,
+                "now": at, "seconds": token_seconds, "id": host_id,
+            }  # fmt: skip
+            await tx.run("insert_host_token", **token)
+            await tx.run("ask_instance", id=host_id, state=str(after), now=at)
+            return await _read_instance(tx, host_id)
+
+        return await self._move(host_id, now, work, None)
+
+    async def note_made(
+        self, host_id: str, ref: str, *, usd_per_hour: float | None = None, now: Now = None
+    ) -> InstanceRecord | None:
+        async def work(tx: Tx, rental: RentedHost, at: datetime) -> InstanceRecord | None:
+            after = take(rental.state, InstanceEvent.MAKE)
+            if after is None:
+                return None
+            params = {
+                "id": host_id, "state": str(after), "ref": ref, "usd_per_hour": usd_per_hour,
+                "now": at,
+            }  # fmt: skip
+            await tx.run("make_instance", **params)
+            await tx.run("clear_trouble", pool=rental.pool, offer=rental.offer)
+            await write_events(tx, [made_event(rental, ref)], at)
+            return await _read_instance(tx, host_id)
+
+        return await self._move(host_id, now, work, None)
+
+    async def note_denied(self, host_id: str, reason: str, *, final: bool, now: Now = None) -> bool:
+        async def work(tx: Tx, rental: RentedHost, at: datetime) -> bool:
+            event = InstanceEvent.DENY
+            if take(rental.state, event) is None:
+                # Its end was wanted meanwhile: the same news, under the name its state takes.
+                event = InstanceEvent.MISS
+            if not await _lose(tx, rental, event, HostFault.NO_INSTANCE_ID, reason, at, final):
+                return False
+            trouble = {"pool": rental.pool, "offer": rental.offer, "now": at, "reason": reason}
+            await tx.run("note_trouble", **trouble)
+            return True
+
+        return await self._move(host_id, now, work, False)
+
+    async def note_listing(
+        self, seen: Collection[str], missing: Collection[str], *, now: Now = None
+    ) -> None:
+        async def work(tx: Tx) -> None:
+            at = await tx.now(now)
+            await tx.run("note_seen", ids=sorted(seen), now=at)
+            await tx.run("note_missing", ids=sorted(missing), now=at)
+
+        if seen or missing:
+            await self.session.transact(work)
+
+    async def note_gone(
+        self,
+        host_id: str,
+        event: InstanceEvent,
+        reason: str,
+        *,
+        fault: HostFault = HostFault.PROVIDER_GONE,
+        now: Now = None,
+    ) -> bool:
+        async def work(tx: Tx, rental: RentedHost, at: datetime) -> bool:
+            return await _lose(tx, rental, event, fault, reason, at, True)
+
+        return await self._move(host_id, now, work, False)
+
+    async def promote_host(self, host_id: str, reason: str, *, now: Now = None) -> float | None:
+        async def work(tx: Tx, rental: RentedHost, at: datetime) -> float | None:
+            after = take_host(rental.host, HostEvent.PASS)
+            if after is None or rental.ends:
+                return None
+            await set_host_state(tx, host_id, rental.name, rental.host, after, "pass", reason, at)
+            await tx.run("note_active", id=host_id, now=at)
+            if not rental.served:
+                await _note_outcome(tx, rental, "", at)
+            row = await tx.one("lock_instance", id=host_id)
+            began: datetime = at if row is None else row["intended_at"]
+            return (at - began).total_seconds()
+
+        return await self._move(host_id, now, work, None)
+
+    async def fail_host(
+        self, host_id: str, fault: HostFault, reason: str, *, now: Now = None
+    ) -> bool:
+        async def work(tx: Tx, rental: RentedHost, at: datetime) -> bool:
+            return await _fail(tx, rental, fault, reason, at)
+
+        return await self._move(host_id, now, work, False)
+
+    async def drain_if_idle(
+        self, host_id: str, leases: int, grace_seconds: float, reason: str, *, now: Now = None
+    ) -> bool:
+        async def work(tx: Tx, rental: RentedHost, at: datetime) -> bool:
+            if rental.host is not HostState.ACTIVE:
+                return False
+            if await tx.value("count_leases", id=host_id) > leases:
+                return False
+            await set_host_state(
+                tx,
+                host_id,
+                rental.name,
+                rental.host,
+                HostState.DRAINING,
+                "drain",
+                reason,
+                at,
+                deadline=at + timedelta(seconds=grace_seconds),
+                cause=Cause.SCALED_DOWN,
+            )
+            return True
+
+        return await self._move(host_id, now, work, False)
+
+    async def want_end(
+        self, host_id: str, reason: str, *, now: Now = None
+    ) -> InstanceRecord | None:
+        async def work(tx: Tx, rental: RentedHost, at: datetime) -> InstanceRecord | None:
+            row = await tx.one("end_instance", id=host_id, reason=reason, now=at)
+            if row is not None and row["state"] == InstanceState.GONE:
+                await _terminate(tx, rental, reason, at)
+            return await _read_instance(tx, host_id)
+
+        return await self._move(host_id, now, work, None)
+
+    async def note_end_asked(self, host_id: str, *, now: Now = None) -> None:
+        async def work(tx: Tx) -> None:
+            await tx.run("note_end_asked", id=host_id, now=await tx.now(now))
+
+        await self.session.transact(work)
+
+    async def free_host(self, host_id: str, reason: str, *, now: Now = None) -> list[str] | None:
+        async def work(tx: Tx, rental: RentedHost, at: datetime) -> list[str] | None:
+            gone = rental.state is InstanceState.GONE
+            if not gone and await tx.value("count_leases", id=host_id):
+                return None
+            return await _terminate(tx, rental, reason, at)
+
+        return await self._move(host_id, now, work, None)
+
+    async def list_instances(
+        self, pool: str | None = None, *, include_gone: bool = False
+    ) -> list[InstanceRecord]:
+        params = {"ids": None, "pool": pool, "include_gone": include_gone}
+        rows = await self.session.rows("read_instances", **params)
+        return [msgspec.convert(row, InstanceRecord) for row in rows]
+
+    async def find_instances(self, host_ids: Collection[str]) -> Mapping[str, InstanceRecord]:
+        params = {"ids": sorted(host_ids), "pool": None, "include_gone": True}
+        rows = await self.session.rows("read_instances", **params) if host_ids else []
+        return {row["host_id"]: msgspec.convert(row, InstanceRecord) for row in rows}
+
+    async def prune_fleet(self, days: float, *, now: Now = None) -> int:
+        async def work(tx: Tx) -> int:
+            given = {"before": await tx.now(now) - timedelta(days=days), "limit": PRUNE_ROWS}
+            return await tx.run("prune_instances", **given) + await tx.run(
+                "prune_outcomes", **given
+            )
+
+        return await self.session.transact(work)
+
+    async def _move(
+        self,
+        host_id: str,
+        now: datetime | None,
+        work: Callable[[Tx, RentedHost, datetime], Awaitable[T]],
+        unknown: T,
+    ) -> T:
+        """Run `work` under the locks of the host and its instance; `unknown` without one."""
+
+        async def locked(tx: Tx) -> T:
+            at = await tx.now(now)
+            await tx.value("lock_host", id=host_id)
+            rental = await lock_rented(tx, host_id)
+            return unknown if rental is None else await work(tx, rental, at)
+
+        return await self.session.transact(locked)
+
+
+async def _read_instance(tx: Tx, host_id: str) -> InstanceRecord | None:
+    row = await tx.one("read_instances", ids=[host_id], pool=None, include_gone=True)
+    return None if row is None else msgspec.convert(row, InstanceRecord)
+
+
+async def _lose(
+    tx: Tx,
+    rental: RentedHost,
+    event: InstanceEvent,
+    fault: HostFault,
+    reason: str,
+    at: datetime,
+    counts: bool,
+) -> bool:
+    """Write that a machine is gone, and what that is for its host. counts: for the breaker."""
+    if take(rental.state, event) is None:
+        return False
+    await tx.run("lose_instance", id=rental.host_id, reason=reason, now=at)
+    await write_events(tx, [ended_event(rental, event, reason)], at)
+    if gone_event(rental, event) is HostEvent.TERMINATE:
+        await _terminate(tx, rental, reason, at)
+    else:
+        await _fail(tx, rental, fault, reason, at, counts=counts)
+    return True
+
+
+async def _fail(
+    tx: Tx, rental: RentedHost, fault: HostFault, reason: str, at: datetime, *, counts: bool = True
+) -> bool:
+    after = take_host(rental.host, HostEvent.FAIL)
+    if after is None:
+        return False
+    await set_host_state(tx, rental.host_id, rental.name, rental.host, after, "fail", reason, at)
+    await tx.run("note_fault", id=rental.host_id, fault=str(fault))
+    await write_events(tx, [failed_event(rental, rental.host, str(fault), reason)], at)
+    if counts and is_spawn_fault(rental, fault):
+        await _note_outcome(tx, rental, str(fault), at)
+    return True
+
+
+async def _terminate(tx: Tx, rental: RentedHost, reason: str, at: datetime) -> list[str] | None:
+    """Terminate a host and lose what is left on it. Returns the jobs."""
+    after = take_host(rental.host, HostEvent.TERMINATE)
+    if after is None:
+        return None
+    host_id, name = rental.host_id, rental.name
+    await set_host_state(tx, host_id, name, rental.host, after, "terminate", reason, at)
+    lost = await lose_host_tasks(tx, host_id, "host_gone", at)
+    await write_events(tx, lost_event(host_id, name, "host_gone", lost), at)
+    return lost
+
+
+async def _note_outcome(tx: Tx, rental: RentedHost, fault: str, at: datetime) -> None:
+    params = {"pool": rental.pool, "offer": rental.offer, "now": at, "fault": fault}
+    await tx.run("insert_outcome", **params)

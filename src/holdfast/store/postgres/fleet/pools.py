@@ -1,0 +1,134 @@
+"""Pools in PostgreSQL, and what their cycles leave on record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.core.fleet.actions import CycleSummary
+from holdfast.core.fleet.pools import PoolSpec
+from holdfast.core.fleet.records import PoolMoney, PoolRecord
+from holdfast.moves.fleet.pools import (
+    MAX_CYCLES,
+    changed_fields,
+    no_pool,
+    pool_event,
+    pool_is_going,
+)
+from holdfast.store.port.clock import Now
+from holdfast.store.postgres.connection.session import OnSession, Tx, to_json, transacts
+from holdfast.store.postgres.moves import write_events
+
+
+class PostgresPools(OnSession):
+    """`PoolStore` on PostgreSQL."""
+
+    async def installation(self) -> str:
+        found: str = await self.session.single(lambda tx: tx.value("read_installation"))
+        return found
+
+    @transacts
+    async def put_pool(self, tx: Tx, spec: PoolSpec, *, now: Now = None) -> PoolRecord:
+        at = await tx.now(now)
+        row = await tx.one("lock_pool", name=spec.name)
+        if row is not None and row["deleted_at"] is not None:
+            raise pool_is_going(spec.name)
+        before = None if row is None else msgspec.convert(row["spec"], PoolSpec)
+        if before != spec:
+            await tx.run("put_pool", name=spec.name, spec=to_json(spec), now=at)
+            if before is None:
+                event = pool_event("created", spec.name, f"pool {spec.name} was made")
+            else:
+                changes = changed_fields(before, spec)
+                text = f"pool {spec.name} was changed: {', '.join(changes)}"
+                event = pool_event("changed", spec.name, text, changes=changes)
+            await write_events(tx, [event], at)
+        return await _read_pool(tx, spec.name)
+
+    async def get_pool(self, name: str) -> PoolRecord:
+        return await self.session.single(lambda tx: _read_pool(tx, name))
+
+    async def list_pools(self) -> list[PoolRecord]:
+        return [as_pool(row) for row in await self.session.rows("read_pools", names=None)]
+
+    @transacts
+    async def pause_pool(self, tx: Tx, name: str, reason: str, *, now: Now = None) -> PoolRecord:
+        at = await tx.now(now)
+        await _lock_pool(tx, name)
+        await tx.run("pause_pool", name=name, reason=reason, now=at)
+        text = f"pool {name} is paused: {reason}"
+        await write_events(tx, [pool_event("paused", name, text, reason=reason)], at)
+        return await _read_pool(tx, name)
+
+    @transacts
+    async def resume_pool(self, tx: Tx, name: str, *, now: Now = None) -> PoolRecord:
+        at = await tx.now(now)
+        row = await _lock_pool(tx, name)
+        if row["paused_at"] is not None:
+            await tx.run("resume_pool", name=name)
+            text = f"pool {name} scales again"
+            await write_events(tx, [pool_event("resumed", name, text)], at)
+        return await _read_pool(tx, name)
+
+    @transacts
+    async def delete_pool(self, tx: Tx, name: str, *, now: Now = None) -> PoolRecord:
+        at = await tx.now(now)
+        row = await _lock_pool(tx, name)
+        if row["deleted_at"] is None:
+            await tx.run("delete_pool", name=name, now=at)
+            text = f"pool {name} is deleted; its hosts go as they fall idle"
+            await write_events(tx, [pool_event("deleted", name, text)], at)
+        return await _read_pool(tx, name)
+
+    @transacts
+    async def forget_pool(self, tx: Tx, name: str, *, now: Now = None) -> bool:
+        row = await tx.one("lock_pool", name=name)
+        if row is None or row["deleted_at"] is None:
+            return False
+        if await tx.value("pool_in_use", name=name):
+            return False
+        names = ("forget_pool", "forget_pool_cycles", "forget_pool_outcomes")
+        await tx.many(*((n, {"name": name}) for n in (*names, "forget_pool_troubles")))
+        event = pool_event("forgotten", name, f"pool {name} is gone: its last machine has ended")
+        await write_events(tx, [event], await tx.now(now))
+        return True
+
+    async def read_money(self, *, now: Now = None) -> dict[str, PoolMoney]:
+        rows = await self.session.rows("read_money", now=now)
+        return {row["pool"]: msgspec.convert(row, PoolMoney) for row in rows}
+
+    async def record_cycle(self, summary: CycleSummary, blocked: str) -> None:
+        given = {"pool": summary.pool, "at": summary.timestamp}
+
+        async def work(tx: Tx) -> None:
+            await tx.many(
+                ("record_cycle", {**given, "summary": to_json(summary)}),
+                ("mark_cycle", {**given, "blocked": blocked}),
+                ("trim_cycles", {"pool": summary.pool, "keep": MAX_CYCLES}),
+            )
+
+        await self.session.transact(work)
+
+    async def list_cycles(self, name: str, limit: int = 100) -> list[CycleSummary]:
+        rows = await self.session.rows("list_cycles", pool=name, limit=limit)
+        return [msgspec.convert(row["summary"], CycleSummary) for row in rows]
+
+
+def as_pool(row: dict[str, Any]) -> PoolRecord:
+    """Return a pool's row as its record."""
+    return msgspec.convert(row, PoolRecord)
+
+
+async def _lock_pool(tx: Tx, name: str) -> dict[str, Any]:
+    row = await tx.one("lock_pool", name=name)
+    if row is None:
+        raise no_pool(name)
+    return row
+
+
+async def _read_pool(tx: Tx, name: str) -> PoolRecord:
+    row = await tx.one("read_pools", names=[name])
+    if row is None:
+        raise no_pool(name)
+    return as_pool(row)

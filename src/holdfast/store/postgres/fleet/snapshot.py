@@ -1,0 +1,103 @@
+"""The snapshot of a cycle: a few statements over sets, in one consistent read (FLEET-READ)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from holdfast.core.fleet.pools import PoolSpec
+from holdfast.core.fleet.snapshot import (
+    FleetHost,
+    FleetSnapshot,
+    OfferTrouble,
+    PoolView,
+    SpawnOutcome,
+    Waiting,
+)
+from holdfast.core.gpus import Gpu
+from holdfast.core.states import HostState
+from holdfast.moves.fleet.pools import effective_spec
+from holdfast.moves.fleet.rented import judge_host, say_stuck
+from holdfast.store.postgres.connection.session import Rows, Tx
+
+_BEGIN = "set transaction isolation level repeatable read, read only"
+_FIELDS = tuple(f for f in FleetHost.__struct_fields__ if not f.startswith(("stuck", "preflight")))
+
+
+async def read_snapshot(
+    tx: Tx, outcome_seconds: float, grace_seconds: float, now: datetime | None
+) -> FleetSnapshot:
+    """Read every pool and the queue at one moment."""
+    await tx.conn.execute(_BEGIN, prepare=False)
+    at: datetime = await tx.value("begin_snapshot", now=now)
+    when = {"now": at}
+    pools, hosts, waiting, members, money, outcomes, troubles = await tx.many(
+        ("read_pools", {"names": None}),
+        ("snapshot_hosts", {**when, "grace": grace_seconds}),
+        ("snapshot_waiting", when),
+        ("snapshot_members", when),
+        ("read_money", when),
+        ("snapshot_outcomes", {**when, "seconds": outcome_seconds}),
+        ("snapshot_troubles", when),
+    )
+    spent = {row["pool"]: row["spent_today_usd"] for row in money}
+    hosts_of, outcomes_of, troubles_of = map(_group, (hosts, outcomes, troubles))
+    return FleetSnapshot(
+        at=at,
+        pools=tuple(
+            _view(
+                row,
+                hosts_of.get(row["name"], []),
+                outcomes_of.get(row["name"], []),
+                troubles_of.get(row["name"], []),
+                spent,
+            )
+            for row in pools
+        ),
+        waiting=tuple(msgspec.convert(row, Waiting) for row in (*waiting, *members)),
+    )
+
+
+def _group(rows: Rows) -> dict[str, Rows]:
+    found: dict[str, Rows] = {}
+    for row in rows:
+        found.setdefault(row["pool"], []).append(row)
+    return found
+
+
+def _view(
+    row: dict[str, Any], hosts: Rows, outcomes: Rows, troubles: Rows, spent: Mapping[str, float]
+) -> PoolView:
+    spec = msgspec.convert(row["spec"], PoolSpec)
+    return PoolView(
+        spec=effective_spec(spec, deleted=row["deleted_at"] is not None),
+        hosts=tuple(_host(spec, host) for host in hosts),
+        paused=None if row["paused_at"] is None else row["paused_reason"],
+        spent_today_usd=spent.get(row["name"], 0.0),
+        outcomes=tuple(msgspec.convert(found, SpawnOutcome) for found in outcomes),
+        trouble={found["offer"]: msgspec.convert(found, OfferTrouble) for found in troubles},
+    )
+
+
+def _host(spec: PoolSpec, row: dict[str, Any]) -> FleetHost:
+    gpus = msgspec.convert(row["gpus"], tuple[Gpu, ...]) if row["gpus"] else ()
+    verdict = judge_host(
+        spec,
+        HostState(row["state"]),
+        row["offer"],
+        cpu_slots=row["cpu_slots"],
+        memory_bytes=row["memory_bytes"],
+        gpus=gpus,
+    )
+    return msgspec.convert(
+        {
+            **{name: row[name] for name in _FIELDS if name in row},
+            "stuck": say_stuck(spec, row["stopping"], row["overdue_seconds"]),
+            "preflight": verdict.result,
+            "preflight_reason": verdict.reason,
+        },
+        FleetHost,
+    )
