@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from holdfast.supervisor.rosters.hosts import Host
     from holdfast.supervisor.script.context import Context
     from holdfast.supervisor.script.status import Status
+    from holdfast.supervisor.tree.mapreduce import Reduction
 
 __all__ = [
     "ALL_COMPLETED",
@@ -50,6 +51,7 @@ __all__ = [
     "ProcessEnded",
     "ProcessFailedToStart",
     "ProcessGroup",
+    "Reduction",
     "Status",
     "as_completed",
     "get_message_queue",
@@ -63,6 +65,7 @@ _HOMES = {
     "MessageQueue": "member.messages",
     "Process": "rosters.groups",
     "ProcessGroup": "rosters.groups",
+    "Reduction": "tree.mapreduce",
     "Status": "script.status",
     "get_message_queue": "member.messages",
 }

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from signal import SIGTERM
 from types import TracebackType
+from typing import Any
 
 from holdfast.errors import ValidationError
 from holdfast.supervisor.futures.future import Future
@@ -24,6 +25,7 @@ from holdfast.supervisor.rosters.hosts import Demand, Host
 from holdfast.supervisor.script.open_run import OpenRun
 from holdfast.supervisor.script.run_config import ANYWHERE, GivenRun, read_given
 from holdfast.supervisor.script.status import Status
+from holdfast.supervisor.tree.mapreduce import WIDTH, Reduction, map_and_reduce
 
 logger = logging.getLogger("holdfast.supervisor")
 
@@ -206,6 +208,40 @@ class Context:
             simulate=simulate,
         )
         return self._run.crew.create_group(number, chosen, spec)
+
+    def mapreduce(
+        self,
+        hosts: Iterable[Host],
+        map: Callable[[Any], Any] | str,
+        reduce: Callable[[Any, Any], Any] | str,
+        inputs: Sequence[Any] | None = None,
+        *,
+        timeout: float = 60.0,
+        width: int = WIDTH,
+        python: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Reduction:
+        """Run `map(input)` in a process on each host, and merge the results by `reduce(a, b)`.
+
+        Each host merges what its `width` children in a tree report, so that neither the script nor
+        any host reads more than that. The order of merges is not fixed. Functions are those of a
+        file's top level, which every host finds under the same path, or `FILE:NAME`; inputs and
+        results are what messages may hold. Hosts that are not attached, do not answer within
+        `timeout` seconds, or whose function raises, are in `missing`, with the reason. python: of
+        the processes, this one unless named; it needs Holdfast and msgspec, and `env` may bring
+        them.
+        """
+        return map_and_reduce(
+            self.create_process_group,
+            list(hosts),
+            map,
+            reduce,
+            inputs,
+            seconds=timeout,
+            width=width,
+            python=os.fspath(python or sys.executable),
+            env=env,
+        )
 
     def groups(self) -> list[ProcessGroup]:
         """Every group that was not forgotten, an earlier script's included."""

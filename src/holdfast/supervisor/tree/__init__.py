@@ -1,0 +1,1 @@
+"""A function on every host, and its results merged up a tree of hosts."""
