@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import logging
 import queue
-import random
 import sys
 import time
 from typing import Any
@@ -27,9 +26,10 @@ from holdfast.supervisor import (
     Future,
     Host,
     HostLost,
-    ProcessFailedToStart,
     ProcessGroup,
     as_completed,
+    judge_end,
+    running,
     wait,
 )
 
@@ -37,7 +37,6 @@ SETTLE_SECONDS = 30.0  # to wait for more hosts once the least number is there
 GROW_AFTER_SECONDS = 600.0  # the least time between growths of a run
 SAVE_SECONDS = 300.0
 DELAY_SECONDS = 1.0
-RENDEZVOUS_PORTS = range(29500, 30500)  # one at random: another run may share the machine
 DONE, GROW = "done", "grow"
 
 log = logging.getLogger("policy")
@@ -61,13 +60,6 @@ def ask_to_save(group: ProcessGroup, seconds: float) -> None:
     log.info("%d of %d ranks saved", len(answers) - len(silent), len(answers))
 
 
-def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
-    """Choose where torch's ranks meet: on the first host, once it is there. Raises HostLost."""
-    hosts[0].hostname().result()
-    address = hosts[0].facts.address if hosts[0].facts is not None else "127.0.0.1"
-    return {"MASTER_ADDR": address, "MASTER_PORT": str(random.choice(RENDEZVOUS_PORTS))}
-
-
 def run_once(
     ctx: Context, present: list[Host], absent: list[Host], options: argparse.Namespace, attempt: int
 ) -> str:
@@ -78,12 +70,16 @@ def run_once(
     new request.
     """
     try:
-        env = find_rendezvous(present) | {"TORCHELASTIC_RESTART_COUNT": str(attempt)}
+        with running(ctx, present, options.command, options.per_host, restarts=attempt) as group:
+            return watch(ctx, group, absent, options)
     except HostLost as error:
         return str(error)
-    group = ctx.create_process_group(
-        present, options.command, options.per_host, env=env, name="train{rank}"
-    )
+
+
+def watch(
+    ctx: Context, group: ProcessGroup, absent: list[Host], options: argparse.Namespace
+) -> str:
+    """Wait for the end of a run, for a failure, or for a missing host and the time to grow."""
     happened: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
     for process in group:
         process.returncode().add_done_callback(happened.put)
@@ -95,38 +91,30 @@ def run_once(
 
     listen(absent)
     may_grow_at = time.monotonic() + options.grow_after
-    came, running = False, len(group)
-    try:
-        while running:
-            try:
-                future = happened.get(
-                    timeout=max(0.0, may_grow_at - time.monotonic()) if came else None
-                )
-            except queue.Empty:
-                if any(host.attached for host in absent):
-                    ask_to_save(group, options.save)
-                    return GROW
-                came = False
-                lost = [host for host in absent if host.connection_lost()]
-                absent[:] = [host for host in absent if host not in lost] + listen(
-                    ctx.request_hosts(len(lost))
-                )
-                continue
-            if future.about == "hostname":
-                came = True
-                continue
-            try:
-                code = future.result()
-            except (HostLost, ProcessFailedToStart) as error:
-                return str(error)
-            if code != 0:
-                return f"{future.whom} ended with {code}"
-            running -= 1
-        return DONE
-    finally:
-        for ended in group.end(grace_seconds=10):
-            ended.exception()
-        group.forget()
+    came, left = False, len(group)
+    while left:
+        try:
+            future = happened.get(
+                timeout=max(0.0, may_grow_at - time.monotonic()) if came else None
+            )
+        except queue.Empty:
+            if any(host.attached for host in absent):
+                ask_to_save(group, options.save)
+                return GROW
+            came = False
+            lost = [host for host in absent if host.connection_lost()]
+            absent[:] = [host for host in absent if host not in lost] + listen(
+                ctx.request_hosts(len(lost))
+            )
+            continue
+        if future.about == "hostname":
+            came = True
+            continue
+        failure = judge_end(future.whom)
+        if failure is not None:
+            return str(failure)
+        left -= 1
+    return DONE
 
 
 def main() -> int:

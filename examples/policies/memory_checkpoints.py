@@ -24,7 +24,6 @@ import contextlib
 import json
 import logging
 import os
-import random
 import secrets
 import sys
 import threading
@@ -43,9 +42,10 @@ from holdfast.supervisor import (
     Process,
     ProcessEnded,
     ProcessFailedToStart,
-    ProcessGroup,
-    as_completed,
+    RunFailure,
     get_message_queue,
+    replace_lost,
+    run_group,
     wait,
 )
 
@@ -54,7 +54,6 @@ KEEP_STEPS = (
 )
 SERVER_SECONDS = 30.0
 DELAY_SECONDS = 1.0
-RENDEZVOUS_PORTS = range(29500, 30500)  # one at random: another run may share the machine
 KEY, SERVERS, START, ATTEMPT = (
     "MEMORY_KEY",
     "MEMORY_SERVERS",
@@ -319,41 +318,17 @@ def choose_step(
     return (max(complete), places[max(complete)]) if complete else None
 
 
-def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
-    """Choose where torch's ranks meet: on the first host, once it is there. Raises HostLost."""
-    hosts[0].hostname().result()
-    address = hosts[0].facts.address if hosts[0].facts is not None else "127.0.0.1"
-    return {"MASTER_ADDR": address, "MASTER_PORT": str(random.choice(RENDEZVOUS_PORTS))}
-
-
 def run_once(
     ctx: Context, memory: Memory, hosts: list[Host], options: argparse.Namespace, restarts: int
-) -> str | None:
+) -> RunFailure | None:
     """Start every rank and wait. Return None when all ended with 0, else what went wrong first. The
     servers go on."""
     try:
         memory.tend(hosts)
-        env = find_rendezvous(hosts) | memory.make_env(
-            hosts, len(hosts) * options.per_host, restarts
-        )
+        env = memory.make_env(hosts, len(hosts) * options.per_host, restarts)
     except (HostLost, ProcessEnded, ProcessFailedToStart, TimeoutError) as error:
-        return str(error)
-    group: ProcessGroup = ctx.create_process_group(
-        hosts, options.command, options.per_host, env=env, name="train{rank}"
-    )
-    try:
-        for future in as_completed([process.returncode() for process in group]):
-            try:
-                code = future.result()
-            except (HostLost, ProcessFailedToStart) as error:
-                return str(error)
-            if code != 0:
-                return f"{future.whom} ended with {code}"
-        return None
-    finally:
-        for ended in group.end(grace_seconds=10):
-            ended.exception()
-        group.forget()
+        return RunFailure(str(error), hosts[0])
+    return run_group(ctx, hosts, options.command, options.per_host, restarts=restarts, env=env)
 
 
 def main() -> int:
@@ -372,8 +347,9 @@ def main() -> int:
     with Context(port=options.port, log_format="logs/{name}.txt") as ctx:
         log.info("start a host manager on each machine: %s", " ".join(ctx.manager_command()))
         hosts = ctx.request_hosts(options.hosts)
-        if options.local:
-            ctx.start_local_managers(options.hosts)
+        bring = ctx.start_local_managers if options.local else None
+        if bring is not None:
+            bring(options.hosts)
         memory = Memory(ctx)
         for restarts in range(options.max_restarts + 1):
             failure = run_once(ctx, memory, hosts, options, restarts)
@@ -381,13 +357,7 @@ def main() -> int:
                 log.info("done after %d restarts", restarts)
                 return 0
             log.warning("attempt %d: %s", restarts, failure)
-            for index, host in enumerate(hosts):
-                if (
-                    host.connection_lost()
-                ):  # the new one in its place, so that the others' ranks stay beside their data
-                    [hosts[index]] = ctx.replace_hosts([host])
-                    if options.local:
-                        ctx.start_local_managers(1)
+            hosts = replace_lost(ctx, hosts, bring)  # in place: ranks stay beside their data
             time.sleep(DELAY_SECONDS)
     log.error("given up after %d restarts: %s", options.max_restarts, failure)
     return 1

@@ -15,52 +15,15 @@ from __future__ import annotations
 
 import argparse
 import logging
-import random
 import sys
 import time
 
-from holdfast.supervisor import Context, Host, HostLost, Process, ProcessFailedToStart, as_completed
+from holdfast.supervisor import Context, Host, as_completed, replace_lost, run_group
 
 STRIKES = 2
 DELAY_SECONDS = 1.0
-RENDEZVOUS_PORTS = range(29500, 30500)  # one at random: another run may share the machine
 
 log = logging.getLogger("policy")
-
-
-def find_rendezvous(hosts: list[Host]) -> dict[str, str]:
-    """Choose where torch's ranks meet: on the first host, once it is there. Raises HostLost."""
-    hosts[0].hostname().result()
-    address = hosts[0].facts.address if hosts[0].facts is not None else "127.0.0.1"
-    return {"MASTER_ADDR": address, "MASTER_PORT": str(random.choice(RENDEZVOUS_PORTS))}
-
-
-def run_once(
-    ctx: Context, hosts: list[Host], options: argparse.Namespace, restarts: int
-) -> tuple[str, Host] | None:
-    """Start every rank and wait. Return None when all ended with 0, else what went wrong first, and
-    where."""
-    try:
-        env = find_rendezvous(hosts) | {"TORCHELASTIC_RESTART_COUNT": str(restarts)}
-    except HostLost as error:
-        return str(error), hosts[0]
-    group = ctx.create_process_group(
-        hosts, options.command, options.per_host, env=env, name="train{rank}"
-    )
-    try:
-        for future in as_completed([process.returncode() for process in group]):
-            process: Process = future.whom
-            try:
-                code = future.result()
-            except (HostLost, ProcessFailedToStart) as error:
-                return str(error), process.host
-            if code != 0:
-                return f"{process} ended with {code}", process.host
-        return None
-    finally:
-        for ended in group.end(grace_seconds=10):
-            ended.exception()
-        group.forget()
 
 
 class Bench:
@@ -77,10 +40,7 @@ class Bench:
         self.spares += self.ctx.replace_hosts([old], reason)
         if self.local:
             self.ctx.start_local_managers(1)
-        lost = [host for host in self.spares if host.connection_lost()]
-        self.spares = [host for host in self.spares if host not in lost] + self.ctx.replace_hosts(
-            lost
-        )
+        self.spares = replace_lost(self.ctx, self.spares)
         new = next((host for host in self.spares if host.attached), None)
         if new is None:
             log.warning("no spare is there; waiting for a machine")
@@ -126,13 +86,12 @@ def main() -> int:
             ctx.start_local_managers(options.hosts + options.spares)
         strikes: dict[Host, int] = {}
         for restarts in range(options.max_restarts + 1):
-            failed = run_once(ctx, hosts, options, restarts)
-            if failed is None:
+            failure = run_group(ctx, hosts, options.command, options.per_host, restarts=restarts)
+            if failure is None:
                 log.info("done after %d restarts", restarts)
                 return 0
-            failure, guilty = failed
             log.warning("attempt %d: %s", restarts, failure)
-            strikes[guilty] = strikes.get(guilty, 0) + 1
+            strikes[failure.host] = strikes.get(failure.host, 0) + 1
             for index, host in enumerate(hosts):
                 if host.connection_lost():
                     hosts[index] = bench.exchange(host, host.lost_reason or "it is lost")

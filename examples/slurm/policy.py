@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import random
 import shlex
 import signal
 import sys
@@ -28,61 +27,18 @@ from holdfast.supervisor import (
     Context,
     Host,
     HostLost,
-    Process,
-    ProcessFailedToStart,
-    ProcessGroup,
-    as_completed,
+    RunFailure,
+    end_group,
+    find_failure,
+    find_rendezvous,
 )
 
 STRIKES = 2  # a host whose ranks were the first to fail this often is bad
 DELAY_SECONDS = 1.0
-RENDEZVOUS_PORTS = range(29500, 30500)  # one at random: another run may share the machine
 EXIT_GIVEN_UP = 1
 EXIT_TOLD_TO_END = 128 + signal.SIGTERM
 
 log = logging.getLogger("policy")
-
-
-def start_group(
-    ctx: Context, hosts: list[Host], options: argparse.Namespace, restarts: int
-) -> ProcessGroup:
-    """Start all ranks as soon as rank 0's address is known."""
-    hosts[0].hostname().result()
-    address = hosts[0].facts.address if hosts[0].facts is not None else "127.0.0.1"
-    env = {
-        "MASTER_ADDR": address,
-        "MASTER_PORT": str(random.choice(RENDEZVOUS_PORTS)),
-        "TORCHELASTIC_RESTART_COUNT": str(restarts),
-    }
-    return ctx.create_process_group(
-        hosts, options.command, options.per_host, env=env, name="train{rank}"
-    )
-
-
-def find_failure(group: ProcessGroup) -> tuple[str, Host] | None:
-    """Wait. Return None when all ranks ended with 0, else what went wrong first, and where."""
-    for future in as_completed([process.returncode() for process in group]):
-        process: Process = future.whom
-        try:
-            code = future.result()
-        except (HostLost, ProcessFailedToStart) as error:
-            return str(error), process.host
-        if code != 0:
-            return f"{process} ended with {code}", process.host
-    return None
-
-
-def end_group(group: ProcessGroup, grace_seconds: float, fence: bool = False) -> None:
-    """End all ranks, with `fence` those on lost hosts too. The group is forgotten only then, so that
-    a script that is killed here waits again when it is started again.
-    """
-    for ended in group.end(grace_seconds):
-        ended.exception()
-    for host in group.hosts if fence else ():
-        if host.connection_lost() and not host.time_cleared().done():
-            log.warning("its ranks may still run on %s: waiting until they cannot", host)
-            host.time_cleared().result()
-    group.forget()
 
 
 def replace_bad(ctx: Context, hosts: list[Host], strikes: Counter[Host]) -> list[Host]:
@@ -114,23 +70,28 @@ def keep_running(ctx: Context, options: argparse.Namespace) -> int:
         hosts += ctx.request_hosts(options.hosts - len(hosts))
     while True:
         try:
-            group = group or start_group(ctx, hosts, options, restarts)
+            group = group or ctx.create_process_group(
+                hosts,
+                options.command,
+                options.per_host,
+                env=find_rendezvous(hosts, restarts),
+                name="train{rank}",
+            )
             failure = find_failure(group)
         except HostLost as error:
-            failure = str(error), hosts[0]
+            failure = RunFailure(str(error), hosts[0])
         if group is not None:
-            end_group(group, options.grace, options.fence)
+            end_group(group, options.grace, fence=options.fence)
             group = None
         if failure is None:
             log.info("done after %d restarts", restarts)
             return 0
-        sentence, host = failure
         restarts += 1
         if restarts > options.max_restarts:
-            log.error("given up after %d restarts: %s", options.max_restarts, sentence)
+            log.error("given up after %d restarts: %s", options.max_restarts, failure)
             return EXIT_GIVEN_UP
-        log.warning("restart %d: %s", restarts, sentence)
-        strikes[host] += 1
+        log.warning("restart %d: %s", restarts, failure)
+        strikes[failure.host] += 1
         hosts = replace_bad(ctx, hosts, strikes)
         time.sleep(DELAY_SECONDS)
 

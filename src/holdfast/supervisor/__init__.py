@@ -27,7 +27,22 @@ from holdfast.supervisor.rosters.failures import (
 )
 
 if TYPE_CHECKING:
+    from holdfast.supervisor.gather.records import make_flight_environment
+    from holdfast.supervisor.gather.report import DebugReport, gather_debug
+    from holdfast.supervisor.member.flight import answer_flight_requests
     from holdfast.supervisor.member.messages import MessageQueue, get_message_queue
+    from holdfast.supervisor.policy.measures import HostMeasures, HostScore, judge_host
+    from holdfast.supervisor.policy.progress import Progress, find_hang, watch_progress
+    from holdfast.supervisor.policy.rendezvous import find_rendezvous
+    from holdfast.supervisor.policy.runs import (
+        RunFailure,
+        end_group,
+        find_failure,
+        replace_lost,
+        run_group,
+        running,
+    )
+    from holdfast.supervisor.policy.selection import UnfitHosts, choose_hosts, start_check
     from holdfast.supervisor.rosters.events import Event
     from holdfast.supervisor.rosters.groups import Process, ProcessGroup
     from holdfast.supervisor.rosters.hosts import Host
@@ -42,32 +57,74 @@ __all__ = [
     "CancelledError",
     "Context",
     "ContextClosed",
+    "DebugReport",
     "Event",
     "Future",
     "Host",
     "HostLost",
+    "HostMeasures",
+    "HostScore",
     "MessageQueue",
     "Process",
     "ProcessEnded",
     "ProcessFailedToStart",
     "ProcessGroup",
+    "Progress",
     "Reduction",
+    "RunFailure",
     "Status",
+    "UnfitHosts",
+    "answer_flight_requests",
     "as_completed",
+    "choose_hosts",
+    "end_group",
+    "find_failure",
+    "find_hang",
+    "find_rendezvous",
+    "gather_debug",
     "get_message_queue",
+    "judge_end",
+    "judge_host",
+    "make_flight_environment",
+    "replace_lost",
+    "run_group",
+    "running",
+    "start_check",
     "wait",
+    "watch_progress",
 ]
 
 _HOMES = {
     "Context": "script.context",
+    "DebugReport": "gather.report",
     "Event": "rosters.events",
     "Host": "rosters.hosts",
+    "HostMeasures": "policy.measures",
+    "HostScore": "policy.measures",
     "MessageQueue": "member.messages",
     "Process": "rosters.groups",
     "ProcessGroup": "rosters.groups",
+    "Progress": "policy.progress",
     "Reduction": "tree.mapreduce",
+    "RunFailure": "policy.runs",
     "Status": "script.status",
+    "UnfitHosts": "policy.selection",
+    "answer_flight_requests": "member.flight",
+    "choose_hosts": "policy.selection",
+    "end_group": "policy.runs",
+    "find_failure": "policy.runs",
+    "find_hang": "policy.progress",
+    "find_rendezvous": "policy.rendezvous",
+    "gather_debug": "gather.report",
     "get_message_queue": "member.messages",
+    "judge_end": "policy.runs",
+    "judge_host": "policy.measures",
+    "make_flight_environment": "gather.records",
+    "replace_lost": "policy.runs",
+    "run_group": "policy.runs",
+    "running": "policy.runs",
+    "start_check": "policy.selection",
+    "watch_progress": "policy.progress",
 }
 
 

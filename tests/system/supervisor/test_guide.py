@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -95,14 +94,16 @@ def test_every_block_of_the_guide_runs(
     assert names["hosts"][0] is hosts[1]
     assert hosts[0].time_cleared().done()
 
-    guide.borrow("health_checked_start.py", "start_check", "judge")
-    names |= {
-        "scores": {},
-        "command": [sys.executable, str(POLICIES / "health_checked_start.py"), "--measure"],
-    }
-    local.start_local_managers(7)  # one for the successor above
-    guide.run("start_check(")
-    assert len(names["scores"]) == 2
+    names["command"] = python("print(1)")
+    local.start_local_managers(1)  # for the successor above
+    guide.run("run_group(ctx, hosts")
+    assert names["failure"] is None
+
+    local.start_local_managers(6)
+    guide.run("choose_hosts(ctx, 64")
+    assert len(names["hosts"]) == 2
+    names["log"] = logging.getLogger("guide")
+    ask_every_host(guide, tmp_path)
 
     talk_with_processes(guide, names["hosts"][1])
     look_at_a_hang(guide, names["hosts"][0])
@@ -154,22 +155,26 @@ def talk_with_processes(guide: Guide, host: Host) -> None:
     group[0].end(0)
 
 
+def ask_every_host(guide: Guide, folder: Path) -> None:
+    (folder / "ask.py").write_text(
+        "def time_read(nothing): return 2.0\ndef slower(a, b): return max(a, b)\n"
+    )
+    block = guide.find("ctx.mapreduce").replace("/shared", str(folder))
+    exec(compile(block, "mapreduce", "exec"), guide.names)  # noqa: S102
+    assert (guide.names["slowest"], guide.names["missing"]) == (2.0, {})
+
+
 def look_at_a_hang(guide: Guide, host: Host) -> None:
     ctx, names = guide.names["ctx"], guide.names
-    guide.borrow("progress_watchdog.py", "find_hang", "Progress")
-    guide.borrow("debug_gather.py", "gather_debug")
+    block = guide.find("watch_progress(group").replace("60", "1, first_seconds=2")
+    exec(compile(block, "watch", "exec"), names)  # noqa: S102
     names["group"] = group = ctx.create_process_group(
         [host], python("import time; time.sleep(6000)")
     )
-    group[0].pid().result(PATIENCE)
-    names |= {
-        "progress": {group[0]: names["Progress"](time.monotonic(), 1.0, 1.0)},
-        "now": time.monotonic() + 100,
-    }
-    names["log"] = logging.getLogger("guide")
-    guide.run("find_hang(")
-    assert "no progress for 100 s" in names["hang"]
-    assert "1 rank (0)" in Path("debug-report.txt").read_text()
+    failure = names["watch"](group)
+    assert "no progress for" in failure.sentence
+    words = Path("debug-report.txt").read_text()
+    assert words.startswith("rank 0 is in <module> (<string>:1)"), words
     group[0].end(0)
 
 

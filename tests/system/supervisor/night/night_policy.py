@@ -1,9 +1,8 @@
 """The policy of a bad night: what the shipped ones offer, in one script that may itself be killed
 at any moment.
 
-Hosts are taken after a check (`health_checked_start`), a run is watched for its progress
-(`progress_watchdog`), and begun again with a back-off, up to a cap, once nothing of a lost host can
-run any more (`restart_on_failure --fence`). Started again with the same state folder it goes on
+Hosts are taken after a check, a run is watched for its progress, and begun again with a back-off,
+up to a cap, once nothing of a lost host can run any more. Started again with the same state folder it goes on
 with the group that runs.
 """
 
@@ -16,11 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[4] / "examples" / "policies"))
-from health_checked_start import pick_hosts
-from progress_watchdog import watch
-
-from holdfast.supervisor import Context, Host, ProcessGroup
+from holdfast.supervisor import Context, Host, ProcessGroup, choose_hosts, end_group, watch_progress
 
 FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 0.2, 2.0
 GROUP = "train{rank}"
@@ -44,15 +39,6 @@ def next_attempt(folder: Path) -> int:
     beside.write_text(str(attempt))
     beside.replace(file)
     return attempt
-
-
-def fill_up(ctx: Context, hosts: list[Host], options: argparse.Namespace) -> list[Host]:
-    """Those that live, and healthy ones for the others."""
-    living = [host for host in hosts if not host.connection_lost()]
-    if len(living) < options.hosts:
-        wanted = argparse.Namespace(**{**vars(options), "hosts": options.hosts - len(living)})
-        living += pick_hosts(ctx, wanted)
-    return living
 
 
 def start(ctx: Context, hosts: list[Host], options: argparse.Namespace) -> ProcessGroup:
@@ -92,22 +78,25 @@ def keep_going(ctx: Context, options: argparse.Namespace) -> int:
     delay = FIRST_DELAY_SECONDS
     for failures in range(options.max_restarts + 1):
         if group is None:
-            hosts = fill_up(ctx, hosts, options)
+            hosts = choose_hosts(
+                ctx,
+                options.hosts,
+                spares=0,
+                keep=hosts,
+                check=options.check,
+                check_seconds=options.check_seconds,
+                settle_seconds=0.1,
+            )
             group = start(ctx, hosts, options)
-        failure = watch(group, options)
-        for ended in group.end(grace_seconds=5):
-            ended.exception()
+        failure = watch_progress(group, options.least, options.first)
+        end_group(group, grace_seconds=5, fence=options.fence)
+        group = None
         if failure is None:
             log.info("done after %d restarts", failures)
             return 0
         log.warning("restart in %g s: %s", delay, failure)
         time.sleep(delay)
         delay = min(delay * 2, LONGEST_DELAY_SECONDS)
-        for host in group.hosts if options.fence else ():
-            if host.connection_lost():
-                host.time_cleared().result()
-        group.forget()  # not before: a script that is started again must know which hosts to wait for
-        group = None
     log.error("given up after %d restarts", options.max_restarts)
     return 1
 
@@ -127,7 +116,6 @@ def main() -> int:
     parser.add_argument("--max-restarts", type=int, default=20)
     parser.add_argument("--no-fence", dest="fence", action="store_false")
     parser.add_argument("command", nargs="+")
-    parser.set_defaults(spares=0, gpus=0, settle=0.1, max_replaced=20, local=False)
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     with Context(

@@ -1,48 +1,45 @@
 """The debug gather over real collectives: stacks and torch's own flight record of ranks that wait
 for one that never comes.
 
-`make ddp` brings torch and runs this. On a GPU NCCL's watchdog writes the record when a
-collective hangs; on the CPU each rank writes its own, to the same place: the recorder and its
-format are the same.
+`make ddp` brings torch and runs this. On a GPU NCCL's watchdog writes the record when the report
+asks for it, or when a collective hangs; on the CPU `answer_flight_requests` does, on the same pipe
+and to the same file: the recorder and its format are torch's own.
 """
 
 from __future__ import annotations
 
 import os
-import pickle
-import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from holdfast.supervisor import Context
-from tests.system.supervisor.policies.rig import POLICIES
+from holdfast.supervisor import Context, gather_debug, make_flight_environment
+from tests.system.supervisor.night.night import ROOT
 from tests.system.supervisor.rig import Managers, attach
 from tests.waits import free_port
-
-sys.path.insert(0, str(POLICIES))
-import debug_gather
 
 TORCH = os.environ.get("HOLDFAST_TEST_TORCH", "")
 PATIENCE = 90.0
 WORKER = """
-import os, threading, time
+import os, sys, time
 import torch, torch.distributed as dist
-from holdfast.supervisor import get_message_queue
-rank = int(os.environ["RANK"])
+from holdfast.supervisor import answer_flight_requests, get_message_queue
+rank, odd = int(os.environ["RANK"]), sys.argv[1]
 dist.init_process_group("gloo")
+assert answer_flight_requests()
+pair = dist.new_group([0, 1])
 def read_a_slow_disk(): time.sleep(6000)
-def reduce_gradients(): dist.all_reduce(torch.ones(3))
-def record():
-    time.sleep(2)
-    path = os.environ["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] + str(rank)
-    with open(path + ".new", "wb") as file:
-        file.write(torch._C._distributed_c10d._dump_fr_trace())
-    os.replace(path + ".new", path)
-    get_message_queue().send("recorded")
-reduce_gradients()
-threading.Thread(target=record, daemon=True).start()
-read_a_slow_disk() if rank == 2 else reduce_gradients()
+def reduce_gradients(size): dist.all_reduce(torch.ones(size))
+reduce_gradients(3)
+dist.barrier()
+get_message_queue().send("here")
+if odd == "absent" and rank == 2: read_a_slow_disk()
+if odd == "other call" and rank == 2: dist.broadcast(torch.ones(3), 0)
+if odd == "behind" and rank == 0: read_a_slow_disk()
+if odd == "behind" and rank == 1: dist.all_reduce(torch.ones(1), group=pair)
+reduce_gradients(3)
+time.sleep(6000)
 """
 
 pytestmark = [
@@ -54,23 +51,45 @@ pytestmark = [
 ]
 
 
-def test_the_stacks_and_the_flight_record_name_the_rank_that_never_came(
+def ask(ctx: Context, managers: Managers, folder: Path, odd: str) -> tuple[str, str]:
+    """The report on three ranks, one of which does something else."""
+    hosts, _ = attach(ctx, managers, 3)
+    env = make_flight_environment(f"{folder}/flight-") | {
+        "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()), "PYTHONPATH": str(ROOT / "src"),
+    }  # fmt: skip
+    group = ctx.create_process_group(hosts, [TORCH, "-c", WORKER, odd], env=env)
+    group.gather().result(PATIENCE)
+    time.sleep(1.0)  # for the others to enter what they will never leave
+    return gather_debug(ctx, group, folder / "report.txt", width=1)
+
+
+def test_the_rank_that_never_came_is_named(
     ctx: Context, managers: Managers, tmp_path: Path
 ) -> None:
-    hosts, _ = attach(ctx, managers, 3)
-    flight = tmp_path / "flight_"
-    env = {
-        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(flight), "TORCH_FR_BUFFER_SIZE": "100", "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
-        "PYTHONPATH": str(Path(debug_gather.__file__).parents[4] / "src"),
-    }  # fmt: skip
-    group = ctx.create_process_group(hosts, [TORCH, "-c", WORKER], env=env)
-    group.gather().result(PATIENCE)
-    words = debug_gather.gather_debug(ctx, group, tmp_path / "report.txt")
-    assert words.index("read_a_slow_disk (") < words.index("reduce_gradients ("), (
-        "the odd one comes first:\n" + words
-    )
-    assert "3 ranks (0-2):\nleft a dump of NCCL's flight recorder" in words, words
-    records = [Path(f"{flight}{rank}").read_bytes() for rank in range(3)]
-    counts = [len(pickle.loads(record)["entries"]) for record in records]  # noqa: S301  this test's own ranks wrote them
-    assert counts == [2, 2, 1], "the record says as well who never entered the second collective"
+    sentence, words = ask(ctx, managers, tmp_path, "absent")
+    assert sentence == (
+        "rank 2 never entered all_reduce 3 of default_pg, in which 2 ranks (0-1) wait; "
+        "rank 2 is in read_a_slow_disk (<string>:9)"
+    ), words
+    assert "flight records of 3 ranks (0-2):" in words
+    assert "default_pg: last 2 of rank 2, 3 of 2 ranks (0-1)" in words, words
+
+
+def test_a_rank_that_entered_something_else_is_named(
+    ctx: Context, managers: Managers, tmp_path: Path
+) -> None:
+    sentence, words = ask(ctx, managers, tmp_path, "other call")
+    assert sentence.startswith(
+        "ranks disagree about number 3 of default_pg: rank 2 entered broadcast, "
+        "2 ranks (0-1) entered all_reduce of 3; rank 2 is in "
+    ), words
+
+
+def test_the_one_for_which_the_late_one_waits_is_named(
+    ctx: Context, managers: Managers, tmp_path: Path
+) -> None:
+    """Rank 1 is late in the world's group, because it waits for rank 0 in another."""
+    sentence, words = ask(ctx, managers, tmp_path, "behind")
+    assert "rank 0" in sentence.partition("never entered")[0], words
+    assert "rank 0 is in read_a_slow_disk" in sentence, words

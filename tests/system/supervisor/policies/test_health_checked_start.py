@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import shlex
 import sys
-from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holdfast.supervisor import UnfitHosts
+from holdfast.supervisor.policy.selection import Selection
 from tests.system.supervisor.policies.rig import POLICIES, run_policy
-
-sys.path.insert(0, str(POLICIES))
-from health_checked_start import Selection
 
 SCRIPT = POLICIES / "health_checked_start.py"
 # The n-th host to be checked does the n-th thing of the list, and writes down under which warden it
 # did it.
 CHECK = """
 import os, sys, time
-script, folder, plan = sys.argv[1], sys.argv[2], sys.argv[3].split(",")
-sys.path.insert(0, os.path.dirname(script))
-import health_checked_start as policy
+folder, plan = sys.argv[1], sys.argv[2].split(",")
+import msgspec
+from holdfast.supervisor import get_message_queue
+from holdfast.supervisor.policy.measures import measure_host
 number = 0
 while True:
     try:
@@ -34,18 +33,20 @@ word = plan[min(number, len(plan) - 1)]
 with open(f"{folder}/{word}", "a") as file: file.write(f"{os.getppid()}\\n")
 if word == "hang": time.sleep(6000)
 if word == "crash": sys.exit(3)
-report = policy.measure()
-if word == "no gpus": report["gpus"] = -1
+report = msgspec.to_builtins(measure_host())
+report["devices"] = [] if word == "no gpus" else [{"index": 0}]
 report["matmul_seconds"] = {"slow": 4.0, "fast": 1.0}.get(word, report["matmul_seconds"])
-policy.get_message_queue().send(report)
+get_message_queue().send(report)
 """
 TRAIN = "import os, sys; open(sys.argv[1] + '/trained', 'a').write(f'{os.getppid()}\\n')"
 
 
 def start(folder: Path, plan: str, *words: str) -> tuple[int, str]:
-    check = shlex.join([sys.executable, "-c", CHECK, str(SCRIPT), str(folder), plan])
+    check = shlex.join([sys.executable, "-c", CHECK, str(folder), plan])
     train = [sys.executable, "-c", TRAIN, str(folder)]
-    return run_policy(SCRIPT.name, folder, "--local", "--check", check, *words, "--", *train)
+    return run_policy(
+        SCRIPT.name, folder, "--local", "--gpus", "1", "--check", check, *words, "--", *train
+    )
 
 
 def wardens(folder: Path, word: str) -> set[str]:
@@ -63,7 +64,7 @@ def test_sick_hosts_are_replaced_and_a_hung_one_is_not_waited_for(tmp_path: Path
     assert wardens(tmp_path, "trained") <= wardens(tmp_path, "good"), words
     assert "2 hosts chosen, 2 replaced, 1 not waited for" in words
     assert "ProcessEnded" in words
-    assert "-1 of 0 GPUs" in words
+    assert "0 of 1 GPUs" in words
 
 
 @pytest.mark.slow
@@ -103,7 +104,7 @@ class Given:
 
 def test_a_sick_host_that_nobody_needs_is_not_replaced() -> None:
     ctx: Any = Given()
-    chosen = Selection(ctx, Namespace(hosts=1, check=["true"], max_replaced=0))
+    chosen = Selection(ctx, 1, max_replaced=0)
     host: Any = "late"
     chosen.scores = {host: 1.0}
     sick: Any = "sick"
@@ -111,5 +112,5 @@ def test_a_sick_host_that_nobody_needs_is_not_replaced() -> None:
     assert ctx.returned == [("sick", "health check: no GPUs")]
     assert chosen.replaced == 0
     chosen.scores = {}
-    with pytest.raises(SystemExit, match="the last, sick, with no GPUs"):
+    with pytest.raises(UnfitHosts, match="the last, sick, with no GPUs"):
         chosen.replace(sick, "no GPUs")

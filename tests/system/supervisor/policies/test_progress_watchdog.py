@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[4] / "examples" / "policies"))
-from progress_watchdog import LEAST_SECONDS, TIMES_MEDIAN, Progress
-
+from holdfast.supervisor.policy.progress import LEAST_SECONDS, TIMES_MEDIAN, Progress
 from tests.system.supervisor.policies.rig import run_policy
 
 # At the first attempt rank 1 stops after its sixth step. Before that both go through a section
@@ -51,6 +49,9 @@ def test_a_hang_is_found_named_and_ended_and_a_section_is_none(tmp_path: Path) -
     assert code == 0, said
     assert "train1 on local-" in said.split("attempt 0: no progress for")[1], said
     assert "at step 5" in said
+    sentence = (tmp_path / "debug-report.txt").read_text().splitlines()[0]
+    assert sentence.startswith("rank 1 is in <module> (<string>:13)"), sentence
+    assert sentence in said, "the report's sentence is in the log"
     assert "done after 1 restarts" in said
     assert {file.name for file in tmp_path.glob("attempt*")} == {
         f"attempt{a}-{r}" for a in (0, 1) for r in (0, 1)

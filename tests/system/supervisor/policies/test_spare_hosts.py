@@ -183,6 +183,7 @@ def test_spares_that_are_lost_are_replaced() -> None:
     ctx = FakeContext()
     bench = make_bench(ctx, 2)
     first, second = ctx.hosts
+    ctx.come_at_once = False
     first.lose()
     new = bench.exchange(FakeHost(9).come(), "it is bad")
     assert new is second

@@ -1,0 +1,89 @@
+"""What a host says of its ranks, and how two such reports are merged: the two functions of the
+tree that `report` grows."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.supervisor.gather.flights import Flights, merge_flights, read_flights
+from holdfast.supervisor.gather.records import ask_for_record, name_files, read_record
+from holdfast.supervisor.gather.spans import Spans, join_spans
+from holdfast.supervisor.gather.stacks import STATES, find_place, find_stacks, read_state
+
+RECORD_SECONDS = 10.0  # for ranks to write their records; NCCL's watchdog looks once a second
+NO_STACKS = "no stacks: neither py-spy nor gdb could look at it, or it has ended"
+
+
+class Looks(msgspec.Struct):
+    """What is known of some ranks. texts: stacks and states, by text. places: the innermost
+    function of the main thread. flights: by process group. records: ranks that left one."""
+
+    texts: dict[str, Spans] = {}
+    places: dict[str, Spans] = {}
+    flights: Flights = {}
+    records: Spans = []
+
+
+def look_at_ranks(ranks: list[list[int]]) -> Any:
+    """Look at ranks of this host, given as rank and pid."""
+    asked_at = time.time()
+    settings = {rank: read_environment(pid) for rank, pid in ranks}
+    listening = {rank for rank, environ in settings.items() if ask_for_record(environ, rank)}
+    until = time.monotonic() + RECORD_SECONDS
+    looks = Looks()
+    for rank, pid in ranks:
+        here = [[rank, rank]]
+        texts, place = describe_rank(pid)
+        for text in texts:
+            looks.texts[text] = join_spans(looks.texts.get(text, []), here)
+        if place:
+            looks.places[place] = join_spans(looks.places.get(place, []), here)
+    for rank, environ in settings.items():
+        files = name_files(environ, rank)
+        record = read_record(files, asked_at, until if rank in listening else 0.0)
+        with contextlib.suppress(LookupError, TypeError, ValueError):
+            flights = read_flights(rank, record) if record is not None else {}
+            looks.flights = merge_flights(looks.flights, flights)
+            if record is not None:
+                looks.records = join_spans(looks.records, [[rank, rank]])
+    return msgspec.to_builtins(looks)
+
+
+def merge_looks(one: Any, other: Any) -> Any:
+    """Merge two reports: equal texts once, with the ranks of both."""
+    first, second = (msgspec.convert(looks, Looks) for looks in (one, other))
+    merged = Looks(
+        flights=merge_flights(first.flights, second.flights),
+        records=join_spans(first.records, second.records),
+    )
+    for looks in (first, second):
+        for known, found in ((merged.texts, looks.texts), (merged.places, looks.places)):
+            for text, spans in found.items():
+                known[text] = join_spans(known.get(text, []), spans)
+    return msgspec.to_builtins(merged)
+
+
+def describe_rank(pid: int) -> tuple[list[str], str | None]:
+    """Describe a process in texts that are the same for all in the same state, and name the place
+    where its main thread is."""
+    state = read_state(pid)
+    stacks = find_stacks(pid, state)
+    texts = [stacks or NO_STACKS]
+    if state in STATES:
+        texts.append(STATES[state])
+    return texts, find_place(stacks) if stacks else None
+
+
+def read_environment(pid: int) -> dict[str, str]:
+    """Read the environment that a process was started with; empty where it is gone."""
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/environ").read_bytes()
+        pairs = (os.fsdecode(word).partition("=") for word in words.split(b"\0") if b"=" in word)
+        return {name: value for name, _, value in pairs}
+    return {}

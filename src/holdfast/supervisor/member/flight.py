@@ -1,0 +1,54 @@
+"""Inside a rank: write torch's flight record when the policy script asks for it.
+
+NCCL's watchdog does this by itself. A rank whose collectives are gloo's calls
+`answer_flight_requests` once, after `init_process_group`; so does one with both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+from pathlib import Path
+
+from holdfast.supervisor.gather.records import name_files, name_pipe
+
+
+def answer_flight_requests() -> bool:
+    """Answer from a thread of its own, as long as this process lives. False, and nothing is done,
+    where the environment names no pipe or torch's NCCL listens there."""
+    rank = int(os.environ.get("RANK", "0"))
+    pipe = name_pipe(os.environ, rank)
+    if pipe is None or _is_served(pipe):
+        return False
+    Path(pipe).unlink(missing_ok=True)
+    os.mkfifo(pipe, 0o600)
+    # Open for both, so that the pipe never reads as ended.
+    fd = os.open(pipe, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    file = name_files(os.environ, rank)[0]
+    threading.Thread(target=_answer, args=(fd, file), name="holdfast-flight", daemon=True).start()
+    return True
+
+
+def _is_served(pipe: str) -> bool:
+    """True where another reader has the pipe open."""
+    try:
+        os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+    except OSError:
+        return False
+    return True
+
+
+def _answer(fd: int, file: str) -> None:
+    from torch._C._distributed_c10d import _dump_fr_trace
+
+    while True:
+        select.select([fd], [], [])
+        with contextlib.suppress(BlockingIOError):
+            os.read(fd, 128)
+        with contextlib.suppress(OSError):
+            beside = f"{file}.new"
+            # Without stacks: to name their lines torch would first load its compiler, for seconds.
+            Path(beside).write_bytes(_dump_fr_trace(includeStackTraces=False))
+            os.replace(beside, file)

@@ -1,0 +1,139 @@
+"""Steps that ranks report, and what their silence means.
+
+How long a step may take is measured, not configured: `Progress.limit_seconds`. In the training
+loop:
+
+    queue = get_message_queue()
+    queue.send({"step": step})  # after each step
+    queue.send({"section": "eval"})  # no steps for a while; "checkpoint" likewise
+    queue.send({"section": None})  # steps again
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import statistics
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.supervisor.futures.future import Future
+from holdfast.supervisor.policy.runs import RunFailure, judge_end
+from holdfast.supervisor.rosters.groups import Process, ProcessGroup
+
+FIRST_STEP_SECONDS = 1800.0  # until steps can be measured: imports, data, compilation
+SECTION_SECONDS = {"eval": 3600.0, "checkpoint": 1800.0}
+OTHER_SECTION_SECONDS = 1800.0
+TIMES_MEDIAN = 10.0
+LEAST_SECONDS = 60.0  # a step may always take this long
+STEPS_MEASURED = 50
+_LOOK_SECONDS = 0.5
+
+
+class Progress:
+    """One rank's reports of its steps. `now` is monotonic seconds."""
+
+    def __init__(
+        self,
+        now: float,
+        least_seconds: float = LEAST_SECONDS,
+        first_seconds: float = FIRST_STEP_SECONDS,
+    ) -> None:
+        self.least_seconds, self.first_seconds = least_seconds, first_seconds
+        self.step = -1
+        self.section: str | None = None
+        self.since = now  # of the last step, or of the beginning or end of a section
+        self.durations: deque[float] = deque(maxlen=STEPS_MEASURED)
+        self.cut = True  # the time that runs now began with something other than a step
+
+    def take(self, message: Any, now: float) -> None:
+        """Learn from a message. A time that includes a section counts for no step."""
+        if not isinstance(message, dict):
+            return
+        if "section" in message:
+            self.section = message["section"]
+        elif "step" in message:
+            if not self.cut and self.section is None:
+                self.durations.append(now - self.since)
+            self.step = message["step"]
+        else:
+            return
+        self.cut = "section" in message
+        self.since = now
+
+    def limit_seconds(self) -> float:
+        """The time for which this rank may be silent from now on."""
+        if self.section is not None:
+            return SECTION_SECONDS.get(self.section, OTHER_SECTION_SECONDS)
+        if not self.durations:
+            return self.first_seconds
+        return max(self.least_seconds, TIMES_MEDIAN * statistics.median(self.durations))
+
+    def describe(self) -> str:
+        """Say where the rank is."""
+        return f"step {self.step}" + (f", in {self.section}" if self.section else "")
+
+
+def find_hang(progress: Mapping[Process, Progress], now: float) -> RunFailure | None:
+    """Name the ranks that hang: those furthest behind, because ranks wait for each other, and the
+    first to be late need not be at fault."""
+    late = [
+        process for process, seen in progress.items() if now - seen.since > seen.limit_seconds()
+    ]
+    if not late:
+        return None
+    least = min(progress[process].step for process in late)
+    behind = [process for process in late if progress[process].step == least]
+    silent = now - progress[behind[0]].since
+    named = ", ".join(str(process) for process in behind[:5]) + (
+        f" and {len(behind) - 5} more" if len(behind) > 5 else ""
+    )
+    sentence = f"no progress for {silent:.0f} s: {named} at {progress[behind[0]].describe()}"
+    return RunFailure(sentence, behind[0].host, hung=True)
+
+
+def watch_progress(
+    group: ProcessGroup,
+    least_seconds: float = LEAST_SECONDS,
+    first_seconds: float = FIRST_STEP_SECONDS,
+) -> RunFailure | None:
+    """Wait for the end of a group, or of its progress. Return None when all ended with 0.
+
+    least_seconds: a step may take this long in any case. first_seconds: for each of the first two
+    steps; infinity where ranks may report none.
+    """
+    for process in group:
+        process.pid().exception()  # the clocks start when all are there
+    happened: queue.SimpleQueue[tuple[Process, Future[Any]]] = queue.SimpleQueue()
+    began = time.monotonic()
+    progress = {process: Progress(began, least_seconds, first_seconds) for process in group}
+
+    def listen(process: Process) -> None:
+        process.recv().add_done_callback(lambda future: happened.put((process, future)))
+
+    for process in group:
+        process.returncode().add_done_callback(lambda future: happened.put((future.whom, future)))
+        listen(process)
+    look_at = time.monotonic()
+    while progress:
+        with contextlib.suppress(queue.Empty):
+            process, future = happened.get(timeout=_LOOK_SECONDS)
+            if future.about != "returncode":
+                if future.exception() is None and process in progress:
+                    progress[process].take(future.result(), time.monotonic())
+                    listen(process)
+            else:
+                failure = judge_end(process)
+                if failure is not None:
+                    return failure
+                progress.pop(process)
+        now = time.monotonic()
+        # A rank whose message waits is not late; and a look goes over all ranks.
+        if now >= look_at and happened.empty():
+            look_at = now + _LOOK_SECONDS
+            hang = find_hang(progress, now)
+            if hang is not None:
+                return hang
+    return None

@@ -1,0 +1,26 @@
+"""Where the ranks of a start meet."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from holdfast.supervisor.rosters.hosts import Host
+
+RENDEZVOUS_PORTS = range(29500, 30500)
+
+
+def find_rendezvous(hosts: Sequence[Host], restarts: int = 0) -> dict[str, str]:
+    """Choose where torch's ranks meet: on the first host, once it is there. Raises HostLost.
+
+    Returns the variables of PyTorch's `env://`. The port is taken at random for each start, because
+    another run may share the machine, and a rank of the start before may still hold its port.
+    restarts: starts before this one, which ranks find as torchrun's variable for them.
+    """
+    hosts[0].hostname().result()
+    facts = hosts[0].facts
+    return {
+        "MASTER_ADDR": facts.address if facts is not None else "127.0.0.1",
+        "MASTER_PORT": str(random.choice(RENDEZVOUS_PORTS)),
+        "TORCHELASTIC_RESTART_COUNT": str(restarts),
+    }

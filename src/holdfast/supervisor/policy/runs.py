@@ -1,0 +1,128 @@
+"""One start of a training: wait for its end, end what is left of it, and put lost hosts right."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from holdfast.supervisor.futures.waits import as_completed
+from holdfast.supervisor.policy.rendezvous import find_rendezvous
+from holdfast.supervisor.rosters.failures import HostLost, ProcessFailedToStart
+from holdfast.supervisor.rosters.groups import Process, ProcessGroup
+from holdfast.supervisor.rosters.hosts import Host
+from holdfast.supervisor.script.context import Context
+
+GRACE_SECONDS = 10.0
+
+logger = logging.getLogger("holdfast.supervisor")
+
+
+class RunFailure(NamedTuple):
+    """What went wrong first, and on which host. hung: its ranks live, and make no progress."""
+
+    sentence: str
+    host: Host
+    hung: bool = False
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+def find_failure(group: ProcessGroup) -> RunFailure | None:
+    """Wait for a group. Return None when all its processes ended with 0, else the first failure."""
+    for future in as_completed([process.returncode() for process in group]):
+        failure = judge_end(future.whom)
+        if failure is not None:
+            return failure
+    return None
+
+
+def judge_end(process: Process) -> RunFailure | None:
+    """Return None where a process that is over ended with 0, else its failure."""
+    try:
+        code = process.returncode().result()
+    except (HostLost, ProcessFailedToStart) as error:
+        return RunFailure(str(error), process.host)
+    return RunFailure(f"{process} ended with {code}", process.host) if code else None
+
+
+def end_group(
+    group: ProcessGroup, grace_seconds: float = GRACE_SECONDS, *, fence: bool = False
+) -> None:
+    """End what still runs of a group, wait until it has ended, and forget the group.
+
+    fence: wait as well until nothing of it can run on its lost hosts. The group is forgotten only
+    then, so that a script which comes back waits again.
+    """
+    for ended in group.end(grace_seconds):
+        ended.exception()
+    for host in group.hosts if fence else ():
+        if host.connection_lost() and not host.time_cleared().done():
+            logger.warning("its processes may still run on %s: waiting until they cannot", host)
+            host.time_cleared().result()
+    group.forget()
+
+
+@contextmanager
+def running(
+    ctx: Context,
+    hosts: Sequence[Host],
+    command: Sequence[str],
+    per_host: int = 1,
+    *,
+    restarts: int = 0,
+    env: Mapping[str, str] | None = None,
+    name: str = "train{rank}",
+    grace_seconds: float = GRACE_SECONDS,
+    fence: bool = False,
+) -> Iterator[ProcessGroup]:
+    """Start a rank everywhere, with a rendezvous of its own, for the time of a `with` block; no
+    rank runs afterwards. Raises HostLost where the first host is lost."""
+    meeting = find_rendezvous(hosts, restarts)
+    group = ctx.create_process_group(
+        hosts, command, per_host, env=meeting | dict(env or {}), name=name
+    )
+    try:
+        yield group
+    finally:
+        end_group(group, grace_seconds, fence=fence)
+
+
+def run_group(
+    ctx: Context,
+    hosts: Sequence[Host],
+    command: Sequence[str],
+    per_host: int = 1,
+    *,
+    watch: Callable[[ProcessGroup], RunFailure | None] = find_failure,
+    restarts: int = 0,
+    env: Mapping[str, str] | None = None,
+    fence: bool = False,
+) -> RunFailure | None:
+    """Run a command on hosts until all ranks ended with 0, or something went wrong first. No rank
+    runs afterwards. watch: what waits, and decides which it was."""
+    try:
+        with running(
+            ctx, hosts, command, per_host, restarts=restarts, env=env, fence=fence
+        ) as group:
+            return watch(group)
+    except HostLost as error:
+        return RunFailure(str(error), hosts[0])
+
+
+def replace_lost(
+    ctx: Context, hosts: Iterable[Host], bring: Callable[[int], object] | None = None
+) -> list[Host]:
+    """Return the hosts with another in the place of each lost one, so that the other ranks stay
+    where their data and caches are.
+
+    bring: called with how many were replaced, by a script that starts managers itself.
+    """
+    old = list(hosts)
+    lost = [host for host in old if host.connection_lost()]
+    fresh = iter(ctx.replace_hosts(lost) if lost else [])
+    if lost and bring is not None:
+        bring(len(lost))
+    return [next(fresh) if host in lost else host for host in old]
