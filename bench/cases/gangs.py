@@ -16,6 +16,7 @@ name = "gangs"
 budget = "none promised; the ratio says what planning, guards and history cost beside the bare rows"
 
 QUEUES = 10
+PROJECTS = 100
 PATTERN = (1,) * 35 + (5,) * 11 + (20,) * 4
 """Sizes of jobs in 35:11:4."""
 SUBMIT = 1000
@@ -62,8 +63,14 @@ class Cluster:
             )
             self.hosts.append(host_id)
 
-    async def submit(self, sizes: Sequence[int]) -> None:
-        """Queue jobs of these sizes over all lanes."""
+    async def share(self, slots: int) -> None:
+        """Give each project an equal share of all slots."""
+        for n in range(PROJECTS):
+            changes = {"share_cpu_slots": slots // PROJECTS}
+            await self.store.settings.put_project(f"project-{n}", changes)
+
+    async def submit(self, sizes: Sequence[int], projects: int = 1) -> None:
+        """Queue jobs of these sizes over all lanes and so many projects."""
         from holdfast.core.spec import JobSpec
         from holdfast.moves.values import NewJob
 
@@ -73,7 +80,9 @@ class Cluster:
             jobs = [
                 NewJob(
                     id=f"job-{start + k:010d}",
-                    spec=JobSpec(argv=("true",), tasks=size),
+                    spec=JobSpec(
+                        argv=("true",), tasks=size, project=f"project-{(start + k) % projects}"
+                    ),
                     queue=f"lane-{(start + k) % QUEUES}",
                 )
                 for k, size in enumerate(sizes[start : start + SUBMIT])
@@ -145,16 +154,19 @@ def run(scale: Scale) -> Figures:
     ranks, wide = scale.pick(1000, 40), scale.pick(125, 5)
     sizes = choose_sizes(jobs)
     numbers = iter(range(1000))
+    fair: list[float] = []
     reserve: list[float] = []
     start: list[float] = []
     spread_out: list[float] = []
 
-    async def mixed(dsn: str) -> float:
+    async def mixed(dsn: str, *, shared: bool = False) -> float:
         cluster = Cluster(dsn)
         await cluster.store.open()
         try:
             await cluster.add_hosts(hosts, slots)
-            await cluster.submit(sizes)
+            if shared:
+                await cluster.share(hosts * slots)
+            await cluster.submit(sizes, PROJECTS if shared else 1)
             return jobs / await cluster.admit(jobs)
         finally:
             await cluster.store.close()
@@ -173,12 +185,13 @@ def run(scale: Scale) -> Figures:
 
         def measure() -> float:
             found = asyncio.run(mixed(database.make(f"mixed-{next(numbers)}")))
+            fair.append(asyncio.run(mixed(database.make(f"fair-{next(numbers)}"), shared=True)))
             took = asyncio.run(large(database.make(f"large-{next(numbers)}"), wide))
             reserve.append(took[0])
             start.append(took[1])
             spread_out.append(asyncio.run(large(database.make(f"large-{next(numbers)}"), ranks))[1])
             say(
-                f"  a gang of {ranks}: reserved in {reserve[-1]:.0f} ms, claimed and told in "
+                f"  with shares of {PROJECTS} projects {fair[-1]:,.0f} jobs/s; a gang of {ranks}: reserved in {reserve[-1]:.0f} ms, claimed and told in "
                 f"{start[-1]:.0f} ms; "
                 f"with a host for each rank in {spread_out[-1]:.0f} ms"
             )
@@ -197,6 +210,13 @@ def run(scale: Scale) -> Figures:
             what=f"{jobs:,} queued in {QUEUES} queues, sizes 1/5/20 in 35:11:4",
             unit="jobs/s",
             value=spread(found),
+            limit_name="bare rows",
+            limit=spread(limits),
+        ),
+        Line(
+            what=f"{jobs:,} queued of {PROJECTS} projects with shares, sizes as above",
+            unit="jobs/s",
+            value=spread(fair),
             limit_name="bare rows",
             limit=spread(limits),
         ),

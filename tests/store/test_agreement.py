@@ -370,6 +370,18 @@ class Agreement(RuleBasedStateMachine):
         else:
             self.both("settings.put_project", project, changes)
 
+    @rule(
+        project=st.sampled_from([None, *PROJECTS]),
+        gpus=st.sampled_from([None, 0, 1]),
+        cpu_slots=st.sampled_from([None, 1, 4]),
+    )
+    def share(self, project: str | None, gpus: int | None, cpu_slots: int | None) -> None:
+        changes = {"share_gpus": gpus, "share_cpu_slots": cpu_slots}
+        if project is None:
+            self.both("settings.write_cluster_settings", changes)
+        else:
+            self.both("settings.put_project", project, changes)
+
     @rule(project=st.sampled_from(PROJECTS))
     def delete_project(self, project: str) -> None:
         self.both("settings.delete_project", project)
@@ -440,6 +452,7 @@ async def view(rig: Rig) -> dict[str, Any]:
         "counts": sorted((await rig.store.jobs.count_jobs()).items()),
         "candidates": snapshot.candidates, "projects": await rig.store.settings.list_projects(),
         "quotas": sorted(snapshot.quotas.items()) if any(j.state == "queued" for j in jobs) else [],
+        "shares": sorted(snapshot.shares.items()) if any(j.state == "queued" for j in jobs) else [],
         "waiting": sorted((await rig.store.jobs.count_waiting()).items()), "layers": await rig.store.settings.read_settings(),
         # Where nothing is queued a store may leave these out.
         "headroom": snapshot.headroom if any(j.state == "queued" for j in jobs) else {},

@@ -287,13 +287,15 @@ class QueueRecord(Record, frozen=True, kw_only=True):
 class ProjectRecord(Record, frozen=True, kw_only=True):
     """A project: retry defaults, quotas, and what of them is in use. It exists once a job names it.
 
-    running, gpus: live jobs and the GPUs they hold. unfinished: all that have not ended.
+    running, gpus: live jobs and the GPUs they hold. cpu_slots: those held by live jobs without GPUs.
+    unfinished: all that have not ended.
     """
 
     name: str
     settings: dict[str, Value]
     running: int = 0
     gpus: int = 0
+    cpu_slots: int = 0
     unfinished: int = 0
     created_at: datetime | None = None
 

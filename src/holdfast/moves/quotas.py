@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from holdfast.core.placement.plan import QuotaLeft
+from holdfast.core.placement.plan import QuotaLeft, Share
 from holdfast.core.settings.resolve import Value, resolve
 from holdfast.errors import QuotaExceeded
 
 NAMES = ("quota_jobs", "quota_gpus")
+SHARES = ("share_gpus", "share_cpu_slots")
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,17 +30,53 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):
-    """A project's unfinished jobs and their GPUs, and of these the running ones (QUOTA-2)."""
+    """A project's unfinished jobs and their GPUs, and of these the running ones (QUOTA-2).
+
+    running_cpu_slots: of running jobs without GPUs.
+    """
 
     jobs: int = 0
     gpus: int = 0
     running_jobs: int = 0
     running_gpus: int = 0
+    running_cpu_slots: int = 0
 
 
 def sets_quota(layer: Mapping[str, Value]) -> bool:
     """Whether a layer of settings limits anything."""
     return any(layer.get(name) is not None for name in NAMES)
+
+
+def sets_share(layer: Mapping[str, Value]) -> bool:
+    """Whether a layer of settings gives a share."""
+    return any(layer.get(name) is not None for name in SHARES)
+
+
+def read_share(
+    own: Mapping[str, Value], below: Sequence[tuple[str, Mapping[str, Value]]], use: Use
+) -> Share:
+    """A project's share in force, `own` before the layers `below` it, and what its jobs hold."""
+    layers = [("project", own), *below]
+    gpus, cpu_slots = (_count(resolve(name, layers).value) or 0 for name in SHARES)
+    return Share(
+        gpus=gpus,
+        cpu_slots=cpu_slots,
+        held_gpus=use.running_gpus,
+        held_cpu_slots=use.running_cpu_slots,
+    )
+
+
+MIN_OF_PROJECT = 16
+
+
+def plan_owned(shares: Mapping[str, Share], limit: int) -> tuple[dict[str, tuple[int, int]], int]:
+    """Return the projects below their shares with the GPUs and CPU slots that are left of them, and
+    how many jobs of each are looked at in a queue of which `limit` are read."""
+    left = {
+        name: (s.gpus - s.held_gpus, s.cpu_slots - s.held_cpu_slots) for name, s in shares.items()
+    }
+    below = {name: rest for name, rest in left.items() if max(rest) > 0}
+    return below, max(MIN_OF_PROJECT, limit // max(1, len(below)))
 
 
 def read_quota(

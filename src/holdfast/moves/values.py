@@ -9,7 +9,7 @@ import msgspec
 from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
-from holdfast.core.placement.plan import Candidate, Capacity, QuotaLeft
+from holdfast.core.placement.plan import Candidate, Capacity, QuotaLeft, Share
 from holdfast.core.records import JobRecord, TaskRecord
 from holdfast.core.settings.resolve import Value
 from holdfast.core.spec import JobSpec
@@ -64,6 +64,8 @@ class AdmissionSnapshot(StoreValue, frozen=True, kw_only=True):
 
     lowest_preemptible: the lowest priority of a job that may be preempted, or is being stopped.
     quotas: what each project may still start; a project without a quota is missing.
+    shares: of every project with queued or live jobs; empty where no project has a share. With
+    shares, the first jobs of each project that fit into its share come first, before the others.
     """
 
     candidates: tuple[Candidate, ...]
@@ -72,6 +74,7 @@ class AdmissionSnapshot(StoreValue, frozen=True, kw_only=True):
     settings_rev: int
     lowest_preemptible: int | None = None
     quotas: Mapping[str, QuotaLeft] = {}
+    shares: Mapping[str, Share] = {}
 
 
 class TaskBeat(StoreValue, frozen=True, kw_only=True):

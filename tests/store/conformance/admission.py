@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.core.causes import Cause, Watchdog
 from holdfast.core.facts import TaskFacts, Trip
-from holdfast.core.placement.plan import JobPlacement, QuotaLeft, TaskPlacement
+from holdfast.core.placement.plan import JobPlacement, QuotaLeft, Share, TaskPlacement
 from holdfast.core.states import JobState, Outcome
 from holdfast.moves.values import Released
 from tests.store.conformance.shared import TRIPPED, events_of
@@ -678,3 +678,77 @@ async def test_what_is_charged_to_other_budgets_is_held_and_what_costs_nothing_i
     (event,) = await events_of(rig, tripped, "job.retry_dispatched")
     assert event.message.startswith("its next attempt after stalled")
     assert await rig.places(tripped) == [1]  # both to the front, the later one first
+
+
+# ---- shares
+
+
+async def test_without_shares_admission_knows_of_none(rig: Rig) -> None:
+    await rig.host()
+    await rig.store.settings.put_project("p", {"quota_jobs": 2}, now=rig.now)
+    await rig.submit(project="p")
+    assert (await rig.store.admission.read_admission(9, now=rig.now)).shares == {}
+
+
+async def test_shares_are_read_with_what_is_held_of_them(rig: Rig) -> None:
+    """Of every project that has queued or live jobs; what others hold is borrowed."""
+    await rig.host(slots=8, gpus=4)
+    await rig.store.settings.put_project("p", {"share_gpus": 2, "share_cpu_slots": 3}, now=rig.now)
+    await rig.store.settings.put_project("idle", {"share_gpus": 9}, now=rig.now)
+    await rig.submit(project="p", gpus=1, cpus=2)
+    await rig.submit(project="q", cpus=2, tasks=2)
+    assert len(await rig.admit()) == 2
+    await rig.submit(project="r")
+    assert (await rig.store.admission.read_admission(9, now=rig.now)).shares == {
+        "p": Share(gpus=2, cpu_slots=3, held_gpus=1),
+        "q": Share(held_cpu_slots=4),
+        "r": Share(),
+    }
+    found = {p.name: (p.gpus, p.cpu_slots) for p in await rig.store.settings.list_projects()}
+    assert found == {"idle": (0, 0), "p": (1, 0), "q": (0, 4), "r": (0, 0)}
+
+
+async def test_the_clusters_share_is_each_projects(rig: Rig) -> None:
+    await rig.store.settings.write_cluster_settings({"share_gpus": 4}, now=rig.now)
+    await rig.store.settings.put_project("none", {"share_gpus": None}, now=rig.now)
+    await rig.host()
+    for project in ("none", "some"):
+        await rig.submit(project=project)
+    shares = (await rig.store.admission.read_admission(9, now=rig.now)).shares
+    assert shares == {"none": Share(), "some": Share(gpus=4)}
+
+
+async def test_what_is_within_a_share_is_not_hidden_by_what_borrows(rig: Rig) -> None:
+    """SHARE-1: the top of each project below its share comes first, though others fill the
+    queue."""
+    await rig.host(gpus=2)
+    await rig.store.settings.put_project("p", {"share_gpus": 2, "share_cpu_slots": 1}, now=rig.now)
+    others = [await rig.submit(project="q", priority=90) for _ in range(6)]
+    large = await rig.submit(project="p", gpus=3)
+    mine = await rig.submit(project="p", gpus=1, tasks=2)
+    cpu = await rig.submit(project="p", priority=1)
+    urgent = await rig.submit(project="p", gpus=2, priority=60)
+    elsewhere = await rig.submit(project="p", queue="gpu", gpus=1)
+    snapshot = await rig.store.admission.read_admission(4, now=rig.now)
+    owned = [urgent, mine, elsewhere, cpu]
+    assert [c.job_id for c in snapshot.candidates] == [*owned, *others[:4]]
+    await rig.store.settings.put_queue("cpu", {}, now=rig.now)
+    await rig.store.settings.pause_queue("cpu", "now", hard=False, now=rig.now)
+    snapshot = await rig.store.admission.read_admission(4, now=rig.now)
+    assert [c.job_id for c in snapshot.candidates] == [elsewhere]
+    assert large not in owned
+
+
+async def test_what_runs_says_whether_it_may_give_its_room_back(rig: Rig) -> None:
+    """A stop of an interactive job would end it, and a gang with finished ranks would fail
+    (GANG-5)."""
+    await rig.host(slots=8)
+    for spec in ({}, {"interactive": True}, {"preemptible": True}):
+        _, key = await rig.running(project="p", **spec)
+        (task,) = await rig.store.admission.read_running(now=rig.now)
+        assert (task.project, task.stoppable, task.preemptible) == (
+            "p",
+            not spec.get("interactive"),
+            bool(spec.get("preemptible")),
+        )
+        await rig.sync(ended=[(key, OK)])

@@ -61,6 +61,19 @@ def _use(project: ProjectRecord, count: int, name: str, noun: str = "") -> str:
     return f"{text} {noun}{'' if text == '1' else 's'}" if noun else text
 
 
+def _share(project: ProjectRecord) -> str:
+    kinds = (
+        ("share_gpus", project.gpus, "GPU"),
+        ("share_cpu_slots", project.cpu_slots, "CPU slot"),
+    )
+    held = [
+        f"{count} of {count_of(int(own), noun)}"
+        for name, count, noun in kinds
+        if isinstance(own := project.settings.get(name), int)
+    ]
+    return ", ".join(held)
+
+
 def _settings(project: ProjectRecord) -> str:
     return " ".join(
         f"{name}={value_text(value)}" for name, value in sorted(project.settings.items())
@@ -79,6 +92,7 @@ def _project_text(p: ProjectRecord) -> str:
                 "running",
                 f"{_use(p, p.running, 'quota_jobs', 'job')}, {_use(p, p.gpus, 'quota_gpus', 'GPU')}",
             ),
+            ("share", _share(p)),
             ("unfinished", count_of(p.unfinished, "job")),
             ("over quota", f"jobs are {hard}" if limited else "no quota of its own"),
             ("retries", f"held{f': {reason}' if reason else ''}" if held else ""),
@@ -110,12 +124,15 @@ def set_project(face: Face, name: str, changes: Sequence[str]) -> None:
     """Change a project's settings; the project need not exist yet. `off` switches a limit off.
 
     quota_jobs and quota_gpus limit what runs at once. With quota=soft further jobs wait; with
-    quota=hard they are refused at submission, and every unfinished job counts. Retry defaults:
+    quota=hard they are refused at submission, and every unfinished job counts. share_gpus and
+    share_cpu_slots are its own: more is borrowed while idle, and given back when asked for. Retry
+    defaults:
     max_retries, retry_delay_seconds, retry_backoff, …
 
     \b
     Examples:
       holdfast projects set vision quota_gpus=8 quota=hard
+      holdfast projects set speech share_gpus=4
       holdfast projects set vision max_retries=2 retry_on=failures,infra,system
     """
     with face.client() as client:

@@ -22,7 +22,7 @@ from holdfast.core.placement.plan import (
     RunningTask,
     plan_admission,
 )
-from holdfast.core.placement.preemption import say_preempted
+from holdfast.core.placement.preemption import say_preempted, say_reclaimed
 from holdfast.moves.values import AdmissionSnapshot
 
 log = logging.getLogger("holdfast.loops")
@@ -130,6 +130,7 @@ class AdmitLoop(Loop):
                 snapshot.hosts,
                 snapshot.headroom,
                 snapshot.quotas,
+                shares=snapshot.shares,
                 running=running,
                 hold_back_seconds=None if hold_back is None else float(hold_back),
                 lowest_preemptible=lowest,
@@ -148,7 +149,10 @@ class AdmitLoop(Loop):
         for preemption in preemptions:
             for victim in preemption.victims:
                 task = seen[victim]
-                reason = say_preempted(preemption.job_id, preemption.priority, task.priority)
+                winner = preemption.job_id
+                reason = say_preempted(winner, preemption.priority, task.priority)
+                if preemption.reclaims:
+                    reason = say_reclaimed(winner, preemption.project, task.project)
                 if await controller.store.jobs.drain_job(
                     victim, Cause.PREEMPTED, reason, epoch=task.epoch
                 ):
@@ -178,12 +182,15 @@ def _with_limit(job: Candidate, settings: Settings) -> Candidate:
 
 
 def _with_end(task: RunningTask, settings: Settings) -> RunningTask:
-    """Return the task with its latest end, and preemptible only once it has run for long enough."""
+    """Return the task with its latest end, and to be stopped only once it has run for long enough."""
     limit = _limit_in_force(task.time_limit_seconds, task.queue, task.devices, settings)
     ends = None if limit is None else max(0.0, limit - task.ran_seconds)
     young = task.ran_seconds < settings.number("preempt_min_run_seconds", task.queue)
     return msgspec.structs.replace(
-        task, ends_in_seconds=ends, preemptible=task.preemptible and not young
+        task,
+        ends_in_seconds=ends,
+        stoppable=task.stoppable and not young,
+        preemptible=task.preemptible and not young,
     )
 
 

@@ -7,15 +7,18 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from holdfast.core.endings.decide import Policy
 from holdfast.core.endings.rules import OperatorRule, parse_rules
+from holdfast.core.placement.types import Share
+from holdfast.core.records import ProjectRecord
 from holdfast.core.retry import make_policy
 from holdfast.core.settings.resolve import Effective, Value, job_layer, resolve, resolve_all
 from holdfast.core.settings.watch import WatchSettings, watch_settings
 from holdfast.core.spec import JobSpec
 from holdfast.errors import Unavailable, ValidationError
+from holdfast.moves.quotas import Use, read_share, sets_share
 from holdfast.moves.values import SettingsLayers
 from holdfast.store.port.store import Store
 
@@ -125,6 +128,20 @@ class Settings:
             ),
         ]
         return [(s, p, str(layer.get("retries_hold_reason") or "")) for s, p, layer in off]
+
+    def find_shares(self, projects: Iterable[ProjectRecord]) -> dict[str, Share]:
+        """Return the shares of these projects and what they hold; none where no project has one."""
+        layers = [*(layer for _, layer in self._below), *self.projects.values()]
+        if not any(map(sets_share, layers)):
+            return {}
+        return {
+            p.name: read_share(
+                self.projects.get(p.name, {}),
+                self._below,
+                Use(running_gpus=p.gpus, running_cpu_slots=p.cpu_slots),
+            )
+            for p in projects
+        }
 
     def _holding_layers(self) -> list[tuple[str, Mapping[str, Value]]]:
         return [(source, layer) for source, layer in self._below if _is_off(layer)]

@@ -7,6 +7,7 @@ from datetime import datetime
 import msgspec
 
 from holdfast.core.endings.decide import Policy
+from holdfast.core.placement.types import Share
 from holdfast.core.records import (
     AttemptRecord,
     HostRecord,
@@ -20,11 +21,13 @@ from holdfast.core.settings.watch import WatchSettings
 
 
 class YoungJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A running job that may be preempted once it has run for `least_seconds`, in `left_seconds`.
-    host_ids: where its tasks are."""
+    """A running job that may be preempted, or give back what its project borrowed, once it has run
+    for `least_seconds`, in `left_seconds`. host_ids: where its tasks are."""
 
     job_id: str
     priority: int
+    project: str
+    preemptible: bool
     host_ids: frozenset[str]
     left_seconds: float
     least_seconds: float
@@ -36,11 +39,12 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     place: how many jobs of its queue come before it. refusal: why the last admission passed it
     over. led: this replica runs the loops. policy: what decides its next failure. holders: every
     kill switch that is on, as `Settings.find_holders` lists them. quota_jobs, quota_gpus: the
-    project's limits. last_attempt: the newest, of a job that is reserved, waits to run again, or
-    failed. victims: jobs being stopped so that this one can start. young: less important jobs that
-    have not run for long enough to be preempted, those with the least time left first. start_limit:
-    the setting that limits its start, and its seconds. reservation_seconds: how long a host may
-    take to answer a reservation. watch: what its tasks are watched by.
+    project's limits. share: its project's, where any project has one. last_attempt: the newest, of
+    a job that is reserved, waits to run again, or failed. victims: jobs being stopped so that this
+    one can start. young: jobs less important or borrowing that have not run for long enough to be
+    stopped for it, those with the least time left first. start_limit: the setting that limits its
+    start, and its seconds. reservation_seconds: how long a host may take to answer a reservation.
+    watch: what its tasks are watched by.
     """
 
     job: JobRecord
@@ -58,6 +62,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     project: ProjectRecord | None = None
     quota_jobs: Value = None
     quota_gpus: Value = None
+    share: Share | None = None
     last_attempt: AttemptRecord | None = None
     victims: tuple[JobRecord, ...] = ()
     young: tuple[YoungJob, ...] = ()

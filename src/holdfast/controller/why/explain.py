@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from holdfast.controller.why import gangs, places, retries
+from holdfast.controller.why import gangs, places, retries, shares
 from holdfast.controller.why.circumstances import Circumstances
 from holdfast.controller.why.words import line, say_moment, say_span
 from holdfast.core.causes import Cause
@@ -88,6 +88,7 @@ def _explain_queued(found: Circumstances) -> Iterator[WhyLine]:
         message = "this server does not run the loops; another does, or will within seconds"
         yield line("not_leading", message)
     yield from gangs.explain_last_attempt(found)
+    yield from shares.explain_share(found)
     yield from retries.explain_progress(found)
     if not held:
         yield line("queued", "it is next: the next round of admission takes it")
@@ -115,6 +116,7 @@ def _explain_running(found: Circumstances) -> Iterator[WhyLine]:
     steps = gangs.say_steps(found.tasks)
     yield line("running", f"attempt {job.attempts} runs on {where}; {beat}{steps}")
     yield from gangs.explain_members(found)
+    yield from shares.explain_loan(found)
     yield from retries.explain_progress(found)
     yield from _explain_silence(found)
     yield from _explain_unwatched(found)
@@ -151,7 +153,7 @@ def _explain_draining(found: Circumstances) -> Iterator[WhyLine]:
     if winner is None:
         yield line("draining", message)
     else:
-        hint = f"it is queued again at no charge; holdfast show {winner[0]}"
+        hint = f"it is queued again at no charge; holdfast show {winner.job_id}"
         yield line("preempted", message, hint)
     holding = [t for t in found.tasks if t.state.holds_lease]
     yield from gangs.explain_unconfirmed(found, holding)

@@ -26,11 +26,13 @@ def explain_last_attempt(found: Circumstances) -> Iterator[WhyLine]:
         return
     winner = find_winner(job.reason)
     if winner is not None:
+        whose = f"of priority {winner.priority}, at no charge (this one has {job.priority})"
+        if winner.project is not None:
+            whose = f"of project {winner.project}, which asked for its share, at no charge"
         yield line(
             "preempted",
-            f"attempt {job.attempts} gave its place to job {winner[0]} of priority {winner[1]}, at "
-            f"no charge (this one has {job.priority})",
-            f"it starts again when there is room; holdfast show {winner[0]}",
+            f"attempt {job.attempts} gave its place to job {winner.job_id} {whose}",
+            f"it starts again when there is room; holdfast show {winner.job_id}",
         )
         return
     message = f"attempt {job.attempts}: {job.reason}"

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from holdfast.controller.why.circumstances import Circumstances
 from holdfast.controller.why.words import line, say_span
 from holdfast.core.placement.plan import Candidate, describe_need
+from holdfast.core.placement.preemption import find_winner
 from holdfast.core.placement.ranks import say_names
 from holdfast.core.records import HostRecord, JobRecord
 from holdfast.core.states import HostState
@@ -19,10 +20,13 @@ MAX_NAMED = 5
 def explain_room_made(found: Circumstances) -> Iterator[WhyLine]:
     """Name the jobs that are being stopped for it, and the room that is held back."""
     for victim in found.victims[:MAX_NAMED]:
+        winner = find_winner(victim.drain_reason)
+        what = f"priority {victim.priority}), which is being stopped"
+        if winner is not None and winner.project is not None:
+            what = f"project {victim.project}), which gives back what its project borrowed"
         yield line(
             "taking_place",
-            f"it takes the place of job {victim.id} ({victim.name}, priority {victim.priority}), "
-            "which is being stopped",
+            f"it takes the place of job {victim.id} ({victim.name}, {what}",
             f"holdfast why {victim.id}",
         )
     if len(found.victims) > MAX_NAMED:
@@ -79,18 +83,7 @@ def explain_place(found: Circumstances) -> Iterator[WhyLine]:
 def _explain_size(found: Circumstances, active: Sequence[HostRecord]) -> Iterator[WhyLine]:
     """Say whether the hosts are large enough at all, and whether enough of them is free."""
     job = found.job
-    need = describe_need(
-        Candidate(
-            job_id=job.id,
-            epoch=job.epoch,
-            queue=job.queue,
-            priority=job.priority,
-            tasks=job.tasks,
-            gpus=job.gpus,
-            cpu_slots=job.cpu_slots,
-            memory_bytes=job.memory_bytes,
-        )
-    )
+    need = describe_need(as_candidate(job))
     idle = sum(_count(job, h.cpu_slots, len(h.gpus), h.memory_bytes) for h in active)
     free = sum(
         _count(
@@ -116,6 +109,21 @@ def _explain_size(found: Circumstances, active: Sequence[HostRecord]) -> Iterato
         yield from _explain_young(found, {host.id for host in active})
 
 
+def as_candidate(job: JobRecord) -> Candidate:
+    """Return the job as admission sees it, as far as its needs go."""
+    return Candidate(
+        job_id=job.id,
+        epoch=job.epoch,
+        queue=job.queue,
+        project=job.project,
+        priority=job.priority,
+        tasks=job.tasks,
+        gpus=job.gpus,
+        cpu_slots=job.cpu_slots,
+        memory_bytes=job.memory_bytes,
+    )
+
+
 def _count(job: JobRecord, cpu_slots: int, gpus: int, memory_bytes: int) -> int:
     """Return how many of its ranks fit into so much."""
     needs = ((job.cpu_slots, cpu_slots), (job.gpus, gpus), (job.memory_bytes, memory_bytes))
@@ -127,9 +135,12 @@ def _explain_young(found: Circumstances, host_ids: Collection[str]) -> Iterator[
     make room already."""
     young_jobs = () if found.victims else found.young
     for young in [y for y in young_jobs if not y.host_ids.isdisjoint(host_ids)][:MAX_NAMED]:
+        may = f"of priority {young.priority} may be preempted for it"
+        if not young.preemptible or young.priority >= found.job.priority:
+            may = f"of project {young.project}, which borrows, may be stopped for it"
         yield line(
             "may_make_room",
-            f"job {young.job_id} of priority {young.priority} may be preempted for it in "
+            f"job {young.job_id} {may} in "
             f"{say_span(young.left_seconds)}, after {say_span(young.least_seconds)} of running",
-            "preempt_min_run_seconds is how long a job runs before it may be preempted",
+            "preempt_min_run_seconds is how long a job runs before it may be stopped for another",
         )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
 from holdfast.controller.why.circumstances import Circumstances, YoungJob
+from holdfast.controller.why.places import as_candidate
 from holdfast.core.placement.plan import RunningTask
 from holdfast.core.placement.preemption import find_winner
+from holdfast.core.placement.shares import Shares
 from holdfast.core.records import JobRecord
 from holdfast.core.states import JobState
 from holdfast.moves.values import JobFilter
@@ -40,8 +42,10 @@ async def find_circumstances(
     rows = await store.admission.list_reserved(reserved) if reserved else []
     starts = {row.job.id: row.start_limit for row in rows}
     victims = await _find_victims(controller) if queued else {}
-    preempts = queued and settings.value("preemption")
-    young = await _find_young(controller, settings) if preempts else []
+    shares = settings.find_shares(projects)
+    looks = queued and (settings.value("preemption") or shares)
+    running = await controller.store.admission.read_running() if looks else []
+    young, held = _find_young(running, settings), Shares(shares, running)
     queue_of, project_of = {q.name: q for q in queues}, {p.name: p for p in projects}
     found, all_hosts = [], tuple(hosts)
     for job in jobs:
@@ -62,7 +66,8 @@ async def find_circumstances(
                 project=project_of.get(job.project) if waits else None,
                 last_attempt=attempts.get((job.id, job.attempts)),
                 victims=tuple(victims.get(job.id, ())) if is_queued else (),
-                young=tuple(y for y in young if y.priority < job.priority) if is_queued else (),
+                young=tuple(y for y in young if _yields(y, job, held)) if is_queued else (),
+                share=shares.get(job.project),
                 start_limit=limit,
                 **_read_rules(settings, job),
             )
@@ -99,15 +104,15 @@ async def _find_victims(controller: Controller) -> dict[str, list[JobRecord]]:
     for other in draining:
         winner = find_winner(other.drain_reason)
         if winner is not None:
-            found.setdefault(winner[0], []).append(other)
+            found.setdefault(winner.job_id, []).append(other)
     return found
 
 
-async def _find_young(controller: Controller, settings: Settings) -> list[YoungJob]:
-    """The jobs that could be preempted if they had run for longer."""
+def _find_young(running: Iterable[RunningTask], settings: Settings) -> list[YoungJob]:
+    """The jobs that could be stopped for others if they had run for longer."""
     tasks: dict[str, list[RunningTask]] = {}
-    for task in await controller.store.admission.read_running():
-        if task.preemptible and not task.draining:
+    for task in running:
+        if (task.preemptible or task.stoppable) and not task.draining:
             tasks.setdefault(task.job_id, []).append(task)
     found = []
     for job_id, own in tasks.items():
@@ -115,6 +120,8 @@ async def _find_young(controller: Controller, settings: Settings) -> list[YoungJ
         young = YoungJob(
             job_id=job_id,
             priority=own[0].priority,
+            project=own[0].project,
+            preemptible=own[0].preemptible and settings.value("preemption") is True,
             host_ids=frozenset(task.host_id for task in own),
             left_seconds=least - min(task.ran_seconds for task in own),
             least_seconds=least,
@@ -122,3 +129,13 @@ async def _find_young(controller: Controller, settings: Settings) -> list[YoungJ
         if young.left_seconds > 0:
             found.append(young)
     return sorted(found, key=lambda young: (young.left_seconds, young.job_id))
+
+
+def _yields(young: YoungJob, job: JobRecord, shares: Shares) -> bool:
+    """Whether the young job may be stopped for `job` in the end."""
+    asker = as_candidate(job)
+    owns = shares.owns(asker) if shares else True
+    spares = shares.spare(asker, [young.job_id]) if shares else False
+    if shares and owns and spares and young.project != job.project:
+        return True
+    return young.preemptible and young.priority < job.priority and (owns or spares)

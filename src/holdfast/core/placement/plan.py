@@ -9,7 +9,8 @@ ADMIT-4  A job that was passed over for `hold_back_seconds` is not starved: room
          it, and others use that room only while they end in time (back-fill). Room it does not need
          is never held, so the cluster does not freeze.
 ADMIT-5  A job takes the place of others only where those have a lower priority, allow it, and have
-         run long enough; and only when it then really fits.
+         run long enough; and only when it then really fits. (What a project has borrowed of others'
+         shares is given back by the rules of SHARE-1…3.)
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import msgspec
 from holdfast.core.gpus import Gpu
 from holdfast.core.placement.holds import Holds
 from holdfast.core.placement.room import Room, Shape, shape_of
+from holdfast.core.placement.shares import Shares
 from holdfast.core.placement.types import (
     AdmissionPlan,
     Candidate,
@@ -30,9 +32,10 @@ from holdfast.core.placement.types import (
     Preemption,
     QuotaLeft,
     RunningTask,
+    Share,
     TaskPlacement,
 )
-from holdfast.core.placement.victims import Ground, find_victims
+from holdfast.core.placement.victims import Ground, find_reclaims, find_victims
 from holdfast.core.spec import MAX_TASKS
 
 __all__ = [
@@ -43,6 +46,7 @@ __all__ = [
     "Preemption",
     "QuotaLeft",
     "RunningTask",
+    "Share",
     "Size",
     "TaskPlacement",
     "describe_need",
@@ -85,6 +89,7 @@ def plan_admission(
     headroom: Mapping[str, int],
     quotas: Mapping[str, QuotaLeft] = MappingProxyType({}),
     *,
+    shares: Mapping[str, Share] = MappingProxyType({}),
     running: Sequence[RunningTask] | None = None,
     hold_back_seconds: float | None = None,
     lowest_preemptible: int | None = None,
@@ -92,14 +97,24 @@ def plan_admission(
     """Place `candidates` in their order (priority, then age).
 
     headroom: how many more jobs each queue may run; a queue that is missing has no limit. quotas:
-    the same for projects, in jobs and GPUs (QUOTA-2: a retried attempt counts too).
+    the same for projects, in jobs and GPUs (QUOTA-2: a retried attempt counts too). shares: of every
+    project that has a share or live jobs; empty where no project has one. Jobs within their
+    project's share come first, each group in its order (SHARE-1).
     running: the tasks that hold room; None where they were not read, and the plan then says whether
     it needs them.
     hold_back_seconds: see ADMIT-4; None: never. lowest_preemptible: the lowest priority among jobs
     that may be preempted or are being stopped; None without any, or with preemption off.
     """
-    plan = _Admission(hosts, headroom, quotas, running, hold_back_seconds, lowest_preemptible)
+    plan = _Admission(
+        hosts, headroom, quotas, shares, running, hold_back_seconds, lowest_preemptible
+    )
+    borrowing = []
     for job in candidates:
+        if plan.borrows(job):
+            borrowing.append(job)
+        else:
+            plan.consider(job)
+    for job in borrowing:
         plan.consider(job)
     return plan.finish()
 
@@ -112,6 +127,7 @@ class _Admission:
         hosts: Sequence[Capacity],
         headroom: Mapping[str, int],
         quotas: Mapping[str, QuotaLeft],
+        shares: Mapping[str, Share],
         running: Sequence[RunningTask] | None,
         hold_back_seconds: float | None,
         lowest_preemptible: int | None,
@@ -119,6 +135,7 @@ class _Admission:
         self._room = Room(hosts)
         self._left = dict(headroom)
         self._quotas = _Quotas(quotas)
+        self._shares = Shares(shares, running or ())
         self._running = running
         self._hold_back_seconds = hold_back_seconds
         self._lowest_preemptible = lowest_preemptible
@@ -126,7 +143,7 @@ class _Admission:
         # Room only shrinks, so a vain search is not repeated. By shape, the fewest tasks in vain …
         self._full: dict[tuple[Shape, float | None], int] = {}
         self._said: dict[tuple[Shape, int], str] = {}
-        self._vain: set[tuple[Shape, int, float | None, int | None]] = (
+        self._vain: set[tuple[Shape, int, float | None, int | None, str | None]] = (
             set()
         )  # … and what nothing could be held for
         self._placements: list[JobPlacement] = []
@@ -134,6 +151,11 @@ class _Admission:
         self._preemptions: list[Preemption] = []
         self._passed_over = False
         self._needs_running = False
+
+    def borrows(self, job: Candidate) -> bool:
+        """Whether the job would hold more than its project's share; never without shares, nor for a
+        member of a job that runs already."""
+        return bool(self._shares) and job.member is None and not self._shares.owns(job)
 
     def consider(self, job: Candidate) -> None:
         """Place one job, or note why not."""
@@ -161,6 +183,7 @@ class _Admission:
         if job.queue in self._left:
             self._left[job.queue] -= 1
         self._quotas.take(job)
+        self._shares.take(job)
 
     def _refuse_by_limit(self, job: Candidate) -> str | None:
         if self._left.get(job.queue, 1) <= 0:
@@ -172,9 +195,10 @@ class _Admission:
         waited = hold_back is not None and job.waited_seconds >= hold_back
         lowest = self._lowest_preemptible
         may_preempt = lowest is not None and job.priority > lowest
+        may_reclaim = job.member is None and self._shares.may_reclaim(job)
         if self._running is None:
             self._passed_over = self._passed_over or waited
-            self._needs_running = self._needs_running or may_preempt
+            self._needs_running = self._needs_running or may_preempt or may_reclaim
             self._refusals[job.job_id] = self._say_no_room(job)
             return
         key = (
@@ -182,26 +206,43 @@ class _Admission:
             job.tasks,
             job.time_limit_seconds if waited else -1.0,
             job.priority if may_preempt else None,
+            job.project if self._shares else None,
         )
-        if len(self._holds) >= MAX_HOLDERS or not (waited or may_preempt) or key in self._vain:
+        may_stop = may_preempt or may_reclaim
+        if len(self._holds) >= MAX_HOLDERS or not (waited or may_stop) or key in self._vain:
             self._refusals[job.job_id] = self._say_no_room(job)
             return
-        if may_preempt:
-            self._preempt_for(job)
+        if may_stop:
+            self._make_room(job, may_preempt=may_preempt, may_reclaim=may_reclaim)
         held = self._holds.hold(job, waited=waited)
         if held is None:
             self._vain.add(key)
         self._refusals[job.job_id] = held or self._say_no_room(job)
 
-    def _preempt_for(self, job: Candidate) -> None:
-        """Preempt nothing where the jobs that are being stopped already make room (ADMIT-5)."""
-        ground = Ground(job, self._holds)
-        victims = () if ground.fits else find_victims(job, ground, self._holds)
+    def _make_room(self, job: Candidate, *, may_preempt: bool, may_reclaim: bool) -> None:
+        """Stop nothing where the jobs that are being stopped already make room (ADMIT-5)."""
+        ground, holds, shares = Ground(job, self._holds), self._holds, self._shares
+        victims: tuple[str, ...] = ()
+        reclaims = False
+        if not ground.fits and may_reclaim:
+            victims = find_reclaims(job, ground, holds, shares)
+            reclaims = bool(victims)
+        if not ground.fits and may_preempt and not victims:
+            victims = find_victims(job, ground, holds, shares)
         if victims:
             self._preemptions.append(
-                Preemption(job_id=job.job_id, priority=job.priority, victims=victims)
+                Preemption(
+                    job_id=job.job_id,
+                    priority=job.priority,
+                    victims=victims,
+                    project=job.project,
+                    reclaims=reclaims,
+                )
             )
-            self._holds.expect_drain(victims)
+            holds.expect_drain(victims)
+            shares.expect_drain(victims)
+        if victims or ground.fits:
+            shares.take(job)  # else the next of its project would ask for the same share
 
     def _say_no_room(self, job: Candidate) -> str:
         key = (shape_of(job), job.tasks)

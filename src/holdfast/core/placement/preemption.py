@@ -1,14 +1,27 @@
-"""The sentence of a job that makes room for a more important one, written and read in one place.
+"""The sentences of a job that makes room for another, written and read in one place.
 
-It is the drain's reason, and so in the database and in the victim's attempt, where `why` finds it
-for both sides of a preemption.
+One is the drain's reason, and so in the database and in the victim's attempt, where `why` finds it
+for both sides.
 """
 
 from __future__ import annotations
 
 import re
 
-_SENTENCE = re.compile(r"preempted by job (\S+) of priority (\d+)")
+import msgspec
+
+_PREEMPTED = re.compile(r"preempted by job (\S+) of priority (\d+)")
+_RECLAIMED = re.compile(
+    r"it gives back what project (\S+) borrowed, to job (\S+) of project (\S+),"
+)
+
+
+class Winner(msgspec.Struct, frozen=True, kw_only=True):
+    """The job that takes the place: by its priority, or because its project asks for its share."""
+
+    job_id: str
+    priority: int | None = None
+    project: str | None = None
 
 
 def say_preempted(winner: str, priority: int, own_priority: int) -> str:
@@ -16,7 +29,16 @@ def say_preempted(winner: str, priority: int, own_priority: int) -> str:
     return f"preempted by job {winner} of priority {priority} (this one has {own_priority})"
 
 
-def find_winner(reason: str | None) -> tuple[str, int] | None:
-    """Return the id and priority of the job that took the place, as `reason` says, or None."""
-    found = _SENTENCE.search(reason or "")
-    return None if found is None else (found[1], int(found[2]))
+def say_reclaimed(winner: str, project: str, borrower: str) -> str:
+    """Why a job of the project `borrower` is stopped."""
+    back = f"it gives back what project {borrower} borrowed, to job {winner} of project {project}"
+    return f"{back}, which asks for its share"
+
+
+def find_winner(reason: str | None) -> Winner | None:
+    """Return the job that took the place, as `reason` says, or None."""
+    found = _PREEMPTED.search(reason or "")
+    if found is not None:
+        return Winner(job_id=found[1], priority=int(found[2]))
+    found = _RECLAIMED.search(reason or "")
+    return None if found is None else Winner(job_id=found[2], project=found[3])

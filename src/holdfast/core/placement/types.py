@@ -59,6 +59,18 @@ class QuotaLeft(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int | None = None
 
 
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """A project's own GPUs and CPU slots, and what its live jobs hold.
+
+    A job with GPUs counts by its GPUs alone, any other by its CPU slots.
+    """
+
+    gpus: int = 0
+    cpu_slots: int = 0
+    held_gpus: int = 0
+    held_cpu_slots: int = 0
+
+
 class TaskPlacement(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's host and devices."""
 
@@ -85,11 +97,13 @@ class RunningTask(msgspec.Struct, frozen=True, kw_only=True):
 
     ends_in_seconds: until its time limit at the latest, from `queue` and `time_limit_seconds`; None
     without one. draining: its job is being stopped.
-    preemptible: its job may be preempted, and its attempt has run for long enough.
+    stoppable: its attempt has run for long enough, and its job would lose nothing but the work since
+    its last checkpoint. preemptible: the same, and its job may be preempted.
     """
 
     job_id: str
     host_id: str
+    project: str = "default"
     priority: int
     devices: int
     cpu_slots: int
@@ -100,15 +114,21 @@ class RunningTask(msgspec.Struct, frozen=True, kw_only=True):
     time_limit_seconds: float | None = None
     ends_in_seconds: float | None = None
     draining: bool = False
+    stoppable: bool = False
     preemptible: bool = False
 
 
 class Preemption(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs to stop so that `job_id` can start: few, unimportant and young ones."""
+    """Jobs to stop so that `job_id` can start: few, unimportant and young ones.
+
+    reclaims: they give back what their projects borrowed, because `project` asks for its share.
+    """
 
     job_id: str
     priority: int
     victims: tuple[str, ...]
+    project: str = "default"
+    reclaims: bool = False
 
 
 class AdmissionPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,16 +1,19 @@
-"""The jobs that a more important one may replace: as few, unimportant and young as possible.
+"""The jobs that another may replace, because it is more important or within its project's share: as
+few, unimportant and young as possible.
 
 Few jobs are searched by trying; many greedily, and those that turn out superfluous are let off.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import combinations
 from math import comb
 
 from holdfast.core.placement.holds import DRAIN_SECONDS, Amount, Holds, give
 from holdfast.core.placement.room import count_fitting
+from holdfast.core.placement.shares import Shares
 from holdfast.core.placement.types import Candidate, RunningTask
 
 MAX_VICTIMS = 256
@@ -83,86 +86,139 @@ class Ground:
         self._counts[host_id] = found
 
 
-def find_victims(job: Candidate, ground: Ground, holds: Holds) -> tuple[str, ...]:
-    """Return the jobs to preempt so that `job` fits: few, unimportant, young; empty: in vain."""
-    by_job: dict[str, list[RunningTask]] = {}
-    for task in holds.running:
-        by_job.setdefault(task.job_id, []).append(task)
+Permits = Callable[[Iterable[str]], bool]
+"""(jobs) → whether all of them together may be stopped."""
+
+
+def find_victims(
+    job: Candidate, ground: Ground, holds: Holds, shares: Shares | None = None
+) -> tuple[str, ...]:
+    """Return the jobs to preempt so that `job` fits: few, unimportant, young; empty: in vain.
+
+    shares: where projects have shares, a job that is not within its own project's takes nothing
+    that is within another's, because that would be asked back at once.
+    """
+    search = _Search(job, ground, holds)
+    permits: Permits = _permit_all
+    if shares and not shares.owns(job):
+        permits = partial(shares.spare, job)
     eligible = [
-        job_id
-        for job_id, tasks in by_job.items()
-        if tasks[0].priority < job.priority
-        and not holds.is_draining(job_id)
-        and all(task.preemptible and not task.draining for task in tasks)
-        and ground.touches(tasks)
+        victim
+        for victim, tasks in search.by_job.items()
+        if tasks[0].priority < job.priority and all(task.preemptible for task in tasks)
     ]
-    order = sorted(eligible, key=lambda i: (by_job[i][0].priority, _ran(by_job[i]), i))
-    order = order[:MAX_VICTIMS]
-    everything = [task for victim in order for task in by_job[victim]]
-    ground.free(everything)
-    enough = ground.fits
-    ground.free(everything, -1)
-    if not enough or ground.fits:
-        return ()
-    size = 1
-    while comb(len(order), size) <= MAX_TRIES and size <= len(order):
-        found = _try_all(size, ground, order, by_job)
-        if found:
-            return found
-        size += 1
-    return _choose_greedily(ground, order, by_job)
+    return search.find(eligible, permits)
+
+
+def find_reclaims(job: Candidate, ground: Ground, holds: Holds, shares: Shares) -> tuple[str, ...]:
+    """Return the jobs that give back what their projects borrowed, so that `job` fits (SHARE-2,
+    SHARE-3); empty: in vain. They are of as few projects as do, the oldest loans first."""
+    search = _Search(job, ground, holds)
+    permits = partial(shares.spare, job)
+    by_project: dict[str, list[str]] = {}
+    for victim, tasks in search.by_job.items():
+        if all(task.stoppable for task in tasks) and permits([victim]):
+            by_project.setdefault(tasks[0].project, []).append(victim)
+    eligible: list[str] = []
+    for project in shares.order_borrowers(job, holds.running):
+        if project in by_project:
+            eligible += by_project[project]
+            found = search.find(eligible, permits)
+            if found:
+                return found
+    return ()
+
+
+def _permit_all(victims: Iterable[str]) -> bool:
+    return True
+
+
+class _Search:
+    """The search for jobs whose ends make room for one."""
+
+    def __init__(self, job: Candidate, ground: Ground, holds: Holds) -> None:
+        self.ground = ground
+        self.by_job: dict[str, list[RunningTask]] = {}
+        for task in holds.running:
+            self.by_job.setdefault(task.job_id, []).append(task)
+        for job_id, tasks in list(self.by_job.items()):
+            stops = holds.is_draining(job_id) or any(task.draining for task in tasks)
+            if stops or not ground.touches(tasks):
+                del self.by_job[job_id]
+
+    def find(self, eligible: Iterable[str], permits: Permits) -> tuple[str, ...]:
+        """Return the cheapest of `eligible` that do, permitted together; empty: in vain."""
+        ground, by_job = self.ground, self.by_job
+        order = sorted(eligible, key=lambda i: (by_job[i][0].priority, _ran(by_job[i]), i))
+        order = order[:MAX_VICTIMS]
+        everything = [task for victim in order for task in by_job[victim]]
+        ground.free(everything)
+        enough = ground.fits
+        ground.free(everything, -1)
+        if not enough or ground.fits:
+            return ()
+        size = 1
+        while comb(len(order), size) <= MAX_TRIES and size <= len(order):
+            found = self._try_all(size, order, permits)
+            if found:
+                return found
+            size += 1
+        return self._choose_greedily(order, permits)
+
+    def _try_all(self, size: int, order: Sequence[str], permits: Permits) -> tuple[str, ...] | None:
+        """The cheapest set of this size that does, or None."""
+        fitting = []
+        for victims in combinations(order, size):
+            if not permits(victims):
+                continue
+            tasks = [task for victim in victims for task in self.by_job[victim]]
+            self.ground.free(tasks)
+            if self.ground.fits:
+                fitting.append(victims)
+            self.ground.free(tasks, -1)
+        return min(fitting, key=self._cost, default=None)
+
+    def _cost(self, victims: Sequence[str]) -> tuple[list[int], float]:
+        """The most important of them first, then the work that is lost."""
+        by_job = self.by_job
+        priorities = sorted((by_job[victim][0].priority for victim in victims), reverse=True)
+        return priorities, sum(_ran(by_job[victim]) for victim in victims)
+
+    def _choose_greedily(self, order: Sequence[str], permits: Permits) -> tuple[str, ...]:
+        """Take first the job that makes the most room; among equals, unimportant and young ones."""
+        ground, by_job = self.ground, self.by_job
+        left: list[str] = list(order)
+        chosen: list[str] = []
+        while not ground.fits and left:
+            left = [victim for victim in left if permits([*chosen, victim])]
+            gains = [ground.gain(by_job[victim]) for victim in left]
+            best = max(gains, default=0)
+            # Where no single end helps, a host that several jobs share may need all of theirs.
+            victims = [left[gains.index(best)]] if best > 0 else _share_a_host(ground, left, by_job)
+            if not victims or not permits([*chosen, *victims]):
+                break
+            for victim in victims:
+                left.remove(victim)
+                chosen.append(victim)
+                ground.free(by_job[victim])
+        if not ground.fits:
+            for victim in chosen:
+                ground.free(by_job[victim], -1)
+            return ()
+        kept = list(chosen)
+        for victim in sorted(chosen, key=lambda i: (-by_job[i][0].priority, -_ran(by_job[i]))):
+            ground.free(by_job[victim], -1)
+            if ground.fits:
+                kept.remove(victim)
+            else:
+                ground.free(by_job[victim])
+        for victim in kept:
+            ground.free(by_job[victim], -1)
+        return tuple(kept)
 
 
 def _ran(tasks: Sequence[RunningTask]) -> float:
     return max(task.ran_seconds for task in tasks)
-
-
-def _try_all(
-    size: int, ground: Ground, order: Sequence[str], by_job: dict[str, list[RunningTask]]
-) -> tuple[str, ...] | None:
-    """The cheapest set of this size that does, or None."""
-    fitting = []
-    for victims in combinations(order, size):
-        tasks = [task for victim in victims for task in by_job[victim]]
-        ground.free(tasks)
-        if ground.fits:
-            fitting.append(victims)
-        ground.free(tasks, -1)
-    return min(fitting, key=lambda victims: _cost(victims, by_job), default=None)
-
-
-def _cost(victims: Sequence[str], by_job: dict[str, list[RunningTask]]) -> tuple[list[int], float]:
-    """The most important of them first, then the work that is lost."""
-    priorities = sorted((by_job[victim][0].priority for victim in victims), reverse=True)
-    return priorities, sum(_ran(by_job[victim]) for victim in victims)
-
-
-def _choose_greedily(
-    ground: Ground, order: Sequence[str], by_job: dict[str, list[RunningTask]]
-) -> tuple[str, ...]:
-    """Take first the job that makes the most room; among equals, unimportant and young ones."""
-    left, chosen = list(order), []
-    while not ground.fits and left:
-        gains = [ground.gain(by_job[victim]) for victim in left]
-        best = max(gains)
-        # Where no single end helps, a host that several jobs share may need all of theirs.
-        victims = [left[gains.index(best)]] if best > 0 else _share_a_host(ground, left, by_job)
-        if not victims:
-            break
-        for victim in victims:
-            left.remove(victim)
-            chosen.append(victim)
-            ground.free(by_job[victim])
-    if not ground.fits:
-        return ()
-    kept = list(chosen)
-    for victim in sorted(chosen, key=lambda i: (-by_job[i][0].priority, -_ran(by_job[i]))):
-        ground.free(by_job[victim], -1)
-        if ground.fits:
-            kept.remove(victim)
-        else:
-            ground.free(by_job[victim])
-    return tuple(kept)
 
 
 def _share_a_host(

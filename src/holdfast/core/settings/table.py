@@ -132,6 +132,12 @@ _ALL = (
             low=0, high=1 << 30, may_be_off=True, scope="project", layer="project"),
     Setting("quota_gpus", "int", None, "GPUs that running jobs of a project may hold at once",
             low=0, high=1 << 30, may_be_off=True, scope="project", layer="project"),
+    Setting("share_gpus", "int", None,
+            "GPUs of a project's own: more are borrowed while idle, and given back by a drain when their project asks",
+            low=0, high=1 << 30, may_be_off=True, scope="project", layer="project"),
+    Setting("share_cpu_slots", "int", None,
+            "the same in CPU slots, for jobs without GPUs",
+            low=0, high=1 << 30, may_be_off=True, scope="project", layer="project"),
     Setting("quota", "word", "soft", "over quota a job waits (soft), or is refused at submission (hard)",
             words=("soft", "hard"), scope="project", layer="project"),
     # gangs
@@ -147,7 +153,8 @@ _ALL = (
     Setting("preemption", "bool", True,
             "a job of higher priority may take the place of preemptible ones", scope="cluster"),
     Setting("preempt_min_run_seconds", "seconds", 300.0,
-            "an attempt runs at least this long before it may be preempted", low=0, high=30 * _DAY, scope="queue"),
+            "an attempt runs at least this long before it may be preempted, or gives back what was borrowed",
+            low=0, high=30 * _DAY, scope="queue"),
     # checkpoints
     Setting("checkpoint_max_mb", "number", 4096.0,
             "size of one checkpoint of one task; larger ones are better kept as a path or an address in a small one",

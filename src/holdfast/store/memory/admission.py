@@ -13,6 +13,7 @@ from holdfast.core.placement.plan import (
     JobPlacement,
     QuotaLeft,
     RunningTask,
+    Share,
     silence_seconds,
 )
 from holdfast.core.placement.ranks import say_names
@@ -23,7 +24,7 @@ from holdfast.core.states import AttemptState, HostState, JobEvent, JobState, Ta
 from holdfast.core.transitions import JOB, TASK, sources, step
 from holdfast.moves import dispatch, requests
 from holdfast.moves.moves import LIVE_JOB_STATES
-from holdfast.moves.quotas import Allotment, quota_left, read_quota
+from holdfast.moves.quotas import SHARES, Allotment, plan_owned, quota_left, read_quota, read_share
 from holdfast.moves.requests import DUE
 from holdfast.moves.room import RoomCheck, plan_headroom, serves
 from holdfast.moves.rows import BACK_OFF, RETRIES_HELD, TaskRow
@@ -116,18 +117,20 @@ class MemoryAdmission:
             ):
                 queues[job.row.queue].append(job)
         tops = [heapq.nsmallest(limit, jobs, key=_order) for jobs in queues.values()]
+        shares = self._read_shares()
+        owned = self._list_owned(list(queues), shares, limit)
+        first = {job.row.id for job in owned}
+        behind = sorted((j for top in tops for j in top if j.row.id not in first), key=_order)
         return AdmissionSnapshot(
             candidates=(
                 *self.members.list_blocked(at, limit),
-                *(
-                    _candidate(job, at)
-                    for job in sorted((j for top in tops for j in top), key=_order)
-                ),
+                *(_candidate(job, at) for job in (*owned, *behind)),
             ),
             hosts=tuple(hosts),
             headroom=headroom,
             settings_rev=s.settings_rev,
             quotas=quotas,
+            shares=shares,
             lowest_preemptible=min(
                 (
                     s.jobs[i].priority
@@ -150,6 +153,37 @@ class MemoryAdmission:
                 left[name] = quota_left(quota, s.use_of(name))
         return left
 
+    def _read_shares(self) -> dict[str, Share]:
+        """Return the shares of all projects with queued or live jobs; none where none is set."""
+        s = self.state
+        layers = [s.settings, self.environment, *(p.settings for p in s.projects.values())]
+        if not any(name in layer for layer in layers for name in SHARES):
+            return {}
+        below = [("cluster", s.settings), ("environment", self.environment)]
+        states = (JobState.QUEUED, *LIVE_JOB_STATES)
+        names = {s.jobs[i].row.project for state in states for i in s.by_state[state]}
+        own = {name: s.projects[name].settings for name in names if name in s.projects}
+        return {name: read_share(own.get(name, {}), below, s.use_of(name)) for name in names}
+
+    def _list_owned(
+        self, queues: Sequence[str], shares: Mapping[str, Share], limit: int
+    ) -> list[MemoryJob]:
+        """Return the first jobs of each project and queue that fit into what is left of a share."""
+        below, most = plan_owned(shares, limit)
+        tops: dict[tuple[str, str], list[MemoryJob]] = {}
+        for job_id in self.state.by_state[JobState.QUEUED]:
+            job = self.state.jobs[job_id]
+            if job.row.project in below and job.row.queue in queues:
+                tops.setdefault((job.row.project, job.row.queue), []).append(job)
+        found = []
+        for (project, _), jobs in tops.items():
+            gpus, cpu_slots = below[project]
+            for job in heapq.nsmallest(most, jobs, key=_order):
+                size = (job.gpus or job.cpu_slots) * job.row.tasks
+                if size <= (gpus if job.gpus else cpu_slots):
+                    found.append(job)
+        return sorted(found, key=_order)
+
     async def read_running(self, *, now: Now = None) -> list[RunningTask]:
         s, at, running = self.state, self.state.at(now), []
         for state in LIVE_JOB_STATES:
@@ -165,6 +199,7 @@ class MemoryAdmission:
                             host_id=task.host_id or "",
                             epoch=job.row.epoch,
                             queue=job.row.queue,
+                            project=job.row.project,
                             priority=job.priority,
                             devices=len(task.devices),
                             cpu_slots=task.cpu_slots,
@@ -173,7 +208,10 @@ class MemoryAdmission:
                             time_limit_seconds=_limit_of(job.spec),
                             draining=state is JobState.DRAINING
                             and task.state is TaskState.PREEMPTING,
-                            preemptible=_may_go(job, s.tasks[job_id].values()),
+                            stoppable=_may_go(job, s.tasks[job_id].values())
+                            and not job.spec.interactive,
+                            preemptible=job.spec.preemptible
+                            and _may_go(job, s.tasks[job_id].values()),
                         )
                     )
         return running
@@ -320,8 +358,8 @@ def _candidate(job: MemoryJob, at: datetime) -> Candidate:
 
 
 def _may_go(job: MemoryJob, tasks: Iterable[TaskRow]) -> bool:
-    """Return whether the job may be preempted; a gang with finished ranks would fail (GANG-5)."""
-    if not job.spec.preemptible or job.row.state is not JobState.RUNNING:
+    """Return whether a stop would cost it only work; a gang with finished ranks would fail (GANG-5)."""
+    if job.row.state is not JobState.RUNNING:
         return False
     return (
         job.spec.on_partial == "restart"

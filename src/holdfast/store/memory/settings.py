@@ -157,6 +157,7 @@ class MemorySettings:
             settings={} if found is None else dict(found.settings),
             running=use.running_jobs,
             gpus=use.running_gpus,
+            cpu_slots=use.running_cpu_slots,
             unfinished=use.jobs,
             created_at=None if found is None else found.created_at,
         )

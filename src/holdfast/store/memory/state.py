@@ -276,6 +276,7 @@ class MemoryState:
             gpus=sum(job.gpus * job.row.tasks for job in found),
             running_jobs=len(running),
             running_gpus=sum(job.gpus * job.row.tasks for job in running),
+            running_cpu_slots=sum(job.cpu_slots * job.row.tasks for job in running if not job.gpus),
         )
 
     def _unfinished(self) -> Iterator[MemoryJob]:

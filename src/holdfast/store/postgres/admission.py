@@ -16,6 +16,7 @@ from holdfast.core.placement.plan import (
     JobPlacement,
     QuotaLeft,
     RunningTask,
+    Share,
     silence_seconds,
 )
 from holdfast.core.placement.ranks import say_names
@@ -23,7 +24,7 @@ from holdfast.core.settings.resolve import Value, resolve
 from holdfast.core.states import JobEvent
 from holdfast.core.transitions import JOB, sources
 from holdfast.moves import dispatch, members, requests
-from holdfast.moves.quotas import Allotment, sets_quota
+from holdfast.moves.quotas import Allotment, plan_owned, sets_quota, sets_share
 from holdfast.moves.requests import DUE
 from holdfast.moves.room import RoomCheck, plan_headroom, serves
 from holdfast.moves.values import AdmissionSnapshot, Released, Reserved
@@ -39,7 +40,7 @@ from holdfast.store.postgres.connection.session import (
 )
 from holdfast.store.postgres.jobs import read_jobs
 from holdfast.store.postgres.moves import load_moves, write_moves
-from holdfast.store.postgres.settings import lock_quotas, read_quotas, read_quotas_left
+from holdfast.store.postgres.settings import lock_quotas, read_quotas, read_quotas_left, read_shares
 
 RELEASE_BATCH = 1000
 
@@ -162,15 +163,20 @@ class PostgresAdmission(OnSession):
         if revision["limited"] or sets_quota(self.environment):
             projects = [row["name"] for row in await tx.rows("list_queued_projects")]
             quotas = await read_quotas_left(tx, await read_quotas(tx, projects, self.environment))
+        shares: dict[str, Share] = {}
+        if revision["shared"] or sets_share(self.environment):
+            shares = await read_shares(tx, self.environment)
         # Members of jobs that run already go first.
         blocked = (
             await _read_blocked(tx, limit, revision["now"]) if revision["anything_blocked"] else []
         )
         heard_since = revision["now"] - timedelta(seconds=silence_seconds(dead, interval))
-        found, queued = await tx.many(
+        found, queued, *owned = await tx.many(
             ("read_capacity", {"ids": None, "heard_since": heard_since}),
             _ask_candidates(names, quotas, limit, revision["now"]),
+            *_ask_owned(names, shares, limit, revision["now"]),
         )
+        queued = _put_first(owned[0], queued) if owned else queued
         hosts = [_as_capacity(row) for row in found]
         served = serves(hosts)  # without the silent ones
         rows = [row for row in queued if served(row["queue"])]
@@ -180,6 +186,7 @@ class PostgresAdmission(OnSession):
             headroom=headroom,
             settings_rev=revision["settings_rev"],
             quotas=quotas,
+            shares=shares,
             lowest_preemptible=revision["lowest_preemptible"],
         )
 
@@ -360,6 +367,31 @@ def _reservation_rows(
                 }
             )
     return jobs, tasks
+
+
+def _ask_owned(
+    queues: Sequence[str], shares: Mapping[str, Share], limit: int, now: datetime
+) -> list[tuple[str, dict[str, Any]]]:
+    """Return the question for the first jobs of projects that are below their shares; none where
+    there are no such projects."""
+    below, most = plan_owned(shares, limit)
+    if not below:
+        return []
+    asked = {
+        "queues": queues,
+        "projects": list(below),
+        "gpus": [gpus for gpus, _ in below.values()],
+        "cpu_slots": [cpu_slots for _, cpu_slots in below.values()],
+        "limit": most,
+        "now": now,
+    }
+    return [("read_candidates_in_share", asked)]
+
+
+def _put_first(owned: Rows, queued: Rows) -> Rows:
+    """Return all, the jobs of `owned` first and none twice."""
+    first = {row["job_id"] for row in owned}
+    return [*owned, *(row for row in queued if row["job_id"] not in first)]
 
 
 async def _read_blocked(tx: Tx, limit: int, now: datetime) -> list[Candidate]:

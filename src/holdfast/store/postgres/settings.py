@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from holdfast.core.causes import Cause
-from holdfast.core.placement.plan import QuotaLeft
+from holdfast.core.placement.plan import QuotaLeft, Share
 from holdfast.core.records import ProjectRecord, QueueRecord
 from holdfast.core.settings.resolve import Value
 from holdfast.errors import NotFound
@@ -27,7 +27,7 @@ from holdfast.moves.changes import (
     rules_event,
     settings_event,
 )
-from holdfast.moves.quotas import Quota, Use, check_quota, quota_left, read_quota
+from holdfast.moves.quotas import Quota, Use, check_quota, quota_left, read_quota, read_share
 from holdfast.moves.registration import drain_jobs_for
 from holdfast.moves.values import SettingsLayers
 from holdfast.store.port.clock import Now
@@ -227,6 +227,7 @@ async def _read_projects(tx: Tx, names: Sequence[str] | None) -> list[ProjectRec
             settings=own[name]["settings"] if name in own else {},
             running=use[name]["running_jobs"] if name in use else 0,
             gpus=use[name]["running_gpus"] if name in use else 0,
+            cpu_slots=use[name]["running_cpu_slots"] if name in use else 0,
             unfinished=use[name]["jobs"] if name in use else 0,
             created_at=own[name]["created_at"] if name in own else None,
         )
@@ -256,6 +257,20 @@ async def read_quotas_left(tx: Tx, quotas: Mapping[str, Quota]) -> dict[str, Quo
     rows = await tx.rows("running_of_projects", names=list(quotas)) if quotas else []
     use = {row.pop("project"): Use(**row) for row in rows}
     return {name: quota_left(quota, use.get(name, Use())) for name, quota in quotas.items()}
+
+
+async def read_shares(tx: Tx, environment: Mapping[str, Value]) -> dict[str, Share]:
+    """Return the shares of all projects that have queued or live jobs."""
+    used, queued = await tx.many(
+        ("running_of_projects", {"names": None}), ("list_queued_projects", None)
+    )
+    use = {row.pop("project"): Use(**row) for row in used}
+    names = sorted(use.keys() | {row["name"] for row in queued})
+    row = await tx.one("read_quota_layers", {"names": names})
+    if row is None:
+        return {}
+    below, own = [("cluster", row["cluster"]), ("environment", environment)], row["projects"]
+    return {name: read_share(own.get(name, {}), below, use.get(name, Use())) for name in names}
 
 
 async def lock_quotas(tx: Tx, names: Collection[str]) -> None:

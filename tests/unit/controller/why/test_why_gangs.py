@@ -12,7 +12,7 @@ import pytest
 from holdfast.controller.why.circumstances import Circumstances
 from holdfast.controller.why.explain import explain
 from holdfast.core.facts import TaskFacts
-from holdfast.core.placement.preemption import find_winner, say_preempted
+from holdfast.core.placement.preemption import Winner, find_winner, say_preempted, say_reclaimed
 from holdfast.core.placement.ranks import name_ranks, say_names, say_ranks
 from holdfast.core.records import AttemptRecord, JobRecord, TaskRecord
 from holdfast.core.states import AttemptState, TaskState
@@ -269,10 +269,56 @@ async def test_who_is_too_young_to_make_room_and_for_how_long_is_said(
     assert "may_make_room" not in await why(served, more)
 
 
+async def test_both_sides_of_a_loan_name_each_other(served: Served, agent: FakeAgent) -> None:
+    """A job of project b takes a host of 4 slots of which a owns 2; a asks, and b gives back."""
+    await served.call("PUT", "/v1/queues/cpu", json={"set": {"preempt_min_run_seconds": 600}})
+    await served.call("PUT", "/v1/projects/a", json={"set": {"share_cpu_slots": 2}})
+    await served.call("PUT", "/v1/projects/b", json={"set": {"share_cpu_slots": 0}})
+    borrower = await served.submit(cpus=4, project="b", name="night", priority=90)
+    order = await agent.take()
+    await agent.sync(agent.running(order))
+    await served.until(borrower["id"], "running")
+    assert (
+        "project b holds 4 CPU slots, 4 more than its share"
+        in ((await why(served, borrower))["borrows"]["message"])
+    )
+    owner = await served.submit(cpus=2, project="a", priority=1)
+    too_much = await served.submit(cpus=3, project="a")
+    found = await until_why(served, owner, "may_make_room")
+    assert found["may_make_room"]["message"].startswith(
+        f"job {borrower['id']} of project b, which borrows, may be stopped for it in 10 min"
+    )
+    assert "0 CPU slots of its share of 2" in found["within_share"]["message"]
+    assert "may_make_room" not in await why(served, too_much)
+    assert "this job needs 3" in (await why(served, too_much))["beyond_share"]["message"]
+
+    await served.call("PUT", "/v1/queues/cpu", json={"set": {"preempt_min_run_seconds": 0}})
+    await served.until(borrower["id"], "draining")
+    found = await why(served, owner)
+    assert found["summary"]["message"] == (
+        f"it takes the place of job {borrower['id']} (night, project b), which gives back what its "
+        "project borrowed"
+    )
+    found = await why(served, borrower)
+    assert found["preempted"]["message"].endswith(say_reclaimed(owner["id"], "a", "b"))
+    await agent.end(order, stopped=True, signal=15)
+    await served.until(owner["id"], "reserved")
+    await served.until(borrower["id"], "queued")
+    found = await why(served, borrower)
+    assert found["preempted"]["message"] == (
+        f"attempt 1 gave its place to job {owner['id']} of project a, which asked for its share, at "
+        "no charge"
+    )
+    (attempt,) = (await served.call("GET", f"/v1/jobs/{borrower['id']}/attempts")).json()["items"]
+    assert (attempt["cause"], attempt["charged_to"]) == ("preempted", "nothing")
+
+
 def test_the_sentence_of_a_preemption_is_read_back() -> None:
-    assert find_winner(
-        f"requeued at no charge: {say_preempted('06ch2v8wq1m4kz7d9x3t', 90, 10)}"
-    ) == ("06ch2v8wq1m4kz7d9x3t", 90)
+    job_id = "06ch2v8wq1m4kz7d9x3t"
+    sentence = f"requeued at no charge: {say_preempted(job_id, 90, 10)}"
+    assert find_winner(sentence) == Winner(job_id=job_id, priority=90)
+    sentence = f"requeued at no charge: {say_reclaimed(job_id, 'vision', 'speech.v2')}"
+    assert find_winner(sentence) == Winner(job_id=job_id, project="vision")
     assert find_winner("a person preempted by accident") is None
     assert find_winner(None) is None
 

@@ -60,6 +60,25 @@ cross join lateral (
 ) c
 order by c.priority desc, c.ord;
 
+-- name: read_candidates_in_share
+-- The top of each project that is below its share, of each queue, as far as they fit into it: the jobs of other
+-- projects ahead of them do not hide them. One look into the index for each queue and project.
+select c.id as job_id, c.epoch, c.queue, c.project, c.priority, c.tasks, c.gpus, c.cpu_slots, c.memory_bytes, c.avoid_hosts,
+       (c.spec->>'lease_ttl_seconds')::double precision as lease_ttl_seconds,
+       replace(c.spec->>'time_limit_seconds', 'off', 'infinity')::double precision as time_limit_seconds,
+       coalesce(c.spec->>'placement', 'pack') as placement, coalesce(c.spec->'host_labels', '{}') as host_labels,
+       greatest(0, extract(epoch from %(now)s::timestamptz - c.queued_at))::double precision as waited_seconds
+from unnest(%(queues)s::text[]) as q(name)
+cross join unnest(%(projects)s::text[], %(gpus)s::bigint[], %(cpu_slots)s::bigint[]) as o(project, gpus, cpu_slots)
+cross join lateral (
+  select j.* from jobs j
+  where j.project = o.project and j.state = 'queued' and j.queue = q.name
+  order by j.priority desc, j.ord
+  limit %(limit)s
+) c
+where case when c.gpus > 0 then c.gpus::bigint * c.tasks <= o.gpus else c.cpu_slots::bigint * c.tasks <= o.cpu_slots end
+order by c.priority desc, c.ord;
+
 -- name: read_revision
 select settings_rev, settings, rules from cluster;
 
@@ -88,7 +107,11 @@ select c.settings_rev, c.settings, w.queued as anything_queued, w.blocked as any
        case when w.queued then
          c.settings ?| array['quota_jobs', 'quota_gpus']
          or exists (select from projects where settings ?| array['quota_jobs', 'quota_gpus'])
-       end as limited
+       end as limited,
+       case when w.queued then
+         c.settings ?| array['share_gpus', 'share_cpu_slots']
+         or exists (select from projects where settings ?| array['share_gpus', 'share_cpu_slots'])
+       end as shared
 from cluster c cross join (
   select b.blocked, b.blocked or exists (select from jobs where state = 'queued') as queued
   from (select exists (select from tasks where state = 'blocked') as blocked) b
@@ -193,14 +216,15 @@ from jobs where id = any(%(ids)s) and state = 'queued';
 -- name: read_running
 -- Tasks that hold room, for jobs that were passed over: when each ends at the latest, and whether it may be
 -- preempted. A gang with finished ranks would fail if it were stopped (GANG-5), unless its spec lets it start anew.
-select t.job_id, t.host_id, j.epoch, j.queue, j.priority, cardinality(t.devices) as devices, t.cpu_slots, t.memory_bytes,
+select t.job_id, t.host_id, j.epoch, j.queue, j.project, j.priority, cardinality(t.devices) as devices, t.cpu_slots, t.memory_bytes,
        coalesce(extract(epoch from c.at - t.started_at), 0)::double precision as ran_seconds,
        replace(j.spec->>'time_limit_seconds', 'off', 'infinity')::double precision as time_limit_seconds,
        j.state = 'draining' and t.state = 'preempting' as draining, -- false where one member stops alone, because its job runs on
-       j.preemptible and j.state = 'running' and (
-         j.tasks = 1 or coalesce((j.spec->>'supervised')::boolean, false) or coalesce(j.spec->>'on_partial', 'fail') = 'restart'
-         or not exists (select from tasks d where d.job_id = j.id and d.state = 'done')) as preemptible
+       s.stoppable and not coalesce((j.spec->>'interactive')::boolean, false) as stoppable, s.stoppable and j.preemptible as preemptible
 from tasks t join jobs j on j.id = t.job_id
+cross join lateral (select j.state = 'running' and (
+  j.tasks = 1 or coalesce((j.spec->>'supervised')::boolean, false) or coalesce(j.spec->>'on_partial', 'fail') = 'restart'
+  or not exists (select from tasks d where d.job_id = j.id and d.state = 'done')) as stoppable) s
 cross join (select coalesce(%(now)s::timestamptz, clock_timestamp()) as at) c
 where t.state in ('reserved', 'running', 'preempting');
 

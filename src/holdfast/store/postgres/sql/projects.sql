@@ -11,18 +11,21 @@ with pending as (
   where j.state in ('waiting', 'queued') and (%(names)s::text[] is null or j.project = any(%(names)s))
   group by j.project
 ), running as (
-  select j.project, count(*) as jobs, sum(j.gpus::bigint * j.tasks)::bigint as gpus from jobs j
+  select j.project, count(*) as jobs, sum(j.gpus::bigint * j.tasks)::bigint as gpus,
+         coalesce(sum(j.cpu_slots::bigint * j.tasks) filter (where j.gpus = 0), 0)::bigint as cpu_slots from jobs j
   where j.state in ('reserved', 'running', 'draining') and (%(names)s::text[] is null or j.project = any(%(names)s))
   group by j.project
 )
 select project, coalesce(p.jobs, 0) + coalesce(r.jobs, 0) as jobs, coalesce(r.jobs, 0) as running_jobs,
-       coalesce(r.gpus, 0) as running_gpus
+       coalesce(r.gpus, 0) as running_gpus, coalesce(r.cpu_slots, 0) as running_cpu_slots
 from pending p full join running r using (project);
 
 -- name: running_of_projects
 -- As above, for admission: nothing but what runs.
-select j.project, count(*) as running_jobs, sum(j.gpus::bigint * j.tasks)::bigint as running_gpus from jobs j
-where j.state in ('reserved', 'running', 'draining') and j.project = any(%(names)s)
+select j.project, count(*) as running_jobs, sum(j.gpus::bigint * j.tasks)::bigint as running_gpus,
+       coalesce(sum(j.cpu_slots::bigint * j.tasks) filter (where j.gpus = 0), 0)::bigint as running_cpu_slots
+from jobs j
+where j.state in ('reserved', 'running', 'draining') and (%(names)s::text[] is null or j.project = any(%(names)s))
 group by j.project;
 
 -- name: unfinished_of_project

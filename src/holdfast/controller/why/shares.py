@@ -1,0 +1,61 @@
+"""What `why` says of shares: what a project borrows, and which jobs give back what theirs did. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast.controller.why.circumstances import Circumstances
+from holdfast.controller.why.words import line
+from holdfast.wire.api import WhyLine
+
+
+def explain_share(found: Circumstances) -> Iterator[WhyLine]:
+    """Say whether a queued job is within its project's share; nothing where no project has one."""
+    job, share = found.job, found.share
+    if share is None:
+        return
+    own, held, unit = _count(found)
+    size = (job.gpus or job.cpu_slots) * job.tasks
+    of = f"project {job.project} holds {_name(held, unit)} of its share of {own}"
+    if held + size <= own:
+        yield line(
+            "within_share",
+            f"{of}, and this job needs {size}: it goes before every job that borrows, and projects "
+            "that borrow give back what it needs",
+            "holdfast projects",
+        )
+    else:
+        yield line(
+            "beyond_share",
+            f"{of}, and this job needs {size}: it may borrow what is idle once no job within its "
+            "project's share waits for it",
+            f"holdfast projects set {job.project} share_{'gpus' if job.gpus else 'cpu_slots'}=N",
+        )
+
+
+def explain_loan(found: Circumstances) -> Iterator[WhyLine]:
+    """Say that the project of a running job borrows, and what that may mean for the job."""
+    job, share = found.job, found.share
+    if share is None:
+        return
+    own, held, unit = _count(found)
+    if held > own:
+        yield line(
+            "borrows",
+            f"project {job.project} holds {_name(held, unit)}, {held - own} more than its share: when "
+            "another project asks for its own, this job may be stopped and queued again at no charge",
+            "save checkpoints, and load them at the start",
+        )
+
+
+def _count(found: Circumstances) -> tuple[int, int, str]:
+    """Return the share of the job's project, what it holds of it, and the unit of both."""
+    share = found.share
+    assert share is not None
+    if found.job.gpus:
+        return share.gpus, share.held_gpus, "GPU"
+    return share.cpu_slots, share.held_cpu_slots, "CPU slot"
+
+
+def _name(count: int, unit: str) -> str:
+    return f"{count} {unit}{'s' * (count != 1)}"
