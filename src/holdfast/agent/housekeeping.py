@@ -23,6 +23,7 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskEvent
 from holdfast.errors import ValidationError
 from holdfast.process.syscalls import read_boottime
+from holdfast.wire.agent import LaunchOrder
 
 log = logging.getLogger("holdfast.agent.housekeeping")
 
@@ -30,6 +31,12 @@ MAX_KEPT_FOLDERS = 64
 LOGS_KEEP_SECONDS = 3600.0
 WORK_KEEP_SECONDS = 7 * 86_400.0  # of a job's folder, after its last attempt here
 _ROUND_SECONDS = 60.0
+
+
+def find_work_folder(work_folder: Path, order: LaunchOrder) -> Path:
+    """Return the folder of an order's task: its job's, or a fresh one of its attempt in there."""
+    folder = work_folder / order.key.job_id
+    return folder / f"attempt-{order.attempt}" if order.fresh_workdir else folder
 
 
 class Housekeeper:
@@ -42,7 +49,7 @@ class Housekeeper:
 
     def put_away(self, task: AgentTask) -> None:
         """Clean up after a task whose end and logs are on record."""
-        self._leave_work_folder(task.key.job_id)
+        self._leave_work_folder(task)
         if all(task.saved.shipped.get(stream, 0) <= task.keep_bytes for stream in STREAMS):
             self._table.remove_folder(task.key)
             return
@@ -56,10 +63,14 @@ class Housekeeper:
             )
         self._keep(task.key)
 
-    def _leave_work_folder(self, job_id: str) -> None:
+    def _leave_work_folder(self, task: AgentTask) -> None:
+        job_id = task.key.job_id
         if any(other.key.job_id == job_id for other in self._table):
             return  # the next attempt may be standing in it already
         work = self._work_folder / job_id
+        if task.order is not None and task.order.fresh_workdir:
+            with contextlib.suppress(OSError):
+                find_work_folder(self._work_folder, task.order).rmdir()
         with contextlib.suppress(OSError):
             os.utime(work)  # its age counts from the last attempt here
             work.rmdir()  # most jobs never put anything there

@@ -30,6 +30,7 @@ from holdfast.controller.runtime.auth import ensure_admin_token
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.logs import set_up_logging
 from holdfast.core.settings.resolve import layer_from_environment
+from holdfast.core.settings.table import RENAMED
 from holdfast.errors import HoldfastError, Unavailable, ValidationError
 from holdfast.store.port.store import Store
 
@@ -146,6 +147,13 @@ class RunningServer:
         tls_key: str | None = None,
         blobs: BlobStore | None = None,
     ) -> None:
+        for old in RENAMED:
+            if f"HOLDFAST_{old.upper()}" in (environment or {}):
+                log.warning(
+                    "HOLDFAST_%s has no effect any more: %s took its place",
+                    old.upper(),
+                    RENAMED[old],
+                )
         self.controller = Controller(store, layer_from_environment(environment or {}), blobs=blobs)
         self._sock = sock
         self._server = _Server(

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from holdfast.core.ids import ID_PATTERN
 from holdfast.core.retry import RetryFields, check_fields
 from holdfast.errors import ValidationError
 
@@ -58,6 +59,8 @@ class JobSpec(
     supervised: rank 0 runs a policy script and every rank a host manager; another rank that is lost
     is replaced by itself (`core.endings.replace`). `holdfast supervise` makes such a job.
     on_partial: where a failure stops a gang and some tasks were done: fail, or restart them all.
+    fresh_workdir: each attempt has an empty folder of its own, where attempts on one host else share
+    the job's. Without `cwd` it starts there.
     preemptible: a job of higher priority may take its place; it is queued again at no charge.
     start_at: Unix seconds; the job waits until then.
     idempotency_key: another submission with this key in its project returns the first job.
@@ -77,6 +80,7 @@ class JobSpec(
     env: Annotated[dict[EnvName, EnvValue], Meta(max_length=1024)] = {}
     secrets: Annotated[dict[EnvName, EnvValue], Meta(max_length=256)] = {}
     cwd: Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^/[^\x00]*$")] | None = None
+    fresh_workdir: bool = False
     time_limit_seconds: Seconds | Off | None = None
     stall_timeout_seconds: Seconds | Off | None = None
     silence_limit_seconds: Seconds | Off | None = None
@@ -135,6 +139,8 @@ def check_spec(spec: JobSpec) -> JobSpec:
         "a job needs exactly one of `argv` (a program and its arguments) and `shell` (a command "
         "line)",
     )
+    taken = "a name of 20 digits and letters like a job's id, or @last, would be taken for a job of its own"
+    _require(not (spec.name == "@last" or ID_PATTERN.fullmatch(spec.name or "")), "name", taken)
     if spec.retry is not None:
         check_fields(spec.retry)
         never = "an interactive job is never retried; drop max_retries or interactive"

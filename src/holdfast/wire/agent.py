@@ -199,6 +199,7 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     secrets: dict[str, str] = {}
     cwd: str | None = None
+    fresh_workdir: bool = False
     shell: str | None = None
     gpus: list[int] = []
     visible_gpus: list[int] = []

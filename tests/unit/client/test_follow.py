@@ -46,6 +46,11 @@ def test_streams_and_attempts_are_kept_apart() -> None:
     assert [i.data for i in given] == [b"a", b"b", b"c"]  # type: ignore[attr-defined]  # only log lines were sent
 
 
+def test_a_gap_at_the_end_is_told() -> None:
+    lines = feed(follower(), log(0, b"abc"), log(10, b"", gap=7))
+    assert [i.gap for i in lines] == [0, 7]  # type: ignore[attr-defined]  # only log lines were sent
+
+
 def test_a_jump_is_told_as_a_gap_once() -> None:
     f = follower()
     lines = feed(f, log(0, b"abc"), log(10, b"k", gap=7), log(11, b"l"))

@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.agent.containers.desk import ContainerDesk
+from holdfast.agent.housekeeping import find_work_folder
 from holdfast.agent.journal import about
 from holdfast.agent.orders.claims import Claims
 from holdfast.agent.orders.environment import make_command, make_task_environment
@@ -204,8 +205,8 @@ class Commands:
             self._fail_start(task.key, str(failure))
 
     def _start_task(self, task: AgentTask, order: LaunchOrder) -> None:
-        work = self.places.work_folder / order.key.job_id
-        work.mkdir(mode=0o700, exist_ok=True)
+        work = find_work_folder(self.places.work_folder, order)
+        work.mkdir(mode=0o700, parents=True, exist_ok=True)
         boxed = order.image is not None
         env = make_task_environment(
             order,

@@ -5,6 +5,8 @@ LOGS-1  An offset moves only after the controller took the bytes. A controller t
         little before.
 LOGS-2  A stream that outruns the wire is cut in the middle: its head is sent, then as much of its
         end as the controller would keep. Offsets stay true, so the gap shows.
+LOGS-3  What the disk keeps of a stream is masked as what is sent (REDACT-1), in place and at true
+        offsets, whether it is sent or not.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ import errno
 import logging
 import os
 import random
+import re
+import stat
 from collections.abc import Callable, Iterable
 
 from holdfast.agent.tasks import AgentTask
@@ -32,6 +36,7 @@ _MAX_UPLOADS = 512
 _TAIL_BYTES = {"stdout": 5_000, "stderr": 9_000}
 STREAMS = ("stdout", "stderr")
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_MASK_BYTES = 4 << 20  # looked through at one turn; a turn must not hold up a heartbeat
 
 
 class StreamTail:
@@ -42,6 +47,8 @@ class StreamTail:
         self.stream = stream
         self.offset = task.saved.shipped.get(stream, 0)
         self.done = False
+        self._masked = 0
+        """Secrets before this offset are masked in the file itself."""
 
     def read_upload(self, limit_bytes: int) -> LogUpload | None:
         """The next bytes to send, None for none now. A file that vanished is an empty rest."""
@@ -54,6 +61,8 @@ class StreamTail:
             return self._upload(self.offset, b"", ended=True) if final else None
         try:
             size = os.fstat(fd).st_size
+            if not self._mask_file(fd, size, final=final) and final:
+                return None  # its end is told when nothing of it is bare on the disk any more
             start = self._find_start(fd, size)
             if size <= start:
                 return self._upload(start, b"", ended=True) if final else None
@@ -68,6 +77,41 @@ class StreamTail:
             lost = f"the rest of its {self.stream} cannot be read: {error}"
             log.error(lost, extra=self.task.about())
             return self._upload(self.offset, b"", ended=True)
+        finally:
+            os.close(fd)
+
+    def _mask_file(self, fd: int, size: int, *, final: bool) -> bool:
+        """Mask secrets in the next part of the file (LOGS-3). True once all of `size` was seen."""
+        redactor = self.task.redactor
+        if not redactor.overlap_bytes or self._masked >= size:
+            return True
+        try:
+            start = os.lseek(fd, self._masked, os.SEEK_DATA)
+        except OSError:
+            self._masked = size  # nothing but a hole
+            return True
+        before = min(start, redactor.overlap_bytes)
+        window = os.pread(fd, before + _MASK_BYTES, start - before)
+        masked = redactor.mask(window)
+        if masked != window:
+            self._write_masked(start - before, window, masked)
+        end = start - before + len(window)
+        pending = 0 if final and end >= size else redactor.count_pending(window)
+        self._masked = max(start, end - pending)
+        return end >= size
+
+    def _write_masked(self, at: int, window: bytes, masked: bytes) -> None:
+        """Write the bytes that differ over the task's own file, and over no other that it may have
+        put in its place: neither through a link, nor into a file of two names."""
+        fd = os.open(self.task.path_of(self.stream), os.O_WRONLY | (_READ_FLAGS & ~os.O_ACCMODE))
+        try:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+                return
+            for span in re.finditer(rb"\*+", masked):
+                low, high = span.span()
+                if window[low:high] != masked[low:high]:
+                    os.pwrite(fd, masked[low:high], at + low)
         finally:
             os.close(fd)
 

@@ -101,6 +101,20 @@ def logs(face: Face, job_id: str, follow: bool, **which: Any) -> None:
             _write(stream, data if prefixer is None else prefixer.feed(0, rank, stream, data))
         for stream, data in prefixer.close() if prefixer is not None else ():
             _write(stream, data)
+        if which["tail"] is None:
+            _tell_dropped(client, client.job(job_id), which)
+
+
+def _tell_dropped(client: Client, job: JobRecord, which: dict[str, Any]) -> None:
+    """Say how many bytes of what was printed are missing in its middle or at its end."""
+    for found in client.log_streams(job.id, which["attempt"] or max(1, job.attempts)):
+        asked = which["stream"] in ("both", found.stream) and which["rank"] in (None, found.rank)
+        if asked and found.size > found.kept:
+            whose = f"{found.stream} of rank {found.rank}" if job.tasks > 1 else found.stream
+            note(
+                f"{count_of(found.size - found.kept, 'byte')} of {whose} were dropped: its log is "
+                f"kept up to log_keep_mb, its head and its tail, here {found.kept} of {found.size}"
+            )
 
 
 def _write(stream: str, data: bytes) -> None:

@@ -163,7 +163,7 @@ def _job_text(
         ("exit code", "" if job.exit_code is None else str(job.exit_code)),
         ("queue", f"{job.queue}, priority {job.priority}, project {job.project}"),
         ("command", shorten(command, 400)),
-        ("folder", spec.cwd or ""),
+        ("folder", spec.cwd or ("a fresh one each attempt" if spec.fresh_workdir else "")),
         ("wants", ", ".join(filter(None, wants))),
         ("only on hosts", " ".join(f"{k}={v}" for k, v in spec.host_labels.items())),
         ("preemptible", "yes" if spec.preemptible else ""),

@@ -53,6 +53,9 @@ NEED_OPTIONS: tuple[Callable[..., Any], ...] = (
     click.option(
         "--cwd", metavar="DIR", help="Working folder. [default: this one, for a local controller]"
     ),
+    click.option(
+        "--fresh-workdir", is_flag=True, default=None, help="Start each attempt in an empty folder."
+    ),
     click.option("--time-limit", metavar="TIME", help="The longest it may run, as 90s, 2h or off."),
     click.option("--stall-timeout", metavar="TIME", help="Silence that raises suspicion, or off."),
     click.option(
@@ -95,6 +98,7 @@ _SHELL_VARIABLES = (
 )  # fmt: skip
 _PLAIN = (
     "name", "queue", "project", "priority", "gpus", "cpus", "watchdog_cap", "idempotency_key", "cwd",
+    "fresh_workdir",
 )  # fmt: skip
 _LIMITS = (
     "memory", "time_limit", "stall_timeout", "silence_limit", "first_beat_timeout", "grace", "lease_ttl",
@@ -142,7 +146,7 @@ def read_spec(
         fields["cwd"] = os.path.abspath(os.path.expanduser(fields["cwd"]))
     elif fields.get("cwd") is not None:
         pass  # a number in a file; `build_spec` refuses it
-    elif place.is_local and not _runs_image_command(fields):
+    elif place.is_local and not _runs_image_command(fields) and not fields.get("fresh_workdir"):
         fields["cwd"] = _here()
     if place.is_local and fields.get("image") is None:
         active = {name: value for name, value in environ.items() if name in _SHELL_VARIABLES}

@@ -158,6 +158,20 @@ class Follower:
             )
             self._offsets[place] = chunk.offset + len(chunk.data)
             yield event_bytes("log", line)
+        lost = stream.size - self._offsets[place]
+        if stream.ended and lost > 0:  # no later byte would tell of them (FOLLOW-2)
+            self._offsets[place] = stream.size
+            yield event_bytes(
+                "log",
+                LogLine(
+                    attempt=stream.attempt,
+                    rank=stream.rank,
+                    stream=stream.stream,
+                    offset=stream.size,
+                    data=b"",
+                    gap=lost,
+                ),
+            )
 
     def _may_go_on(self, streams: list[LogStreamRecord]) -> bool:
         """True when this attempt's streams have ended, or their last bytes had time to come."""

@@ -104,6 +104,7 @@ async def _jobs(
     queue: str | None = None,
     project: str | None = None,
     name: str | None = None,
+    prefix: str | None = None,
     label: list[str] | None = None,
     cause: Cause | None = None,
     retries_min: int | None = None,
@@ -111,7 +112,8 @@ async def _jobs(
     host: str | None = None,
 ) -> Any:
     values: dict[str, Any] = {"limit": first, "cursor": after, "state": state, "queue": queue}
-    values |= {"project": project, "name": name, "label": label, "cause": cause, "host": host}
+    values |= {"project": project, "name": name, "prefix": prefix}
+    values |= {"label": label, "cause": cause, "host": host}
     values |= {"retries_min": retries_min, "retries_max": retries_max}
     words = {"limit": "first", "cursor": "after"}
     words |= {"retries_min": "retriesMin", "retries_max": "retriesMax"}

@@ -118,6 +118,7 @@ def _make_order(
         env=dict(spec.env),
         secrets=dict(offer.secrets),
         cwd=spec.cwd,
+        fresh_workdir=spec.fresh_workdir,
         shell=spec.shell,
         gpus=list(task.devices),
         memory_bytes=job.memory_bytes,

@@ -64,16 +64,16 @@ def explain_quota(found: Circumstances) -> Iterator[WhyLine]:
     if isinstance(found.quota_jobs, int) and project.running >= found.quota_jobs:
         yield line(
             "quota",
-            f"project {name} runs {project.running} of the {found.quota_jobs} jobs it may run at "
-            "once",
+            f"project {name} runs {project.running} job{'s' * (project.running != 1)}, and may run "
+            f"{found.quota_jobs} at once",
             f"it starts when one of them ends; or holdfast projects set {name} quota_jobs=N",
         )
     needed = job.gpus * job.tasks
     if needed and isinstance(found.quota_gpus, int) and project.gpus + needed > found.quota_gpus:
         yield line(
             "quota",
-            f"project {name} holds {project.gpus} of the {found.quota_gpus} GPUs it may hold at "
-            f"once, and this job needs {needed}",
+            f"project {name} holds {project.gpus} GPU{'s' * (project.gpus != 1)} and may hold "
+            f"{found.quota_gpus} at once, and this job needs {needed}",
             f"it starts when enough of them are free; or holdfast projects set {name} quota_gpus=N",
         )
 

@@ -186,6 +186,12 @@ _ALL = (
 # fmt: on
 SETTINGS: Mapping[str, Setting] = {s.name: s for s in _ALL}
 
+RENAMED: Mapping[str, str] = {
+    "io_moving_mb": "io_moving_mb_per_second",
+    "cpu_memory_moving_mb": "memory_moving_mb_per_second",
+}
+"""Settings of earlier versions, and those that took their places with values of another meaning."""
+
 BUILTIN_QUEUES: Mapping[str, Mapping[str, Value]] = {
     "gpu": {"time_limit_seconds": 8100.0},
     "video": {"time_limit_seconds": 1800.0, "stall_watch": False},

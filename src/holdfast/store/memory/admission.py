@@ -119,12 +119,10 @@ class MemoryAdmission:
         tops = [heapq.nsmallest(limit, jobs, key=_order) for jobs in queues.values()]
         shares = self._read_shares()
         owned = self._list_owned(list(queues), shares, limit)
-        first = {job.row.id for job in owned}
-        behind = sorted((j for top in tops for j in top if j.row.id not in first), key=_order)
         return AdmissionSnapshot(
             candidates=(
                 *self.members.list_blocked(at, limit),
-                *(_candidate(job, at) for job in (*owned, *behind)),
+                *(_candidate(job, at) for job in _put_first(owned, tops)),
             ),
             hosts=tuple(hosts),
             headroom=headroom,
@@ -329,6 +327,12 @@ class MemoryAdmission:
         ]
         s.commit(m)
         return expired
+
+
+def _put_first(owned: list[MemoryJob], tops: Iterable[list[MemoryJob]]) -> list[MemoryJob]:
+    """Return all in order, the jobs of `owned` first and none twice."""
+    first = {job.row.id for job in owned}
+    return owned + sorted((j for top in tops for j in top if j.row.id not in first), key=_order)
 
 
 def _order(job: MemoryJob) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import tempfile
 from pathlib import Path
 
 from hypothesis import given
@@ -225,3 +226,54 @@ async def test_a_task_whose_logs_are_refused_costs_no_other_task_a_byte(tmp_path
         (good, "stderr", b"good stderr"),
         (good, "stdout", b"good stdout"),
     ]
+
+
+@given(
+    st.lists(st.sampled_from(["abcd", "bcde", "dabc", "x", "ab", "cd", "*", "\n"]), max_size=30),
+    st.lists(st.integers(1, 12), max_size=8),
+)
+def test_no_secret_stays_in_the_file(words: list[str], writes: list[int]) -> None:
+    """LOGS-3: however the file grows, what is left of it on the disk is masked as a whole."""
+    secrets = {"A": "abcd", "B": "bcdeab"}
+    whole = "".join(words).encode()
+    with tempfile.TemporaryDirectory() as folder:
+        task = make_task(Path(folder), secrets=secrets)
+        tail, written = StreamTail(task, "stdout"), 0
+        with open(Path(folder, "stdout"), "ab", buffering=0) as file:
+            for size in [*writes, len(whole)]:
+                file.write(whole[written : written + size])
+                written += size
+                ship(tail, 5)
+        task.move(AgentTaskEvent.GIVE_UP)
+        sent = ship(tail, 5)
+        assert Path(folder, "stdout").read_bytes() == Redactor(secrets.values()).mask(whole)
+        assert b"abcd" not in sent
+
+
+def test_what_is_not_sent_is_masked_too(tmp_path: Path) -> None:
+    """LOGS-3, in the middle that LOGS-2 leaves out, and in a part larger than one turn."""
+    filler = b"." * (5 << 20)
+    (tmp_path / "stdout").write_bytes(filler + b"a-secret" + filler + b"a-secret" + b"." * 4096)
+    task = make_task(tmp_path, keep_mb=0.1, secrets={"S": "a-secret"})
+    task.move(AgentTaskEvent.GIVE_UP)
+    tail = StreamTail(task, "stdout")
+    for _ in range(9):
+        upload = tail.read_upload(1 << 20)
+        if upload is not None:
+            tail.offset = upload.offset + len(upload.data)
+            if upload.ended:
+                break
+    else:
+        raise AssertionError("it never ends")
+    kept = (tmp_path / "stdout").read_bytes()
+    assert kept == filler + b"*" * 8 + filler + b"*" * 8 + b"." * 4096
+
+
+def test_a_file_that_is_not_the_tasks_own_is_not_written(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_bytes(b"my a-secret")
+    os.link(other, tmp_path / "stdout")
+    task = make_task(tmp_path, secrets={"S": "a-secret"})
+    task.move(AgentTaskEvent.GIVE_UP)
+    assert ship(StreamTail(task, "stdout"), 100) == b"my ********"
+    assert other.read_bytes() == b"my a-secret"

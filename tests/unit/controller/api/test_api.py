@@ -504,6 +504,24 @@ async def test_a_gap_is_told(served: Served, agent: FakeAgent) -> None:
     assert seen + gap == 8 * len(piece)
 
 
+async def test_a_loss_after_the_last_byte_is_told(served: Served, agent: FakeAgent) -> None:
+    """FOLLOW-2: a stream whose end could not be read says at its end how much is missing."""
+    job = await served.submit()
+    order = await agent.take()
+    await agent.sync(agent.running(order))
+    await push(served, agent, order.key, b"first\n", 0)
+    await push(served, agent, order.key, b"", 1000, True)
+    await push(served, agent, order.key, b"", 0, True, "stderr")
+    await agent.end(order, exit_code=0)
+    lines = []
+    async with Stream(served, f"/v1/jobs/{job['id']}/logs", params={"follow": "1"}) as stream:
+        while (event := await stream.next())["event"] != "end":
+            if event["event"] == "log":
+                lines.append((event["data"]["data"], event["data"]["gap"]))
+    assert [gap for _, gap in lines] == [0, 994]
+    assert lines[1][0] == ""
+
+
 async def until_event(stream: Stream, kind: str) -> dict[str, Any]:
     while (event := await stream.next())["event"] != kind:
         pass

@@ -95,7 +95,7 @@ async def test_a_soft_quota_makes_jobs_wait_and_says_so(served: Served, agent: F
         await agent.sync(*(agent.running(order) for order in orders))
     assert {o.key.job_id for o in orders} == {first["id"], other["id"]}
     line = (await lines_of(served, second["id"]))["quota"]
-    assert line["message"] == "project vision runs 1 of the 1 jobs it may run at once"
+    assert line["message"] == "project vision runs 1 job, and may run 1 at once"
     assert "holdfast projects set vision quota_jobs=N" in line["hint"]
     assert (await served.call("GET", "/v1/projects/vision")).json()["running"] == 1
     mine = next(o for o in orders if o.key.job_id == first["id"])
@@ -125,7 +125,7 @@ async def test_a_gpu_quota_says_how_many_are_left(served: Served) -> None:
     line = (await lines_of(served, second["id"]))["quota"]
     assert (
         line["message"]
-        == "project vision holds 2 of the 3 GPUs it may hold at once, and this job needs 2"
+        == "project vision holds 2 GPUs and may hold 3 at once, and this job needs 2"
     )
 
 
