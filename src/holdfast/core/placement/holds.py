@@ -81,19 +81,23 @@ class Holds:
         ]
         return [(mine, at), *later]
 
-    def hold(self, job: Candidate, *, waited: bool) -> str | None:
-        """Hold room back for a job that does not fit now, and say so; None where none can be held.
+    def hold(self, job: Candidate, *, waited: bool) -> str | int:
+        """Hold room back for a job that does not fit now, and say so; where none can be held, return
+        how many of its tasks would fit at best.
 
         A job that has not waited for long has room held only where stopping jobs make it fit.
         """
+        releases = self._releases()
+        if not releases:
+            return 0
         serving = {host.host_id: host for host in self.room.serving(job)}
         state = {i: host.amount() for i, host in serving.items()}
         counts = dict.fromkeys(serving, 0)
-        total, looked = 0, (-1, -1)
+        total, best, looked = 0, 0, (-1, -1)
         edges = self._edges(job)
-        for at, tasks in self._releases():
+        for at, tasks in releases:
             if not waited and at > DRAIN_SECONDS:
-                return None
+                return best
             for task in tasks:
                 give(state, task)
             # Others' holds change at their edges; between two, only hosts with a release do.
@@ -111,7 +115,8 @@ class Holds:
                 assert chosen is not None
                 self._add(job, at, chosen, state)
                 return self._say(at, chosen)
-        return None
+            best = max(best, total)
+        return best
 
     def _add(self, job: Candidate, at: float, chosen: Chosen, state: dict[str, Amount]) -> None:
         need = {

@@ -142,10 +142,10 @@ class _Admission:
         self._holds = Holds(self._room, running or ())
         # Room only shrinks, so a vain search is not repeated. By shape, the fewest tasks in vain …
         self._full: dict[tuple[Shape, float | None], int] = {}
-        self._said: dict[tuple[Shape, int], str] = {}
-        self._vain: set[tuple[Shape, int, float | None, int | None, str | None]] = (
-            set()
-        )  # … and what nothing could be held for
+        self._said: dict[tuple[Shape, int, int], str] = {}
+        # … and of those that nothing could be held for, the fewest, and how many would fit at best.
+        self._vain: dict[tuple[object, ...], int] = {}
+        self._reach: dict[tuple[object, ...], int] = {}
         self._placements: list[JobPlacement] = []
         self._refusals: dict[str, str] = {}
         self._preemptions: list[Preemption] = []
@@ -165,7 +165,9 @@ class _Admission:
             return
         # With room held back, when a job ends decides where it fits.
         shape = (shape_of(job), job.time_limit_seconds if self._holds else None)
-        hopeless = job.tasks >= self._full.get(shape, MAX_TASKS + 1)
+        hopeless = job.tasks >= self._full.get(shape, MAX_TASKS + 1) or (
+            job.tasks > 1 and self._room.count_fitting(job) < job.tasks
+        )
         tasks = None if hopeless else self._room.place(job, self._holds.allow)
         if tasks is None:
             self._full[shape] = min(job.tasks, self._full.get(shape, job.tasks))
@@ -201,23 +203,28 @@ class _Admission:
             self._needs_running = self._needs_running or may_preempt or may_reclaim
             self._refusals[job.job_id] = self._say_no_room(job)
             return
+        may_stop = may_preempt or may_reclaim
         key = (
             shape_of(job),
-            job.tasks,
             job.time_limit_seconds if waited else -1.0,
             job.priority if may_preempt else None,
             job.project if self._shares else None,
+            may_reclaim,
         )
-        may_stop = may_preempt or may_reclaim
-        if len(self._holds) >= MAX_HOLDERS or not (waited or may_stop) or key in self._vain:
+        in_vain = job.tasks >= self._vain.get(key, MAX_TASKS + 1) or (
+            not may_stop and job.tasks > self._reach.get(key, MAX_TASKS)
+        )
+        if len(self._holds) >= MAX_HOLDERS or not (waited or may_stop) or in_vain:
             self._refusals[job.job_id] = self._say_no_room(job)
             return
         if may_stop:
             self._make_room(job, may_preempt=may_preempt, may_reclaim=may_reclaim)
         held = self._holds.hold(job, waited=waited)
-        if held is None:
-            self._vain.add(key)
-        self._refusals[job.job_id] = held or self._say_no_room(job)
+        if isinstance(held, int):
+            self._vain[key] = min(job.tasks, self._vain.get(key, job.tasks))
+            self._reach[key] = min(held, self._reach.get(key, held))
+            held = self._say_no_room(job)
+        self._refusals[job.job_id] = held
 
     def _make_room(self, job: Candidate, *, may_preempt: bool, may_reclaim: bool) -> None:
         """Stop nothing where the jobs that are being stopped already make room (ADMIT-5)."""
@@ -241,11 +248,13 @@ class _Admission:
             )
             holds.expect_drain(victims)
             shares.expect_drain(victims)
+            self._vain.clear()  # what nothing could be held for may fit once these have gone
+            self._reach.clear()
         if victims or ground.fits:
             shares.take(job)  # else the next of its project would ask for the same share
 
     def _say_no_room(self, job: Candidate) -> str:
-        key = (shape_of(job), job.tasks)
+        key = (shape_of(job), job.tasks, self._room.version)
         if key not in self._said:
             self._said[key] = self._find_words(job)
         return self._said[key]
@@ -258,7 +267,7 @@ class _Admission:
         if not serving and job.host_labels:
             wanted = ", ".join(f"{name}={value}" for name, value in sorted(job.host_labels.items()))
             return f"no active host of queue {job.queue} carries the labels {wanted}"
-        fitting = sum(host.count(job, job.tasks) for host in self._room.open_to(job))
+        fitting = self._room.count_fitting(job)
         if fitting >= job.tasks:
             held = "what is free is held back for a job that waited longer"
             return f"{held}, and this one would not end in time"

@@ -1,6 +1,7 @@
 """Free room while an admission plan is made: which hosts a job fits on, and how many of its tasks.
 
-Room only shrinks during a plan, so hosts found full for a shape of job are not looked at again.
+Room only shrinks during a plan, so hosts found full for a shape of job are not looked at again, and
+how many tasks of a shape fit is counted anew only where room was taken.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 
 from holdfast.core.placement.types import Candidate, Capacity, TaskPlacement
+from holdfast.core.spec import MAX_TASKS
 
 Shape = tuple[str, int, int, int, tuple[tuple[str, str], ...], tuple[str, ...]]
 Allowed = Callable[["HostRoom", Candidate, int], int]
@@ -84,6 +86,25 @@ def count_fitting(job: Candidate, room: Sequence[int], limit: int) -> int:
     return max(0, limit)
 
 
+class _Fitting:
+    """How many tasks of one shape fit on each host, as far as `seen` of what was taken."""
+
+    __slots__ = ("by_host", "seen", "total")
+
+    def __init__(self, by_host: dict[str, int], seen: int) -> None:
+        self.by_host = by_host
+        self.total = sum(by_host.values())
+        self.seen = seen
+
+    def update(self, job: Candidate, taken: Sequence[HostRoom]) -> None:
+        for host in {h.host_id: h for h in taken[self.seen :]}.values():
+            before = self.by_host.get(host.host_id)
+            if before is not None:
+                now = self.by_host[host.host_id] = host.count(job, MAX_TASKS)
+                self.total += now - before
+        self.seen = len(taken)
+
+
 class Room:
     """All hosts' free room, the fullest first, so that large jobs keep finding some."""
 
@@ -91,6 +112,15 @@ class Room:
         order = sorted(hosts, key=lambda c: (len(c.free_devices), c.free_cpu_slots, c.host_id))
         self.hosts = [HostRoom(c) for c in order]
         self._open: dict[Shape, list[HostRoom]] = {}
+        self._serving: dict[Shape, list[HostRoom]] = {}
+        self._fitting: dict[Shape, _Fitting] = {}
+        self._taken: list[HostRoom] = []
+        """Hosts on which room was taken, in that order."""
+
+    @property
+    def version(self) -> int:
+        """A number that grows whenever room is taken."""
+        return len(self._taken)
 
     @property
     def is_left(self) -> bool:
@@ -99,15 +129,25 @@ class Room:
 
     def serving(self, job: Candidate) -> list[HostRoom]:
         """Hosts that serve the job, whether they have room or not."""
-        return [h for h in self.hosts if h.serves(job)]
-
-    def open_to(self, job: Candidate) -> list[HostRoom]:
-        """Return hosts with room for at least one task of the job. The list is kept per shape."""
         shape = shape_of(job)
-        known = self._open.get(shape)
-        found = [h for h in (self.serving(job) if known is None else known) if h.count(job, 1)]
-        self._open[shape] = found
-        return found
+        known = self._serving.get(shape)
+        if known is None:
+            known = self._serving[shape] = [h for h in self.hosts if h.serves(job)]
+        return known
+
+    def count_fitting(self, job: Candidate) -> int:
+        """Return how many tasks of the job fit now, or more where these are as many as it has.
+
+        The counts are kept per shape; only hosts on which room was taken since are counted anew.
+        """
+        shape = shape_of(job)
+        kept = self._fitting.get(shape)
+        if kept is None:
+            kept = self._fitting[shape] = _Fitting(
+                {h.host_id: h.count(job, MAX_TASKS) for h in self.serving(job)}, len(self._taken)
+            )
+        kept.update(job, self._taken)
+        return kept.total
 
     def place(self, job: Candidate, allowed: Allowed) -> tuple[TaskPlacement, ...] | None:
         """Take room for all tasks or none (ADMIT-1), on avoided hosts last (ADMIT-3).
@@ -117,7 +157,7 @@ class Room:
         shape, tasks = shape_of(job), job.tasks
         hosts = self._open.get(shape)
         if hosts is None:
-            hosts = self._open[shape] = self.serving(job)
+            hosts = self._open[shape] = list(self.serving(job))
         # `choose_hosts` would find the fullest host that takes all tasks; stop at that one.
         alone = not job.avoid_hosts and (tasks == 1 or job.placement == "pack")
         fitting: list[tuple[int, HostRoom]] = []
@@ -137,11 +177,11 @@ class Room:
         chosen = choose_hosts(job, fitting)
         return None if chosen is None else self._take(job, chosen)
 
-    @staticmethod
-    def _take(job: Candidate, chosen: Chosen) -> tuple[TaskPlacement, ...]:
+    def _take(self, job: Candidate, chosen: Chosen) -> tuple[TaskPlacement, ...]:
         """Ranks of one host follow each other, as torchrun numbers them."""
         tasks: list[TaskPlacement] = []
         for host, count in chosen:
+            self._taken.append(host)
             where = {"host_id": host.host_id, "incarnation": host.capacity.incarnation}
             for _ in range(count):
                 tasks.append(TaskPlacement(rank=len(tasks), devices=host.take(job), **where))

@@ -266,7 +266,7 @@ async def read_shares(tx: Tx, environment: Mapping[str, Value]) -> dict[str, Sha
     )
     use = {row.pop("project"): Use(**row) for row in used}
     names = sorted(use.keys() | {row["name"] for row in queued})
-    row = await tx.one("read_quota_layers", {"names": names})
+    row = await tx.one("read_quota_layers", names=names)
     if row is None:
         return {}
     below, own = [("cluster", row["cluster"]), ("environment", environment)], row["projects"]

@@ -543,3 +543,61 @@ def test_of_many_none_is_stopped_who_is_not_needed(data: st.DataObject) -> None:
     assert needed(victims, p, [0] * n, running)
     for one in victims:
         assert not needed(set(victims) - {one}, p, [0] * n, running), f"{one} is stopped in vain"
+
+
+# ---- what is remembered
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 9),
+            st.integers(1, 3),
+            st.sampled_from([None, 20.0, 500.0]),
+            st.sampled_from([0.0, 99.0]),
+            st.sampled_from([10, 50, 90]),
+            st.sampled_from(["pack", "spread"]),
+        ),
+        max_size=12,
+    ),
+    st.lists(st.integers(0, 4), min_size=1, max_size=4),
+    st.lists(
+        st.tuples(
+            st.integers(0, 3),
+            st.integers(1, 3),
+            st.sampled_from([None, 30.0, 300.0]),
+            st.sampled_from([10, 50]),
+            st.booleans(),
+        ),
+        max_size=6,
+    ),
+)
+@settings(max_examples=400, deadline=None)
+def test_what_is_remembered_of_a_shape_changes_no_plan(
+    rows: list[tuple[int, int, float | None, float, int, str]],
+    free: list[int],
+    busy: list[tuple[int, int, float | None, int, bool]],
+) -> None:
+    """Beside the rule without a memory: there each job has a queue, and so a shape, of its own."""
+    hosts = [host(f"h{n}", gpus) for n, gpus in enumerate(free)]
+    running = [
+        runs(f"r{n}", f"h{at % len(free)}", gpus, ends=ends, priority=priority, preemptible=may)
+        for n, (at, gpus, ends, priority, may) in enumerate(busy)
+    ]
+    waiting = [
+        msgspec.structs.replace(
+            job(f"j{n}", tasks, gpus, limit=limit, waited=waited, priority=priority),
+            placement=placement,
+        )
+        for n, (tasks, gpus, limit, waited, priority, placement) in enumerate(rows)
+    ]
+    waiting.sort(key=lambda j: -j.priority)
+    alone = [msgspec.structs.replace(j, queue=f"q{n}") for n, j in enumerate(waiting)]
+    for known in (None, running):
+        found, naive = plan(waiting, hosts, known, 10), plan(alone, hosts, known, 10)
+        assert found.placements == naive.placements
+        assert found.preemptions == naive.preemptions
+        words = {j.job_id: f"queue {j.queue} now" for j in alone}
+        assert found.refusals == {
+            i: said.replace(words[i], "queue q now") for i, said in naive.refusals.items()
+        }
