@@ -64,8 +64,9 @@ def make_report() -> Callable[[dict[str, Any]], None]:
     nothing."""
     if "HOLDFAST_PROCESS" in os.environ:
         with contextlib.suppress(ImportError):
-            from holdfast.supervisor import get_message_queue
+            from holdfast.supervisor import answer_flight_requests, get_message_queue
 
+            answer_flight_requests()  # gloo's record, when a report on a hang asks for it
             return get_message_queue().send
     return lambda message: None
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from holdfast.supervisor.member.flight import answer_flight_requests
     from holdfast.supervisor.member.messages import MessageQueue, get_message_queue
     from holdfast.supervisor.policy.measures import HostMeasures, HostScore, judge_host
+    from holdfast.supervisor.policy.output import follow_output
     from holdfast.supervisor.policy.progress import Progress, find_hang, watch_progress
     from holdfast.supervisor.policy.rendezvous import find_rendezvous
     from holdfast.supervisor.policy.runs import (
@@ -81,6 +82,7 @@ __all__ = [
     "find_failure",
     "find_hang",
     "find_rendezvous",
+    "follow_output",
     "gather_debug",
     "get_message_queue",
     "judge_end",
@@ -115,6 +117,7 @@ _HOMES = {
     "find_failure": "policy.runs",
     "find_hang": "policy.progress",
     "find_rendezvous": "policy.rendezvous",
+    "follow_output": "policy.output",
     "gather_debug": "gather.report",
     "get_message_queue": "member.messages",
     "judge_end": "policy.runs",

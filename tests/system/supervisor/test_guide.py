@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import holdfast.supervisor
+from holdfast.errors import ValidationError
 from holdfast.supervisor import Context, Host, Process
 from tests.system.supervisor.rig import PATIENCE, Managers, local_context, python
 from tests.waits import free_port, wait_until
@@ -105,6 +106,9 @@ def test_every_block_of_the_guide_runs(
     names["log"] = logging.getLogger("guide")
     ask_every_host(guide, tmp_path)
 
+    names["group"] = local.create_process_group(names["hosts"][:1], ["true"])
+    with pytest.raises(ValidationError, match="log_format"):  # this context has none
+        guide.run("follow_output(")
     talk_with_processes(guide, names["hosts"][1])
     look_at_a_hang(guide, names["hosts"][0])
     guide.borrow("spare_hosts.py", "Bench")

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.supervisor import Context, as_completed, wait
+from holdfast.errors import ValidationError
+from holdfast.supervisor import Context, as_completed, follow_output, wait
 from tests.system.supervisor.rig import PATIENCE, Managers, attach, local_context, python
+from tests.waits import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -53,3 +55,53 @@ def test_a_simulated_group_ends_whatever_its_command_is(ctx: Context, managers: 
     lasting = ctx.create_process_group(hosts, ["run"], simulate=True)
     assert lasting[0].signal().result(PATIENCE) == 1
     assert lasting[0].returncode().result(PATIENCE) == -15
+
+
+TALKER = """
+import os, sys, time
+rank = os.environ["RANK"]
+print("rank", rank, "begins")
+sys.stdout.flush()
+while not os.path.exists(sys.argv[1]): time.sleep(0.02)
+sys.stdout.write("half a line")
+sys.stdout.flush()
+time.sleep(0.5)
+sys.stdout.write(" and the rest\\n" + "x" * 200_000 + "\\nno end")
+"""
+
+
+def test_output_of_chosen_ranks_comes_to_the_script(tmp_path: Path, managers: Managers) -> None:
+    (tmp_path / "p1.txt").write_text("".join(f"old {n}\n" for n in range(50)))
+    heard: dict[int, list[str]] = {0: [], 1: [], 2: []}
+    with local_context(log_format=str(tmp_path / "{name}.txt")) as ctx:
+        hosts, _ = attach(ctx, managers, 3)
+        go = tmp_path / "go"
+        group = ctx.create_process_group(hosts, python(TALKER, str(go)), name="p{rank}")
+        with follow_output(ctx, group[:2], lambda p, line: heard[p.rank].append(line), lines=3):
+            wait_until(
+                lambda: "rank 0 begins" in heard[0] and "rank 1 begins" in heard[1], PATIENCE
+            )
+            go.touch()
+            assert {process.returncode().result(PATIENCE) for process in group} == {0}
+        assert ctx.groups() == [group], "those that follow are gone"
+    ends = ["half a line and the rest", "x" * 200_000, "no end"]
+    assert heard[0] == ["rank 0 begins", *ends]
+    assert heard[1][-4:] == ["rank 1 begins", *ends]
+    assert heard[1][:-4] in ([], ["old 48", "old 49"], ["old 47", "old 48", "old 49"])
+    assert heard[2] == [], "a rank that was not chosen"
+
+
+def test_output_ends_with_its_host_and_needs_a_file(tmp_path: Path, managers: Managers) -> None:
+    with local_context() as ctx:
+        hosts, _ = attach(ctx, managers, 1)
+        with pytest.raises(ValidationError, match="log_format"):
+            follow_output(ctx, ctx.create_process_group(hosts, ["sleep", "6000"]))
+    with local_context(log_format=str(tmp_path / "{name}.txt")) as ctx:
+        hosts, (manager,) = attach(ctx, managers, 1)
+        group = ctx.create_process_group(hosts, ["sleep", "6000"])
+        following = follow_output(ctx, group)
+        assert not following.wait(0.2)
+        manager.kill()
+        assert following.wait(PATIENCE)
+        following.close()
+        assert follow_output(ctx, group).wait(PATIENCE), "of a host that is lost already"

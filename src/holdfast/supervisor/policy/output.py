@@ -1,0 +1,146 @@
+"""The output of chosen ranks, line by line, in the script.
+
+    with follow_output(ctx, group[:2]):  # prints "train0| loss 2.5"
+        failure = find_failure(group)
+
+A process on each of their hosts follows the log files; ranks that are not chosen cost nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from holdfast.errors import HoldfastError, ValidationError
+from holdfast.supervisor.futures.future import Future
+from holdfast.supervisor.rosters.groups import Process
+from holdfast.supervisor.rosters.hosts import Host
+from holdfast.supervisor.script.context import Context
+
+LINES = 10
+_END_SECONDS = 10.0
+
+logger = logging.getLogger("holdfast.supervisor")
+
+Writer = Callable[[Process, str], object]
+
+
+def print_line(process: Process, line: str) -> None:
+    """Print a line behind its process's name."""
+    print(f"{process.name}| {line}", flush=True)
+
+
+def follow_output(
+    ctx: Context, processes: Iterable[Process], write: Writer = print_line, *, lines: int = LINES
+) -> OutputFollower:
+    """Have every line that these processes write handed to `write(process, line)`, in a thread of
+    its own, until they have ended.
+
+    lines: of what is in the files already, because an earlier start wrote there too. Lost hosts
+    fall silent. Raises ValidationError where the context has no `log_format`: then the output goes
+    to the managers' own.
+    """
+    followed: dict[Host, list[Process]] = {}
+    for process in processes:
+        if process.logfile is None:
+            raise ValidationError(
+                f"{process.name} writes to its manager's own output; give the context a log_format",
+                field="processes",
+            )
+        if not process.host.connection_lost():
+            followed.setdefault(process.host, []).append(process)
+    return OutputFollower(ctx, followed, write, lines)
+
+
+class OutputFollower:
+    """Follows until the processes have ended; as a `with` block, until they have or it is left."""
+
+    def __init__(
+        self, ctx: Context, followed: dict[Host, list[Process]], write: Writer, lines: int
+    ) -> None:
+        self._write = write
+        self._over = threading.Event()
+        self._left = len(followed)
+        self._followed = [process for chosen in followed.values() for process in chosen]
+        self._partial: dict[Process, bytes] = {}
+        self._tails = ctx.create_process_group(
+            list(followed),
+            [sys.executable, "-P", "-m", "holdfast.supervisor.policy.tail"],
+            name="follow{rank}",
+        )
+        if not followed:
+            self._over.set()
+        for tail, chosen in zip(self._tails, followed.values(), strict=True):
+            tail.host.hostname().add_done_callback(partial(self._begin, tail, chosen, lines))
+
+    def _begin(self, tail: Process, chosen: list[Process], lines: int, _: Future[Any]) -> None:
+        """Name the files, whose names are known once the host is there, and listen."""
+        ranks = dict(enumerate(chosen))  # of two groups, ranks may be the same
+        with contextlib.suppress(HoldfastError):
+            files = [[number, process.logfile] for number, process in ranks.items()]
+            tail.send({"lines": lines, "files": files})
+        for number, process in ranks.items():
+            process.returncode().add_done_callback(partial(self._tell_end, tail, number))
+        self._listen(tail, ranks)
+
+    def _tell_end(self, tail: Process, number: int, _: Future[int]) -> None:
+        with contextlib.suppress(HoldfastError):
+            tail.send({"ended": [number]})
+
+    def _listen(self, tail: Process, ranks: dict[int, Process]) -> None:
+        tail.recv().add_done_callback(lambda future: self._take(tail, ranks, future))
+
+    def _take(self, tail: Process, ranks: dict[int, Process], future: Future[Any]) -> None:
+        if future.cancelled() or future.failed():  # all are over, or the host is lost
+            for process in ranks.values():
+                self._hand_over(process, self._partial.pop(process, b""))
+            self._left -= 1
+            if not self._left:
+                self._over.set()
+            return
+        message = future.result()
+        process = ranks[message["rank"]]
+        *whole, rest = (self._partial.pop(process, b"") + message["data"]).split(b"\n")
+        for line in whole:
+            self._hand_over(process, line + b"\n")
+        if rest:
+            self._partial[process] = rest
+        self._listen(tail, ranks)
+
+    def _hand_over(self, process: Process, line: bytes) -> None:
+        if not line:
+            return
+        try:
+            self._write(process, line.decode(errors="replace").rstrip("\r\n"))
+        except Exception:
+            logger.exception("the function that takes output raised")
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until everything that was written has been handed over, after all have ended."""
+        return self._over.wait(timeout)
+
+    def close(self) -> None:
+        """Follow no longer. Output of processes that have ended is handed over first."""
+        if all(process.returncode().done() for process in self._followed):
+            self.wait(_END_SECONDS)
+        with contextlib.suppress(HoldfastError):
+            for ended in self._tails.end(grace_seconds=0):
+                ended.exception()
+            self._tails.forget()
+
+    def __enter__(self) -> OutputFollower:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
