@@ -119,14 +119,14 @@ def merge_flights(one: Flights, other: Flights) -> Flights:
     return merged
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class FlightVerdict(msgspec.Struct, frozen=True):
     """One finding: the ranks to look at, and the sentence."""
 
     ranks: Spans
     sentence: str
 
 
-def judge_flights(flights: Flights) -> list[Verdict]:
+def judge_flights(flights: Flights) -> list[FlightVerdict]:
     """Say what keeps the ranks apart; the first is what to look at first."""
     differing = [found for group in flights.items() if (found := find_difference(*group))]
     waiting: Spans = []
@@ -138,20 +138,20 @@ def judge_flights(flights: Flights) -> list[Verdict]:
     return differing + (free or late) + (stuck if not late else [])
 
 
-def find_difference(group: str, flights: GroupFlights) -> Verdict | None:
+def find_difference(group: str, flights: GroupFlights) -> FlightVerdict | None:
     """Find the first number under which ranks entered different collectives."""
     for number, calls in sorted(flights.calls.items()):
         if len(calls) < 2:
             continue
         rarest = sorted(calls.items(), key=lambda item: count_ranks(item[1]))
         words = [f"{name_ranks(spans)} entered {call}" for call, spans in rarest]
-        return Verdict(
+        return FlightVerdict(
             rarest[0][1], f"ranks disagree about number {number:,} of {group}: {', '.join(words)}"
         )
     return None
 
 
-def find_late(group: str, flights: GroupFlights, waiting: Spans) -> Verdict | None:
+def find_late(group: str, flights: GroupFlights, waiting: Spans) -> FlightVerdict | None:
     """Find the ranks furthest behind the newest collective of their group; of these those that wait
     in no other group's, where there are any (FLIGHT-2)."""
     newest = max(flights.last)
@@ -160,7 +160,7 @@ def find_late(group: str, flights: GroupFlights, waiting: Spans) -> Verdict | No
     if least == newest:
         if not silent or not flights.waiting:
             return None
-        return Verdict(
+        return FlightVerdict(
             silent,
             f"{name_ranks(flights.waiting)} {_wait(flights.waiting)} in "
             f"{_name_call(flights, newest)} of {group}, and {name_ranks(silent)} left no record",
@@ -173,15 +173,15 @@ def find_late(group: str, flights: GroupFlights, waiting: Spans) -> Verdict | No
     sentence += f", in which {name_ranks(there)} {_wait(there)}"
     if silent:
         sentence += f"; {name_ranks(silent)} left no record"
-    return Verdict(late, sentence)
+    return FlightVerdict(late, sentence)
 
 
-def find_stuck(group: str, flights: GroupFlights) -> Verdict | None:
+def find_stuck(group: str, flights: GroupFlights) -> FlightVerdict | None:
     """Say that all ranks are in the same collective, and none has left it."""
     number = max(flights.last)
     if not flights.waiting or len(flights.last) > 1:
         return None
-    return Verdict(
+    return FlightVerdict(
         flights.waiting,
         f"{name_ranks(flights.waiting)} entered {_name_call(flights, number)} of {group} and "
         f"{'has' if count_ranks(flights.waiting) == 1 else 'have'} not left it",

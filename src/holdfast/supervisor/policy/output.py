@@ -38,7 +38,7 @@ def print_line(process: Process, line: str) -> None:
 
 def follow_output(
     ctx: Context, processes: Iterable[Process], write: Writer = print_line, *, lines: int = LINES
-) -> OutputFollower:
+) -> RankOutput:
     """Have every line that these processes write handed to `write(process, line)`, in a thread of
     its own, until they have ended.
 
@@ -55,10 +55,10 @@ def follow_output(
             )
         if not process.host.connection_lost():
             followed.setdefault(process.host, []).append(process)
-    return OutputFollower(ctx, followed, write, lines)
+    return RankOutput(ctx, followed, write, lines)
 
 
-class OutputFollower:
+class RankOutput:
     """Follows until the processes have ended; as a `with` block, until they have or it is left."""
 
     def __init__(
@@ -134,7 +134,7 @@ class OutputFollower:
                 ended.exception()
             self._tails.forget()
 
-    def __enter__(self) -> OutputFollower:
+    def __enter__(self) -> RankOutput:
         return self
 
     def __exit__(
