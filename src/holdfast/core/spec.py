@@ -139,7 +139,10 @@ def check_spec(spec: JobSpec) -> JobSpec:
         "a job needs exactly one of `argv` (a program and its arguments) and `shell` (a command "
         "line)",
     )
-    taken = "a name of 20 digits and letters like a job's id, or @last, would be taken for a job of its own"
+    taken = (
+        "a name like a job's id (20 digits and letters) or @last could not be told from one; choose "
+        "another"
+    )
     _require(not (spec.name == "@last" or ID_PATTERN.fullmatch(spec.name or "")), "name", taken)
     if spec.retry is not None:
         check_fields(spec.retry)

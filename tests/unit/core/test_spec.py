@@ -28,6 +28,8 @@ def test_the_least_a_job_needs() -> None:
         (JobSpec(), "argv"),
         (JobSpec(argv=("a",), shell="b"), "argv"),
         (JobSpec(argv=("",)), "argv"),
+        (JobSpec(argv=("a",), name="06ch2v8wq1m4kz7d9x3t"), "name"),
+        (JobSpec(argv=("a",), name="@last"), "name"),
         (JobSpec(shell="  \n"), "shell"),
         (JobSpec(shell=""), "shell"),
         (JobSpec(argv=("a\x00b",)), "argv"),

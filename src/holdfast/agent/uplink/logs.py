@@ -36,7 +36,8 @@ _MAX_UPLOADS = 512
 _TAIL_BYTES = {"stdout": 5_000, "stderr": 9_000}
 STREAMS = ("stdout", "stderr")
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-_MASK_BYTES = 4 << 20  # looked through at one turn; a turn must not hold up a heartbeat
+_MASK_BYTES = 4 << 20  # looked through for secrets at one turn …
+_FINAL_TURNS = 8  # … and so many turns at once after the end: more would hold up a heartbeat
 
 
 class StreamTail:
@@ -61,7 +62,9 @@ class StreamTail:
             return self._upload(self.offset, b"", ended=True) if final else None
         try:
             size = os.fstat(fd).st_size
-            if not self._mask_file(fd, size, final=final) and final:
+            turns = range(_FINAL_TURNS if final else 1)
+            masked = any(self._mask_file(fd, size, final=final) for _ in turns)
+            if final and not masked:
                 return None  # its end is told when nothing of it is bare on the disk any more
             start = self._find_start(fd, size)
             if size <= start:

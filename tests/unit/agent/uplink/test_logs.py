@@ -252,7 +252,7 @@ def test_no_secret_stays_in_the_file(words: list[str], writes: list[int]) -> Non
 
 def test_what_is_not_sent_is_masked_too(tmp_path: Path) -> None:
     """LOGS-3, in the middle that LOGS-2 leaves out, and in a part larger than one turn."""
-    filler = b"." * (5 << 20)
+    filler = b"." * (20 << 20)
     (tmp_path / "stdout").write_bytes(filler + b"a-secret" + filler + b"a-secret" + b"." * 4096)
     task = make_task(tmp_path, keep_mb=0.1, secrets={"S": "a-secret"})
     task.move(AgentTaskEvent.GIVE_UP)

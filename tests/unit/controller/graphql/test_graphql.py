@@ -353,15 +353,16 @@ async def test_jobs_by_the_page(served: Served) -> None:
 @both_stores
 async def test_filters_are_those_of_rest(served: Served, agent: FakeAgent) -> None:
     await run_chain(served, agent)
-    await served.submit(project="audio", name="other", labels={"team": "b", "x": "y"})
+    first = await served.submit(project="audio", name="other", labels={"team": "b", "x": "y"})
     await served.submit(queue="gpu", gpus=0, start_at=4e9)
     filters = [
         {"state": ["running"]}, {"state": ["queued", "waiting"]}, {"queue": "gpu"}, {"project": "audio"}, {"name": "train"},
+        {"prefix": first["id"][:19]}, {"prefix": "zzzz"},
         {"label": ["team=b", "x=y"]}, {"label": ["team=a"]}, {"retriesMin": 1}, {"retriesMax": 1}, {"host": "h1"},
         {"cause": "oom_killed"}, {"cause": "nonzero_exit"}, {},
     ]  # fmt: skip
-    query = """query($state: [JobState!], $queue: String, $project: String, $name: String, $label: [String!], $cause: Cause,
-      $retriesMin: Int, $retriesMax: Int, $host: String) { jobs(state: $state, queue: $queue, project: $project, name: $name,
+    query = """query($state: [JobState!], $queue: String, $project: String, $name: String, $prefix: String, $label: [String!], $cause: Cause,
+      $retriesMin: Int, $retriesMax: Int, $host: String) { jobs(state: $state, queue: $queue, project: $project, name: $name, prefix: $prefix,
       label: $label, cause: $cause, retriesMin: $retriesMin, retriesMax: $retriesMax, host: $host) { nodes { id } } }"""
     counts = set()
     for given in filters:
