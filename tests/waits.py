@@ -20,13 +20,26 @@ def crowding() -> float:
     return max(1.0, max(float(words[0]), running) / (os.cpu_count() or 1))
 
 
+class Patience:
+    """So many seconds of a machine that does nothing else, from now on."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._began = time.monotonic()
+
+    @property
+    def over(self) -> bool:
+        """True once they have passed."""
+        waited = time.monotonic() - self._began
+        return waited > self._seconds and waited > self._seconds * crowding()
+
+
 def wait_until(condition: Callable[[], Any], seconds: float = 20.0, *, what: str = "") -> Any:
-    """Poll until `condition` returns something true and return it; fail the test after so many
-    seconds of a machine that does nothing else, saying what was awaited."""
-    began, pause = time.monotonic(), 0.01
+    """Poll until `condition` returns something true and return it; fail the test when the patience
+    for it is over, saying what was awaited."""
+    patience, pause = Patience(seconds), 0.01
     while not (found := condition()):
-        if time.monotonic() - began > seconds * crowding():
-            raise AssertionError(f"waited {seconds:g} s in vain for {what or condition}")
+        assert not patience.over, f"waited {seconds:g} s in vain for {what or condition}"
         time.sleep(pause)
         pause = min(pause * 1.2, 0.1)  # often a call of a server, which shares the machine's cores
     return found

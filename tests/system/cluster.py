@@ -25,7 +25,7 @@ from holdfast.core.records import AttemptRecord, JobRecord
 from holdfast.process import table
 from holdfast.process.sweep import sweep
 from tests.system.proxy import Proxy
-from tests.waits import is_alive, wait_until
+from tests.waits import crowding, is_alive, wait_until
 
 # Seconds instead of minutes. Everything else is as it comes.
 FAST = {
@@ -464,7 +464,7 @@ class Cluster:
             proxy.restore()
         for host in self.hosts.values():
             host.begin_close()
-        give_up_at = time.monotonic() + 12.0
+        give_up_at = time.monotonic() + 12.0 * crowding()
         left = [
             w
             for host in self.hosts.values()

@@ -17,6 +17,7 @@ from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.wire import agent as wire
 from holdfast.wire.api import Problem
+from tests.waits import Patience
 
 JOIN_TOKEN = "join-secret"
 HOST_KEY = "host-secret"
@@ -82,12 +83,13 @@ class FakeController:
             self._tell()
 
     def wait(self, holds: Callable[[], Any], seconds: float = 15.0) -> Any:
-        give_up_at = time.monotonic() + seconds
+        patience = Patience(seconds)
         with self.changed:
             while not (found := holds()):
-                left = give_up_at - time.monotonic()
-                assert left > 0, f"not within {seconds} s; states {self.states}, ends {self.ends}"
-                self.changed.wait(min(left, 0.05))
+                assert not patience.over, (
+                    f"not within {seconds} s; states {self.states}, ends {self.ends}"
+                )
+                self.changed.wait(0.05)
             return found
 
     def wait_end(self, key: TaskKey, seconds: float = 15.0) -> TaskFacts:

@@ -41,6 +41,7 @@ from holdfast.wire.guardian import (
     decode_answer,
     encode,
 )
+from tests.waits import Patience
 
 PATIENCE_SECONDS = 20.0
 SPARED_WORD = b"holdfast-test-survives-sigkill"
@@ -131,7 +132,7 @@ class Rig:
     def expect(self, kind: type[T], key: TaskKey | None = None) -> T:
         """Wait for the first unread answer of this kind (and key), and take it out of what was
         heard."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        patience = Patience(PATIENCE_SECONDS)
         while True:
             for index, answer in enumerate(self.heard):
                 if isinstance(answer, kind) and (
@@ -139,7 +140,7 @@ class Rig:
                 ):
                     del self.heard[index]
                     return answer
-            assert time.monotonic() < deadline, (
+            assert not patience.over, (
                 f"no {kind.__name__} for {key}; heard {self.heard}; {self.notes()}"
             )
             self.hear(0.1)

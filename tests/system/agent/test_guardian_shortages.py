@@ -29,7 +29,7 @@ from holdfast.wire.guardian import (
 )
 from tests.system.agent.guardian_rig import CURSED_WORD, Rig, find_marked
 from tests.system.agent.test_guardian import RESTLESS
-from tests.waits import is_alive, wait_until
+from tests.waits import Patience, is_alive, wait_until
 
 WAVE = 60
 
@@ -201,11 +201,9 @@ def hear_ends(rig: Rig, keys: list[TaskKey]) -> float:
     pending, worst = set(keys), 0.0
     asked_at = time.monotonic()
     rig.say(AgentHello(pid=rig.agent_pid))
-    give_up_at = asked_at + 60
+    patience = Patience(60)
     while pending:
-        assert time.monotonic() < give_up_at, (
-            f"{len(pending)} of {len(keys)} still live; {rig.notes()}"
-        )
+        assert not patience.over, f"{len(pending)} of {len(keys)} still live; {rig.notes()}"
         rig.hear(0.1)
         worst = max(worst, time.monotonic() - asked_at)
         for answer in rig.heard:

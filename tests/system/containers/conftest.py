@@ -25,7 +25,7 @@ from tests.system.agent.fake_controller import FakeController, serve
 from tests.system.cluster import Cluster
 from tests.system.conftest import make_cluster
 from tests.system.containers.engines import IMAGE, CannotServe, Docker, Engine, Podman
-from tests.waits import wait_until
+from tests.waits import Patience, wait_until
 
 HERE = Path(__file__).parent
 
@@ -228,8 +228,8 @@ def make_host(
             engine.run("rm", "--force", *left) if left else None
             host.end()
             assert not orderly or not left, f"left behind: {left}"
-    deadline = time.monotonic() + 10
-    while engine.remnants() and time.monotonic() < deadline:
+    patience = Patience(10)
+    while engine.remnants() and not patience.over:
         time.sleep(0.05)
     assert engine.remnants() == []
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from holdfast.agent.containers.runtimes import Kind, find_runtime
 from holdfast.process.table import read_table
+from tests.waits import Patience
 
 IMAGE = "localhost/inside:latest"
 START_SECONDS = 30.0
@@ -183,11 +184,11 @@ class Docker(Engine):
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                 env={**os.environ, "PATH": path or os.environ["PATH"]},
             )  # fmt: skip
-        give_up_at = time.monotonic() + START_SECONDS
+        patience = Patience(START_SECONDS)
         while subprocess.run(
             self.runtime.call("info"), capture_output=True, check=False
         ).returncode:
-            if self._process.poll() is not None or time.monotonic() > give_up_at:
+            if self._process.poll() is not None or patience.over:
                 raise CannotServe(
                     " ".join(self._log.read_text(errors="replace").strip().splitlines()[-1:])[:500]
                 )

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from holdfast.process.table import ProcessEntry, read_environ, read_table
+from tests.waits import Patience
 
 T = TypeVar("T")
 TOOLS = ("setpriv", "munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol")
@@ -68,9 +69,9 @@ def wait_for(
     look: Callable[[], T], what: str, patience: float = PATIENCE, tell: Callable[[], object] = str
 ) -> T:
     """The first true answer of `look`; what `tell` knows when there is none."""
-    deadline = time.monotonic() + patience
+    limit = Patience(patience)
     while not (found := look()):
-        assert time.monotonic() < deadline, f"waited {patience:g} s for {what}\n{tell()}"
+        assert not limit.over, f"waited {patience:g} s for {what}\n{tell()}"
         time.sleep(0.1)
     return found
 

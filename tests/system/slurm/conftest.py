@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.slurm.cluster import PATIENCE, Cluster, find_missing
+from tests.waits import Patience
 
 
 @pytest.fixture(scope="session")
@@ -34,9 +35,9 @@ def slurm(cluster: Cluster) -> Iterator[Cluster]:
     """All nodes idle, and nothing left behind by the test."""
     yield cluster
     cluster.restore()
-    deadline = time.monotonic() + PATIENCE
+    patience = Patience(PATIENCE)
     while left := cluster.describe_processes():
-        assert time.monotonic() < deadline, f"left behind: {left}"
+        assert not patience.over, f"left behind: {left}"
         time.sleep(0.1)
 
 

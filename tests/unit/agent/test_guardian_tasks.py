@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import time
 
 import msgspec
 import pytest
@@ -17,6 +16,7 @@ from holdfast.process.loop import Mishaps, Poller
 from holdfast.process.nursery import Nursery
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.guardian import Answer, LaunchTask, TaskEnded
+from tests.waits import Patience
 
 KEY = TaskKey("job", 0, 1)
 LAUNCH = LaunchTask(
@@ -74,9 +74,9 @@ def test_a_sigkill_beside_another_job_s_oom_is_not_blamed_on_memory(
     monkeypatch.setattr(groups, "_read_field", lambda *_: next(counts))
     nursery, poller, tasks, said = make_tasks()
     tasks.launch(msgspec.structs.replace(LAUNCH, argv=["sh", "-c", "kill -KILL $$"]))
-    give_up_at = time.monotonic() + 20
+    patience = Patience(20)
     while not any(isinstance(answer, TaskEnded) for answer in said):
-        assert time.monotonic() < give_up_at
+        assert not patience.over
         nursery.collect()
         poller.poll(max(0.0, min(0.05, nursery.turn(read_boottime()) - read_boottime())))
     ended = said[-1]

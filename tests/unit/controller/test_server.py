@@ -22,6 +22,7 @@ from holdfast.errors import HoldfastError, ValidationError
 from holdfast.store.memory.store import MemoryStore
 from holdfast.store.port.store import Store
 from tests.unit.controller.conftest import bearer
+from tests.waits import Patience
 
 START = (
     "import sys,msgspec\n"
@@ -135,7 +136,7 @@ class Process:
 
     def wait_for(self, words: str, seconds: float = 30) -> str:
         """The rest of the first message that begins with `words`."""
-        until = time.monotonic() + seconds
+        patience = Patience(seconds)
         while True:
             ended = self.process.poll() is not None
             for line in self.log.splitlines(keepends=True):
@@ -143,7 +144,7 @@ class Process:
                 if message.startswith(words):
                     return str(message.removeprefix(words).strip())
             assert not ended, self.log
-            assert time.monotonic() < until, self.log
+            assert not patience.over, self.log
             time.sleep(0.02)
 
     def wait_ready(self) -> tuple[str, str]:
@@ -194,9 +195,9 @@ def test_killed_and_started_again_it_leads_again(pg_database: str, tmp_path: Pat
     try:
         url, again = server.wait_ready()
         assert again == secret
-        until = time.monotonic() + 20
+        patience = Patience(20)
         while "holdfast_leading 1.0" not in httpx.get(url + "/metrics", trust_env=False).text:
-            assert time.monotonic() < until
+            assert not patience.over
             time.sleep(0.1)
         found = httpx.get(
             f"{url}/v1/jobs/{job['id']}", headers=bearer(secret), trust_env=False

@@ -8,7 +8,6 @@ import os
 import resource
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from holdfast.process.nursery import Nursery, ProgramEvents, ProgramRun
 from holdfast.process.spawn import SpawnRequest
 from holdfast.process.syscalls import PR_SET_CHILD_SUBREAPER, become_subreaper, read_boottime
 from holdfast.process.table import ProcessEntry
-from tests.waits import is_alive
+from tests.waits import Patience, is_alive
 
 SPARED = b"holdfast-test-survives-sigkill"
 
@@ -85,9 +84,9 @@ class Home:
         self.poller.poll(max(0.0, min(0.05, due - now)))
 
     def turn_until(self, check: Callable[[], object], what: str) -> None:
-        give_up_at = time.monotonic() + 20
+        patience = Patience(20)
         while not check():
-            assert time.monotonic() < give_up_at, f"{what}: {self.events} {self.notes}"
+            assert not patience.over, f"{what}: {self.events} {self.notes}"
             self.turn()
 
     def finish(self, *runs: ProgramRun) -> None:

@@ -14,14 +14,15 @@ from holdfast.process import table
 from holdfast.process.ending import Signaller
 from holdfast.process.sweep import sweep
 from holdfast.process.table import ProcessEntry
+from tests.waits import Patience
 
 PATH = os.environ["PATH"]
 
 
 def wait_line(path: Path) -> str:
-    deadline = time.monotonic() + 10
+    patience = Patience(10)
     while not (path.exists() and path.read_text().endswith("\n")):
-        assert time.monotonic() < deadline
+        assert not patience.over
         time.sleep(0.005)
     return path.read_text().strip()
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.system.proxy import Proxy
+from tests.waits import Patience
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[3]
@@ -105,8 +106,8 @@ class Night:
 
     def run(self, seconds: float) -> int:
         """Until the script ends by itself; its exit code."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
+        patience = Patience(seconds)
+        while not patience.over:
             code = self.script.poll()
             if code is not None:
                 return code
