@@ -30,8 +30,8 @@ endif
 demo: env       ## the whole story on this machine, in under a minute
 	@$(RUN)/python examples/demo.py
 
-# Twice the cores of a small machine: most of what takes long waits for programs it started.
-WORKERS ?= 4
+# Three times the cores of a small machine: most of what takes long waits for programs it started.
+WORKERS ?= 6
 test: env       ## every test that needs no torch
 	@$(RUN)/python -m pytest -q -n $(WORKERS) --dist worksteal --durations=30 --durations-min=8
 
