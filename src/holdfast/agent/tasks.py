@@ -83,6 +83,7 @@ class AgentTask:
         self.stop_grace: float | None = None  # of the stop that was sent
         self.redactor = Redactor(order.secrets.values() if order else ())
         self.watch = TaskWatch(order.watch if order else WatchSettings(), gpus=len(self.gpus))
+        self.counts: dict[str, float] = {}  # of a policy script in it, as it said them last
         self.beats: list[tuple[float, Beat]] = []  # the last few and their times, for forensics
 
     @property
@@ -142,10 +143,19 @@ class AgentTask:
             told = BeatReport(step=beat.step, total=beat.total, age_seconds=age, section=section)
         if not self.live:
             facts = self._dated_facts(now)
-            return TaskReport(key=self.key, state="ended", pid=self.pid, beat=told, facts=facts)
+            return TaskReport(
+                key=self.key,
+                state="ended",
+                pid=self.pid,
+                beat=told,
+                facts=facts,
+                counts=self.counts,
+            )
         if not self.began or (beat is None and now < self.started_at + START_TOLD_SECONDS):
             return TaskReport(key=self.key, state="starting", pid=self.pid, beat=told)
-        return TaskReport(key=self.key, state="running", pid=self.pid, beat=told)
+        return TaskReport(
+            key=self.key, state="running", pid=self.pid, beat=told, counts=self.counts
+        )
 
     def _dated_facts(self, now: float) -> TaskFacts | None:
         """The facts with how long ago it ended: reports wait, and the order of ends must show."""

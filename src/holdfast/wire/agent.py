@@ -25,6 +25,7 @@ from holdfast.core.gpus import Gpu
 from holdfast.core.ids import TaskKey
 from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.spec import Name, ShortText
+from holdfast.wire.beat import Counts
 
 MAX_SYNC_BYTES = 8 * 1024 * 1024
 MAX_LOG_CHUNK_BYTES = 1024 * 1024
@@ -90,7 +91,8 @@ class TaskReport(AgentMessage, frozen=True, kw_only=True):
     """One task as its agent knows it. `facts` is there exactly when it "ended", until acknowledged.
 
     claimed: a rank of a gang whose place is kept and which waits for the others (the start
-    barrier). port: with it, from rank 0: a free port on this host, for the rendezvous.
+    barrier). port: with it, from rank 0: a free port on this host, for the rendezvous. counts: totals
+    of a policy script in this task, for metrics; a lost report is made good by the next.
     """
 
     key: TaskKey
@@ -99,6 +101,7 @@ class TaskReport(AgentMessage, frozen=True, kw_only=True):
     port: Annotated[int, Meta(ge=0, le=65535)] = 0
     beat: BeatReport | None = None
     facts: TaskFacts | None = None
+    counts: Counts = {}
 
 
 class SyncRequest(AgentMessage, frozen=True, kw_only=True):

@@ -10,7 +10,8 @@ datagram carries `"section": "eval"`, with `"timeout": 600` where the section ha
 datagram without `section` says that the work is in none. So a lost datagram loses nothing that the
 next one does not bring. `"leave": true` beside `section` ends the section and counts its pass for
 the learned timeout. `"checkpoint": true` says that a checkpoint lies in the folder
-`HOLDFAST_CHECKPOINT_OUT`; such a datagram is no beat.
+`HOLDFAST_CHECKPOINT_OUT`, and `"counts": {"frames_in": 7}` brings totals since the start for the
+controller's metrics, at most `MAX_COUNTS` of them; such datagrams are no beats.
 A sender never waits: a datagram that cannot be taken at once is dropped.
 """
 
@@ -22,6 +23,11 @@ import msgspec
 from msgspec import Meta
 
 MAX_DATAGRAM_BYTES = 2048
+MAX_COUNTS = 32
+Counts = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[float, Meta(ge=0)]],
+    Meta(max_length=MAX_COUNTS),
+]
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -34,6 +40,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     timeout: Annotated[float, Meta(gt=0, le=30 * 86_400)] | None = None
     leave: bool = False
     checkpoint: bool = False
+    counts: Counts = {}
 
 
 encode_beat = msgspec.json.Encoder().encode

@@ -105,6 +105,9 @@ class WatchRunner:
         if beat.checkpoint:
             self._saved(task)
             return
+        if beat.counts:
+            task.counts = beat.counts
+            return
         self._apply(task, beat, now)
 
     def _find(self, text: str) -> AgentTask | None:

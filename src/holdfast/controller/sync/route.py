@@ -201,6 +201,9 @@ def _act_on(controller: Controller, request: wire.SyncRequest | None, found: Hos
                 controller.metrics.trips.labels(trip.watchdog).inc()
                 about = {"job": task.key.job_id, "epoch": task.key.epoch, "host": found.host_id}
                 log.warning("watchdog %s tripped: %s", trip.watchdog, trip.reason, extra=about)
+    if request is not None:
+        refused = {*found.refused, *found.lost}
+        controller.metrics.run_counts.take(t for t in request.tasks if t.key not in refused)
     for key in found.refused:
         about = {"job": key.job_id, "epoch": key.epoch, "host": found.host_id}
         log.warning("a stale report was refused", extra=about)

@@ -29,6 +29,7 @@ from holdfast.supervisor.rosters.events import EventLog
 from holdfast.supervisor.rosters.host_roster import EXIT_RETURNED, HostRoster
 from holdfast.supervisor.rosters.state import REATTACH_SECONDS, SavedRun, StateFolder
 from holdfast.supervisor.script.forked import close_ports, watch_forks
+from holdfast.supervisor.script.job_counts import JobCounts
 from holdfast.supervisor.script.local import LocalManagers
 from holdfast.supervisor.script.run_config import ANYWHERE, RUN_VARIABLE, GivenRun, parse_listen
 from holdfast.supervisor.script.status import StatusLine
@@ -91,7 +92,9 @@ class OpenRun:
                 self._keep_state(self._folder)
             self.status_line = StatusLine(self.roster, self.crew, self.bus, log_interval)
             self.bus.start()
+            self.counts = JobCounts(os.environ, self.status_line.read_counts)
             self.status_line.start()
+            self.counts.start()
         except BaseException:
             self._clean_up()
             raise
@@ -243,6 +246,7 @@ class OpenRun:
         atexit.unregister(self.leave)
         self.crew.closed = _CLOSED
         self.status_line.stop()
+        self.counts.stop()
         if self.metrics is not None:
             self.metrics.close()
 

@@ -115,9 +115,26 @@ class StatusLine:
             disconnects=bus.gate.disconnects,
         )
 
+    def read_counts(self) -> dict[str, float]:
+        """Read what only grows, since the start."""
+        bus, crew, load = self._bus, self._crew, self._bus.load
+        hosts = list(self._roster.hosts.values())
+        return {
+            "hosts_lost": sum(host.connection_lost() for host in hosts),
+            "messages_in": load.messages_in,
+            "messages_dropped": crew.dropped,
+            "frames_in": load.frames_in,
+            "frames_out": load.frames_out,
+            "frames_resent": bus.fleet.resent,
+            "frames_unreachable": load.unreachable,
+            "disconnects": bus.gate.disconnects,
+            "busy_seconds": load.busy_seconds,
+            "refused": (bus.fleet.refused + bus.gate.refused + crew.refused).total(),
+        }
+
     def render_metrics(self) -> str:
         """Render it in Prometheus' text format."""
-        status, bus, load = self.read(), self._bus, self._bus.load
+        status = self.read()
         prefix = "holdfast_supervisor_"
         gauges = {
             ("hosts", 'state="attached"'): status.hosts_attached,
@@ -130,14 +147,9 @@ class StatusLine:
             ("lag_seconds", ""): status.lag_seconds,
         }
         counters = {
-            ("messages_in_total", ""): load.messages_in,
-            ("messages_dropped_total", ""): status.messages_dropped,
-            ("frames_in_total", ""): load.frames_in,
-            ("frames_out_total", ""): load.frames_out,
-            ("frames_resent_total", ""): bus.fleet.resent,
-            ("frames_unreachable_total", ""): load.unreachable,
-            ("disconnects_total", ""): bus.gate.disconnects,
-            ("busy_seconds_total", ""): load.busy_seconds,
+            (f"{name}_total", ""): value
+            for name, value in self.read_counts().items()
+            if name != "refused"
         }
         counters |= {
             ("refused_total", f'why="{why}"'): count

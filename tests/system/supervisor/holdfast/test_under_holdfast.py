@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -336,4 +337,38 @@ with Context() as ctx:
         run.tell()
     )  # not in the pauses, nor in the silent group
     assert cluster.client.job(run.id).watchdog_charged == 1
+    run.until("succeeded")
+
+
+def test_what_a_run_counts_is_among_the_controllers_metrics(cluster: Cluster) -> None:
+    run = Supervised(
+        cluster,
+        "counted",
+        """
+with Context() as ctx:
+    hosts = ctx.request_hosts(ctx.given_hosts)
+    group = ctx.create_process_group(hosts, ["sleep", "6000"])
+    for process in group:
+        process.pid().result(60)
+    ctx.return_hosts(hosts[1:])
+    tell("running", True)
+    while not (ME / "go").exists():
+        time.sleep(0.05)
+""",
+        2,
+    )
+    run.told("running")
+
+    def count(name: str) -> float:
+        with urllib.request.urlopen(f"{cluster.controller.url}/metrics") as page:
+            lines = page.read().decode().splitlines()
+        found = f"holdfast_supervisor_{name}_total "
+        return sum(float(line.split()[1]) for line in lines if line.startswith(found))
+
+    wait_until(lambda: count("frames_in") > 3, SECONDS, what="the run's frames among the metrics")
+    assert count("messages_in") >= 0
+    assert count("busy_seconds") > 0
+    steps = [task.step for task in cluster.client.tasks(run.id)]
+    assert steps == [None, None], "counts are no beats"
+    (run.folder / "go").touch()
     run.until("succeeded")

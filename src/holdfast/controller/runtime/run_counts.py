@@ -1,0 +1,63 @@
+"""Totals that supervised runs report, made into this replica's counters.
+
+RUN-COUNT-1  What a run counted is added once: a report adds what it has beyond the last one that
+             this replica heard of the same task. The first report that a replica hears adds
+             nothing, because another replica may have counted it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter
+
+from holdfast.core.ids import TaskKey
+from holdfast.wire.agent import TaskReport
+
+_TEXTS = {
+    "hosts_lost": "Hosts that policy scripts lost, gave back or replaced.",
+    "messages_in": "Messages that policy scripts got from their host managers.",
+    "messages_dropped": "Messages of supervised processes that were never received.",
+    "frames_in": "Frames that policy scripts got from their host managers.",
+    "frames_out": "Frames that policy scripts sent to their host managers.",
+    "frames_resent": "Frames that policy scripts sent again.",
+    "frames_unreachable": "Frames of policy scripts for host managers that were gone.",
+    "disconnects": "Connections to policy scripts that ended.",
+    "busy_seconds": "Seconds for which the threads of policy scripts' buses worked.",
+    "refused": "Frames that policy scripts refused.",
+}
+_MOST_TASKS = 10_000
+
+
+class RunCounts:
+    """The counters, and what each task said last; that may be forgotten at any time."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        counter = functools.partial(Counter, registry=registry)
+        self._counters = {
+            name: counter(f"holdfast_supervisor_{name}", text) for name, text in _TEXTS.items()
+        }
+        self._last: OrderedDict[TaskKey, dict[str, float]] = OrderedDict()
+
+    def take(self, tasks: Iterable[TaskReport]) -> None:
+        """Add what is new in the reports of one sync (RUN-COUNT-1)."""
+        for task in tasks:
+            if task.counts:
+                self._add(task.key, task.counts)
+            if task.state == "ended":
+                self._last.pop(task.key, None)
+
+    def _add(self, key: TaskKey, counts: dict[str, float]) -> None:
+        before = self._last.get(key)
+        if before is not None:
+            for name, counter in self._counters.items():
+                grown = counts.get(name, 0.0) - before.get(name, 0.0)
+                if grown > 0 and math.isfinite(grown):
+                    counter.inc(grown)
+        self._last[key] = counts
+        self._last.move_to_end(key)
+        while len(self._last) > _MOST_TASKS:
+            self._last.popitem(last=False)
