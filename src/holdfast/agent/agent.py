@@ -24,6 +24,7 @@ from holdfast.agent.containers.desk import ContainerDesk, read_options
 from holdfast.agent.ends import TaskEnds
 from holdfast.agent.files import make_private_folder
 from holdfast.agent.guardian.home import sweep_after_guardian
+from holdfast.agent.health.desk import HealthDesk
 from holdfast.agent.host_facts import make_probe, read_host_facts
 from holdfast.agent.housekeeping import Housekeeper
 from holdfast.agent.journal import open_journal
@@ -45,6 +46,7 @@ from holdfast.agent.watch.forensics import ForensicsDesk
 from holdfast.agent.watch.kills import Kills
 from holdfast.agent.watch.runner import WatchRunner
 from holdfast.core.facts import Trip
+from holdfast.core.gpus import Gpu
 from holdfast.core.states import AgentTaskState
 from holdfast.errors import Conflict, HoldfastError, ValidationError
 from holdfast.process.syscalls import read_boottime
@@ -115,6 +117,12 @@ class Agent:
             checkpoints=self._checkpoints,
             keeper=self._keeper,
             reported=self._note_reported,
+        )
+        self._health = HealthDesk(
+            self._calls.ask_health,
+            self._find_gpus,
+            incarnation=incarnation,
+            folder=self._work_folder,
         )
         self._shipper = LogShipper(self._calls, self._ends.settle)
         self._sync = SyncLoop(
@@ -212,6 +220,10 @@ class Agent:
             group.create_task(self._keeper.run())
             group.create_task(self._faults.run())
             group.create_task(self._checkpoints.run())
+            group.create_task(self._health.run())
+
+    async def _find_gpus(self) -> list[Gpu]:
+        return (await read_host_facts(self._config, self._probe)).gpus
 
     async def _register(self) -> None:
         facts = await read_host_facts(self._config, self._probe)
@@ -257,8 +269,15 @@ class Agent:
             self._report()
         self._shipper.hurry()
         self._watching.forget(task.key)
+        self._note_health(task)
         if self._ends.host_stops or self._replaced:
             self._finish_stop()
+
+    def _note_health(self, task: AgentTask) -> None:
+        facts = task.facts
+        if facts is None or facts.stopped or facts.stop_cause is not None or facts.lost is not None:
+            return  # it did not end by itself
+        self._health.note_end(task.key.job_id, task.attempt, failed=not facts.succeeded)
 
     def _finish_stop(self) -> None:
         """Go once no task lives."""

@@ -28,11 +28,13 @@ from holdfast.controller.http import queries
 from holdfast.controller.http.endpoints import ApiCall, Endpoint, PageOf
 from holdfast.controller.openapi import build_openapi
 from holdfast.controller.runtime.auth import Role
+from holdfast.controller.sync import health as host_health
 from holdfast.controller.sync import route
 from holdfast.core.records import (
     AttemptRecord,
     CheckpointRecord,
     EventRecord,
+    HostCheckRecord,
     JobRecord,
     LogStreamRecord,
     ProjectRecord,
@@ -43,7 +45,7 @@ from holdfast.core.records import (
 from holdfast.core.settings.resolve import Effective
 from holdfast.core.spec import JobSpec
 from holdfast.core.webhooks.values import DeliveryRecord, WebhookRecord
-from holdfast.wire import agent, api
+from holdfast.wire import agent, api, health
 from holdfast.wire import webhooks as hooks
 
 R, S, A = Role.READ, Role.SUBMIT, Role.ADMIN
@@ -92,6 +94,9 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("POST", "/v1/agent/checkpoint/skip", Role.HOST, checkpoints.skip_agent_checkpoint,
              "What was offered cannot be used: the one before.", body=agent.CheckpointSkip,
              answers={200: agent.CheckpointOffer}),
+    Endpoint("POST", "/v1/agent/health", Role.HOST, host_health.put_health,
+             "What a host's check measured, and which is due.", body=health.HealthRequest,
+             answers={200: health.HealthAnswer}),
     # jobs
     Endpoint("POST", "/v1/jobs", S, jobs.submit_job, "Submit a job.", body=JobSpec, headers=_KEY,
              answers={201: JobRecord, 200: JobRecord}),
@@ -151,6 +156,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     # hosts
     _get("/v1/hosts", hosts.list_hosts, "Every host.", PageOf(api.HostView), queries.HostsQuery),
     _get("/v1/hosts/{host}", hosts.get_host, "One host, by id or name.", api.HostView),
+    _get("/v1/hosts/{host}/checks", hosts.list_checks, "The last health checks of one host, newest first.",
+         PageOf(HostCheckRecord)),
     Endpoint("POST", "/v1/hosts/{host}/{action}", A, hosts.act_on_host,
              "drain, undrain, quarantine, release or terminate a host.", body=api.HostActionRequest,
              optional_body=True, answers={200: api.HostView}),

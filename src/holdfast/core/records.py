@@ -13,6 +13,7 @@ import msgspec
 from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
 from holdfast.core.gpus import Gpu
+from holdfast.core.health.checks import CheckKind, CheckResult, Measured, Verdict
 from holdfast.core.ids import TaskKey
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.settings.resolve import Value
@@ -269,6 +270,19 @@ class HostRecord(Record, frozen=True, kw_only=True):
     drain_deadline: datetime | None = None
     offer: str | None = None
     usd_per_hour: float | None = None
+
+
+class HostCheckRecord(Record, frozen=True, kw_only=True):
+    """One check of a host: what was measured, and the verdict on it."""
+
+    number: str
+    incarnation: str
+    at: datetime
+    kind: CheckKind
+    verdict: Verdict
+    message: str
+    results: tuple[CheckResult, ...] = ()
+    measured: Measured = Measured()
 
 
 class QueueRecord(Record, frozen=True, kw_only=True):

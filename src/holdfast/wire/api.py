@@ -45,6 +45,7 @@ pages: `{"items": [...], "next": cursor|null}`.
     POST   /v1/queues/{name}/resume         → QueueRecord
     GET    /v1/hosts                        ?dead=0|1&all=0|1 → page of HostView
     GET    /v1/hosts/{id or name}           → HostView
+    GET    /v1/hosts/{id or name}/checks    → page of HostCheckRecord, newest first
     POST   /v1/hosts/{id}/{action}          action drain|undrain|quarantine|release|terminate, HostActionRequest → HostView
     GET    /v1/config                       ?queue=&project= → page of Effective
     PATCH  /v1/config                       SettingsPatch → page of Effective
@@ -57,6 +58,7 @@ pages: `{"items": [...], "next": cursor|null}`.
     GET    /v1/whoami                       → TokenRecord
     …      /v1/webhooks…                    see wire.webhooks
     POST   /v1/agent/register|sync|logs|forensics     see wire.agent
+    POST   /v1/agent/health                 HealthRequest → HealthAnswer; see wire.health
     GET    /                                a page for people; no token
     GET    /healthz  /readyz  /metrics      no token for the first two; /metrics takes a read token or, on loopback, none
     GET    /v1/openapi.json

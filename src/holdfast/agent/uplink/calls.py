@@ -1,4 +1,4 @@
-"""The agent's four calls to its controller, as values in and values out."""
+"""The agent's calls to its controller, as values in and values out."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from holdfast import errors
 from holdfast.agent.uplink.http import HttpAnswer, HttpClient
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.wire import agent as wire
+from holdfast.wire import health
 from holdfast.wire.api import Problem
 
 Value = TypeVar("Value")
@@ -69,6 +70,13 @@ class ControllerCalls:
     async def send_forensics(self, forensics: wire.Forensics) -> None:
         """Ship the forensics of one kill."""
         await self._post("/v1/agent/forensics", wire.encode(forensics), timeout_seconds=30.0)
+
+    async def ask_health(self, request: health.HealthRequest) -> health.HealthAnswer:
+        """Report a health check, and ask for the next one."""
+        body = await self._post(
+            "/v1/agent/health", health.encode(request), timeout_seconds=CALL_SECONDS
+        )
+        return decode_body(health.decode_answer, body)
 
     async def _post(
         self,

@@ -49,6 +49,27 @@ def hosts(face: Face, context: click.Context, dead: bool, include_terminated: bo
     face.show(rows, hosts_table(rows) if rows else nothing)
 
 
+@hosts.command()
+@click.argument("host")
+@talks
+def checks(face: Face, host: str) -> None:
+    """Show the last health checks of a host, newest first.
+
+    A host of a pool is checked before it serves; every host every `health_check_seconds`, and after
+    tasks failed on it.
+
+    \b
+    Examples:
+      holdfast hosts checks gpu-box-7
+      holdfast hosts checks gpu-box-7 --json
+    """
+    with face.client() as client:
+        rows = client.host_checks(host)
+    lines = [(age(c.at), c.kind, c.verdict.value, c.message) for c in rows]
+    drawn = table(("AGE", "KIND", "VERDICT", "MESSAGE"), lines, elastic=3)
+    face.show(rows, drawn if rows else f"{host} was not checked yet")
+
+
 def hosts_table(rows: Sequence[HostView]) -> str:
     """Draw the table of `hosts`."""
     return table(

@@ -17,7 +17,7 @@ from holdfast.client.calls import (
     send,
 )
 from holdfast.client.scripts import Script, gives_list, gives_one, runs, take_answer
-from holdfast.core.records import ProjectRecord, QueueRecord, TokenRecord
+from holdfast.core.records import HostCheckRecord, ProjectRecord, QueueRecord, TokenRecord
 from holdfast.core.settings.resolve import Effective, Value
 from holdfast.wire.api import (
     HostActionRequest,
@@ -126,6 +126,11 @@ class OperateMethods:
     def host(self, host: str) -> RestCall[HostView]:
         """Return one host, by id or name."""
         return get(path_of("hosts", host), HostView)
+
+    @gives_list
+    def host_checks(self, host: str) -> PageCall[HostCheckRecord]:
+        """Return the last health checks of a host, newest first."""
+        return get_pages(path_of("hosts", host, "checks"), HostCheckRecord)
 
     @gives_one
     def act_on_host(

@@ -41,6 +41,12 @@ async def get_host(call: ApiCall) -> Response:
     return answer_json(view_host(await _find(call)))
 
 
+async def list_checks(call: ApiCall) -> Response:
+    """List the last health checks of one host, newest first."""
+    host = await _find(call)
+    return answer_page(await call.store.health.list_checks(host.id))
+
+
 async def act_on_host(call: ApiCall) -> Response:
     """Drain, undrain, quarantine, release or terminate it."""
     controller = call.controller

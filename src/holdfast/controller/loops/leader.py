@@ -18,6 +18,7 @@ from holdfast.controller.loops.admit import AdmitLoop
 from holdfast.controller.loops.checkpoints import CheckpointsLoop
 from holdfast.controller.loops.drains import DrainsLoop
 from holdfast.controller.loops.due import DueLoop
+from holdfast.controller.loops.health import HealthLoop, PruneHealthLoop
 from holdfast.controller.loops.members import MembersLoop
 from holdfast.controller.loops.silhouette import Loop, end_if_cancelled, keep_running
 from holdfast.controller.loops.webhooks import PruneDeliveriesLoop, WebhooksLoop
@@ -39,6 +40,8 @@ LOOPS: tuple[type[Loop], ...] = (
     WebhooksLoop,
     PruneDeliveriesLoop,
     CheckpointsLoop,
+    HealthLoop,
+    PruneHealthLoop,
 )
 """Every loop there is."""
 

@@ -180,6 +180,11 @@ _ALL = (
             low=1, high=1000, scope="cluster"),
     Setting("webhook_allow_private", "bool", False,
             "webhooks may go to http, loopback and private networks", scope="cluster"),
+    Setting("health_check_seconds", "seconds", 3600.0,
+            "a host is checked so often, besides before it serves and after tasks failed on it",
+            low=1, high=30 * _DAY, may_be_off=True, scope="cluster"),
+    Setting("blame_hosts", "bool", True,
+            "quarantine a host whose checks fail, or that fails jobs which then succeed elsewhere", scope="cluster"),
     Setting("history_days", "number", 30.0, "ended jobs, their attempts and logs are deleted after this",
             low=0.01, high=36_500, may_be_off=True, scope="cluster"),
 )

@@ -17,6 +17,7 @@ from holdfast.store.memory.admission import MemoryAdmission
 from holdfast.store.memory.checkpoints import MemoryCheckpoints
 from holdfast.store.memory.drains import MemoryDrains
 from holdfast.store.memory.events import MemoryEvents
+from holdfast.store.memory.fleet.health import MemoryHealth
 from holdfast.store.memory.fleet.instances import MemoryFleet
 from holdfast.store.memory.hosts import MemoryHosts
 from holdfast.store.memory.jobs import MemoryJobs
@@ -32,6 +33,7 @@ from holdfast.store.port.checkpoints import CheckpointStore
 from holdfast.store.port.clock import Now
 from holdfast.store.port.drains import DrainStore
 from holdfast.store.port.events import EventStore
+from holdfast.store.port.fleet.health import HealthStore
 from holdfast.store.port.fleet.instances import FleetStore
 from holdfast.store.port.hosts import HostStore
 from holdfast.store.port.jobs import JobStore
@@ -84,6 +86,7 @@ class MemoryStore:
         self.drains: DrainStore = MemoryDrains(state)
         self.events: EventStore = MemoryEvents(state)
         self.fleet: FleetStore = MemoryFleet(state)
+        self.health: HealthStore = MemoryHealth(state)
         self.hosts: HostStore = MemoryHosts(state)
         self.jobs: JobStore = MemoryJobs(state, self.environment)
         self.leadership: LeadershipStore = MemoryLeadership()

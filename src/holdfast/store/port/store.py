@@ -22,6 +22,7 @@ from holdfast.store.port.checkpoints import CheckpointStore
 from holdfast.store.port.clock import Now
 from holdfast.store.port.drains import DrainStore
 from holdfast.store.port.events import EventStore
+from holdfast.store.port.fleet.health import HealthStore
 from holdfast.store.port.fleet.instances import FleetStore
 from holdfast.store.port.hosts import HostStore
 from holdfast.store.port.jobs import JobStore
@@ -46,6 +47,7 @@ class Store(Protocol):
     drains: DrainStore
     events: EventStore
     fleet: FleetStore
+    health: HealthStore
     hosts: HostStore
     jobs: JobStore
     leadership: LeadershipStore

@@ -15,6 +15,7 @@ from holdfast.store.port.checkpoints import CheckpointStore
 from holdfast.store.port.clock import Now
 from holdfast.store.port.drains import DrainStore
 from holdfast.store.port.events import EventStore
+from holdfast.store.port.fleet.health import HealthStore
 from holdfast.store.port.fleet.instances import FleetStore
 from holdfast.store.port.hosts import HostStore
 from holdfast.store.port.jobs import JobStore
@@ -32,6 +33,7 @@ from holdfast.store.postgres.connection.migrate import list_migrations
 from holdfast.store.postgres.connection.session import Session, Tx
 from holdfast.store.postgres.drains import PostgresDrains
 from holdfast.store.postgres.events import PostgresEvents
+from holdfast.store.postgres.fleet.health import PostgresHealth
 from holdfast.store.postgres.fleet.instances import PostgresFleet
 from holdfast.store.postgres.hosts import PostgresHosts
 from holdfast.store.postgres.jobs import PostgresJobs
@@ -77,6 +79,7 @@ class PostgresStore:
         self.drains: DrainStore = PostgresDrains(session)
         self.events: EventStore = PostgresEvents(session)
         self.fleet: FleetStore = PostgresFleet(session)
+        self.health: HealthStore = PostgresHealth(session)
         self.hosts: HostStore = PostgresHosts(session)
         self.jobs: JobStore = PostgresJobs(session, self.environment)
         self.leadership: LeadershipStore = self._leadership

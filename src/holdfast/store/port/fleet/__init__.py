@@ -1,1 +1,1 @@
-"""What the store promises about the fleet."""
+"""What a store promises about pools, rentals and the health of hosts."""

@@ -1,1 +1,1 @@
-"""The fleet in PostgreSQL: pools, the machines they rent, and the snapshot of a cycle."""
+"""Pools, rentals and the health of hosts in PostgreSQL."""

@@ -1,0 +1,167 @@
+"""The agent's side of health checks: ask for orders, have the host measured, report.
+
+HCHK-1  A check runs in a process of its own with a deadline; a part that hangs is reported as missed,
+        and neither heartbeats nor tasks wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.agent.health.measure import MeasureOrder
+from holdfast.core.gpus import Gpu
+from holdfast.core.health.checks import DeviceMeasure, Measured
+from holdfast.errors import HoldfastError
+from holdfast.wire.health import (
+    MAX_FAILURES,
+    HealthAnswer,
+    HealthOrder,
+    HealthReport,
+    HealthRequest,
+)
+
+log = logging.getLogger("holdfast.agent.health")
+
+RETRY_SECONDS = 30.0
+MAX_WAIT_SECONDS = 3600.0
+FAILURE_PAUSE_SECONDS = 2.0  # after a failed task, so that its siblings' ends are counted with it
+_MAX_OUTPUT_BYTES = 1 << 20
+_REAP_SECONDS = 2.0
+
+Ask = Callable[[HealthRequest], Awaitable[HealthAnswer]]
+FindGpus = Callable[[], Awaitable[list[Gpu]]]
+
+
+class HealthDesk:
+    """Keeps this host's checks going."""
+
+    def __init__(self, ask: Ask, find_gpus: FindGpus, *, incarnation: str, folder: Path) -> None:
+        self._ask = ask
+        self._find_gpus = find_gpus
+        self._incarnation = incarnation
+        self._folder = folder
+        self._passed = self._failed = 0
+        self._failures: deque[tuple[str, int]] = deque(maxlen=MAX_FAILURES)
+        self._news = asyncio.Event()
+
+    def note_end(self, job_id: str, attempt: int, *, failed: bool) -> None:
+        """Count a task that ended here by itself; after a failure the controller is asked soon."""
+        if failed:
+            self._failed += 1
+            self._failures.append((job_id, attempt))
+            self._news.set()
+        else:
+            self._passed += 1
+
+    async def run(self) -> None:
+        """Ask, measure and report for ever."""
+        report: HealthReport | None = None
+        while True:
+            passed, failed, failures = self._passed, self._failed, tuple(self._failures)
+            request = HealthRequest(
+                incarnation=self._incarnation,
+                passed=passed,
+                failed=failed,
+                failures=failures,
+                report=report,
+            )
+            try:
+                answer = await self._ask(request)
+            except HoldfastError as error:
+                log.info("the controller was not asked for health checks: %s", error)
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            self._passed, self._failed = self._passed - passed, self._failed - failed
+            for _ in failures:
+                self._failures.popleft()
+            report = None
+            if answer.order is not None:
+                report = await self._carry_out(answer.order)
+                continue
+            self._news.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(answer.next_seconds, MAX_WAIT_SECONDS)):
+                    await self._news.wait()
+                    await asyncio.sleep(FAILURE_PAUSE_SECONDS)
+
+    async def _carry_out(self, order: HealthOrder) -> HealthReport:
+        began = time.monotonic()
+        gpus = await self._find_gpus()
+        asked = MeasureOrder(
+            folder=str(self._folder),
+            disk_mb=order.disk_mb,
+            mounts=order.mounts,
+            script=order.script,
+            multiply=any(gpu.vendor != "declared" for gpu in gpus),
+        )
+        fragments = await measure(asked, order.deadline_seconds)
+        measured = gather(asked, fragments, gpus, seconds=time.monotonic() - began)
+        measured = msgspec.structs.replace(measured, clock_unix=time.time())
+        log.info(
+            "health check %s (%s) measured in %.1f s", order.number, order.kind, measured.seconds
+        )
+        return HealthReport(number=order.number, kind=order.kind, measured=measured)
+
+
+async def measure(order: MeasureOrder, deadline_seconds: float) -> list[dict[str, Any]]:
+    """Return what each part found within the deadline; the process and its children are ended."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "holdfast.agent.health.measure"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        limit=_MAX_OUTPUT_BYTES,
+        start_new_session=True,
+    )
+    fragments: list[dict[str, Any]] = []
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(deadline_seconds):
+            process.stdin.write(msgspec.json.encode(order))
+            await process.stdin.drain()
+            process.stdin.close()
+            async for line in process.stdout:
+                fragments.append(msgspec.json.decode(line))
+            await process.wait()
+    except (TimeoutError, OSError, ValueError, msgspec.MsgspecError) as error:
+        log.warning("the health check was cut short: %r", error)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(TimeoutError):  # a process in the kernel's hands is left there
+            async with asyncio.timeout(_REAP_SECONDS):
+                await process.wait()
+    return fragments
+
+
+def gather(
+    order: MeasureOrder, fragments: Iterable[dict[str, Any]], gpus: list[Gpu], *, seconds: float
+) -> Measured:
+    """Return the parts as one; what is missing is named in `missed`."""
+    found: dict[str, Any] = {}
+    done = set()
+    for fragment in fragments:
+        done.add(fragment["part"])
+        found |= fragment["found"]
+    tried = {d.index: d for d in msgspec.convert(found.pop("devices", []), list[DeviceMeasure])}
+    devices = []
+    for gpu in gpus:
+        one = tried.get(gpu.index, DeviceMeasure(index=gpu.index))
+        devices.append(msgspec.structs.replace(one, model=gpu.model, memory_bytes=gpu.memory_bytes))
+    missed = [part for part in order.parts if part not in done]
+    return msgspec.convert(
+        {**found, "devices": devices, "missed": missed, "seconds": seconds}, Measured
+    )

@@ -1,0 +1,211 @@
+"""The process that measures a host: `python -m holdfast.agent.health.measure`, the order on stdin.
+
+It prints a line of JSON for each part as soon as that part is done, so that a part that hangs (a
+mount, a driver) hides no other. Its agent ends it and its children at the deadline.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any
+
+import msgspec
+
+from holdfast import __version__
+from holdfast.core.health.checks import DeviceMeasure
+
+MATMUL_SIZE = 2048
+MATMUL_ROUNDS = 10
+_BLOCK = 1 << 20
+_MAX_OUTPUT_CHARS = 4096
+
+
+class MeasureOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """What the process is asked. folder: on the disk that tasks write to. multiply: try a product on
+    each device."""
+
+    folder: str
+    disk_mb: float = 0.0
+    mounts: tuple[str, ...] = ()
+    script: str | None = None
+    multiply: bool = False
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts that are measured, by name."""
+        optional = (
+            ("disk", self.disk_mb > 0),
+            ("mounts", bool(self.mounts)),
+            ("script", self.script is not None),
+            ("devices", self.multiply),
+        )
+        return ("sizes", "versions", *(name for name, wanted in optional if wanted))
+
+
+Fragment = dict[str, Any]
+
+
+def measure_sizes(order: MeasureOrder) -> Fragment:
+    """Count processors, memory and free disk."""
+    disk = os.statvfs(order.folder)
+    return {
+        "cpu_count": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "disk_free_bytes": disk.f_bavail * disk.f_frsize,
+    }
+
+
+def measure_disk(order: MeasureOrder) -> Fragment:
+    """Write a file through to the disk and time it. A disk that cannot be written has speed 0."""
+    path = os.path.join(order.folder, f".holdfast-disk-check-{os.getpid()}")
+    blocks = max(1, int(order.disk_mb * 1_000_000 / _BLOCK))
+    data = os.urandom(_BLOCK)
+    try:
+        began = time.perf_counter()
+        with open(path, "wb") as file:
+            for _ in range(blocks):
+                file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        seconds = time.perf_counter() - began
+    except OSError:
+        return {"disk_mb_per_second": 0.0}
+    finally:
+        if os.path.exists(path):
+            os.unlink(path)
+    return {"disk_mb_per_second": blocks * _BLOCK / 1e6 / max(seconds, 1e-6)}
+
+
+def measure_mounts(order: MeasureOrder) -> Fragment:
+    """Look into each path, as a task would."""
+    return {"mounts": {path: _try_path(path) for path in order.mounts}}
+
+
+def _try_path(path: str) -> str:
+    try:
+        os.listdir(path) if os.path.isdir(path) else os.stat(path)
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def measure_versions(order: MeasureOrder) -> Fragment:
+    """Name the versions that matter to a task."""
+    found = {"holdfast": __version__, "python": sys.version.split()[0]}
+    for name in ("torch", "cupy", "numpy"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return {"versions": found}
+
+
+def run_script(order: MeasureOrder) -> Fragment:
+    """Run the operator's script."""
+    done = subprocess.run(
+        ["/bin/sh", "-c", order.script or ":"],
+        cwd=order.folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    text = done.stdout.decode(errors="replace")[-_MAX_OUTPUT_CHARS:]
+    return {"script_status": done.returncode, "script_output": text}
+
+
+def measure_devices(order: MeasureOrder) -> Fragment:
+    """Multiply a matrix on each device; nothing where neither torch nor cupy is there."""
+    if importlib.util.find_spec("torch") is not None:
+        return {"devices": _multiply_torch()}
+    if importlib.util.find_spec("cupy") is not None:
+        return {"devices": _multiply_cupy()}
+    return {"devices": []}
+
+
+def _multiply_torch() -> list[DeviceMeasure]:
+    import torch
+
+    def multiply(index: int) -> float:
+        device = torch.device("cuda", index)
+        matrix = torch.randn(MATMUL_SIZE, MATMUL_SIZE, device=device, dtype=torch.float16)
+        torch.mm(matrix, matrix)
+        torch.cuda.synchronize(device)
+        began = time.perf_counter()
+        for _ in range(MATMUL_ROUNDS):
+            product = torch.mm(matrix, matrix)
+        torch.cuda.synchronize(device)
+        if not bool(torch.isfinite(product).all()):
+            raise ArithmeticError("the product is not finite")
+        return time.perf_counter() - began
+
+    return _multiply_each(torch.cuda.device_count(), multiply)
+
+
+def _multiply_cupy() -> list[DeviceMeasure]:
+    import cupy
+
+    def multiply(index: int) -> float:
+        with cupy.cuda.Device(index):
+            matrix = cupy.random.rand(MATMUL_SIZE, MATMUL_SIZE).astype(cupy.float16)
+            cupy.matmul(matrix, matrix)
+            cupy.cuda.Device(index).synchronize()
+            began = time.perf_counter()
+            for _ in range(MATMUL_ROUNDS):
+                cupy.matmul(matrix, matrix)
+            cupy.cuda.Device(index).synchronize()
+            return time.perf_counter() - began
+
+    return _multiply_each(cupy.cuda.runtime.getDeviceCount(), multiply)
+
+
+def _multiply_each(count: int, multiply: Callable[[int], float]) -> list[DeviceMeasure]:
+    found = []
+    for index in range(count):
+        try:
+            seconds = multiply(index)
+        except Exception as error:  # a sick device fails in as many ways as there are drivers
+            found.append(DeviceMeasure(index=index, error=f"{type(error).__name__}: {error}"[:500]))
+        else:
+            tflops = 2 * MATMUL_SIZE**3 * MATMUL_ROUNDS / seconds / 1e12
+            found.append(DeviceMeasure(index=index, matmul_tflops=tflops))
+    return found
+
+
+PARTS: dict[str, Callable[[MeasureOrder], Fragment]] = {
+    "sizes": measure_sizes,
+    "disk": measure_disk,
+    "mounts": measure_mounts,
+    "versions": measure_versions,
+    "script": run_script,
+    "devices": measure_devices,
+}
+
+
+def main() -> int:
+    """Measure every part at once, each in a thread, and print what each found."""
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=MeasureOrder)
+    turn = threading.Lock()
+
+    def run(part: str) -> None:
+        fragment = PARTS[part](order)
+        with turn:
+            os.write(1, msgspec.json.encode({"part": part, "found": fragment}) + b"\n")
+
+    threads = [threading.Thread(target=run, args=(part,)) for part in order.parts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,80 @@
+"""The agents' route of health checks: what was measured is judged here, and what is due is ordered.
+
+HCHK-2  An order repeats until its report has come; the number of an order is the hour, or the
+        incarnation, that it was due in, so that a repeated order is the same one.
+"""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+from starlette.responses import Response
+
+from holdfast import __version__
+from holdfast.controller.http.bodies import decode_report, read_body
+from holdfast.controller.http.endpoints import ApiCall
+from holdfast.controller.http.problems import answer_json
+from holdfast.core.health.checks import CheckKind, Expected, describe, find_worst, judge
+from holdfast.core.health.due import choose_check, choose_pause
+from holdfast.core.records import HostCheckRecord, HostRecord
+from holdfast.wire import health as wire
+
+_REQUEST = msgspec.json.Decoder(wire.HealthRequest)
+
+
+async def put_health(call: ApiCall) -> Response:
+    """Take a health report, and answer with the next order."""
+    controller, host = call.controller, call.host
+    assert host is not None
+    request = decode_report(
+        await read_body(call.scope, call.receive, wire.MAX_HEALTH_BYTES), _REQUEST
+    )
+    settings = await controller.settings.current()
+    period = settings.value("health_check_seconds")
+    seconds = float(period) if isinstance(period, int | float) else None
+    check = None if request.report is None else await _judge(call, host, request.report)
+    state = await controller.store.health.note_health(
+        host.id,
+        request.incarnation,
+        passed=request.passed,
+        failed=request.failed,
+        failures=request.failures,
+        check=check,
+    )
+    if check is not None:
+        controller.poke("fleet", "health", "events")
+    kind = choose_check(state, seconds)
+    if kind is None:
+        pause = choose_pause(state, seconds)
+        return answer_json(wire.HealthAnswer(next_seconds=pause))
+    order = await _make_order(call, host, kind, request.incarnation)
+    return answer_json(wire.HealthAnswer(order=order, next_seconds=0.0))
+
+
+async def _judge(call: ApiCall, host: HostRecord, report: wire.HealthReport) -> HostCheckRecord:
+    expected = await find_expected(call, host)
+    results = judge(report.measured, expected, time.time())
+    return HostCheckRecord(
+        number=report.number,
+        incarnation=host.incarnation,
+        at=await call.store.now(),
+        kind=report.kind,
+        verdict=find_worst(results),
+        message=describe(results),
+        results=results,
+        measured=report.measured,
+    )
+
+
+async def find_expected(call: ApiCall, host: HostRecord) -> Expected:
+    """Return what the host is held to: what it registered with."""
+    return Expected(gpus=len(host.gpus), version=__version__)
+
+
+async def _make_order(
+    call: ApiCall, host: HostRecord, kind: CheckKind, incarnation: str
+) -> wire.HealthOrder:
+    now = await call.store.now()
+    suffix = incarnation[:32] if kind == "preflight" else f"{now:%Y%m%dT%H%M%S}"
+    return wire.HealthOrder(number=f"{kind}-{suffix}", kind=kind)

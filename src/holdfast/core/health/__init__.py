@@ -1,0 +1,1 @@
+"""The health of hosts, decided: what their checks measured, and which host failures speak against. Pure."""

@@ -1,0 +1,199 @@
+"""What a host's checks measured, and the verdict on it.
+
+CHECK-1  The host measures, the controller judges: a broken host does not say that it is well.
+CHECK-2  What could not be measured is unknown, and unknown fails nothing; but a check that did not
+         end within its deadline fails, because the host hangs where a healthy one answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.core.spec import ShortText
+
+CheckKind = Literal["preflight", "periodic", "failures"]
+LowText = Annotated[str, Meta(max_length=4096)]
+
+
+class Verdict(StrEnum):
+    """What a check says, from best to worst."""
+
+    OK = "ok"
+    UNKNOWN = "unknown"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+_ORDER = list(Verdict)
+
+
+class DeviceMeasure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One GPU as a check found it. matmul_tflops: of a small half-precision product; None: neither
+    torch nor cupy is there. error: why the product failed."""
+
+    index: Annotated[int, Meta(ge=0, le=1023)]
+    model: ShortText = ""
+    memory_bytes: Annotated[int, Meta(ge=0)] = 0
+    matmul_tflops: float | None = None
+    ecc_errors: int | None = None
+    error: LowText = ""
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a host measured. None: not measured.
+
+    clock_unix: its clock when it sent this. mounts: by path, "" or why it cannot be used.
+    script_status: the exit status of the user's script; script_output: the end of what it printed.
+    missed: the parts that did not end within the deadline.
+    """
+
+    devices: Annotated[list[DeviceMeasure], Meta(max_length=1024)] = []
+    driver: ShortText = ""
+    cpu_count: int | None = None
+    memory_bytes: int | None = None
+    disk_free_bytes: int | None = None
+    disk_mb_per_second: float | None = None
+    clock_unix: float | None = None
+    mounts: Annotated[dict[str, LowText], Meta(max_length=64)] = {}
+    versions: Annotated[dict[str, ShortText], Meta(max_length=64)] = {}
+    script_status: int | None = None
+    script_output: LowText = ""
+    missed: Annotated[list[ShortText], Meta(max_length=32)] = []
+    seconds: float = 0.0
+
+
+class Expected(msgspec.Struct, frozen=True, kw_only=True):
+    """What a host is held to. 0 or None: nothing is asked of it.
+
+    gpu_memory_bytes: of each device; five per cent less is let pass, because drivers keep some.
+    tflops_spread: the slowest device may be so many times slower than the fastest.
+    """
+
+    gpus: int = 0
+    gpu_memory_bytes: int = 0
+    memory_bytes: int = 0
+    disk_free_bytes: int = 0
+    disk_mb_per_second: float = 0.0
+    clock_skew_seconds: float | None = 5.0
+    mounts: tuple[str, ...] = ()
+    tflops_spread: float = 1.5
+    version: str = ""
+
+
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict on one thing."""
+
+    name: str
+    verdict: Verdict
+    message: str
+
+
+def judge(measured: Measured, expected: Expected, clock_unix: float) -> tuple[CheckResult, ...]:
+    """Return a result for each thing that was asked for. clock_unix: the controller's clock when the
+    report came."""
+    found = [
+        *_judge_devices(measured, expected),
+        *_judge_sizes(measured, expected),
+        *_judge_mounts(measured, expected),
+    ]
+    if measured.clock_unix is not None and expected.clock_skew_seconds is not None:
+        skew = measured.clock_unix - clock_unix
+        far = abs(skew) > expected.clock_skew_seconds
+        found.append(_say("clock", far, f"its clock is {skew:+.1f} s off", Verdict.WARN))
+    if measured.script_status is not None:
+        status, output = measured.script_status, measured.script_output.strip()[-300:]
+        said = f"its script ended with {status}" + (f": {output}" if output else "")
+        found.append(_say("script", status != 0, said))
+    here = measured.versions.get("holdfast", "")
+    if expected.version and here:
+        said = f"its agent is {here}, the controller {expected.version}"
+        found.append(_say("version", here != expected.version, said, Verdict.WARN))
+    for part in measured.missed:
+        late = f"{part} did not end within the deadline"
+        found.append(CheckResult(name=part, verdict=Verdict.FAIL, message=late))
+    return tuple(found)
+
+
+def find_worst(results: Sequence[CheckResult]) -> Verdict:
+    """Return the verdict on the whole host; `ok` without any result."""
+    worst = max((result.verdict for result in results), key=_ORDER.index, default=Verdict.OK)
+    return Verdict.OK if worst is Verdict.UNKNOWN else worst
+
+
+def describe(results: Sequence[CheckResult]) -> str:
+    """Return the worst results in a sentence."""
+    worst = find_worst(results)
+    if worst is Verdict.OK:
+        return f"{len(results)} checks passed"
+    return "; ".join(r.message for r in results if r.verdict is worst)
+
+
+def _say(name: str, bad: bool, message: str, worst: Verdict = Verdict.FAIL) -> CheckResult:
+    return CheckResult(name=name, verdict=worst if bad else Verdict.OK, message=message)
+
+
+def _judge_devices(measured: Measured, expected: Expected) -> list[CheckResult]:
+    devices, found = measured.devices, []
+    if expected.gpus:
+        said = f"{len(devices)} GPUs are there, {expected.gpus} were rented"
+        found.append(_say("gpus", len(devices) < expected.gpus, said))
+    if expected.gpu_memory_bytes:
+        for device in devices:
+            small = device.memory_bytes < expected.gpu_memory_bytes * 0.95
+            has, wants = device.memory_bytes / 2**30, expected.gpu_memory_bytes / 2**30
+            said = f"GPU {device.index} has {has:.1f} GiB of {wants:.1f}"
+            found.append(_say(f"gpu {device.index} memory", small, said))
+    for device in devices:
+        if device.error:
+            said = f"GPU {device.index} cannot compute: {device.error[:200]}"
+            found.append(_say(f"gpu {device.index}", True, said))
+        if device.ecc_errors:
+            said = f"GPU {device.index} has {device.ecc_errors} uncorrected memory errors"
+            found.append(_say(f"gpu {device.index} ecc", True, said))
+    speeds = {d.index: d.matmul_tflops for d in devices if d.matmul_tflops}
+    if speeds:
+        slow, fast = (
+            min(speeds, key=lambda i: speeds[i] or 0.0),
+            max(v or 0.0 for v in speeds.values()),
+        )
+        least = speeds[slow] or 0.0
+        said = f"the slowest device, GPU {slow}, multiplies at {least:.1f} of {fast:.1f} TFLOP/s"
+        bad = least * expected.tflops_spread < fast
+        found.append(_say("matmul", bad, said, Verdict.WARN))
+    elif devices:
+        said = "no product was tried: neither torch nor cupy is there"
+        found.append(CheckResult(name="matmul", verdict=Verdict.UNKNOWN, message=said))
+    return found
+
+
+def _judge_sizes(measured: Measured, expected: Expected) -> list[CheckResult]:
+    found = []
+    for name, has, wants, unit in (
+        ("memory", measured.memory_bytes, expected.memory_bytes * 0.9, 2**30),
+        ("disk space", measured.disk_free_bytes, expected.disk_free_bytes, 2**30),
+    ):
+        if wants and has is not None:
+            said = f"{has / unit:.1f} GiB of {name} are there, {wants / unit:.1f} are asked for"
+            found.append(_say(name, has < wants, said))
+    speed, least = measured.disk_mb_per_second, expected.disk_mb_per_second
+    if speed is not None and least:
+        said = f"its disk writes {speed:.0f} MB/s, {least:.0f} are asked for"
+        found.append(_say("disk speed", speed < least, said, Verdict.WARN))
+    return found
+
+
+def _judge_mounts(measured: Measured, expected: Expected) -> list[CheckResult]:
+    found = []
+    for path in expected.mounts:
+        why = measured.mounts.get(path)
+        if why is None:
+            said = f"{path} was not looked at"
+            found.append(CheckResult(name=path, verdict=Verdict.UNKNOWN, message=said))
+        else:
+            found.append(_say(path, bool(why), f"{path}: {why}" if why else f"{path} can be used"))
+    return found

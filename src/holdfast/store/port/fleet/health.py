@@ -1,0 +1,51 @@
+"""The health of hosts: their checks, how tasks ended on them, and which are set aside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from holdfast.core.health.blame import HostStanding, SetAside
+from holdfast.core.health.due import CheckState
+from holdfast.core.records import HostCheckRecord
+from holdfast.store.port.clock import Now
+
+
+class HealthStore(Protocol):
+    """Checks, ends and asides of hosts."""
+
+    async def note_health(
+        self,
+        host_id: str,
+        incarnation: str,
+        *,
+        passed: int = 0,
+        failed: int = 0,
+        failures: Sequence[tuple[str, int]] = (),
+        check: HostCheckRecord | None = None,
+        now: Now = None,
+    ) -> CheckState:
+        """Add ends of tasks and, where there is one, a check; return how the host's checks go.
+
+        failures: (job, attempt) of tasks that failed by themselves. A check that comes again under
+        its number changes nothing.
+
+        Raises:
+            NotFound: no such host. Stale: another incarnation of it is the present one.
+        """
+
+    async def list_checks(self, host_id: str, limit: int = 20) -> list[HostCheckRecord]:
+        """Return the host's checks, newest first."""
+
+    async def read_standings(self, window_seconds: float, *, now: Now = None) -> list[HostStanding]:
+        """Return the hosts that something speaks against, or that are set aside. Asides of hosts
+        that an operator let back end here."""
+
+    async def open_aside(self, verdict: SetAside, *, now: Now = None) -> None:
+        """Put on record that the host is about to be set aside."""
+
+    async def close_aside(self, host_id: str, *, now: Now = None) -> None:
+        """Put on record that the host is let back; what spoke against it counts no more."""
+
+    async def prune_health(self, older_than_days: float, *, now: Now = None) -> int:
+        """Delete old checks, ends, failures and asides; return how many rows."""

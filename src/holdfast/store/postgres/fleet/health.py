@@ -1,0 +1,102 @@
+"""The health of hosts in PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import msgspec
+
+from holdfast.core.health.blame import HostStanding, SetAside
+from holdfast.core.health.due import CheckState
+from holdfast.core.records import HostCheckRecord
+from holdfast.errors import Stale
+from holdfast.moves.registration import no_host
+from holdfast.store.port.clock import Now
+from holdfast.store.postgres.connection.session import OnSession, Tx, to_json, transacts
+
+
+class PostgresHealth(OnSession):
+    """`HealthStore` on PostgreSQL."""
+
+    @transacts
+    async def note_health(
+        self,
+        tx: Tx,
+        host_id: str,
+        incarnation: str,
+        *,
+        passed: int = 0,
+        failed: int = 0,
+        failures: Sequence[tuple[str, int]] = (),
+        check: HostCheckRecord | None = None,
+        now: Now = None,
+    ) -> CheckState:
+        at = await tx.now(now)
+        present = await tx.value("lock_host", id=host_id)
+        if present is None:
+            raise no_host(host_id)
+        if present != incarnation:
+            raise Stale(f"another incarnation of host {host_id} reports its health")
+        if passed or failed:
+            await tx.run("note_ends", host_id=host_id, at=at, passed=passed, failed=failed)
+        if failures:
+            jobs, attempts = zip(*failures, strict=True)
+            await tx.run(
+                "note_failures", host_id=host_id, at=at, jobs=list(jobs), attempts=list(attempts)
+            )
+        if check is not None:
+            await tx.run(
+                "insert_check",
+                host_id=host_id,
+                incarnation=incarnation,
+                at=at,
+                number=check.number,
+                kind=check.kind,
+                verdict=str(check.verdict),
+                message=check.message,
+                results=to_json(check.results),
+                measured=to_json(check.measured),
+            )
+        row = await tx.one("read_check_state", id=host_id, incarnation=incarnation, now=at)
+        return msgspec.convert(row, CheckState)
+
+    async def list_checks(self, host_id: str, limit: int = 20) -> list[HostCheckRecord]:
+        return await self.session.list_of(
+            HostCheckRecord, "list_checks", host_id=host_id, limit=limit
+        )
+
+    @transacts
+    async def read_standings(
+        self, tx: Tx, window_seconds: float, *, now: Now = None
+    ) -> list[HostStanding]:
+        at = await tx.now(now)
+        await tx.run("end_lifted_asides", now=at)
+        since = at - timedelta(seconds=window_seconds)
+        return await tx.list_of(HostStanding, "read_standings", since=since, now=at)
+
+    @transacts
+    async def open_aside(self, tx: Tx, verdict: SetAside, *, now: Now = None) -> None:
+        at = await tx.now(now)
+        await tx.run(
+            "open_aside",
+            host_id=verdict.host_id,
+            kind=verdict.kind,
+            at=at,
+            until=at + timedelta(seconds=verdict.seconds),
+            reason=verdict.reason,
+            jobs=list(verdict.jobs),
+        )
+
+    @transacts
+    async def close_aside(self, tx: Tx, host_id: str, *, now: Now = None) -> None:
+        await tx.run("close_aside", host_id=host_id, now=await tx.now(now))
+
+    @transacts
+    async def prune_health(self, tx: Tx, older_than_days: float, *, now: Now = None) -> int:
+        before = await tx.now(now) - timedelta(days=older_than_days)
+        deleted = [await tx.run(f"prune_{what}", before=before) for what in _PRUNED]
+        return sum(deleted)
+
+
+_PRUNED = ("checks", "ends", "failures", "asides")

@@ -1,0 +1,64 @@
+"""Health checks of hosts: `POST /v1/agent/health`, JSON, apart from `sync` so that they never delay a
+heartbeat.
+
+The agent asks after it has registered, then when the answer says, and soon after a task failed. An
+order repeats until its report has come.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.core.health.checks import CheckKind, Measured
+from holdfast.wire.agent import AgentMessage
+
+MAX_HEALTH_BYTES = 1024 * 1024
+MAX_FAILURES = 256
+
+
+class HealthOrder(AgentMessage, frozen=True, kw_only=True):
+    """Measure this host. number: names the order in its report.
+
+    mounts: paths to look at. script: a shell line of the operator's, run in the agent's environment.
+    disk_mb: bytes to write for the disk's speed; 0: none. deadline_seconds: for the whole.
+    """
+
+    number: str
+    kind: CheckKind
+    mounts: tuple[str, ...] = ()
+    script: str | None = None
+    disk_mb: float = 64.0
+    deadline_seconds: float = 120.0
+
+
+class HealthReport(AgentMessage, frozen=True, kw_only=True):
+    """What an order's measuring found."""
+
+    number: Annotated[str, Meta(max_length=64)]
+    kind: CheckKind
+    measured: Measured
+
+
+class HealthRequest(AgentMessage, frozen=True, kw_only=True):
+    """passed, failed: tasks that ended here by themselves since the last request was answered; of the
+    failed ones, the newest are named by job and attempt."""
+
+    incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
+    passed: Annotated[int, Meta(ge=0)] = 0
+    failed: Annotated[int, Meta(ge=0)] = 0
+    failures: Annotated[tuple[tuple[str, int], ...], Meta(max_length=MAX_FAILURES)] = ()
+    report: HealthReport | None = None
+
+
+class HealthAnswer(AgentMessage, frozen=True, kw_only=True):
+    """order: to be carried out now. next_seconds: when to ask again."""
+
+    order: HealthOrder | None = None
+    next_seconds: float = 60.0
+
+
+encode = msgspec.json.Encoder().encode
+decode_answer = msgspec.json.Decoder(HealthAnswer).decode
