@@ -118,12 +118,6 @@ class Agent:
             keeper=self._keeper,
             reported=self._note_reported,
         )
-        self._health = HealthDesk(
-            self._calls.ask_health,
-            self._find_gpus,
-            incarnation=incarnation,
-            folder=self._work_folder,
-        )
         self._shipper = LogShipper(self._calls, self._ends.settle)
         self._sync = SyncLoop(
             self._calls,
@@ -185,6 +179,12 @@ class Agent:
             forgotten=self._ends.settle,
             containers=self._containers,
             checkpoints=self._checkpoints,
+        )
+        self._health = HealthDesk(
+            self._calls.ask_health,
+            self._find_gpus,
+            incarnation=self._ties.incarnation,
+            folder=self._work_folder,
         )
         self._kills = Kills(self._table, self._link, self._forensics)
         self._hearing = Hearing(

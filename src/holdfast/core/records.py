@@ -13,7 +13,7 @@ import msgspec
 from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
 from holdfast.core.gpus import Gpu
-from holdfast.core.health.checks import CheckKind, CheckResult, Measured, Verdict
+from holdfast.core.health.checks import CheckKind, CheckResult, CheckVerdict, Measured
 from holdfast.core.ids import TaskKey
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.settings.resolve import Value
@@ -279,7 +279,7 @@ class HostCheckRecord(Record, frozen=True, kw_only=True):
     incarnation: str
     at: datetime
     kind: CheckKind
-    verdict: Verdict
+    verdict: CheckVerdict
     message: str
     results: tuple[CheckResult, ...] = ()
     measured: Measured = Measured()

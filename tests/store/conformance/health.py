@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from holdfast.core.health.blame import HostStanding, SetAside
-from holdfast.core.health.checks import CheckKind, CheckResult, Measured, Verdict
+from holdfast.core.health.checks import CheckKind, CheckResult, CheckVerdict, Measured
 from holdfast.core.health.due import CheckState
 from holdfast.core.records import HostCheckRecord
 from holdfast.core.states import HostState
@@ -18,13 +18,13 @@ WINDOW = 3600.0
 
 
 def check(number: str, verdict: str = "ok", kind: CheckKind = "periodic") -> HostCheckRecord:
-    result = CheckResult(name="clock", verdict=Verdict(verdict), message="its clock")
+    result = CheckResult(name="clock", verdict=CheckVerdict(verdict), message="its clock")
     return HostCheckRecord(
         number=number,
         incarnation="",
         at=START,
         kind=kind,
-        verdict=Verdict(verdict),
+        verdict=CheckVerdict(verdict),
         message=f"{number} {verdict}",
         results=(result,),
         measured=Measured(cpu_count=2, mounts={"/data": ""}),
@@ -80,8 +80,8 @@ async def test_checks_are_kept_newest_first_and_once(rig: Rig) -> None:
     await note(rig, made=check("two", "fail"))
     kept = await rig.store.health.list_checks("h1")
     assert [(c.number, c.verdict, c.kind) for c in kept] == [
-        ("two", Verdict.OK, "periodic"),
-        ("one", Verdict.FAIL, "preflight"),
+        ("two", CheckVerdict.OK, "periodic"),
+        ("one", CheckVerdict.FAIL, "preflight"),
     ]
     assert kept[0].incarnation == rig.incarnations["h1"]
     assert kept[0].measured == first.measured
@@ -176,7 +176,7 @@ async def test_checks_that_fail_show_with_the_newest_message(rig: Rig) -> None:
         await note(rig, made=check(number, "fail"))
         rig.tick(1)
     (standing,) = await stand(rig)
-    assert standing.verdicts == (Verdict.FAIL, Verdict.FAIL)
+    assert standing.verdicts == (CheckVerdict.FAIL, CheckVerdict.FAIL)
     assert standing.check_message == "two fail"
 
 

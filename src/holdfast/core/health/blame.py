@@ -15,7 +15,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.core.health.checks import Verdict
+from holdfast.core.health.checks import CheckVerdict
 
 WINDOW_SECONDS = 6 * 3600.0
 MIN_JOBS = 3
@@ -39,7 +39,7 @@ class HostStanding(msgspec.Struct, frozen=True, kw_only=True):
     jobs: tuple[str, ...] = ()
     passed: int = 0
     failed: int = 0
-    verdicts: tuple[Verdict, ...] = ()
+    verdicts: tuple[CheckVerdict, ...] = ()
     check_message: str = ""
     blames: int = 0
     aside: Literal["", "jobs", "checks"] = ""
@@ -71,7 +71,7 @@ def judge_hosts(standings: Sequence[HostStanding]) -> list[SetAside | LetBack]:
 
 def _judge(standing: HostStanding) -> SetAside | LetBack | None:
     if standing.aside == "checks":
-        if standing.verdicts[:1] not in ((Verdict.FAIL,), ()):
+        if standing.verdicts[:1] not in ((CheckVerdict.FAIL,), ()):
             return LetBack(host_id=standing.host_id, reason="its last check passed")
         return None
     if standing.aside == "jobs":
@@ -79,7 +79,7 @@ def _judge(standing: HostStanding) -> SetAside | LetBack | None:
             return LetBack(host_id=standing.host_id, reason="on probation: one more failure counts")
         return None
     failed = standing.verdicts[:MIN_FAILED_CHECKS]
-    if len(failed) == MIN_FAILED_CHECKS and all(v is Verdict.FAIL for v in failed):
+    if len(failed) == MIN_FAILED_CHECKS and all(v is CheckVerdict.FAIL for v in failed):
         reason = f"its last {MIN_FAILED_CHECKS} checks failed: {standing.check_message}"
         return SetAside(host_id=standing.host_id, kind="checks", reason=reason, seconds=0.0)
     return _judge_by_jobs(standing)

@@ -20,7 +20,7 @@ CheckKind = Literal["preflight", "periodic", "failures"]
 LowText = Annotated[str, Meta(max_length=4096)]
 
 
-class Verdict(StrEnum):
+class CheckVerdict(StrEnum):
     """What a check says, from best to worst."""
 
     OK = "ok"
@@ -29,7 +29,7 @@ class Verdict(StrEnum):
     FAIL = "fail"
 
 
-_ORDER = list(Verdict)
+_ORDER = list(CheckVerdict)
 
 
 class DeviceMeasure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -89,7 +89,7 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict on one thing."""
 
     name: str
-    verdict: Verdict
+    verdict: CheckVerdict
     message: str
 
 
@@ -104,7 +104,7 @@ def judge(measured: Measured, expected: Expected, clock_unix: float) -> tuple[Ch
     if measured.clock_unix is not None and expected.clock_skew_seconds is not None:
         skew = measured.clock_unix - clock_unix
         far = abs(skew) > expected.clock_skew_seconds
-        found.append(_say("clock", far, f"its clock is {skew:+.1f} s off", Verdict.WARN))
+        found.append(_say("clock", far, f"its clock is {skew:+.1f} s off", CheckVerdict.WARN))
     if measured.script_status is not None:
         status, output = measured.script_status, measured.script_output.strip()[-300:]
         said = f"its script ended with {status}" + (f": {output}" if output else "")
@@ -112,29 +112,31 @@ def judge(measured: Measured, expected: Expected, clock_unix: float) -> tuple[Ch
     here = measured.versions.get("holdfast", "")
     if expected.version and here:
         said = f"its agent is {here}, the controller {expected.version}"
-        found.append(_say("version", here != expected.version, said, Verdict.WARN))
+        found.append(_say("version", here != expected.version, said, CheckVerdict.WARN))
     for part in measured.missed:
         late = f"{part} did not end within the deadline"
-        found.append(CheckResult(name=part, verdict=Verdict.FAIL, message=late))
+        found.append(CheckResult(name=part, verdict=CheckVerdict.FAIL, message=late))
     return tuple(found)
 
 
-def find_worst(results: Sequence[CheckResult]) -> Verdict:
+def find_worst(results: Sequence[CheckResult]) -> CheckVerdict:
     """Return the verdict on the whole host; `ok` without any result."""
-    worst = max((result.verdict for result in results), key=_ORDER.index, default=Verdict.OK)
-    return Verdict.OK if worst is Verdict.UNKNOWN else worst
+    worst = max((result.verdict for result in results), key=_ORDER.index, default=CheckVerdict.OK)
+    return CheckVerdict.OK if worst is CheckVerdict.UNKNOWN else worst
 
 
 def describe(results: Sequence[CheckResult]) -> str:
     """Return the worst results in a sentence."""
     worst = find_worst(results)
-    if worst is Verdict.OK:
+    if worst is CheckVerdict.OK:
         return f"{len(results)} checks passed"
     return "; ".join(r.message for r in results if r.verdict is worst)
 
 
-def _say(name: str, bad: bool, message: str, worst: Verdict = Verdict.FAIL) -> CheckResult:
-    return CheckResult(name=name, verdict=worst if bad else Verdict.OK, message=message)
+def _say(
+    name: str, bad: bool, message: str, worst: CheckVerdict = CheckVerdict.FAIL
+) -> CheckResult:
+    return CheckResult(name=name, verdict=worst if bad else CheckVerdict.OK, message=message)
 
 
 def _judge_devices(measured: Measured, expected: Expected) -> list[CheckResult]:
@@ -164,10 +166,10 @@ def _judge_devices(measured: Measured, expected: Expected) -> list[CheckResult]:
         least = speeds[slow] or 0.0
         said = f"the slowest device, GPU {slow}, multiplies at {least:.1f} of {fast:.1f} TFLOP/s"
         bad = least * expected.tflops_spread < fast
-        found.append(_say("matmul", bad, said, Verdict.WARN))
+        found.append(_say("matmul", bad, said, CheckVerdict.WARN))
     elif devices:
         said = "no product was tried: neither torch nor cupy is there"
-        found.append(CheckResult(name="matmul", verdict=Verdict.UNKNOWN, message=said))
+        found.append(CheckResult(name="matmul", verdict=CheckVerdict.UNKNOWN, message=said))
     return found
 
 
@@ -183,7 +185,7 @@ def _judge_sizes(measured: Measured, expected: Expected) -> list[CheckResult]:
     speed, least = measured.disk_mb_per_second, expected.disk_mb_per_second
     if speed is not None and least:
         said = f"its disk writes {speed:.0f} MB/s, {least:.0f} are asked for"
-        found.append(_say("disk speed", speed < least, said, Verdict.WARN))
+        found.append(_say("disk speed", speed < least, said, CheckVerdict.WARN))
     return found
 
 
@@ -193,7 +195,7 @@ def _judge_mounts(measured: Measured, expected: Expected) -> list[CheckResult]:
         why = measured.mounts.get(path)
         if why is None:
             said = f"{path} was not looked at"
-            found.append(CheckResult(name=path, verdict=Verdict.UNKNOWN, message=said))
+            found.append(CheckResult(name=path, verdict=CheckVerdict.UNKNOWN, message=said))
         else:
             found.append(_say(path, bool(why), f"{path}: {why}" if why else f"{path} can be used"))
     return found

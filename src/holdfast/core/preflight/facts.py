@@ -17,7 +17,7 @@ MEMORY_SHARE = 0.9
 """Of the memory rented, that a machine must show: firmware and the kernel keep a part of it."""
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class PreflightResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a host's checks: "pending", "ok", "warn" or "fail", and its sentence."""
 
     result: str
@@ -26,15 +26,15 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_facts(
     offer: Offer | None, *, cpu_slots: int, memory_bytes: int, gpus: Sequence[Gpu]
-) -> Verdict:
+) -> PreflightResult:
     """Compare what a host registered with the offer it was rented under.
 
     offer None: the pool has no offer of this name any more, so there is nothing to compare with.
     """
     if offer is None:
-        return Verdict(result="ok", reason="its offer is not in the pool any more")
+        return PreflightResult(result="ok", reason="its offer is not in the pool any more")
     if len(gpus) < offer.gpus:
-        return Verdict(
+        return PreflightResult(
             result="fail",
             reason=f"offer {offer.name} has {offer.gpus} GPUs, and the host shows {len(gpus)}",
         )
@@ -42,21 +42,21 @@ def check_facts(
         gpu.index for gpu in gpus if 0 < gpu.memory_bytes < offer.gpu_memory_bytes * MEMORY_SHARE
     ]
     if offer.gpus and small:
-        return Verdict(
+        return PreflightResult(
             result="fail",
             reason=f"GPU {small[0]} has less memory than the {offer.gpu_memory_bytes >> 20} MiB of "
             f"offer {offer.name}",
         )
     if cpu_slots < offer.cpu_slots:
-        return Verdict(
+        return PreflightResult(
             result="fail",
             reason=f"offer {offer.name} has {offer.cpu_slots} CPU slots, and the host serves "
             f"{cpu_slots}; start its agent with --slots {offer.cpu_slots}",
         )
     if 0 < memory_bytes < offer.memory_bytes * MEMORY_SHARE:
-        return Verdict(
+        return PreflightResult(
             result="fail",
             reason=f"offer {offer.name} has {offer.memory_bytes >> 20} MiB of memory, and the host "
             f"shows {memory_bytes >> 20} MiB",
         )
-    return Verdict(result="ok", reason="it shows what was rented")
+    return PreflightResult(result="ok", reason="it shows what was rented")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from holdfast.core.fleet.faults import SPAWN_FAULTS, HostFault
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.gpus import Gpu
-from holdfast.core.preflight.facts import Verdict, check_facts
+from holdfast.core.preflight.facts import PreflightResult, check_facts
 from holdfast.core.states import HostEvent, HostState, InstanceEvent, InstanceState
 from holdfast.core.transitions import HOST, INSTANCE, sources, step
 from holdfast.errors import Forbidden
@@ -84,12 +84,12 @@ def judge_host(
     cpu_slots: int,
     memory_bytes: int,
     gpus: Sequence[Gpu],
-) -> Verdict:
+) -> PreflightResult:
     """Return what is known of a host's checks: pending before its agent called, over after them."""
     if state is HostState.SPAWNING:
-        return Verdict(result="pending")
+        return PreflightResult(result="pending")
     if state is not HostState.PREFLIGHT:
-        return Verdict(result="ok")
+        return PreflightResult(result="ok")
     return check_facts(spec.offer(offer), cpu_slots=cpu_slots, memory_bytes=memory_bytes, gpus=gpus)
 
 

@@ -17,11 +17,11 @@ from holdfast.core.health.blame import (
     SetAside,
     judge_hosts,
 )
-from holdfast.core.health.checks import Verdict
+from holdfast.core.health.checks import CheckVerdict
 from holdfast.core.health.due import ASK_SECONDS, FAILURES, CheckState, choose_check, choose_pause
 from holdfast.core.states import HostState
 
-FAIL, OK = Verdict.FAIL, Verdict.OK
+FAIL, OK = CheckVerdict.FAIL, CheckVerdict.OK
 
 
 def standing(**changes: Any) -> HostStanding:

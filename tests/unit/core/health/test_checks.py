@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from holdfast.core.health.checks import (
+    CheckVerdict,
     DeviceMeasure,
     Expected,
     Measured,
-    Verdict,
     describe,
     find_worst,
     judge,
@@ -24,7 +24,7 @@ def device(index: int = 0, **changes: Any) -> DeviceMeasure:
     return DeviceMeasure(**{"index": index, "memory_bytes": 80 * GIB, **changes})
 
 
-def verdict(measured: Measured, **expected: Any) -> tuple[Verdict, str]:
+def verdict(measured: Measured, **expected: Any) -> tuple[CheckVerdict, str]:
     results = judge(measured, Expected(**expected), NOW)
     return find_worst(results), describe(results)
 
@@ -77,5 +77,5 @@ def test_each_thing_has_its_verdict(
 def test_the_worst_counts_and_only_its_sentences_are_said() -> None:
     measured = Measured(clock_unix=NOW + 60, devices=[device(error="lost")])
     found, message = verdict(measured)
-    assert found is Verdict.FAIL
+    assert found is CheckVerdict.FAIL
     assert "clock" not in message

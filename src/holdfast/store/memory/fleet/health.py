@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.core.health.blame import HostStanding, SetAside
-from holdfast.core.health.checks import Verdict
+from holdfast.core.health.checks import CheckVerdict
 from holdfast.core.health.due import CheckState
 from holdfast.core.records import HostCheckRecord
 from holdfast.core.states import HostState, Outcome
@@ -96,7 +96,7 @@ class MemoryHealth:
         ended = [aside.ended_at for aside in asides if aside.ended_at is not None]
         jobs = self._find_against(host.id, max([since, *ended]))
         checks = [check for check in self._checks_of(host.id) if check.at > since]
-        suspect = bool(jobs) or any(check.verdict is Verdict.FAIL for check in checks)
+        suspect = bool(jobs) or any(check.verdict is CheckVerdict.FAIL for check in checks)
         active, aside = host.state is HostState.ACTIVE, host.state is HostState.QUARANTINED
         if not ((active and suspect) or (aside and open_one is not None)):
             return None
