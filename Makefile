@@ -54,9 +54,9 @@ TORCH_INDEX ?=
 	@.venv-torch/bin/pip install --quiet --disable-pip-version-check msgspec
 	@touch .venv-torch/.supervised
 
-slurm: env      ## the supervisor under a real Slurm, which it installs (root, apt-get) and starts for itself on loopback
+slurm: env      ## the supervisor and the provider under a real Slurm, which it installs (root, apt-get) and starts for itself on loopback
 	@tests/system/slurm/install.sh
-	@HOLDFAST_TESTS_NEED_SLURM=1 $(RUN)/python -m pytest -q tests/system/slurm
+	@HOLDFAST_TESTS_NEED_SLURM=1 $(RUN)/python -m pytest -q tests/system/slurm tests/providers/slurm tests/providers/conformance -k "slurm"
 
 s3: env         ## checkpoints in a real S3, Ceph's gateway, which it installs (root, apt-get) and starts for itself on loopback
 	@tests/system/checkpoints/install.sh

@@ -38,11 +38,18 @@ def _load_runpod() -> Parts:
     return RunpodConfig, RunpodProvider
 
 
+def _load_slurm() -> Parts:
+    from holdfast.providers.slurm import SlurmConfig, SlurmProvider
+
+    return SlurmConfig, SlurmProvider
+
+
 _KINDS: dict[str, Callable[[], Parts]] = {
     "local": _load_local,
     "command": _load_command,
     "ssh": _load_ssh,
     "runpod": _load_runpod,
+    "slurm": _load_slurm,
 }
 KINDS = tuple(_KINDS)
 

@@ -9,9 +9,11 @@ import pytest
 
 from tests.providers.rig import CommandRig, LocalRig, Rig
 from tests.providers.runpod.fake import FakeRunpod, RunpodRig, serve
+from tests.providers.slurm.rig import SlurmRig
 from tests.providers.sshd import MISSING, SshRig, serve_ssh
+from tests.system.slurm.cluster import Cluster
 
-KINDS = ("local", "command", "ssh", "runpod")
+KINDS = ("local", "command", "ssh", "runpod", "slurm")
 
 
 @pytest.fixture
@@ -37,6 +39,11 @@ def runpod_rig(tmp_path: Path) -> Iterator[Rig]:
     fake = FakeRunpod()
     with serve(fake) as url:
         yield RunpodRig(tmp_path, fake, url)
+
+
+@pytest.fixture
+def slurm_rig(tmp_path: Path, slurm: Cluster) -> Rig:
+    return SlurmRig(tmp_path, slurm)
 
 
 @pytest.fixture(params=KINDS)

@@ -103,8 +103,10 @@ def _find_binding(box: str) -> str:
 class Cluster:
     """The daemons and the commands."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, settings: str = "") -> None:
+        """`settings`: more lines for slurm.conf, before those of the nodes."""
         self.folder = folder
+        self._settings = settings
         self.configuration = folder / "slurm.conf"
         self.env = {
             name: value
@@ -133,7 +135,8 @@ class Cluster:
             for name, own in zip(NODES, ports, strict=True)
         ]
         head, _, partition = text.rstrip().rpartition("\n")
-        self.configuration.write_text("".join([head.lstrip(), "\n", *nodes, partition, "\n"]))
+        lines = [head.lstrip(), "\n", self._settings, *nodes, partition, "\n"]
+        self.configuration.write_text("".join(lines))
         words = [
             "--foreground",
             "--force",
