@@ -14,6 +14,7 @@ from holdfast.core.endings.drain import plan_completion
 from holdfast.core.endings.replace import plan_replacement
 from holdfast.core.facts import TaskFacts
 from holdfast.core.gpus import Gpu
+from holdfast.core.host_faults import HostFault
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import plan_admission
 from holdfast.core.records import EventRecord, JobRecord
@@ -54,6 +55,8 @@ class Rig:
         gpus: int = 0,
         queues: Sequence[str] = (),
         new: bool = True,
+        faults: Sequence[HostFault] = (),
+        held: Sequence[TaskKey] = (),
     ) -> str:
         number = int(self.incarnations.get(name, "inc-00000").split("-")[1]) + (1 if new else 0)
         self.incarnations[name] = f"inc-{number:05d}"
@@ -65,7 +68,13 @@ class Rig:
             memory_bytes=1 << 34,
         )
         await self.store.hosts.register_host(
-            name, name.encode().ljust(32, b"."), self.incarnations[name], facts, now=self.now
+            name,
+            name.encode().ljust(32, b"."),
+            self.incarnations[name],
+            facts,
+            faults=faults,
+            held=held,
+            now=self.now,
         )
         return name
 
@@ -149,6 +158,7 @@ class Rig:
         leaving: bool = False,
         incarnation: str | None = None,
         claimed: Sequence[tuple[TaskKey, int]] = (),
+        faults: Sequence[HostFault] | None = None,
     ) -> HostSynced:
         sync = HostSync(
             host_id=host,
@@ -159,6 +169,7 @@ class Rig:
             beats=tuple(beats),
             leaving=leaving,
             claimed=tuple(claimed),
+            faults=None if faults is None else tuple(faults),
         )
         return (await self.store.leases.sync_hosts([sync], now=self.now))[0]
 

@@ -17,8 +17,10 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Collection
 
 from holdfast import errors
+from holdfast.agent.abilities import Abilities
 from holdfast.agent.config import EXIT_BAD_CONFIG, EXIT_DONE, AgentConfig, read_config
 from holdfast.agent.containers.desk import ContainerDesk, read_options
 from holdfast.agent.ends import TaskEnds
@@ -44,13 +46,16 @@ from holdfast.agent.uplink.transfers import Transfers
 from holdfast.agent.watch.faults import FaultDesk
 from holdfast.agent.watch.forensics import ForensicsDesk
 from holdfast.agent.watch.kills import Kills
+from holdfast.agent.watch.memory import MemoryWatch
 from holdfast.agent.watch.runner import WatchRunner
 from holdfast.core.facts import Trip
 from holdfast.core.gpus import Gpu
+from holdfast.core.host_faults import HostFault
+from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskState
 from holdfast.errors import Conflict, HoldfastError, ValidationError
 from holdfast.process.syscalls import read_boottime
-from holdfast.wire.agent import SyncAnswer, TaskReport
+from holdfast.wire.agent import HostFacts, SyncAnswer, TaskReport
 from holdfast.wire.guardian import Answer, Snapshot, Stopping, TaskEnded, TaskStarted
 
 log = logging.getLogger("holdfast.agent")
@@ -109,6 +114,17 @@ class Agent:
             mark=ties.host_mark,
             options=read_options(os.environ),
             begun=self._begin,
+            unable=lambda reason: self._abilities.note_engine(reason),
+        )
+        self._abilities = Abilities(
+            config.state_path,
+            self._containers,
+            changed=self._report,
+            living=lambda: [task.key for task in self._table if task.live],
+            freed=self._register,
+        )
+        self._memory = MemoryWatch(
+            self._table, ties.guardian_pid, kill=lambda task: self._kills.kill(task)
         )
         self._ends = TaskEnds(
             self._table,
@@ -179,6 +195,7 @@ class Agent:
             forgotten=self._ends.settle,
             containers=self._containers,
             checkpoints=self._checkpoints,
+            unable=self._abilities.note_start,
         )
         self._health = HealthDesk(
             self._calls.ask_health,
@@ -200,6 +217,7 @@ class Agent:
             shipper=self._shipper,
             keeper=self._keeper,
             changed=self._report,
+            unable=self._abilities.note_start,
         )
 
     async def _serve(self) -> None:
@@ -207,28 +225,34 @@ class Agent:
         self._watching.listen(self._ties.beat_fd)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watching.run())
-            facts = await read_host_facts(self._config, self._probe)
+            group.create_task(self._memory.run())
+            facts = await self._read_facts()
             self._commands.host_gpus = len(facts.gpus)
             self._containers.gpus = facts.gpus
-            await self._containers.sweep(task.key for task in self._table if task.live)
+            held = self._containers.find_left(self._table)
+            await self._abilities.look_first()
             if not self._registrar.registered:
-                await self._register()
+                await self._register(held if self._abilities.is_unswept else ())
             self._commands.host_id = self._registrar.identity.host_id
             self._sync.interval_seconds = self._registrar.identity.sync_interval_seconds
             group.create_task(self._sync.run())
             group.create_task(self._shipper.run())
             group.create_task(self._keeper.run())
             group.create_task(self._faults.run())
+            group.create_task(self._abilities.run())
             group.create_task(self._checkpoints.run())
             group.create_task(self._health.run())
 
     async def _find_gpus(self) -> list[Gpu]:
         return (await read_host_facts(self._config, self._probe)).gpus
 
-    async def _register(self) -> None:
-        facts = await read_host_facts(self._config, self._probe)
+    async def _read_facts(self) -> HostFacts:
+        return await read_host_facts(self._config, self._probe, self._ties.memory_limits)
+
+    async def _register(self, held: Collection[TaskKey] = ()) -> None:
+        facts = await self._read_facts()
         try:
-            await self._registrar.register(facts)
+            await self._registrar.register(facts, self._abilities.list_faults, held)
         except Conflict as error:
             await self.mend(error)
 
@@ -315,6 +339,10 @@ class Agent:
             room -= tail
             reports.append(task.report(now))
         return reports + self._commands.claims.reports(now)
+
+    def list_faults(self) -> list[HostFault]:
+        """What a part of this host cannot do now."""
+        return self._abilities.list_faults()
 
     def take_answer(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:
         """Carry out an answer."""

@@ -79,11 +79,15 @@ class TaskEnds:
             host_stops=self.host_stops,
             log_tail="" if ended.exit_code == 0 else read_log_tail(task),
             memory_limit_bytes=task.order.memory_bytes if task.order else 0,
+            over_memory_bytes=task.saved.over_memory_bytes,
             rendezvous_port=task.order.master_port if task.order and task.key.rank == 0 else 0,
         )
         if container is None:
             return facts
         status, unkillable = container
+        if status.lost is not None and not status.started_at and task.watch.trip is None:
+            asked = None if task.order is None else task.order.runtime
+            self.containers.note_unable(asked, status.lost)
         return add_container_facts(facts, ended, status, task, unkillable=unkillable)
 
     def settle(self, task: AgentTask) -> None:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from holdfast import __version__
 from holdfast.agent.config import AgentConfig
 from holdfast.agent.offload import run_aside
+from holdfast.agent.orders.guardian_env import MemoryLimits
 from holdfast.agent.probes import Probe
 from holdfast.agent.probes.real import RealProbe
 from holdfast.agent.probes.scripted import ScriptedProbe
@@ -23,7 +24,9 @@ def make_probe(config: AgentConfig) -> Probe:
     return ScriptedProbe(path) if kind == "scripted" else RealProbe()
 
 
-async def read_host_facts(config: AgentConfig, probe: Probe) -> HostFacts:
+async def read_host_facts(
+    config: AgentConfig, probe: Probe, memory_limits: MemoryLimits = "watch"
+) -> HostFacts:
     """Ask drivers and kernel; the operator's declarations take precedence."""
     if isinstance(config.gpus, int):
         gpus = [Gpu(index=index, vendor="declared") for index in range(config.gpus)]
@@ -42,6 +45,7 @@ async def read_host_facts(config: AgentConfig, probe: Probe) -> HostFacts:
         address=config.advertise or await _look_up_address(config.url),
         version=__version__,
         probe="scripted" if probe.kind == "scripted" else "real",
+        memory_limits=memory_limits,
     )
 
 

@@ -52,7 +52,7 @@ class TaskFile(msgspec.Struct, kw_only=True, omit_defaults=True):
     versions read it, so fields keep their names.
 
     shipped: offsets up to which its logs are on record. devices: how its GPUs were when it began.
-    acked: the controller has its end.
+    acked: the controller has its end. over_memory_bytes: what the memory watch ended it at.
     """
 
     watch: dict[str, Any] | None = None
@@ -60,6 +60,7 @@ class TaskFile(msgspec.Struct, kw_only=True, omit_defaults=True):
     shipped_whole: bool = False
     stop_asked: bool = False
     kill_sent: bool = False
+    over_memory_bytes: int = 0
     devices: DeviceMarks | None = None
     acked: bool = False
 

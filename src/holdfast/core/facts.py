@@ -43,6 +43,8 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ranks.
     ended_ago_seconds: how long before this report it ended, by its host's own clock.
     max_memory_bytes: its peak. memory_limit_bytes: its control group's limit, 0 without one.
+    over_memory_bytes: what the agent's watch found when it ended the task for its memory; 0 where it
+    did not.
     log_tail: the last lines of its output, redacted.
     """
 
@@ -68,6 +70,7 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ended_ago_seconds: Annotated[float, Meta(ge=0)] = 0.0
     max_memory_bytes: int = 0
     memory_limit_bytes: Annotated[int, Meta(ge=0)] = 0
+    over_memory_bytes: Annotated[int, Meta(ge=0)] = 0
 
     @property
     def succeeded(self) -> bool:

@@ -14,6 +14,7 @@ from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
 from holdfast.core.gpus import Gpu
 from holdfast.core.health.checks import CheckKind, CheckResult, CheckVerdict, Measured
+from holdfast.core.host_faults import HostFault
 from holdfast.core.ids import TaskKey
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.settings.resolve import Value
@@ -244,6 +245,9 @@ class HostRecord(Record, frozen=True, kw_only=True):
     """A host. `busy_*` come from live leases, never from the host's own report.
 
     incarnation: "" before its agent's first call. offer, usd_per_hour: of a host that a pool rents.
+    memory_limits: what ends a task over its memory: the kernel, by a control group of the task's
+    own ("group"), or the agent's watch ("watch"); "" where an older agent does not say.
+    faults: what a part of it cannot do now.
     """
 
     id: str
@@ -265,6 +269,8 @@ class HostRecord(Record, frozen=True, kw_only=True):
     busy_gpus: tuple[int, ...] = ()
     running: int = 0
     registered_at: datetime
+    memory_limits: str = ""
+    faults: tuple[HostFault, ...] = ()
     heartbeat_at: datetime | None = None
     flagged_dead_at: datetime | None = None
     drain_deadline: datetime | None = None

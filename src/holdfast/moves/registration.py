@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
 
 from holdfast.core.causes import Cause
+from holdfast.core.host_faults import HostFault, is_set_aside
+from holdfast.core.ids import TaskKey
 from holdfast.core.records import HostRecord
 from holdfast.core.states import HostEvent, HostState, JobState
 from holdfast.core.transitions import HOST, step
@@ -139,12 +141,30 @@ def moved_event(
     )
 
 
-def lose_tasks_on(m: Moves, host_id: str, lost: str, keep: str | None) -> list[str]:
-    """Lose the host's live tasks, except those of incarnation `keep`. Returns job ids."""
+def faults_event(
+    host_id: str, name: str, before: Collection[HostFault], after: Collection[HostFault]
+) -> list[NewEvent]:
+    """Return the event of a host whose faults are others than before, if they are."""
+    if tuple(before) == tuple(after):
+        return []
+    text, kind = f"host {name} can start everything again", "host.able"
+    if after:
+        kind, only = "host.faulty", "" if is_set_aside(after) else " for containers"
+        text = f"host {name} is set aside{only}: {'; '.join(fault.reason for fault in after)}"
+    data = {"name": name, "faults": [msgspec.to_builtins(fault) for fault in after]}
+    return [NewEvent(kind=kind, host_id=host_id, message=text, data=data)]
+
+
+def lose_tasks_on(
+    m: Moves, host_id: str, lost: str, keep: str | None, held: Collection[TaskKey] = ()
+) -> list[str]:
+    """Lose the host's live tasks, except those of incarnation `keep` and those in `held`. Returns
+    job ids."""
     freed = []
     for job in m.jobs.values():
         for task in m.ranks(job):
-            if task.host_id == host_id and task.incarnation != keep and task.state.holds_lease:
+            here = task.host_id == host_id and task.incarnation != keep
+            if here and task.state.holds_lease and task.key not in held:
                 runs.lose_task(m, job, task, lost)
                 freed.append(job.id)
     return list(dict.fromkeys(freed))

@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
+from holdfast.core.host_faults import HostFault
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import Candidate, Capacity, QuotaLeft, Share
 from holdfast.core.records import JobRecord, TaskRecord
@@ -91,7 +92,7 @@ class HostSync(StoreValue, frozen=True, kw_only=True):
     """One host's sync, as the store takes it.
 
     live: started or starting, so their leases are renewed. started: a process runs. claimed: places
-    kept for ranks of gangs, and rank 0's port (0: none).
+    kept for ranks of gangs, and rank 0's port (0: none). faults: None where it says nothing of them.
     """
 
     host_id: str
@@ -102,6 +103,7 @@ class HostSync(StoreValue, frozen=True, kw_only=True):
     ended: tuple[tuple[TaskKey, TaskFacts], ...] = ()
     beats: tuple[TaskBeat, ...] = ()
     leaving: bool = False
+    faults: tuple[HostFault, ...] | None = None
 
 
 class GangSeat(StoreValue, frozen=True, kw_only=True):

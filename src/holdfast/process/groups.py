@@ -207,6 +207,25 @@ def _find_mounts() -> dict[str, str]:
     return find_own_groups(groups, mounts)
 
 
+def read_memory_limit(pid: int) -> int | None:
+    """Read the lowest memory limit of the process's group and of those above it; None without one,
+    or where it cannot be read."""
+    try:
+        groups = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return None
+    limits = []
+    for hierarchy, folder in find_own_groups(groups, mounts).items():
+        name = "memory.limit_in_bytes" if hierarchy else "memory.max"
+        for path in (Path(folder), *Path(folder).parents):
+            try:
+                limits.append(int((path / name).read_text()))
+            except (OSError, ValueError):  # above the mount, or "max"
+                continue
+    return min(limits, default=None)
+
+
 def find_own_groups(groups: list[str], mounts: list[str]) -> dict[str, str]:
     """Join /proc/self/cgroup with mountinfo: hierarchy ("" is v2) → our own folder in it."""
     own: dict[str, str] = {}

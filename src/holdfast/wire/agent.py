@@ -22,6 +22,7 @@ from msgspec import Meta
 from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
 from holdfast.core.gpus import Gpu
+from holdfast.core.host_faults import HostFault
 from holdfast.core.ids import TaskKey
 from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.spec import Name, ShortText
@@ -44,6 +45,7 @@ class HostFacts(AgentMessage, frozen=True, kw_only=True):
     cpu_slots: how many CPU tasks it runs at once. queues: the queues it serves; empty: all.
     address: how other hosts of a gang reach it (`agent --advertise`).
     probe: "real", or "scripted" in tests; a scripted probe is shown wherever the host is.
+    memory_limits: what ends a task over its memory limit, a control group or the agent's watch.
     """
 
     name: Name
@@ -56,6 +58,7 @@ class HostFacts(AgentMessage, frozen=True, kw_only=True):
     address: ShortText = "127.0.0.1"
     version: ShortText = ""
     probe: Literal["real", "scripted"] = "real"
+    memory_limits: Literal["group", "watch", ""] = ""
 
 
 class RegisterRequest(AgentMessage, frozen=True, kw_only=True):
@@ -63,11 +66,15 @@ class RegisterRequest(AgentMessage, frozen=True, kw_only=True):
 
     claim: random, kept by the agent from before its first try. A spent token that comes again with
     the claim that spent it gets a key again, so a lost answer costs no new token.
+    faults: as in SyncRequest. held: tasks of earlier incarnations whose containers may still run;
+    they keep their leases, as on a host that is silent.
     """
 
     incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
     facts: HostFacts
     claim: Annotated[str, Meta(max_length=64)] = ""
+    faults: Annotated[list[HostFault], Meta(max_length=16)] = []
+    held: Annotated[list[TaskKey], Meta(max_length=4096)] = []
 
 
 class RegisterAnswer(AgentMessage, frozen=True, kw_only=True):
@@ -110,6 +117,7 @@ class SyncRequest(AgentMessage, frozen=True, kw_only=True):
     seq: grows with every call of one agent; a newer call answers an older waiting one at once.
     wait_seconds: how long the answer may wait for a command; 0 answers at once.
     settings_rev: the revision of settings the agent goes by. leaving: the host shuts down.
+    faults: what a part of the host cannot do now, each time in full.
     shares_peers: the agent reads peers from `SyncAnswer.gangs`; otherwise each order lists them.
     """
 
@@ -120,6 +128,7 @@ class SyncRequest(AgentMessage, frozen=True, kw_only=True):
     settings_rev: int = 0
     leaving: bool = False
     shares_peers: bool = False
+    faults: Annotated[list[HostFault], Meta(max_length=16)] = []
 
 
 class ClaimOrder(AgentMessage, frozen=True, kw_only=True):

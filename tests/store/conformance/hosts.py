@@ -8,6 +8,8 @@ import pytest
 
 from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
+from holdfast.core.host_faults import HostFault
+from holdfast.core.placement.plan import plan_admission
 from holdfast.core.states import HostState, JobState, TaskState
 from holdfast.errors import Conflict, NotFound
 from holdfast.moves.values import JobFilter
@@ -35,6 +37,65 @@ async def test_a_new_incarnation_frees_its_tasks_at_once(rig: Rig) -> None:
         key,
     )  # its end is on record as lost, so this is stale
     assert (await rig.kinds()).count("host.lost") == 1
+
+
+FULL = HostFault(part="starts", reason="no space left on device")
+AWAY = HostFault(
+    part="containers", reason="docker does not answer", runtimes=("any", "docker"), devices=(0,)
+)
+
+
+async def test_a_host_that_is_set_aside_is_given_nothing_until_it_says_otherwise(rig: Rig) -> None:
+    """ASIDE-1."""
+    await rig.host()
+    job_id = await rig.submit()
+    await rig.sync(faults=[FULL])
+    assert await rig.admit() == []
+    await rig.sync()  # a call that says nothing of it changes nothing
+    assert (await rig.store.hosts.get_host("h1")).faults == (FULL,)
+    assert await rig.admit() == []
+    await rig.sync(faults=[FULL])
+    await rig.sync(faults=[])
+    assert await rig.admit() == [job_id]
+    told = [
+        (e.kind, e.host_id) for e in await rig.events() if e.kind in ("host.faulty", "host.able")
+    ]
+    assert told == [("host.faulty", "h1"), ("host.able", "h1")]
+
+
+async def test_a_plan_that_a_fault_overtook_is_refused(rig: Rig) -> None:
+    """ADMIT-2."""
+    await rig.host()
+    job_id = await rig.submit()
+    snap = await rig.store.admission.read_admission(10, now=rig.now)
+    plan = plan_admission(snap.candidates, snap.hosts, snap.headroom)
+    await rig.sync(faults=[FULL])
+    assert await rig.store.admission.reserve(plan.placements, {job_id: 300.0}, now=rig.now) == []
+
+
+async def test_without_its_engine_a_host_takes_everything_but_images(rig: Rig) -> None:
+    """ASIDE-1."""
+    await rig.host(gpus=2, faults=[AWAY])
+    image = await rig.submit(image="a")
+    other = await rig.submit(image="a", runtime="podman")
+    plain = await rig.submit(gpus=1, cpus=0)
+    second = await rig.submit(gpus=1, cpus=0)
+    assert set(await rig.admit()) == {other, plain}
+    assert [t.devices for t in await rig.store.jobs.list_tasks(plain)] == [(1,)]
+    await rig.sync(faults=[])
+    assert set(await rig.admit()) == {image, second}
+
+
+async def test_a_task_whose_container_may_still_run_keeps_its_lease(rig: Rig) -> None:
+    """DESK-1, LEASE-3."""
+    await rig.host()
+    kept, key = await rig.running()
+    gone, _ = await rig.running()
+    await rig.host(held=[key])
+    assert (await rig.job(gone)).state is JobState.DRAINING
+    assert (await rig.job(kept)).state is JobState.RUNNING
+    await rig.host(new=False)
+    assert (await rig.job(kept)).state is JobState.DRAINING
 
 
 async def test_moving_hosts(rig: Rig) -> None:

@@ -207,10 +207,10 @@ def test_an_engine_that_does_not_answer_is_named(
     (engine.folder / "down").unlink()
 
 
-def test_a_host_takes_no_work_while_nobody_knows_what_its_engine_runs(
+def test_a_host_whose_engine_is_away_takes_everything_but_images(
     controller: FakeController, host: Host, engine: Engine
 ) -> None:
-    """DESK-1."""
+    """DESK-1: nothing of the old incarnation runs any more, so nothing but images waits."""
     key = controller.launch("deaf", image="a", runtime="docker")
     pid = controller.wait_running(key)
     (engine.folder / "down").touch()
@@ -218,20 +218,30 @@ def test_a_host_takes_no_work_while_nobody_knows_what_its_engine_runs(
     wait_until(lambda: not is_alive(pid))
     controller.known.clear()
     host.start()
-    wait_until(lambda: host.said("it takes no work until they are"))
-    tries = len(engine.calls)
-    wait_until(lambda: len(engine.calls) >= tries + 2, SECONDS)
-    assert len(controller.registrations) == 1
-    seen: list[int] = []
-
-    def look(path: str) -> None:
-        if path.endswith("register"):
-            seen.append(len(engine.containers))
-
-    controller.fail = look  # type: ignore[assignment]  # it fails nothing, and looks
-    (engine.folder / "down").unlink()
     controller.wait(lambda: len(controller.registrations) == 2, SECONDS)
-    assert seen == [0]
+    again = controller.registrations[1]
+    assert [(f.part, "docker" in f.runtimes) for f in again.faults] == [("containers", True)]
+    assert (again.held, again.faults[0].devices) == ([], ())
+    assert controller.wait_end(controller.launch("true", job="plain"), SECONDS).succeeded
+    assert len(engine.containers) == 1
+    (engine.folder / "down").unlink()
+    controller.wait(lambda: controller.syncs[-1].faults == [], SECONDS)
+    assert engine.containers == []
+
+
+def test_an_engine_that_stops_is_told_and_so_is_its_return(
+    controller: FakeController, host: Host, engine: Engine
+) -> None:
+    """ASIDE-1: the job that finds the engine away tells the host, before its own end is told."""
+    (engine.folder / "down").touch()
+    key = controller.launch("exit", "0", image="a", runtime="docker")
+    controller.wait_end(key, SECONDS)
+    told = next(s for s in controller.syncs if any(t.key == key and t.facts for t in s.tasks))
+    assert [f.part for f in told.faults] == ["containers"]
+    (engine.folder / "down").unlink()
+    controller.wait(lambda: controller.syncs[-1].faults == [], SECONDS)
+    key = controller.launch("exit", "0", job="after", image="a", runtime="docker")
+    assert controller.wait_end(key, SECONDS).succeeded
 
 
 def test_an_engine_that_never_answered_holds_no_host_up(

@@ -1,10 +1,11 @@
 """The agent's side of container tasks: prepared for the guardian, followed until they run,
 confirmed when they end.
 
-DESK-1  Before a host takes work under a new incarnation, and whenever an agent starts, every
-        container of this host that no living task owns is removed (BOX-2). A runtime that was used
-        here and does not answer holds the host's registration up, because the containers it may
-        still run must not run twice. Used is one that had an image and was asked for a container.
+DESK-1  Whenever an agent starts, every container of this host that no living task owns is removed
+        (BOX-2). A runtime that was used here and does not answer holds up only what it may still
+        touch: the host takes no container, the tasks of an earlier incarnation whose containers
+        may still run keep their leases, and the devices of those tasks are given to no other.
+        Used is a runtime that had an image and was asked for a container.
 DESK-2  An end is told when the runner said that the container is gone; else the agent removes it
         first, however often that takes. Where not even that works while the container's process
         lives, the task is unkillable.
@@ -13,6 +14,7 @@ DESK-2  An end is told when the runner said that the container is gone; else the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import shlex
@@ -25,9 +27,15 @@ import msgspec
 
 from holdfast.agent.containers.box import Surroundings, make_box
 from holdfast.agent.containers.images import clean_words
+from holdfast.agent.containers.left import (
+    forget_left,
+    may_still_run,
+    read_left,
+    read_pid,
+    write_left,
+)
 from holdfast.agent.containers.plan import (
     HOST_LABEL,
-    PID_FILE,
     TASK_LABEL,
     Plan,
     RunnerStatus,
@@ -42,6 +50,7 @@ from holdfast.agent.offload import run_bounded
 from holdfast.agent.tasks import AgentTask
 from holdfast.core.facts import TaskFacts
 from holdfast.core.gpus import Gpu
+from holdfast.core.host_faults import ANY_RUNTIME
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskState
 from holdfast.errors import ValidationError
@@ -86,15 +95,18 @@ def read_options(environ: Mapping[str, str]) -> ContainerOptions:
 
 @dataclass(eq=False)
 class ContainerDesk:
-    """All container tasks. `begun` is called with a container's first process and its start."""
+    """All container tasks. begun: called with a container's first process and its start. unable: an
+    engine was away."""
 
     folder: Path
     mark: str
     options: ContainerOptions
     begun: Callable[[AgentTask, int, float], None]
+    unable: Callable[[str], None] = lambda reason: None
     gpus: list[Gpu] = field(default_factory=list)
+    _away: set[Kind] = field(default_factory=set)
+    _left: dict[TaskKey, tuple[int, ...]] = field(default_factory=dict)
     _works: dict[TaskKey, asyncio.Task[None]] = field(default_factory=dict)
-    _warned: bool = False
 
     # ---- the beginning
 
@@ -110,12 +122,6 @@ class ContainerDesk:
         assert order.image is not None
         runtime = find_runtime(order.runtime, self.options.runtimes, os.environ)
         traits = read_traits(runtime.kind, os.environ)
-        if order.memory_bytes and not traits.memory_limits and not self._warned:
-            self._warned = True
-            log.warning(
-                "memory limits of containers are not enforced: the controller is not delegated to "
-                "this user"
-            )
         around = Surroundings(
             mark=self.mark,
             task_folder=str(task.folder),
@@ -204,37 +210,74 @@ class ContainerDesk:
 
     # ---- containers of dead tasks
 
-    async def sweep(self, living: Iterable[TaskKey]) -> None:
-        """Remove every container that none of these tasks owns; return when all are gone."""
+    def note_unable(self, asked: Kind | None, reason: str) -> None:
+        """A container could not be made, because the engine of its runtime was away."""
+        with contextlib.suppress(ValidationError):
+            self._away.add(find_runtime(asked, self.options.runtimes, os.environ).kind)
+        self.unable(reason)
+
+    def list_lacking(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """The words of `core.host_faults` for the runtimes that are away, and the devices that
+        containers of an earlier incarnation may still use."""
+        words: set[str] = set(self._away)
+        with contextlib.suppress(ValidationError):
+            if find_runtime(None, self.options.runtimes, os.environ).kind in words:
+                words.add(ANY_RUNTIME)
+        devices = {device for left in self._left.values() for device in left}
+        return tuple(sorted(words)), tuple(sorted(devices))
+
+    def find_left(self, tasks: Iterable[AgentTask]) -> list[TaskKey]:
+        """Find tasks of an earlier incarnation whose containers may still run, and keep them in mind
+        until a sweep has ended well."""
+        found = {task.key: task.gpus for task in tasks if may_still_run(task)}
+        self._left = read_left(self.folder) | found
+        if self._left:
+            write_left(self.folder, self._left)
+        return list(self._left)
+
+    def say_unanswered(self) -> str:
+        """Note every used runtime as away; return the sentence for it."""
+        used = [kind for kind in _KINDS if mark_path(str(self.folder), kind).exists()]
+        self._away.update(used)
+        return f"{' and '.join(used) or 'the container engine'} has not answered yet"
+
+    async def sweep(self, living: Iterable[TaskKey]) -> str | None:
+        """Remove every container that none of these tasks owns. Return why that, or an engine that
+        was away, cannot be used yet; None where all is well."""
         kept = [name_container(self.mark, key) for key in living]
-        pause, longest = _AGAIN_SECONDS
-        said = False
-        while not await self._remove(HOST_LABEL, self.mark, kept):
-            if not said:
-                said = True
-                log.error(
-                    "containers of this host cannot be looked for or removed; it takes no work "
-                    "until they are"
-                )
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, longest)
+        used = [kind for kind in _KINDS if mark_path(str(self.folder), kind).exists()]
+        troubles: dict[Kind, str] = {}
+        for kind in dict.fromkeys([*used, *sorted(self._away)]):
+            trouble = await self._remove_of(kind, HOST_LABEL, self.mark, kept)
+            if trouble is not None:
+                troubles[kind] = trouble
+        self._away = set(troubles)
+        if not troubles.keys() & set(used):
+            self._left = {}
+            forget_left(self.folder)
+        return "; ".join(troubles.values()) or None
 
     async def _remove(self, label: str, value: str, kept: Sequence[str]) -> bool:
         """Remove containers with this label from every used runtime. True when none is left."""
-        clean = True
-        for kind in _KINDS:
-            if not mark_path(str(self.folder), kind).exists():
-                continue
-            try:
-                runtime = find_runtime(kind, self.options.runtimes, os.environ)
-            except ValidationError:
-                log.warning(
-                    f"{kind} ran containers here and is not installed any more; its "
-                    "containers cannot be removed"
-                )
-                continue
-            clean = await self._remove_from(runtime, label, value, kept) and clean
-        return clean
+        used = [kind for kind in _KINDS if mark_path(str(self.folder), kind).exists()]
+        found = [await self._remove_of(kind, label, value, kept) for kind in used]
+        return not any(found)
+
+    async def _remove_of(
+        self, kind: Kind, label: str, value: str, kept: Sequence[str]
+    ) -> str | None:
+        """Remove containers with this label from one runtime; return why that failed, or None."""
+        try:
+            runtime = find_runtime(kind, self.options.runtimes, os.environ)
+        except ValidationError:
+            log.warning(
+                f"{kind} ran containers here and is not installed any more; its "
+                "containers cannot be removed"
+            )
+            return None
+        if await self._remove_from(runtime, label, value, kept):
+            return None
+        return f"{kind} does not answer, or cannot remove the containers of ended tasks"
 
     async def _remove_from(
         self, runtime: Runtime, label: str, value: str, kept: Sequence[str]
@@ -259,14 +302,6 @@ class ContainerDesk:
         names = runtime.list_names(label, value)
         code, text = await run_bounded(names, _COMMAND_SECONDS, errors=False)
         return [name for name in text.split() if name not in kept] if code == 0 else None
-
-
-def read_pid(folder: Path) -> int:
-    """The first process of a container whose runner had no time to say it; 0 if unknown."""
-    try:
-        return int((folder / PID_FILE).read_text())
-    except (OSError, ValueError):
-        return 0
 
 
 def add_container_facts(

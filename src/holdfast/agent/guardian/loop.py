@@ -4,7 +4,7 @@ It parents the tasks, so that an agent may crash, freeze or be upgraded under th
 of its agent holds HOLDFAST_GUARDIAN_FD (the line of `wire.guardian`), HOLDFAST_BEAT_FD and
 HOLDFAST_BEAT_SOCKET (the beat socket and its path, which outlive agents so that beats queue
 meanwhile), HOLDFAST_INCARNATION, HOLDFAST_GUARDIAN_PID, HOLDFAST_HOST_MARK and HOLDFAST_GROUPS (for
-`home.sweep_after_guardian`).
+`home.sweep_after_guardian`), and HOLDFAST_MEMORY_LIMITS (`orders.guardian_env.MemoryLimits`).
 
 One poll loop, no threads, no GPU library. It does what `wire.guardian` says and decides nothing
 else, except:
@@ -178,6 +178,7 @@ class _Guardian:
             "HOLDFAST_GUARDIAN_PID": str(os.getpid()),
             "HOLDFAST_HOST_MARK": self._config.host_id,
             "HOLDFAST_GROUPS": self._groups.path if self._groups else "",
+            "HOLDFAST_MEMORY_LIMITS": "group" if self._groups and self._groups.memory else "watch",
         }
         return AgentChild(
             self._config,

@@ -249,10 +249,6 @@ class HostTasks:
 
     def _make_group(self, memory_bytes: int) -> TaskGroup | None:
         home = self._group_home
-        if memory_bytes and (home is None or not home.memory):
-            self._mishaps.say_once(
-                "memory limits are not enforced: no memory control group can be made here"
-            )
         if home is None:
             return None
         try:
@@ -264,7 +260,9 @@ class HostTasks:
             try:
                 group.set_limit(memory_bytes)
             except OSError as error:
-                self._mishaps.say_once(f"a memory limit was refused: {error}")
+                self._mishaps.say_once(
+                    f"a memory limit was refused, so the agent watches over it: {error}"
+                )
         return group
 
     def _answer_known(self, task: _Task) -> None:

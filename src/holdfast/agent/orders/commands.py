@@ -58,7 +58,7 @@ class Commands:
 
     changed: there is something to report. launched: a task's logs are to be followed, whether it
     runs or is over already. poked: a watch is to be looked at soon. forgotten: a task's end is on
-    record.
+    record. unable: this host could not prepare a task.
     """
 
     table: TaskTable
@@ -70,6 +70,7 @@ class Commands:
     forgotten: Callable[[AgentTask], None]
     containers: ContainerDesk
     checkpoints: CheckpointDesk
+    unable: Callable[[str], None] = lambda reason: None
     claims: Claims = field(default_factory=Claims)
     host_id: str = ""
     host_gpus: int = 0
@@ -156,7 +157,10 @@ class Commands:
             return False
         try:
             self._start(order, deadline, now)
-        except (OSError, ValidationError) as error:
+        except OSError as error:
+            self.unable(f"it cannot prepare tasks: {error}")
+            self._fail_start(key, str(error))
+        except ValidationError as error:
             self._fail_start(key, str(error))
         return True
 
@@ -201,7 +205,10 @@ class Commands:
             return
         try:
             self._start_task(task, task.order or order)  # `task.order` names what was fetched
-        except (OSError, ValidationError) as failure:
+        except OSError as failure:
+            self.unable(f"it cannot prepare tasks: {failure}")
+            self._fail_start(task.key, str(failure))
+        except ValidationError as failure:
             self._fail_start(task.key, str(failure))
 
     def _start_task(self, task: AgentTask, order: LaunchOrder) -> None:

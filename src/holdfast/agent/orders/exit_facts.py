@@ -19,6 +19,7 @@ def make_facts(
     host_stops: bool,
     log_tail: str,
     memory_limit_bytes: int = 0,
+    over_memory_bytes: int = 0,
     rendezvous_port: int = 0,
 ) -> TaskFacts:
     """Return the facts of an end.
@@ -26,7 +27,7 @@ def make_facts(
     END-1  A task that finished by itself with 0 before the watchdog's kill was sent did its work:
            the trip is void.
     END-2  `stopped` is for drains. A task that a watchdog killed was not drained, whatever signals
-           that took; an operator's stop is both.
+           that took; an operator's stop is both. The same goes for the memory watch.
     END-3  A task that could not be started because the host lacked something is the host's failure,
            and no start of the job's.
     """
@@ -34,7 +35,9 @@ def make_facts(
         trip = None
     if trip is None and ended.lapsed:
         trip = make_trip(Watchdog.LOST_LEASE, LAPSED, {"source": "the guardian's clock"})
-    stopped = ended.stopped and not ended.lapsed and (trip is None or stop_asked)
+    over = 0 if not ended.stopped and ended.exit_code == 0 else over_memory_bytes
+    killed = trip is not None or over > 0
+    stopped = ended.stopped and not ended.lapsed and (stop_asked or not killed)
     start_error = ended.start_error[:4096] if ended.start_error and not ended.lapsed else None
     lost = f"it could not start the task: {start_error}"
     own_code = ended.exit_code if ended.exit_code is None or 0 <= ended.exit_code <= 255 else 255
@@ -52,5 +55,6 @@ def make_facts(
         runtime_seconds=max(0.0, ended.runtime_seconds),
         max_memory_bytes=max(0, ended.max_memory_bytes),
         memory_limit_bytes=memory_limit_bytes,
+        over_memory_bytes=over,
         rendezvous_port=rendezvous_port,
     )

@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
 from holdfast.errors import ValidationError
+
+MEMORY_VARIABLE = "HOLDFAST_MEMORY_LIMITS"
+MemoryLimits = Literal["group", "watch"]
+"""What ends a task over its memory limit: a control group of its own, or the agent's watch."""
 
 
 class Ties(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,6 +25,7 @@ class Ties(msgspec.Struct, frozen=True, kw_only=True):
     beat_socket: str
     incarnation: str
     host_mark: str
+    memory_limits: MemoryLimits = "watch"
 
 
 def read_ties(environ: Mapping[str, str]) -> Ties:
@@ -34,6 +40,7 @@ def read_ties(environ: Mapping[str, str]) -> Ties:
             beat_socket=environ["HOLDFAST_BEAT_SOCKET"],
             incarnation=environ["HOLDFAST_INCARNATION"],
             host_mark=environ["HOLDFAST_HOST_MARK"],
+            memory_limits="group" if environ.get(MEMORY_VARIABLE) == "group" else "watch",
         )
     except (KeyError, ValueError) as error:
         sentence = f"{error}: the agent is started by its guardian; use `holdfast agent`"

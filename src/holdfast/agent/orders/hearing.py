@@ -32,7 +32,8 @@ log = logging.getLogger("holdfast.agent.orders.hearing")
 
 @dataclass(eq=False)
 class Hearing:
-    """Carries out the guardian's answers. `changed`: there is something to report."""
+    """Carries out the guardian's answers. changed: there is something to report. unable: this host
+    lacked what a task needs to start."""
 
     table: TaskTable
     link: GuardianLink
@@ -46,6 +47,7 @@ class Hearing:
     shipper: LogShipper
     keeper: Housekeeper
     changed: Callable[[], None]
+    unable: Callable[[str], None]
 
     def take_over(self, snapshot: Snapshot) -> None:
         """Go on with the tasks of an earlier agent: the states of all are derived here (KEEP-3)."""
@@ -73,7 +75,7 @@ class Hearing:
         self.shipper.follow(task)
         if status.ended is not None:
             self.ends.begin(task, status.ended)
-        elif task.watch.trip is not None:
+        elif task.watch.trip is not None or task.saved.over_memory_bytes:
             self.kills.kill(task)  # an earlier agent died between the verdict and the kill
         else:
             log.info("taken over from an earlier agent", extra=task.about(pid=status.pid))
@@ -117,6 +119,8 @@ class Hearing:
 
     def take_end(self, ended: TaskEnded) -> None:
         """A task and its whole tree are gone."""
+        if ended.hosts_fault and ended.start_error:
+            self.unable(f"it cannot start tasks: {ended.start_error}")
         task = self.table.get(ended.key)
         if task is None:
             self.link.ack([ended.key])  # this agent and the controller are done with it

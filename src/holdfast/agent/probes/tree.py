@@ -129,3 +129,24 @@ class TreeMeter:
             io_bytes=self._io_bytes if io_known else None,
             rss_bytes=rss_bytes,
         )
+
+
+def read_own_bytes(pid: int) -> int:
+    """Read the memory that is the process's own: shared pages by their share, swap included.
+
+    Where the kernel does not let it be read, the pages that are never shared with a file; 0 when
+    the process is gone.
+    """
+    try:
+        words = dict(
+            line.split(b":", 1) for line in _read(f"/proc/{pid}/smaps_rollup").splitlines()[1:]
+        )
+        return (int(words[b"Pss"].split()[0]) + int(words[b"SwapPss"].split()[0])) * 1024
+    except (OSError, KeyError, ValueError, IndexError):
+        pass
+    try:
+        lines = _read(f"/proc/{pid}/status").splitlines()
+        anon = next(line for line in lines if line.startswith(b"RssAnon:"))
+        return int(anon.split()[1]) * 1024
+    except (OSError, StopIteration, ValueError, IndexError):
+        return 0

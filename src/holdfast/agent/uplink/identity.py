@@ -16,12 +16,15 @@ import hashlib
 import logging
 import random
 import secrets
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import msgspec
 
 from holdfast.agent.files import read_private, write_atomic
 from holdfast.agent.uplink.calls import ControllerCalls
+from holdfast.core.host_faults import HostFault
+from holdfast.core.ids import TaskKey
 from holdfast.errors import HoldfastError, Unauthorized, Unavailable
 from holdfast.wire.agent import HostFacts, RegisterRequest
 from holdfast.wire.bearer import is_token
@@ -90,14 +93,20 @@ class Registrar:
         """Whether the controller knows this incarnation already (JOIN-2)."""
         return bool(self.identity.host_key) and self.identity.incarnation == self._incarnation
 
-    async def register(self, facts: HostFacts) -> None:
+    async def register(
+        self,
+        facts: HostFacts,
+        list_faults: Callable[[], list[HostFault]] = list,
+        held: Collection[TaskKey] = (),
+    ) -> None:
         """Announce this incarnation; return when the controller has it. Why it waits is logged once
-        per reason (SYNC-3). Raises Conflict: a newer incarnation of this host serves already."""
+        per reason (SYNC-3). held: as in RegisterRequest. Raises Conflict: a newer incarnation of
+        this host serves already."""
         pause = _RETRY_SECONDS[0]
         with_key = bool(self.identity.host_key)
         while True:
             try:
-                await self._try(facts, with_key=with_key)
+                await self._try(facts, list_faults(), list(held), with_key=with_key)
                 return
             except Unavailable as error:
                 self._say(logging.WARNING, f"cannot register yet, trying on: {error}")
@@ -142,11 +151,16 @@ class Registrar:
             if self._look_for_token() != old:
                 return
 
-    async def _try(self, facts: HostFacts, *, with_key: bool) -> None:
+    async def _try(
+        self, facts: HostFacts, faults: list[HostFault], held: list[TaskKey], *, with_key: bool
+    ) -> None:
         token = self.identity.host_key if with_key else self._read_token()
         claim = "" if with_key else self._make_claim(token)
         answer = await self._calls.register(
-            RegisterRequest(incarnation=self._incarnation, facts=facts, claim=claim), token
+            RegisterRequest(
+                incarnation=self._incarnation, facts=facts, claim=claim, faults=faults, held=held
+            ),
+            token,
         )
         key = answer.host_key or (self.identity.host_key if with_key else "")
         if not key:

@@ -20,6 +20,7 @@ from typing import Protocol
 import msgspec
 
 from holdfast.agent.uplink.calls import ControllerCalls
+from holdfast.core.host_faults import HostFault
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.agent import MAX_WAIT_SECONDS, SyncAnswer, SyncRequest, TaskReport
@@ -39,6 +40,9 @@ class SyncTaker(Protocol):
 
     def make_reports(self) -> list[TaskReport]:
         """Every task as it is now."""
+
+    def list_faults(self) -> list[HostFault]:
+        """What a part of this host cannot do now."""
 
     def take_answer(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:
         """Carry out an answer. True when it held anything new."""
@@ -120,6 +124,7 @@ class SyncLoop:
             wait_seconds=wait,
             settings_rev=self._settings_rev(),
             shares_peers=True,
+            faults=self._taker.list_faults(),
         )
         call = _Call(self._seq, read_boottime())
         self._flights[asyncio.create_task(self._calls.sync(request))] = call
@@ -197,7 +202,11 @@ class SyncLoop:
             started_at = read_boottime()
             tasks = self._taker.make_reports()
             request = SyncRequest(
-                incarnation=self._incarnation, seq=self._seq, tasks=tasks, leaving=True
+                incarnation=self._incarnation,
+                seq=self._seq,
+                tasks=tasks,
+                leaving=True,
+                faults=self._taker.list_faults(),
             )
             try:
                 async with asyncio.timeout(max(0.1, give_up_at - started_at)):

@@ -23,6 +23,7 @@ class Narrator:
         self._face = face
         self._attempt = self._requeued = 0
         self._state = ""
+        self._limits_said = False
         self._job_id = job.id
         self._timer = threading.Timer(WAIT_NOTICE_SECONDS, self._say_why)
         self._timer.daemon = True
@@ -52,6 +53,9 @@ class Narrator:
             self._requeued = job.attempts
         elif state == "running" and job.attempts > 1:
             note(f"attempt {job.attempts} is running")
+        if state == "running" and job.memory_bytes and not self._limits_said:
+            self._limits_said = True
+            threading.Thread(target=self._say_memory_limits, daemon=True).start()
         elif state == "draining" and not _ended_by_itself(job):
             note(f"attempt {job.attempts} is being stopped: {job.drain_reason or job.reason}")
 
@@ -61,6 +65,18 @@ class Narrator:
             if reasons.state in ("waiting", "queued"):
                 first = reasons.lines[0].message if reasons.lines else reasons.summary
                 note(f"{self._job_id} is {reasons.state}: {first}")
+
+    def _say_memory_limits(self) -> None:
+        """Say that no kernel keeps the memory limit where that is so, because a watch may be late."""
+        with contextlib.suppress(HoldfastError), self._face.client() as client:
+            attempts = client.attempts(self._job_id)
+            ids = set(attempts[-1].host_ids) if attempts else set()
+            watched = [h.name for h in client.hosts() if h.id in ids and h.memory_limits == "watch"]
+            if watched:
+                note(
+                    f"--memory is kept by the agent's watch on {', '.join(watched[:3])}, which looks "
+                    "every second, because no memory control group can be made there"
+                )
 
 
 def _ended_by_itself(job: JobRecord) -> bool:

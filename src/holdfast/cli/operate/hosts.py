@@ -13,8 +13,10 @@ from holdfast.cli.output import Face, age, paint, span, table, talks
 from holdfast.errors import ValidationError
 
 if TYPE_CHECKING:
+    from holdfast.core.host_faults import HostFault
     from holdfast.wire.api import HostView
 
+_MEMORY_LIMITS = {"group": "kernel", "watch": "watch", "": "-"}
 _VERBS = {
     "undrain": "Give drained hosts work again.",
     "quarantine": "Give suspect hosts no new work until they are released.",
@@ -30,6 +32,9 @@ _VERBS = {
 @talks
 def hosts(face: Face, context: click.Context, dead: bool, include_terminated: bool) -> None:
     """List hosts and their slots; drain, quarantine or end them.
+
+    MEMORY is what ends a task over its --memory: the kernel, by a control group, or the agent's
+    watch. A host in state `aside` cannot start anything now, and tries itself.
 
     \b
     Examples:
@@ -73,14 +78,15 @@ def checks(face: Face, host: str) -> None:
 def hosts_table(rows: Sequence[HostView]) -> str:
     """Draw the table of `hosts`."""
     return table(
-        ("ID", "NAME", "STATE", "CPU", "GPU", "SEEN", "QUEUES", "REASON"),
+        ("ID", "NAME", "STATE", "CPU", "GPU", "MEMORY", "SEEN", "QUEUES", "REASON"),
         [
             (
                 h.id,
                 h.name,
-                ("dead" if h.dead else h.state.value) + ("*" if h.probe == "scripted" else ""),
+                _say_state(h) + ("*" if h.probe == "scripted" else ""),
                 _slots(h, "cpu"),
                 _slots(h, "gpu"),
+                _MEMORY_LIMITS.get(h.memory_limits, h.memory_limits),
                 age(h.heartbeat_at),
                 ",".join(h.queues) or "all",
                 _say_reason(h) or "-",
@@ -90,13 +96,30 @@ def hosts_table(rows: Sequence[HostView]) -> str:
     )
 
 
+def _say_state(host: HostView) -> str:
+    if host.dead:
+        return "dead"
+    aside = any(fault.part == "starts" for fault in host.faults)
+    return "aside" if aside and host.state.value == "active" else host.state.value
+
+
 def _say_reason(host: HostView) -> str:
-    """Return the reason of its state, and with a drain's deadline the time of the stop."""
+    """Return what a part of it cannot do, else the reason of its state, and with a drain's deadline
+    the time of the stop."""
+    if host.faults:
+        return "; ".join(_say_fault(fault) for fault in host.faults)
     if host.drain_deadline is None:
         return host.reason
     left = -(datetime.now(UTC) - host.drain_deadline).total_seconds()
     text = f"its tasks are stopped {f'in {span(left)}' if left > 0 else 'now'}"
     return f"{text}: {host.reason}" if host.reason else text
+
+
+def _say_fault(fault: HostFault) -> str:
+    what = "set aside" if fault.part == "starts" else "no containers"
+    devices = ", ".join(map(str, fault.devices))
+    held = f" (GPU {devices} held)" if devices else ""
+    return f"{what}{held}: {fault.reason}"
 
 
 def _slots(host: HostView, kind: str) -> str:

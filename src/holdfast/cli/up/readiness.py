@@ -5,13 +5,26 @@ from __future__ import annotations
 import http.client
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from holdfast.cli.up.folder import DataFolder, write_private
 
 _JOIN_SECONDS = 2.0
 _NEXT_JOIN_SECONDS = 30.0
 _ERRORS = (OSError, http.client.HTTPException)
+
+
+def say_lacks(host: Mapping[str, Any]) -> Iterator[str]:
+    """Say what this host cannot do, or does in another way."""
+    if host.get("memory_limits") == "watch":
+        yield (
+            "no memory control group can be made here, so the agent's watch enforces --memory: it "
+            "looks every second"
+        )
+    for fault in host.get("faults", ()):
+        what = "starts nothing" if fault["part"] == "starts" else "starts no containers"
+        yield f"this host {what} now, and tries itself: {fault['reason']}"
 
 
 class Readiness:
@@ -51,7 +64,10 @@ class Readiness:
         self._tell("agent_may_join")
         pause = 0.02
         while not self._stopping():
-            if self._host_is_active():
+            host = self._find_active_host()
+            if host is not None:
+                for sentence in say_lacks(host):
+                    self._say(sentence)
                 self._tell("ready")
                 return
             if time.monotonic() - joined_at > _JOIN_SECONDS:
@@ -67,18 +83,19 @@ class Readiness:
         except _ERRORS:
             return False
 
-    def _host_is_active(self) -> bool:
+    def _find_active_host(self) -> dict[str, Any] | None:
+        """This host as the controller shows it; None until it has joined."""
         known = self._folder.read_identity()
         incarnation = known.get("incarnation", "")
         if not incarnation or incarnation == self._old_incarnation:
-            return False
+            return None
         try:
             status, data = self._ask("GET", f"/v1/hosts/{known.get('host_id', '')}")
-            host = json.loads(data)
+            host: dict[str, Any] = json.loads(data)
         except (*_ERRORS, ValueError):
-            return False
+            return None
         found = (status, host.get("state"), host.get("incarnation"))
-        return found == (200, "active", incarnation)
+        return host if found == (200, "active", incarnation) else None
 
     def _make_join_token(self) -> None:
         try:

@@ -128,6 +128,7 @@ class HostType:
     """See `core.records.HostRecord`."""
 
     labels: Json = json_field("labels", "Its labels.")
+    faults: Json = json_field("faults", "What a part of it cannot do now.")
     gpus: list[GpuType] = make_field(_gpus, "Its devices.")
     slots: Json = make_field(_slots, "Total and busy, of cpu and gpu.")
     dead: bool = make_field(_dead, "It holds work and sends no heartbeat.")

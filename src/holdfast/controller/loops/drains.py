@@ -8,9 +8,9 @@ from datetime import timedelta
 
 from holdfast.controller.loops.silhouette import Loop, Summary
 from holdfast.controller.runtime.context import Controller
-from holdfast.core.endings.classify import NEVER_STARTS
+from holdfast.core.endings.classify import HOST_START, NEVER_STARTS
 from holdfast.core.endings.decide import Decision
-from holdfast.core.endings.drain import may_start_elsewhere, plan_completion
+from holdfast.core.endings.drain import do_others_serve, may_start_elsewhere, plan_completion
 from holdfast.core.records import JobRecord
 from holdfast.core.states import JobEvent
 from holdfast.moves.values import DrainSnapshot
@@ -78,7 +78,7 @@ class DrainsLoop(Loop):
             completion = plan_completion(
                 job, drain.tasks, policy, settings.rules, chance=controller.chance()
             )
-            if completion is not None and completion.decision.rule == NEVER_STARTS:
+            if completion is not None and completion.decision.rule in (NEVER_STARTS, HOST_START):
                 hosts = await controller.store.hosts.list_hosts()
                 completion = plan_completion(
                     job,
@@ -87,6 +87,7 @@ class DrainsLoop(Loop):
                     settings.rules,
                     chance=controller.chance(),
                     elsewhere=may_start_elsewhere(job, drain.tasks, hosts),
+                    others_serve=do_others_serve(job, drain.tasks, hosts),
                 )
             if completion is None or not await controller.store.drains.complete_drain(
                 job.id, job.epoch, completion

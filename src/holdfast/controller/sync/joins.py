@@ -42,7 +42,9 @@ class Joins:
                 del self._answers[old]
             kept = self._answers.get((digest, claim))
             if kept is not None:
-                await store.hosts.register_host(kept[1], None, request.incarnation, request.facts)
+                await store.hosts.register_host(
+                    kept[1], None, request.incarnation, request.facts, faults=request.faults
+                )
                 return kept[1], kept[2]
             token = await store.tokens.find_token(digest)
             if token is None or token.role != "join":
@@ -59,7 +61,7 @@ class Joins:
                 )
             key = make_secret("k")
             host = await store.hosts.register_host(
-                host_id, hash_secret(key), request.incarnation, request.facts
+                host_id, hash_secret(key), request.incarnation, request.facts, faults=request.faults
             )
             self._answers[digest, claim] = (now + REMEMBER_SECONDS, host.id, key)
             return host.id, key

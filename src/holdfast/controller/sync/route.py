@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 import msgspec
 from starlette.responses import Response
@@ -28,9 +29,11 @@ from holdfast.controller.runtime.settings import Settings
 from holdfast.controller.runtime.wakes import HostLine
 from holdfast.controller.sync.orders import make_orders
 from holdfast.controller.sync.reports import NO_FACTS, read_sync
+from holdfast.core.host_faults import HostFault
 from holdfast.core.ids import TaskKey
 from holdfast.core.records import HostRecord
 from holdfast.errors import Forbidden, NotFound, Stale, Unauthorized, ValidationError
+from holdfast.moves.rows import clean_text
 from holdfast.moves.values import HostSync, HostSynced, LogAppend, TaskBeat
 from holdfast.wire import agent as wire
 
@@ -57,7 +60,12 @@ async def register(call: ApiCall) -> Response:
     host = await controller.store.hosts.find_host_by_key(digest)
     if host is not None:
         await controller.store.hosts.register_host(
-            host.id, None, request.incarnation, request.facts
+            host.id,
+            None,
+            request.incarnation,
+            request.facts,
+            faults=_read_faults(request.faults),
+            held=request.held,
         )
         answer = wire.RegisterAnswer(host_id=host.id, sync_interval_seconds=interval)
     else:
@@ -146,7 +154,12 @@ def _read_request(host_id: str, request: wire.SyncRequest) -> HostSync:
             if t.beat is not None
         ),
         leaving=request.leaving,
+        faults=_read_faults(request.faults),
     )
+
+
+def _read_faults(faults: Sequence[HostFault]) -> tuple[HostFault, ...]:
+    return tuple(msgspec.structs.replace(f, reason=clean_text(f.reason)) for f in faults)
 
 
 async def _wait(line: HostLine, seen: int, seconds: float, receive: Receive) -> bool:

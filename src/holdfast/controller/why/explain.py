@@ -15,7 +15,7 @@ from holdfast.core.states import JobState
 from holdfast.core.watchdogs.watch import ends_hangs
 from holdfast.wire.api import Why, WhyLine
 
-_BESIDES = frozenset({"behind", "dead_hosts", "may_make_room"})
+_BESIDES = frozenset({"behind", "dead_hosts", "host_set_aside", "may_make_room"})
 """Lines that never tell why admission passed a job over: they are true beside that reason."""
 
 

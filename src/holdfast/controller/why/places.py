@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from holdfast.controller.why.circumstances import Circumstances
 from holdfast.controller.why.words import line, say_span
+from holdfast.core.host_faults import find_hindrance, find_runtime_word
 from holdfast.core.placement.plan import Candidate, describe_need
 from holdfast.core.placement.preemption import find_winner
 from holdfast.core.placement.ranks import say_names
@@ -44,7 +45,11 @@ def explain_place(found: Circumstances) -> Iterator[WhyLine]:
     serving = [h for h in alive if not h.queues or job.queue in h.queues]
     wanted = job.spec.host_labels
     labelled = [h for h in serving if all(h.labels.get(k) == v for k, v in wanted.items())]
-    active = [h for h in labelled if h.state is HostState.ACTIVE]
+    runtime = find_runtime_word(job.spec.image, job.spec.runtime)
+    aside = {
+        h.name: hindrance for h in labelled if (hindrance := find_hindrance(h.faults, runtime))
+    }
+    active = [h for h in labelled if h.state is HostState.ACTIVE and h.name not in aside]
     if not alive:
         yield line(
             "no_hosts",
@@ -64,6 +69,8 @@ def explain_place(found: Circumstances) -> Iterator[WhyLine]:
             f"no host that serves queue {job.queue} has the labels {labels}",
             "start an agent with `--label K=V`, or submit it without --host-label",
         )
+    elif not active and any(h.state is HostState.ACTIVE for h in labelled):
+        yield from _explain_aside("no_able_host", aside)
     elif not active:
         states = ", ".join(f"{h.name} is {h.state}" for h in labelled[:MAX_NAMED])
         yield line(
@@ -73,11 +80,19 @@ def explain_place(found: Circumstances) -> Iterator[WhyLine]:
         )
     else:
         yield from _explain_size(found, active)
+        yield from _explain_aside("host_set_aside", aside)
     dead = [h.name for h in labelled if h.flagged_dead_at is not None]
     if dead:
         names = say_names(dead, MAX_NAMED)
         message = f"no heartbeat comes from {names}, though work runs there"
         yield line("dead_hosts", message, "holdfast hosts --dead")
+
+
+def _explain_aside(code: str, aside: Mapping[str, str]) -> Iterator[WhyLine]:
+    """Name the hosts that cannot start it now, by their own word (ASIDE-1)."""
+    for name, reason in list(aside.items())[:MAX_NAMED]:
+        hint = "the host tries itself, and is used again as soon as that works"
+        yield line(code, f"host {name} is set aside: {reason}", hint)
 
 
 def _explain_size(found: Circumstances, active: Sequence[HostRecord]) -> Iterator[WhyLine]:

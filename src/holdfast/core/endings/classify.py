@@ -9,7 +9,7 @@ The order, and why:
 2. The trip. What a process did after it was killed says nothing about why.
 3. `malformed`, `host-start`, `host-lost`, `stopped`, `never-starts`: the report does not tell the task's own end,
    so no rule below may read it so.
-4. The memory counters: measured by the kernel.
+4. Memory: measured by the agent's watch, which ended the task, or counted by the kernel.
 5. Operators' rules (CLASSIFY-2).
 6. The words: of the registry, of the port chosen for the rendezvous, then of the runtime and the
    program (`core.endings.patterns`), then what the driver blamed on the program.
@@ -44,6 +44,8 @@ NEAR_LIMIT = 0.95
 """A SIGKILL that Holdfast did not send, this near to the memory limit, counts as the OOM killer's."""
 OPERATOR = "operator:"
 """How the rule of an end begins that an operator's rule explained."""
+HOST_START = "host-start"
+"""The rule of a start that failed for want of something of the host's."""
 NEVER_STARTS = "never-starts"
 """The rule of a start that no other try on the same host mends."""
 HANGS = (Watchdog.STALL, Watchdog.GPU_HEALTH)
@@ -135,7 +137,7 @@ OUTSIDE: tuple[Rule, ...] = (
     Rule("malformed-report", lambda f: _when(f.malformed is not None, malformed=f.malformed), Cause.MALFORMED_REPORT,
          lambda f, e: f"the report of its end cannot be used: {f.malformed}"),
     # A failed start, not a lost host: a host that lacks something lacks it a second later too (BUDGET-5).
-    Rule("host-start", lambda f: _when(f.lost is not None and f.start_error is not None, start_error=f.start_error),
+    Rule(HOST_START, lambda f: _when(f.lost is not None and f.start_error is not None, start_error=f.start_error),
          Cause.START_TIMEOUT, lambda f, e: f"its host could not start it: {f.lost}"),
     Rule("host-lost", lambda f: _when(f.lost is not None, lost=f.lost), Cause.AGENT_TRANSIENT,
          lambda f, e: f"its host was lost: {f.lost}"),
@@ -148,7 +150,7 @@ OUTSIDE: tuple[Rule, ...] = (
 )  # fmt: skip
 
 
-# ---- 4: memory, as the kernel counted it
+# ---- 4: memory, as it was measured
 
 
 def _find_kill_at_limit(facts: TaskFacts) -> Evidence | None:
@@ -163,7 +165,14 @@ def _say_kill_at_limit(facts: TaskFacts, evidence: Evidence) -> str:
     return f"killed by SIGKILL at {percent:.0f} % of its memory limit of {facts.memory_limit_bytes >> 20} MiB"
 
 
+def _say_watched(facts: TaskFacts, evidence: Evidence) -> str:
+    used, limit = facts.over_memory_bytes >> 20, facts.memory_limit_bytes >> 20
+    return f"Holdfast's watch ended it at {used} MiB, over its memory limit of {limit} MiB"
+
+
 MEMORY_COUNTERS: tuple[Rule, ...] = (
+    Rule("memory-watch", lambda f: _when(f.over_memory_bytes > 0 and not f.stopped, used_bytes=f.over_memory_bytes,
+                                         memory_limit_bytes=f.memory_limit_bytes), Cause.OOM_KILLED, _say_watched),
     Rule("oom-counter", lambda f: _when(f.oom, max_memory_bytes=f.max_memory_bytes), Cause.OOM_KILLED,
          lambda f, e: "the kernel killed it for memory, as its own control group shows"),
     Rule("oom-sigkill", _find_kill_at_limit, Cause.OOM_KILLED, _say_kill_at_limit),

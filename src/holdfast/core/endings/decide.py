@@ -18,6 +18,9 @@ BUDGET-6  The first infrastructure failure is tried again at once, the second in
           avoids the host. So a broken host does not use the budget up within seconds.
 BUDGET-7  A program that can never start on its host fails the job at once, unless another eligible
           host has not said so yet: then it is a failed start (BUDGET-5), and that host is next.
+ASIDE-2   A start that failed because its host lacked something waits for no back-off where that host
+          has set itself aside and others could take the job; it is counted as a failed start, so a
+          job that breaks host after host is parked.
 RETRY-5   While retries are held (the kill switch) none is dropped: the job waits, and its charge
           stands.
 """
@@ -29,7 +32,7 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.core.causes import CHARGED_TO, Budget, Cause
-from holdfast.core.endings.classify import NEVER_STARTS
+from holdfast.core.endings.classify import HOST_START, NEVER_STARTS
 from holdfast.core.facts import Classified
 from holdfast.core.retry import RetryPolicy, retry_delay_seconds
 from holdfast.core.states import JobEvent, Outcome
@@ -77,6 +80,7 @@ class AttemptEnding(msgspec.Struct, frozen=True, kw_only=True):
     ran_seconds: as its host reported it, 0 for a lost one. lasted_seconds: from its start to the
     begin of its drain, by the store's clock.
     elsewhere: it could not start on its host, and another has not tried it yet (BUDGET-7).
+    others_serve: its host has set itself aside, and others could take it (ASIDE-2).
     """
 
     job_id: str
@@ -85,6 +89,7 @@ class AttemptEnding(msgspec.Struct, frozen=True, kw_only=True):
     lasted_seconds: float = 0.0
     step: int | None = None
     elsewhere: bool = False
+    others_serve: bool = False
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,7 +236,7 @@ def _back_off_start(case: _EndCase, charges: Charges) -> Decision:
             f"parked after {failures} failed starts in a row, until `holdfast retry` lets it go on"
         )
         return case.make(JobEvent.BACK_OFF, Outcome.REQUEUED, after, text, parked=True)
-    if failures == 1:
+    if failures == 1 or (case.ending.others_serve and case.found.rule == HOST_START):
         return case.requeue(after, f"{text}queued again, at the front", avoid=True)
     delay = start_delay_seconds(failures)
     text += f"failed start {failures} of {limit}, tried again in {delay:.0f} s"

@@ -32,6 +32,7 @@ from holdfast.core.endings.replace import find_member_cause
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.endings.trigger import classify_failures, find_trigger, is_cascade
 from holdfast.core.facts import Classified
+from holdfast.core.host_faults import find_hindrance, find_runtime_word
 from holdfast.core.records import HostRecord, JobRecord, MemberRecord, RankCharges, TaskRecord
 from holdfast.core.states import HostState, JobEvent, Outcome, TaskState
 
@@ -59,11 +60,12 @@ def plan_completion(
     *,
     chance: float,
     elsewhere: bool = False,
+    others_serve: bool = False,
 ) -> Completion | None:
     """Return how the drain of `job` ends, or None while any task still holds its lease (DRAIN-1).
 
     rules: the operators' own. chance: uniform in [0, 1), for a retry's random jitter. elsewhere:
-    as `may_start_elsewhere` found.
+    as `may_start_elsewhere` found. others_serve: as `do_others_serve` found.
     """
     if any(task.state.holds_lease for task in tasks):
         return None
@@ -83,7 +85,9 @@ def plan_completion(
             rank_charges=job.rank_charges,
         )
     found = _find_cause(job, tasks, trigger, failures, rules)
-    ending = msgspec.structs.replace(_ending(job, tasks, trigger), elsewhere=elsewhere)
+    ending = msgspec.structs.replace(
+        _ending(job, tasks, trigger), elsewhere=elsewhere, others_serve=others_serve
+    )
     decision = decide(found, charges, policy, ending, chance=chance)
     again = decision.event in (JobEvent.REQUEUE, JobEvent.BACK_OFF)
     if again and job.spec.on_partial == "fail" and not job.spec.supervised:
@@ -111,12 +115,24 @@ def may_start_elsewhere(
     return any(host.id not in tried and _is_eligible(job, host) for host in hosts)
 
 
+def do_others_serve(
+    job: JobRecord, tasks: Sequence[TaskRecord], hosts: Sequence[HostRecord]
+) -> bool:
+    """Return whether every host that could not start it has set itself aside, and others could take
+    it, now or when they are free (ASIDE-2)."""
+    failed = {t.host_id for t in tasks if t.facts is not None and t.facts.start_error is not None}
+    able = {host.id for host in hosts if _is_eligible(job, host)}
+    return bool(failed) and failed.isdisjoint(able) and len(able) > 0
+
+
 def _is_eligible(job: JobRecord, host: HostRecord) -> bool:
     serves = not host.queues or job.queue in host.queues
     labelled = all(host.labels.get(k) == v for k, v in job.spec.host_labels.items())
     large = host.cpu_slots >= job.cpu_slots and host.memory_bytes >= job.memory_bytes
+    runtime = find_runtime_word(job.spec.image, job.spec.runtime)
     alive = host.state is HostState.ACTIVE and host.flagged_dead_at is None
-    return alive and serves and labelled and large and len(host.gpus) >= job.gpus
+    able = alive and find_hindrance(host.faults, runtime) is None
+    return able and serves and labelled and large and len(host.gpus) >= job.gpus
 
 
 def find_fall(

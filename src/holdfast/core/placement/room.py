@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from holdfast.core.placement.types import Candidate, Capacity, TaskPlacement
 from holdfast.core.spec import MAX_TASKS
 
-Shape = tuple[str, int, int, int, tuple[tuple[str, str], ...], tuple[str, ...]]
+Shape = tuple[str, int, int, int, tuple[tuple[str, str], ...], tuple[str, ...], str]
 Allowed = Callable[["HostRoom", Candidate, int], int]
 """(host, job, tasks that fit there) → how many of them may be placed there, what is held back for
 others considered."""
@@ -29,6 +29,7 @@ def shape_of(job: Candidate) -> Shape:
         job.memory_bytes,
         tuple(sorted(job.host_labels.items())),
         job.barred_hosts,
+        job.runtime,
     )
 
 
@@ -56,6 +57,8 @@ class HostRoom:
         """Return whether the host serves this shape's queue and carries the labels it asks for."""
         labels = self.capacity.labels
         if job.barred_hosts and self.host_id in job.barred_hosts:
+            return False
+        if job.runtime and job.runtime in self.capacity.lacking:
             return False
         return (not self.capacity.queues or job.queue in self.capacity.queues) and all(
             labels.get(name) == value for name, value in job.host_labels.items()

@@ -9,7 +9,8 @@ import msgspec
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True):
-    """What is free on one active host. `queues` empty: it serves every queue."""
+    """What is free on one active host. `queues` empty: it serves every queue. lacking: container
+    runtimes that cannot be used there now."""
 
     host_id: str
     name: str
@@ -19,6 +20,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     free_cpu_slots: int
     free_memory_bytes: int
     free_devices: tuple[int, ...]
+    lacking: frozenset[str] = frozenset()
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,7 +30,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     waited_seconds: since it was queued.
     time_limit_seconds: of each attempt, None without one. A store gives the job's own: infinity
     where it is off, None where the spec is silent.
-    placement, host_labels: as in JobSpec. barred_hosts: not used at all.
+    placement, host_labels: as in JobSpec. runtime: "" without an image, else the container runtime
+    that it asks for, or `any`. barred_hosts: not used at all.
     member: the rank of a supervised job that waits for another host while the others run; its
     `tasks` is then 1, and it counts against no quota and no queue's limit, because its job does.
     """
@@ -50,6 +53,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     time_limit_seconds: float | None = None
     placement: Literal["pack", "spread"] = "pack"
     host_labels: Mapping[str, str] = {}
+    runtime: str = ""
 
 
 class QuotaLeft(msgspec.Struct, frozen=True, kw_only=True):

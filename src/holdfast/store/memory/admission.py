@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from holdfast.core.causes import UNSTARTED
+from holdfast.core.host_faults import find_runtime_word
 from holdfast.core.placement.plan import (
     Candidate,
     JobPlacement,
@@ -20,7 +21,7 @@ from holdfast.core.placement.ranks import say_names
 from holdfast.core.records import AttemptRecord
 from holdfast.core.settings.resolve import Value, resolve
 from holdfast.core.spec import JobSpec
-from holdfast.core.states import AttemptState, HostState, JobEvent, JobState, TaskEvent, TaskState
+from holdfast.core.states import AttemptState, JobEvent, JobState, TaskEvent, TaskState
 from holdfast.core.transitions import JOB, TASK, sources, step
 from holdfast.moves import dispatch, requests
 from holdfast.moves.moves import LIVE_JOB_STATES
@@ -88,9 +89,7 @@ class MemoryAdmission:
         )
         silence = timedelta(seconds=silence_seconds(dead, interval))
         active = [
-            h
-            for _, h in sorted(s.hosts.items())
-            if h.state is HostState.ACTIVE and h.heartbeat_at >= at - silence
+            h for _, h in sorted(s.hosts.items()) if h.takes_work and h.heartbeat_at >= at - silence
         ]
         hosts = [s.capacity(h) for h in active]
         live: dict[str, int] = {}
@@ -236,9 +235,7 @@ class MemoryAdmission:
     ) -> list[str]:
         s, at = self.state, self.state.at(now)
         ids = {t.host_id for p in placements for t in p.tasks}
-        room = RoomCheck(
-            s.capacity(h) for h in s.hosts.values() if h.id in ids and h.state is HostState.ACTIVE
-        )
+        room = RoomCheck(s.capacity(h) for h in s.hosts.values() if h.id in ids and h.takes_work)
         allotment = Allotment(
             self._quotas_left(
                 {s.jobs[p.job_id].row.project for p in placements if p.job_id in s.jobs}
@@ -358,6 +355,7 @@ def _candidate(job: MemoryJob, at: datetime) -> Candidate:
         time_limit_seconds=_limit_of(spec),
         placement=spec.placement,
         host_labels=spec.host_labels,
+        runtime=find_runtime_word(spec.image, spec.runtime),
     )
 
 

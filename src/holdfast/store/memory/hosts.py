@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
 from holdfast.core.causes import Cause
+from holdfast.core.host_faults import HostFault
+from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import Size
 from holdfast.core.records import HostRecord
 from holdfast.core.states import HostEvent, HostState, InstanceEvent, InstanceState
@@ -18,6 +20,7 @@ from holdfast.moves.registration import (
     deadline_of,
     deadline_reason,
     drain_jobs_for,
+    faults_event,
     follow_incarnation,
     keep_place,
     lose_tasks_on,
@@ -48,6 +51,8 @@ class MemoryHosts:
         incarnation: str,
         facts: HostFacts,
         *,
+        faults: Sequence[HostFault] = (),
+        held: Collection[TaskKey] = (),
         now: Now = None,
     ) -> HostRecord:
         s, at = self.state, self.state.at(now)
@@ -85,16 +90,26 @@ class MemoryHosts:
             earlier_incarnations=earlier,
             state_at=at if fresh or before is None else before.state_at,
             busy_at=None if before is None else before.busy_at,
+            memory_limits=facts.memory_limits,
+            faults=tuple(faults),
+        )
+        lost = lose_host_tasks(s, host_id, "new_incarnation", at, keep=incarnation, held=held)
+        told = () if before is None else before.faults
+        s.log(
+            [
+                *lost_event(host_id, facts.name, "new_incarnation", lost),
+                *faults_event(host_id, facts.name, told, faults),
+            ],
+            at,
         )
         if before is None or before.incarnation != incarnation:
-            lost = lose_host_tasks(s, host_id, "new_incarnation", at, keep=incarnation)
             event = NewEvent(
                 kind="host.registered",
                 host_id=host_id,
                 message=f"host {facts.name} registered",
                 data={"name": facts.name, "incarnation": incarnation, "state": str(state)},
             )
-            s.log([*lost_event(host_id, facts.name, "new_incarnation", lost), event], at)
+            s.log([event], at)
         return s.host_record(s.hosts[host_id])
 
     async def find_host_by_key(self, key_hash: bytes) -> HostRecord | None:
@@ -276,11 +291,17 @@ def quarantine_host(s: MemoryState, host: MemoryHost, reason: str, at: datetime)
 
 
 def lose_host_tasks(
-    s: MemoryState, host_id: str, lost: str, at: datetime, *, keep: str | None = None
+    s: MemoryState,
+    host_id: str,
+    lost: str,
+    at: datetime,
+    *,
+    keep: str | None = None,
+    held: Collection[TaskKey] = (),
 ) -> list[str]:
-    """Free every live task of a host at once (LEASE-3), except those of incarnation `keep`. Returns
-    the jobs' ids."""
+    """Free every live task of a host at once (LEASE-3), except those of incarnation `keep` and those
+    in `held`. Returns the jobs' ids."""
     m = s.load([t.job_id for t in s.live_tasks(host_id) if t.incarnation != keep], at)
-    freed = lose_tasks_on(m, host_id, lost, keep)
+    freed = lose_tasks_on(m, host_id, lost, keep, held)
     s.commit(m)
     return freed

@@ -12,7 +12,7 @@ from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import HostEvent, HostState, TaskState
 from holdfast.moves import members, moves, requests
-from holdfast.moves.registration import lost_event
+from holdfast.moves.registration import faults_event, lost_event
 from holdfast.moves.reports import (
     Draft,
     apply_reports,
@@ -65,6 +65,9 @@ class MemoryLeases:
             if d.sync.live or d.sync.claimed or d.sync.ended:
                 host.busy_at = at
             d.fenced = host.reason if host.state is HostState.ERROR else ""
+            if d.sync.faults is not None:
+                s.log(faults_event(host.id, host.name, host.faults, d.sync.faults), at)
+                host.faults = d.sync.faults
         ids = {key.job_id for d in drafts for key, _ in d.ended()} | {
             key.job_id for d in drafts for key in (*d.started(), *d.claimed())
         }

@@ -11,7 +11,7 @@ from holdfast.core.endings.replace import Replacement
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import Candidate, JobPlacement
 from holdfast.core.records import JobRecord
-from holdfast.core.states import HostState, TaskState
+from holdfast.core.states import TaskState
 from holdfast.moves import members
 from holdfast.moves.requests import no_job, refuse_retry
 from holdfast.moves.room import RoomCheck
@@ -143,9 +143,7 @@ class MemoryMembers:
     ) -> list[str]:
         s = self.state
         ids = {t.host_id for p in placements for t in p.tasks}
-        capacity = [
-            s.capacity(h) for h in s.hosts.values() if h.id in ids and h.state is HostState.ACTIVE
-        ]
+        capacity = [s.capacity(h) for h in s.hosts.values() if h.id in ids and h.takes_work]
         room, names = RoomCheck(capacity), {host.host_id: host.name for host in capacity}
         m = s.load([p.job_id for p in placements], s.at(now))
         seated = []

@@ -13,6 +13,7 @@ from holdfast.core.causes import Cause
 from holdfast.core.fleet.actions import CycleSummary
 from holdfast.core.fleet.records import PoolRecord
 from holdfast.core.gpus import Gpu
+from holdfast.core.host_faults import HostFault, is_set_aside, list_held, list_lacking
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import Capacity
 from holdfast.core.records import (
@@ -76,6 +77,8 @@ class MemoryHost(msgspec.Struct, kw_only=True):
     flagged_dead_at: datetime | None = None
     drain_deadline: datetime | None = None
     drain_cause: Cause = Cause.HOST_DRAINED
+    memory_limits: str = ""
+    faults: tuple[HostFault, ...] = ()
     earlier_incarnations: tuple[str, ...] = ()
     state_at: datetime
     busy_at: datetime | None = None
@@ -101,6 +104,11 @@ class MemoryInstance(msgspec.Struct, kw_only=True):
     seen_at: datetime | None = None
     missing_since: datetime | None = None
     missing_times: int = 0
+
+    @property
+    def takes_work(self) -> bool:
+        """Whether new work may go there (ASIDE-1)."""
+        return self.state is HostState.ACTIVE and not is_set_aside(self.faults)
 
 
 class MemoryQueue(msgspec.Struct, kw_only=True):
@@ -334,7 +342,7 @@ class MemoryState:
     def capacity(self, host: MemoryHost) -> Capacity:
         """Return the free room of a host."""
         live = self.live_tasks(host.id)
-        busy = {d for t in live for d in t.devices}
+        busy = {d for t in live for d in t.devices} | list_held(host.faults)
         return Capacity(
             host_id=host.id,
             name=host.name,
@@ -344,6 +352,7 @@ class MemoryState:
             free_cpu_slots=host.cpu_slots - sum(t.cpu_slots for t in live),
             free_memory_bytes=host.memory_bytes - sum(t.memory_bytes for t in live),
             free_devices=tuple(sorted(g.index for g in host.gpus if g.index not in busy)),
+            lacking=list_lacking(host.faults),
         )
 
 

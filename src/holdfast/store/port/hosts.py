@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Protocol
 
+from holdfast.core.host_faults import HostFault
+from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import Size
 from holdfast.core.records import HostRecord
 from holdfast.store.port.clock import Now
@@ -22,11 +24,14 @@ class HostStore(Protocol):
         incarnation: str,
         facts: HostFacts,
         *,
+        faults: Sequence[HostFault] = (),
+        held: Collection[TaskKey] = (),
         now: Now = None,
     ) -> HostRecord:
         """Create a host (key_hash given) or register it again; there is no preflight, so it is
         active at once. A new incarnation frees the old one's tasks at once, lost="new_incarnation"
-        (LEASE-3).
+        (LEASE-3), except those in `held`: their containers may still run, so they keep their leases
+        until those lapse, or until the host registers again without them. faults: as of a sync.
 
         Raises:
             NotFound: no key_hash, and no such host.

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.causes import UNSTARTED
+from holdfast.core.host_faults import HostFault, list_held, list_lacking
 from holdfast.core.placement.plan import (
     Candidate,
     Capacity,
@@ -297,7 +298,8 @@ async def read_capacity(
 
 
 def _as_capacity(row: Mapping[str, Any]) -> Capacity:
-    busy = set(row["busy_devices"])
+    faults = msgspec.convert(row["faults"], tuple[HostFault, ...])
+    busy = {*row["busy_devices"], *list_held(faults)}
     return Capacity(
         host_id=row["host_id"],
         name=row["name"],
@@ -307,6 +309,7 @@ def _as_capacity(row: Mapping[str, Any]) -> Capacity:
         free_cpu_slots=row["cpu_slots"] - row["busy_cpu_slots"],
         free_memory_bytes=row["memory_bytes"] - row["busy_memory_bytes"],
         free_devices=tuple(sorted(g["index"] for g in row["gpus"] if g["index"] not in busy)),
+        lacking=list_lacking(faults),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -11,6 +11,8 @@ import msgspec
 
 from holdfast.core.causes import Cause
 from holdfast.core.fleet.pools import PoolSpec
+from holdfast.core.host_faults import HostFault
+from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import Size
 from holdfast.core.records import HostRecord
 from holdfast.core.states import HostState
@@ -23,6 +25,7 @@ from holdfast.moves.registration import (
     deadline_of,
     deadline_reason,
     drain_jobs_for,
+    faults_event,
     follow_incarnation,
     keep_place,
     lose_tasks_on,
@@ -53,6 +56,8 @@ class PostgresHosts(OnSession):
         incarnation: str,
         facts: HostFacts,
         *,
+        faults: Sequence[HostFault] = (),
+        held: Collection[TaskKey] = (),
         now: Now = None,
     ) -> HostRecord:
         at = await tx.now(now)
@@ -67,20 +72,26 @@ class PostgresHosts(OnSession):
             None if row is None else HostState(row["state"]), rented, repeated=before == incarnation
         )
         facts = keep_place(facts, rented)
-        params = _host_params(host_id, key_hash, facts, state, at)
+        params = _host_params(host_id, key_hash, facts, state, faults, at)
         await tx.run("put_host", **params, earlier=list(earlier))
         await tx.run("put_heartbeat", id=host_id, incarnation=incarnation, now=at)
+        lost = await lose_host_tasks(
+            tx, host_id, "new_incarnation", at, keep=incarnation, held=held
+        )
+        told = () if row is None else msgspec.convert(row["faults"], tuple[HostFault, ...])
+        events = [
+            *lost_event(host_id, facts.name, "new_incarnation", lost),
+            *faults_event(host_id, facts.name, told, faults),
+        ]
         if before != incarnation:
-            lost = await lose_host_tasks(tx, host_id, "new_incarnation", at, keep=incarnation)
             event = NewEvent(
                 kind="host.registered",
                 host_id=host_id,
                 message=f"host {facts.name} registered",
                 data={"name": facts.name, "incarnation": incarnation, "state": str(state)},
             )
-            await write_events(
-                tx, [*lost_event(host_id, facts.name, "new_incarnation", lost), event], at
-            )
+            events.append(event)
+        await write_events(tx, events, at)
         return await read_host(tx, host_id)
 
     @reads
@@ -224,12 +235,18 @@ async def lock_rented(tx: Tx, host_id: str) -> RentedHost | None:
 
 
 async def lose_host_tasks(
-    tx: Tx, host_id: str, lost: str, at: datetime, *, keep: str | None = None
+    tx: Tx,
+    host_id: str,
+    lost: str,
+    at: datetime,
+    *,
+    keep: str | None = None,
+    held: Collection[TaskKey] = (),
 ) -> list[str]:
-    """Free every live task of a host at once (LEASE-3), except those of incarnation `keep`. Returns
-    the jobs' ids."""
+    """Free every live task of a host at once (LEASE-3), except those of incarnation `keep` and those
+    in `held`. Returns the jobs' ids."""
     m = await _load_host(tx, host_id, at, keep=keep)
-    freed = lose_tasks_on(m, host_id, lost, keep)
+    freed = lose_tasks_on(m, host_id, lost, keep, held)
     await write_moves(tx, m)
     return freed
 
@@ -269,7 +286,12 @@ async def _load_host(tx: Tx, host_id: str, at: datetime, *, keep: str | None = N
 
 
 def _host_params(
-    host_id: str, key_hash: bytes | None, facts: HostFacts, state: HostState, at: datetime
+    host_id: str,
+    key_hash: bytes | None,
+    facts: HostFacts,
+    state: HostState,
+    faults: Sequence[HostFault],
+    at: datetime,
 ) -> dict[str, Any]:
     return {
         "id": host_id,
@@ -286,8 +308,23 @@ def _host_params(
         "address": facts.address.replace("\x00", ""),
         "version": facts.version.replace("\x00", ""),
         "probe": facts.probe,
+        "memory_limits": facts.memory_limits,
+        "faults": to_json(list(faults)),
         "now": at,
     }
+
+
+async def write_faults(
+    tx: Tx,
+    host_id: str,
+    name: str,
+    before: Sequence[HostFault],
+    after: Sequence[HostFault],
+    at: datetime,
+) -> None:
+    """Write what a host says of itself, and its event. The caller holds the host's lock."""
+    await tx.run("put_faults", id=host_id, faults=to_json(after))
+    await write_events(tx, faults_event(host_id, name, before, after), at)
 
 
 async def read_hosts(

@@ -16,6 +16,7 @@ import msgspec
 from holdfast.core.causes import Cause
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.facts import TaskFacts
+from holdfast.core.host_faults import HostFault
 from holdfast.core.ids import TaskKey
 from holdfast.core.records import JobRecord, TaskRecord
 from holdfast.core.states import HostEvent, HostState, JobEvent, JobState, TaskEvent
@@ -43,7 +44,7 @@ from holdfast.moves.values import (
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.connection.session import OnSession, Rows, Tx, to_json, transacts
 from holdfast.store.postgres.drains import quarantine_host
-from holdfast.store.postgres.hosts import lose_host_tasks, set_host_state
+from holdfast.store.postgres.hosts import lose_host_tasks, set_host_state, write_faults
 from holdfast.store.postgres.moves import load_moves, write_events, write_moves
 
 SUCCEED_FROM = [str(s) for s in sources(JOB, JobEvent.SUCCEED) if s is not JobState.DRAINING]
@@ -154,6 +155,11 @@ async def _sync(
             for d in flagged
         ]
         await write_events(tx, back, at)
+    for d in fresh:
+        told = msgspec.convert(found[d.sync.host_id]["faults"], tuple[HostFault, ...])
+        if d.sync.faults is not None and d.sync.faults != told:
+            await tx.run("commit_for_good")  # STORE-4
+            await write_faults(tx, d.sync.host_id, d.name, told, d.sync.faults, at)
     moved = await _take_moves(tx, fresh, rules, at)
     for d in fresh:
         stuck = find_stuck(d)

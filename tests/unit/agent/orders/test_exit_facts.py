@@ -42,6 +42,18 @@ def test_a_task_that_finished_before_the_kill_did_its_work() -> None:
     assert not facts.stopped  # END-2
 
 
+def test_the_memory_watch_is_no_drain_and_a_finished_task_is_no_kill() -> None:
+    """END-1, END-2."""
+    more = {**PLAIN, "over_memory_bytes": 600, "memory_limit_bytes": 500, "kill_sent": True}
+    facts = make_facts(TaskEnded(key=KEY, signal=9, stopped=True), **more)
+    assert (facts.over_memory_bytes, facts.stopped) == (600, False)
+    assert classify(facts).cause is Cause.OOM_KILLED
+    facts = make_facts(TaskEnded(key=KEY, exit_code=0), **more)
+    assert (facts.succeeded, facts.over_memory_bytes) == (True, 0)
+    drained = {**more, "stop_asked": True}
+    assert make_facts(TaskEnded(key=KEY, signal=9, stopped=True), **drained).stopped
+
+
 def test_lapsed_is_a_lost_lease() -> None:
     facts = make_facts(TaskEnded(key=KEY, signal=9, stopped=True, lapsed=True), **PLAIN)
     assert facts.trip is not None

@@ -170,6 +170,9 @@ GIB = 1 << 30
         (TaskFacts(signal=9, max_memory_bytes=GIB // 2, memory_limit_bytes=GIB), "signal", Cause.NONZERO_EXIT),
         (TaskFacts(signal=9, max_memory_bytes=GIB), "signal", Cause.NONZERO_EXIT),
         (TaskFacts(signal=11, max_memory_bytes=GIB, memory_limit_bytes=GIB), "signal", Cause.NONZERO_EXIT),
+        (TaskFacts(signal=9, over_memory_bytes=GIB, memory_limit_bytes=1 << 20), "memory-watch", Cause.OOM_KILLED),
+        (TaskFacts(signal=9, oom=True, over_memory_bytes=GIB, memory_limit_bytes=1 << 20), "memory-watch", Cause.OOM_KILLED),
+        (TaskFacts(trip=LIMIT, signal=9, over_memory_bytes=GIB, memory_limit_bytes=1 << 20), "watchdog-time_limit", Cause.TIME_LIMIT),
         (TaskFacts(trip=LIMIT, signal=9, max_memory_bytes=GIB, memory_limit_bytes=GIB), "watchdog-time_limit", Cause.TIME_LIMIT),
         # Containers.
         (TaskFacts(pull_error="manifest unknown", exit_code=125), "pull-no-such-image", Cause.IMAGE_PULL_FAILURE),
@@ -392,3 +395,12 @@ def test_rules_change_only_what_words_and_codes_said(
     if found.rule.startswith("operator:"):
         assert found.evidence["shipped_rule"] == plain.rule
         assert CHARGED_TO[found.cause] is not Budget.NEVER
+
+
+def test_the_memory_watch_says_its_figures_and_blames_no_kernel() -> None:
+    facts = TaskFacts(signal=9, over_memory_bytes=612 << 20, memory_limit_bytes=512 << 20)
+    found = classify(facts)
+    assert found.message == (
+        "Holdfast's watch ended it at 612 MiB, over its memory limit of 512 MiB"
+    )
+    assert (found.exit_code, "kernel" in found.message) == (137, False)

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from holdfast.core.causes import Cause, Watchdog, WatchdogExit
 from holdfast.core.endings.decide import Charges, Policy
-from holdfast.core.endings.drain import may_start_elsewhere, plan_completion
+from holdfast.core.endings.drain import do_others_serve, may_start_elsewhere, plan_completion
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.endings.trigger import classify_failures, find_trigger
 from holdfast.core.facts import TaskFacts, Trip
+from holdfast.core.host_faults import HostFault
 from holdfast.core.lease import host_deadline, margin_seconds
 from holdfast.core.records import HostRecord, JobRecord, RankCharges, TaskRecord
 from holdfast.core.retry import RetryPolicy
@@ -245,3 +246,47 @@ def test_a_program_that_never_starts_fails_its_job_when_no_host_is_left(elsewher
     else:
         assert (decision.event, decision.cause) == (JobEvent.FAIL, Cause.VALIDATION_ERROR)
         assert (decision.exit_code, decision.charges.retries) == (127, 0)
+
+
+SHORT = TaskFacts(start_error="no space left on device", lost="it could not start the task")
+FULL = HostFault(part="starts", reason="no space left on device")
+AWAY = HostFault(part="containers", reason="docker is away", runtimes=("any",))
+BOXED = JobSpec(argv=("true",), image="a")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "changes", "serve"),
+    [
+        ([host("h", faults=(FULL,)), host("i")], {}, True),
+        ([host("h", faults=(FULL,)), host("i")], {"avoid_hosts": ("i",)}, True),
+        ([host("h"), host("i")], {}, False),  # its agent does not set itself aside
+        ([host("h", faults=(FULL,))], {}, False),
+        ([host("h", faults=(FULL,)), host("i", faults=(FULL,))], {}, False),
+        ([host("h", faults=(FULL,)), host("i", state=HostState.DRAINING)], {}, False),
+        ([host("h", faults=(AWAY,)), host("i")], {"spec": BOXED}, True),
+        ([host("h", faults=(FULL,)), host("i", faults=(AWAY,))], {"spec": BOXED}, False),
+        ([host("h", faults=(FULL,)), host("i", faults=(AWAY,))], {}, True),
+    ],
+)
+def test_others_serve_where_the_host_stepped_aside(
+    hosts: list[HostRecord], changes: dict[str, object], serve: bool
+) -> None:
+    """ASIDE-2."""
+    tasks = [task(0, TaskState.FAILED, ended=1, facts=SHORT)]
+    assert do_others_serve(job(**changes), tasks, hosts) is serve
+
+
+@pytest.mark.parametrize("failures", range(1, 9))
+def test_no_job_waits_for_a_host_that_stepped_aside(failures: int) -> None:
+    """ASIDE-2: but one that breaks host after host is parked."""
+    tasks = [task(0, TaskState.FAILED, ended=1, facts=SHORT)]
+    for serve in (True, False):
+        done = plan_completion(
+            job(start_failures=failures - 1), tasks, Policy(), (), chance=0.0, others_serve=serve
+        )
+        assert done is not None
+        decision = done.decision
+        assert (decision.rule, decision.charges.start_failures) == ("host-start", failures)
+        at_once = failures == 1 or (serve and failures < 8)
+        assert (decision.event is JobEvent.REQUEUE) is at_once
+        assert decision.parked is (failures == 8)

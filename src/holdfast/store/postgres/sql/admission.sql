@@ -6,7 +6,7 @@ select q.name, q.settings, q.paused_at, q.paused_reason, q.hard, q.created_at fr
 -- name: read_capacity
 -- Busy comes from live leases, never from a host's own report. A silent host is given nothing, because its
 -- reservations would only run out one after the other.
-select h.id as host_id, h.name, b.incarnation, h.queues, h.labels, h.cpu_slots, h.memory_bytes, h.gpus, h.state,
+select h.id as host_id, h.name, b.incarnation, h.queues, h.labels, h.cpu_slots, h.memory_bytes, h.gpus, h.state, h.faults,
        coalesce(u.cpu_slots, 0) as busy_cpu_slots, coalesce(u.memory_bytes, 0) as busy_memory_bytes,
        coalesce(u.devices, '{}') as busy_devices
 from hosts h join heartbeats b on b.host_id = h.id
@@ -20,7 +20,8 @@ left join lateral (
     where t.host_id = h.id and t.state in ('reserved', 'running', 'preempting')
   ) t
 ) u on true
-where h.state = 'active' and (%(ids)s::text[] is null or h.id = any(%(ids)s))
+where h.state = 'active' and not h.faults @> '[{"part": "starts"}]' -- ASIDE-1
+  and (%(ids)s::text[] is null or h.id = any(%(ids)s))
   and (%(heard_since)s::timestamptz is null or b.heartbeat_at >= %(heard_since)s)
 order by h.id;
 
@@ -30,6 +31,7 @@ select c.id as job_id, c.epoch, c.queue, c.project, c.priority, c.tasks, c.gpus,
        (c.spec->>'lease_ttl_seconds')::double precision as lease_ttl_seconds,
        replace(c.spec->>'time_limit_seconds', 'off', 'infinity')::double precision as time_limit_seconds,
        coalesce(c.spec->>'placement', 'pack') as placement, coalesce(c.spec->'host_labels', '{}') as host_labels,
+       case when c.spec->>'image' is null then '' else coalesce(c.spec->>'runtime', 'any') end as runtime,
        greatest(0, extract(epoch from %(now)s::timestamptz - c.queued_at))::double precision as waited_seconds
 from unnest(%(queues)s::text[]) as q(name)
 cross join lateral (
@@ -47,6 +49,7 @@ select c.id as job_id, c.epoch, c.queue, c.project, c.priority, c.tasks, c.gpus,
        (c.spec->>'lease_ttl_seconds')::double precision as lease_ttl_seconds,
        replace(c.spec->>'time_limit_seconds', 'off', 'infinity')::double precision as time_limit_seconds,
        coalesce(c.spec->>'placement', 'pack') as placement, coalesce(c.spec->'host_labels', '{}') as host_labels,
+       case when c.spec->>'image' is null then '' else coalesce(c.spec->>'runtime', 'any') end as runtime,
        greatest(0, extract(epoch from %(now)s::timestamptz - c.queued_at))::double precision as waited_seconds
 from unnest(%(queues)s::text[]) as q(name)
 cross join lateral (

@@ -13,7 +13,7 @@ with busy as (
   group by t.host_id
 )
 select h.id, h.name, h.pool, h.state, h.reason, b.incarnation, h.queues, h.labels, h.cpu_slots, h.memory_bytes, h.gpus,
-       h.address, h.version, h.probe, coalesce(u.cpu_slots, 0) as busy_cpu_slots,
+       h.address, h.version, h.probe, h.memory_limits, h.faults, coalesce(u.cpu_slots, 0) as busy_cpu_slots,
        coalesce(u.memory_bytes, 0) as busy_memory_bytes, coalesce(d.devices, '{}') as busy_gpus,
        coalesce(u.running, 0) as running, h.registered_at, case when b.incarnation <> '' then b.heartbeat_at end as heartbeat_at,
        b.flagged_dead_at, h.drain_deadline, i.offer, i.usd_per_hour
@@ -42,22 +42,26 @@ select name, queues, cpu_slots, memory_bytes, gpus from hosts where state not in
 select b.incarnation from heartbeats b where b.host_id = %(id)s for update;
 
 -- name: read_host_state
-select state, name, earlier_incarnations from hosts where id = %(id)s;
+select state, name, earlier_incarnations, faults from hosts where id = %(id)s;
 
 -- name: put_host
 -- On a re-registration the key stays unless a join token was exchanged again.
 insert into hosts (id, name, key_hash, pool, state, reason, queues, labels, cpu_slots, memory_bytes, gpus, address,
-                   version, probe, registered_at, earlier_incarnations, state_at)
+                   version, probe, memory_limits, faults, registered_at, earlier_incarnations, state_at)
 values (%(id)s, %(name)s, %(key_hash)s, %(pool)s, %(state)s, %(reason)s, %(queues)s, %(labels)s::jsonb, %(cpu_slots)s,
-        %(memory_bytes)s, %(gpus)s::jsonb, %(address)s, %(version)s, %(probe)s, %(now)s,
+        %(memory_bytes)s, %(gpus)s::jsonb, %(address)s, %(version)s, %(probe)s, %(memory_limits)s, %(faults)s::jsonb, %(now)s,
         %(earlier)s, %(now)s)
 on conflict (id) do update set
   name = excluded.name, key_hash = coalesce(excluded.key_hash, hosts.key_hash), pool = excluded.pool,
   state = excluded.state, reason = excluded.reason, queues = excluded.queues, labels = excluded.labels,
   cpu_slots = excluded.cpu_slots, memory_bytes = excluded.memory_bytes, gpus = excluded.gpus,
-  address = excluded.address, version = excluded.version, probe = excluded.probe, registered_at = excluded.registered_at,
+  address = excluded.address, version = excluded.version, probe = excluded.probe, memory_limits = excluded.memory_limits,
+  faults = excluded.faults, registered_at = excluded.registered_at,
   earlier_incarnations = excluded.earlier_incarnations,
   state_at = case when hosts.state <> excluded.state or excluded.state = 'preflight' then excluded.state_at else hosts.state_at end;
+
+-- name: put_faults
+update hosts set faults = %(faults)s::jsonb where id = %(id)s;
 
 -- name: put_heartbeat
 insert into heartbeats (host_id, incarnation, heartbeat_at) values (%(id)s, %(incarnation)s, %(now)s)

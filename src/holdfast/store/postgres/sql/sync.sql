@@ -12,7 +12,7 @@ with given as (
   order by b.host_id
   for no key update of b
 ), known as (
-  select l.host_id, l.flagged_dead_at, l.heartbeat_at, h.name, h.state, h.reason, l.busy,
+  select l.host_id, l.flagged_dead_at, l.heartbeat_at, h.name, h.state, h.faults, h.reason, l.busy,
          l.same and (h.state <> 'terminated' or l.leaving) as fresh
   from locked l join hosts h on h.id = l.host_id
 ), touched as (
@@ -20,7 +20,7 @@ with given as (
          busy_at = case when k.busy then coalesce(%(now)s, clock_timestamp()) else b.busy_at end
   from known k where b.host_id = k.host_id and k.fresh
 )
-select k.host_id, k.name, k.state, k.reason, k.fresh, k.flagged_dead_at, k.heartbeat_at,
+select k.host_id, k.name, k.state, k.faults, k.reason, k.fresh, k.flagged_dead_at, k.heartbeat_at,
        k.fresh and exists (
          select from tasks t where t.host_id = k.host_id and t.state in ('reserved', 'preempting')) as orders,
        coalesce(%(now)s, clock_timestamp()) as now

@@ -1,0 +1,174 @@
+"""What this host cannot do now: noticed when a start fails by the host's own fault, said with every
+sync, and tried again by the host itself (ASIDE-3).
+
+The trial of starts makes a folder, a file of 1 MiB, a few descriptors and a process where tasks
+get theirs. The trial of containers asks the engine that was away, and first removes what an earlier
+incarnation left in it (DESK-1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import subprocess
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast.agent.containers.desk import ContainerDesk
+from holdfast.agent.offload import run_aside
+from holdfast.core.host_faults import HostFault, Probation
+from holdfast.core.ids import TaskKey
+from holdfast.process.syscalls import read_boottime
+
+log = logging.getLogger("holdfast.agent.abilities")
+
+_TRIAL_BYTES = 1 << 20
+_TRIAL_DESCRIPTORS = 16
+_TRIAL_SECONDS = 15.0
+_FIRST_SWEEP_SECONDS = 3.0
+_LONGEST_PAUSE_SECONDS = 60.0
+
+
+@dataclass(eq=False)
+class Abilities:
+    """The host's own judgement of what it can do. changed: the controller is to be told. living:
+    tasks whose containers stay. freed: nothing of an earlier incarnation runs any more."""
+
+    folder: Path
+    containers: ContainerDesk
+    changed: Callable[[], None]
+    living: Callable[[], Iterable[TaskKey]]
+    freed: Callable[[], Awaitable[None]]
+    _starts: Probation = field(default_factory=Probation)
+    _engines: Probation = field(default_factory=Probation)
+    _swept: bool = False
+    _poke: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def list_faults(self) -> list[HostFault]:
+        """What to tell the controller."""
+        faults = []
+        if self._starts.reason is not None:
+            faults.append(HostFault(part="starts", reason=self._starts.reason[:1024]))
+        if self._engines.reason is not None:
+            words, devices = self.containers.list_lacking()
+            reason = self._engines.reason[:1024]
+            faults.append(
+                HostFault(part="containers", reason=reason, runtimes=words, devices=devices)
+            )
+        return faults
+
+    @property
+    def is_unswept(self) -> bool:
+        """Whether containers of an earlier incarnation may still run."""
+        return not self._swept
+
+    def note_start(self, reason: str) -> None:
+        """A task could not be started for want of something of this host's."""
+        before = self._starts.reason
+        self._starts = self._starts.fail(read_boottime(), reason)
+        if before is None:
+            log.error(f"this host is set aside: {reason}")
+        self._tell()
+
+    def note_engine(self, reason: str) -> None:
+        """A container could not be made, because its engine was away."""
+        before = self._engines.reason
+        self._engines = self._engines.fail(read_boottime(), reason)
+        if before is None:
+            log.error(f"no containers can be started here now: {reason}")
+        self._tell()
+
+    async def look_first(self) -> None:
+        """Look once before the host registers, without waiting long for an engine."""
+        trouble = await self._try_start()
+        if trouble is not None:
+            self.note_start(trouble)
+        sweeping = asyncio.create_task(self._sweep())
+        await asyncio.wait([sweeping], timeout=_FIRST_SWEEP_SECONDS)
+        if not sweeping.done():
+            sweeping.cancel()
+            await asyncio.gather(sweeping, return_exceptions=True)
+            self.note_engine(self.containers.say_unanswered())
+
+    async def run(self) -> None:
+        """Try what is set aside, for ever."""
+        while True:
+            self._poke.clear()
+            now = read_boottime()
+            due = min(self._starts.try_at, self._engines.try_at)
+            try:
+                async with asyncio.timeout(min(max(0.05, due - now), _LONGEST_PAUSE_SECONDS)):
+                    await self._poke.wait()
+            except TimeoutError:
+                pass
+            if self._starts.try_at <= read_boottime():
+                await self._end_trial_of_starts()
+            if self._engines.try_at <= read_boottime():
+                await self._sweep()
+
+    def _tell(self) -> None:
+        self._poke.set()
+        self.changed()
+
+    async def _end_trial_of_starts(self) -> None:
+        trouble = await self._try_start()
+        now = read_boottime()
+        if trouble is not None:
+            self._starts = self._starts.fail_trial(now, trouble)
+        else:
+            self._starts = self._starts.pass_trial(now)
+            log.info("this host can start tasks again")
+        self.changed()
+
+    async def _try_start(self) -> str | None:
+        trial = run_aside(lambda: try_start(self.folder))
+        done, _ = await asyncio.wait([trial], timeout=_TRIAL_SECONDS)
+        if not done:
+            return f"a start tried in {self.folder} did not end within {_TRIAL_SECONDS:.0f} s"
+        return trial.result()
+
+    async def _sweep(self) -> None:
+        """Remove what no living task owns, and see whether the engines answer (DESK-1)."""
+        was_aside = self._engines.reason is not None
+        trouble = await self.containers.sweep(self.living())
+        now = read_boottime()
+        if trouble is not None:
+            if not was_aside:
+                log.error(f"no containers can be started here now: {trouble}")
+            self._engines = self._engines.fail_trial(now, trouble)
+            self.changed()
+            return
+        self._engines = self._engines.pass_trial(now)
+        first, self._swept = not self._swept, True
+        if was_aside:
+            log.info("containers can be started here again")
+            if first:
+                await self.freed()
+            self.changed()
+
+
+def try_start(folder: Path) -> str | None:
+    """Do what the start of a task takes, and undo it; return why it cannot be done, or None."""
+    trial = folder / "trial"
+    opened: list[int] = []
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(trial, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        opened.append(fd)
+        left = bytes(_TRIAL_BYTES)
+        while left:
+            left = left[os.write(fd, left) :]
+        os.fsync(fd)
+        opened += [os.dup(fd) for _ in range(_TRIAL_DESCRIPTORS)]
+        ended = subprocess.run(["/bin/sh", "-c", ":"], check=False, timeout=_TRIAL_SECONDS)
+        return None if ended.returncode == 0 else f"a process tried here ended with {ended}"
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"it cannot start tasks: {error}"
+    finally:
+        for fd in opened:
+            os.close(fd)
+        with contextlib.suppress(OSError):
+            trial.unlink()

@@ -1,0 +1,96 @@
+"""The memory watch: ends a task whose processes hold more memory than its limit, where no control
+group of the kernel does.
+
+MEM-1  A task is ended on memory that is its own: each page is counted once, and one that processes
+       share (a framework's libraries in forked data loaders) by its share (PSS). The sum of
+       resident memory, which is cheap and never lower, only says when to measure.
+MEM-2  Nothing is ended where the kernel keeps the limit already: `/proc/PID/cgroup` names a group,
+       or one above it, whose own limit is no higher.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from holdfast.agent.offload import run_aside
+from holdfast.agent.probes.tree import find_trees, read_own_bytes, read_usage
+from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.core.ids import TaskKey
+from holdfast.core.states import AgentTaskState
+from holdfast.process.groups import read_memory_limit
+from holdfast.process.syscalls import read_boottime
+
+log = logging.getLogger("holdfast.agent.watch.memory")
+
+_ROUND_SECONDS = 1.0
+_NEAR_SECONDS = 0.2
+_NEAR = 0.6
+_STUCK_SECONDS = 10.0
+
+
+@dataclass(eq=False)
+class MemoryWatch:
+    """Looks at the tasks that have a limit; `kill` ends one, whole and at once."""
+
+    table: TaskTable
+    guardian_pid: int
+    kill: Callable[[AgentTask], None]
+    _kept: dict[TaskKey, bool] = field(default_factory=dict)
+
+    async def run(self) -> None:
+        """Watch for ever. A reading that hangs in the kernel is given up, and made anew later."""
+        while True:
+            tasks = [task for task in self.table if self._is_watched(task)]
+            self._kept = {t.key: self._kept[t.key] for t in self.table if t.key in self._kept}
+            near = False
+            if tasks:
+                reading = run_aside(lambda wanted=tasks: self.measure(wanted))  # type: ignore[misc]  # bound now
+                done, _ = await asyncio.wait([reading], timeout=_STUCK_SECONDS)
+                found = reading.result() if done else {}
+                near = self._judge(found)
+            await asyncio.sleep(_NEAR_SECONDS if near else _ROUND_SECONDS)
+
+    def _is_watched(self, task: AgentTask) -> bool:
+        running = task.state is AgentTaskState.RUNNING and not task.saved.over_memory_bytes
+        if not running or task.order is None or not task.order.memory_bytes or not task.pid:
+            return False
+        kept = self._kept.get(task.key)
+        if kept is None:  # MEM-2
+            limit = read_memory_limit(task.pid)
+            kept = self._kept[task.key] = limit is not None and limit <= task.order.memory_bytes
+        return not kept
+
+    def measure(self, tasks: list[AgentTask]) -> dict[TaskKey, int]:
+        """Return the memory of each tree, the cheap sum where that is within the limit (MEM-1)."""
+        trees = find_trees({task.key: task.pid for task in tasks}, self.guardian_pid)
+        found = {}
+        for task in tasks:
+            limit = task.order.memory_bytes if task.order is not None else 0
+            pids = [entry.pid for entry in trees.get(task.key, [])]
+            usages = [usage for pid in pids if (usage := read_usage(pid)) is not None]
+            resident = sum(usage.rss_bytes for usage in usages)
+            over = resident > limit
+            found[task.key] = sum(map(read_own_bytes, pids)) if over else resident
+        return found
+
+    def _judge(self, found: dict[TaskKey, int]) -> bool:
+        """End what is over its limit. True where a task is near it."""
+        near = False
+        for key, used in found.items():
+            task = self.table.get(key)
+            if task is None or task.order is None or task.state is not AgentTaskState.RUNNING:
+                continue
+            limit = task.order.memory_bytes
+            near = near or used > _NEAR * limit
+            if used > limit:
+                task.saved.over_memory_bytes = used
+                log.warning(
+                    f"it holds {used >> 20} MiB, over its memory limit of {limit >> 20} MiB",
+                    extra=task.about(),
+                )
+                self.table.save(task, read_boottime())
+                self.kill(task)
+        return near

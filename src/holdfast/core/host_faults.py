@@ -1,0 +1,109 @@
+"""What a part of a host cannot do now: said by the host itself, and gone when it says so.
+
+ASIDE-1  A host that cannot start anything is given nothing, from the moment it says so; one that
+         cannot start containers is given only what needs none. The rest of it works on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+ANY_RUNTIME = "any"
+"""The word for a job in a container that names no runtime."""
+
+
+class HostFault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A part of a host that does not work, and why.
+
+    part: "starts" is everything; "containers" only jobs with an image, of these `runtimes` (`any`:
+    of a job that names none). devices: not to be given to any task, because a container that could
+    not be looked for may still use them.
+    """
+
+    part: Literal["starts", "containers"]
+    reason: Annotated[str, Meta(max_length=1024)]
+    runtimes: Annotated[tuple[str, ...], Meta(max_length=8)] = ()
+    devices: Annotated[tuple[int, ...], Meta(max_length=1024)] = ()
+
+
+def is_set_aside(faults: Collection[HostFault]) -> bool:
+    """Return whether the host starts nothing at all."""
+    return any(fault.part == "starts" for fault in faults)
+
+
+def list_lacking(faults: Collection[HostFault]) -> frozenset[str]:
+    """Return the container runtimes that cannot be used there, `any` among them."""
+    return frozenset(word for fault in faults for word in fault.runtimes)
+
+
+def list_held(faults: Collection[HostFault]) -> frozenset[int]:
+    """Return the devices that no task may be given."""
+    return frozenset(device for fault in faults for device in fault.devices)
+
+
+def find_runtime_word(image: str | None, runtime: str | None) -> str:
+    """Return what a job asks of a host's container runtimes, "" without an image."""
+    return "" if image is None else runtime or ANY_RUNTIME
+
+
+def find_hindrance(faults: Sequence[HostFault], runtime: str) -> str | None:
+    """Return why the host cannot start a job that asks for `runtime`, or None."""
+    for fault in faults:
+        if fault.part == "starts" or runtime in fault.runtimes:
+            return fault.reason
+    return None
+
+
+FIRST_PAUSE_SECONDS = 5.0
+MAX_PAUSE_SECONDS = 300.0
+TRIAL_PAUSE_SECONDS = 30.0
+STEADY_SECONDS = 600.0
+
+
+class Probation(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether one ability of a host is in use, set aside, or on trial. Instants are monotonic.
+
+    ASIDE-3  What failed is set aside at once and tries itself after 5 s. An ability that fails
+             again within 10 minutes of its return is set aside for twice as long, to 5 minutes, so
+             a trial that is too easy costs the jobs ever less.
+
+    reason: why it is set aside, None while it is in use. failures: in a row. tried: the last trial
+    failed.
+    """
+
+    reason: str | None = None
+    failures: int = 0
+    changed_at: float = -math.inf
+    tried: bool = False
+
+    def fail(self, now: float, reason: str) -> Probation:
+        """Set it aside; several failures before the trial are one."""
+        if self.reason is not None:
+            return msgspec.structs.replace(self, reason=reason)
+        steady = now - self.changed_at >= STEADY_SECONDS
+        failures = 1 if steady else self.failures + 1
+        return Probation(reason=reason, failures=failures, changed_at=now)
+
+    def fail_trial(self, now: float, reason: str) -> Probation:
+        """Keep it set aside for another pause."""
+        count = max(self.failures, 1)
+        return Probation(reason=reason, failures=count, changed_at=now, tried=True)
+
+    def pass_trial(self, now: float) -> Probation:
+        """Take it into use again."""
+        if self.reason is None:
+            return self
+        return Probation(failures=self.failures, changed_at=now)
+
+    @property
+    def try_at(self) -> float:
+        """When the next trial is due, infinity while it is in use."""
+        if self.reason is None:
+            return math.inf
+        pause = min(FIRST_PAUSE_SECONDS * 2.0 ** min(self.failures - 1, 10), MAX_PAUSE_SECONDS)
+        return self.changed_at + (min(pause, TRIAL_PAUSE_SECONDS) if self.tried else pause)

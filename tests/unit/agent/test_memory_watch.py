@@ -1,0 +1,123 @@
+"""The memory watch over real processes (MEM-1, MEM-2)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast.agent.probes.tree import read_own_bytes, read_usage
+from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.watch import memory
+from holdfast.agent.watch.memory import MemoryWatch
+from holdfast.core.ids import TaskKey
+from holdfast.core.states import AgentTaskEvent
+from holdfast.wire.agent import LaunchOrder
+
+MB = 1 << 20
+HOLD = """
+import os, sys, time
+kept = os.urandom(1 << 20) * 60
+if all(os.fork() for _ in range(int(sys.argv[1]))):
+    print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@contextmanager
+def run(children: int = 0) -> Iterator[int]:
+    """A process that holds 60 MiB, which so many children share."""
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", HOLD, str(children)],
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            process.stdout.readline()
+            yield process.pid
+        finally:
+            os.killpg(process.pid, 9)
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TaskTable:
+    monkeypatch.setattr(memory, "read_memory_limit", lambda pid: None)
+    found = TaskTable(tmp_path)
+    found.open()
+    return found
+
+
+def add(table: TaskTable, pid: int, limit: int) -> AgentTask:
+    order = LaunchOrder(
+        key=TaskKey(f"job{limit}", 0, 1),
+        attempt=1,
+        name="n",
+        queue="q",
+        project="p",
+        argv=["x"],
+        memory_bytes=limit,
+    )
+    task = table.add(order, 0.0)
+    task.move(AgentTaskEvent.LAUNCH)
+    task.move(AgentTaskEvent.RUN)
+    task.pid = pid
+    return task
+
+
+async def watch_until_killed(table: TaskTable, seconds: float) -> list[AgentTask]:
+    killed: list[AgentTask] = []
+    watch = MemoryWatch(table, os.getpid(), killed.append)
+    running = asyncio.create_task(watch.run())
+    try:
+        async with asyncio.timeout(seconds):
+            while not killed:
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        pass
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    return killed
+
+
+async def test_a_tree_over_its_limit_is_ended_with_its_figure(table: TaskTable) -> None:
+    with run() as pid, run() as other:
+        task, roomy = add(table, pid, 50 * MB), add(table, other, 500 * MB)
+        assert await watch_until_killed(table, 30) == [task]
+        assert 55 * MB < task.saved.over_memory_bytes < 100 * MB
+        assert not roomy.saved.over_memory_bytes
+        again = TaskTable(table.folder_of(task.key).parent.parent).restore(task.key, 0.0)
+        assert again.saved.over_memory_bytes == task.saved.over_memory_bytes
+
+
+def test_what_processes_share_is_counted_once(table: TaskTable) -> None:
+    """MEM-1: eight children that share 60 MiB hold 60 MiB together."""
+    with run(8) as pid:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        pids = [pid, *map(int, children)]
+        resident = sum(usage.rss_bytes for p in pids if (usage := read_usage(p)) is not None)
+        own = sum(map(read_own_bytes, pids))
+        assert resident > 300 * MB > 150 * MB > own > 55 * MB
+        task = add(table, pid, 200 * MB)
+        watch = MemoryWatch(table, os.getpid(), lambda task: None)
+        assert 55 * MB < watch.measure([task])[task.key] < 150 * MB
+
+
+async def test_what_the_kernel_limits_is_left_to_it(
+    table: TaskTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MEM-2."""
+    monkeypatch.setattr(memory, "read_memory_limit", lambda pid: 50 * MB)
+    with run() as pid:
+        add(table, pid, 50 * MB)
+        assert await watch_until_killed(table, 2) == []
+
+
+def test_a_process_that_is_gone_holds_nothing() -> None:
+    assert read_own_bytes(2**22 + 1) == 0
