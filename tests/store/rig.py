@@ -14,7 +14,7 @@ from holdfast.core.endings.drain import plan_completion
 from holdfast.core.endings.replace import plan_replacement
 from holdfast.core.facts import TaskFacts
 from holdfast.core.gpus import Gpu
-from holdfast.core.host_faults import HostFault
+from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import plan_admission
 from holdfast.core.records import EventRecord, JobRecord
@@ -55,7 +55,7 @@ class Rig:
         gpus: int = 0,
         queues: Sequence[str] = (),
         new: bool = True,
-        faults: Sequence[HostFault] = (),
+        faults: Sequence[Hindrance] = (),
         held: Sequence[TaskKey] = (),
     ) -> str:
         number = int(self.incarnations.get(name, "inc-00000").split("-")[1]) + (1 if new else 0)
@@ -158,7 +158,7 @@ class Rig:
         leaving: bool = False,
         incarnation: str | None = None,
         claimed: Sequence[tuple[TaskKey, int]] = (),
-        faults: Sequence[HostFault] | None = None,
+        faults: Sequence[Hindrance] | None = None,
     ) -> HostSynced:
         sync = HostSync(
             host_id=host,

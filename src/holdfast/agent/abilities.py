@@ -19,7 +19,7 @@ from pathlib import Path
 
 from holdfast.agent.containers.desk import ContainerDesk
 from holdfast.agent.offload import run_aside
-from holdfast.core.host_faults import HostFault, Probation
+from holdfast.core.host_faults import Hindrance, Probation
 from holdfast.core.ids import TaskKey
 from holdfast.process.syscalls import read_boottime
 
@@ -47,16 +47,16 @@ class Abilities:
     _swept: bool = False
     _poke: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def list_faults(self) -> list[HostFault]:
+    def list_faults(self) -> list[Hindrance]:
         """What to tell the controller."""
         faults = []
         if self._starts.reason is not None:
-            faults.append(HostFault(part="starts", reason=self._starts.reason[:1024]))
+            faults.append(Hindrance(part="starts", reason=self._starts.reason[:1024]))
         if self._engines.reason is not None:
             words, devices = self.containers.list_lacking()
             reason = self._engines.reason[:1024]
             faults.append(
-                HostFault(part="containers", reason=reason, runtimes=words, devices=devices)
+                Hindrance(part="containers", reason=reason, runtimes=words, devices=devices)
             )
         return faults
 

@@ -50,7 +50,7 @@ from holdfast.agent.watch.memory import MemoryWatch
 from holdfast.agent.watch.runner import WatchRunner
 from holdfast.core.facts import Trip
 from holdfast.core.gpus import Gpu
-from holdfast.core.host_faults import HostFault
+from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskState
 from holdfast.errors import Conflict, HoldfastError, ValidationError
@@ -109,23 +109,7 @@ class Agent:
         self._keeper = Housekeeper(self._table, self._work_folder)
         self._forensics = ForensicsDesk(self._calls, self._probe)
         self._faults = FaultDesk(self._probe, self._table, poke=self._watching.poke)
-        self._containers = ContainerDesk(
-            config.state_path / "containers",
-            mark=ties.host_mark,
-            options=read_options(os.environ),
-            begun=self._begin,
-            unable=lambda reason: self._abilities.note_engine(reason),
-        )
-        self._abilities = Abilities(
-            config.state_path,
-            self._containers,
-            changed=self._report,
-            living=lambda: [task.key for task in self._table if task.live],
-            freed=self._register,
-        )
-        self._memory = MemoryWatch(
-            self._table, ties.guardian_pid, kill=lambda task: self._kills.kill(task)
-        )
+        self._make_abilities()
         self._ends = TaskEnds(
             self._table,
             containers=self._containers,
@@ -141,6 +125,26 @@ class Agent:
             incarnation=incarnation,
             interval_seconds=self._registrar.identity.sync_interval_seconds,
             settings_rev=lambda: self._commands.settings_rev,
+        )
+
+    def _make_abilities(self) -> None:
+        """Make the parts that know what this host can do, and what its tasks may take."""
+        self._containers = ContainerDesk(
+            self._config.state_path / "containers",
+            mark=self._ties.host_mark,
+            options=read_options(os.environ),
+            begun=self._begin,
+            unable=lambda reason: self._abilities.note_engine(reason),
+        )
+        self._abilities = Abilities(
+            self._config.state_path,
+            self._containers,
+            changed=self._report,
+            living=lambda: [task.key for task in self._table if task.live],
+            freed=self._register,
+        )
+        self._memory = MemoryWatch(
+            self._table, self._ties.guardian_pid, kill=lambda task: self._kills.kill(task)
         )
 
     async def run(self) -> int:
@@ -340,7 +344,7 @@ class Agent:
             reports.append(task.report(now))
         return reports + self._commands.claims.reports(now)
 
-    def list_faults(self) -> list[HostFault]:
+    def list_faults(self) -> list[Hindrance]:
         """What a part of this host cannot do now."""
         return self._abilities.list_faults()
 

@@ -17,7 +17,7 @@ ANY_RUNTIME = "any"
 """The word for a job in a container that names no runtime."""
 
 
-class HostFault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Hindrance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A part of a host that does not work, and why.
 
     part: "starts" is everything; "containers" only jobs with an image, of these `runtimes` (`any`:
@@ -31,17 +31,17 @@ class HostFault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     devices: Annotated[tuple[int, ...], Meta(max_length=1024)] = ()
 
 
-def is_set_aside(faults: Collection[HostFault]) -> bool:
+def is_set_aside(faults: Collection[Hindrance]) -> bool:
     """Return whether the host starts nothing at all."""
     return any(fault.part == "starts" for fault in faults)
 
 
-def list_lacking(faults: Collection[HostFault]) -> frozenset[str]:
+def list_lacking(faults: Collection[Hindrance]) -> frozenset[str]:
     """Return the container runtimes that cannot be used there, `any` among them."""
     return frozenset(word for fault in faults for word in fault.runtimes)
 
 
-def list_held(faults: Collection[HostFault]) -> frozenset[int]:
+def list_held(faults: Collection[Hindrance]) -> frozenset[int]:
     """Return the devices that no task may be given."""
     return frozenset(device for fault in faults for device in fault.devices)
 
@@ -51,7 +51,7 @@ def find_runtime_word(image: str | None, runtime: str | None) -> str:
     return "" if image is None else runtime or ANY_RUNTIME
 
 
-def find_hindrance(faults: Sequence[HostFault], runtime: str) -> str | None:
+def find_hindrance(faults: Sequence[Hindrance], runtime: str) -> str | None:
     """Return why the host cannot start a job that asks for `runtime`, or None."""
     for fault in faults:
         if fault.part == "starts" or runtime in fault.runtimes:

@@ -14,7 +14,7 @@ from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
 from holdfast.core.gpus import Gpu
 from holdfast.core.health.checks import CheckKind, CheckResult, CheckVerdict, Measured
-from holdfast.core.host_faults import HostFault
+from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.settings.resolve import Value
@@ -270,7 +270,7 @@ class HostRecord(Record, frozen=True, kw_only=True):
     running: int = 0
     registered_at: datetime
     memory_limits: str = ""
-    faults: tuple[HostFault, ...] = ()
+    faults: tuple[Hindrance, ...] = ()
     heartbeat_at: datetime | None = None
     flagged_dead_at: datetime | None = None
     drain_deadline: datetime | None = None

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from holdfast.core.causes import Cause
-from holdfast.core.host_faults import HostFault, is_set_aside
+from holdfast.core.host_faults import Hindrance, is_set_aside
 from holdfast.core.ids import TaskKey
 from holdfast.core.records import HostRecord
 from holdfast.core.states import HostEvent, HostState, JobState
@@ -142,7 +142,7 @@ def moved_event(
 
 
 def faults_event(
-    host_id: str, name: str, before: Collection[HostFault], after: Collection[HostFault]
+    host_id: str, name: str, before: Collection[Hindrance], after: Collection[Hindrance]
 ) -> list[NewEvent]:
     """Return the event of a host whose faults are others than before, if they are."""
     if tuple(before) == tuple(after):

@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
-from holdfast.core.host_faults import HostFault
+from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import Candidate, Capacity, QuotaLeft, Share
 from holdfast.core.records import JobRecord, TaskRecord
@@ -103,7 +103,7 @@ class HostSync(StoreValue, frozen=True, kw_only=True):
     ended: tuple[tuple[TaskKey, TaskFacts], ...] = ()
     beats: tuple[TaskBeat, ...] = ()
     leaving: bool = False
-    faults: tuple[HostFault, ...] | None = None
+    faults: tuple[Hindrance, ...] | None = None
 
 
 class GangSeat(StoreValue, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ from msgspec import Meta
 from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
 from holdfast.core.gpus import Gpu
-from holdfast.core.host_faults import HostFault
+from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.spec import Name, ShortText
@@ -73,7 +73,7 @@ class RegisterRequest(AgentMessage, frozen=True, kw_only=True):
     incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
     facts: HostFacts
     claim: Annotated[str, Meta(max_length=64)] = ""
-    faults: Annotated[list[HostFault], Meta(max_length=16)] = []
+    faults: Annotated[list[Hindrance], Meta(max_length=16)] = []
     held: Annotated[list[TaskKey], Meta(max_length=4096)] = []
 
 
@@ -128,7 +128,7 @@ class SyncRequest(AgentMessage, frozen=True, kw_only=True):
     settings_rev: int = 0
     leaving: bool = False
     shares_peers: bool = False
-    faults: Annotated[list[HostFault], Meta(max_length=16)] = []
+    faults: Annotated[list[Hindrance], Meta(max_length=16)] = []
 
 
 class ClaimOrder(AgentMessage, frozen=True, kw_only=True):

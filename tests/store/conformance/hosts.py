@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
-from holdfast.core.host_faults import HostFault
+from holdfast.core.host_faults import Hindrance
 from holdfast.core.placement.plan import plan_admission
 from holdfast.core.states import HostState, JobState, TaskState
 from holdfast.errors import Conflict, NotFound
@@ -39,8 +39,8 @@ async def test_a_new_incarnation_frees_its_tasks_at_once(rig: Rig) -> None:
     assert (await rig.kinds()).count("host.lost") == 1
 
 
-FULL = HostFault(part="starts", reason="no space left on device")
-AWAY = HostFault(
+FULL = Hindrance(part="starts", reason="no space left on device")
+AWAY = Hindrance(
     part="containers", reason="docker does not answer", runtimes=("any", "docker"), devices=(0,)
 )
 

@@ -3,7 +3,6 @@ nothing half-written is believed."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -28,49 +27,12 @@ from holdfast.process.table import HOST_VARIABLE
 from holdfast.wire.agent import LaunchOrder
 from tests.system.agent.conftest import Host
 from tests.system.agent.fake_controller import FakeController
+from tests.system.small_disk import SmallDisk, disk
 from tests.waits import is_alive, wait_until
 
+__all__ = ["disk"]
 MakeHost = Callable[..., Host]
 WAIT_FOR = "while ! [ -e {go} ]; do sleep 0.02; done; exit {code}"
-
-
-class SmallDisk:
-    """A filesystem of 8 MiB that can be filled to the last byte."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def fill(self) -> None:
-        with (
-            (self.path / "ballast").open("ab", buffering=0) as ballast,
-            contextlib.suppress(OSError),
-        ):
-            for size in (1 << 16, 1 << 12, 1):
-                with contextlib.suppress(OSError):
-                    while True:
-                        ballast.write(b"x" * size)
-        found = os.statvfs(self.path)
-        assert found.f_bavail == 0, "the disk is not full: this test tests nothing"
-
-    def free(self) -> None:
-        (self.path / "ballast").unlink()
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    path = tmp_path / "disk"
-    path.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(path)],
-        capture_output=True,
-        check=False,
-    )
-    if made.returncode != 0:
-        pytest.skip("no filesystem can be mounted here")
-    try:
-        yield SmallDisk(path)
-    finally:
-        subprocess.run(["umount", "-l", str(path)], check=True)
 
 
 @pytest.fixture

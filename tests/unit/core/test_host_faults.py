@@ -7,10 +7,10 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.host_faults import MAX_PAUSE_SECONDS, HostFault, Probation, find_hindrance
+from holdfast.core.host_faults import MAX_PAUSE_SECONDS, Hindrance, Probation, find_hindrance
 
-FULL = HostFault(part="starts", reason="no space")
-AWAY = HostFault(part="containers", reason="away", runtimes=("any", "docker"))
+FULL = Hindrance(part="starts", reason="no space")
+AWAY = Hindrance(part="containers", reason="away", runtimes=("any", "docker"))
 
 
 def test_what_hinders_what() -> None:

@@ -47,7 +47,7 @@ class Hearing:
     shipper: LogShipper
     keeper: Housekeeper
     changed: Callable[[], None]
-    unable: Callable[[str], None]
+    unable: Callable[[str], None] = lambda reason: None
 
     def take_over(self, snapshot: Snapshot) -> None:
         """Go on with the tasks of an earlier agent: the states of all are derived here (KEEP-3)."""

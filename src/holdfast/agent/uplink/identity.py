@@ -23,7 +23,7 @@ import msgspec
 
 from holdfast.agent.files import read_private, write_atomic
 from holdfast.agent.uplink.calls import ControllerCalls
-from holdfast.core.host_faults import HostFault
+from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.errors import HoldfastError, Unauthorized, Unavailable
 from holdfast.wire.agent import HostFacts, RegisterRequest
@@ -96,7 +96,7 @@ class Registrar:
     async def register(
         self,
         facts: HostFacts,
-        list_faults: Callable[[], list[HostFault]] = list,
+        list_faults: Callable[[], list[Hindrance]] = list,
         held: Collection[TaskKey] = (),
     ) -> None:
         """Announce this incarnation; return when the controller has it. Why it waits is logged once
@@ -152,7 +152,7 @@ class Registrar:
                 return
 
     async def _try(
-        self, facts: HostFacts, faults: list[HostFault], held: list[TaskKey], *, with_key: bool
+        self, facts: HostFacts, faults: list[Hindrance], held: list[TaskKey], *, with_key: bool
     ) -> None:
         token = self.identity.host_key if with_key else self._read_token()
         claim = "" if with_key else self._make_claim(token)

@@ -20,7 +20,7 @@ from typing import Protocol
 import msgspec
 
 from holdfast.agent.uplink.calls import ControllerCalls
-from holdfast.core.host_faults import HostFault
+from holdfast.core.host_faults import Hindrance
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.agent import MAX_WAIT_SECONDS, SyncAnswer, SyncRequest, TaskReport
@@ -41,7 +41,7 @@ class SyncTaker(Protocol):
     def make_reports(self) -> list[TaskReport]:
         """Every task as it is now."""
 
-    def list_faults(self) -> list[HostFault]:
+    def list_faults(self) -> list[Hindrance]:
         """What a part of this host cannot do now."""
 
     def take_answer(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:

@@ -13,7 +13,7 @@ from holdfast.cli.output import Face, age, paint, span, table, talks
 from holdfast.errors import ValidationError
 
 if TYPE_CHECKING:
-    from holdfast.core.host_faults import HostFault
+    from holdfast.core.host_faults import Hindrance
     from holdfast.wire.api import HostView
 
 _MEMORY_LIMITS = {"group": "kernel", "watch": "watch", "": "-"}
@@ -115,7 +115,7 @@ def _say_reason(host: HostView) -> str:
     return f"{text}: {host.reason}" if host.reason else text
 
 
-def _say_fault(fault: HostFault) -> str:
+def _say_fault(fault: Hindrance) -> str:
     what = "set aside" if fault.part == "starts" else "no containers"
     devices = ", ".join(map(str, fault.devices))
     held = f" (GPU {devices} held)" if devices else ""

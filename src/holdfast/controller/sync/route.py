@@ -29,7 +29,7 @@ from holdfast.controller.runtime.settings import Settings
 from holdfast.controller.runtime.wakes import HostLine
 from holdfast.controller.sync.orders import make_orders
 from holdfast.controller.sync.reports import NO_FACTS, read_sync
-from holdfast.core.host_faults import HostFault
+from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.core.records import HostRecord
 from holdfast.errors import Forbidden, NotFound, Stale, Unauthorized, ValidationError
@@ -158,7 +158,7 @@ def _read_request(host_id: str, request: wire.SyncRequest) -> HostSync:
     )
 
 
-def _read_faults(faults: Sequence[HostFault]) -> tuple[HostFault, ...]:
+def _read_faults(faults: Sequence[Hindrance]) -> tuple[Hindrance, ...]:
     return tuple(msgspec.structs.replace(f, reason=clean_text(f.reason)) for f in faults)
 
 

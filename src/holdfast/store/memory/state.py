@@ -13,7 +13,7 @@ from holdfast.core.causes import Cause
 from holdfast.core.fleet.actions import CycleSummary
 from holdfast.core.fleet.records import PoolRecord
 from holdfast.core.gpus import Gpu
-from holdfast.core.host_faults import HostFault, is_set_aside, list_held, list_lacking
+from holdfast.core.host_faults import Hindrance, is_set_aside, list_held, list_lacking
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import Capacity
 from holdfast.core.records import (
@@ -78,7 +78,7 @@ class MemoryHost(msgspec.Struct, kw_only=True):
     drain_deadline: datetime | None = None
     drain_cause: Cause = Cause.HOST_DRAINED
     memory_limits: str = ""
-    faults: tuple[HostFault, ...] = ()
+    faults: tuple[Hindrance, ...] = ()
     earlier_incarnations: tuple[str, ...] = ()
     state_at: datetime
     busy_at: datetime | None = None

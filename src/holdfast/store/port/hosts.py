@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from holdfast.core.host_faults import HostFault
+from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import Size
 from holdfast.core.records import HostRecord
@@ -24,7 +24,7 @@ class HostStore(Protocol):
         incarnation: str,
         facts: HostFacts,
         *,
-        faults: Sequence[HostFault] = (),
+        faults: Sequence[Hindrance] = (),
         held: Collection[TaskKey] = (),
         now: Now = None,
     ) -> HostRecord:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.causes import UNSTARTED
-from holdfast.core.host_faults import HostFault, list_held, list_lacking
+from holdfast.core.host_faults import Hindrance, list_held, list_lacking
 from holdfast.core.placement.plan import (
     Candidate,
     Capacity,
@@ -298,7 +298,7 @@ async def read_capacity(
 
 
 def _as_capacity(row: Mapping[str, Any]) -> Capacity:
-    faults = msgspec.convert(row["faults"], tuple[HostFault, ...])
+    faults = msgspec.convert(row["faults"], tuple[Hindrance, ...])
     busy = {*row["busy_devices"], *list_held(faults)}
     return Capacity(
         host_id=row["host_id"],

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.core.causes import Cause
 from holdfast.core.fleet.pools import PoolSpec
-from holdfast.core.host_faults import HostFault
+from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import Size
 from holdfast.core.records import HostRecord
@@ -56,7 +56,7 @@ class PostgresHosts(OnSession):
         incarnation: str,
         facts: HostFacts,
         *,
-        faults: Sequence[HostFault] = (),
+        faults: Sequence[Hindrance] = (),
         held: Collection[TaskKey] = (),
         now: Now = None,
     ) -> HostRecord:
@@ -78,7 +78,7 @@ class PostgresHosts(OnSession):
         lost = await lose_host_tasks(
             tx, host_id, "new_incarnation", at, keep=incarnation, held=held
         )
-        told = () if row is None else msgspec.convert(row["faults"], tuple[HostFault, ...])
+        told = () if row is None else msgspec.convert(row["faults"], tuple[Hindrance, ...])
         events = [
             *lost_event(host_id, facts.name, "new_incarnation", lost),
             *faults_event(host_id, facts.name, told, faults),
@@ -290,7 +290,7 @@ def _host_params(
     key_hash: bytes | None,
     facts: HostFacts,
     state: HostState,
-    faults: Sequence[HostFault],
+    faults: Sequence[Hindrance],
     at: datetime,
 ) -> dict[str, Any]:
     return {
@@ -318,8 +318,8 @@ async def write_faults(
     tx: Tx,
     host_id: str,
     name: str,
-    before: Sequence[HostFault],
-    after: Sequence[HostFault],
+    before: Sequence[Hindrance],
+    after: Sequence[Hindrance],
     at: datetime,
 ) -> None:
     """Write what a host says of itself, and its event. The caller holds the host's lock."""

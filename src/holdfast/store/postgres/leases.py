@@ -16,7 +16,7 @@ import msgspec
 from holdfast.core.causes import Cause
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.facts import TaskFacts
-from holdfast.core.host_faults import HostFault
+from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.core.records import JobRecord, TaskRecord
 from holdfast.core.states import HostEvent, HostState, JobEvent, JobState, TaskEvent
@@ -156,7 +156,7 @@ async def _sync(
         ]
         await write_events(tx, back, at)
     for d in fresh:
-        told = msgspec.convert(found[d.sync.host_id]["faults"], tuple[HostFault, ...])
+        told = msgspec.convert(found[d.sync.host_id]["faults"], tuple[Hindrance, ...])
         if d.sync.faults is not None and d.sync.faults != told:
             await tx.run("commit_for_good")  # STORE-4
             await write_faults(tx, d.sync.host_id, d.name, told, d.sync.faults, at)

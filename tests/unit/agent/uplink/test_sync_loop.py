@@ -9,6 +9,7 @@ import itertools
 import pytest
 
 from holdfast.agent.uplink import sync
+from holdfast.core.host_faults import Hindrance
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.wire.agent import SyncAnswer, SyncRequest, TaskReport
 
@@ -29,6 +30,10 @@ class Taker:
     """A host without tasks."""
 
     def make_reports(self) -> list[TaskReport]:
+        """None."""
+        return []
+
+    def list_faults(self) -> list[Hindrance]:
         """None."""
         return []
 

@@ -16,7 +16,7 @@ from holdfast.core.endings.drain import do_others_serve, may_start_elsewhere, pl
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.endings.trigger import classify_failures, find_trigger
 from holdfast.core.facts import TaskFacts, Trip
-from holdfast.core.host_faults import HostFault
+from holdfast.core.host_faults import Hindrance
 from holdfast.core.lease import host_deadline, margin_seconds
 from holdfast.core.records import HostRecord, JobRecord, RankCharges, TaskRecord
 from holdfast.core.retry import RetryPolicy
@@ -249,8 +249,8 @@ def test_a_program_that_never_starts_fails_its_job_when_no_host_is_left(elsewher
 
 
 SHORT = TaskFacts(start_error="no space left on device", lost="it could not start the task")
-FULL = HostFault(part="starts", reason="no space left on device")
-AWAY = HostFault(part="containers", reason="docker is away", runtimes=("any",))
+FULL = Hindrance(part="starts", reason="no space left on device")
+AWAY = Hindrance(part="containers", reason="docker is away", runtimes=("any",))
 BOXED = JobSpec(argv=("true",), image="a")
 
 
