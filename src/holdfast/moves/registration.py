@@ -106,6 +106,13 @@ def dead_event(host: HostRecord, at: datetime) -> NewEvent:
     )
 
 
+def registered_event(host_id: str, name: str, incarnation: str, state: HostState) -> NewEvent:
+    """Return the event of a host's new incarnation."""
+    data = {"name": name, "incarnation": incarnation, "state": str(state)}
+    text = f"host {name} registered"
+    return NewEvent(kind="host.registered", host_id=host_id, message=text, data=data)
+
+
 def lost_event(host_id: str, name: str, why: str, jobs: list[str]) -> list[NewEvent]:
     """Return the event of a host whose tasks were freed, if any were."""
     if not jobs:

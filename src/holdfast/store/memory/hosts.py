@@ -30,9 +30,9 @@ from holdfast.moves.registration import (
     no_host,
     register_reason,
     register_state,
+    registered_event,
     stop_work,
 )
-from holdfast.moves.rows import NewEvent
 from holdfast.store.memory.state import MemoryHost, MemoryState
 from holdfast.store.port.clock import Now
 from holdfast.wire.agent import HostFacts
@@ -95,21 +95,11 @@ class MemoryHosts:
         )
         lost = lose_host_tasks(s, host_id, "new_incarnation", at, keep=incarnation, held=held)
         told = () if before is None else before.faults
-        s.log(
-            [
-                *lost_event(host_id, facts.name, "new_incarnation", lost),
-                *faults_event(host_id, facts.name, told, faults),
-            ],
-            at,
-        )
-        if before is None or before.incarnation != incarnation:
-            event = NewEvent(
-                kind="host.registered",
-                host_id=host_id,
-                message=f"host {facts.name} registered",
-                data={"name": facts.name, "incarnation": incarnation, "state": str(state)},
-            )
-            s.log([event], at)
+        events = lost_event(host_id, facts.name, "new_incarnation", lost)
+        events += faults_event(host_id, facts.name, told, faults)
+        if present != incarnation:
+            events.append(registered_event(host_id, facts.name, incarnation, state))
+        s.log(events, at)
         return s.host_record(s.hosts[host_id])
 
     async def find_host_by_key(self, key_hash: bytes) -> HostRecord | None:

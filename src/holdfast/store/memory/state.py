@@ -83,6 +83,11 @@ class MemoryHost(msgspec.Struct, kw_only=True):
     state_at: datetime
     busy_at: datetime | None = None
 
+    @property
+    def takes_work(self) -> bool:
+        """Whether new work may go there (ASIDE-1)."""
+        return self.state is HostState.ACTIVE and not is_set_aside(self.faults)
+
 
 class MemoryInstance(msgspec.Struct, kw_only=True):
     """The rental of a host's machine."""
@@ -104,11 +109,6 @@ class MemoryInstance(msgspec.Struct, kw_only=True):
     seen_at: datetime | None = None
     missing_since: datetime | None = None
     missing_times: int = 0
-
-    @property
-    def takes_work(self) -> bool:
-        """Whether new work may go there (ASIDE-1)."""
-        return self.state is HostState.ACTIVE and not is_set_aside(self.faults)
 
 
 class MemoryQueue(msgspec.Struct, kw_only=True):

@@ -35,9 +35,9 @@ from holdfast.moves.registration import (
     no_host,
     register_reason,
     register_state,
+    registered_event,
     stop_work,
 )
-from holdfast.moves.rows import NewEvent
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.connection.session import OnSession, Tx, reads, to_json, transacts
 from holdfast.store.postgres.moves import load_moves, write_events, write_moves
@@ -84,13 +84,7 @@ class PostgresHosts(OnSession):
             *faults_event(host_id, facts.name, told, faults),
         ]
         if before != incarnation:
-            event = NewEvent(
-                kind="host.registered",
-                host_id=host_id,
-                message=f"host {facts.name} registered",
-                data={"name": facts.name, "incarnation": incarnation, "state": str(state)},
-            )
-            events.append(event)
+            events.append(registered_event(host_id, facts.name, incarnation, state))
         await write_events(tx, events, at)
         return await read_host(tx, host_id)
 
