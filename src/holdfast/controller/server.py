@@ -176,6 +176,7 @@ class RunningServer:
         host, port = sock.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         self.url = f"{'https' if tls_cert else 'http'}://{shown}:{port}"
+        self.controller.url = self.url
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:

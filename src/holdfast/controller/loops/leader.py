@@ -18,6 +18,7 @@ from holdfast.controller.loops.admit import AdmitLoop
 from holdfast.controller.loops.checkpoints import CheckpointsLoop
 from holdfast.controller.loops.drains import DrainsLoop
 from holdfast.controller.loops.due import DueLoop
+from holdfast.controller.loops.fleet import FleetLoop
 from holdfast.controller.loops.health import HealthLoop, PruneHealthLoop
 from holdfast.controller.loops.members import MembersLoop
 from holdfast.controller.loops.silhouette import Loop, end_if_cancelled, keep_running
@@ -42,6 +43,7 @@ LOOPS: tuple[type[Loop], ...] = (
     CheckpointsLoop,
     HealthLoop,
     PruneHealthLoop,
+    FleetLoop,
 )
 """Every loop there is."""
 
@@ -99,3 +101,5 @@ class Leader:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for loop in self._loops if tasks else ():
+            await loop.stop()

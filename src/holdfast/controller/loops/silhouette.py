@@ -39,6 +39,9 @@ class Loop:
         """Do what there is to do now, and return what was done. An empty summary: nothing."""
         raise NotImplementedError
 
+    async def stop(self) -> None:
+        """Give up what runs beside the loop. Called once it runs no more."""
+
 
 def end_if_cancelled() -> None:
     """Raise CancelledError where the current task was cancelled (LOOP-3)."""

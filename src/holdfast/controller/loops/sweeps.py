@@ -201,10 +201,15 @@ class DeadHostsLoop(Loop):
 
 
 class PruneLoop(Loop):
-    """Ended jobs older than `history_days` → deleted, in small batches."""
+    """Ended jobs, and machines that are gone, older than `history_days` → deleted, in small
+    batches."""
 
     name = "prune"
     interval_seconds = 600.0
 
     async def run_once(self) -> Summary:
-        return await prune_history(self._controller, self._controller.store.jobs.prune)
+        store = self._controller.store
+        jobs = await prune_history(self._controller, store.jobs.prune)
+        hosts = await prune_history(self._controller, store.fleet.prune_fleet)
+        deleted = jobs.get("deleted", 0) + hosts.get("deleted", 0)
+        return {"deleted": deleted} if deleted else {}

@@ -8,6 +8,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from holdfast.blobs.interface import BlobStore
 from holdfast.blobs.memory import MemoryBlobs
@@ -28,8 +29,11 @@ from holdfast.controller.sync.orders import GangLayouts
 from holdfast.core.settings.resolve import Value
 from holdfast.errors import Unavailable
 from holdfast.moves.values import DrainBegun, DrainNews
+from holdfast.providers.interface import Provider
+from holdfast.providers.locate import open_provider
 from holdfast.store.port.store import Store
 
+OpenProvider = Callable[[str, Mapping[str, Any], str], Provider]
 log = logging.getLogger("holdfast.controller")
 
 
@@ -37,7 +41,7 @@ class Controller:
     """What every handler and loop works with. Each piece changes by its own methods alone.
 
     blobs: where checkpoints are; the same for all replicas. clock: monotonic seconds. chance: a
-    random number in [0, 1).
+    random number in [0, 1). open_provider: as `providers.locate` has it.
     """
 
     def __init__(
@@ -47,8 +51,11 @@ class Controller:
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
         blobs: BlobStore | None = None,
+        open_provider: OpenProvider = open_provider,
     ) -> None:
         self.store = store
+        self.open_provider = open_provider
+        self.url = ""  # how this server is reached, as far as it knows
         self.blobs = blobs if blobs is not None else MemoryBlobs()
         self.clock = clock
         self.chance = chance

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from holdfast.controller.runtime.fleet_metrics import FleetMetrics
 from holdfast.controller.runtime.run_counts import RunCounts
 from holdfast.moves.values import Gauges
 
@@ -81,6 +82,7 @@ class Metrics:
         self._count_ends()
         self._count_retries()
         self.run_counts = RunCounts(self.registry)
+        self.fleet = FleetMetrics(self.registry)
         histogram = functools.partial(Histogram, registry=self.registry)
         counter = functools.partial(Counter, registry=self.registry)
         gauge = functools.partial(Gauge, registry=self.registry)

@@ -1,0 +1,1 @@
+"""The fleet at work: cycles of pools, and the calls to their providers."""

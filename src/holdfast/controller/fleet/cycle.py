@@ -1,0 +1,313 @@
+"""One cycle of one pool: list, compare, read, decide, carry out, leave on record.
+
+FLEET-2 A decision is carried out action by action, each under the store's guard. A provider is never
+        called inside a transaction, and no pool waits for another one's provider.
+FLEET-3 A pool's hosts are never judged silent by a silence of the controller itself (LEAD-4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from datetime import datetime
+
+import msgspec
+
+from holdfast.controller.fleet.rentals import Rentals
+from holdfast.controller.runtime.auth import make_new_id
+from holdfast.controller.runtime.context import Controller
+from holdfast.core.fleet.actions import (
+    Action,
+    CycleSummary,
+    DrainHost,
+    EndMachine,
+    FailHost,
+    FreeHost,
+    PoolPlan,
+    Promote,
+    Spawn,
+)
+from holdfast.core.fleet.breaker import BREAKER_WINDOW_SECONDS
+from holdfast.core.fleet.cycle import plan_fleet
+from holdfast.core.fleet.faults import HostFault
+from holdfast.core.fleet.instances import Machine
+from holdfast.core.fleet.leaks import Findings, Rental, read_listing
+from holdfast.core.fleet.records import InstanceRecord, PoolRecord
+from holdfast.core.fleet.snapshot import FleetHost, FleetSnapshot, PoolView
+from holdfast.core.states import InstanceEvent, InstanceState
+from holdfast.errors import HoldfastError
+from holdfast.providers.interface import Provider
+
+log = logging.getLogger("holdfast.fleet")
+LIST_SECONDS = 120.0
+
+
+class PoolCycles:
+    """The cycles of one pool, one at a time."""
+
+    def __init__(self, controller: Controller, name: str) -> None:
+        self._controller = controller
+        self._name = name
+        self._lock = asyncio.Lock()
+        self._opened: tuple[bytes, Provider] | None = None
+        self._sightings: dict[str, int] = {}
+        self.rentals = Rentals(controller, name)
+
+    async def run(self, pool: PoolRecord, *, listing: bool = True) -> CycleSummary:
+        """Run one cycle and return its summary. What the provider is asked for goes on after it."""
+        async with self._lock:
+            return await self._run(pool, listing=listing)
+
+    async def plan(self, pool: PoolRecord) -> PoolPlan:
+        """Return what a cycle would do now. Nothing is changed."""
+        async with self._lock:
+            try:
+                provider = await self._open(pool)
+                machines = await self._list(provider)
+            except HoldfastError as error:
+                return self._give_up(await self._controller.store.now(), error, dry_run=True)
+            findings = await self._compare(machines)
+            plan = await self._decide(findings)
+            summary = msgspec.structs.replace(plan.summary, dry_run=True)
+            return msgspec.structs.replace(plan, summary=summary)
+
+    async def close(self) -> None:
+        """Give up what is under way and let go of the provider."""
+        await self.rentals.close()
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            await opened[1].close()
+
+    async def _run(self, pool: PoolRecord, *, listing: bool) -> CycleSummary:
+        controller, store = self._controller, self._controller.store.fleet
+        listing = listing or self.rentals.unsure
+        try:
+            provider = await self._open(pool)
+        except HoldfastError as error:
+            plan = self._give_up(await controller.store.now(), error)
+            await store.record_cycle(plan.summary, plan.blocked)
+            return plan.summary
+        notes: list[str] = []
+        failed = 0
+        findings = None
+        if listing:
+            try:
+                findings = await self._compare(await self._list(provider))
+                self.rentals.unsure = False
+            except HoldfastError as error:
+                notes.append(f"its machines cannot be listed, so none is judged: {error.message}")
+            else:
+                failed = await self._follow(provider, findings, notes)
+        plan = await self._decide(findings)
+        done = [action for action in plan.actions if await self._carry_out(action)]
+        installation = await store.installation()
+        self.rentals.pursue(
+            provider, pool.spec, installation, await store.list_instances(pool.name)
+        )
+        summary = _summarize(plan.summary, len(plan.actions) - len(done), failed, notes)
+        if listing or done or failed:
+            await store.record_cycle(summary, plan.blocked)
+        controller.metrics.fleet.note_cycle(summary)
+        if done or failed:
+            controller.poke("admit", "drain", "events")
+        if pool.deleted_at is not None and await store.forget_pool(pool.name):
+            log.info("pool %s is gone", pool.name)
+        return summary
+
+    def _give_up(self, at: datetime, error: HoldfastError, *, dry_run: bool = False) -> PoolPlan:
+        log.error("pool %s: no decision: %s", self._name, error.message)
+        self._controller.metrics.fleet.cycle_failures.labels(self._name).inc()
+        summary = CycleSummary(timestamp=at, pool=self._name, error=error.message, dry_run=dry_run)
+        blocked = f"pool {self._name} decides nothing: {error.message}"
+        return PoolPlan(pool=self._name, actions=(), summary=summary, blocked=blocked)
+
+    async def _open(self, pool: PoolRecord) -> Provider:
+        key = msgspec.json.encode((pool.spec.provider, pool.spec.config), order="sorted")
+        if self._opened is not None and self._opened[0] == key:
+            return self._opened[1]
+        installation = await self._controller.store.fleet.installation()
+        provider = self._controller.open_provider(
+            pool.spec.provider, pool.spec.config, installation
+        )
+        before, self._opened = self._opened, (key, provider)
+        if before is not None:
+            await before[1].close()
+        return provider
+
+    async def _list(self, provider: Provider) -> tuple[Machine, ...]:
+        async with asyncio.timeout(LIST_SECONDS):
+            machines = await provider.list_machines()
+        # One account may serve several pools; a machine of another one is not this one's to judge.
+        return tuple(machine for machine in machines if machine.pool in ("", self._name))
+
+    async def _compare(self, machines: tuple[Machine, ...]) -> Findings:
+        """Read the listing beside the record. The record is read after it, so that a machine that
+        was made meanwhile is at worst missing once, and never unknown."""
+        store = self._controller.store
+        found = await store.fleet.list_instances(self._name)
+        unlisted = {m.intent for m in machines} - {i.host_id for i in found}
+        found += (await store.fleet.find_instances(unlisted - {""})).values()
+        now = await store.now()
+        hosts = await store.hosts.get_hosts([i.host_id for i in found])
+        heard = {
+            host_id: (now - host.heartbeat_at).total_seconds()
+            for host_id, host in hosts.items()
+            if host.heartbeat_at is not None
+        }
+        findings = read_listing(
+            [_as_rental(i, now, heard.get(i.host_id)) for i in found], machines, self._sightings
+        )
+        known = {i.host_id for i in found if i.state is not InstanceState.GONE}
+        self._sightings = {
+            m.ref: self._sightings.get(m.ref, 0) + 1 for m in machines if m.intent not in known
+        }
+        return findings
+
+    async def _follow(self, provider: Provider, findings: Findings, notes: list[str]) -> int:
+        """Write what the listing means, and end what no record asks for. Returns how many hosts it
+        put in error."""
+        store = self._controller.store.fleet
+        for host_id, ref in findings.adopted.items():
+            if await store.note_made(host_id, ref) is not None:
+                notes.append(f"adopted {ref}: its creation was never answered")
+        await store.note_listing(findings.seen, findings.missing)
+        failed = 0
+        for host_id, why in findings.gone.items():
+            wanted = await self._note_gone(host_id, InstanceEvent.VANISH, why)
+            if wanted is not None:
+                failed += not wanted
+                notes.append(f"gone {host_id}: {why}")
+        for host_id in findings.missed:
+            why = "no listing shows a machine for it, long after its provider was asked"
+            wanted = await self._note_gone(host_id, InstanceEvent.MISS, why)
+            if wanted is not None:
+                failed += not wanted
+                notes.append(f"missed {host_id}: {why}")
+        for ref, why in findings.reap.items():
+            notes.append(f"reaping {ref}: {why}")
+            log.warning("pool %s: machine %s is ended: %s", self._name, ref, why)
+            self._controller.metrics.fleet.reaped.labels(self._name).inc()
+            self.rentals.end_machine(provider, ref)
+        return failed
+
+    async def _note_gone(self, host_id: str, event: InstanceEvent, why: str) -> bool | None:
+        """Return whether its end was wanted; None where nothing changed."""
+        store = self._controller.store.fleet
+        before = (await store.find_instances([host_id])).get(host_id)
+        missed = event is InstanceEvent.MISS
+        fault = HostFault.NO_INSTANCE_ID if missed else HostFault.PROVIDER_GONE
+        if before is None or not await store.note_gone(host_id, event, why, fault=fault):
+            return None
+        self._controller.guard.forget()
+        return before.state is InstanceState.ENDING
+
+    async def _decide(self, findings: Findings | None) -> PoolPlan:
+        controller = self._controller
+        settings = await controller.settings.current()
+        snapshot = await controller.store.fleet.read_snapshot(
+            outcome_seconds=BREAKER_WINDOW_SECONDS, grace_seconds=settings.number("grace_seconds")
+        )
+        since = controller.leadership.hears_since
+        snapshot = _overlay(snapshot, self._name, findings, since)
+        plans: Mapping[str, PoolPlan] = {plan.pool: plan for plan in plan_fleet(snapshot)}
+        return plans[self._name]
+
+    async def _carry_out(self, action: Action) -> bool:
+        """Apply one action under its guard; False where another move came first."""
+        controller, store = self._controller, self._controller.store.fleet
+        metrics = controller.metrics.fleet
+        if isinstance(action, Promote):
+            seconds = await store.promote_host(action.host_id, action.reason)
+            if seconds is not None:
+                metrics.spawn_seconds.labels(self._name).observe(seconds)
+            return seconds is not None
+        if isinstance(action, FailHost):
+            if not await store.fail_host(action.host_id, action.fault, action.reason):
+                return False
+            metrics.failed.labels(self._name, str(action.fault)).inc()
+            log.error("host %s: %s", action.host_id, action.reason, extra={"host": action.host_id})
+            controller.poke(f"host:{action.host_id}")
+            return True
+        if isinstance(action, FreeHost):
+            freed = await store.free_host(action.host_id, action.reason)
+            controller.guard.forget()
+            return freed is not None
+        if isinstance(action, EndMachine):
+            return await store.want_end(action.host_id, action.reason) is not None
+        if isinstance(action, DrainHost):
+            done = await store.drain_if_idle(
+                action.host_id, action.leases, action.grace_seconds, action.reason
+            )
+            return done
+        if isinstance(action, Spawn):
+            return await self._intend(action)
+        log.warning("host %s: %s", action.host_id, action.reason, extra={"host": action.host_id})
+        return True
+
+    async def _intend(self, spawn: Spawn) -> bool:
+        store = self._controller.store.fleet
+        spec = (await store.get_pool(self._name)).spec
+        offer = spec.offer(spawn.offer)
+        if offer is None:
+            return False
+        ids = [make_new_id() for _ in range(spawn.count)]
+        return bool(await store.intend(self._name, offer, ids, spawn.reason))
+
+
+def _summarize(summary: CycleSummary, refused: int, failed: int, notes: list[str]) -> CycleSummary:
+    """Return the summary with what the listing did, and what came too late."""
+    actions = summary.actions
+    if failed:
+        actions = msgspec.structs.replace(actions, workers_failed=actions.workers_failed + failed)
+    late = [f"{refused} of these came too late, and changed nothing"] if refused else []
+    reasons = (*notes, *summary.reasons, *late)
+    return msgspec.structs.replace(summary, actions=actions, reasons=reasons)
+
+
+def _as_rental(instance: InstanceRecord, now: datetime, heard: float | None) -> Rental:
+    def age(then: datetime | None) -> float | None:
+        return None if then is None else max(0.0, (now - then).total_seconds())
+
+    return Rental(
+        host_id=instance.host_id,
+        state=instance.state,
+        ref=instance.ref,
+        asked_seconds=age(instance.asked_at),
+        misses=instance.missing_times,
+        missing_seconds=age(instance.missing_since) or 0.0,
+        heartbeat_seconds=heard,
+    )
+
+
+def _overlay(
+    snapshot: FleetSnapshot, pool: str, findings: Findings | None, since: datetime | None
+) -> FleetSnapshot:
+    """Return the snapshot with what the listing showed, and no silence older than the time since
+    which hosts could be heard (FLEET-3)."""
+    heard = None if since is None else max(0.0, (snapshot.at - since).total_seconds())
+    return msgspec.structs.replace(
+        snapshot,
+        pools=tuple(
+            _overlay_pool(view, findings if view.spec.name == pool else None, heard)
+            for view in snapshot.pools
+        ),
+    )
+
+
+def _overlay_pool(view: PoolView, findings: Findings | None, heard: float | None) -> PoolView:
+    hosts = tuple(_overlay_host(host, findings, heard) for host in view.hosts)
+    return msgspec.structs.replace(view, hosts=hosts)
+
+
+def _overlay_host(host: FleetHost, findings: Findings | None, heard: float | None) -> FleetHost:
+    changes: dict[str, object] = {}
+    if heard is not None:
+        for name in ("heartbeat_seconds", "state_seconds", "intent_seconds"):
+            age = getattr(host, name)
+            if age is not None and age > heard:
+                changes[name] = heard
+    if findings is not None:
+        changes["machine"] = findings.seen.get(host.host_id)
+        changes["gone"] = host.gone or findings.gone.get(host.host_id, "")
+    return msgspec.structs.replace(host, **changes) if changes else host

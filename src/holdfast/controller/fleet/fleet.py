@@ -1,0 +1,29 @@
+"""Every pool's cycles, in one process."""
+
+from __future__ import annotations
+
+from holdfast.controller.fleet.cycle import PoolCycles
+from holdfast.controller.runtime.context import Controller
+
+
+class Fleet:
+    """The cycles of pools by name, made when they are first asked for."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._pools: dict[str, PoolCycles] = {}
+
+    def of(self, name: str) -> PoolCycles:
+        """Return a pool's cycles."""
+        if name not in self._pools:
+            self._pools[name] = PoolCycles(self._controller, name)
+        return self._pools[name]
+
+    async def keep(self, names: set[str]) -> None:
+        """Let go of the pools that are no more."""
+        for name in [name for name in self._pools if name not in names]:
+            await self._pools.pop(name).close()
+
+    async def close(self) -> None:
+        """Give up what is under way."""
+        await self.keep(set())

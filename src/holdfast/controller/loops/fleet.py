@@ -1,0 +1,88 @@
+"""The fleet's loop: each pool's cycle when its time has come, and soon after a host calls."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from holdfast.controller.fleet.fleet import Fleet
+from holdfast.controller.loops.silhouette import Loop, Summary
+from holdfast.controller.runtime.context import Controller
+from holdfast.core.fleet.records import PoolRecord
+from holdfast.errors import Stale, Unavailable
+
+log = logging.getLogger("holdfast.fleet")
+LOOK_SECONDS = 5.0
+LEAST_SECONDS = 0.1
+GAP_SECONDS = 0.5
+"""Between two cycles of one pool that were asked for by hints."""
+
+
+class FleetLoop(Loop):
+    """Begins cycles and waits for none, so that no pool waits for another one's provider."""
+
+    name = "fleet"
+    topic = "fleet"
+    interval_seconds = LOOK_SECONDS
+
+    def __init__(self, controller: Controller) -> None:
+        super().__init__(controller)
+        self._fleet = Fleet(controller)
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._due: dict[str, float] = {}
+        self._begun: dict[str, float] = {}
+        self._seen = -1
+
+    async def run_once(self) -> Summary:
+        controller = self._controller
+        pools = {pool.name: pool for pool in await controller.store.fleet.list_pools()}
+        hears = controller.leadership.hears_since is not None
+        hinted, self._seen = self._seen, controller.wakes.topic("fleet").version
+        now = controller.clock()
+        waits = [LOOK_SECONDS]
+        begun = []
+        for name, pool in pools.items() if hears else ():
+            task = self._running.get(name)
+            if task is not None and not task.done():
+                waits.append(GAP_SECONDS)
+                continue
+            due = self._due.get(name, now)
+            early = hinted != self._seen or self._fleet.of(name).rentals.unsure
+            if early:
+                due = min(due, self._begun.get(name, 0.0) + GAP_SECONDS)
+            if due > now:
+                waits.append(due - now)
+                continue
+            listing = self._due.get(name, now) <= now
+            if listing:
+                self._due[name] = now + pool.spec.poll_seconds
+            self._begun[name] = now
+            begun.append(name)
+            work = self._cycle(pool, listing=listing)
+            self._running[name] = asyncio.create_task(work, name=f"pool {name}")
+        await self._fleet.keep(pools.keys() | self._running_names())
+        self.interval_seconds = max(LEAST_SECONDS, min(waits))
+        return {"cycles": begun} if begun else {}
+
+    async def stop(self) -> None:
+        """Give up the cycles and calls under way."""
+        for task in self._running.values():
+            task.cancel()
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
+        self._running = {}
+        await self._fleet.close()
+
+    def _running_names(self) -> set[str]:
+        return {name for name, task in self._running.items() if not task.done()}
+
+    async def _cycle(self, pool: PoolRecord, *, listing: bool) -> None:
+        controller = self._controller
+        try:
+            await self._fleet.of(pool.name).run(pool, listing=listing)
+        except Unavailable as error:
+            controller.outages.note_failure(error)
+        except Stale as error:
+            log.warning("pool %s: %s", pool.name, error.message)
+        except Exception:
+            controller.metrics.fleet.cycle_failures.labels(pool.name).inc()
+            log.exception("the cycle of pool %s failed; the next one comes", pool.name)
