@@ -16,6 +16,7 @@ from holdfast.client.locate import ControllerPlace, locate
 from holdfast.client.methods.checkpoints import CheckpointMethods
 from holdfast.client.methods.jobs import JobMethods
 from holdfast.client.methods.operate import OperateMethods
+from holdfast.client.methods.pools import PoolMethods
 from holdfast.client.methods.webhooks import WebhookMethods
 from holdfast.client.scripts import Awaited, FetchFile, Script, SendFile, Sleep, Step
 from holdfast.client.sse import EventStreamReader, ServerEvent
@@ -180,7 +181,7 @@ class AsyncRestConnection(Awaited):
 
 
 class AsyncClient(
-    JobMethods, OperateMethods, WebhookMethods, CheckpointMethods, AsyncRestConnection
+    JobMethods, OperateMethods, PoolMethods, WebhookMethods, CheckpointMethods, AsyncRestConnection
 ):
     """A connection to a controller. One event loop uses it, as an `async with` block or up to
     `close()`.

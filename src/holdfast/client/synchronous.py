@@ -16,6 +16,7 @@ from holdfast.client.locate import ControllerPlace, locate
 from holdfast.client.methods.checkpoints import CheckpointMethods
 from holdfast.client.methods.jobs import JobMethods
 from holdfast.client.methods.operate import OperateMethods
+from holdfast.client.methods.pools import PoolMethods
 from holdfast.client.methods.webhooks import WebhookMethods
 from holdfast.client.scripts import Blocking, FetchFile, Script, SendFile, Sleep, Step
 from holdfast.client.sse import EventStreamReader, ServerEvent
@@ -169,7 +170,9 @@ class RestConnection(Blocking):
             time.sleep(delay)
 
 
-class Client(JobMethods, OperateMethods, WebhookMethods, CheckpointMethods, RestConnection):
+class Client(
+    JobMethods, OperateMethods, PoolMethods, WebhookMethods, CheckpointMethods, RestConnection
+):
     """A connection to a controller. Threads may share it, in a `with` block or up to
     `close()`.
 

@@ -15,6 +15,7 @@ from holdfast.controller.api import (
     hosts,
     jobs,
     logs,
+    pools,
     projects,
     queues,
     retries,
@@ -30,6 +31,7 @@ from holdfast.controller.openapi import build_openapi
 from holdfast.controller.runtime.auth import Role
 from holdfast.controller.sync import health as host_health
 from holdfast.controller.sync import route
+from holdfast.core.fleet.actions import CycleSummary, PoolPlan
 from holdfast.core.records import (
     AttemptRecord,
     CheckpointRecord,
@@ -46,6 +48,7 @@ from holdfast.core.settings.resolve import Effective
 from holdfast.core.spec import JobSpec
 from holdfast.core.webhooks.values import DeliveryRecord, WebhookRecord
 from holdfast.wire import agent, api, health
+from holdfast.wire import pools as fleet
 from holdfast.wire import webhooks as hooks
 
 R, S, A = Role.READ, Role.SUBMIT, Role.ADMIN
@@ -75,6 +78,7 @@ def _get(
 
 JOB = "/v1/jobs/{id}"
 HOOK = "/v1/webhooks/{id}"
+POOL = "/v1/pools/{name}"
 ENDPOINTS: tuple[Endpoint, ...] = (
     # agents: hot, so first
     Endpoint("POST", "/v1/agent/sync", Role.HOST, route.sync, "State up, commands down: a long poll.",
@@ -161,6 +165,25 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("POST", "/v1/hosts/{host}/{action}", A, hosts.act_on_host,
              "drain, undrain, quarantine, release or terminate a host.", body=api.HostActionRequest,
              optional_body=True, answers={200: api.HostView}),
+    # pools
+    _get("/v1/pools", pools.list_pools, "Every pool of hosts, its hosts and its money.", PageOf(fleet.PoolStatus)),
+    _get(POOL, pools.get_pool, "One pool.", fleet.PoolStatus),
+    Endpoint("PUT", POOL, A, pools.put_pool, "Make a pool, or replace it whole; the keys of a [pool.NAME] table.",
+             body=dict[str, Any], answers={200: fleet.PoolStatus}),
+    Endpoint("PATCH", POOL, A, pools.patch_pool, "Change some keys of a pool.", body=dict[str, Any],
+             answers={200: fleet.PoolStatus}),
+    Endpoint("DELETE", POOL, A, pools.delete_pool, "Shrink it to nothing as its hosts fall idle, then forget it.",
+             answers={200: fleet.PoolStatus}),
+    Endpoint("POST", POOL + "/pause", A, pools.pause_pool, "Spawn nothing and shrink by nothing.",
+             body=fleet.PoolPause, optional_body=True, answers={200: fleet.PoolStatus}),
+    Endpoint("POST", POOL + "/resume", A, pools.resume_pool, "Scale again.", answers={200: fleet.PoolStatus}),
+    Endpoint("POST", POOL + "/scale", A, pools.scale_pool, "Change its bounds.", body=fleet.ScaleRequest,
+             answers={200: fleet.PoolStatus}),
+    _get(POOL + "/cycles", pools.list_cycles, "Its last cycles, newest first.", PageOf(CycleSummary),
+         pools.CyclesQuery),
+    _get(POOL + "/plan", pools.get_plan, "What a cycle would do now, and why; nothing is changed.", PoolPlan),
+    Endpoint("POST", POOL + "/run", A, pools.run_cycle, "Run one cycle now, by the replica that leads.",
+             answers={200: CycleSummary}),
     # settings
     _get("/v1/config", config.get_config, "Every setting in force and where it comes from.", PageOf(Effective),
          queries.ConfigQuery),

@@ -56,6 +56,7 @@ class FleetLoop(Loop):
             listing = self._due.get(name, now) <= now
             if listing:
                 self._due[name] = now + pool.spec.poll_seconds
+            waits.append(self._due[name] - now)
             self._begun[name] = now
             begun.append(name)
             work = self._cycle(pool, listing=listing)

@@ -1,0 +1,327 @@
+"""`pools`: pools of hosts, made from files, scaled, paused, and looked into."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.output import Face, age, note, table, talks
+from holdfast.errors import HoldfastError, ValidationError
+
+if TYPE_CHECKING:
+    from holdfast.core.fleet.actions import CycleSummary
+    from holdfast.wire.pools import PoolStatus
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+@talks
+def pools(face: Face, context: click.Context) -> None:
+    """List pools of hosts: sizes, cost per hour, today's spend and forecast.
+
+    \b
+    Examples:
+      holdfast pools
+      holdfast pools create -f pool.toml
+      holdfast pools scale a100 --min 1 --max 8
+      holdfast pools cycles a100
+    """
+    if context.invoked_subcommand is None:
+        _list(face)
+
+
+@pools.command()
+@talks
+def ls(face: Face) -> None:
+    """List pools.
+
+    \b
+    Example:
+      holdfast pools ls --json
+    """
+    _list(face)
+
+
+def _list(face: Face) -> None:
+    with face.client() as client:
+        rows = client.pools()
+    nothing = "no pools. Make one with `holdfast pools create -f pool.toml`"
+    face.show(rows, pools_table(rows) if rows else nothing)
+
+
+def pools_table(rows: Sequence[PoolStatus]) -> str:
+    """Draw the table of `pools`."""
+    return table(
+        ("POOL", "PROVIDER", "MIN", "MAX", "HOSTS", "$/H", "TODAY", "FORECAST", "STATE"),
+        [
+            (
+                p.name,
+                p.spec.provider,
+                str(p.spec.min),
+                str(p.spec.max),
+                " ".join(f"{count} {state}" for state, count in sorted(p.hosts.items())) or "0",
+                f"{p.usd_per_hour:.2f}",
+                f"${p.spent_today_usd:.2f}",
+                f"${p.forecast_today_usd:.2f}",
+                _say_state(p),
+            )
+            for p in rows
+        ],
+    )
+
+
+def _say_state(pool: PoolStatus) -> str:
+    if pool.deleted_at is not None:
+        return "goes, as its hosts fall idle"
+    if pool.paused_at is not None:
+        return f"paused: {pool.paused_reason}"
+    return pool.blocked or "scales"
+
+
+@pools.command()
+@click.argument("name")
+@talks
+def show(face: Face, name: str) -> None:
+    """Show a pool: what it may rent, its bounds, its money.
+
+    \b
+    Example:
+      holdfast pools show a100
+    """
+    import msgspec
+
+    with face.client() as client:
+        pool = client.pool(name)
+    lines = [f"{pool.name}: {_say_state(pool)}", pools_table([pool]), ""]
+    for key, value in msgspec.to_builtins(pool.spec).items():
+        if key not in ("name", "offers"):
+            lines.append(f"{key} = {msgspec.json.encode(value).decode()}")
+    for offer in pool.spec.offers:
+        lines.append(f"offer {offer.name}: {_say_offer(offer)}")
+    face.show(pool, "\n".join(lines))
+
+
+def _say_offer(offer: Any) -> str:
+    gpus = f"{offer.gpus} × {offer.gpu_type or 'GPU'}, " if offer.gpus else ""
+    region = f", {offer.region}" if offer.region else ""
+    return f"{gpus}{offer.cpu_slots} CPU slots, ${offer.usd_per_hour:.2f}/h{region}"
+
+
+@pools.command()
+@click.option(
+    "-f", "--file", "path", required=True, metavar="FILE", help="TOML: [pool.NAME] tables."
+)
+@talks
+def create(face: Face, path: str) -> None:
+    """Make the pools of a file, or replace them. Variables HOLDFAST_POOL_… override its keys.
+
+    \b
+    Example:
+      holdfast pools create -f pool.toml
+    """
+    import msgspec
+
+    from holdfast.core.fleet.pool_files import read_pools
+
+    try:
+        text = Path(path).read_text()
+    except (OSError, ValueError) as error:
+        raise ValidationError(f"the pool file {path} cannot be read: {error}") from error
+    read = read_pools(text, os.environ)
+    for line in read.notes:
+        note(line)
+    with face.client() as client:
+        made = [client.put_pool(pool.name, msgspec.to_builtins(pool)) for pool in read.pools]
+    face.show(made, pools_table(made))
+
+
+@pools.command("set")
+@click.argument("name")
+@click.argument("changes", metavar="KEY=VALUE...", nargs=-1, required=True)
+@talks
+def set_pool(face: Face, name: str, changes: Sequence[str]) -> None:
+    """Change keys of a pool; times as 5m, `off` for no limit.
+
+    \b
+    Examples:
+      holdfast pools set a100 idle_timeout=10m max_usd_per_day=40
+      holdfast pools set a100 max_usd_per_hour=off
+    """
+    from holdfast.core.fleet.pools import PoolSpec
+
+    given: dict[str, Any] = {}
+    for change in changes:
+        key, sign, value = change.partition("=")
+        if not sign:
+            raise click.UsageError(f"{change!r} is no KEY=VALUE")
+        long = f"{key}_seconds"
+        given[long if long in PoolSpec.__struct_fields__ else key] = value
+    with face.client() as client:
+        pool = client.set_pool(name, given)
+    face.show(pool, pools_table([pool]))
+
+
+@pools.command()
+@click.argument("name")
+@click.option("--min", "least", type=int, help="Hosts kept, with or without work.")
+@click.option("--max", "most", type=int, help="Hosts at most.")
+@click.option("--buffer", type=int, help="Idle hosts kept ready while others are busy.")
+@talks
+def scale(face: Face, name: str, least: int | None, most: int | None, buffer: int | None) -> None:
+    """Change a pool's bounds.
+
+    \b
+    Example:
+      holdfast pools scale a100 --min 1 --max 8
+    """
+    with face.client() as client:
+        pool = client.scale_pool(name, min=least, max=most, buffer=buffer)
+    face.show(pool, pools_table([pool]))
+
+
+@pools.command()
+@click.argument("name")
+@click.option("--reason", default="", help="Shown by `pools` and `why`.")
+@talks
+def pause(face: Face, name: str, reason: str) -> None:
+    """Have a pool spawn nothing and shrink by nothing.
+
+    \b
+    Example:
+      holdfast pools pause a100 --reason "a bill"
+    """
+    with face.client() as client:
+        pool = client.pause_pool(name, reason)
+    face.show(pool, pools_table([pool]))
+
+
+@pools.command()
+@click.argument("name")
+@talks
+def resume(face: Face, name: str) -> None:
+    """Have a pool scale again.
+
+    \b
+    Example:
+      holdfast pools resume a100
+    """
+    with face.client() as client:
+        pool = client.resume_pool(name)
+    face.show(pool, pools_table([pool]))
+
+
+@pools.command()
+@click.argument("name")
+@talks
+def delete(face: Face, name: str) -> None:
+    """Delete a pool: its hosts go as they fall idle, then it is forgotten.
+
+    \b
+    Example:
+      holdfast pools delete a100
+    """
+    with face.client() as client:
+        pool = client.delete_pool(name)
+    face.show(pool, pools_table([pool]))
+
+
+@pools.command()
+@click.argument("name")
+@click.option("-n", "--last", default=20, help="So many, the newest last.")
+@talks
+def cycles(face: Face, name: str, last: int) -> None:
+    """Show a pool's last cycles: what it found, what it did, and why.
+
+    \b
+    Example:
+      holdfast pools cycles a100 -n 5
+    """
+    with face.client() as client:
+        found = client.pool_cycles(name, limit=last)[:last]
+    face.show(found, cycles_table(found[::-1]) if found else "no cycle has run yet")
+
+
+def cycles_table(found: Sequence[CycleSummary]) -> str:
+    """Draw cycles, a line each, and below them every reason, with the age of its cycle."""
+    rows = [
+        (
+            age(c.timestamp),
+            str(c.status.queued_tasks),
+            str(c.status.spawning_workers),
+            str(c.status.active_workers),
+            str(c.status.terminating_workers),
+            str(c.status.total_workers),
+            _say_actions(c),
+        )
+        for c in found
+    ]
+    head = ("AGO", "QUEUED", "STARTING", "ACTIVE", "ENDING", "TOTAL", "DID")
+    said = [
+        f"{age(c.timestamp)} ago: {reason}"
+        for c in found
+        for reason in ((c.error,) if c.error else c.reasons)
+    ]
+    return "\n".join([table(head, rows), *([""] if said else []), *said])
+
+
+def _say_actions(cycle: CycleSummary) -> str:
+    done = {
+        name.removeprefix("workers_"): getattr(cycle.actions, name)
+        for name in cycle.actions.__struct_fields__
+    }
+    return " ".join(f"{word}:{count}" for word, count in done.items() if count) or "-"
+
+
+@pools.command()
+@click.argument("name")
+@talks
+def plan(face: Face, name: str) -> int:
+    """Show what a pool's cycle would do now, and why. Nothing is changed.
+
+    \b
+    Example:
+      holdfast pools plan a100
+    """
+    with face.client() as client:
+        found = client.plan_pool(name)
+    face.show(found, cycles_table([found.summary]))
+    return 1 if found.summary.error else 0
+
+
+@pools.command()
+@click.argument("names", metavar="[POOL]...", nargs=-1)
+@click.option("--once", is_flag=True, help="One cycle of each pool, then exit.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@talks
+def run(face: Face, names: Sequence[str], once: bool, dry_run: bool) -> int:
+    """Run cycles by hand: JSON summaries on stdout, exit code 1 after an error.
+
+    The controller runs them by itself; this is for watching one, or for a schedule of one's own.
+
+    \b
+    Examples:
+      holdfast pools run --once
+      holdfast pools run a100 --once --dry-run
+    """
+    failed = False
+    with face.client() as client:
+        while True:
+            known = {pool.name: pool for pool in client.pools()}
+            for name in names or known:
+                try:
+                    one = client.plan_pool(name).summary if dry_run else client.run_pool(name)
+                except HoldfastError as error:
+                    note(f"{name}: {error.message}")
+                    failed = True
+                    continue
+                failed = failed or bool(one.error)
+                face.show_json_line(one)
+            if once:
+                return int(failed)
+            polls = [p.spec.poll_seconds for p in known.values()]
+            time.sleep(min(polls, default=30.0))
