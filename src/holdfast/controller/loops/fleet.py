@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from holdfast.controller.fleet.fleet import Fleet
+from holdfast.controller.fleet.by_pool import CyclesByPool
 from holdfast.controller.loops.silhouette import Loop, Summary
 from holdfast.controller.runtime.context import Controller
 from holdfast.core.fleet.records import PoolRecord
@@ -27,7 +27,7 @@ class FleetLoop(Loop):
 
     def __init__(self, controller: Controller) -> None:
         super().__init__(controller)
-        self._fleet = Fleet(controller)
+        self._fleet = CyclesByPool(controller)
         self._running: dict[str, asyncio.Task[None]] = {}
         self._due: dict[str, float] = {}
         self._begun: dict[str, float] = {}

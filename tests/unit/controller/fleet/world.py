@@ -189,7 +189,7 @@ class World:
     async def let_agents_call(self) -> None:
         """Every machine that lives has an agent: it joins with its token, then it syncs."""
         for machine in self.provider.alive:
-            if machine.ref in self.dead or machine.state is not MachineState.RUNNING:
+            if machine.ref in self.dead or machine.ref not in self.provider.orders:
                 continue
             order = self.provider.orders[machine.ref]
             if machine.ref not in self.keys:

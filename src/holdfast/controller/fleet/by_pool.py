@@ -6,7 +6,7 @@ from holdfast.controller.fleet.cycle import PoolCycles
 from holdfast.controller.runtime.context import Controller
 
 
-class Fleet:
+class CyclesByPool:
     """The cycles of pools by name, made when they are first asked for."""
 
     def __init__(self, controller: Controller) -> None:

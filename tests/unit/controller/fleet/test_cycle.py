@@ -1,0 +1,141 @@
+"""Cycles beside a provider that errs, and hosts that fall."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from holdfast.core.fleet.instances import Machine, MachineState
+from holdfast.core.spec import JobSpec
+from holdfast.core.states import HostState, InstanceState
+from holdfast.moves.values import NewJob
+from holdfast.providers.interface import NoCapacity, ProviderDown
+from tests.unit.controller.fleet.world import POOL, World
+
+
+@pytest.fixture
+async def world() -> World:
+    made = World()
+    await made.make_pool()
+    return made
+
+
+async def test_a_host_comes_serves_and_goes(world: World) -> None:
+    first = await world.cycle()
+    assert first.actions.workers_spawned == 1
+    await world.cycle()
+    (host,) = await world.active()
+    (order,) = world.provider.orders.values()
+    assert order.env["HOLDFAST_URL"] == "http://controller"
+    assert order.env["HOLDFAST_INTENT"] == order.intent == host
+    assert order.name.startswith("hf-0000memory00-p-")
+    smaller = msgspec.structs.replace(POOL, min=0)
+    await world.store.fleet.put_pool(smaller, now=world.now)
+
+    async def empty() -> bool:
+        return await world.open_instances() == []
+
+    await world.until(empty)
+    assert world.provider.alive == []
+    assert (await world.store.hosts.get_host(host)).state is HostState.TERMINATED
+
+
+async def test_a_machine_whose_creation_was_never_answered_is_adopted(world: World) -> None:
+    world.provider.create_errors = [(ProviderDown("a time-out"), True)]
+    await world.cycle()
+    assert [state for _, state in await world.open_instances()] == [InstanceState.ASKED]
+    world.tick(30)
+    summary = await world.cycles.run(await world.store.fleet.get_pool("p"))
+    assert any("adopted m-1" in reason for reason in summary.reasons)
+    await world.cycle()
+    await world.cycle()
+    assert len(await world.active()) == len(world.provider.alive) == 1
+
+
+async def test_a_creation_that_made_nothing_is_given_up_and_tried_again(world: World) -> None:
+    world.provider.create_errors = [(ProviderDown("a time-out"), False)]
+
+    async def serves() -> bool:
+        return len(await world.active()) == 1
+
+    await world.until(serves)
+    assert len(world.provider.alive) == 1
+
+
+async def test_an_offer_without_capacity_is_left_alone_for_a_while(world: World) -> None:
+    world.provider.create_errors = [(NoCapacity("none in this region"), False)]
+    await world.cycle()
+    summary = await world.cycle(5.0)
+    assert summary.actions.workers_spawned == 0
+    assert "none in this region" in (await world.store.fleet.get_pool("p")).blocked
+
+
+async def test_what_no_record_asks_for_is_ended_at_the_second_sight(world: World) -> None:
+    world.provider.machines["x"] = Machine(
+        ref="x", intent="never-was", pool="p", state=MachineState.RUNNING
+    )
+    await world.cycle()
+    assert "terminate x" not in world.provider.calls
+    await world.cycle()
+    assert "terminate x" in world.provider.calls
+
+
+async def test_a_machine_of_another_pool_is_left_alone(world: World) -> None:
+    world.provider.machines["x"] = Machine(
+        ref="x", intent="other", pool="q", state=MachineState.RUNNING
+    )
+    for _ in range(3):
+        await world.cycle()
+    assert "terminate x" not in world.provider.calls
+
+
+async def test_a_listing_that_fails_judges_nothing(world: World) -> None:
+    for _ in range(3):
+        await world.cycle()
+    world.provider.list_error = ProviderDown("away")
+    for _ in range(20):
+        summary = await world.cycle()
+    assert any("cannot be listed" in reason for reason in summary.reasons)
+    assert len(await world.active()) == len(world.provider.alive) == 1
+
+
+async def test_a_machine_that_its_provider_lost_is_replaced(world: World) -> None:
+    for _ in range(3):
+        await world.cycle()
+    (before,) = await world.active()
+    world.provider.end("m-1", "its node failed")
+    summary = await world.cycle()
+    assert summary.actions.workers_failed == 1
+    await world.cycle()
+    await world.cycle()
+    (after,) = await world.active()
+    assert before != after
+    assert (await world.store.hosts.get_host(before)).state is HostState.TERMINATED
+
+
+async def test_a_host_that_an_operator_terminates_gives_its_machine_back(world: World) -> None:
+    for _ in range(3):
+        await world.cycle()
+    (host,) = await world.active()
+    await world.store.hosts.move_host(host, "terminate", "by hand", now=world.now)
+    await world.cycle()
+    assert world.provider.machines["m-1"].state is MachineState.GONE
+
+
+async def test_a_controller_that_could_not_hear_blames_no_host(world: World) -> None:
+    """FLEET-3: the silence of an hour is the controller's own."""
+    for _ in range(3):
+        await world.cycle()
+    (host,) = await world.active()
+    world.tick(3600)
+    world.start()
+    world.controller.leadership.begin(world.now)
+    world.dead = {"m-1"}  # its agent has not called again yet
+
+    job = NewJob(id="0" * 20, spec=JobSpec(argv=("true",)), queue="cpu")
+    await world.store.jobs.submit_jobs([job], now=world.now)
+    await world.cycle()
+    assert await world.active() == [host]
+    for _ in range(12):
+        await world.cycle()
+    assert host not in await world.active(), "its own silence counts from then on"
