@@ -27,7 +27,7 @@ class Draft:
         self.status = status
         self.name = ""
         self.orders = False
-        self.fenced = ""  # why the host is in error: no work, no renewals (FLEET-1)
+        self.fenced = ""  # why the host is in error: no work, no renewals (CYCLE-1)
         self.offers: list[TaskOffer] = []
         self.preempts: list[PreemptRow] = []
         self.renewed: list[tuple[TaskKey, float]] = []

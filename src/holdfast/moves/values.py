@@ -212,7 +212,7 @@ class HostSynced(StoreValue, frozen=True, kw_only=True):
     status: "ok"; "stale" (another incarnation has registered); "unknown" (no such host).
     succeeded: jobs this sync finished. draining: jobs it made drain; the completer has work.
     fenced: why the host is in error: it is given no work, and none of its leases is renewed
-    (FLEET-1).
+    (CYCLE-1).
     """
 
     host_id: str

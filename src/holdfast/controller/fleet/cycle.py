@@ -1,8 +1,8 @@
 """One cycle of one pool: list, compare, read, decide, carry out, leave on record.
 
-FLEET-2 A decision is carried out action by action, each under the store's guard. A provider is never
+CYCLE-2 A decision is carried out action by action, each under the store's guard. A provider is never
         called inside a transaction, and no pool waits for another one's provider.
-FLEET-3 A pool's hosts are never judged silent by a silence of the controller itself (LEAD-4).
+CYCLE-3 A pool's hosts are never judged silent by a silence of the controller itself (LEAD-4).
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ def _overlay(
     snapshot: FleetSnapshot, pool: str, findings: Findings | None, since: datetime | None
 ) -> FleetSnapshot:
     """Return the snapshot with what the listing showed, and no silence older than the time since
-    which hosts could be heard (FLEET-3)."""
+    which hosts could be heard (CYCLE-3)."""
     heard = None if since is None else max(0.0, (snapshot.at - since).total_seconds())
     return msgspec.structs.replace(
         snapshot,

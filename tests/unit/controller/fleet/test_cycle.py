@@ -123,7 +123,7 @@ async def test_a_host_that_an_operator_terminates_gives_its_machine_back(world: 
 
 
 async def test_a_controller_that_could_not_hear_blames_no_host(world: World) -> None:
-    """FLEET-3: the silence of an hour is the controller's own."""
+    """CYCLE-3: the silence of an hour is the controller's own."""
     for _ in range(3):
         await world.cycle()
     (host,) = await world.active()

@@ -20,10 +20,8 @@ class FleetStore(PoolStore, Protocol):
 
     RENT-6  A host and its instance are on record before a provider is asked for a machine, and stay
             there until a listing confirms that it is gone.
-    FLEET-1 A host in error is given no work and its leases are renewed no more. Its tasks are freed
+    CYCLE-1 A host in error is given no work and its leases are renewed no more. Its tasks are freed
             when its machine is gone, or when no lease is left (LEASE-3).
-    SCALE-2 A host drains for scale only while it is as idle as the plan saw it; the claim of a task
-            waits for the same lock, and then finds it draining.
     """
 
     async def read_snapshot(
@@ -88,7 +86,7 @@ class FleetStore(PoolStore, Protocol):
     async def fail_host(
         self, host_id: str, fault: HostFault, reason: str, *, now: Now = None
     ) -> bool:
-        """Put a host in error (FLEET-1). Event host.failed."""
+        """Put a host in error (CYCLE-1). Event host.failed."""
 
     async def drain_if_idle(
         self, host_id: str, leases: int, grace_seconds: float, reason: str, *, now: Now = None
