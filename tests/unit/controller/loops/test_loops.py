@@ -39,6 +39,9 @@ class Counting:
         self._act(self.runs)
         return {}
 
+    async def stop(self) -> None:
+        pass
+
 
 async def until(condition: Callable[[], object], seconds: float = 8) -> None:
     async with asyncio.timeout(seconds):
