@@ -48,8 +48,9 @@ from holdfast.agent.watch.forensics import ForensicsDesk
 from holdfast.agent.watch.kills import Kills
 from holdfast.agent.watch.memory import MemoryWatch
 from holdfast.agent.watch.runner import WatchRunner
+from holdfast.agent.watch.telemetry import Telemetry
 from holdfast.core.facts import Trip
-from holdfast.core.gpus import Gpu
+from holdfast.core.gpus import Gpu, GpuTelemetry
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskState
@@ -201,6 +202,7 @@ class Agent:
             checkpoints=self._checkpoints,
             unable=self._abilities.note_start,
         )
+        self._telemetry = Telemetry(self._probe)
         self._health = HealthDesk(
             self._calls.ask_health,
             self._find_gpus,
@@ -246,6 +248,7 @@ class Agent:
             group.create_task(self._abilities.run())
             group.create_task(self._checkpoints.run())
             group.create_task(self._health.run())
+            group.create_task(self._telemetry.run())
 
     async def _find_gpus(self) -> list[Gpu]:
         return (await read_host_facts(self._config, self._probe)).gpus
@@ -347,6 +350,10 @@ class Agent:
     def list_faults(self) -> list[Hindrance]:
         """What a part of this host cannot do now."""
         return self._abilities.list_faults()
+
+    def show_gpus(self) -> list[GpuTelemetry]:
+        """The devices as they were last read."""
+        return self._telemetry.show()
 
     def take_answer(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:
         """Carry out an answer."""

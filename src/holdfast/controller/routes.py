@@ -160,6 +160,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     # hosts
     _get("/v1/hosts", hosts.list_hosts, "Every host.", PageOf(api.HostView), queries.HostsQuery),
     _get("/v1/hosts/{host}", hosts.get_host, "One host, by id or name.", api.HostView),
+    _get("/v1/hosts/{host}/telemetry", hosts.get_telemetry, "The GPUs of one host, now and lately.",
+         api.HostTelemetryView, queries.TelemetryQuery),
     _get("/v1/hosts/{host}/checks", hosts.list_checks, "The last health checks of one host, newest first.",
          PageOf(HostCheckRecord)),
     Endpoint("POST", "/v1/hosts/{host}/{action}", A, hosts.act_on_host,

@@ -186,6 +186,7 @@ class RunningServer:
             asyncio.create_task(self.controller.pump_hints(), name="hints"),
             asyncio.create_task(leader.run(), name="leader"),
             asyncio.create_task(self._server.serve(sockets=[self._sock]), name="http"),
+            asyncio.create_task(self.controller.telemetry.run(), name="telemetry"),
         ]
         while not self._server.started:
             if self._tasks[2].done():
@@ -204,8 +205,9 @@ class RunningServer:
         self._server.should_exit = True
         await self.controller.close()
         if self._tasks:
-            hints, leader, http = self._tasks
+            hints, leader, http, telemetry = self._tasks
             leader.cancel()
+            telemetry.cancel()
             hints.cancel()
             await asyncio.wait(self._tasks, timeout=_PARTS_SECONDS)
             if not http.done():

@@ -1,4 +1,4 @@
-"""A GPU as a host describes it."""
+"""A GPU as a host describes it, and as it is now."""
 
 from __future__ import annotations
 
@@ -21,3 +21,14 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     model: ShortText = ""
     memory_bytes: Annotated[int, Meta(ge=0)] = 0
     vendor: Literal["nvidia", "amd", "declared"] = "nvidia"
+
+
+class GpuTelemetry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One device as it was `age_seconds` before it was told of. None: the driver does not say."""
+
+    index: Annotated[int, Meta(ge=0, le=1023)]
+    memory_total_bytes: Annotated[int, Meta(ge=0)] = 0
+    memory_used_bytes: Annotated[int, Meta(ge=0)] | None = None
+    utilisation_percent: Annotated[float, Meta(ge=0, le=100)] | None = None
+    temperature_celsius: Annotated[float, Meta(ge=-100, le=1000)] | None = None
+    age_seconds: Annotated[float, Meta(ge=0)] = 0.0

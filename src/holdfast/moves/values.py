@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
+from holdfast.core.gpus import GpuTelemetry
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import Candidate, Capacity, QuotaLeft, Share
@@ -317,3 +318,11 @@ class Gauges(StoreValue, frozen=True, kw_only=True):
     oldest_queued_seconds: float
     oldest_transaction_seconds: float
     webhook_deliveries: Mapping[str, int] = {}  # pending, dead
+
+
+class HostReading(msgspec.Struct, frozen=True, kw_only=True):
+    """The GPUs of a host as it told of them, `held_seconds` before they are written."""
+
+    host_id: str
+    gpus: tuple[GpuTelemetry, ...]
+    held_seconds: float = 0.0

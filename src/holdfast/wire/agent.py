@@ -21,7 +21,7 @@ from msgspec import Meta
 
 from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
-from holdfast.core.gpus import Gpu
+from holdfast.core.gpus import Gpu, GpuTelemetry
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.core.settings.watch import WatchSettings
@@ -118,6 +118,7 @@ class SyncRequest(AgentMessage, frozen=True, kw_only=True):
     wait_seconds: how long the answer may wait for a command; 0 answers at once.
     settings_rev: the revision of settings the agent goes by. leaving: the host shuts down.
     faults: what a part of the host cannot do now, each time in full.
+    gpus: the devices as they were last read; empty where there are none to read.
     shares_peers: the agent reads peers from `SyncAnswer.gangs`; otherwise each order lists them.
     """
 
@@ -129,6 +130,7 @@ class SyncRequest(AgentMessage, frozen=True, kw_only=True):
     leaving: bool = False
     shares_peers: bool = False
     faults: Annotated[list[Hindrance], Meta(max_length=16)] = []
+    gpus: Annotated[list[GpuTelemetry], Meta(max_length=1024)] = []
 
 
 class ClaimOrder(AgentMessage, frozen=True, kw_only=True):

@@ -45,6 +45,7 @@ pages: `{"items": [...], "next": cursor|null}`.
     POST   /v1/queues/{name}/resume         → QueueRecord
     GET    /v1/hosts                        ?dead=0|1&all=0|1 → page of HostView
     GET    /v1/hosts/{id or name}           → HostView
+    GET    /v1/hosts/{id or name}/telemetry ?step=minute|hour&seconds= → HostTelemetryView
     GET    /v1/hosts/{id or name}/checks    → page of HostCheckRecord, newest first
     POST   /v1/hosts/{id}/{action}          action drain|undrain|quarantine|release|terminate, HostActionRequest → HostView
     …      /v1/pools…                       see wire.pools
@@ -76,7 +77,7 @@ from msgspec import Meta
 
 from holdfast.core.causes import Cause
 from holdfast.core.endings.rules import OperatorRule
-from holdfast.core.records import HostRecord, JobRecord
+from holdfast.core.records import GpuPoint, HostRecord, HostTelemetryRecord, JobRecord
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.settings.resolve import Value
 from holdfast.core.spec import JobSpec, Name
@@ -264,6 +265,15 @@ class PauseRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     reason: Annotated[str, Meta(max_length=512)] = ""
     hard: bool = False
+
+
+class HostTelemetryView(ApiBody, frozen=True, kw_only=True):
+    """The GPUs of a host: the newest reading (None: no device was ever read), and minutes or hours of
+    each device, oldest first."""
+
+    latest: HostTelemetryRecord | None
+    step: str
+    points: list[GpuPoint] = []
 
 
 class HostActionRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -101,6 +101,12 @@ def nvmlDeviceGetUtilizationRates(handle: int) -> Any:
     return SimpleNamespace(gpu=_ask(handle, "gpu"))
 
 
+def nvmlDeviceGetTemperature(handle: int, sensor: int) -> int:
+    assert sensor == 0
+    degrees: int = _ask(handle, "temperature")
+    return degrees
+
+
 def nvmlDeviceGetMigMode(handle: int) -> Any:
     return _ask(handle, "mig")
 

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import msgspec
 
+from holdfast.agent.probes.devices import Device
 from holdfast.agent.probes.faults import DeviceFaults, DeviceMarks
 from holdfast.core.gpus import Gpu
 from holdfast.core.ids import TaskKey
@@ -44,6 +45,9 @@ class Probe(Protocol):
 
     async def find_gpus(self) -> list[Gpu]:
         """The devices of this host; none where no driver answers."""
+
+    async def read_devices(self) -> list[Device] | None:
+        """The devices as they are now; none where no driver answers, None where one is late."""
 
     async def sample(self, tasks: Sequence[Probed]) -> Mapping[TaskKey, Sampled]:
         """Read these tasks. One that is missing in the answer could not be read at all."""

@@ -62,6 +62,7 @@ class AmdReader:
                     memory_total_bytes=_read_int(folder / "mem_info_vram_total") or 0,
                     memory_used_bytes=used,
                     utilisation_percent=None if percent is None else float(percent),
+                    temperature_celsius=_read_temperature(folder),
                     processes=self._read_processes(address),
                     lost="" if folder.is_dir() else f"the kernel has no device {address} any more",
                     pci=address if deep else "",
@@ -119,6 +120,14 @@ class AmdReader:
         if now <= before_at or total <= before:
             return None
         return min(100.0, (total - before) / (now - before_at) / 1e7)
+
+
+def _read_temperature(folder: Path) -> float | None:
+    for path in sorted(folder.glob("hwmon/hwmon*/temp1_input")):
+        millidegrees = _read_int(path)
+        if millidegrees is not None:
+            return millidegrees / 1000.0
+    return None
 
 
 def _read_ecc(folder: Path) -> int | None:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.core.gpus import Gpu
+from holdfast.core.gpus import Gpu, GpuTelemetry
 from holdfast.core.watchdogs import GpuReading
 
 
@@ -34,6 +34,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_total_bytes: int = 0
     memory_used_bytes: int | None = None
     utilisation_percent: float | None = None
+    temperature_celsius: float | None = None
     processes: list[DeviceProcess] | None = None
     note: str = ""
     lost: str = ""
@@ -50,6 +51,22 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             memory_bytes=self.memory_total_bytes,
             vendor=self.vendor,
         )
+
+
+def show_telemetry(devices: Sequence[Device], age_seconds: float) -> list[GpuTelemetry]:
+    """Return the devices as the controller is told of them."""
+    return [
+        GpuTelemetry(
+            index=device.index,
+            memory_total_bytes=device.memory_total_bytes,
+            memory_used_bytes=device.memory_used_bytes,
+            utilisation_percent=device.utilisation_percent,
+            temperature_celsius=device.temperature_celsius,
+            age_seconds=max(0.0, age_seconds),
+        )
+        for device in devices
+        if not device.lost
+    ]
 
 
 def read_for_task(device: Device, pids: Collection[int], *, pids_are_ours: bool) -> GpuReading:

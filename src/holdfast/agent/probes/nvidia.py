@@ -14,6 +14,9 @@ _UNCORRECTED, _VOLATILE = 1, 0  # NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLAT
 _MAX_EVENTS = 64
 
 
+_OF_THE_CHIP = 0  # NVML_TEMPERATURE_GPU
+
+
 class NvidiaReader:
     """Reads all NVIDIA devices. `library` is `pynvml` or its like."""
 
@@ -92,6 +95,7 @@ class NvidiaReader:
             memory_used_bytes=int(memory.used) if memory is not None else None,
             # A sliced device has no utilisation: NVML refuses, or says a zero without meaning.
             utilisation_percent=float(rates.gpu) if rates is not None and not sliced else None,
+            temperature_celsius=self._read_temperature(handle),
             processes=self._read_processes(index, handle, sliced=sliced),
             note="MIG" if sliced else "",
             lost="" if memory is not None else self._find_loss(handle),
@@ -106,6 +110,10 @@ class NvidiaReader:
         except self._nvml.NVMLError as error:
             return str(error) if getattr(error, "value", None) in _LOST_ERRORS else ""
         return ""
+
+    def _read_temperature(self, handle: Any) -> float | None:
+        degrees = self._ask("nvmlDeviceGetTemperature", handle, _OF_THE_CHIP)
+        return None if degrees is None else float(degrees)
 
     def _read_pci(self, handle: Any) -> str:
         info = self._ask("nvmlDeviceGetPciInfo", handle)

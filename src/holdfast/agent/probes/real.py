@@ -71,6 +71,10 @@ class RealProbe:
                 log.error(f"{where} is lost and is not offered: {device.lost}")
         return [device.as_gpu() for device in devices or [] if not device.lost]
 
+    async def read_devices(self) -> list[Device] | None:
+        """Ask the drivers, where there are any."""
+        return await self._read_devices(wanted=self._devices_here)
+
     async def sample(self, tasks: Sequence[Probed]) -> Mapping[TaskKey, Sampled]:
         """Read trees and devices side by side."""
         trees, devices = await asyncio.gather(

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.agent.probes import Probed, Sampled
+from holdfast.agent.probes.devices import Device
 from holdfast.agent.probes.faults import DeviceFaults, DeviceMarks
 from holdfast.core.gpus import Gpu
 from holdfast.core.ids import TaskKey
@@ -54,6 +55,10 @@ class ScriptedProbe:
 
     async def find_gpus(self) -> list[Gpu]:
         """None: a script has no devices; declare them."""
+        return []
+
+    async def read_devices(self) -> list[Device] | None:
+        """None: a script has no devices."""
         return []
 
     async def sample(self, tasks: Sequence[Probed]) -> Mapping[TaskKey, Sampled]:

@@ -20,6 +20,7 @@ from typing import Protocol
 import msgspec
 
 from holdfast.agent.uplink.calls import ControllerCalls
+from holdfast.core.gpus import GpuTelemetry
 from holdfast.core.host_faults import Hindrance
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.process.syscalls import read_boottime
@@ -43,6 +44,9 @@ class SyncTaker(Protocol):
 
     def list_faults(self) -> list[Hindrance]:
         """What a part of this host cannot do now."""
+
+    def show_gpus(self) -> list[GpuTelemetry]:
+        """The devices as they were last read."""
 
     def take_answer(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:
         """Carry out an answer. True when it held anything new."""
@@ -125,6 +129,7 @@ class SyncLoop:
             settings_rev=self._settings_rev(),
             shares_peers=True,
             faults=self._taker.list_faults(),
+            gpus=self._taker.show_gpus(),
         )
         call = _Call(self._seq, read_boottime())
         self._flights[asyncio.create_task(self._calls.sync(request))] = call

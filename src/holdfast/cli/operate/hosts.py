@@ -56,6 +56,46 @@ def hosts(face: Face, context: click.Context, dead: bool, include_terminated: bo
 
 @hosts.command()
 @click.argument("host")
+@click.option("--hours", is_flag=True, help="Hours of the last 90 days instead of minutes.")
+@click.option("--last", metavar="TIME", default="1h", help="How far back. [default: 1h]")
+@talks
+def telemetry(face: Face, host: str, hours: bool, last: str) -> None:
+    """Show the GPUs of a host: memory, utilisation and temperature, over time.
+
+    \b
+    Examples:
+      holdfast hosts telemetry gpu-box-7
+      holdfast hosts telemetry gpu-box-7 --hours --last 7d --json
+    """
+    seconds = int(read_seconds("--last", last))
+    with face.client() as client:
+        found = client.host_telemetry(host, step="hour" if hours else "minute", seconds=seconds)
+    header = ("AT", "GPU", "BUSY", "PEAK", "MEMORY", "OF", "HOTTEST")
+    lines = [
+        (
+            f"{p.at:%m-%d %H:%M}",
+            str(p.gpu),
+            _number(p.utilisation_percent, " %"),
+            _number(p.utilisation_max, " %"),
+            _gib(p.memory_used_max_bytes),
+            _gib(p.memory_total_bytes),
+            _number(p.temperature_max_celsius, " °C"),
+        )
+        for p in found.points
+    ]
+    face.show(found, table(header, lines) if lines else f"{host} told of no GPUs in that time")
+
+
+def _number(value: float | None, unit: str) -> str:
+    return "?" if value is None else f"{value:.0f}{unit}"
+
+
+def _gib(value: int | None) -> str:
+    return "?" if value is None else f"{value / 2**30:.1f} GiB"
+
+
+@hosts.command()
+@click.argument("host")
 @talks
 def checks(face: Face, host: str) -> None:
     """Show the last health checks of a host, newest first.

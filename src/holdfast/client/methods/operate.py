@@ -21,6 +21,7 @@ from holdfast.core.records import HostCheckRecord, ProjectRecord, QueueRecord, T
 from holdfast.core.settings.resolve import Effective, Value
 from holdfast.wire.api import (
     HostActionRequest,
+    HostTelemetryView,
     HostView,
     PauseRequest,
     RetriesView,
@@ -126,6 +127,15 @@ class OperateMethods:
     def host(self, host: str) -> RestCall[HostView]:
         """Return one host, by id or name."""
         return get(path_of("hosts", host), HostView)
+
+    @gives_one
+    def host_telemetry(
+        self, host: str, *, step: str = "minute", seconds: int = 3600
+    ) -> RestCall[HostTelemetryView]:
+        """Return the GPUs of a host: the newest reading, and minutes (of a day) or hours (of 90
+        days)."""
+        path = path_of("hosts", host, "telemetry")
+        return get(path, HostTelemetryView, step=step, seconds=seconds)
 
     @gives_list
     def host_checks(self, host: str) -> PageCall[HostCheckRecord]:

@@ -8,10 +8,10 @@ from starlette.responses import Response
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
-from holdfast.controller.http.queries import HostsQuery, is_on
+from holdfast.controller.http.queries import HostsQuery, TelemetryQuery, is_on
 from holdfast.core.records import HostRecord
 from holdfast.errors import NotFound, ValidationError
-from holdfast.wire.api import HostActionRequest, HostView
+from holdfast.wire.api import HostActionRequest, HostTelemetryView, HostView
 
 ACTIONS = ("drain", "undrain", "quarantine", "release", "terminate")
 
@@ -45,6 +45,16 @@ async def list_checks(call: ApiCall) -> Response:
     """List the last health checks of one host, newest first."""
     host = await _find(call)
     return answer_page(await call.store.health.list_checks(host.id))
+
+
+async def get_telemetry(call: ApiCall) -> Response:
+    """Return the newest reading of a host's GPUs, and their minutes or hours."""
+    query = call.query(TelemetryQuery)
+    host = await _find(call)
+    store = call.store.telemetry
+    latest = await store.read_latest(host.id)
+    points = await store.read_history(host.id, query.step, float(query.seconds))
+    return answer_json(HostTelemetryView(latest=latest, step=query.step, points=points))
 
 
 async def act_on_host(call: ApiCall) -> Response:

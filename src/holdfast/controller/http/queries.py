@@ -68,6 +68,13 @@ class LogsQuery(Query, frozen=True, kw_only=True):
     tail: Offset | None = None
 
 
+class TelemetryQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of `GET /v1/hosts/{host}/telemetry`: minutes of the last day, or hours of the last 90 days."""
+
+    step: Literal["minute", "hour"] = "minute"
+    seconds: Annotated[int, Meta(ge=60, le=90 * 86_400)] = 3600
+
+
 class HostsQuery(Query, frozen=True, kw_only=True):
     """`dead=1`: only hosts flagged dead. `all=1`: terminated ones too."""
 

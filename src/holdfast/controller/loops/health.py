@@ -47,12 +47,13 @@ class HealthLoop(Loop):
 
 
 class PruneHealthLoop(Loop):
-    """Checks and ends of hosts that are older than `history_days` → deleted."""
+    """Old readings of GPUs, and checks and ends of hosts older than `history_days` → deleted."""
 
     name = "prune_health"
     interval_seconds = 3600.0
 
     async def run_once(self) -> Summary:
+        await self._controller.store.telemetry.prune_telemetry()
         return await prune_history(self._controller, self._prune)
 
     async def _prune(self, days: float) -> int:

@@ -21,6 +21,7 @@ from holdfast.controller.runtime.metrics import Metrics
 from holdfast.controller.runtime.outages import Outages
 from holdfast.controller.runtime.remembered import JobSpecs, SavedJobs, Sizes
 from holdfast.controller.runtime.settings import SettingsCache
+from holdfast.controller.runtime.telemetry import TelemetryDesk
 from holdfast.controller.runtime.wakes import WakeBus
 from holdfast.controller.runtime.webhook_sender import Sender
 from holdfast.controller.sync.batch import SyncBatcher
@@ -72,6 +73,7 @@ class Controller:
         self.joins = Joins(store, clock)
         self.layouts = GangLayouts()
         self.batcher = SyncBatcher(store, self.settings, self.metrics, self.outages)
+        self.telemetry = TelemetryDesk(store, clock, self.outages)
         self.refusals = Refusals()
         self.leadership = Leadership(store, clock, self.outages)
         self.dues = DueTimes(clock, self.wakes)

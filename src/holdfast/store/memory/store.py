@@ -19,6 +19,7 @@ from holdfast.store.memory.drains import MemoryDrains
 from holdfast.store.memory.events import MemoryEvents
 from holdfast.store.memory.fleet.health import MemoryHealth
 from holdfast.store.memory.fleet.instances import MemoryFleet
+from holdfast.store.memory.fleet.telemetry import MemoryTelemetry
 from holdfast.store.memory.hosts import MemoryHosts
 from holdfast.store.memory.jobs import MemoryJobs
 from holdfast.store.memory.leases import MemoryLeases
@@ -35,6 +36,7 @@ from holdfast.store.port.drains import DrainStore
 from holdfast.store.port.events import EventStore
 from holdfast.store.port.fleet.health import HealthStore
 from holdfast.store.port.fleet.instances import FleetStore
+from holdfast.store.port.fleet.telemetry import TelemetryStore
 from holdfast.store.port.hosts import HostStore
 from holdfast.store.port.jobs import JobStore
 from holdfast.store.port.leadership import HintHub, LeadershipStore
@@ -94,6 +96,7 @@ class MemoryStore:
         self.logs: LogStore = MemoryLogs(state)
         self.members: MemberStore = members
         self.settings: SettingsStore = MemorySettings(state)
+        self.telemetry: TelemetryStore = MemoryTelemetry(state)
         self.tokens: TokenStore = MemoryTokens(state)
         self.webhooks: WebhookStore = MemoryWebhooks(state)
 

@@ -24,6 +24,7 @@ from holdfast.store.port.drains import DrainStore
 from holdfast.store.port.events import EventStore
 from holdfast.store.port.fleet.health import HealthStore
 from holdfast.store.port.fleet.instances import FleetStore
+from holdfast.store.port.fleet.telemetry import TelemetryStore
 from holdfast.store.port.hosts import HostStore
 from holdfast.store.port.jobs import JobStore
 from holdfast.store.port.leadership import LeadershipStore
@@ -55,6 +56,7 @@ class Store(Protocol):
     logs: LogStore
     members: MemberStore
     settings: SettingsStore
+    telemetry: TelemetryStore
     tokens: TokenStore
     webhooks: WebhookStore
 

@@ -20,6 +20,7 @@ from holdfast.agent.probes.devices import Device, DeviceProcess, owns_devices, r
 from holdfast.agent.probes.real import RealProbe
 from holdfast.agent.probes.tree import TreeMeter, find_trees
 from holdfast.agent.probes.worker_client import ProbeWorker
+from holdfast.agent.watch.telemetry import Telemetry
 from holdfast.core.ids import TaskKey
 from holdfast.process.table import read_entry
 
@@ -94,6 +95,26 @@ async def test_nvidia_per_process_readings(nvml: Script) -> None:
         ]
     finally:
         await asked.close()
+
+
+async def test_telemetry_shows_every_device_with_the_age_of_its_reading(nvml: Script) -> None:
+    nvml([device(temperature=71), device(lost=True)])
+    asked = worker()
+    try:
+        probe = RealProbe(asked)
+        await probe.find_gpus()
+        telemetry = Telemetry(probe)
+        assert telemetry.show() == []
+        reading = asyncio.create_task(telemetry.run())
+        while not telemetry.show():
+            await asyncio.sleep(0.01)
+        (shown,) = telemetry.show()
+        reading.cancel()
+    finally:
+        await asked.close()
+    assert (shown.index, shown.temperature_celsius, shown.utilisation_percent) == (0, 71.0, 50.0)
+    assert (shown.memory_used_bytes, shown.memory_total_bytes) == (10 * GB, 80 * GB)
+    assert 0 <= shown.age_seconds < 15
 
 
 async def test_nvidia_says_little(nvml: Script) -> None:
@@ -209,7 +230,10 @@ def test_amd_from_sysfs(tmp_path: Path) -> None:
     process = tmp_path / "sys/class/kfd/kfd/proc/77"
     process.mkdir(parents=True)
     (process / "vram_4711").write_text("900")
+    (card / "hwmon/hwmon3").mkdir(parents=True)
+    (card / "hwmon/hwmon3/temp1_input").write_text("61500\n")
     found = AmdReader(str(tmp_path)).read()
+    assert found[0].temperature_celsius == 61.5
     assert [(d.index, d.vendor, d.utilisation_percent, d.memory_used_bytes) for d in found] == [
         (0, "amd", 37.0, 1000)
     ]

@@ -9,6 +9,7 @@ import itertools
 import pytest
 
 from holdfast.agent.uplink import sync
+from holdfast.core.gpus import GpuTelemetry
 from holdfast.core.host_faults import Hindrance
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.wire.agent import SyncAnswer, SyncRequest, TaskReport
@@ -34,6 +35,10 @@ class Taker:
         return []
 
     def list_faults(self) -> list[Hindrance]:
+        """None."""
+        return []
+
+    def show_gpus(self) -> list[GpuTelemetry]:
         """None."""
         return []
 

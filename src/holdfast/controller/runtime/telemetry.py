@@ -1,0 +1,53 @@
+"""Readings of GPUs on their way to the store: the newest of each host, written together every while.
+
+They are not part of a sync's transaction, because a view of a device is worth no heartbeat: what a
+killed replica had not written yet is read again within seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from holdfast.controller.runtime.outages import Outages
+from holdfast.core.gpus import GpuTelemetry
+from holdfast.errors import Unavailable
+from holdfast.moves.values import HostReading
+from holdfast.store.port.store import Store
+
+WRITE_SECONDS = 10.0
+
+
+class TelemetryDesk:
+    """Takes readings from syncs, and writes them."""
+
+    def __init__(self, store: Store, clock: Callable[[], float], outages: Outages) -> None:
+        self._store = store
+        self._clock = clock
+        self._outages = outages
+        self._newest: dict[str, tuple[float, Sequence[GpuTelemetry]]] = {}
+
+    def take(self, host_id: str, gpus: Sequence[GpuTelemetry]) -> None:
+        """Keep a host's readings until they are written."""
+        self._newest[host_id] = (self._clock(), gpus)
+
+    async def write(self) -> None:
+        """Write what came since the last time."""
+        newest, self._newest = self._newest, {}
+        if not newest:
+            return
+        now = self._clock()
+        readings = [
+            HostReading(host_id=host_id, gpus=tuple(gpus), held_seconds=now - at)
+            for host_id, (at, gpus) in newest.items()
+        ]
+        await self._store.telemetry.write_readings(readings)
+
+    async def run(self) -> None:
+        """Write for ever. What an outage costs is a gap in the history."""
+        while True:
+            await asyncio.sleep(WRITE_SECONDS)
+            try:
+                await self.write()
+            except Unavailable as error:
+                self._outages.note_failure(error)

@@ -1,0 +1,33 @@
+"""Readings of GPUs: the latest of each host, and a bounded history."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+from holdfast.core.records import GpuPoint, HostTelemetryRecord
+from holdfast.moves.values import HostReading
+from holdfast.store.port.clock import Now
+
+MINUTES_DAYS = 1.0
+HOURS_DAYS = 90.0
+Step = Literal["minute", "hour"]
+
+
+class TelemetryStore(Protocol):
+    """What hosts tell of their GPUs."""
+
+    async def write_readings(self, readings: Sequence[HostReading], *, now: Now = None) -> None:
+        """Keep each host's newest reading, and add them to its minutes and hours. A reading that is
+        told again (of the same moment) is added once. Hosts that are not known are left out."""
+
+    async def read_latest(self, host_id: str) -> HostTelemetryRecord | None:
+        """Return a host's newest reading; None without any."""
+
+    async def read_history(
+        self, host_id: str, step: Step, seconds: float, *, now: Now = None
+    ) -> list[GpuPoint]:
+        """Return the minutes or hours of a host's GPUs of the last `seconds`, oldest first."""
+
+    async def prune_telemetry(self, *, now: Now = None) -> int:
+        """Delete minutes older than a day and hours older than 90 days; return how many rows."""

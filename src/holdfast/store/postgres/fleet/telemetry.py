@@ -1,0 +1,71 @@
+"""Readings of GPUs in PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import msgspec
+
+from holdfast.core.records import GpuPoint, HostTelemetryRecord
+from holdfast.moves.values import HostReading
+from holdfast.store.port.clock import Now
+from holdfast.store.port.fleet.telemetry import HOURS_DAYS, MINUTES_DAYS, Step
+from holdfast.store.postgres.connection.session import OnSession, Tx, reads, to_json, transacts
+
+
+def date_reading(reading: HostReading, at: datetime) -> datetime:
+    """Return when a reading was made, by the store's clock."""
+    age = min((gpu.age_seconds for gpu in reading.gpus), default=0.0)
+    return at - timedelta(seconds=reading.held_seconds + age)
+
+
+class PostgresTelemetry(OnSession):
+    """`TelemetryStore` on PostgreSQL."""
+
+    @transacts
+    async def write_readings(
+        self, tx: Tx, readings: Sequence[HostReading], *, now: Now = None
+    ) -> None:
+        at = await tx.now(now)
+        dated = {r.host_id: (date_reading(r, at), r.gpus) for r in readings}
+        new = await tx.rows(
+            "write_latest",
+            hosts=list(dated),
+            ats=[when for when, _ in dated.values()],
+            gpus=[to_json(gpus) for _, gpus in dated.values()],
+        )
+        points = [(row["host_id"], *dated[row["host_id"]]) for row in new]
+        flat = [(host_id, when, gpu) for host_id, when, gpus in points for gpu in gpus]
+        if flat:
+            await tx.run(
+                "write_points",
+                hosts=[host_id for host_id, _, _ in flat],
+                ats=[when for _, when, _ in flat],
+                devices=[gpu.index for _, _, gpu in flat],
+                utilisations=[gpu.utilisation_percent for _, _, gpu in flat],
+                used=[gpu.memory_used_bytes for _, _, gpu in flat],
+                total=[gpu.memory_total_bytes for _, _, gpu in flat],
+                temperatures=[gpu.temperature_celsius for _, _, gpu in flat],
+            )
+
+    @reads
+    async def read_latest(self, tx: Tx, host_id: str) -> HostTelemetryRecord | None:
+        row = await tx.one("read_latest", host_id=host_id)
+        return None if row is None else msgspec.convert(row, HostTelemetryRecord)
+
+    @reads
+    async def read_history(
+        self, tx: Tx, host_id: str, step: Step, seconds: float, *, now: Now = None
+    ) -> list[GpuPoint]:
+        since = await tx.now(now) - timedelta(seconds=seconds)
+        return await tx.list_of(GpuPoint, "read_points", host_id=host_id, step=step, since=since)
+
+    @transacts
+    async def prune_telemetry(self, tx: Tx, *, now: Now = None) -> int:
+        at = await tx.now(now)
+        hours = at - timedelta(days=HOURS_DAYS)
+        minutes = at - timedelta(days=MINUTES_DAYS)
+        deleted = await tx.run("prune_points", minutes=minutes, hours=hours)
+        await tx.run("prune_latest", hours=hours)
+        return deleted
