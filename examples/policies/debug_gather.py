@@ -42,9 +42,7 @@ def main() -> int:
     )
     parser.add_argument("--report", default="debug-report.txt")
     parser.add_argument(
-        "--flight",
-        default="/tmp/holdfast-flight-",
-        help="how the names of the ranks' flight records begin, on every host",
+        "--flight", help="how the file names of flight records begin, on every host"
     )
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--local", action="store_true", help="start the host managers here too")

@@ -52,9 +52,7 @@ def main() -> int:
         "--first", type=float, default=1800.0, help="seconds for the first two steps, each"
     )
     parser.add_argument(
-        "--flight",
-        default="/tmp/holdfast-flight-",
-        help="how the names of the ranks' flight records begin, on every host",
+        "--flight", help="how the file names of flight records begin, on every host"
     )
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--local", action="store_true", help="start the host managers here too")

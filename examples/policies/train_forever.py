@@ -107,9 +107,7 @@ def main() -> int:
     parser.add_argument("--first", type=float, default=float("inf"), help="the same before step 2")
     parser.add_argument("--fence", action="store_true", help="no start while an old rank may run")
     parser.add_argument("--report", default="debug-report.txt")
-    parser.add_argument(
-        "--flight", default="/tmp/holdfast-flight-", help="prefix of flight records"
-    )
+    parser.add_argument("--flight", help="prefix of flight records")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--local", action="store_true", help="start the host managers here too")
     parser.add_argument("command", nargs="+")

@@ -224,6 +224,11 @@ def test_what_is_no_record_is_refused(odd: Any) -> None:
         read_flights(0, odd)
 
 
+def test_two_runs_share_no_pipe() -> None:
+    one, other = (name_pipe(make_flight_environment(), 0) for _ in range(2))
+    assert one != other
+
+
 def test_torch_chooses_where_it_is_not_told() -> None:
     assert name_files({"HOME": "/home/me"}, 7) == [
         "/home/me/.cache/torch/comm_lib_trace_rank_7",

@@ -11,6 +11,7 @@ import contextlib
 import io
 import os
 import pickle
+import secrets
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,11 +23,13 @@ _POLL_SECONDS = 0.1
 _MOST_BYTES = 256 << 20
 
 
-def make_flight_environment(prefix: str, entries: int = 2000) -> dict[str, str]:
+def make_flight_environment(prefix: str | None = None, entries: int = 2000) -> dict[str, str]:
     """Make the environment under which ranks keep records and write them when they are asked to.
 
-    prefix: of the pipes' and the records' file names, on every host; its folder must be there.
+    prefix: of the pipes' and the records' file names, on every host; its folder must be there. None
+    is one in /tmp that no other run has: a pipe of another user's would end the ranks of this one.
     """
+    prefix = prefix or f"/tmp/holdfast-flight-{secrets.token_hex(6)}-"
     files = dict.fromkeys(FILE_VARIABLES, f"{prefix}record-")
     return {
         "TORCH_FR_BUFFER_SIZE": str(entries),

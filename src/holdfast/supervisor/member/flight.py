@@ -17,15 +17,18 @@ from holdfast.supervisor.gather.records import name_files, name_pipe
 
 def answer_flight_requests() -> bool:
     """Answer from a thread of its own, as long as this process lives. False, and nothing is done,
-    where the environment names no pipe or torch's NCCL listens there."""
+    where the environment names no pipe, torch's NCCL listens there, or none can be made."""
     rank = int(os.environ.get("RANK", "0"))
     pipe = name_pipe(os.environ, rank)
     if pipe is None or _is_served(pipe):
         return False
-    Path(pipe).unlink(missing_ok=True)
-    os.mkfifo(pipe, 0o600)
-    # Open for both, so that the pipe never reads as ended.
-    fd = os.open(pipe, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        Path(pipe).unlink(missing_ok=True)
+        os.mkfifo(pipe, 0o600)
+        # Open for both, so that the pipe never reads as ended.
+        fd = os.open(pipe, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:  # a record is not worth a rank
+        return False
     file = name_files(os.environ, rank)[0]
     threading.Thread(target=_answer, args=(fd, file), name="holdfast-flight", daemon=True).start()
     return True

@@ -35,8 +35,9 @@ while not os.path.exists(f"{here}/go"):
     [
         ("restart_on_failure.py", 2, 2, ("--hosts", "2", "--first-delay", "0.1")),
         ("spare_hosts.py", 3, 2, ("--hosts", "2", "--spares", "1")),
+        ("train_forever.py", 2, 2, ("--hosts", "2", "--spares", "0")),
     ],
-    ids=["restart_on_failure", "spare_hosts"],
+    ids=["restart_on_failure", "spare_hosts", "train_forever"],
 )
 def test_a_policy_goes_on_after_a_loss(
     cluster: Cluster, tmp_path: Path, policy: str, hosts: int, ranks: int, args: tuple[str, ...]
