@@ -39,6 +39,19 @@ class Redactor:
             text = text.replace(secret.decode(errors="replace"), "***")
         return text
 
+    def count_settled(self, data: bytes, pending: int) -> int:
+        """How many of the first bytes may be masked for good while the last `pending` wait for more:
+        a secret that reaches into those waits as a whole, for it may share bytes with another."""
+        settled = len(data) - pending
+        crossing = True
+        while crossing:
+            crossing = False
+            for secret in self._secrets:
+                at = data.find(secret, max(0, settled - len(secret) + 1))
+                if 0 <= at < settled:
+                    settled, crossing = at, True
+        return settled
+
     def count_pending(self, data: bytes) -> int:
         """How many of the last bytes may begin a secret whose rest is not there yet."""
         for length in range(min(self.overlap_bytes, len(data)), 0, -1):

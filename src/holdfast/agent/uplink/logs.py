@@ -95,12 +95,15 @@ class StreamTail:
             return True
         before = min(start, redactor.overlap_bytes)
         window = os.pread(fd, before + _MASK_BYTES, start - before)
-        masked = redactor.mask(window)
-        if masked != window:
-            self._write_masked(start - before, window, masked)
         end = start - before + len(window)
         pending = 0 if final and end >= size else redactor.count_pending(window)
-        self._masked = max(start, end - pending)
+        settled = redactor.count_settled(window, pending)
+        if settled <= before and end < size:
+            settled = len(window) - pending  # a chain of secrets without end: mask what is there
+        masked = redactor.mask(window)[:settled]
+        if masked != window[:settled]:
+            self._write_masked(start - before, window, masked)
+        self._masked = max(start, start - before + settled)
         return end >= size
 
     def _write_masked(self, at: int, window: bytes, masked: bytes) -> None:
