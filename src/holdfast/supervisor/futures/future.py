@@ -280,6 +280,21 @@ class Future(Generic[T]):
                 if not self._hooks:
                     _listened.discard(self)
 
+    def wait(self, timeout: float | None) -> bool:
+        """Sleep until it is done. False where it was not within `timeout` seconds."""
+        if self._state != _PENDING:
+            return True
+        ready = threading.Event()
+
+        def hook(_: Future[T]) -> None:
+            ready.set()
+
+        self.add_hook(hook)
+        if not ready.wait(timeout) and self._state == _PENDING:
+            self.remove_hook(hook)
+            return False
+        return True
+
     def _settle(self, state: int, value: Any) -> bool:
         with settle_lock:
             if self._state != _PENDING:
@@ -297,16 +312,7 @@ class Future(Generic[T]):
         return True
 
     def _wait(self, timeout: float | None) -> None:
-        if self._state != _PENDING:
-            return
-        ready = threading.Event()
-
-        def hook(_: Future[T]) -> None:
-            ready.set()
-
-        self.add_hook(hook)
-        if not ready.wait(timeout) and self._state == _PENDING:
-            self.remove_hook(hook)
+        if not self.wait(timeout):
             raise TimeoutError(f"{self.describe() or 'a result'} did not come within {timeout:g} s")
 
 

@@ -42,8 +42,12 @@ def wait(
             "FIRST_EXCEPTION"
         )
     all_futures = set(futures)
+    if return_when == ALL_COMPLETED:
+        _wait_for_all(all_futures, timeout, log_interval)
+        done = {future for future in all_futures if future.done()}
+        return Waited(done, all_futures - done)
     stream = as_completed(all_futures, timeout, log_interval)
-    done: set[Future[Any]] = set()
+    done = set()
     try:
         for future in stream:
             done.add(future)
@@ -57,6 +61,61 @@ def wait(
         stream.close()
     done |= {future for future in all_futures if future.done()}
     return Waited(done, all_futures - done)
+
+
+def _wait_for_all(
+    futures: Iterable[Future[Any]], timeout: float | None, log_interval: float | None
+) -> None:
+    """Return when all are done, after `timeout` seconds at the latest.
+
+    It sleeps on one future at a time, so that thousands settle without a hook each, and without
+    waking this thread for each.
+    """
+    pending = list(futures)
+    clock = _Clock(pending, timeout, log_interval)
+    with contextlib.suppress(TimeoutError):
+        while pending:
+            future = pending[-1]
+            if not future.done():
+                future.wait(clock.check())
+            if future.done():
+                pending.pop()
+
+
+class _Clock:
+    """The deadline of a wait, and its log of what is pending."""
+
+    def __init__(
+        self, pending: Iterable[Future[Any]], timeout: float | None, log_interval: float | None
+    ) -> None:
+        self._pending = pending
+        self._began = time.monotonic()
+        self._timeout = timeout
+        self._log_interval = log_interval
+        self._deadline = None if timeout is None else self._began + timeout
+        self._log_at = None if log_interval is None else self._began + log_interval
+
+    def check(self) -> float | None:
+        """Return how long to sleep at most; log when due. TimeoutError past the deadline."""
+        now = time.monotonic()
+        if self._deadline is not None and now >= self._deadline:
+            raise TimeoutError(f"after {self._timeout:g} s: {self._describe()}")
+        if self._log_at is not None and self._log_interval is not None and now >= self._log_at:
+            logger.info("waiting for %.0f s: %s", now - self._began, self._describe())
+            self._log_at = now + self._log_interval
+        waits = [due - now for due in (self._deadline, self._log_at) if due is not None]
+        return max(0.0, min(waits)) if waits else None
+
+    def _describe(self) -> str:
+        left = [future for future in list(self._pending) if not future.done()]
+        by_kind: dict[str, list[str]] = {}
+        for future in left:
+            by_kind.setdefault(future.about or "a result", []).append(str(future.whom or "?"))
+        parts = []
+        for about, whom in by_kind.items():
+            more = f" and {len(whom) - 5} more" if len(whom) > 5 else ""
+            parts.append(f"{about} of {', '.join(sorted(whom)[:5])}{more}")
+        return f"{len(left)} not done: " + ("; ".join(parts) or "none")
 
 
 class as_completed:
@@ -77,11 +136,7 @@ class as_completed:
         self._ready: deque[Future[Any]] = deque()
         self._wake = threading.Condition(threading.Lock())
         self._pending: set[Future[Any]] = set()
-        self._began = time.monotonic()
-        self._deadline = None if timeout is None else self._began + timeout
-        self._timeout = timeout
-        self._log_interval = log_interval
-        self._log_at = self._began + log_interval if log_interval is not None else None
+        self._clock = _Clock(self._pending, timeout, log_interval)
         self._loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
         self.update(futures)
 
@@ -119,7 +174,7 @@ class as_completed:
                 raise StopIteration
             # Outside the lock, which the bus's thread may want: the check logs, and that can take
             # long.
-            seconds = self._check_time()
+            seconds = self._clock.check()
             with self._wake:
                 if not self._ready:
                     self._wake.wait(seconds)
@@ -137,8 +192,8 @@ class as_completed:
                     return self._yield_one()
                 if not self._pending:
                     raise StopAsyncIteration
-                seconds = self._check_time()
-                with contextlib.suppress(TimeoutError):  # `_check_time` says what that means
+                seconds = self._clock.check()
+                with contextlib.suppress(TimeoutError):  # the clock says what that means
                     await asyncio.wait_for(event.wait(), seconds)
                 event.clear()
         finally:
@@ -156,25 +211,3 @@ class as_completed:
         for loop, event in list(self._loops):
             with contextlib.suppress(RuntimeError):  # that loop is closed
                 loop.call_soon_threadsafe(event.set)
-
-    def _check_time(self) -> float | None:
-        """Return how long to sleep at most; log when due. TimeoutError past the deadline."""
-        now = time.monotonic()
-        if self._deadline is not None and now >= self._deadline:
-            raise TimeoutError(f"after {self._timeout:g} s: {self._describe()}")
-        if self._log_at is not None and self._log_interval is not None and now >= self._log_at:
-            logger.info("waiting for %.0f s: %s", now - self._began, self._describe())
-            self._log_at = now + self._log_interval
-        waits = [due - now for due in (self._deadline, self._log_at) if due is not None]
-        return max(0.0, min(waits)) if waits else None
-
-    def _describe(self) -> str:
-        left = [future for future in list(self._pending) if not future.done()]
-        by_kind: dict[str, list[str]] = {}
-        for future in left:
-            by_kind.setdefault(future.about or "a result", []).append(str(future.whom or "?"))
-        parts = []
-        for about, whom in by_kind.items():
-            more = f" and {len(whom) - 5} more" if len(whom) > 5 else ""
-            parts.append(f"{about} of {', '.join(sorted(whom)[:5])}{more}")
-        return f"{len(left)} not done: " + ("; ".join(parts) or "none")

@@ -83,7 +83,7 @@ class CrewRoster:
             self._take_exited(host, wire.Exited(report.group, report.ended))
         for number, (group, index) in host.parts.items():
             processes = group.find_processes(index)
-            if number not in known and not all(one.returncode().done() for one in processes):
+            if number not in known and not all(process.over for process in processes):
                 self._say(host, _make_launch(group, index))  # its order died with that script
 
     def take_loss(self, host: Host, error: HoldfastError) -> None:
@@ -96,7 +96,7 @@ class CrewRoster:
 
     def _fail_all(self, group: ProcessGroup, index: int, error: HoldfastError) -> None:
         for process in group.find_processes(index):
-            if not process.returncode().done():
+            if not process.over:
                 self.running -= 1
             process.fail(error)
 
@@ -133,8 +133,7 @@ class CrewRoster:
             if not host.identity:  # no manager had come yet: the order is still to be given
                 host.hold(_make_launch(group, index))
         for rank, code in returncodes.items():
-            process = group.processes[rank]
-            process.settle(code, f"process {process.name} had ended with {code}")
+            group.processes[rank].settle(code)
         for host in group.hosts:
             if host.connection_lost():
                 self.take_loss(host, host.make_error())
@@ -261,11 +260,11 @@ class CrewRoster:
 
     def _take_launched(self, host: Host, message: wire.Launched) -> None:
         for process, entry in self._find(host, message.group, message.processes):
-            process.pid().set_result(entry.pid)
+            process.start(entry.pid)
 
     def _take_launch_failed(self, host: Host, message: wire.LaunchFailed) -> None:
         for process, entry in self._find(host, message.group, message.processes):
-            if process.returncode().done():
+            if process.over:
                 continue
             self.running -= 1
             process.fail(ProcessFailedToStart(process.name, str(host), entry.reason))
@@ -273,11 +272,11 @@ class CrewRoster:
 
     def _take_exited(self, host: Host, message: wire.Exited) -> None:
         for process, entry in self._find(host, message.group, message.processes):
-            if process.returncode().done():  # CREW-2
+            if process.over:  # CREW-2
                 continue
             code = entry.exit_code if entry.exit_code is not None else -(entry.signal or 9)
             self.running -= 1
-            process.settle(code, f"process {process.name} on host {host} ended with {code}")
+            process.settle(code)
             if code:
                 self._tell("process ended", process, returncode=code)
         self.changed()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from signal import SIGTERM
 from typing import Any, Protocol, overload
@@ -9,7 +10,7 @@ from typing import Any, Protocol, overload
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.supervisor.futures.future import Future
+from holdfast.supervisor.futures.future import Future, renew_after_fork
 from holdfast.supervisor.futures.inbox import Filter, Gather, Inbox, receive_one
 from holdfast.supervisor.line.values import encode_value
 from holdfast.supervisor.rosters.failures import ProcessEnded
@@ -17,6 +18,7 @@ from holdfast.supervisor.rosters.hosts import Host
 from holdfast.wire.bus import Cut, cut_parts
 
 DEFAULT_GRACE_SECONDS = 5.0
+_making = threading.Lock()  # of futures and inboxes: for a few instructions
 
 
 class GroupSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,16 +60,20 @@ def name_process(pattern: str, rank: int, world_size: int) -> str:
 class Process:
     """One rank of a group. Its futures fail with `HostLost` when its host goes.
 
-    `inbox`, `settle` and `fail` are the library's own.
+    Futures and the inbox are made when they are asked for: a group of thousands is made in one go,
+    most of its processes are asked for one thing, and the garbage collector looks at every object.
+    `inbox`, `over`, `exit_code`, `start`, `settle` and `fail` are the library's own.
     """
 
     __slots__ = (
         "__weakref__",
+        "_end",
+        "_inbox",
         "_pid",
         "_returncode",
+        "_start",
         "group",
         "host",
-        "inbox",
         "local_rank",
         "rank",
     )
@@ -77,9 +83,13 @@ class Process:
         self.host = host
         self.rank = rank
         self.local_rank = local_rank
-        self.inbox = Inbox(rank)
-        self._pid: Future[int] = Future("pid", self, shared=True)
-        self._returncode: Future[int] = Future("returncode", self, shared=True)
+        # What is known, and what was asked for. The bus's thread writes the first and then looks at
+        # the second; a caller does it the other way round, so one of them settles the future.
+        self._start: int | HoldfastError | None = None  # the pid, or why there is none
+        self._end: int | HoldfastError | None = None  # the exit code, or why it is not known
+        self._pid: Future[int] | None = None
+        self._returncode: Future[int] | None = None
+        self._inbox: Inbox | None = None
 
     @property
     def world_size(self) -> int:
@@ -115,7 +125,14 @@ class Process:
 
     def pid(self) -> Future[int]:
         """Its pid on its host. Fails with `ProcessFailedToStart` if the program never ran."""
-        return self._pid
+        future = self._pid
+        if future is None:
+            with _making:
+                future = self._pid
+                if future is None:
+                    future = self._pid = Future("pid", self, shared=True)
+            _settle(future, self._start)
+        return future
 
     def returncode(self) -> Future[int]:
         """How it ended, once its whole tree is gone: the exit code, or minus the signal that ended
@@ -124,7 +141,14 @@ class Process:
         What the first process leaves running when it exits gets TERM at once and KILL 2 s later.
         Fails with `ProcessFailedToStart`, and with `HostLost` when the end can no longer be known.
         """
-        return self._returncode
+        future = self._returncode
+        if future is None:
+            with _making:
+                future = self._returncode
+                if future is None:
+                    future = self._returncode = Future("returncode", self, shared=True)
+            _settle(future, self._end)
+        return future
 
     def send(self, message: Any) -> None:
         """Send a value (see `encode_value` for what may be in it); it waits there until the process
@@ -157,20 +181,76 @@ class Process:
     def end(self, grace_seconds: float = DEFAULT_GRACE_SECONDS) -> Future[int]:
         """TERM to its whole tree, KILL after the grace. Returns `returncode()`."""
         self.group.orders.stop([self], grace_seconds)
-        return self._returncode
+        return self.returncode()
 
-    # ---- the library's own, in the bus's thread or before that starts
+    # ---- the library's own
 
-    def settle(self, code: int, sentence: str) -> None:
-        """Take its end; `sentence` is for receivers of messages that will not come."""
-        self._returncode.set_result(code)
-        self.inbox.end(ProcessEnded(sentence))
+    @property
+    def over(self) -> bool:
+        """True once its end is known, or will never be."""
+        return self._end is not None
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended, once that is known."""
+        return self._end if isinstance(self._end, int) else None
+
+    @property
+    def inbox(self) -> Inbox:
+        """Its messages for the script."""
+        inbox = self._inbox
+        if inbox is None:
+            with _making:
+                inbox = self._inbox
+                if inbox is None:
+                    inbox = self._inbox = Inbox(self.rank)
+            if self._end is not None:
+                inbox.end(self._make_end_error(self._end))
+        return inbox
+
+    def _make_end_error(self, end: int | HoldfastError) -> HoldfastError:
+        """Make the error for receivers of messages that will not come."""
+        if isinstance(end, HoldfastError):
+            return end
+        return ProcessEnded(f"process {self.name} on host {self.host} ended with {end}")
+
+    # ---- in the bus's thread, or before that starts
+
+    def start(self, pid: int) -> None:
+        """Take its pid; the first stands."""
+        if self._start is None:
+            self._start = pid
+            if self._pid is not None:
+                self._pid.set_result(pid)
+
+    def settle(self, code: int) -> None:
+        """Take its end; the first stands."""
+        self._take_end(code)
 
     def fail(self, error: HoldfastError) -> None:
         """Fail everything that is pending on it."""
-        self._pid.set_exception(error)
-        self._returncode.set_exception(error)
-        self.inbox.end(error)
+        if self._start is None:
+            self._start = error
+            if self._pid is not None:
+                self._pid.set_exception(error)
+        self._take_end(error)
+
+    def _take_end(self, end: int | HoldfastError) -> None:
+        if self._end is not None:
+            return
+        self._end = end
+        if self._returncode is not None:
+            _settle(self._returncode, end)
+        if self._inbox is not None:
+            self._inbox.end(self._make_end_error(end))
+
+
+def _settle(future: Future[int], found: int | HoldfastError | None) -> None:
+    """Settle it with what is known, if anything is."""
+    if isinstance(found, HoldfastError):
+        future.set_exception(found)
+    elif found is not None:
+        future.set_result(found)
 
 
 class ProcessGroup(Sequence[Process]):
@@ -249,3 +329,6 @@ class ProcessGroup(Sequence[Process]):
         `ProcessEnded`.
         """
         self.orders.forget(self)
+
+
+renew_after_fork(globals(), _making=threading.Lock)

@@ -129,11 +129,7 @@ def _describe_host(host: Host) -> SavedHost:
 
 
 def _describe_group(group: ProcessGroup) -> SavedGroup:
-    codes = {}
-    for process in group:
-        future = process.returncode()
-        if future.done() and future.exception() is None:
-            codes[process.rank] = future.result()
+    codes = {process.rank: process.exit_code for process in group if process.exit_code is not None}
     return SavedGroup(
         number=group.number,
         spec=group.spec,
