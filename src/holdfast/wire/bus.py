@@ -342,10 +342,13 @@ def decode_header(frame: bytes, direction: int = 0) -> Header:
 
 def decode_up(frame: bytes) -> list[Up]:
     """Decode the messages of a manager's frame. Raises ValidationError for any others."""
-    if len(frame) == HEADER_BYTES:
-        return []
+    return decode_messages(memoryview(frame)[HEADER_BYTES:]) if len(frame) > HEADER_BYTES else []
+
+
+def decode_messages(body: bytes | memoryview) -> list[Up]:
+    """Decode what follows the header of a manager's frame. Raises ValidationError."""
     try:
-        return _decode_up(memoryview(frame)[HEADER_BYTES:])
+        return _decode_up(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValidationError(f"a frame holds what no manager sends: {error}") from error
 

@@ -22,10 +22,10 @@ def test_managers_read_that_they_were_heard_before_the_script_goes(
     group = ctx.create_process_group(hosts, python("import time; time.sleep(6000)"))
     for process in group:
         process.pid().result(PATIENCE)
-    gate = ctx._run.bus.gate
-    before = gate.disconnects
+    load = ctx._run.bus.load
+    before = load.counted.disconnects
     assert ctx.shutdown()
-    assert gate.disconnects == before + COUNT, (
+    assert load.counted.disconnects == before + COUNT, (
         "a connection was closed under a manager that had not gone"
     )
     assert [manager.wait(PATIENCE) for manager in started] == [0] * COUNT

@@ -26,6 +26,7 @@ from tests.system.supervisor.rig import (
     PATIENCE,
     Managers,
     attach,
+    find_descendants,
     local_context,
     python,
     start_family,
@@ -432,7 +433,7 @@ def test_a_killed_script_leaves_nothing_running(managers: Managers, tmp_path: Pa
         # The script prints only once its hosts are there, so find its address by its key file's
         # folder.
         pid = script.pid
-        port = wait_until(lambda: find_listening_port(pid), PATIENCE, what="the script's port")
+        port = wait_until(lambda: find_bus_port(pid), PATIENCE, what="the script's port")
         (key,) = wait_until(
             lambda: list(tmp_path.glob("holdfast-run-*/manager-key")),
             PATIENCE,
@@ -459,9 +460,7 @@ def test_a_script_that_comes_back_finds_everything(managers: Managers, tmp_path:
         [sys.executable, "-c", code, "", str(tmp_path), more], stdout=subprocess.PIPE, text=True
     )
     try:
-        port = wait_until(
-            lambda: find_listening_port(script.pid), PATIENCE, what="the script's port"
-        )
+        port = wait_until(lambda: find_bus_port(script.pid), PATIENCE, what="the script's port")
         started = [dial(managers, port, state / "manager-key", f"m{n}") for n in range(2)]
         assert script.stdout is not None
         pids = [int(word) for word in script.stdout.readline().split()[2:]]
@@ -538,6 +537,12 @@ def dial(managers: Managers, port: int, key: Path, name: str) -> subprocess.Pope
     process = subprocess.Popen([*command, "--name", name], stderr=subprocess.DEVNULL)
     managers.running.append(process)
     return process
+
+
+def find_bus_port(pid: int) -> int | None:
+    """The TCP port that the bus process of a script listens on."""
+    ports = [find_listening_port(below) for below in find_descendants(pid)]
+    return next((port for port in ports if port is not None), None)
 
 
 def find_listening_port(pid: int) -> int | None:

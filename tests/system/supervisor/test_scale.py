@@ -41,9 +41,9 @@ def test_hundreds_of_simulated_hosts(ctx: Context) -> None:
     assert {future.result(PATIENCE) for future in ctx.end(group[400:], 0.0)} == {-15}
 
 
-def find_zmq_threads() -> set[int]:
-    """ZeroMQ's threads that move bytes, of this process."""
-    tasks = Path("/proc/self/task").iterdir()
+def find_zmq_threads(pid: int) -> set[int]:
+    """ZeroMQ's threads that move bytes, of a process."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
     return {int(task.name) for task in tasks if "/IO/" in (task / "comm").read_text()}
 
 
@@ -72,11 +72,11 @@ def starved(thread: int) -> Iterator[None]:
 def test_a_supervisor_whose_reading_starves_takes_nobody_for_dead(tmp_path: Path) -> None:
     """BUS-2, FLEET-5: what the hosts say waits in the kernel, for far longer than they may be
     silent."""
-    before = find_zmq_threads()
     with local_context(heartbeat=0.5, state_dir=tmp_path, orphan_grace=300) as ctx:
         # A thread gets its name only once it runs, which on a busy machine is a moment later.
-        wait_until(lambda: find_zmq_threads() - before, PATIENCE, what="the bus to have its thread")
-        (thread,) = find_zmq_threads() - before
+        bus = ctx._run.bus.pid
+        wait_until(lambda: find_zmq_threads(bus), PATIENCE, what="the bus to have its thread")
+        (thread,) = find_zmq_threads(bus)
         hosts = ctx.request_hosts(400)
         (pid,) = ctx.start_simulated_hosts(400)
         assert wait([host.hostname() for host in hosts], timeout=PATIENCE).not_done == set()
@@ -123,14 +123,20 @@ def test_managers_that_find_no_descriptor_are_counted_and_come_in_later(
 ) -> None:
     with local_context() as ctx, caplog.at_level(logging.ERROR, "holdfast.supervisor"):
         hosts = ctx.request_hosts(60)
-        with descriptors(40):
-            ctx.start_simulated_hosts(60)
+        bus = ctx._run.bus.pid
+        before = resource.prlimit(bus, resource.RLIMIT_NOFILE)
+        few = len(os.listdir(f"/proc/{bus}/fd")) + 40
+        resource.prlimit(bus, resource.RLIMIT_NOFILE, (few, before[1]))
+        ctx.start_simulated_hosts(60)
+        try:
             wait_until(
                 lambda: ctx.status().refused.get("no descriptor"),
                 PATIENCE,
                 what="the count of those outside",
             )
             assert not all(host.attached for host in hosts)
+        finally:
+            resource.prlimit(bus, resource.RLIMIT_NOFILE, before)
         assert wait([host.hostname() for host in hosts], timeout=PATIENCE).not_done == set()
         assert [record.message.partition(":")[0] for record in caplog.records] == [
             "managers cannot connect"

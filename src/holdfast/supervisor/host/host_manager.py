@@ -35,7 +35,7 @@ from holdfast.supervisor.host.warden import (
     kill_children,
 )
 from holdfast.supervisor.line.keys import ManagerKey, parse_manager_key
-from holdfast.supervisor.line.machine import needs_ipv6, read_facts, read_usage
+from holdfast.supervisor.line.machine import needs_ipv6, read_facts, read_usage, read_waited_seconds
 from holdfast.supervisor.line.priority import prefer_this_thread
 from holdfast.supervisor.line.session_host import HostSession
 from holdfast.wire.bus import (
@@ -220,6 +220,7 @@ class _HostManager:
             patience_seconds=config.patience_seconds,
             run=config.key.run if config.key is not None else "",
             report=lambda: [*self._ranks.report(), *self._simulated.report()],
+            read_waited=read_waited_seconds,
         )
         self._alive_at = self._usage_at = self._turned_at = now
         self._key_at = now + _KEY_SECONDS

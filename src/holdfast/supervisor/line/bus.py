@@ -1,12 +1,7 @@
-"""The bus: every socket of the supervisor, in one thread.
+"""The script's end of the bus: one thread that talks to the bus's own process (`bus_process`).
 
-Other threads hand it work with `call`; it hands incoming messages to the roster. It takes frames,
+Other threads hand it work with `call`; it hands what managers said to the roster. It reads messages,
 calls and outgoing messages in batches, so a turn's fixed price is paid once for many of them.
-
-BUS-1  Nothing a peer can send ends the thread: a bad frame is refused and counted, an exception is
-       logged.
-BUS-2  Silence is judged only after everything was read that came before the judgement: from the
-       socket, and from what ZeroMQ's own thread has not handed to it yet (`lag`).
 """
 
 from __future__ import annotations
@@ -14,114 +9,276 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import select
+import socket
+import subprocess
+import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any, Protocol
 
-import zmq
+import msgspec
 
-from holdfast.errors import Unavailable
-from holdfast.process.spawn import raise_descriptor_limit
-from holdfast.supervisor.line.gate import Gate
+from holdfast.errors import Unavailable, ValidationError
+from holdfast.supervisor.line.bus_process import BusConfig
 from holdfast.supervisor.line.keys import RunKeys
-from holdfast.supervisor.line.lag import LagProbe
-from holdfast.supervisor.line.priority import prefer_this_thread, preferred
-from holdfast.supervisor.line.session_fleet import Fleet, ManagerPeer
-from holdfast.wire.bus import HEADER_BYTES, MAX_FRAME_BYTES, ManagerHello, Up
+from holdfast.supervisor.line.session_fleet import Rules
+from holdfast.wire.bus import MachineFacts, ManagerHello, Up, decode_messages
+from holdfast.wire.bus_line import (
+    Bar,
+    BusFailed,
+    BusReady,
+    BusSays,
+    Came,
+    Counted,
+    Dismiss,
+    FromBus,
+    Heard,
+    Push,
+    SaidBye,
+    Silent,
+    StopBus,
+    ToBus,
+    decode_from_bus,
+    encode_line,
+)
+from holdfast.wire.frames import FrameReader, encode_frame
 
 logger = logging.getLogger("holdfast.supervisor")
 
-_FRAMES_PER_TURN = 4096
 _CALLS_PER_TURN = 16_384
-_LINGER_MS = 1000
-_BACKLOG = 4096
-_MAX_SOCKETS = 65_000
-_TCP_TIMEOUT_MS = 10_000
+_READ_BYTES = 4 << 20
 _IDLE_SECONDS = 1.0
-_DOUBT_SECONDS = 0.05  # how soon to look again at a silence that could not be judged
-# When a turn reads several frames, more are on their way: a turn for each few would cost more than
-# the messages.
-_GATHER_SECONDS = 0.0002
-_FEW_FRAMES, _MANY_FRAMES = 3, 128
+_START_SECONDS = 120.0
+_KILL_SECONDS = 2.0
+_BATCH_BYTES = 4 << 20  # of messages to the bus process in one frame
+# The script's own search path: a bus process that found another Holdfast would not understand it.
+_PROGRAM = (
+    "import sys; sys.path[:] = sys.argv[1].split(':'); "
+    "from holdfast.supervisor.line.bus_process import main; sys.exit(main())"
+)
+_DIED = (
+    "the bus process of this run died, and the connections to all hosts with it; make another "
+    "context"
+)
+
+
+class Peer:
+    """One manager, as the script knows it. `host` is the handle that the rosters gave it to.
+
+    pid: the manager's, on its machine.
+    """
+
+    __slots__ = ("facts", "host", "identity", "number", "pid")
+
+    def __init__(self, number: int, identity: bytes, hello: ManagerHello) -> None:
+        self.number = number
+        self.identity = identity
+        self.facts: MachineFacts = hello.facts
+        self.pid = hello.pid
+        self.host: object | None = None
+
+
+class FleetLine:
+    """The managers that are there, and the orders to them. The bus's thread owns it.
+
+    left: since the roster looked last, managers given up that came back and said goodbye.
+    """
+
+    def __init__(self, run: str, epoch: int, rules: Rules) -> None:
+        self.run = run
+        self.epoch = epoch
+        self.rules = rules
+        self.peers: dict[bytes, Peer] = {}
+        self.left: list[bytes] = []
+        self._by_number: dict[int, Peer] = {}
+        self._pushed: list[tuple[list[int], bytes, bool]] = []
+        self._pushed_bytes = 0
+        self._out = bytearray()
+
+    def push(self, peer: Peer, message: bytes) -> None:
+        """Queue a message for one manager."""
+        self._push([peer.number], message, False)
+
+    def push_ordered(self, peer: Peer, message: bytes) -> None:
+        """Queue a message that must not overtake user messages."""
+        self._push([peer.number], message, True)
+
+    def push_to_all(self, peers: Collection[Peer], message: bytes) -> None:
+        """Queue a message for many managers, in order with user messages."""
+        self._push([peer.number for peer in peers], message, True)
+
+    def _push(self, numbers: list[int], message: bytes, ordered: bool) -> None:
+        self._pushed.append((numbers, message, ordered))
+        self._pushed_bytes += len(message)
+        if self._pushed_bytes > _BATCH_BYTES:
+            self._pack()
+
+    def bar(self, identity: bytes, code: int, reason: str) -> None:
+        """Have a manager told to end should it ever speak."""
+        self._say(Bar(identity, code, reason))
+
+    def dismiss(self, peer: Peer) -> None:
+        """Forget a manager that said goodbye, and acknowledge it, so that it need not wait."""
+        self.forget(peer)
+        self._say(Dismiss(peer.number))
+
+    def stop(self) -> None:
+        """Have the bus process end, once everything queued was sent."""
+        self._say(StopBus())
+
+    def _say(self, message: ToBus) -> None:
+        self._pack()
+        self._out += encode_frame(encode_line(message))
+
+    def _pack(self) -> None:
+        if self._pushed:
+            self._out += encode_frame(encode_line(Push(self._pushed)))
+            self._pushed, self._pushed_bytes = [], 0
+
+    def take_outgoing(self) -> bytearray:
+        """Hand over what to send to the bus process."""
+        self._pack()
+        out, self._out = self._out, bytearray()
+        return out
+
+    def welcome(self, came: Came) -> Peer:
+        """Know a manager from now on."""
+        peer = Peer(came.peer, came.identity, came.hello)
+        self.peers[peer.identity] = self._by_number[peer.number] = peer
+        return peer
+
+    def find(self, number: int) -> Peer | None:
+        """Find a manager by its number; None where it is forgotten."""
+        return self._by_number.get(number)
+
+    def forget(self, peer: Peer) -> None:
+        """Know a manager no more."""
+        self._by_number.pop(peer.number, None)
+        if self.peers.get(peer.identity) is peer:
+            del self.peers[peer.identity]
 
 
 class Roster(Protocol):
     """What the bus tells the rosters, in its thread."""
 
-    def take_came(self, peer: ManagerPeer, hello: ManagerHello) -> None:
+    def take_came(self, peer: Peer, hello: ManagerHello) -> None:
         """A manager was welcomed."""
 
-    def take_messages(self, peer: ManagerPeer, messages: list[Up]) -> None:
+    def take_messages(self, peer: Peer, messages: list[Up]) -> None:
         """Messages of a manager, each for the first time."""
 
-    def take_silent(self, peer: ManagerPeer) -> None:
-        """A manager fell silent."""
+    def take_silent(self, peer: Peer, seconds: float) -> None:
+        """A manager fell silent and was given up."""
+
+    def take_end_of_bus(self, reason: str) -> None:
+        """The bus process died: nothing is heard any more."""
 
     def turn(self, now: float) -> float:
         """Do due work; return when to be called again."""
 
 
 class Load:
-    """The work of the thread since it began. The status line takes differences."""
+    """The work of bus process and thread since the bus began. The status line takes differences."""
 
     def __init__(self) -> None:
-        self.frames_in = self.frames_out = self.messages_in = self.unreachable = 0
-        self.busy_seconds = 0.0
-        self.worst_seconds = 0.0  # of one turn, since the last status line
+        self.messages_in = self.malformed = 0
+        self.thread_seconds = 0.0
+        self.worst_seconds = 0.0  # of one turn of either, since the last status line
+        self.counted = Counted(0, 0, 0, 0, 0, 0.0, 0.0, 0.0, {})
+
+    @property
+    def busy_seconds(self) -> float:
+        """What the busier of the two did."""
+        return max(self.thread_seconds, self.counted.busy_seconds)
+
+    @property
+    def refused(self) -> Counter[str]:
+        """What was not taken, by reason."""
+        return Counter(self.counted.refused) + Counter(malformed=self.malformed)
 
 
 class Bus:
-    """The thread and its sockets. `fleet` belongs to the thread from `start` on."""
+    """The thread and its way to the bus process. `fleet` belongs to the thread from `start` on."""
 
-    def __init__(self, bind: str, port: int, keys: RunKeys, fleet: Fleet, roster: Roster) -> None:
-        """Bind. Raises Unavailable when the port cannot be had."""
+    def __init__(
+        self, bind: str, port: int, keys: RunKeys, fleet: FleetLine, roster: Roster
+    ) -> None:
+        """Start the process, which binds. Raises Unavailable when the port cannot be had."""
         self.fleet = fleet
         self.load = Load()
         self._roster = roster
         self._calls: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
         self._sleeping = False
-        self._frames_read = 0
-        self._stop_at: float | None = None
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._context.set(zmq.MAX_SOCKETS, _MAX_SOCKETS)
-        raise_descriptor_limit()  # each manager takes a descriptor, and a shell's limit is 1024
+        self._stopping = False
+        self._reader = FrameReader()
+        self._talk, theirs = socket.socketpair()
+        for end in (self._talk, theirs):
+            for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+                end.setsockopt(socket.SOL_SOCKET, option, _READ_BYTES)
+        config = BusConfig(
+            watch_pid=os.getpid(),
+            bind=bind,
+            port=port,
+            keys=keys,
+            epoch=fleet.epoch,
+            rules=fleet.rules,
+        )
+        # In a session of its own: Ctrl-C and Ctrl-Z of the terminal are for the script.
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-c", _PROGRAM, _join_path(), str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+        )
+        theirs.close()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        with preferred():  # the context's thread begins with its first socket
-            self._router = self._context.socket(zmq.ROUTER)
-        self._set_options(bind)
-        self.gate = Gate(self._context, self._router, keys)
         try:
-            where = f"[{bind}]" if ":" in bind else bind
-            if port == 0:
-                self.port = self._router.bind_to_random_port(f"tcp://{where}")
-            else:
-                self._router.bind(f"tcp://{where}:{port}")
-                self.port = port
-            self.probe = LagProbe(self._context, bind, self.port, keys)
-        except zmq.ZMQError as error:
+            self.port = self._begin(config)
+        except BaseException as error:
             self._close()
-            raise Unavailable(
-                f"the supervisor cannot listen on {bind} port {port}: {error.strerror}. "
-                "Another script may have it; port=0 takes any that is free"
-            ) from error
+            if isinstance(error, _NoPort):
+                raise Unavailable(
+                    f"the supervisor cannot listen on {bind} port {port}: {error}. "
+                    "Another script may have it; port=0 takes any that is free"
+                ) from None
+            raise
         self._thread = threading.Thread(target=self._run, name="holdfast-bus", daemon=True)
 
-    def _set_options(self, bind: str) -> None:
-        router = self._router
-        router.linger = _LINGER_MS
-        router.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        router.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a manager that reconnects takes its own place
-        # The bus refuses and counts frames over the limit; the socket cuts off those over twice.
-        router.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES * 2)
-        router.setsockopt(zmq.BACKLOG, _BACKLOG)
-        router.setsockopt(zmq.TCP_MAXRT, _TCP_TIMEOUT_MS)
-        router.setsockopt(zmq.IPV6, int(":" in bind))
+    def _begin(self, config: BusConfig) -> int:
+        self._talk.settimeout(_START_SECONDS)
+        frames: list[bytes] = []
+        with contextlib.suppress(OSError):
+            self._talk.sendall(encode_frame(msgspec.msgpack.encode(config)))
+            while not frames:
+                data = self._talk.recv(_READ_BYTES)
+                if not data:
+                    break
+                frames = self._reader.feed(data)
+        self._talk.settimeout(None)
+        first = decode_from_bus(frames[0]) if frames else None
+        for frame in frames[1:]:
+            self._take(decode_from_bus(frame))
+        if isinstance(first, BusReady):
+            return first.port
+        if isinstance(first, BusFailed):
+            raise _NoPort(first.reason)
+        raise Unavailable(
+            f"the bus process ({sys.executable}) did not begin; what it said is on standard error"
+        )
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
+
+    @property
+    def pid(self) -> int:
+        """The bus process's."""
+        return self._process.pid
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Run `function(*arguments)` in the bus's thread, after all calls before it."""
@@ -132,115 +289,106 @@ class Bus:
                 os.eventfd_write(self._wake_fd, 1)
 
     def stop(self, timeout_seconds: float) -> None:
-        """End the thread once everything queued was sent."""
+        """End thread and process once everything queued was sent."""
         self.call(self._stop)
         self._thread.join(timeout_seconds)
 
     def close(self) -> None:
-        """Close the sockets of a bus whose thread never started."""
+        """Close a bus whose thread never started."""
         if self._thread.ident is None:
             self._close()
 
+    def disown(self) -> None:
+        """Close the copies that a forked child has."""
+        with contextlib.suppress(OSError):
+            self._talk.close()
+        with contextlib.suppress(OSError):
+            os.close(self._wake_fd)
+
     def _stop(self) -> None:
-        self._stop_at = time.monotonic()
+        self._stopping = True
+        self.fleet.stop()
 
     # ---- the thread
 
     def _run(self) -> None:
-        prefer_this_thread()
-        poller = zmq.Poller()
-        poller.register(self._router, zmq.POLLIN)
-        poller.register(self._wake_fd, zmq.POLLIN)
-        poller.register(self.gate.monitor, zmq.POLLIN)
-        if self.gate.zap is not None:
-            poller.register(self.gate.zap, zmq.POLLIN)
-        more = False
-        next_at = 0.0
+        poll = select.poll()
+        poll.register(self._talk, select.POLLIN)
+        poll.register(self._wake_fd, select.POLLIN)
+        more, next_at, alive = False, 0.0, True
         try:
-            while self._stop_at is None:
-                if _FEW_FRAMES <= self._frames_read < _MANY_FRAMES:
-                    time.sleep(_GATHER_SECONDS)
+            while alive:
                 wait = 0.0 if more else max(0.0, min(_IDLE_SECONDS, next_at - time.monotonic()))
                 self._sleeping = True
                 if self._calls:
                     wait = 0.0
-                ready = dict(poller.poll(int(wait * 1000) + 1 if wait else 0))
+                ready = {fd for fd, _ in poll.poll(int(wait * 1000) + 1 if wait else 0)}
                 self._sleeping = False
+                if self._wake_fd in ready:
+                    os.eventfd_read(self._wake_fd)
                 began = time.monotonic()
                 try:
-                    more, next_at = self._turn(ready)
+                    alive = self._read() if self._talk.fileno() in ready else True
+                    more = self._run_calls()
+                    next_at = self._roster.turn(time.monotonic())
+                    self._flush()
                 except Exception:
-                    logger.exception("a turn of the bus failed; it goes on")  # BUS-1
+                    logger.exception("a turn of the bus's thread failed; it goes on")
                 took = time.monotonic() - began
-                self.load.busy_seconds += took
+                self.load.thread_seconds += took
                 self.load.worst_seconds = max(self.load.worst_seconds, took)
-            while self.fleet.has_more:
-                self._send(self.fleet.take_outgoing(time.monotonic()))
+            if not self._stopping:
+                logger.error("%s", _DIED)
+                self._roster.take_end_of_bus(_DIED)
+            self._run_calls()
         finally:
             self._close()
 
-    def _turn(self, ready: dict[Any, int]) -> tuple[bool, float]:
-        if self._wake_fd in ready:
-            os.eventfd_read(self._wake_fd)
-        if self.gate.zap is not None and self.gate.zap in ready:
-            self.gate.answer_zap()
-        if self.gate.monitor in ready:
-            self.gate.read_monitor()
-        self._frames_read = 0
-        more = self._read() if self._router in ready else False
-        more |= self._run_calls()
-        now = time.monotonic()
-        fleet, probe = self.fleet, self.probe
-        probe.turn(now, fleet.silent_at <= now)
-        if not more:  # BUS-2
-            for peer in fleet.tick(now, probe.read_until(now)):
-                self._roster.take_silent(peer)
-        silent_at = fleet.silent_at
-        if silent_at <= now:
-            silent_at = now + _DOUBT_SECONDS  # the probe that comes back wakes us before
-        next_at = min(self._roster.turn(now), fleet.speak_at, probe.next_at, silent_at)
-        self._send(fleet.take_outgoing(now))
-        return more or bool(self._calls) or fleet.has_more, next_at
-
     def _read(self) -> bool:
-        """Read frames from the socket, up to a limit. True where more may wait."""
-        receive, fleet, roster, now = self._router.recv, self.fleet, self._roster, time.monotonic()
-        take_beat, own = fleet.take_beat, self.probe.identity
-        count = 0
+        """Read what the bus process says. False at its end."""
         try:
-            for count in range(_FRAMES_PER_TURN):  # noqa: B007  the count is read below
-                identity = receive(zmq.NOBLOCK)
-                frame = receive(zmq.NOBLOCK)
-                # If it were the first of several parts, the next would be caught out of step below.
-                if len(frame) == HEADER_BYTES and take_beat(identity, frame, now):
-                    continue
-                if self._router.get(zmq.RCVMORE):
-                    self._skip_parts()
-                    continue
-                if identity == own:
-                    self.probe.take(frame, time.monotonic())
-                    continue
-                found = fleet.receive(identity, frame, now)
-                if found is not None:
-                    self.load.messages_in += len(found[1])
-                    roster.take_messages(found[0], found[1])
-                elif fleet.came:
-                    came, fleet.came = fleet.came, []
-                    for peer, hello in came:
-                        roster.take_came(peer, hello)
-        except zmq.Again:
-            self._frames_read = count
-            self.load.frames_in += count
-            return False
-        self._frames_read = _FRAMES_PER_TURN
-        self.load.frames_in += _FRAMES_PER_TURN
-        return True
+            data = self._talk.recv(_READ_BYTES)
+        except OSError:
+            data = b""
+        for frame in self._reader.feed(data):
+            self._take(decode_from_bus(frame))
+        return bool(data)
 
-    def _skip_parts(self) -> None:
-        """Throw away the further parts of a message, because ours have one part."""
-        self.fleet.refused["malformed"] += 1
-        while self._router.get(zmq.RCVMORE):
-            self._router.recv(zmq.NOBLOCK)
+    def _take(self, message: FromBus) -> None:
+        fleet, roster = self.fleet, self._roster
+        if isinstance(message, Heard):
+            self._take_heard(message)
+        elif isinstance(message, Came):
+            roster.take_came(fleet.welcome(message), message.hello)
+        elif isinstance(message, Silent):
+            peer = fleet.find(message.peer)
+            if peer is not None:
+                fleet.forget(peer)
+                roster.take_silent(peer, message.seconds)
+        elif isinstance(message, SaidBye):
+            fleet.left.append(message.identity)
+        elif isinstance(message, Counted):
+            self.load.worst_seconds = max(self.load.worst_seconds, message.worst_seconds)
+            self.load.counted = message
+        elif isinstance(message, BusSays):
+            logger.log(message.level, "%s", message.sentence)
+
+    def _take_heard(self, heard: Heard) -> None:
+        find, take = self.fleet.find, self._roster.take_messages
+        for number, body in heard.bodies:
+            peer = find(number)
+            if peer is None:
+                continue  # dismissed meanwhile
+            try:
+                messages = decode_messages(body)
+            except ValidationError:
+                self.load.malformed += 1
+                continue
+            self.load.messages_in += len(messages)
+            try:
+                take(peer, messages)
+            except Exception:
+                logger.exception("messages of a manager could not be taken")
 
     def _run_calls(self) -> bool:
         calls = self._calls
@@ -252,24 +400,26 @@ class Bus:
                 logger.exception("a call into the bus failed")
         return bool(calls)
 
-    def _send(self, outgoing: list[tuple[bytes, bytes]]) -> None:
-        send = self._router.send
-        first = zmq.SNDMORE | zmq.NOBLOCK
-        for identity, frame in outgoing:
-            try:
-                send(identity, first)
-                send(frame, zmq.NOBLOCK)
-            except zmq.ZMQError:  # not connected, or its queue is full: the session sends it again
-                self.load.unreachable += 1
-        self.load.frames_out += len(outgoing)
+    def _flush(self) -> None:
+        """Send; the bus process always reads, so this waits for no host."""
+        out = self.fleet.take_outgoing()
+        if out:
+            with contextlib.suppress(OSError):  # it is gone, which the next reading finds
+                self._talk.sendall(out)
 
     def _close(self) -> None:
-        gate = getattr(self, "gate", None)
-        if gate is not None:
-            gate.close(self._router)
-        probe = getattr(self, "probe", None)
-        if probe is not None:
-            probe.close()
-        self._router.close()
-        self._context.term()
+        self._talk.close()
+        try:
+            self._process.wait(_KILL_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         os.close(self._wake_fd)
+
+
+class _NoPort(Exception):
+    """The bus process could not bind."""
+
+
+def _join_path() -> str:
+    return ":".join(str(Path(entry).absolute()) for entry in sys.path)

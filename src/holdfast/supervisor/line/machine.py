@@ -91,6 +91,17 @@ def read_usage(processes: Sequence[tuple[int, int, int]]) -> tuple[float, int, l
     return os.getloadavg()[0], _read_free_bytes(), trees
 
 
+def read_waited_seconds() -> float:
+    """How long the threads of this process, together, were ready to run and had no core. 0 where
+    the kernel keeps no account of it."""
+    waited = 0
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for thread in os.listdir("/proc/self/task"):
+            with open(f"/proc/self/task/{thread}/schedstat", encoding="ascii") as file:
+                waited += int(file.read().split()[1])
+    return waited / 1e9
+
+
 def _read_free_bytes() -> int:
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:

@@ -10,12 +10,15 @@ FLEET-4  A frame of another run, of an unknown session or of a stranger changes 
          counted.
 FLEET-5  Silence is measured up to the instant up to which everything was read: frames that came but
          were not read yet are no silence.
+FLEET-6  Where half of the fleet or more falls silent within one heartbeat, the listener is suspected
+         first: those hosts are given the limit twice.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from itertools import takewhile
 
 import msgspec
 
@@ -28,9 +31,7 @@ from holdfast.wire.bus import (
     VERSION,
     Bye,
     End,
-    MachineFacts,
     ManagerHello,
-    Up,
     Welcome,
     Who,
     decode_header,
@@ -46,11 +47,13 @@ MISSES = 3
 # loss.
 SLACK_SECONDS = 0.25
 KILL_GRACE_SECONDS = 5.0
+EXIT_GIVEN_UP = 73
 _MAX_GIVEN_UP = 100_000
 # Managers spoken to in one turn: a message to all of a large fleet must not delay the reading.
 _BURST = 2048
 _INF = float("inf")
-_STALL_SECONDS = 2.0  # more than the loop ever sleeps
+_STALL_SECONDS = 1.5  # half a second more than the loop ever sleeps
+_FEW_HOSTS = 3  # fewer that fall silent at once are no evidence against the listener
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,34 +66,21 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ManagerPeer:
-    """One manager that was welcomed. `host` is the handle that the rosters gave it to."""
+    """One manager that was welcomed. number: never used twice."""
 
-    __slots__ = (
-        "beat",
-        "dirty",
-        "facts",
-        "heard_at",
-        "host",
-        "identity",
-        "link",
-        "pid",
-        "spoke_at",
-        "welcome",
-    )
+    __slots__ = ("beat", "dirty", "heard_at", "identity", "link", "number", "spoke_at", "welcome")
 
     def __init__(
-        self, identity: bytes, link: Link, welcome: bytes, hello: ManagerHello, now: float
+        self, number: int, identity: bytes, link: Link, welcome: bytes, now: float
     ) -> None:
+        self.number = number
         self.identity = identity
         self.link = link
         self.welcome = welcome
-        self.facts: MachineFacts = hello.facts
-        self.pid = hello.pid
         self.beat: bytes | None = None  # its last heartbeat: the next is most likely the same bytes
         self.heard_at = now
         self.spoke_at = now
         self.dirty = False
-        self.host: object | None = None
 
 
 class Fleet:
@@ -109,6 +99,7 @@ class Fleet:
         self.came: list[tuple[ManagerPeer, ManagerHello]] = []
         self.left: list[bytes] = []
         self.resent = 0
+        self._next_number = 1
         self._spoken: OrderedDict[bytes, ManagerPeer] = OrderedDict()
         self._given_up: OrderedDict[bytes, bytes] = OrderedDict()
         self._make_session = make_session
@@ -127,10 +118,15 @@ class Fleet:
         self.peers.move_to_end(identity)
         return True
 
-    def receive(
-        self, identity: bytes, frame: bytes, now: float
-    ) -> tuple[ManagerPeer, list[Up]] | None:
-        """Take a frame; return its peer and the messages to act on, each only once."""
+    def hear(self, identity: bytes, now: float) -> None:
+        """Take a frame for a sign of life and for nothing else: its sender sends it again."""
+        peer = self.peers.get(identity)
+        if peer is not None:
+            peer.heard_at = now
+            self.peers.move_to_end(identity)
+
+    def receive(self, identity: bytes, frame: bytes, now: float) -> ManagerPeer | None:
+        """Take a frame; return its peer where its messages are to be acted on, each only once."""
         try:
             header = decode_header(frame)
             peer = self.peers.get(identity)
@@ -146,7 +142,7 @@ class Fleet:
                 self._speak(peer, reply, now)
             if peer.link.queued and not peer.dirty:
                 self._mark(peer)  # the window may have opened
-            return (peer, decode_up(frame)) if act else None
+            return peer if act else None
         except TooLarge:
             self.refused["oversized"] += 1
         except ValidationError:
@@ -190,7 +186,8 @@ class Fleet:
                 kill_grace_seconds=rules.kill_grace_seconds,
             )
             frame = self._seal_unnumbered(session, encode_message(welcome))
-            peer = ManagerPeer(identity, Link(session, FLAG_DOWN), frame, hello, now)
+            peer = ManagerPeer(self._next_number, identity, Link(session, FLAG_DOWN), frame, now)
+            self._next_number += 1
             self.peers[identity] = peer
             self._spoken[identity] = peer
             self.came.append((peer, hello))
@@ -282,12 +279,19 @@ class Fleet:
         lost: list[ManagerPeer] = []
         if now >= self._judge_at:
             read_until = now if read_until is None else min(now, read_until)  # FLEET-5
-            limit = read_until - self.rules.loss_seconds
-            for peer in self.peers.values():  # FLEET-2
-                if peer.heard_at > limit:
-                    break
-                lost.append(peer)
+            lost = self._list_silent(read_until - self.rules.loss_seconds)
+            if lost and self._is_listener_suspect(lost[0].heard_at):
+                lost = self._list_silent(read_until - 2 * self.rules.loss_seconds)
         return lost
+
+    def _list_silent(self, limit: float) -> list[ManagerPeer]:
+        """List the peers of which nothing was heard since `limit` (FLEET-2)."""
+        return list(takewhile(lambda peer: peer.heard_at <= limit, self.peers.values()))
+
+    def _is_listener_suspect(self, silent_since: float) -> bool:
+        """FLEET-6."""
+        count = len(self._list_silent(silent_since + self.rules.heartbeat_seconds))
+        return count >= max(_FEW_HOSTS, len(self.peers) / 2)
 
     def _send_heartbeats(self, now: float) -> None:
         limit = now - self.rules.heartbeat_seconds

@@ -5,6 +5,8 @@ MEET-1  A manager belongs to the first run that welcomes it (or the one its key 
 SILENCE-1  Silence of the supervisor ends everything here; with an orphan grace only after that.
 SILENCE-2  After a stall of the manager itself the supervisor is not judged before it had time to be
            heard again.
+SILENCE-3  The time for which this process stood in the queue for a core is no silence of the
+           supervisor: what it said may wait in the kernel for a thread that cannot run.
 OUTBOX-1  Messages that were not acknowledged are sent again in the next session, so that a script
           that was dead learns them.
 
@@ -25,6 +27,7 @@ from holdfast.wire import bus as wire
 
 HELLO_SECONDS = 1.0
 _SLACK_SECONDS = 0.25
+_STALL_HEARTBEATS = 1.5  # a manager turns at least once within a heartbeat
 _FIRST_HELLO_SECONDS = 0.05  # the first is often said before the connection stands
 EXIT_ORPHANED = 70  # the supervisor fell silent
 EXIT_NO_SUPERVISOR = 71  # none was found within the patience
@@ -42,7 +45,9 @@ class HostSession:
         patience_seconds: float,
         run: str = "",
         report: Callable[[], list[wire.GroupReport]] = list,
+        read_waited: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        """read_waited: the seconds for which this process has waited for a core so far."""
         self.facts = facts
         self.run = run
         self.link: Link | None = None
@@ -52,6 +57,10 @@ class HostSession:
         self.refused: Counter[str] = Counter()
         self._pid = pid
         self._report = report
+        self._read_waited = read_waited
+        # How long it had waited for a core when the supervisor was heard last, or a little before.
+        self._waited = read_waited()
+        self._sampled_at = now
         self._give_up_at = now + patience_seconds
         self._heard_at = now
         self._ticked_at = now
@@ -182,16 +191,27 @@ class HostSession:
                 self.end(wire.End(self.run, EXIT_NO_SUPERVISOR, "no supervisor was found", 0.0))
             return
         gap, self._ticked_at = now - self._ticked_at, now
-        if gap > 2 * rules.heartbeat_seconds:  # SILENCE-2
+        if gap > _STALL_HEARTBEATS * rules.heartbeat_seconds:  # SILENCE-2
             self._judge_at = now + rules.heartbeat_seconds + _SLACK_SECONDS
         silent = now - self._heard_at
+        if silent < rules.heartbeat_seconds <= now - self._sampled_at:
+            self._waited, self._sampled_at = self._read_waited(), now
         if now >= self._judge_at and silent >= rules.silence_seconds:
-            self.orphaned = True
-            if silent >= rules.silence_seconds + rules.orphan_grace_seconds:  # SILENCE-1
-                reason = f"the supervisor was silent for {silent:.1f} s"
-                self.end(wire.End(self.run, EXIT_ORPHANED, reason, rules.kill_grace_seconds))
+            self._judge_silence(silent - (self._read_waited() - self._waited), rules, now)
         if self.link is not None and now - self._spoke_at >= rules.heartbeat_seconds:
             self._out += self.link.take_resends(now) or [self.link.make_heartbeat()]
+
+    def _judge_silence(self, silent: float, rules: wire.Welcome, now: float) -> None:
+        """`silent`: seconds, without those of SILENCE-3."""
+        if silent < rules.silence_seconds:
+            self._judge_at = now + _SLACK_SECONDS  # when to look again
+            return
+        self.orphaned = True
+        if silent >= rules.silence_seconds + rules.orphan_grace_seconds:  # SILENCE-1
+            reason = f"the supervisor was silent for {silent:.1f} s"
+            self.end(wire.End(self.run, EXIT_ORPHANED, reason, rules.kill_grace_seconds))
+        elif now - self._heard_at >= rules.silence_seconds + rules.orphan_grace_seconds:
+            self._judge_at = now + _SLACK_SECONDS
 
     @property
     def next_at(self) -> float:

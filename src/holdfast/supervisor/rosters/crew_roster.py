@@ -16,8 +16,7 @@ from typing import Any
 from holdfast.errors import HoldfastError, TooLarge, ValidationError
 from holdfast.supervisor.futures.future import Future
 from holdfast.supervisor.futures.inbox import has_doubled
-from holdfast.supervisor.line.bus import Bus
-from holdfast.supervisor.line.session_fleet import Fleet
+from holdfast.supervisor.line.bus import Bus, FleetLine
 from holdfast.supervisor.rosters.events import EventLog
 from holdfast.supervisor.rosters.failures import ContextClosed, ProcessEnded, ProcessFailedToStart
 from holdfast.supervisor.rosters.groups import GroupSpec, Process, ProcessGroup
@@ -42,7 +41,7 @@ class _Request:
 class CrewRoster:
     """All processes of one context."""
 
-    def __init__(self, fleet: Fleet, events: EventLog, first_number: int) -> None:
+    def __init__(self, fleet: FleetLine, events: EventLog, first_number: int) -> None:
         self.bus: Bus  # set by the run, before anything can happen
         self.groups: dict[int, ProcessGroup] = {}
         self.running = 0
@@ -170,8 +169,14 @@ class CrewRoster:
         self.ask(self._broadcast, group, messages)
 
     def _broadcast(self, group: ProcessGroup, messages: list[bytes]) -> None:
-        for host in group.hosts:
-            self._say_all(host, messages)
+        there = [host for host in group.hosts if host.peer is not None]
+        peers = [host.peer for host in there if host.peer is not None]
+        for message in messages:
+            self._fleet.push_to_all(peers, message)
+        if len(there) < len(group.hosts):
+            for host in group.hosts:
+                if host.peer is None:
+                    self._say_all(host, messages)
 
     def _say_all(self, host: Host, messages: list[bytes]) -> None:
         for message in messages:

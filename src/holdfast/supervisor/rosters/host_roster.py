@@ -24,8 +24,9 @@ from collections.abc import Callable, Sequence
 
 from holdfast.supervisor.futures.future import Future
 from holdfast.supervisor.host.warden import FROZEN_SECONDS
+from holdfast.supervisor.line.bus import FleetLine, Peer
 from holdfast.supervisor.line.machine import read_machine_name
-from holdfast.supervisor.line.session_fleet import Fleet, ManagerPeer
+from holdfast.supervisor.line.session_fleet import EXIT_GIVEN_UP
 from holdfast.supervisor.rosters.crew_roster import CrewRoster
 from holdfast.supervisor.rosters.events import EventLog
 from holdfast.supervisor.rosters.failures import ContextClosed
@@ -34,7 +35,6 @@ from holdfast.wire.bus import Bye, End, ManagerHello, StopProcesses, Up, encode_
 
 EXIT_RETURNED = 0
 EXIT_REPLACED = 72  # not zero, so that a scheduler replaces the machine
-EXIT_GIVEN_UP = 73
 _FOREVER = float("inf")
 _MAX_REASON = 10_000
 # For a scan for descendants that left the tree, and for the slow turns of an overloaded machine.
@@ -44,13 +44,13 @@ _CLEAR_SLACK_SECONDS = 5.0
 class HostRoster:
     """All hosts of one context."""
 
-    def __init__(self, fleet: Fleet, crew: CrewRoster, events: EventLog) -> None:
+    def __init__(self, fleet: FleetLine, crew: CrewRoster, events: EventLog) -> None:
         self.fleet = fleet
         self.crew = crew
         self.hosts: dict[int, Host] = {}
-        self.idle: OrderedDict[bytes, ManagerPeer] = OrderedDict()
+        self.idle: OrderedDict[bytes, Peer] = OrderedDict()
         self.excluded: dict[str, str] = {}
-        self.closing: dict[bytes, ManagerPeer] = {}  # told to end, goodbye awaited
+        self.closing: dict[bytes, Peer] = {}  # told to end, goodbye awaited
         self.expected: dict[bytes, Host] = {}  # of an earlier script, not heard of yet
         self.unmet: list[Host] = []  # of an earlier script's groups, manager unknown (ROSTER-5)
         self.expect_until = 0.0
@@ -104,10 +104,10 @@ class HostRoster:
                 del self._waiting[demand]
         self.changed()
 
-    def _may_have(self, peer: ManagerPeer, demand: Demand) -> bool:
+    def _may_have(self, peer: Peer, demand: Demand) -> bool:
         return peer.facts.hostname not in self.excluded and demand.fits(peer.facts)
 
-    def _offer(self, peer: ManagerPeer) -> None:
+    def _offer(self, peer: Peer) -> None:
         """Give a manager to the longest waiting handle it fits, or keep it."""
         fitting = [
             (queue[0].number, demand)
@@ -126,12 +126,12 @@ class HostRoster:
         self._attach(host, peer)
         self.changed()
 
-    def _attach(self, host: Host, peer: ManagerPeer) -> None:
+    def _attach(self, host: Host, peer: Peer) -> None:
         host.attach(peer)
         self._say_held(host, peer)
         self._events.say("host attached", host=peer.facts.hostname, number=host.number)
 
-    def _say_held(self, host: Host, peer: ManagerPeer) -> None:
+    def _say_held(self, host: Host, peer: Peer) -> None:
         """Send the orders that the script gave while the host waited."""
         for message in host.take_held():
             self.fleet.push_ordered(peer, message)
@@ -175,7 +175,7 @@ class HostRoster:
             if not queue:
                 del self._waiting[host.demand]
 
-    def _tell_end(self, peer: ManagerPeer, code: int, reason: str) -> None:
+    def _tell_end(self, peer: Peer, code: int, reason: str) -> None:
         """Say it within the session; the manager says goodbye when nothing of it runs."""
         self.closing[peer.identity] = peer
         self.idle.pop(peer.identity, None)
@@ -225,7 +225,7 @@ class HostRoster:
 
     # ---- told by the bus
 
-    def take_came(self, peer: ManagerPeer, hello: ManagerHello) -> None:
+    def take_came(self, peer: Peer, hello: ManagerHello) -> None:
         """Give a manager the handle that it served for an earlier script, or offer it to others."""
         if self.ending:
             self._tell_end(peer, EXIT_RETURNED, "the script is done")
@@ -260,15 +260,23 @@ class HostRoster:
                 return host
         return None
 
-    def take_silent(self, peer: ManagerPeer) -> None:
+    def take_end_of_bus(self, reason: str) -> None:
+        """Every host is lost, and nothing can be asked any more."""
+        self.crew.closed = reason
+        for host in list(self.hosts.values()):
+            if not host.connection_lost():
+                self._lose(host, reason)
+        for peer in list(self.closing.values()):
+            self._drop_peer(peer, reason)
+        self.changed()
+
+    def take_silent(self, peer: Peer, seconds: float) -> None:
         """A manager fell silent: it is lost (FLEET-1)."""
-        silence = f"nothing was heard of it for {time.monotonic() - peer.heard_at:.1f} s"
-        self.fleet.give_up(peer, EXIT_GIVEN_UP, f"the supervisor gave this host up: {silence}")
-        host = self._drop_peer(peer, silence)
+        host = self._drop_peer(peer, f"nothing was heard of it for {seconds:.1f} s")
         if host is not None:
             self._await_clearing(host)
 
-    def take_messages(self, peer: ManagerPeer, messages: list[Up]) -> None:
+    def take_messages(self, peer: Peer, messages: list[Up]) -> None:
         """Act on messages of a manager."""
         host = peer.host
         actions = self.crew.actions
@@ -286,7 +294,7 @@ class HostRoster:
             else:
                 self.crew.refused["out of place"] += 1
 
-    def _drop_peer(self, peer: ManagerPeer, reason: str) -> Host | None:
+    def _drop_peer(self, peer: Peer, reason: str) -> Host | None:
         """Forget a manager that is gone. Return the handle that it serves, or served."""
         self.idle.pop(peer.identity, None)
         if self.closing.pop(peer.identity, None) is not None:

@@ -14,7 +14,7 @@ from holdfast.wire.bus import HostUsage, MachineFacts
 
 if TYPE_CHECKING:
     from holdfast.errors import HoldfastError
-    from holdfast.supervisor.line.session_fleet import ManagerPeer
+    from holdfast.supervisor.line.bus import Peer
 
 
 class Demand(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ class Host:
     def __init__(self, number: int, demand: Demand) -> None:
         self.number = number
         self.demand = demand
-        self.peer: ManagerPeer | None = None
+        self.peer: Peer | None = None
         self.identity = b""
         self.parts: dict[int, tuple[Any, int]] = {}
         self._facts: MachineFacts | None = None
@@ -120,7 +120,7 @@ class Host:
         elif facts is not None:
             self._hostname.set_result(facts.hostname)
 
-    def attach(self, peer: ManagerPeer) -> None:
+    def attach(self, peer: Peer) -> None:
         """Belong to this manager from now on."""
         self.peer = peer
         self.identity = peer.identity

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import Unavailable, ValidationError
 from holdfast.supervisor.futures.future import Future
-from holdfast.supervisor.line.bus import Bus
+from holdfast.supervisor.line.bus import Bus, FleetLine
 from holdfast.supervisor.line.keys import make_keys, write_manager_key
 from holdfast.supervisor.line.machine import find_address
-from holdfast.supervisor.line.session_fleet import Fleet, Rules
+from holdfast.supervisor.line.session_fleet import Rules
 from holdfast.supervisor.rosters.crew_roster import CrewRoster
 from holdfast.supervisor.rosters.events import EventLog
 from holdfast.supervisor.rosters.host_roster import EXIT_RETURNED, HostRoster
@@ -123,7 +123,7 @@ class OpenRun:
         return SavedRun(run=keys.run, keys=keys, port=port)
 
     def _make_rosters(self, rules: Rules) -> None:
-        fleet = Fleet(self.state.run, self.state.epoch, rules, _make_session, time.monotonic())
+        fleet = FleetLine(self.state.run, self.state.epoch, rules)
         first = self.state.epoch * _NUMBERS_PER_EPOCH
         self.crew = CrewRoster(fleet, self.events, first)
         self.roster = HostRoster(fleet, self.crew, self.events)
@@ -189,8 +189,8 @@ class OpenRun:
         kill_grace_seconds = self.roster.fleet.rules.kill_grace_seconds
         limit = kill_grace_seconds + _GOODBYE_SECONDS if timeout is None else timeout
         self._close_doors()
-        gate = self.bus.gate
-        leave_when = gate.disconnects + len(self.roster.fleet.peers)
+        load = self.bus.load
+        leave_when = load.counted.disconnects + len(self.roster.fleet.peers)
         self.bus.call(self.roster.end_all, EXIT_RETURNED, "the script is done")
         deadline = time.monotonic() + limit
         done: Future[None] = Future("the goodbyes")
@@ -199,7 +199,7 @@ class OpenRun:
             done.result(limit)
         complete = done.done()
         leave_at = time.monotonic() + _HEARD_SECONDS
-        while complete and gate.disconnects < leave_when and time.monotonic() < leave_at:
+        while complete and load.counted.disconnects < leave_when and time.monotonic() < leave_at:
             time.sleep(0.002)
         self.local.end(max(0.0, deadline - time.monotonic()) + 1.0)
         self.bus.stop(_STOP_SECONDS)
@@ -238,8 +238,9 @@ class OpenRun:
         atexit.unregister(self.leave)
         if self._folder is not None:
             self._folder.disown()
-        port = self.bus.port
-        close_ports([port] if self.metrics is None else [port, self.metrics.port])
+        self.bus.disown()
+        if self.metrics is not None:
+            close_ports([self.metrics.port])
 
     def _close_doors(self) -> None:
         self._closed = True
@@ -259,7 +260,3 @@ class OpenRun:
             self._folder.close()
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
-
-
-def _make_session() -> int:
-    return secrets.randbits(62) | 1

@@ -91,13 +91,13 @@ class StatusLine:
             logger.info("%s", self.read())
             load = self._bus.load
             self._at, self._messages_in = time.monotonic(), load.messages_in
-            self._frames_out, self._busy_seconds = load.frames_out, load.busy_seconds
+            self._frames_out, self._busy_seconds = load.counted.frames_out, load.busy_seconds
             load.worst_seconds = 0.0
 
     def read(self) -> Status:
         """Read the counters while they move: each is true, together they are a moment apart."""
         hosts = list(self._roster.hosts.values())
-        bus, crew, load = self._bus, self._crew, self._bus.load
+        crew, load, counted = self._crew, self._bus.load, self._bus.load.counted
         seconds = max(1e-6, time.monotonic() - self._at)
         return Status(
             hosts_attached=sum(host.attached for host in hosts),
@@ -106,30 +106,30 @@ class StatusLine:
             managers_idle=len(self._roster.idle),
             processes_running=crew.running,
             messages_in_per_second=(load.messages_in - self._messages_in) / seconds,
-            frames_out_per_second=(load.frames_out - self._frames_out) / seconds,
+            frames_out_per_second=(counted.frames_out - self._frames_out) / seconds,
             busy_fraction=min(1.0, (load.busy_seconds - self._busy_seconds) / seconds),
             worst_loop_seconds=load.worst_seconds,
-            lag_seconds=bus.probe.seconds,
-            refused=dict(bus.fleet.refused + bus.gate.refused + crew.refused),
+            lag_seconds=counted.lag_seconds,
+            refused=dict(load.refused + crew.refused),
             messages_dropped=crew.dropped,
-            disconnects=bus.gate.disconnects,
+            disconnects=counted.disconnects,
         )
 
     def read_counts(self) -> dict[str, float]:
         """Read what only grows, since the start."""
-        bus, crew, load = self._bus, self._crew, self._bus.load
+        crew, load, counted = self._crew, self._bus.load, self._bus.load.counted
         hosts = list(self._roster.hosts.values())
         return {
             "hosts_lost": sum(host.connection_lost() for host in hosts),
             "messages_in": load.messages_in,
             "messages_dropped": crew.dropped,
-            "frames_in": load.frames_in,
-            "frames_out": load.frames_out,
-            "frames_resent": bus.fleet.resent,
-            "frames_unreachable": load.unreachable,
-            "disconnects": bus.gate.disconnects,
+            "frames_in": counted.frames_in,
+            "frames_out": counted.frames_out,
+            "frames_resent": counted.resent,
+            "frames_unreachable": counted.unreachable,
+            "disconnects": counted.disconnects,
             "busy_seconds": load.busy_seconds,
-            "refused": (bus.fleet.refused + bus.gate.refused + crew.refused).total(),
+            "refused": (load.refused + crew.refused).total(),
         }
 
     def render_metrics(self) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from itertools import count, pairwise
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -23,8 +24,8 @@ from holdfast.wire.bus import (
     GroupReport,
     MachineFacts,
     Send,
-    Up,
     decode_down,
+    decode_up,
     encode_message,
 )
 
@@ -48,6 +49,7 @@ class Wire:
         self.heard: dict[bytes, list[int]] = {}
         self.lost: dict[bytes, float] = {}
         self.frozen: set[bytes] = set()
+        self.waited = 0.0  # of each host, for a core
         self.start_script()
         for number in range(hosts):
             self.add_host(bytes([number + 1]) * 16)
@@ -58,7 +60,12 @@ class Wire:
 
     def add_host(self, identity: bytes) -> None:
         self.hosts[identity] = HostSession(
-            FACTS, 1, now=self.now, patience_seconds=PATIENCE, report=list
+            FACTS,
+            1,
+            now=self.now,
+            patience_seconds=PATIENCE,
+            report=list,
+            read_waited=lambda: self.waited,
         )
         self.obeyed[identity], self.heard[identity] = [], []
 
@@ -73,11 +80,11 @@ class Wire:
 
     def deliver_up(self, index: int) -> None:
         identity, frame = self.up.pop(index)
-        found = self.fleet.receive(identity, frame, self.now)
+        peer = self.fleet.receive(identity, frame, self.now)
         self.fleet.came.clear()
-        if found is not None:
+        if peer is not None:
             self.heard[identity] += [
-                message.rank for message in found[1] if isinstance(message, Deliver)
+                message.rank for message in decode_up(frame) if isinstance(message, Deliver)
             ]
 
     def deliver_down(self, index: int) -> None:
@@ -266,6 +273,36 @@ def test_a_stalled_supervisor_judges_nobody_before_they_could_speak() -> None:
     assert len(wire.fleet.tick(wire.now)) == 3
 
 
+@pytest.mark.parametrize(
+    ("hosts", "frozen", "waits_twice"),
+    [(8, 4, True), (8, 3, False), (3, 3, True), (2, 2, False), (1, 1, False)],
+)
+def test_many_that_fall_silent_at_once_are_evidence_against_the_listener(
+    hosts: int, frozen: int, waits_twice: bool
+) -> None:
+    """FLEET-6."""
+    wire = Wire(hosts)
+    wire.run(2)
+    wire.frozen = set(list(wire.hosts)[:frozen])
+    began = wire.now
+    wire.run(3 * RULES.loss_seconds)
+    assert wire.lost.keys() == wire.frozen
+    limit = RULES.loss_seconds * (2 if waits_twice else 1)
+    for at in wire.lost.values():
+        assert limit - RULES.heartbeat_seconds <= at - began <= limit + 0.5
+
+
+def test_hosts_that_speak_again_within_the_second_limit_are_not_lost() -> None:
+    """FLEET-6."""
+    wire = Wire(4)
+    wire.run(2)
+    wire.frozen = set(wire.hosts)
+    wire.run(RULES.loss_seconds + 1.0)
+    wire.frozen = set()
+    wire.run(3 * RULES.loss_seconds)
+    assert wire.lost == {}
+
+
 def test_what_was_not_read_yet_is_no_silence() -> None:
     """FLEET-5: the limit counts from the instant up to which everything was read."""
     wire = Wire(2)
@@ -337,6 +374,25 @@ def test_a_script_that_comes_back_ends_the_silence() -> None:
     assert len(wire.fleet.peers) == 2
 
 
+def test_waiting_for_a_core_is_no_silence_of_the_supervisor() -> None:
+    """SILENCE-3: only the silence beyond it counts."""
+    wire = Wire(1)
+    wire.run(2)
+    (host,) = wire.hosts.values()
+    heard_at = wire.now
+    while wire.now - heard_at < 20.0:
+        wire.now += 0.25
+        wire.waited += 0.25
+        host.tick(wire.now)
+        host.take_frames(wire.now)
+        assert host.next_at > wire.now, "it must not spin meanwhile"
+    assert host.ending is None
+    while host.ending is None:
+        wire.now += 0.25
+        host.tick(wire.now)
+    assert RULES.loss_seconds - 1.5 <= wire.now - heard_at - 20.0 <= RULES.loss_seconds + 0.5
+
+
 def test_a_manager_belongs_to_one_run() -> None:
     """MEET-1."""
     wire = Wire(1)
@@ -373,11 +429,11 @@ def test_goodbye_is_acknowledged() -> None:
     ((identity, host),) = wire.hosts.items()
     host.say_bye("done", 0)
     wire.flush()
-    (found,) = [wire.fleet.receive(identity, frame, wire.now) for _, frame in wire.up]
-    assert found is not None
-    messages: list[Up] = found[1]
-    assert messages == [Bye("done", 0)]
-    wire.fleet.dismiss(found[0])
+    ((_, frame),) = wire.up
+    peer = wire.fleet.receive(identity, frame, wire.now)
+    assert peer is not None
+    assert decode_up(frame) == [Bye("done", 0)]
+    wire.fleet.dismiss(peer)
     for _, frame in wire.fleet.take_outgoing(wire.now):
         assert decode_down(frame) == []
         host.receive(frame, wire.now)
