@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from holdfast.errors import HoldfastError, TooLarge, ValidationError
 from holdfast.supervisor.futures.future import Future
 from holdfast.supervisor.futures.inbox import has_doubled
@@ -50,6 +52,7 @@ class CrewRoster:
         self.changed: Callable[[], None] = lambda: None  # the state folder listens
         self.save: Callable[[], None] = lambda: None  # write the saved run now
         self.closed = ""  # why nothing can be asked any more
+        self.shared_words: dict[str, str] = {}  # in the environment of every process
         self._fleet = fleet
         self._events = events
         self._requests: dict[int, tuple[_Request, Host]] = {}
@@ -103,6 +106,7 @@ class CrewRoster:
 
     def create_group(self, number: int, hosts: Sequence[Host], spec: GroupSpec) -> ProcessGroup:
         """Make the handles and have the launches sent, each as soon as its host is attached."""
+        spec = msgspec.structs.replace(spec, env=self.shared_words | spec.env)
         group = ProcessGroup(self, number, hosts, spec)
         if self.closed:
             raise ContextClosed(self.closed)

@@ -31,7 +31,13 @@ from holdfast.supervisor.rosters.state import REATTACH_SECONDS, SavedRun, StateF
 from holdfast.supervisor.script.forked import close_ports, watch_forks
 from holdfast.supervisor.script.job_counts import JobCounts
 from holdfast.supervisor.script.local import LocalManagers
-from holdfast.supervisor.script.run_config import ANYWHERE, RUN_VARIABLE, GivenRun, parse_listen
+from holdfast.supervisor.script.run_config import (
+    ANYWHERE,
+    RUN_VARIABLE,
+    GivenRun,
+    parse_listen,
+    read_shared_words,
+)
 from holdfast.supervisor.script.status import StatusLine
 
 if TYPE_CHECKING:
@@ -129,6 +135,7 @@ class OpenRun:
         self.roster = HostRoster(fleet, self.crew, self.events)
         if self._given is not None:
             self.roster.bars_machines = False
+            self.crew.shared_words = read_shared_words(os.environ)
             self.roster.term_grace_seconds = self._given.term_grace_seconds
         # Without a lock, which a forked child might find held: `next` on these is one step.
         self.host_numbers = itertools.count(self.state.next_host)

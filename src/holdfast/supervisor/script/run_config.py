@@ -16,6 +16,7 @@ from holdfast.errors import ValidationError
 from holdfast.supervisor.line.keys import RunKeys, write_private
 
 RUN_VARIABLE = "HOLDFAST_SUPERVISOR_RUN"
+EPOCH_VARIABLE = "HOLDFAST_EPOCH"
 ANYWHERE = ("*", "0.0.0.0", "::")
 
 
@@ -75,6 +76,15 @@ def read_given(environ: Mapping[str, str]) -> GivenRun | None:
             "writes it for the script alone",
             field=RUN_VARIABLE,
         ) from error
+
+
+def read_shared_words(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that every process of the run has from the script.
+
+    The manager of a replaced host runs under a later epoch than the others, which fences its reports
+    and is no business of what runs there.
+    """
+    return {name: environ[name] for name in (EPOCH_VARIABLE,) if name in environ}
 
 
 def parse_listen(text: str) -> tuple[str, int]:

@@ -18,14 +18,21 @@ __all__ = ["cluster"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 # A policy as in the guide: when anything goes wrong, replace what is lost and begin again. Each
-# start tells where it runs.
+# start tells where it runs, and each rank which epoch it sees.
 POLICY = """
-WORK = "import os, sys, time\\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.02)"
+WORK = '''
+import os, sys, time
+seen = sys.argv[2] + os.environ["RANK"]
+with open(seen + ".new", "w") as file:
+    file.write(os.environ["HOLDFAST_EPOCH"])
+os.rename(seen + ".new", seen)
+while not os.path.exists(sys.argv[1]): time.sleep(0.02)
+'''
 with Context(port=55555) as ctx:
     hosts = ctx.request_hosts(ctx.given_hosts)
     for start in range(9):
         names = [h.hostname().result() for h in hosts]
-        group = ctx.create_process_group(hosts, python(WORK, ME / "go"))
+        group = ctx.create_process_group(hosts, python(WORK, ME / "go", ME / f"epoch-{start}-"))
         pids = []
         try:
             pids = [p.pid().result() for p in group]
@@ -84,6 +91,9 @@ def test_a_host_that_dies_is_replaced_and_the_run_goes_on(cluster: Cluster) -> N
     tasks = {t.rank: t for t in cluster.client.tasks(run.id)}
     assert (tasks[1].host_name, tasks[1].attempt, tasks[0].attempt) == (spare, 1, 1)
     assert tasks[1].epoch > tasks[0].epoch
+    seen = [run.folder / f"epoch-1-{rank}" for rank in (0, 1)]
+    wait_until(lambda: all(path.exists() for path in seen), SECONDS, what="both ranks to begin")
+    assert {path.read_text() for path in seen} == {str(tasks[0].epoch)}, "one run, one epoch"
     cluster.client.resume_queue(queue)
     finish(run)
 
