@@ -33,6 +33,7 @@ NAMES = (
     "fleet-day",
     "supervisor",
     "supervisor-heartbeats",
+    "supervisor-crowd",
 )
 RESULTS = Path(__file__).parent / "results"
 

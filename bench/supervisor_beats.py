@@ -37,19 +37,33 @@ _SETTLE_SECONDS = 3.0
 _LONGEST_POLL_SECONDS = 0.005
 
 
-def _read_waited_seconds() -> float:
-    """How long threads of this process were ready to run and had no core, by the kernel's
-    account."""
-    tasks = Path("/proc/self/task").iterdir()
-    return sum(int((task / "schedstat").read_text().split()[1]) for task in tasks) / 1e9
+def _read_account(pids: list[int]) -> tuple[float, float]:
+    """Seconds for which the threads of these processes ran, and for which they were ready to run and
+    had no core, by the kernel's account."""
+    ran = waited = 0
+    for pid in pids:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            words = (task / "schedstat").read_text().split()
+            ran, waited = ran + int(words[0]), waited + int(words[1])
+    return ran / 1e9, waited / 1e9
 
 
 class _Windows:
-    """Cores used and frames taken, window by window. A thread's clock is exact; other processes are
-    read in ticks of 10 ms."""
+    """Cores used and frames taken, window by window. The simulated hosts are read in ticks of
+    10 ms, all else exactly.
 
-    def __init__(self, thread: int, pids: list[int], read_frames: Callable[[], int]) -> None:
-        self._clock = time.pthread_getcpuclockid(thread)
+    thread: (pid, tid) of the one that reads the socket. own: the supervisor's processes.
+    """
+
+    def __init__(
+        self,
+        thread: tuple[int, int],
+        own: list[int],
+        pids: list[int],
+        read_frames: Callable[[], int],
+    ) -> None:
+        self._thread = Path(f"/proc/{thread[0]}/task/{thread[1]}/schedstat")
+        self._own = own
         self._pids = pids
         self._read_frames = read_frames
         self._last = self._look()
@@ -62,8 +76,9 @@ class _Windows:
         }
 
     def _look(self) -> tuple[float, ...]:
-        cpu = time.clock_gettime(self._clock), time.process_time(), sum_cpu_seconds(self._pids)
-        return (*cpu, _read_waited_seconds(), float(self._read_frames()), time.monotonic())
+        ran, waited = _read_account(self._own)
+        cpu = int(self._thread.read_text().split()[0]) / 1e9, ran, sum_cpu_seconds(self._pids)
+        return (*cpu, waited, float(self._read_frames()), time.monotonic())
 
     def end_one(self) -> None:
         """Note what was used since the last call."""
@@ -79,7 +94,8 @@ def measure_holdfast(
 ) -> dict[str, object]:
     """Be the supervisor, at the heartbeat it has by default."""
     with Context(bind="127.0.0.1", log_interval=None) as ctx:
-        before, began = read_rss_bytes(), time.monotonic()
+        before = read_rss_bytes() + read_rss_bytes(ctx._run.bus.pid)
+        began = time.monotonic()
         asked = ctx.request_hosts(hosts)
         pids = ctx.start_simulated_hosts(hosts, processes)
         missing = wait(
@@ -92,16 +108,16 @@ def measure_holdfast(
             )
         time.sleep(_SETTLE_SECONDS)
         bus = ctx._run.bus
-        thread = bus._thread.ident
-        assert thread is not None
         bus.load.worst_seconds = 0.0
-        measured, worst = _Windows(thread, pids, lambda: bus.load.frames_in), []
+        own = [os.getpid(), bus.pid]
+        frames, worst = lambda: bus.load.counted.frames_in, []
+        measured = _Windows((bus.pid, bus.pid), own, pids, frames)
         for _ in range(windows):
             time.sleep(seconds)
             measured.end_one()
             worst.append(bus.load.worst_seconds)
             bus.load.worst_seconds = 0.0
-        memory = (read_rss_bytes() - before) / hosts
+        memory = (read_rss_bytes() + read_rss_bytes(bus.pid) - before) / hosts
         losses = [_freeze_one(ctx) for _ in range(frozen)]
         lost = sum(host.connection_lost() for host in asked)
         ctx.shutdown(10)
@@ -178,9 +194,11 @@ def measure_raw(hosts: int, processes: int, windows: int, seconds: float) -> dic
             raise TimeoutError(f"only {echo.frames} frames of {hosts} peers came")
         connected = time.monotonic() - began
         time.sleep(_SETTLE_SECONDS)
-        thread = echo.thread.ident
+        thread = echo.thread.native_id
         assert thread is not None
-        measured = _Windows(thread, [peer.pid for peer in peers], lambda: echo.frames)
+        own = os.getpid()
+        beating = [peer.pid for peer in peers]
+        measured = _Windows((own, thread), [own], beating, lambda: echo.frames)
         for _ in range(windows):
             time.sleep(seconds)
             measured.end_one()

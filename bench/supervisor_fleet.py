@@ -37,6 +37,11 @@ def _attach(ctx: Context, count: int, processes: int) -> tuple[list[Host], list[
     return hosts, pids, time.monotonic() - began
 
 
+def _read_memory(ctx: Context) -> int:
+    """Of the script's process and of its bus's."""
+    return read_rss_bytes() + read_rss_bytes(ctx._run.bus.pid)
+
+
 def _time(action: Callable[[], object]) -> float:
     began = time.perf_counter()
     action()
@@ -110,9 +115,9 @@ def main(arguments: list[str]) -> None:
     # cores under measurement.
     heartbeat = LARGE_HEARTBEAT_SECONDS if hosts > LARGE_FLEET else 1.0
     with Context(bind="127.0.0.1", log_interval=None, heartbeat=heartbeat) as ctx:
-        before = read_rss_bytes()
+        before = _read_memory(ctx)
         attached, _, connected = _attach(ctx, hosts, processes)
-        memory = (read_rss_bytes() - before) / hosts
+        memory = (_read_memory(ctx) - before) / hosts
         what = arguments[5]
         if what == "messages":
             found = _measure_messages(ctx, attached, per_host, size, rounds)

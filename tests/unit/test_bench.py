@@ -32,6 +32,7 @@ BUDGETED = {
     "fleet-day": 0,
     "supervisor": 4,
     "supervisor-heartbeats": 4,
+    "supervisor-crowd": 1,
 }
 
 
