@@ -126,7 +126,7 @@ def test_its_death_is_said_to_every_call(managers: Managers) -> None:
 
 
 @pytest.mark.slow
-def test_a_frozen_script_is_flooded_and_loses_nothing(managers: Managers) -> None:
+def test_a_script_that_does_not_read_is_flooded_and_loses_nothing(managers: Managers) -> None:
     """BUS-4: what the script does not read waits with the hosts, and comes in order."""
     flood = """
 from holdfast.supervisor import get_message_queue
@@ -135,7 +135,7 @@ for number in range(300):
     queue.send((number, b"x" * 1_000_000))
 assert queue.recv() == "stop"
 """
-    with local_context(heartbeat=HEARTBEAT) as ctx:
+    with local_context() as ctx:
         hosts, _ = attach(ctx, managers, 1)
         (process,) = ctx.create_process_group(hosts, python(flood))
         assert process.recv().result(PATIENCE)[0] == 0

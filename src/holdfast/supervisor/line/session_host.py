@@ -2,11 +2,13 @@
 
 MEET-1  A manager belongs to the first run that welcomes it (or the one its key names); frames of
         any other are refused.
+MEET-2  A welcome of an earlier script of the run, late or sent again, ends no session of a later one.
 SILENCE-1  Silence of the supervisor ends everything here; with an orphan grace only after that.
 SILENCE-2  After a stall of the manager itself the supervisor is not judged before it had time to be
            heard again.
 SILENCE-3  The time for which this process stood in the queue for a core is no silence of the
-           supervisor: what it said may wait in the kernel for a thread that cannot run.
+           supervisor: what it said may wait in the kernel for a thread that cannot run. No more than
+           `EXCUSE_SECONDS` of it, because a script counts on the end of hosts that it lost.
 OUTBOX-1  Messages that were not acknowledged are sent again in the next session, so that a script
           that was dead learns them.
 
@@ -27,6 +29,7 @@ from holdfast.wire import bus as wire
 
 HELLO_SECONDS = 1.0
 _SLACK_SECONDS = 0.25
+EXCUSE_SECONDS = 5.0
 _STALL_HEARTBEATS = 1.5  # a manager turns at least once within a heartbeat
 _FIRST_HELLO_SECONDS = 0.05  # the first is often said before the connection stands
 EXIT_ORPHANED = 70  # the supervisor fell silent
@@ -154,6 +157,9 @@ class HostSession:
         self._hear(now)
         if self.link is not None and self.link.session == welcome.session:
             return
+        if self.rules is not None and welcome.epoch < self.rules.epoch:  # MEET-2
+            self.refused["earlier script"] += 1
+            return
         kept, self._early = self._early, []
         if self.link is not None:
             kept = self.link.take_back() + kept  # OUTBOX-1
@@ -197,7 +203,8 @@ class HostSession:
         if silent < rules.heartbeat_seconds <= now - self._sampled_at:
             self._waited, self._sampled_at = self._read_waited(), now
         if now >= self._judge_at and silent >= rules.silence_seconds:
-            self._judge_silence(silent - (self._read_waited() - self._waited), rules, now)
+            excused = min(EXCUSE_SECONDS, self._read_waited() - self._waited)
+            self._judge_silence(silent - excused, rules, now)
         if self.link is not None and now - self._spoke_at >= rules.heartbeat_seconds:
             self._out += self.link.take_resends(now) or [self.link.make_heartbeat()]
 

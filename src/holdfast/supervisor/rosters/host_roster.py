@@ -27,6 +27,7 @@ from holdfast.supervisor.host.warden import FROZEN_SECONDS
 from holdfast.supervisor.line.bus import FleetLine, Peer
 from holdfast.supervisor.line.machine import read_machine_name
 from holdfast.supervisor.line.session_fleet import EXIT_GIVEN_UP
+from holdfast.supervisor.line.session_host import EXCUSE_SECONDS
 from holdfast.supervisor.rosters.crew_roster import CrewRoster
 from holdfast.supervisor.rosters.events import EventLog
 from holdfast.supervisor.rosters.failures import ContextClosed
@@ -309,7 +310,8 @@ class HostRoster:
     def _await_clearing(self, host: Host) -> None:
         """Count from now the longest time in which its processes may still run (ROSTER-4)."""
         rules = self.fleet.rules
-        longest = max(rules.loss_seconds + rules.orphan_grace_seconds, FROZEN_SECONDS)
+        silence = rules.loss_seconds + EXCUSE_SECONDS  # SILENCE-3
+        longest = max(silence + rules.orphan_grace_seconds, FROZEN_SECONDS)
         self._uncleared.pop(host, None)
         grace = max(rules.kill_grace_seconds, self.term_grace_seconds)
         self._uncleared[host] = time.monotonic() + longest + grace + _CLEAR_SLACK_SECONDS

@@ -81,7 +81,7 @@ class Host:
     def time_cleared(self) -> Future[float]:
         """When nothing of this run can run there any more (Unix time), which is later than the
         loss: its manager said goodbye, or the time is over in which manager and warden end
-        everything by themselves (25 s after a loss, or `orphan_grace` and 14 s). Wait for it before
+        everything by themselves (25 s after a loss, or `orphan_grace` and 19 s). Wait for it before
         starting ranks that must never overlap with those of the lost host.
         """
         return self._cleared
