@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, settings
 # do not say what they saw.
 pytest.register_assert_rewrite("tests.store")
 
-from tests.store.pg_fixture import pg_database, pg_dsn, pg_server  # noqa: E402
+from tests.store.pg_fixture import pg_database, pg_dsn, pg_migrated, pg_server, pg_template  # noqa: E402
 
-__all__ = ["pg_database", "pg_dsn", "pg_server"]
+__all__ = ["pg_database", "pg_dsn", "pg_migrated", "pg_server", "pg_template"]
 
 # A property holds or it does not; how long an example takes says more about the machine than about
 # the code.

@@ -4,7 +4,6 @@ same."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from datetime import timedelta
 from operator import attrgetter
 from typing import Any
@@ -28,7 +27,6 @@ from holdfast.core.records import TaskRecord
 from holdfast.errors import HoldfastError
 from holdfast.moves.values import JobFilter, TaskBeat
 from holdfast.store.memory.store import MemoryStore
-from holdfast.store.postgres.connection.migrate import migrate
 from holdfast.store.postgres.store import PostgresStore
 from tests.store.pg_fixture import PgServer
 from tests.store.rig import OK, START, STOPPED, Rig, fails
@@ -465,17 +463,9 @@ async def view(rig: Rig) -> dict[str, Any]:
     return {name: plain(part) for name, part in seen.items()}
 
 
-@pytest.fixture(scope="module")
-def template(pg_server: PgServer) -> Iterator[str]:
-    name = pg_server.create_database()
-    migrate(pg_server.dsn_of(name))
-    yield name
-    pg_server.drop_database(name)
-
-
 @pytest.mark.slow
-def test_both_stores_agree(pg_server: PgServer, template: str) -> None:
-    Agreement.server, Agreement.template = pg_server, template
+def test_both_stores_agree(pg_server: PgServer, pg_template: str) -> None:
+    Agreement.server, Agreement.template = pg_server, pg_template
     run_state_machine_as_test(
         Agreement,
         settings=settings(

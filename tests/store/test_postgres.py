@@ -3,11 +3,10 @@ servers die."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
-from holdfast.store.postgres.connection.migrate import migrate
 from holdfast.store.postgres.store import PostgresStore
 from tests.store.conformance.admission import *  # noqa: F403
 from tests.store.conformance.drains import *  # noqa: F403
@@ -25,28 +24,12 @@ from tests.store.conformance.store import *  # noqa: F403
 from tests.store.conformance.telemetry import *  # noqa: F403
 from tests.store.conformance.tokens import *  # noqa: F403
 from tests.store.conformance.webhooks import *  # noqa: F403
-from tests.store.pg_fixture import PgServer
 from tests.store.rig import Rig
 
 
-@pytest.fixture(scope="module")
-def template(pg_server: PgServer) -> Iterator[str]:
-    name = pg_server.create_database()
-    migrate(pg_server.dsn_of(name))
-    yield name
-    pg_server.drop_database(name)
-
-
 @pytest.fixture
-def dsn(pg_server: PgServer, template: str) -> Iterator[str]:
-    name = pg_server.create_database(template)
-    yield pg_server.dsn_of(name)
-    pg_server.drop_database(name)
-
-
-@pytest.fixture
-async def rig(dsn: str) -> AsyncIterator[Rig]:
-    store = PostgresStore(dsn)
+async def rig(pg_migrated: str) -> AsyncIterator[Rig]:
+    store = PostgresStore(pg_migrated)
     await store.open()
     yield Rig(store)
     await store.close()

@@ -20,9 +20,9 @@ from holdfast.core.webhooks.values import (
 from holdfast.store.memory.store import MemoryStore
 from tests.store.conformance.webhooks import Hooks
 from tests.store.rig import START, Rig
-from tests.store.test_postgres import dsn, rig, template
+from tests.store.test_postgres import rig
 
-__all__ = ["dsn", "rig", "template"]
+__all__ = ["rig"]
 HOOKS = ("hook-a", "hook-b", "hook-c")
 PATTERNS = {"hook-a": ("job.*",), "hook-b": (), "hook-c": ("webhook.*", "job.cancelled")}
 

@@ -16,9 +16,9 @@ from holdfast.core.facts import TaskFacts
 from holdfast.core.gpus import Gpu
 from holdfast.store.memory.store import MemoryStore
 from holdfast.store.port.store import Store
-from holdfast.store.postgres.connection.migrate import migrate
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.wire import agent as wire
+from tests.waits import crowding
 
 SECRETS = {"admin": "hft_admin", "submit": "hft_submit", "read": "hft_read", "join": "hfj_join"}
 
@@ -110,7 +110,7 @@ class FakeAgent:
         return wire.decode_sync_answer(answer.content)
 
     async def take(self, seconds: float = 10) -> wire.LaunchOrder:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(seconds * crowding()):
             while not (found := (await self.sync(wait=2.0)).launch):
                 pass
         return found[0]
@@ -158,9 +158,7 @@ async def store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
     if request.param == "memory":
         made = MemoryStore()
     else:
-        dsn = request.getfixturevalue("pg_database")
-        await asyncio.to_thread(migrate, dsn)
-        made = PostgresStore(dsn)
+        made = PostgresStore(request.getfixturevalue("pg_migrated"))
     await made.open()
     await add_tokens(made)
     yield made

@@ -26,7 +26,6 @@ from schemathesis.specs.openapi.checks import (
 from holdfast.controller.openapi import build_openapi
 from holdfast.controller.routes import ENDPOINTS
 from holdfast.controller.server import RunningServer, bind_socket
-from holdfast.store.postgres.connection.migrate import migrate
 from holdfast.store.postgres.store import PostgresStore
 from tests.unit.controller.conftest import SECRETS, add_tokens, bearer
 
@@ -56,11 +55,10 @@ made_up = settings(
 
 
 @pytest.fixture(scope="module")
-def url(pg_server) -> Iterator[str]:
+def url(pg_server, pg_template) -> Iterator[str]:
     """A server in a thread of its own: the made-up calls are synchronous."""
-    name = pg_server.create_database()
+    name = pg_server.create_database(pg_template)
     dsn = pg_server.dsn_of(name)
-    migrate(dsn)
     ready, found = threading.Event(), {}
 
     async def run() -> None:
