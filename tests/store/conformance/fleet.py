@@ -14,6 +14,8 @@ from holdfast.core.fleet.instances import Offer
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.fleet.snapshot import FleetHost
 from holdfast.core.gpus import Gpu
+from holdfast.core.health.checks import CheckVerdict
+from holdfast.core.records import HostCheckRecord
 from holdfast.core.states import HostState, InstanceEvent, InstanceState, JobState
 from holdfast.errors import Conflict, Forbidden, NotFound
 from holdfast.wire.agent import HostFacts
@@ -169,7 +171,18 @@ async def test_an_intent_becomes_a_host_under_its_own_token_whatever_name_its_ag
     record = await rig.store.hosts.get_host(host)
     assert (record.name, record.pool, record.state) == ("p-aaaaaaaa", "p", HostState.PREFLIGHT)
     (checked,) = await shown(rig)
-    assert (checked.preflight, checked.heartbeat_seconds) == ("ok", 0.0)
+    assert (checked.preflight, checked.heartbeat_seconds) == ("pending", 0.0)
+    made = HostCheckRecord(
+        number="one",
+        incarnation="",
+        at=rig.now,
+        kind="preflight",
+        verdict=CheckVerdict.WARN,
+        message="its clock is off",
+    )
+    await rig.store.health.note_health(host, "inc-00001", check=made, now=rig.now)
+    (checked,) = await shown(rig)
+    assert (checked.preflight, checked.preflight_reason) == ("warn", "its clock is off")
     assert await rig.store.fleet.promote_host(host, "ok", now=rig.now) == 10.0
     assert await rig.store.fleet.promote_host(host, "ok", now=rig.now) is None, "once"
     (serving,) = await shown(rig)

@@ -15,9 +15,12 @@ from holdfast import __version__
 from holdfast.controller.http.bodies import decode_report, read_body
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.problems import answer_json
+from holdfast.core.fleet.instances import Offer
+from holdfast.core.fleet.pools import HostChecks, PoolSpec
 from holdfast.core.health.checks import CheckKind, Expected, describe, find_worst, judge
 from holdfast.core.health.due import choose_check, choose_pause
 from holdfast.core.records import HostCheckRecord, HostRecord
+from holdfast.errors import NotFound
 from holdfast.wire import health as wire
 
 _REQUEST = msgspec.json.Decoder(wire.HealthRequest)
@@ -68,8 +71,31 @@ async def _judge(call: ApiCall, host: HostRecord, report: wire.HealthReport) -> 
 
 
 async def find_expected(call: ApiCall, host: HostRecord) -> Expected:
-    """Return what the host is held to: what it registered with."""
-    return Expected(gpus=len(host.gpus), version=__version__)
+    """Return what the host is held to: what was rented, or what it registered with."""
+    spec, offer = await _find_rented(call, host)
+    if spec is None or offer is None:
+        return Expected(gpus=len(host.gpus), version=__version__)
+    return Expected(
+        gpus=offer.gpus,
+        gpu_memory_bytes=offer.gpu_memory_bytes,
+        memory_bytes=offer.memory_bytes,
+        disk_free_bytes=spec.checks.disk_free_bytes,
+        disk_mb_per_second=spec.checks.disk_mb_per_second,
+        mounts=spec.checks.mounts,
+        version=__version__,
+    )
+
+
+async def _find_rented(call: ApiCall, host: HostRecord) -> tuple[PoolSpec | None, Offer | None]:
+    """Return the pool and the offer that a rented host came from; None for any other host."""
+    rental = (await call.store.fleet.find_instances([host.id])).get(host.id)
+    if rental is None:
+        return None, None
+    try:
+        spec = (await call.store.fleet.get_pool(rental.pool)).spec
+    except NotFound:
+        return None, None
+    return spec, spec.offer(rental.offer)
 
 
 async def _make_order(
@@ -77,4 +103,12 @@ async def _make_order(
 ) -> wire.HealthOrder:
     now = await call.store.now()
     suffix = incarnation[:32] if kind == "preflight" else f"{now:%Y%m%dT%H%M%S}"
-    return wire.HealthOrder(number=f"{kind}-{suffix}", kind=kind)
+    spec, _ = await _find_rented(call, host)
+    checks = HostChecks() if spec is None else spec.checks
+    return wire.HealthOrder(
+        number=f"{kind}-{suffix}",
+        kind=kind,
+        mounts=checks.mounts,
+        script=checks.script,
+        deadline_seconds=checks.deadline_seconds,
+    )

@@ -16,6 +16,24 @@ Usd = Annotated[float, Meta(ge=0, le=10_000_000)]
 MAX_HOSTS = 100_000
 
 
+class HostChecks(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """What a pool's hosts are measured for before they serve, besides what was rented.
+
+    enabled: false lets a host serve on its own word. mounts: paths that must be usable.
+    disk_free_bytes, disk_mb_per_second: of the disk that tasks write to; 0: nothing is asked.
+    script: a shell line that must end with 0. deadline_seconds: for all of it.
+    """
+
+    enabled: bool = True
+    mounts: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
+    disk_free_bytes: Annotated[int, Meta(ge=0)] = 0
+    disk_mb_per_second: Annotated[float, Meta(ge=0)] = 0.0
+    script: Annotated[str, Meta(max_length=16_384)] | None = None
+    deadline_seconds: Annotated[float, Meta(ge=1, le=3600)] = 120.0
+
+
 class PoolSpec(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
@@ -37,6 +55,7 @@ class PoolSpec(
     max_usd_per_hour, max_usd_per_day: ceilings that no spawn may cross; None: without.
     self_destruct_seconds: an agent that cannot reach the controller for so long ends its machine.
     queues, labels: what its hosts serve; queues empty: all.
+    checks: what they are measured for before they serve, every while, and after failures.
     """
 
     name: Name
@@ -60,6 +79,7 @@ class PoolSpec(
     self_destruct_seconds: Annotated[float, Meta(ge=60, le=30 * 86_400)] = 1800.0
     queues: Annotated[tuple[Name, ...], Meta(max_length=256)] = ()
     labels: Annotated[dict[Name, ShortText], Meta(max_length=64)] = {}
+    checks: HostChecks = HostChecks()
 
     def offer(self, name: str) -> Offer | None:
         """Return the offer of this name."""

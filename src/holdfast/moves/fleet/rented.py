@@ -84,13 +84,24 @@ def judge_host(
     cpu_slots: int,
     memory_bytes: int,
     gpus: Sequence[Gpu],
+    check: tuple[str, str] | None,
 ) -> PreflightResult:
-    """Return what is known of a host's checks: pending before its agent called, over after them."""
+    """Return what is known of a host's checks: pending before its agent called, over after them.
+
+    check: the verdict and the message of this incarnation's preflight, once it was measured.
+    """
     if state is HostState.SPAWNING:
         return PreflightResult(result="pending")
     if state is not HostState.PREFLIGHT:
         return PreflightResult(result="ok")
-    return check_facts(spec.offer(offer), cpu_slots=cpu_slots, memory_bytes=memory_bytes, gpus=gpus)
+    shown = check_facts(
+        spec.offer(offer), cpu_slots=cpu_slots, memory_bytes=memory_bytes, gpus=gpus
+    )
+    if shown.result == "fail" or not spec.checks.enabled:
+        return shown
+    if check is None:
+        return PreflightResult(result="pending")
+    return PreflightResult(result=check[0], reason=check[1])
 
 
 def say_stuck(spec: PoolSpec, job_id: str | None, overdue_seconds: float | None) -> str | None:

@@ -20,7 +20,9 @@ from holdfast.core.records import (
     AttemptRecord,
     CheckpointRecord,
     EventRecord,
+    HostCheckRecord,
     HostRecord,
+    HostTelemetryRecord,
     JobFields,
     JobRecord,
     TaskRecord,
@@ -188,6 +190,8 @@ class MemoryState:
         self.cycles: dict[str, list[CycleSummary]] = {}
         self.outcomes: list[tuple[datetime, str, str, str]] = []  # when, pool, offer, fault
         self.troubles: dict[tuple[str, str], tuple[int, datetime, str]] = {}
+        self.checks: dict[tuple[str, str], HostCheckRecord] = {}
+        self.telemetry: dict[str, HostTelemetryRecord] = {}
         self.checkpoints: dict[tuple[str, int], list[MemoryCheckpoint]] = {}
         self.tell_drains: TellDrains = tell_nobody
         self.replacements: list[Seated] = []

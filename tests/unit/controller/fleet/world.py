@@ -17,7 +17,7 @@ from holdfast.controller.runtime.auth import hash_secret
 from holdfast.controller.runtime.context import Controller
 from holdfast.core.fleet.actions import CycleSummary
 from holdfast.core.fleet.instances import CreateOrder, Machine, MachineState, Offer, Quote
-from holdfast.core.fleet.pools import PoolSpec
+from holdfast.core.fleet.pools import HostChecks, PoolSpec
 from holdfast.core.gpus import Gpu
 from holdfast.core.states import HostState, InstanceState
 from holdfast.errors import Forbidden
@@ -28,7 +28,16 @@ from holdfast.wire.agent import HostFacts, RegisterRequest
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 GPU = Offer(name="gpu", gpus=1, cpu_slots=2, usd_per_hour=1.0)
-POOL = PoolSpec(name="p", provider="scripted", offers=(GPU,), min=1, max=4, poll_seconds=30.0)
+# These agents measure nothing: they serve on their word.
+POOL = PoolSpec(
+    name="p",
+    provider="scripted",
+    offers=(GPU,),
+    min=1,
+    max=4,
+    poll_seconds=30.0,
+    checks=HostChecks(enabled=False),
+)
 
 
 class Killed(BaseException):

@@ -33,7 +33,6 @@ class MemoryHealth:
 
     def __init__(self, state: MemoryState) -> None:
         self.state = state
-        self._checks: dict[tuple[str, str], HostCheckRecord] = {}
         self._ends: list[tuple[str, datetime, int, int]] = []
         self._failures: dict[tuple[str, str, int], datetime] = {}
         self._asides: list[MemoryAside] = []
@@ -60,7 +59,7 @@ class MemoryHealth:
             self._failures.setdefault((host_id, job_id, attempt), at)
         if check is not None:
             kept = msgspec.structs.replace(check, incarnation=incarnation, at=at)
-            self._checks.setdefault((host_id, check.number), kept)
+            self.state.checks.setdefault((host_id, check.number), kept)
         mine = self._checks_of(host_id)
         last = mine[0].at if mine else host.registered_at
         return CheckState(
@@ -74,7 +73,7 @@ class MemoryHealth:
         )
 
     def _checks_of(self, host_id: str) -> list[HostCheckRecord]:
-        mine = [check for (of, _), check in self._checks.items() if of == host_id]
+        mine = [check for (of, _), check in self.state.checks.items() if of == host_id]
         return sorted(mine, key=lambda check: check.at, reverse=True)
 
     async def list_checks(self, host_id: str, limit: int = 20) -> list[HostCheckRecord]:
@@ -148,10 +147,12 @@ class MemoryHealth:
 
     async def prune_health(self, older_than_days: float, *, now: Now = None) -> int:
         before = (now or self.state.clock()) - timedelta(days=older_than_days)
-        counts = (len(self._checks), len(self._ends), len(self._failures), len(self._asides))
-        self._checks = {key: check for key, check in self._checks.items() if check.at >= before}
+        counts = (len(self.state.checks), len(self._ends), len(self._failures), len(self._asides))
+        self.state.checks = {
+            key: check for key, check in self.state.checks.items() if check.at >= before
+        }
         self._ends = [row for row in self._ends if row[1] >= before]
         self._failures = {key: at for key, at in self._failures.items() if at >= before}
         self._asides = [a for a in self._asides if a.ended_at is None or a.ended_at >= before]
-        left = (len(self._checks), len(self._ends), len(self._failures), len(self._asides))
+        left = (len(self.state.checks), len(self._ends), len(self._failures), len(self._asides))
         return sum(counts) - sum(left)

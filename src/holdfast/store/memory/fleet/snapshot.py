@@ -21,7 +21,7 @@ from holdfast.moves.fleet import pools as moves
 from holdfast.moves.fleet import rented
 from holdfast.moves.moves import LIVE_JOB_STATES
 from holdfast.store.memory.fleet.pools import is_open
-from holdfast.store.memory.state import MemoryInstance, MemoryJob, MemoryState
+from holdfast.store.memory.state import MemoryHost, MemoryInstance, MemoryJob, MemoryState
 
 
 def show_fleet(
@@ -82,7 +82,9 @@ def _show(
         cpu_slots=host.cpu_slots if checking else 0,
         memory_bytes=host.memory_bytes if checking else 0,
         gpus=host.gpus,
+        check=_find_preflight(s, host),
     )
+    reading = s.telemetry.get(host.id)
     return FleetHost(
         host_id=host.id,
         name=host.name,
@@ -103,6 +105,7 @@ def _show(
         stuck=rented.say_stuck(
             spec, min((t.job_id for t in stopping), default=None), max(overdue, default=None)
         ),
+        telemetry_seconds=None if reading is None else moves.seconds_since(at, reading.at),
         preflight=verdict.result,
         preflight_reason=verdict.reason,
         draining_for_scale=(
@@ -110,6 +113,16 @@ def _show(
         ),
         gone=found.reason if found.state is InstanceState.GONE else "",
     )
+
+
+def _find_preflight(s: MemoryState, host: MemoryHost) -> tuple[str, str] | None:
+    made = [
+        check
+        for (of, _), check in s.checks.items()
+        if of == host.id and check.kind == "preflight" and check.incarnation == host.incarnation
+    ]
+    newest = max(made, key=lambda check: check.at, default=None)
+    return None if newest is None else (str(newest.verdict), newest.message)
 
 
 def _wait_by_shape(s: MemoryState, at: datetime) -> list[Waiting]:

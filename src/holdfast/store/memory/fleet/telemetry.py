@@ -19,7 +19,6 @@ class MemoryTelemetry:
 
     def __init__(self, state: MemoryState) -> None:
         self.state = state
-        self._latest: dict[str, HostTelemetryRecord] = {}
         self._points: list[tuple[str, datetime, GpuTelemetry]] = []
 
     async def write_readings(self, readings: Sequence[HostReading], *, now: Now = None) -> None:
@@ -27,18 +26,18 @@ class MemoryTelemetry:
         for reading in readings:
             age = min((gpu.age_seconds for gpu in reading.gpus), default=0.0)
             when = at - timedelta(seconds=reading.held_seconds + age)
-            last = self._latest.get(reading.host_id)
+            last = self.state.telemetry.get(reading.host_id)
             if reading.host_id not in self.state.hosts:
                 continue
             if last is not None and when <= last.at + timedelta(seconds=1):
                 continue
-            self._latest[reading.host_id] = HostTelemetryRecord(
+            self.state.telemetry[reading.host_id] = HostTelemetryRecord(
                 host_id=reading.host_id, at=when, gpus=reading.gpus
             )
             self._points += [(reading.host_id, when, gpu) for gpu in reading.gpus]
 
     async def read_latest(self, host_id: str) -> HostTelemetryRecord | None:
-        return self._latest.get(host_id)
+        return self.state.telemetry.get(host_id)
 
     async def read_history(
         self, host_id: str, step: Step, seconds: float, *, now: Now = None

@@ -91,6 +91,9 @@ def _host(spec: PoolSpec, row: dict[str, Any]) -> FleetHost:
         cpu_slots=row["cpu_slots"],
         memory_bytes=row["memory_bytes"],
         gpus=gpus,
+        check=None
+        if row["check_verdict"] is None
+        else (row["check_verdict"], row["check_message"]),
     )
     return msgspec.convert(
         {

@@ -179,9 +179,14 @@ select i.pool, h.id as host_id, h.name, h.state, i.state as instance, i.offer, i
        h.state = 'draining' and h.drain_cause = 'scaled_down' as draining_for_scale, case when i.state = 'gone' then i.reason else '' end as gone,
        case when h.state = 'preflight' then h.cpu_slots else 0 end as cpu_slots,
        case when h.state = 'preflight' then h.memory_bytes else 0 end as memory_bytes,
-       case when h.state = 'preflight' then h.gpus else '[]' end as gpus
+       case when h.state = 'preflight' then h.gpus else '[]' end as gpus,
+       c.verdict as check_verdict, c.message as check_message,
+       extract(epoch from %(now)s::timestamptz - g.at)::double precision as telemetry_seconds
 from instances i join hosts h on h.id = i.host_id join heartbeats b on b.host_id = i.host_id
 left join busy u on u.host_id = i.host_id
+left join host_telemetry g on g.host_id = i.host_id
+left join lateral (select verdict, message from host_checks c where h.state = 'preflight' and c.host_id = h.id
+  and c.kind = 'preflight' and c.incarnation = b.incarnation order by c.at desc limit 1) c on true
 where h.state <> 'terminated' or i.state <> 'gone'
 order by i.pool, i.host_id;
 
