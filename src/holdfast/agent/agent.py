@@ -41,6 +41,7 @@ from holdfast.agent.uplink.checkpoints import CheckpointDesk
 from holdfast.agent.uplink.http import HttpClient
 from holdfast.agent.uplink.identity import Registrar
 from holdfast.agent.uplink.logs import LogShipper
+from holdfast.agent.uplink.self_destruct import end_when_alone
 from holdfast.agent.uplink.sync import SyncLoop
 from holdfast.agent.uplink.transfers import Transfers
 from holdfast.agent.watch.faults import FaultDesk
@@ -160,7 +161,13 @@ class Agent:
             self._ties.guardian_fd, self._hear, self._lose_line, incarnation=self._ties.incarnation
         )
         self._join_to_link()
-        parts = (self._say_alive(), self._serve(), self._table.works.watch())
+        alone = end_when_alone(
+            self._config.self_destruct_seconds,
+            lambda: self._sync.heard_at,
+            read_boottime,
+            lambda: os.kill(os.getppid(), signal.SIGTERM),
+        )
+        parts = (self._say_alive(), self._serve(), self._table.works.watch(), alone)
         loops = [asyncio.create_task(part) for part in parts]
         waiting = asyncio.create_task(self._over.wait())
         await asyncio.wait([waiting, *loops], return_when=asyncio.FIRST_COMPLETED)

@@ -41,6 +41,7 @@ class AgentConfig(
     of a gang reach this one. ca_file: PEM of the authority that signed the controller's
     certificate, None for the system's. join_token_file: read when there is no host key yet; may be
     replaced while the agent waits for a good one. probe: "real", or "scripted:PATH" in tests.
+    self_destruct_seconds: without an answer for so long, the host ends itself (SELF-1).
     """
 
     url: str
@@ -59,6 +60,7 @@ class AgentConfig(
     log_format: Literal["json", "text"] = "json"
     frozen_seconds: Annotated[float, Meta(gt=0)] = 20.0
     die_with_parent: bool = False
+    self_destruct_seconds: Annotated[float, Meta(gt=0)] | None = None
 
     @property
     def state_path(self) -> Path:

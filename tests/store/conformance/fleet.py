@@ -212,6 +212,15 @@ async def test_a_repeated_registration_leaves_an_active_host_active(rig: Rig) ->
     assert (await state_of(rig, host))[0] is HostState.PREFLIGHT, "a new incarnation starts over"
 
 
+async def test_of_two_cycles_that_saw_the_same_pool_one_spawns(rig: Rig) -> None:
+    await intend(rig, "host-1")
+    fleet = rig.store.fleet
+    assert await fleet.intend("p", A100, ["host-2"], "x", open_machines=0, now=rig.now) == []
+    assert await fleet.intend("p", A100, ["host-2"], "x", open_machines=1, now=rig.now) == [
+        "host-2"
+    ]
+
+
 async def test_an_answer_that_comes_twice_is_written_once(rig: Rig) -> None:
     host = await made(rig)
     assert await rig.store.fleet.note_made(host, "m-2", now=rig.now) is None

@@ -83,6 +83,7 @@ class SyncLoop:
         self._news = asyncio.Event()
         self._flights: dict[asyncio.Task[SyncAnswer], _Call] = {}
         self._connected: bool | None = None
+        self.heard_at = read_boottime()  # the last answer
         self._retry_seconds = _FIRST_RETRY_SECONDS
         self._retry_at = 0.0
         self._echo_seconds = 0.0
@@ -196,6 +197,7 @@ class SyncLoop:
         if self._connected is not True:
             log.info("in step with the controller")
         self._connected = True
+        self.heard_at = read_boottime()
         self._retry_seconds, self._retry_at = _FIRST_RETRY_SECONDS, 0.0
 
     async def leave(self, give_up_seconds: float) -> bool:

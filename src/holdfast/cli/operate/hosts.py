@@ -116,9 +116,11 @@ def checks(face: Face, host: str) -> None:
 
 
 def hosts_table(rows: Sequence[HostView]) -> str:
-    """Draw the table of `hosts`."""
+    """Draw the table of `hosts`; where a pool rents some, with their pools, offers and prices."""
+    rented = any(h.offer is not None for h in rows)
+    money = ("POOL", "OFFER", "$/H") if rented else ()
     return table(
-        ("ID", "NAME", "STATE", "CPU", "GPU", "MEMORY", "SEEN", "QUEUES", "REASON"),
+        ("ID", "NAME", "STATE", "CPU", "GPU", "MEMORY", "SEEN", "QUEUES", *money, "REASON"),
         [
             (
                 h.id,
@@ -129,11 +131,18 @@ def hosts_table(rows: Sequence[HostView]) -> str:
                 _MEMORY_LIMITS.get(h.memory_limits, h.memory_limits),
                 age(h.heartbeat_at),
                 ",".join(h.queues) or "all",
+                *(_say_rental(h) if rented else ()),
                 _say_reason(h) or "-",
             )
             for h in rows
         ],
     )
+
+
+def _say_rental(host: HostView) -> tuple[str, str, str]:
+    if host.offer is None:
+        return host.pool, "-", "-"
+    return host.pool, host.offer, f"{host.usd_per_hour or 0.0:.2f}"
 
 
 def _say_state(host: HostView) -> str:

@@ -9,20 +9,28 @@ from typing import Any
 
 import click
 
-from holdfast.cli.options import LABEL, add_options, read_pairs
+from holdfast.cli.options import LABEL, add_options, read_pairs, read_seconds
 from holdfast.cli.up.up import AGENT_OPTIONS, agent_options
 from holdfast.errors import ValidationError
 from holdfast.wire.bearer import is_token
 
 
 @click.command()
-@click.option("--join", "url", required=True, metavar="URL", help="The controller.")
+@click.option(
+    "--join", "url", envvar="HOLDFAST_URL", required=True, metavar="URL", help="The controller."
+)
 @click.option("--token", envvar="HOLDFAST_JOIN_TOKEN", help="A join token, for the first start.")
 @add_options(*AGENT_OPTIONS)
 @click.option("--state", metavar="DIR", help="Its folder. [default: ~/.local/state/holdfast/host]")
 @click.option("--advertise", metavar="ADDRESS", help="This host's address for other hosts.")
 @LABEL
-@click.option("--pool", help="The pool it belongs to. [default: local]")
+@click.option("--pool", envvar="HOLDFAST_POOL", help="The pool it belongs to. [default: local]")
+@click.option(
+    "--self-destruct",
+    envvar="HOLDFAST_SELF_DESTRUCT_SECONDS",
+    metavar="TIME",
+    help="End this host after so long without the controller. [default: never]",
+)
 @click.option("--ca-file", metavar="FILE", help="PEM of the controller's authority.")
 def agent(
     url: str,
@@ -32,6 +40,7 @@ def agent(
     ca_file: str | None,
     advertise: str | None,
     pool: str | None,
+    self_destruct: str | None,
     **options: Any,
 ) -> int:
     """Run an agent: this machine becomes a host of the controller at URL.
@@ -47,7 +56,11 @@ def agent(
     """
     options = agent_options(**options)
     options |= {"url": url.rstrip("/"), "state_dir": str(_state_folder(state))}
-    more = {"advertise": advertise, "pool": pool}
+    more: dict[str, Any] = {"advertise": advertise, "pool": pool}
+    if self_destruct:
+        more["self_destruct_seconds"] = read_seconds(
+            "--self-destruct", self_destruct, "self_destruct_seconds"
+        )
     options |= {name: value for name, value in more.items() if value}
     if labels:
         options["labels"] = read_pairs("--label", labels)

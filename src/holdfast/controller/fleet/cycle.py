@@ -33,7 +33,7 @@ from holdfast.core.fleet.cycle import plan_fleet
 from holdfast.core.fleet.faults import HostFault
 from holdfast.core.fleet.instances import Machine
 from holdfast.core.fleet.leaks import Findings, Rental, read_listing
-from holdfast.core.fleet.records import InstanceRecord, PoolRecord
+from holdfast.core.fleet.records import InstanceRecord, PoolMoney, PoolRecord
 from holdfast.core.fleet.snapshot import FleetHost, FleetSnapshot, PoolView
 from holdfast.core.states import InstanceEvent, InstanceState
 from holdfast.errors import HoldfastError
@@ -68,7 +68,7 @@ class PoolCycles:
             except HoldfastError as error:
                 return self._give_up(await self._controller.store.now(), error, dry_run=True)
             findings = await self._compare(machines)
-            plan = await self._decide(findings)
+            plan, _ = await self._decide(findings)
             summary = msgspec.structs.replace(plan.summary, dry_run=True)
             return msgspec.structs.replace(plan, summary=summary)
 
@@ -99,8 +99,12 @@ class PoolCycles:
                 notes.append(f"its machines cannot be listed, so none is judged: {error.message}")
             else:
                 failed = await self._follow(provider, findings, notes)
-        plan = await self._decide(findings)
-        done = [action for action in plan.actions if await self._carry_out(action)]
+        plan, machines = await self._decide(findings)
+        done = []
+        for action in plan.actions:
+            if await self._carry_out(action, machines):
+                done.append(action)
+                machines += action.count if isinstance(action, Spawn) else 0
         installation = await store.installation()
         self.rentals.pursue(
             provider, pool.spec, installation, await store.list_instances(pool.name)
@@ -109,6 +113,8 @@ class PoolCycles:
         if listing or done or failed:
             await store.record_cycle(summary, plan.blocked)
         controller.metrics.fleet.note_cycle(summary)
+        money = (await store.read_money()).get(pool.name, PoolMoney(pool=pool.name))
+        controller.metrics.fleet.note_money(money)
         if done or failed:
             controller.poke("admit", "drain", "events")
         if pool.deleted_at is not None and await store.forget_pool(pool.name):
@@ -202,7 +208,8 @@ class PoolCycles:
         self._controller.guard.forget()
         return before.state is InstanceState.ENDING
 
-    async def _decide(self, findings: Findings | None) -> PoolPlan:
+    async def _decide(self, findings: Findings | None) -> tuple[PoolPlan, int]:
+        """Return the plan, and how many machines it was made for."""
         controller = self._controller
         settings = await controller.settings.current()
         snapshot = await controller.store.fleet.read_snapshot(
@@ -211,9 +218,10 @@ class PoolCycles:
         since = controller.leadership.hears_since
         snapshot = _overlay(snapshot, self._name, findings, since)
         plans: Mapping[str, PoolPlan] = {plan.pool: plan for plan in plan_fleet(snapshot)}
-        return plans[self._name]
+        mine = next(view for view in snapshot.pools if view.spec.name == self._name)
+        return plans[self._name], sum(host.is_paid for host in mine.hosts)
 
-    async def _carry_out(self, action: Action) -> bool:
+    async def _carry_out(self, action: Action, machines: int) -> bool:
         """Apply one action under its guard; False where another move came first."""
         controller, store = self._controller, self._controller.store.fleet
         metrics = controller.metrics.fleet
@@ -241,18 +249,20 @@ class PoolCycles:
             )
             return done
         if isinstance(action, Spawn):
-            return await self._intend(action)
+            return await self._intend(action, machines)
         log.warning("host %s: %s", action.host_id, action.reason, extra={"host": action.host_id})
         return True
 
-    async def _intend(self, spawn: Spawn) -> bool:
+    async def _intend(self, spawn: Spawn, machines: int) -> bool:
         store = self._controller.store.fleet
         spec = (await store.get_pool(self._name)).spec
         offer = spec.offer(spawn.offer)
         if offer is None:
             return False
         ids = [make_new_id() for _ in range(spawn.count)]
-        return bool(await store.intend(self._name, offer, ids, spawn.reason))
+        return bool(
+            await store.intend(self._name, offer, ids, spawn.reason, open_machines=machines)
+        )
 
 
 def _summarize(summary: CycleSummary, refused: int, failed: int, notes: list[str]) -> CycleSummary:

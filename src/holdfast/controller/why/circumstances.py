@@ -7,6 +7,7 @@ from datetime import datetime
 import msgspec
 
 from holdfast.core.endings.decide import Policy
+from holdfast.core.fleet.records import PoolRecord
 from holdfast.core.placement.types import Share
 from holdfast.core.records import (
     AttemptRecord,
@@ -44,6 +45,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     one can start. young: jobs less important or borrowing that have not run for long enough to be
     stopped for it, those with the least time left first. start_limit: the setting that limits its
     start, and its seconds. reservation_seconds: how long a host may take to answer a reservation.
+    pools: those that serve its queue.
     watch: what its tasks are watched by.
     """
 
@@ -68,4 +70,5 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     young: tuple[YoungJob, ...] = ()
     start_limit: tuple[str, float] | None = None
     reservation_seconds: float | None = None
+    pools: tuple[PoolRecord, ...] = ()
     watch: WatchSettings | None = None

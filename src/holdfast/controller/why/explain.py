@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from holdfast.controller.why import gangs, places, retries, shares
+from holdfast.controller.why import gangs, places, pools, retries, shares
 from holdfast.controller.why.circumstances import Circumstances
 from holdfast.controller.why.words import line, say_moment, say_span
 from holdfast.core.causes import Cause
@@ -98,7 +98,10 @@ def _explain_holds(found: Circumstances) -> Iterator[WhyLine]:
     """Say what keeps a queued job from starting now; nothing when it is next."""
     yield from _explain_queue(found)
     yield from retries.explain_quota(found)
-    yield from places.explain_place(found)
+    missing = list(places.explain_place(found))
+    yield from missing
+    if missing:
+        yield from pools.explain_pools(found)
     if found.place:
         count = "10 000 or more" if found.place >= 10_000 else str(found.place)
         jobs = "job of its queue is" if found.place == 1 else "jobs of its queue are"

@@ -30,12 +30,13 @@ async def find_circumstances(
     newest = {job.id: (job.id, job.attempts) for job in jobs if _looks_back(job)}
     reserved = [job.id for job in jobs if job.state is JobState.RESERVED]
     settings = await controller.settings.current()
-    hosts, tasks, now, queues, projects = await asyncio.gather(
+    hosts, tasks, now, queues, projects, pools = await asyncio.gather(
         store.hosts.list_hosts(),
         store.jobs.list_tasks_of(ids, first=MAX_RANKS),
         store.now(),
         store.settings.list_queues(),
         store.settings.list_projects(),
+        store.fleet.list_pools(),
     )
     places = await store.jobs.queue_places(queued) if queued else {}
     attempts = await store.jobs.get_attempts(newest.values(), members=True) if newest else {}
@@ -69,6 +70,9 @@ async def find_circumstances(
                 young=tuple(y for y in young if _yields(y, job, held)) if is_queued else (),
                 share=shares.get(job.project),
                 start_limit=limit,
+                pools=tuple(
+                    p for p in pools if is_queued and job.queue in (p.spec.queues or (job.queue,))
+                ),
                 **_read_rules(settings, job),
             )
         )

@@ -31,10 +31,21 @@ class MemoryFleet(MemoryPools):
         return show_fleet(self.state, money, outcome_seconds, grace_seconds, self.state.at(now))
 
     async def intend(
-        self, pool: str, offer: Offer, host_ids: Sequence[str], reason: str, *, now: Now = None
+        self,
+        pool: str,
+        offer: Offer,
+        host_ids: Sequence[str],
+        reason: str,
+        *,
+        open_machines: int | None = None,
+        now: Now = None,
     ) -> list[str]:
         s, at, found = self.state, self.state.at(now), self.state.pools.get(pool)
         if found is None or found.deleted_at is not None or found.paused_at is not None:
+            return []
+        mine = [i for i in s.instances.values() if i.pool == pool]
+        count = sum(i.state is not InstanceState.GONE for i in mine)
+        if open_machines is not None and count > open_machines:
             return []
         events = []
         for host_id in host_ids:

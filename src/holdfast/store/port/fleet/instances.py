@@ -34,10 +34,18 @@ class FleetStore(PoolStore, Protocol):
         """
 
     async def intend(
-        self, pool: str, offer: Offer, host_ids: Sequence[str], reason: str, *, now: Now = None
+        self,
+        pool: str,
+        offer: Offer,
+        host_ids: Sequence[str],
+        reason: str,
+        *,
+        open_machines: int | None = None,
+        now: Now = None,
     ) -> list[str]:
         """Put hosts that are to come on record, `spawning`. Returns their ids; none where the pool
-        is paused or deleted. Event host.intended."""
+        is paused or deleted, or has more machines that are not gone than `open_machines`: another
+        cycle has spawned since this one looked. Event host.intended."""
 
     async def ask(
         self,

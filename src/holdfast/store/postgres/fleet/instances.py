@@ -50,12 +50,24 @@ class PostgresFleet(PostgresPools):
         )
 
     async def intend(
-        self, pool: str, offer: Offer, host_ids: Sequence[str], reason: str, *, now: Now = None
+        self,
+        pool: str,
+        offer: Offer,
+        host_ids: Sequence[str],
+        reason: str,
+        *,
+        open_machines: int | None = None,
+        now: Now = None,
     ) -> list[str]:
         async def work(tx: Tx) -> list[str]:
             at = await tx.now(now)
             row = await tx.one("lock_pool", name=pool)
             if row is None or row["deleted_at"] is not None or row["paused_at"] is not None:
+                return []
+            if (
+                open_machines is not None
+                and await tx.value("count_open", pool=pool) > open_machines
+            ):
                 return []
             spec = msgspec.convert(row["spec"], PoolSpec)
             names = [name_host(pool, host_id) for host_id in host_ids]

@@ -69,6 +69,10 @@ delete from pool_cycles where pool = %(pool)s and id <= (
 -- name: list_cycles
 select summary from pool_cycles where pool = %(pool)s order by id desc limit %(limit)s;
 
+-- name: count_open
+-- Under the pool's lock, so that of two cycles that saw the same pool one spawns.
+select count(*) from instances where pool = %(pool)s and state <> 'gone';
+
 -- name: insert_intents
 -- The heartbeat's row is the host's lock from its first moment; its incarnation is empty until the agent calls.
 with given as (

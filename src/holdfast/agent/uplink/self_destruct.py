@@ -1,0 +1,37 @@
+"""The clock that ends a rented host which its controller cannot reach.
+
+SELF-1  A host that has had no answer for `seconds` ends its tasks and itself. Its leases have run out
+        long before, so nothing of worth is lost, and a machine that nothing could end costs no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+log = logging.getLogger("holdfast.agent")
+_LOOKS = 20
+
+
+async def end_when_alone(
+    seconds: float | None,
+    heard_at: Callable[[], float],
+    clock: Callable[[], float],
+    end: Callable[[], None],
+) -> None:
+    """Call `end` once no answer has come for `seconds` (None: never), and return never.
+
+    heard_at: when the last answer came, as `clock` counts, which goes on while the machine sleeps.
+    """
+    while seconds is not None:
+        left = heard_at() + seconds - clock()
+        if left <= 0:
+            log.error(
+                f"no answer from the controller for {seconds:g} s: this host ends its tasks and "
+                "itself (HOLDFAST_SELF_DESTRUCT_SECONDS)"
+            )
+            end()
+            break
+        await asyncio.sleep(min(left, max(0.05, seconds / _LOOKS)))
+    await asyncio.Event().wait()
