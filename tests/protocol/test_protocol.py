@@ -28,6 +28,6 @@ PROFILE = settings(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(7200 if LONG else 400)
+@pytest.mark.timeout(7200 if LONG else 1800)
 def test_the_spine_keeps_its_promises() -> None:
     run_state_machine_as_test(seed(SEED)(Protocol), settings=PROFILE)
