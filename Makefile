@@ -5,7 +5,7 @@ UV     := .uv/bin/uv
 RUN    := .venv/bin
 UVENV  := UV_PROJECT_ENVIRONMENT=$(CURDIR)/.venv
 
-.PHONY: help demo test ddp slurm s3 tools lint types imports bench soak clean env anew
+.PHONY: help demo test ddp slurm kubernetes s3 tools lint types imports bench soak clean env anew
 
 help:           ## what there is
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -58,6 +58,11 @@ slurm: env      ## the supervisor and the provider under a real Slurm, which it 
 	@tests/system/slurm/install.sh
 	@HOLDFAST_TESTS_NEED_SLURM=1 $(RUN)/python -m pytest -q tests/system/slurm tests/providers/slurm tests/providers/conformance -k "slurm"
 
+kubernetes: env ## the Kubernetes provider under a real one of this machine (root); HOLDFAST_KUBERNETES_BIN names its programs
+	@tests/system/kubernetes/install.sh
+	@test -n "$$HOLDFAST_KUBERNETES_BIN" || { echo "set HOLDFAST_KUBERNETES_BIN; tests/system/kubernetes/build.sh FOLDER makes what it must name"; exit 1; }
+	@$(RUN)/python -m pytest -q tests/providers/kubernetes tests/providers/conformance -k "kubernetes"
+
 s3: env         ## checkpoints in a real S3, Ceph's gateway, which it installs (root, apt-get) and starts for itself on loopback
 	@tests/system/checkpoints/install.sh
 	@HOLDFAST_TESTS_NEED_S3=1 $(RUN)/python -m pytest -q tests/system/checkpoints/test_blobs.py tests/system/checkpoints/test_ceph.py
@@ -67,6 +72,7 @@ tools:          ## podman, docker and a registry for the container tests, Slurm,
 	@tests/system/slurm/install.sh
 	@tests/system/checkpoints/install.sh
 	@tests/system/supervisor/install.sh
+	@if [ -n "$$HOLDFAST_KUBERNETES_BIN" ]; then tests/system/kubernetes/install.sh; fi
 
 lint: env       ## ruff
 	@$(RUN)/ruff check . && $(RUN)/ruff format --check .

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.providers.kubernetes.rig import Kubernetes, serve_kubernetes
+from tests.providers.kubernetes.rig import find_missing as find_missing_kubernetes
 from tests.providers.slurm.rig import serve_slurm
 from tests.system.conftest import cluster
 from tests.system.slurm.cluster import Cluster as SlurmCluster
@@ -30,3 +32,13 @@ def slurm(slurm_daemons: SlurmCluster) -> Iterator[SlurmCluster]:
     """All nodes idle, before and after."""
     yield slurm_daemons
     slurm_daemons.restore()
+
+
+@pytest.fixture(scope="session")
+def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubernetes]:
+    """Only where its programs are named: they are not in any package."""
+    if not os.environ.get("HOLDFAST_KUBERNETES_BIN"):
+        pytest.skip("HOLDFAST_KUBERNETES_BIN names no programs: `make kubernetes` says more")
+    assert not (missing := find_missing_kubernetes()), f"{', '.join(missing)} missing"
+    with serve_kubernetes(tmp_path_factory.mktemp("kubernetes")) as made:
+        yield made

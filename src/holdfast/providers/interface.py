@@ -9,7 +9,8 @@ RENT-3  `list_machines` returns every machine of this installation, or raises. A
         never returned as the whole. Machines of other installations are never shown.
 RENT-4  `terminate` is idempotent: of a machine that is gone it returns in peace. A return means that
         the provider took the order, not that the machine is gone; a listing says that.
-RENT-5  Every call ends within its deadline, whatever hangs below it, and leaves no process behind.
+RENT-5  Every call ends within its deadline, also where a program below it hangs, and leaves no
+        process behind.
 
 How a call may fail, and what the caller then knows:
 

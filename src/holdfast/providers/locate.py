@@ -44,12 +44,24 @@ def _load_slurm() -> Parts:
     return SlurmConfig, SlurmProvider
 
 
+def _load_kubernetes() -> Parts:
+    try:
+        from holdfast.providers.kubernetes import KubernetesConfig, KubernetesProvider
+    except ModuleNotFoundError as error:
+        raise ValidationError(
+            f"the provider 'kubernetes' needs {error.name}: pip install 'holdfast[kubernetes]'",
+            field="provider",
+        ) from error
+    return KubernetesConfig, KubernetesProvider
+
+
 _KINDS: dict[str, Callable[[], Parts]] = {
     "local": _load_local,
     "command": _load_command,
     "ssh": _load_ssh,
     "runpod": _load_runpod,
     "slurm": _load_slurm,
+    "kubernetes": _load_kubernetes,
 }
 KINDS = tuple(_KINDS)
 

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.providers.kubernetes.rig import Kubernetes, KubernetesRig
 from tests.providers.rig import CommandRig, LocalRig, Rig
 from tests.providers.runpod.fake import FakeRunpod, RunpodRig, serve
 from tests.providers.slurm.rig import SlurmRig
 from tests.providers.sshd import MISSING, SshRig, serve_ssh
 from tests.system.slurm.cluster import Cluster
 
-KINDS = ("local", "command", "ssh", "runpod", "slurm")
+KINDS = ("local", "command", "ssh", "runpod", "slurm", "kubernetes")
 
 
 @pytest.fixture
@@ -44,6 +45,11 @@ def runpod_rig(tmp_path: Path) -> Iterator[Rig]:
 @pytest.fixture
 def slurm_rig(tmp_path: Path, slurm: Cluster) -> Rig:
     return SlurmRig(tmp_path, slurm)
+
+
+@pytest.fixture
+def kubernetes_rig(tmp_path: Path, kubernetes: Kubernetes) -> Rig:
+    return KubernetesRig(tmp_path, kubernetes)
 
 
 @pytest.fixture(params=KINDS)
