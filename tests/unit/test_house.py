@@ -191,6 +191,15 @@ def test_paths_in_documents_are_there(page: Path) -> None:
     assert sorted({p for p in find_paths(page) if not exists(p)}) == []
 
 
+def test_decisions_have_numbers_of_their_own() -> None:
+    pages = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    numbers = Counter(int(page.name[:4]) for page in pages)
+    assert [number for number, count in numbers.items() if count > 1] == []
+    titles = {page.name: re.match(r"# (\d+)\. ", page.read_text()) for page in pages}
+    wrong = [name for name, found in titles.items() if not found or int(found[1]) != int(name[:4])]
+    assert wrong == [], "a page's title begins with the number in its name"
+
+
 # ---- words
 
 
