@@ -529,16 +529,11 @@ BREAKS: Sequence[Break] = [
 
 
 QUICK = (
-    members_keep_their_epoch, silent_members_gone_at_once, offered_members_taken_back, replacements_not_charged,
-    script_waits_like_a_member, fallen_members_never_decided, fallen_members_hold_their_places,
-    guardian_without_deadline, lease_counted_from_the_answer, reaping_at_once_after_a_restart,
-    incarnation_not_guarded, reports_not_guarded, epoch_not_guarded, drain_done_while_tasks_still_stop,
-    stop_confirmed_by_asking, epoch_given_twice, epoch_not_grown_by_drains, one_more_than_the_budget,
-    cancelled_jobs_run_again, siblings_charged, reservation_of_an_earlier_epoch_and_state, one_rank_is_enough,
-    requeue_without_event, late_cancel_rewrites_the_end, ends_never_acknowledged,
-    lease_not_renewed_in_the_store, lease_shorter_in_the_store, kill_switch_not_looked_at,
-    held_retries_forgotten, back_off_without_a_time, retries_not_counted_on_the_attempt,
-    told_ranks_confirmed_at_once, all_who_fell_are_charged, a_second_drain_of_an_epoch,
+    silent_members_gone_at_once, script_waits_like_a_member, fallen_members_never_decided,
+    guardian_without_deadline, drain_done_while_tasks_still_stop, stop_confirmed_by_asking, epoch_given_twice,
+    epoch_not_grown_by_drains, cancelled_jobs_run_again, reservation_of_an_earlier_epoch_and_state,
+    requeue_without_event, ends_never_acknowledged, lease_not_renewed_in_the_store, lease_shorter_in_the_store,
+    told_ranks_confirmed_at_once, a_second_drain_of_an_epoch,
 )  # fmt: skip
 
 
