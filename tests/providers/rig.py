@@ -51,7 +51,7 @@ def write_stub(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "stub-python"
     path.write_text(
-        "#!/bin/sh\n"
+        f'#!/bin/sh\necho start >>"{folder}/$HOLDFAST_INTENT.starts"\n'
         f'env -0 >"{folder}/$HOLDFAST_INTENT.new"; echo "$@" >"{folder}/$HOLDFAST_INTENT.words"\n'
         f'mv "{folder}/$HOLDFAST_INTENT.new" "{folder}/$HOLDFAST_INTENT.env"\n'
         "exec sleep 1000\n"
@@ -68,6 +68,12 @@ def read_env(path: Path) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words if "=" in word)
 
 
+def count_starts(folder: Path, intent: str) -> int:
+    """How often `write_stub`'s program was started for an intent."""
+    path = folder / f"{intent}.starts"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
 class Rig(Protocol):
     """One provider under test."""
 
@@ -79,6 +85,9 @@ class Rig(Protocol):
 
     def env_of(self, machine: Machine) -> Mapping[str, str]:
         """The environment that the agent of this machine was started with; empty before."""
+
+    def count_starts(self, intent: str) -> int:
+        """How many agents were started for an intent until now."""
 
     def hang(self, order: CreateOrder) -> contextlib.AbstractContextManager[None]:
         """Have this order's creation hang."""
@@ -111,6 +120,9 @@ class LocalRig:
 
     def env_of(self, machine: Machine) -> Mapping[str, str]:
         return read_env(self._stubs / f"{machine.intent}.env")
+
+    def count_starts(self, intent: str) -> int:
+        return count_starts(self._stubs, intent)
 
     @contextlib.contextmanager
     def hang(self, order: CreateOrder) -> Iterator[None]:
@@ -149,6 +161,9 @@ class CommandRig:
 
     def env_of(self, machine: Machine) -> Mapping[str, str]:
         return read_env(self._stubs / f"{machine.intent}.env")
+
+    def count_starts(self, intent: str) -> int:
+        return count_starts(self._stubs, intent)
 
     @contextlib.contextmanager
     def hang(self, order: CreateOrder) -> Iterator[None]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.fleet.instances import CreateOrder, Machine, Offer
-from tests.providers.rig import read_env, write_stub
+from tests.providers.rig import count_starts, read_env, write_stub
 from tests.waits import free_port, wait_until
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
@@ -114,6 +114,9 @@ class SshRig:
 
     def env_of(self, machine: Machine) -> Mapping[str, str]:
         return read_env(self._stubs / f"{machine.intent}.env")
+
+    def count_starts(self, intent: str) -> int:
+        return count_starts(self._stubs, intent)
 
     @contextlib.contextmanager
     def hang(self, order: CreateOrder) -> Iterator[None]:

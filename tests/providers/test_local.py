@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import os
 import signal
 import subprocess
@@ -13,6 +15,7 @@ import pytest
 
 from holdfast.core.fleet.instances import CreateOrder, MachineState, Offer
 from holdfast.process import table
+from holdfast.providers.interface import ProviderDown
 from holdfast.providers.local import LocalConfig, LocalProvider
 from tests.providers.rig import make_order, write_stub
 from tests.system.cluster import Cluster
@@ -100,6 +103,23 @@ async def test_an_agent_that_died_is_lost(tmp_path: Path) -> None:
     await provider.terminate(machine.ref)
 
 
+async def test_a_start_that_was_given_up_starts_nothing_later(tmp_path: Path) -> None:
+    """The lock is free right after the deadline; the thread that waited for it leaves it alone."""
+    stubs = tmp_path / "stubs"
+    config = LocalConfig(
+        folder=str(tmp_path / "m"), python=str(write_stub(stubs)), deadline_seconds=0.3
+    )
+    provider, order = LocalProvider(config, "here"), make_order()
+    folder = tmp_path / "m" / "here" / order.intent
+    folder.mkdir(parents=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(ProviderDown):
+            await provider.create(order)
+    await asyncio.get_running_loop().shutdown_default_executor()
+    assert not (folder / "process").exists()
+
+
 async def test_an_agent_that_ignores_term_is_killed(tmp_path: Path) -> None:
     stub = tmp_path / "stub"
     stub.write_text("#!/bin/sh\ntrap '' TERM\nwhile :; do sleep 0.1; done\n")
@@ -113,8 +133,10 @@ async def test_an_agent_that_ignores_term_is_killed(tmp_path: Path) -> None:
     assert not is_alive(pid_of(tmp_path / "m", order.intent))
 
 
-async def test_another_process_with_the_pid_is_left_alone(tmp_path: Path) -> None:
-    """The pid was used again: by the start time it is another, and so by the environment."""
+@pytest.mark.parametrize("same", ["start", "intent"])
+async def test_another_process_with_the_pid_is_left_alone(tmp_path: Path, same: str) -> None:
+    """The pid was used again: by a process that started then and has another environment, or by one
+    with the environment that started later."""
     folder = tmp_path / "m"
     provider = LocalProvider(
         LocalConfig(folder=str(folder), python=str(write_stub(tmp_path / "stubs"))), "here"
@@ -123,9 +145,15 @@ async def test_another_process_with_the_pid_is_left_alone(tmp_path: Path) -> Non
     machine = await provider.create(order)
     record, pid = folder / "here" / order.intent / "process", pid_of(folder, order.intent)
     os.kill(pid, signal.SIGKILL)
-    with subprocess.Popen(["sleep", "600"]) as other:
+    env = {"HOLDFAST_INTENT": order.intent} if same == "intent" else {}
+    with subprocess.Popen(["sleep", "600"], env=os.environ | env) as other:
         try:
-            record.write_text(Path(f"/proc/{other.pid}/stat").read_text())
+            wait_until(lambda: table.read_environ(other.pid), what="the end of its exec")
+            line = Path(f"/proc/{other.pid}/stat").read_text()
+            if same == "intent":
+                words = line.rpartition(")")[2].split()
+                line = line.replace(f" {words[19]} ", f" {int(words[19]) - 7} ")
+            record.write_text(line)
             shown = await provider.get_machine(machine.ref)
             assert shown is not None
             assert shown.state is MachineState.GONE

@@ -87,6 +87,29 @@ async def test_a_full_inventory_and_a_dead_agent(rig: SshRig, tmp_path: Path) ->
     await theirs.terminate(second.ref)
 
 
+@pytest.mark.parametrize("changed", ["start", "boot"])
+async def test_another_process_with_the_pid_is_left_alone(
+    rig: SshRig, tmp_path: Path, changed: str
+) -> None:
+    """By the time of its start, and by the boot that it was recorded in."""
+    provider = open_rig(rig)
+    machine = await provider.create(make_order(offer=rig.offer))
+    pid, record = pid_on(tmp_path / "b0"), tmp_path / "b0" / "machine" / "process"
+    line, boot = record.read_text().splitlines()
+    start = line.rpartition(")")[2].split()[19]
+    if changed == "start":
+        line = line.replace(f" {start} ", f" {int(start) - 7} ")
+    else:
+        boot = boot[::-1]
+    record.write_text(f"{line}\n{boot}\n")
+    shown = await provider.get_machine(machine.ref)
+    assert shown is not None
+    assert shown.state is MachineState.GONE
+    await provider.terminate(machine.ref)
+    assert is_alive(pid)
+    os.kill(pid, signal.SIGKILL)
+
+
 async def test_a_box_that_is_away_fails_the_list(rig: SshRig, server: Sshd) -> None:
     """RENT-3; until the operator takes it out. Nothing is made meanwhile."""
     away = {"name": "away", "address": "127.0.0.1", "port": 9}

@@ -53,7 +53,6 @@ _LAUNCH = (
 # input from what it starts in the background, unless that is given another.
 _DETACH = 'exec 3<&0; sh -c "$0" "$@" <&3 3<&- &'
 _KEPT_SECONDS = 3600.0
-_LOCK_SECONDS = 10.0
 _POLL_SECONDS = 0.02
 
 
@@ -98,7 +97,9 @@ class LocalProvider:
         """See `Provider`."""
         check_order(order, self._installation)
         async with within(self._config.deadline_seconds, f"the start of {order.name}"):
-            return await asyncio.to_thread(self._create, order)
+            # A thread cannot be cancelled, so it looks at the time itself before it starts anything.
+            give_up_at = time.monotonic() + self._config.deadline_seconds
+            return await asyncio.to_thread(self._create, order, give_up_at)
 
     async def list_machines(self) -> tuple[Machine, ...]:
         """See `Provider`."""
@@ -131,7 +132,7 @@ class LocalProvider:
             raise Refused(f"{ref!r} is no machine of provider local")
         return self._home / ref
 
-    def _create(self, order: CreateOrder) -> Machine:
+    def _create(self, order: CreateOrder, give_up_at: float) -> Machine:
         folder = self._home / order.intent
         python = overlay(self.kind, self._config, order.offer).python
         if shutil.which(python) is None:
@@ -139,10 +140,12 @@ class LocalProvider:
         try:
             self._forget_old()
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with _hold(folder / "lock") as lock:
+            with _hold(folder / "lock", give_up_at) as lock:
                 if self._show(folder) is None:
                     self._launch(order, folder, lock, python)
-            with _hold(folder / "lock"):  # the process lets go of it once it is on record
+            with _hold(
+                folder / "lock", give_up_at
+            ):  # the process lets go of it once it is on record
                 made = self._show(folder)
         except OSError as error:
             raise Refused(f"no machine can be made in {folder}: {error}") from error
@@ -238,16 +241,15 @@ def _find_folder(config: LocalConfig) -> Path:
 
 
 @contextlib.contextmanager
-def _hold(path: Path) -> Iterator[int]:
+def _hold(path: Path, give_up_at: float) -> Iterator[int]:
     """Lock a file; wait for another call, and for a process that was started and is not yet on
     record."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        give_up_at = time.monotonic() + _LOCK_SECONDS
         while not _try_lock(fd):
+            time.sleep(_POLL_SECONDS)
             if time.monotonic() > give_up_at:
                 raise ProviderDown(f"{path} is held by a start that does not end")
-            time.sleep(_POLL_SECONDS)
         yield fd
     finally:
         os.close(fd)

@@ -96,6 +96,8 @@ async def test_an_intent_has_one_machine(rig: Rig) -> None:
         made = await first.create(order)
         again = await second.create(order)
         assert again.ref == made.ref
+        await until(lambda: _read_env(rig, made), what="the agent")
+        assert rig.count_starts(order.intent) == 1
         assert len(of_intent(await second.list_machines(), order.intent)) == 1
 
 
@@ -159,6 +161,7 @@ async def test_a_call_that_hangs_ends_by_its_deadline(rig: Rig) -> None:
             with pytest.raises(ProviderDown):
                 await provider.create(order)
             assert time.monotonic() - before < 30.0
+            assert rig.count_starts(order.intent) == 0
 
 
 async def test_a_failed_creation_leaves_nothing(rig: Rig) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.fleet.instances import CreateOrder, Machine, Offer
-from tests.providers.rig import ROOT, read_env, write_stub
+from tests.providers.rig import ROOT, count_starts, read_env, write_stub
 
 SCRIPTS = ROOT / "tests" / "system" / "kubernetes"
 PROGRAMS = os.environ.get("HOLDFAST_KUBERNETES_BIN", "")
@@ -103,6 +103,9 @@ class KubernetesRig:
 
     def env_of(self, machine: Machine) -> Mapping[str, str]:
         return read_env(self._stubs / f"{machine.intent}.env")
+
+    def count_starts(self, intent: str) -> int:
+        return count_starts(self._stubs, intent)
 
     @contextlib.contextmanager
     def hang(self, order: CreateOrder) -> Iterator[None]:

@@ -248,6 +248,10 @@ class RunpodRig:
         pod = self.fake.pods.get(machine.ref)
         return {} if pod is None else pod["env"]
 
+    def count_starts(self, intent: str) -> int:
+        pods = self.fake.pods.values()
+        return len([pod for pod in pods if pod["env"].get("HOLDFAST_INTENT") == intent])
+
     @contextmanager
     def hang(self, order: CreateOrder) -> Iterator[None]:
         self.fake.hanging.set()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.fleet.instances import CreateOrder, Machine, Offer
-from tests.providers.rig import read_env, write_stub
+from tests.providers.rig import count_starts, read_env, write_stub
 from tests.system.slurm.cluster import Cluster
 
 # Cards that are files, and a partition whose jobs push others out.
@@ -61,6 +61,9 @@ class SlurmRig:
 
     def env_of(self, machine: Machine) -> Mapping[str, str]:
         return read_env(self._stubs / f"{machine.intent}.env")
+
+    def count_starts(self, intent: str) -> int:
+        return count_starts(self._stubs, intent)
 
     @contextlib.contextmanager
     def hang(self, order: CreateOrder) -> Iterator[None]:
