@@ -143,14 +143,14 @@ class Checks:
             self.failed.append(claim)
 
 
-def start_up() -> subprocess.Popen[bytes]:
+def start_up(slots: int = 6) -> subprocess.Popen[bytes]:
     """Start `holdfast up` in the scratch folder and wait until it answers."""
     shutil.rmtree(SCRATCH, ignore_errors=True)
     SCRATCH.mkdir()
     log = (SCRATCH / "up.log").open("wb")
     environ = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
     up = subprocess.Popen(
-        [*HOLDFAST, "up", "--slots", "6", "--port", "0"],
+        [*HOLDFAST, "up", "--slots", str(slots), "--port", "0"],
         cwd=SCRATCH,
         stdout=log,
         stderr=log,
@@ -323,14 +323,24 @@ def main() -> int:
         jobs = play(up, checks)
         tell_story(jobs)
     finally:
-        up.send_signal(signal.SIGINT)
-        try:
-            code = up.wait(30)
-        except subprocess.TimeoutExpired:
-            up.kill()
-            code = -9
+        code = stop_up(up)
     print()
     checks.expect("`up` stopped cleanly", code in (0, 130), f"exit code {code}")
+    return conclude(checks)
+
+
+def stop_up(up: subprocess.Popen[bytes]) -> int:
+    """Stop `holdfast up` as Ctrl-C does, and return its exit code."""
+    up.send_signal(signal.SIGINT)
+    try:
+        return up.wait(30)
+    except subprocess.TimeoutExpired:
+        up.kill()
+        return -9
+
+
+def conclude(checks: Checks) -> int:
+    """Say how the checks went; return the demo's exit code. The scratch folder stays after a failure."""
     if checks.failed:
         say(
             f"{len(checks.failed)} of the checks failed: {'; '.join(checks.failed)}. "
