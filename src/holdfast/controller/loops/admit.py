@@ -26,6 +26,7 @@ from holdfast.core.placement.preemption import say_preempted, say_reclaimed
 from holdfast.moves.values import AdmissionSnapshot
 
 log = logging.getLogger("holdfast.loops")
+SHALLOW_LIMIT = 16
 LIMIT = 500
 DEEP_LIMIT = 10_000
 MAX_ROUNDS = 50
@@ -34,11 +35,13 @@ DEEP_SHARE = 0.05
 
 
 class Round(msgspec.Struct, frozen=True):
-    """The result of one reading of the queues. more: others may start. cut: how many queues were
-    not read whole. room_left: some host has a slot or a device free."""
+    """The result of one reading of the queues. more: others may start. full: every job that was
+    read started. cut: how many queues were not read whole. room_left: some host has a slot or a
+    device free."""
 
     started: int = 0
     more: bool = False
+    full: bool = False
     cut: int = 0
     room_left: bool = False
 
@@ -46,9 +49,11 @@ class Round(msgspec.Struct, frozen=True):
 class AdmitLoop(Loop):
     """Repeats while it makes progress: a full queue does not wait for the next tick.
 
-    It reads the first `LIMIT` jobs of each queue. Where none of them finds room and some room is
-    left, it looks further down from time to time, because a few hundred jobs that are too large
-    now must not keep the small ones behind them from starting.
+    It reads the first `SHALLOW_LIMIT` jobs of each queue, because most wakes come from one slot that
+    became free, and more where all of these start, or none of them and some room is left; and up to
+    `LIMIT` once every interval, for those that would take another's place and for `why`. Where none
+    of `LIMIT` finds room and some is left, it looks further down from time to time, because a few
+    hundred jobs that are too large now must not keep the small ones behind them from starting.
     """
 
     name = "admit"
@@ -58,16 +63,23 @@ class AdmitLoop(Loop):
     def __init__(self, controller: Controller) -> None:
         super().__init__(controller)
         self._deep_at = 0.0
+        self._whole_at = 0.0
 
     async def run_once(self) -> Summary:
-        started = 0
+        started, limit = 0, SHALLOW_LIMIT
         for _ in range(MAX_ROUNDS):
-            done = await self._run_round(LIMIT)
-            if not done.started and done.cut and done.room_left:
-                done = await self._look_deeper(done.cut)
+            done = await self._run_round(limit)
+            if not done.started and done.cut:
+                if limit < LIMIT and (done.room_left or self._controller.clock() >= self._whole_at):
+                    limit = LIMIT
+                    continue
+                if done.room_left:
+                    done = await self._look_deeper(done.cut)
             started += done.started
             if not done.started or not done.more:
                 break
+            if done.full:
+                limit = min(LIMIT, limit * 8)
         return {"started": started} if started else {}
 
     async def _look_deeper(self, queues: int) -> Round:
@@ -94,7 +106,12 @@ class AdmitLoop(Loop):
         if settings.rev < snapshot.settings_rev:
             settings = await controller.settings.refresh()
         plan, running = await self._plan(snapshot, settings)
-        controller.refusals.replace(plan.refusals)
+        if limit < LIMIT:
+            considered = (job.job_id for job in snapshot.candidates)
+            controller.refusals.renew(considered, plan.refusals)
+        else:
+            self._whole_at = controller.clock() + self.interval_seconds
+            controller.refusals.replace(plan.refusals)
         if plan.preemptions:
             await self._preempt(plan.preemptions, running)
         if not plan.placements:
@@ -112,6 +129,7 @@ class AdmitLoop(Loop):
             _tell_reserved([p for p in plan.placements if p.job_id in applied and len(p.tasks) > 1])
         return Round(
             started=len(applied),
+            full=len(applied) == len(snapshot.candidates),
             more=len(applied) < len(snapshot.candidates) or len(applied) >= limit,
         )
 

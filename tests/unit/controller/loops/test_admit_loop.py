@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.controller.loops.admit import LIMIT, AdmitLoop
+from holdfast.controller.loops.admit import LIMIT, SHALLOW_LIMIT, AdmitLoop
 from holdfast.controller.runtime.context import Controller
 from holdfast.moves.values import AdmissionSnapshot
 from holdfast.store.port.store import Store
@@ -53,19 +53,36 @@ async def test_gangs_that_wait_for_room_do_not_freeze_what_is_behind_them(
     small = [await deep.rig.submit(priority=10) for _ in range(2)]
     started, limits = await deep.run()
     assert started == 2
-    assert limits[0] == LIMIT < limits[1]
+    assert limits[:2] == [SHALLOW_LIMIT, LIMIT]
+    assert limits[2] > LIMIT
     assert [(await deep.rig.job(job_id)).state for job_id in small] == ["reserved"] * 2
     # A slot is left that no job in front fits: the look at the whole queue costs much, and waits for
     # its turn.
-    assert await deep.run() == (0, [LIMIT])
+    assert await deep.run() == (0, [SHALLOW_LIMIT, LIMIT])
     last = await deep.rig.submit()
-    assert await deep.run() == (0, [LIMIT])
+    assert await deep.run() == (0, [SHALLOW_LIMIT, LIMIT])
     deep.ran += AdmitLoop.interval_seconds
     started, limits = await deep.run()
     assert started == 1
     assert max(limits) > LIMIT
     assert (await deep.rig.job(last)).state == "reserved"
+    assert await deep.run() == (0, [SHALLOW_LIMIT]), "no host has anything left"
+    assert await deep.run() == (0, [SHALLOW_LIMIT])
     deep.ran += AdmitLoop.interval_seconds
-    assert await deep.run() == (0, [LIMIT]), (
-        "no host has anything left: there is nothing to look for"
+    assert await deep.run() == (0, [SHALLOW_LIMIT, LIMIT]), (
+        "once an interval, all that `why` tells of"
     )
+    assert await deep.run() == (0, [SHALLOW_LIMIT])
+
+
+async def test_many_slots_are_filled_in_a_few_readings(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = Deep(store, monkeypatch)
+    deep.rig.now = await store.now()
+    await deep.rig.host(slots=400)
+    for _ in range(300):
+        await deep.rig.submit()
+    started, limits = await deep.run()
+    assert started == 300
+    assert limits == [SHALLOW_LIMIT, 8 * SHALLOW_LIMIT, LIMIT]
