@@ -86,6 +86,21 @@ def test_exit_codes_signals_and_failed_starts(
         ctx.create_process_group([hosts[0], hosts[0]], ["true"])
 
 
+def test_a_signal_that_comes_with_the_start_is_not_lost(ctx: Context) -> None:
+    """The warden is asked for both at once, and the child has no process group of its own yet."""
+    hosts = ctx.request_hosts(1)
+    early = ctx.create_process_group(hosts, ["sleep", "600"], name="early")
+    reached = [early.signal()]  # no manager has come yet
+    ctx.start_local_managers(1)
+    assert hosts[0].hostname().result(PATIENCE)
+    groups = [early]
+    for n in range(40):
+        groups.append(ctx.create_process_group(hosts, ["sleep", "600"], name=f"s{n}"))
+        reached.append(groups[-1].signal())
+    assert [future.result(PATIENCE) for future in reached] == [1] * 41
+    assert {group[0].returncode().result(PATIENCE) for group in groups} == {-signal.SIGTERM}
+
+
 @pytest.mark.slow
 def test_signals_to_one_a_group_and_all_and_the_way_to_the_kill(
     ctx: Context, managers: Managers

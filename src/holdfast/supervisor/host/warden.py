@@ -239,10 +239,12 @@ class Warden:
         run = self._runs.get(key)
         if run is None or run.exit is not None:
             return False
-        # Not reaped yet, so the number cannot be another's.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            (os.killpg if whole_group else os.kill)(run.pid, number)
-            return True
+        # Not reaped yet, so the number cannot be another's. A child that was forked a moment ago has
+        # no group yet: it is signalled alone, and takes that when it is ready (SPAWN-1).
+        for send in (os.killpg, os.kill) if whole_group else (os.kill,):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                send(run.pid, number)
+                return True
         return False
 
     def _take_end(self, key: int, run: ProgramRun) -> None:

@@ -174,7 +174,8 @@ class Process:
     def signal(self, signal: int = SIGTERM, group: bool = True) -> Future[int]:
         """Send a signal to its process group (or, `group=False`, to it alone).
 
-        The future's value is 1, or 0 where it had ended already.
+        The future's value is 1, or 0 where it had ended already. One that is still to start gets it
+        as soon as it is there.
         """
         return self.group.orders.signal([self], int(signal), group)
 
