@@ -39,10 +39,13 @@ from holdfast.core.records import (
     HostCheckRecord,
     JobRecord,
     LogStreamRecord,
+    OrchestratorStatus,
     ProjectRecord,
     QueueRecord,
     TaskRecord,
     TokenRecord,
+    WorkerHealth,
+    WorkerPerformance,
 )
 from holdfast.core.settings.resolve import Effective
 from holdfast.core.spec import JobSpec
@@ -186,6 +189,11 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     _get(POOL + "/plan", pools.get_plan, "What a cycle would do now, and why; nothing is changed.", PoolPlan),
     Endpoint("POST", POOL + "/run", A, pools.run_cycle, "Run one cycle now, by the replica that leads.",
              answers={200: CycleSummary}),
+    _get("/v1/fleet/status", pools.get_status, "Counts of the whole fleet, and its health in a word.",
+         OrchestratorStatus),
+    _get("/v1/fleet/health", pools.list_health, "Active hosts: heartbeat, task, GPU memory, a verdict.",
+         PageOf(WorkerHealth)),
+    _get("/v1/fleet/performance", pools.list_performance, "What each host did.", PageOf(WorkerPerformance)),
     # settings
     _get("/v1/config", config.get_config, "Every setting in force and where it comes from.", PageOf(Effective),
          queries.ConfigQuery),

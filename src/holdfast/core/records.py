@@ -392,3 +392,41 @@ class LogChunk(Record, frozen=True, kw_only=True):
     rank: int
     offset: int
     data: bytes
+
+
+class OrchestratorStatus(Record, frozen=True, kw_only=True):
+    """The whole fleet in one row. health: "ok", "waiting" (work, and no host for it) or "degraded"
+    (a host is in error or dead)."""
+
+    queued: int
+    spawning: int
+    active: int
+    terminating: int
+    total: int
+    health: str
+
+
+class WorkerHealth(Record, frozen=True, kw_only=True):
+    """An active host. Ages in seconds, memory in bytes over all its GPUs.
+
+    verdict: "ok", "stale telemetry", "silent" or "dead".
+    """
+
+    host: str
+    heartbeat_age: float
+    task: str | None = None
+    vram_used: int | None = None
+    vram_total: int | None = None
+    vram_age: float | None = None
+    verdict: str
+
+
+class WorkerPerformance(Record, frozen=True, kw_only=True):
+    """What a host did, from the attempts that are kept. mean_seconds: of an attempt there."""
+
+    host: str
+    done: int
+    failed: int
+    success_rate: float | None = None
+    mean_seconds: float | None = None
+    uptime: float

@@ -11,6 +11,9 @@ POST   /v1/pools/{name}/scale           ScaleRequest → PoolStatus
 GET    /v1/pools/{name}/cycles          ?limit= → page of CycleSummary, newest first
 GET    /v1/pools/{name}/plan            → PoolPlan: what a cycle would do now; changes nothing
 POST   /v1/pools/{name}/run             → CycleSummary: one cycle now, by the replica that leads
+GET    /v1/fleet/status                 → OrchestratorStatus, the view orchestrator_status
+GET    /v1/fleet/health                 → page of WorkerHealth, the view active_workers_health
+GET    /v1/fleet/performance            → page of WorkerPerformance, the view worker_performance
 """
 
 from __future__ import annotations

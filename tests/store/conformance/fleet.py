@@ -458,3 +458,25 @@ async def test_offers_of_pools_are_sizes_that_jobs_may_ask_for(rig: Rig) -> None
     await rig.store.fleet.put_pool(POOL, now=rig.now)
     (size,) = await rig.store.hosts.host_sizes()
     assert (size.name, len(size.gpus), size.cpu_slots) == ("p/a100", 1, 4)
+
+
+# ---- views
+
+
+async def test_the_views_show_hosts_and_what_they_did(rig: Rig) -> None:
+    host = await active(rig)
+    _, key = await rig.running(host=host)
+    await rig.sync(host, ended=[(key, OK)])
+    await rig.submit()
+    status = await rig.store.views.read_status()
+    assert (status.queued, status.active, status.total, status.health) == (1, 1, 1, "ok")
+    (worker,) = await rig.store.views.list_performance()
+    assert (worker.host, worker.done, worker.failed, worker.success_rate) == (
+        "p-aaaaaaaa", 1, 0, 1.0,
+    )  # fmt: skip
+    (health,) = await rig.store.views.list_health()
+    assert (health.host, health.task, health.vram_used) == ("p-aaaaaaaa", None, None)
+    await rig.store.fleet.fail_host(host, HostFault.STUCK_TASK, "stuck", now=rig.now)
+    status = await rig.store.views.read_status()
+    assert (status.active, status.health) == (0, "degraded")
+    assert await rig.store.views.list_health() == []

@@ -8,6 +8,7 @@ from typing import Any
 from holdfast.client.calls import PageCall, RestCall, get, get_pages, path_of, send
 from holdfast.client.scripts import gives_list, gives_one
 from holdfast.core.fleet.actions import CycleSummary, PoolPlan
+from holdfast.core.records import OrchestratorStatus, WorkerHealth, WorkerPerformance
 from holdfast.wire.pools import PoolPause, PoolStatus, ScaleRequest
 
 
@@ -76,3 +77,19 @@ class PoolMethods:
     def run_pool(self, name: str) -> RestCall[CycleSummary]:
         """Run one cycle of a pool now, and return its summary."""
         return send("POST", path_of("pools", name, "run"), CycleSummary, repeatable=False)
+
+    # ---- the whole fleet
+    @gives_one
+    def fleet_status(self) -> RestCall[OrchestratorStatus]:
+        """Return counts of the whole fleet, and one word about its health."""
+        return get(path_of("fleet", "status"), OrchestratorStatus)
+
+    @gives_list
+    def workers_health(self) -> PageCall[WorkerHealth]:
+        """Return the active hosts: heartbeat, task, GPU memory, and a verdict."""
+        return get_pages(path_of("fleet", "health"), WorkerHealth)
+
+    @gives_list
+    def worker_performance(self) -> PageCall[WorkerPerformance]:
+        """Return what each host did."""
+        return get_pages(path_of("fleet", "performance"), WorkerPerformance)

@@ -116,6 +116,24 @@ async def run_cycle(call: ApiCall) -> Response:
     return answer_json(summary)
 
 
+# ---- the whole fleet
+
+
+async def get_status(call: ApiCall) -> Response:
+    """Return counts of the whole fleet, and one word about its health."""
+    return answer_json(await call.store.views.read_status())
+
+
+async def list_health(call: ApiCall) -> Response:
+    """List the active hosts: heartbeat, task, GPU memory, and a verdict."""
+    return answer_page(await call.store.views.list_health())
+
+
+async def list_performance(call: ApiCall) -> Response:
+    """List what each host did."""
+    return answer_page(await call.store.views.list_performance())
+
+
 # ---- the parts
 
 

@@ -20,6 +20,7 @@ from holdfast.store.memory.events import MemoryEvents
 from holdfast.store.memory.fleet.health import MemoryHealth
 from holdfast.store.memory.fleet.instances import MemoryFleet
 from holdfast.store.memory.fleet.telemetry import MemoryTelemetry
+from holdfast.store.memory.fleet.views import MemoryFleetViews
 from holdfast.store.memory.hosts import MemoryHosts
 from holdfast.store.memory.jobs import MemoryJobs
 from holdfast.store.memory.leases import MemoryLeases
@@ -37,6 +38,7 @@ from holdfast.store.port.events import EventStore
 from holdfast.store.port.fleet.health import HealthStore
 from holdfast.store.port.fleet.instances import FleetStore
 from holdfast.store.port.fleet.telemetry import TelemetryStore
+from holdfast.store.port.fleet.views import FleetViews
 from holdfast.store.port.hosts import HostStore
 from holdfast.store.port.jobs import JobStore
 from holdfast.store.port.leadership import HintHub, LeadershipStore
@@ -98,6 +100,7 @@ class MemoryStore:
         self.settings: SettingsStore = MemorySettings(state)
         self.telemetry: TelemetryStore = MemoryTelemetry(state)
         self.tokens: TokenStore = MemoryTokens(state)
+        self.views: FleetViews = MemoryFleetViews(state)
         self.webhooks: WebhookStore = MemoryWebhooks(state)
 
     async def open(self) -> None:

@@ -25,6 +25,7 @@ from holdfast.store.port.events import EventStore
 from holdfast.store.port.fleet.health import HealthStore
 from holdfast.store.port.fleet.instances import FleetStore
 from holdfast.store.port.fleet.telemetry import TelemetryStore
+from holdfast.store.port.fleet.views import FleetViews
 from holdfast.store.port.hosts import HostStore
 from holdfast.store.port.jobs import JobStore
 from holdfast.store.port.leadership import LeadershipStore
@@ -58,6 +59,7 @@ class Store(Protocol):
     settings: SettingsStore
     telemetry: TelemetryStore
     tokens: TokenStore
+    views: FleetViews
     webhooks: WebhookStore
 
     async def open(self) -> None:

@@ -18,6 +18,7 @@ from holdfast.store.port.events import EventStore
 from holdfast.store.port.fleet.health import HealthStore
 from holdfast.store.port.fleet.instances import FleetStore
 from holdfast.store.port.fleet.telemetry import TelemetryStore
+from holdfast.store.port.fleet.views import FleetViews
 from holdfast.store.port.hosts import HostStore
 from holdfast.store.port.jobs import JobStore
 from holdfast.store.port.leadership import LEAD_SECONDS, LeadershipStore
@@ -37,6 +38,7 @@ from holdfast.store.postgres.events import PostgresEvents
 from holdfast.store.postgres.fleet.health import PostgresHealth
 from holdfast.store.postgres.fleet.instances import PostgresFleet
 from holdfast.store.postgres.fleet.telemetry import PostgresTelemetry
+from holdfast.store.postgres.fleet.views import PostgresFleetViews
 from holdfast.store.postgres.hosts import PostgresHosts
 from holdfast.store.postgres.jobs import PostgresJobs
 from holdfast.store.postgres.leases import PostgresLeases
@@ -91,6 +93,7 @@ class PostgresStore:
         self.settings: SettingsStore = PostgresSettings(session)
         self.telemetry: TelemetryStore = PostgresTelemetry(session)
         self.tokens: TokenStore = PostgresTokens(session)
+        self.views: FleetViews = PostgresFleetViews(session)
         self.webhooks: WebhookStore = PostgresWebhooks(session)
 
     async def open(self) -> None:

@@ -240,3 +240,12 @@ delete from instances i using old where i.host_id = old.host_id;
 
 -- name: prune_outcomes
 delete from pool_outcomes where at < %(before)s;
+
+-- name: read_orchestrator_status
+select queued, spawning, active, terminating, total, health from orchestrator_status;
+
+-- name: read_workers_health
+select host, heartbeat_age, task, vram_used, vram_total, vram_age, verdict from active_workers_health order by host;
+
+-- name: read_worker_performance
+select host, done, failed, success_rate, mean_seconds, uptime from worker_performance order by host;

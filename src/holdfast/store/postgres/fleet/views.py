@@ -1,0 +1,22 @@
+"""The views of the fleet in PostgreSQL."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.core.records import OrchestratorStatus, WorkerHealth, WorkerPerformance
+from holdfast.store.postgres.connection.session import OnSession, Tx, reads
+
+
+class PostgresFleetViews(OnSession):
+    """`FleetViews` on PostgreSQL."""
+
+    @reads
+    async def read_status(self, tx: Tx) -> OrchestratorStatus:
+        return msgspec.convert(await tx.one("read_orchestrator_status"), OrchestratorStatus)
+
+    async def list_health(self) -> list[WorkerHealth]:
+        return await self.session.list_of(WorkerHealth, "read_workers_health")
+
+    async def list_performance(self) -> list[WorkerPerformance]:
+        return await self.session.list_of(WorkerPerformance, "read_worker_performance")
