@@ -67,7 +67,7 @@ class Face:
                 raise ValidationError(message) from error
             if not token:
                 raise ValidationError(f"the token file {self.token_file} is empty")
-        return Client(self.url, token, retry_seconds=retry_seconds, event_hooks=self.waiting.hooks)
+        return Client(self.url, token, retry_seconds=retry_seconds, watch=self.waiting.watch)
 
     def show_json(self, value: Any) -> None:
         """Print one JSON document."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from holdfast.client.transport import AnswerWatch
 
 NOTICE_SECONDS = 2.0
 
@@ -22,9 +25,11 @@ class WaitingNotice:
         self._said = False
 
     @property
-    def hooks(self) -> dict[str, list[Any]]:
-        """Return the hooks that httpx calls at every request and every answer's head."""
-        return {"request": [self._ask], "response": [self._hear]}
+    def watch(self) -> AnswerWatch:
+        """Return what a client tells of every request and every answer's head."""
+        from holdfast.client.transport import AnswerWatch
+
+        return AnswerWatch(self._ask, self.close)
 
     def close(self) -> None:
         """Drop the notice, because the command has ended."""
@@ -32,14 +37,11 @@ class WaitingNotice:
             self._timer.cancel()
             self._timer = None
 
-    def _ask(self, request: object) -> None:
+    def _ask(self) -> None:
         if self._timer is None and not self._said:
             self._timer = threading.Timer(NOTICE_SECONDS, self._say)
             self._timer.daemon = True
             self._timer.start()
-
-    def _hear(self, response: object) -> None:
-        self.close()
 
     def _say(self) -> None:
         self._said = True

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 from holdfast.client.calls import PageCall, RestCall
 from holdfast.client.download import PIECE_BYTES, describe_file, read_pieces, receive
 from holdfast.client.follow import Follow, ReconnectDelays
-from holdfast.client.http_library import httpx
+from holdfast.client.http_library import client_options, httpx, name_loss, request_options
 from holdfast.client.locate import ControllerPlace, locate
 from holdfast.client.methods.checkpoints import CheckpointMethods
 from holdfast.client.methods.jobs import JobMethods
@@ -21,12 +21,11 @@ from holdfast.client.methods.webhooks import WebhookMethods
 from holdfast.client.scripts import Awaited, FetchFile, Script, SendFile, Sleep, Step
 from holdfast.client.sse import EventStreamReader, ServerEvent
 from holdfast.client.transport import (
-    LOST,
-    client_options,
-    is_worth_retrying,
+    ConnectionLost,
+    NeverConnected,
     refuse,
-    request_options,
-    stream_options,
+    request_of,
+    stream_request,
     unreachable,
 )
 from holdfast.errors import Unavailable
@@ -75,15 +74,17 @@ class AsyncRestConnection(Awaited):
         while True:
             try:
                 return await self._send(call)
-            except (*LOST, Unavailable) as error:
-                again = is_worth_retrying(call, error)
+            except (httpx.TransportError, Unavailable) as failure:
+                error = _name_failure(failure)
+                again = call.repeatable or isinstance(error, NeverConnected)
                 delay = delays.next_delay(random.random()) if again else None
                 if delay is None:
                     raise self._refusal(error) from error
             await asyncio.sleep(delay)
 
     async def _send(self, call: RestCall[T]) -> T:
-        answer = await self._http.request(call.method, call.path, **request_options(call))
+        request = request_of(call, self._timeout_seconds)
+        answer = await self._http.request(**request_options(request, self._timeout_seconds))
         if answer.status_code >= 300:
             raise refuse(self.place, answer.status_code, answer.content)
         return call.read(answer.content)
@@ -109,7 +110,7 @@ class AsyncRestConnection(Awaited):
             return await asyncio.sleep(step.seconds)
         try:
             return await (self._fetch(step) if isinstance(step, FetchFile) else self._upload(step))
-        except LOST as error:
+        except httpx.TransportError as error:
             raise unreachable(self.place, error) from error
 
     async def _fetch(self, wanted: FetchFile) -> None:
@@ -151,8 +152,8 @@ class AsyncRestConnection(Awaited):
         self, call: RestCall[Any], headers: Mapping[str, str]
     ) -> AsyncIterator[ServerEvent]:
         reader = EventStreamReader()
-        options = stream_options(call, headers, self._timeout_seconds)
-        async with self._http.stream(call.method, call.path, **options) as answer:
+        options = request_options(stream_request(call, headers), self._timeout_seconds)
+        async with self._http.stream(**options) as answer:
             if answer.status_code >= 300:
                 raise refuse(self.place, answer.status_code, await answer.aread())
             async for data in answer.aiter_bytes():
@@ -172,8 +173,8 @@ class AsyncRestConnection(Awaited):
                         yield item
                     if follower.ended:
                         return
-            except (*LOST, Unavailable) as error:
-                failure = error
+            except (httpx.TransportError, Unavailable) as error:
+                failure = _name_failure(error)
             delay = delays.next_delay(random.random())
             if delay is None:
                 raise self._refusal(failure or EOFError("the stream was closed")) from failure
@@ -197,3 +198,7 @@ class AsyncClient(
     Raises (every method): the errors of `holdfast.errors`; `Unavailable` when the controller cannot
     be reached.
     """
+
+
+def _name_failure(error: httpx.TransportError | Unavailable) -> ConnectionLost | Unavailable:
+    return error if isinstance(error, Unavailable) else name_loss(error)

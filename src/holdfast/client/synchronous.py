@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from holdfast.client.calls import PageCall, RestCall
-from holdfast.client.download import PIECE_BYTES, describe_file, read_pieces, receive
+from holdfast.client.download import describe_file, read_pieces, receive
 from holdfast.client.follow import Follow, ReconnectDelays
-from holdfast.client.http_library import httpx
 from holdfast.client.locate import ControllerPlace, locate
 from holdfast.client.methods.checkpoints import CheckpointMethods
 from holdfast.client.methods.jobs import JobMethods
@@ -21,15 +21,21 @@ from holdfast.client.methods.webhooks import WebhookMethods
 from holdfast.client.scripts import Blocking, FetchFile, Script, SendFile, Sleep, Step
 from holdfast.client.sse import EventStreamReader, ServerEvent
 from holdfast.client.transport import (
-    LOST,
-    client_options,
-    is_worth_retrying,
+    NO_WATCH,
+    AnswerWatch,
+    ConnectionLost,
+    Exchanger,
+    NeverConnected,
+    SentRequest,
     refuse,
-    request_options,
-    stream_options,
+    request_of,
+    stream_request,
     unreachable,
 )
 from holdfast.errors import Unavailable
+
+if TYPE_CHECKING:
+    import httpx
 
 T = TypeVar("T")
 
@@ -46,13 +52,13 @@ class RestConnection(Blocking):
         retry_seconds: float = 10.0,
         ca_file: str | None = None,
         transport: httpx.BaseTransport | None = None,
-        event_hooks: Mapping[str, list[Any]] | None = None,
+        watch: AnswerWatch = NO_WATCH,
     ) -> None:
         self.place: ControllerPlace = locate(url, token)
         self._timeout_seconds = timeout_seconds
         self._retry_seconds = retry_seconds
-        options = client_options(self.place, timeout_seconds, ca_file)
-        self._http = httpx.Client(transport=transport, event_hooks=event_hooks, **options)
+        given = (self.place, timeout_seconds, ca_file, watch)
+        self._http = _make_exchanger(*given, transport)
 
     def __enter__(self) -> Self:
         return self
@@ -75,18 +81,22 @@ class RestConnection(Blocking):
         while True:
             try:
                 return self._send(call)
-            except (*LOST, Unavailable) as error:
-                again = is_worth_retrying(call, error)
+            except (ConnectionLost, Unavailable) as error:
+                again = call.repeatable or isinstance(error, NeverConnected)
                 delay = delays.next_delay(random.random()) if again else None
                 if delay is None:
                     raise self._refusal(error) from error
             time.sleep(delay)
 
     def _send(self, call: RestCall[T]) -> T:
-        answer = self._http.request(call.method, call.path, **request_options(call))
-        if answer.status_code >= 300:
-            raise refuse(self.place, answer.status_code, answer.content)
-        return call.read(answer.content)
+        return call.read(self._ask(request_of(call, self._timeout_seconds)))
+
+    def _ask(self, request: SentRequest) -> bytes:
+        with self._http.send(request) as answer:
+            data = b"".join(answer.pieces())
+        if answer.status >= 300:
+            raise refuse(self.place, answer.status, data)
+        return data
 
     def _refusal(self, error: Exception) -> Unavailable:
         return error if isinstance(error, Unavailable) else unreachable(self.place, error)
@@ -109,25 +119,24 @@ class RestConnection(Blocking):
             return time.sleep(step.seconds)
         try:
             return self._fetch(step) if isinstance(step, FetchFile) else self._upload(step)
-        except LOST as error:
+        except ConnectionLost as error:
             raise unreachable(self.place, error) from error
 
     def _fetch(self, wanted: FetchFile) -> None:
-        with self._http.stream("GET", wanted.path, params=wanted.query) as answer:
-            if answer.status_code >= 300:
-                raise refuse(self.place, answer.status_code, answer.read())
+        request = SentRequest("GET", wanted.path, self._timeout_seconds, wanted.query)
+        with self._http.send(request) as answer:
+            if answer.status >= 300:
+                raise refuse(self.place, answer.status, b"".join(answer.pieces()))
             with receive(wanted.to, answer.headers) as download:
-                for piece in answer.iter_raw(PIECE_BYTES):
+                for piece in answer.pieces():
                     download.add(piece)
 
     def _upload(self, given: SendFile) -> bytes:
-        headers = describe_file(given.file)
-        answer = self._http.put(
-            given.path, params=given.query, content=read_pieces(given.file), headers=headers
+        headers, pieces = describe_file(given.file), read_pieces(given.file)
+        given_seconds = self._timeout_seconds
+        return self._ask(
+            SentRequest("PUT", given.path, given_seconds, given.query, headers, pieces)
         )
-        if answer.status_code >= 300:
-            raise refuse(self.place, answer.status_code, answer.content)
-        return answer.content
 
     def each(self, source: PageCall[T] | Follow[T]) -> Iterator[T]:
         """Yield every item; a page is fetched when its first item is asked for."""
@@ -143,11 +152,10 @@ class RestConnection(Blocking):
 
     def _stream(self, call: RestCall[Any], headers: Mapping[str, str]) -> Iterator[ServerEvent]:
         reader = EventStreamReader()
-        options = stream_options(call, headers, self._timeout_seconds)
-        with self._http.stream(call.method, call.path, **options) as answer:
-            if answer.status_code >= 300:
-                raise refuse(self.place, answer.status_code, answer.read())
-            for data in answer.iter_bytes():
+        with self._http.send(stream_request(call, headers)) as answer:
+            if answer.status >= 300:
+                raise refuse(self.place, answer.status, b"".join(answer.pieces()))
+            for data in answer.pieces():
                 yield from reader.feed(data)
 
     def _follow(self, stream: Follow[T]) -> Iterator[T]:
@@ -162,7 +170,7 @@ class RestConnection(Blocking):
                     yield from follower.take(event)
                     if follower.ended:
                         return
-            except (*LOST, Unavailable) as error:
+            except (ConnectionLost, Unavailable) as error:
                 failure = error
             delay = delays.next_delay(random.random())
             if delay is None:
@@ -183,7 +191,25 @@ class Client(
         retry_seconds: how long lost connections are tried again, for calls where that is harmless.
         ca_file: certificates to trust instead of the system's.
         transport: an `httpx.BaseTransport`, for tests.
+        watch: what to tell of each request and of each answer's head.
 
     Raises (every method): the errors of `holdfast.errors`; `Unavailable` when the controller cannot
     be reached.
     """
+
+
+def _make_exchanger(
+    place: ControllerPlace,
+    timeout_seconds: float,
+    ca_file: str | None,
+    watch: AnswerWatch,
+    transport: httpx.BaseTransport | None,
+) -> Exchanger:
+    """Make the cheapest exchanger that reaches the controller."""
+    from holdfast.client import sockets
+
+    if transport is None and sockets.can_reach(place, os.environ):
+        return sockets.BlockingSockets(place, timeout_seconds, ca_file, watch, os.environ)
+    from holdfast.client.http_library import BlockingHttpx
+
+    return BlockingHttpx(place, timeout_seconds, ca_file, watch, transport)

@@ -1,27 +1,79 @@
-"""The parts of sending that need no I/O: headers, time limits, the errors of a network."""
+"""The parts of sending that need no I/O: requests and their answers, the errors of a network."""
 
 from __future__ import annotations
 
 import re
-import ssl
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from holdfast.client.calls import RestCall, read_problem
 from holdfast.client.follow import STREAM_SILENCE_SECONDS
-from holdfast.client.http_library import httpx
 from holdfast.client.locate import ControllerPlace, token_hint
 from holdfast.errors import HoldfastError, Unavailable
 
-# A call whose connection was never made has changed nothing, so any call may be sent again.
-NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
-LOST = (httpx.TransportError,)
+CONNECT_SECONDS = 10.0
 
 
-def client_options(
-    place: ControllerPlace, timeout_seconds: float, ca_file: str | None
-) -> dict[str, Any]:
-    """Return the arguments of httpx's client. Loopback does not use the environment's proxies."""
+class ConnectionLost(Exception):
+    """The connection broke, or was silent for too long, before the answer was whole."""
+
+
+class NeverConnected(ConnectionLost):
+    """No connection was made, so the call has changed nothing and may be sent again."""
+
+
+@dataclass(frozen=True)
+class SentRequest:
+    """One request. `silence_seconds` bounds each wait for more of the answer."""
+
+    method: str
+    path: str
+    silence_seconds: float
+    query: tuple[tuple[str, str], ...] = ()
+    headers: Mapping[str, str] | None = None
+    body: bytes | Iterable[bytes] | None = None
+
+
+class Reply(Protocol):
+    """The head of an answer, and its body as it comes. Raises ConnectionLost."""
+
+    @property
+    def status(self) -> int:
+        """The status."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers, with names in lower case."""
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the body's bytes as they come."""
+
+
+class Exchanger(Protocol):
+    """Sends requests to one controller. Threads may share it."""
+
+    def send(self, request: SentRequest) -> AbstractContextManager[Reply]:
+        """Send a request; the answer can be read in the block. Raises ConnectionLost."""
+
+    def close(self) -> None:
+        """Close the connections."""
+
+
+@dataclass(frozen=True)
+class AnswerWatch:
+    """What is told of each request: when it is sent, and when the head of its answer is here."""
+
+    ask: Callable[[], None]
+    hear: Callable[[], None]
+
+
+NO_WATCH = AnswerWatch(lambda: None, lambda: None)
+
+
+def common_headers(place: ControllerPlace) -> dict[str, str]:
+    """Return the headers that every request has."""
     from holdfast import __version__
 
     headers = {
@@ -30,34 +82,18 @@ def client_options(
     }
     if place.token:
         headers["Authorization"] = f"Bearer {place.token}"
-    verify: bool | ssl.SSLContext = ssl.create_default_context(cafile=ca_file) if ca_file else True
-    if place.url.startswith("http:"):
-        verify = False  # loading the certificate store costs 20 ms, and nothing here would use it
-    return {
-        "base_url": place.url,
-        "headers": headers,
-        "timeout": httpx.Timeout(timeout_seconds, connect=min(timeout_seconds, 10.0)),
-        "verify": verify,
-        "trust_env": not place.is_local,
-        "follow_redirects": False,
-    }
+    return headers
 
 
-def request_options(call: RestCall[Any]) -> dict[str, Any]:
-    """Return the arguments of one request."""
-    options: dict[str, Any] = {"params": call.query}
-    if call.body is not None:
-        options["content"] = call.body
-        options["headers"] = {"Content-Type": "application/json"}
-    return options
+def request_of(call: RestCall[Any], timeout_seconds: float) -> SentRequest:
+    """Return the request of a call that has one answer."""
+    headers = None if call.body is None else {"Content-Type": "application/json"}
+    return SentRequest(call.method, call.path, timeout_seconds, call.query, headers, call.body)
 
 
-def stream_options(
-    call: RestCall[Any], headers: Mapping[str, str], timeout_seconds: float
-) -> dict[str, Any]:
-    """Return the arguments of a stream, whose silence is allowed for longer than an answer's."""
-    timeout = httpx.Timeout(timeout_seconds, read=STREAM_SILENCE_SECONDS)
-    return {"params": call.query, "headers": dict(headers), "timeout": timeout}
+def stream_request(call: RestCall[Any], headers: Mapping[str, str]) -> SentRequest:
+    """Return the request of a stream, whose silence is allowed for longer than an answer's."""
+    return SentRequest(call.method, call.path, STREAM_SILENCE_SECONDS, call.query, headers)
 
 
 def refuse(place: ControllerPlace, status: int, data: bytes) -> HoldfastError:
@@ -83,10 +119,3 @@ def unreachable(place: ControllerPlace, error: Exception) -> Unavailable:
         "Is `holdfast up` or `holdfast server` running there?",
         code="unreachable",
     )
-
-
-def is_worth_retrying(call: RestCall[Any], error: Exception) -> bool:
-    """Say whether the call may be sent again after `error`."""
-    if isinstance(error, NEVER_SENT):
-        return True
-    return isinstance(error, (*LOST, Unavailable)) and call.repeatable

@@ -1,0 +1,238 @@
+"""The blocking client's HTTP/1.1: sockets and h11, without a library that costs more than Python.
+
+Importing httpx takes ten times what starting Python takes, http.client and h11 each about as much
+as Python, h11 the less of the two. What this module does not do is left to httpx: see `can_reach`.
+
+REUSE-1  A kept connection that has something to read, or that lay idle for long, is closed and not
+         used: the server has hung up, or is about to. A call that is lost on it all the same is an
+         ordinary lost call.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode, urlsplit
+
+import h11
+
+from holdfast.client.locate import ControllerPlace
+from holdfast.client.transport import (
+    CONNECT_SECONDS,
+    AnswerWatch,
+    ConnectionLost,
+    NeverConnected,
+    SentRequest,
+    common_headers,
+)
+
+if TYPE_CHECKING:
+    import ssl
+
+_READ_BYTES = 1 << 16
+_IDLE_SECONDS, _IDLE_CONNECTIONS = 5.0, 20
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+
+
+def can_reach(place: ControllerPlace, environ: Mapping[str, str]) -> bool:
+    """Say whether sockets are enough.
+
+    httpx is needed for a proxy of the environment, which loopback does not use, for a name and
+    password in the address, and for a host's name of another alphabet.
+    """
+    proxied = any(name.lower() in _PROXIES and value for name, value in environ.items())
+    address = urlsplit(place.url).netloc
+    return (place.is_local or not proxied) and "@" not in address and address.isascii()
+
+
+class _KeptSocket:
+    """One connection, for one exchange after the other."""
+
+    def __init__(self, wire: socket.socket) -> None:
+        self._wire = wire
+        self._http = h11.Connection(our_role=h11.CLIENT)
+        self._idle_since = 0.0
+
+    def send(self, head: h11.Request, body: Iterable[bytes], seconds: float) -> None:
+        """Send a request. A server that hangs up meanwhile has perhaps said why: that is read."""
+        rest = self._http.send(head) or b""
+        self._wire.settimeout(seconds)
+        for piece in body:
+            rest += self._http.send(h11.Data(piece)) or b""
+            if not self._write(rest):
+                return
+            rest = b""
+        self._write(rest + (self._http.send(h11.EndOfMessage()) or b""))
+
+    def _write(self, data: bytes) -> bool:
+        """Write all of it; False when the server has hung up."""
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[self._wire.send(left) :]
+        except TimeoutError as error:
+            raise ConnectionLost("timed out") from error
+        except OSError:
+            self._http.send_failed()
+            return False
+        return True
+
+    def next_event(self) -> Any:
+        """Return the next event of the answer. Raises ConnectionLost."""
+        try:
+            while (event := self._http.next_event()) is h11.NEED_DATA:
+                data = self._wire.recv(_READ_BYTES)
+                if not data and self._http.their_state is h11.SEND_RESPONSE:
+                    raise ConnectionLost("the server hung up without an answer")
+                self._http.receive_data(data)
+        except (OSError, h11.RemoteProtocolError) as error:
+            raise ConnectionLost(str(error) or type(error).__name__) from error
+        return event
+
+    def read_head(self, silence_seconds: float) -> h11.Response:
+        """Return the head of the answer."""
+        self._wire.settimeout(silence_seconds)
+        while not isinstance(event := self.next_event(), h11.Response):
+            pass  # an interim answer, such as 100 Continue
+        return event
+
+    def keep(self) -> bool:
+        """Make ready for another exchange; False when the connection is used up."""
+        if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+            return False
+        self._http.start_next_cycle()
+        self._idle_since = time.monotonic()
+        return True
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether another request may be sent (REUSE-1)."""
+        look = select.poll()
+        look.register(self._wire, select.POLLIN)
+        return time.monotonic() - self._idle_since < _IDLE_SECONDS and not look.poll(0)
+
+    def close(self) -> None:
+        self._wire.close()
+
+
+class _SocketReply:
+    """The answer that a connection is reading."""
+
+    def __init__(self, connection: _KeptSocket, head: h11.Response) -> None:
+        self._connection = connection
+        self.status: int = head.status_code
+        self.headers = {name.decode(): value.decode("latin-1") for name, value in head.headers}
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the body's bytes as they come."""
+        while isinstance(event := self._connection.next_event(), h11.Data):
+            yield bytes(event.data)
+
+
+class BlockingSockets:
+    """An exchanger over sockets of its own."""
+
+    def __init__(
+        self,
+        place: ControllerPlace,
+        timeout_seconds: float,
+        ca_file: str | None,
+        watch: AnswerWatch,
+        environ: Mapping[str, str],
+    ) -> None:
+        parts = urlsplit(place.url)
+        self._host, self._prefix = parts.hostname or "", parts.path
+        self._port = parts.port or (443 if parts.scheme == "https" else 80)
+        self._timeout_seconds, self._watch = timeout_seconds, watch
+        self._tls: ssl.SSLContext | None = None
+        if parts.scheme == "https":
+            self._tls = _make_tls(ca_file, {} if place.is_local else environ)
+        self._headers = {"Host": parts.netloc, **common_headers(place)}
+        self._idle: list[_KeptSocket] = []
+        self._closed = False
+
+    @contextmanager
+    def send(self, request: SentRequest) -> Iterator[_SocketReply]:
+        """Send a request; the answer can be read in the block. Raises ConnectionLost."""
+        if self._closed:
+            raise RuntimeError("the client is closed")
+        self._watch.ask()
+        connection, kept = self._take(), False
+        try:
+            try:
+                connection.send(*self._write(request), self._timeout_seconds)
+            except h11.LocalProtocolError as error:  # as of a file that grows while it is sent
+                raise ConnectionLost(str(error)) from error
+            head = connection.read_head(request.silence_seconds)
+            self._watch.hear()
+            yield _SocketReply(connection, head)
+            kept = connection.keep() and not self._closed
+        finally:
+            if kept and len(self._idle) < _IDLE_CONNECTIONS:
+                self._idle.append(connection)
+            else:
+                connection.close()
+
+    def _write(self, request: SentRequest) -> tuple[h11.Request, Iterable[bytes]]:
+        headers = self._headers | dict(request.headers or {})
+        body: Iterable[bytes] = ()
+        if isinstance(request.body, bytes):
+            headers["Content-Length"], body = str(len(request.body)), (request.body,)
+        elif request.body is not None:
+            body = request.body
+        query = f"?{urlencode(request.query)}" if request.query else ""
+        target = f"{self._prefix}{request.path}{query}"
+        return h11.Request(method=request.method, target=target, headers=[*headers.items()]), body
+
+    def _take(self) -> _KeptSocket:
+        while self._idle:
+            try:
+                connection = self._idle.pop()
+            except IndexError:  # another thread took the last one
+                break
+            if connection.is_usable:
+                return connection
+            connection.close()
+        return self._connect()
+
+    def _connect(self) -> _KeptSocket:
+        seconds = min(self._timeout_seconds, CONNECT_SECONDS)
+        try:
+            wire = socket.create_connection((self._host, self._port), seconds)
+        except OSError as error:
+            raise NeverConnected(str(error)) from error
+        try:
+            wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is not None:
+                wire = self._tls.wrap_socket(wire, server_hostname=self._host)
+        except OSError as error:  # ssl.SSLError is one
+            wire.close()
+            raise NeverConnected(str(error)) from error
+        return _KeptSocket(wire)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().close()
+
+
+def _make_tls(ca_file: str | None, environ: Mapping[str, str]) -> ssl.SSLContext:
+    """Return what to trust: the file given, what the environment names, or certifi's list."""
+    import ssl
+
+    named_file, named_folder = environ.get("SSL_CERT_FILE"), environ.get("SSL_CERT_DIR")
+    if ca_file or named_file:
+        tls = ssl.create_default_context(cafile=ca_file or named_file)
+    elif named_folder:
+        tls = ssl.create_default_context(capath=named_folder)
+    else:
+        import certifi
+
+        tls = ssl.create_default_context(cafile=certifi.where())
+    tls.set_alpn_protocols(["http/1.1"])
+    return tls

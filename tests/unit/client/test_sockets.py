@@ -1,0 +1,154 @@
+"""The blocking client's own HTTP, over real sockets, against servers that misbehave."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast.client import Client
+from holdfast.client.locate import ControllerPlace
+from holdfast.client.sockets import can_reach
+from holdfast.errors import TooLarge, Unavailable
+from tests.unit.cli.stub import JOB, Answer, Stub, job_record
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 25\r\n\r\n" + b'{"items":[],"next":null} '
+
+
+@contextmanager
+def serve(*turns: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Serve on loopback: one turn for each connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def run() -> None:
+            for turn in turns:
+                with contextlib.suppress(OSError):
+                    wire, _ = server.accept()
+                    with wire:
+                        turn(wire)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        thread.join(10)
+
+
+def answer(*parts: bytes) -> Callable[[socket.socket], None]:
+    """Make a turn that answers each request with the next of `parts`, and hangs up."""
+
+    def turn(wire: socket.socket) -> None:
+        for part in parts:
+            wire.recv(65536)
+            wire.sendall(part)
+
+    return turn
+
+
+def test_calls_share_a_connection() -> None:
+    with serve(answer(OK, OK, OK)) as url, Client(url, "t", retry_seconds=0.0) as client:
+        assert [client.queues() for _ in range(3)] == [[], [], []]
+
+
+def test_a_kept_connection_that_was_closed_is_not_used_again() -> None:
+    closed = threading.Event()
+
+    def once(wire: socket.socket) -> None:
+        answer(OK)(wire)
+        wire.shutdown(socket.SHUT_RDWR)
+        closed.set()
+
+    with serve(once, answer(OK)) as url, Client(url, "t", retry_seconds=0.0) as client:
+        client.queues()
+        assert closed.wait(10)
+        assert client.queues() == []
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (b"", "hung up without an answer"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 25\r\n\r\n{", "closed connection|peer"),
+        (b"SSH-2.0-OpenSSH_9\r\n\r\n", "illegal|status line"),
+    ],
+)
+def test_a_broken_answer_is_unavailable(said: bytes, why: str) -> None:
+    with (
+        serve(answer(said)) as url,
+        Client(url, "t", retry_seconds=0.0) as client,
+        pytest.raises(Unavailable, match=why),
+    ):
+        client.queues()
+
+
+def test_silence_is_unavailable() -> None:
+    done = threading.Event()
+    with (
+        serve(lambda wire: done.wait(10) and None) as url,
+        Client(url, "t", timeout_seconds=0.05, retry_seconds=0.0) as client,
+    ):
+        with pytest.raises(Unavailable, match="timed out"):
+            client.queues()
+        done.set()
+
+
+def test_an_answer_in_chunks_is_read_whole() -> None:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    body = b'a\r\n{"items":[\r\n' + b'e\r\n],"next":null}\r\n' + b"0\r\n\r\n"
+    interim = b"HTTP/1.1 102 Processing\r\n\r\n"
+    with serve(answer(interim + head + body)) as url, Client(url, "t") as client:
+        assert client.queues() == []
+
+
+def test_an_early_refusal_of_an_upload_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "large"
+    file.write_bytes(bytes(8 << 20))
+    problem = b'{"status":413,"code":"too_large","detail":"the checkpoint is too large"}'
+
+    def refuse(wire: socket.socket) -> None:
+        wire.recv(65536)
+        wire.sendall(
+            b"HTTP/1.1 413 Large\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
+            % (len(problem), problem)
+        )
+        wire.shutdown(socket.SHUT_WR)
+        while wire.recv(1 << 20):
+            pass
+
+    with (
+        serve(refuse) as url,
+        Client(url, "t") as client,
+        pytest.raises(TooLarge, match="the checkpoint is too large"),
+    ):
+        client.put_checkpoint(JOB, file)
+
+
+@pytest.mark.parametrize(
+    ("url", "environ", "enough"),
+    [
+        ("http://127.0.0.1:1", {"HTTP_PROXY": "http://p:1"}, True),
+        ("http://box:1", {"http_proxy": "http://p:1"}, False),
+        ("http://box:1", {"ALL_PROXY": "socks5://p:1"}, False),
+        ("http://box:1", {"no_proxy": "*", "http_proxy": ""}, True),
+        ("https://box:1", {}, True),
+        ("http://user:word@box:1", {}, False),
+        ("http://b\xfccher:1", {}, False),
+    ],
+)
+def test_what_sockets_cannot_do_is_left_to_httpx(
+    url: str, environ: dict[str, str], enough: bool
+) -> None:
+    assert can_reach(ControllerPlace(url, None, "a test"), environ) is enough
+
+
+def test_a_proxy_of_the_environment_is_used(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    stub.on(f"GET http://controller.invalid:7878/v1/jobs/{JOB}", Answer(job_record()))
+    monkeypatch.setenv("HTTP_PROXY", stub.url)
+    with Client("http://controller.invalid:7878", "t", retry_seconds=0.0) as client:
+        assert client.job(JOB).id == JOB
+    assert "httpx" in sys.modules
