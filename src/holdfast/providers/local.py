@@ -42,6 +42,7 @@ from holdfast.providers.config import (
     overlay,
 )
 from holdfast.providers.interface import ProviderDown, Refused
+from holdfast.providers.last_words import tell_end
 
 # $0 is the record. `read` is the shell's own, so the line is of this very process. Its input is the
 # lock, which the agent does not keep.
@@ -192,9 +193,7 @@ class LocalProvider:
         state, reason, lost = MachineState.RUNNING, "", ""
         if entry is None:
             state = MachineState.GONE
-            reason = (
-                "ended as ordered" if ending else f"its process ended: {_read_last_line(folder)}"
-            )
+            reason = "ended as ordered" if ending else tell_end(_read_last_line(folder))
             lost = "" if ending else "node_failure"
         elif ending is not None:
             state = MachineState.ENDING
@@ -316,11 +315,11 @@ def _signal(folder: Path, number: int) -> None:
 
 
 def _read_last_line(folder: Path) -> str:
-    """Return the end of what the agent said, for a person."""
+    """Return the last line of the agent's log, empty where there is none."""
     try:
         with (folder / "agent.log").open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - 2048))
             lines = log.read().decode(errors="replace").split("\n")
     except OSError:
-        return "nothing is known of it"
-    return next((line[-300:] for line in reversed(lines) if line.strip()), "it said nothing")
+        return ""
+    return next((line for line in reversed(lines) if line.strip()), "")

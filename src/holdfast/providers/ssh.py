@@ -32,6 +32,7 @@ from holdfast.providers.config import (
     overlay,
 )
 from holdfast.providers.interface import NoCapacity, ProviderDown, Refused
+from holdfast.providers.last_words import tell_end
 
 _BUSY, _LOCKED, _REFUSED, _SSH_FAILED = 69, 75, 78, 255
 _AT_ONCE = 16
@@ -358,10 +359,7 @@ def _show(view: BoxView, record: BoxRecord) -> Machine:
     if not view.alive:
         state, reason = MachineState.GONE, "ended as ordered"
         if not view.ending:
-            reason, lost = (
-                f"its process ended: {view.log[-300:] or 'it said nothing'}",
-                "node_failure",
-            )
+            reason, lost = tell_end(view.log), "node_failure"
     elif view.ending:
         state = MachineState.ENDING
     return Machine(

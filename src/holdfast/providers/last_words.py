@@ -1,0 +1,25 @@
+"""How the end of an agent is told to a person, by the last line of its log."""
+
+from __future__ import annotations
+
+import msgspec
+
+_MAX_CHARACTERS = 300
+
+
+class _LogLine(msgspec.Struct):
+    message: str
+
+
+def tell_end(line: str) -> str:
+    """Return why a machine is gone whose end was not ordered. line: of text or JSON, maybe cut."""
+    try:
+        said = msgspec.json.decode(line.encode(errors="replace"), type=_LogLine).message
+    except msgspec.MsgspecError:
+        said = line
+    words = " ".join(said.split())[-_MAX_CHARACTERS:]
+    return (
+        f"its process ended; its log ends with: {words}"
+        if words
+        else ("its process ended; its log is empty")
+    )
