@@ -167,7 +167,7 @@ class MemoryLeases:
         d.offers.append(
             TaskOffer(
                 task=s.task_record(task),
-                job=s.job_record(task.job_id),
+                job=s.job_record(task.job_id, with_beat=False),  # an order needs none
                 secrets=dict(job.secrets),
                 seats=seats if job.row.tasks > 1 else (),
             )

@@ -294,13 +294,13 @@ class MemoryState:
     def _unfinished(self) -> Iterator[MemoryJob]:
         return (self.jobs[job_id] for state in UNFINISHED for job_id in self.by_state[state])
 
-    def job_record(self, job_id: str) -> JobRecord:
+    def job_record(self, job_id: str, *, with_beat: bool = True) -> JobRecord:
         """Return a job's record, with the newest beat while an attempt lives."""
         job = self.jobs[job_id]
         row = {name: getattr(job.row, name) for name in JobFields.__struct_fields__}
         beat = (
             last_beat(self.tasks.get(job_id, {}).values())
-            if job.row.state in LIVE_JOB_STATES
+            if with_beat and job.row.state in LIVE_JOB_STATES
             else None
         )
         if beat is not None:
