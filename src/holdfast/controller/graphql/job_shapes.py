@@ -6,6 +6,7 @@ from typing import Any
 
 from strawberry import Info, Parent
 
+from holdfast.controller.graphql import shapes
 from holdfast.controller.graphql.mirror import mirrors
 from holdfast.controller.graphql.reads import Chain, Members, Ranks, Tail
 from holdfast.controller.graphql.scalars import Json
@@ -20,10 +21,6 @@ from holdfast.controller.graphql.shapes import (
     RetryStateType,
     TaskType,
     WhyType,
-    json_field,
-    make_field,
-    own_field,
-    reads_of,
 )
 from holdfast.controller.why.retry_state import PENDING, make_chain
 from holdfast.core.causes import Cause
@@ -34,13 +31,13 @@ from holdfast.core.states import AttemptState
 
 
 async def _job_of(root: Parent[AttemptRecord], info: Info) -> Any:
-    return await reads_of(info).jobs.load(root.job_id)
+    return await shapes.reads_of(info).jobs.load(root.job_id)
 
 
 async def _parent_of(root: Parent[AttemptRecord], info: Info) -> Any:
     if root.parent is None:
         return None
-    return await reads_of(info).attempt.load((root.job_id, root.parent))
+    return await shapes.reads_of(info).attempt.load((root.job_id, root.parent))
 
 
 async def _cause_of_parent(root: Parent[AttemptRecord], info: Info) -> Any:
@@ -51,7 +48,9 @@ async def _cause_of_parent(root: Parent[AttemptRecord], info: Info) -> Any:
 async def _members(
     root: Parent[AttemptRecord], info: Info, first: int = 10, after: int = -1
 ) -> Any:
-    return await reads_of(info).members.load(Members((root.job_id, root.number), first, after))
+    return await shapes.reads_of(info).members.load(
+        Members((root.job_id, root.number), first, after)
+    )
 
 
 async def _tasks_of_attempt(
@@ -59,13 +58,13 @@ async def _tasks_of_attempt(
 ) -> Any:
     if root.state is AttemptState.ENDED:
         return []
-    tasks = await reads_of(info).tasks.load(Ranks(root.job_id, first, after))
+    tasks = await shapes.reads_of(info).tasks.load(Ranks(root.job_id, first, after))
     return [task for task in tasks if task.attempt == root.number]
 
 
 async def _hosts_of_attempt(root: Parent[AttemptRecord], info: Info, first: int = 10) -> Any:
     ids = list(dict.fromkeys(root.host_ids))[:first]
-    return [host for host in await reads_of(info).hosts.load_many(ids) if host is not None]
+    return [host for host in await shapes.reads_of(info).hosts.load_many(ids) if host is not None]
 
 
 @mirrors(
@@ -74,21 +73,23 @@ async def _hosts_of_attempt(root: Parent[AttemptRecord], info: Info, first: int 
 class AttemptType:
     """See `core.records.AttemptRecord`."""
 
-    host_name: str | None = own_field("host", "Where it ran, in words.")
-    parent_number: int | None = own_field("parent", "The number of the attempt before it.")
-    retry_policy: RetryPolicyType | None = own_field("policy", "The policy its end was decided by.")
-    parent: AttemptType | None = make_field(_parent_of, "The attempt before it.")
-    retry_cause: Cause | None = make_field(
+    host_name: str | None = shapes.own_field("host", "Where it ran, in words.")
+    parent_number: int | None = shapes.own_field("parent", "The number of the attempt before it.")
+    retry_policy: RetryPolicyType | None = shapes.own_field(
+        "policy", "The policy its end was decided by."
+    )
+    parent: AttemptType | None = shapes.make_field(_parent_of, "The attempt before it.")
+    retry_cause: Cause | None = shapes.make_field(
         _cause_of_parent, "Why there is this attempt: the cause its parent ended of."
     )
-    members: list[MemberType] = make_field(
+    members: list[MemberType] = shapes.make_field(
         _members, "How its ranks ended, in the order of their ranks, those after rank `after`."
     )
-    tasks: list[TaskType] = make_field(
+    tasks: list[TaskType] = shapes.make_field(
         _tasks_of_attempt, "Its tasks while it lives, those after rank `after`."
     )
-    hosts: list[HostType] = make_field(_hosts_of_attempt, "Where it ran.")
-    job: JobType = make_field(_job_of, "Its job.")
+    hosts: list[HostType] = shapes.make_field(_hosts_of_attempt, "Where it ran.")
+    job: JobType = shapes.make_field(_job_of, "Its job.")
 
 
 # ---- jobs
@@ -103,15 +104,15 @@ async def _attempts(
 ) -> Any:
     if not root.attempts:
         return []
-    return await reads_of(info).attempts.load(Chain(root.id, last, before, cause))
+    return await shapes.reads_of(info).attempts.load(Chain(root.id, last, before, cause))
 
 
 async def _attempt(root: Parent[JobRecord], info: Info, number: int) -> Any:
-    return await reads_of(info).attempt.load((root.id, number))
+    return await shapes.reads_of(info).attempt.load((root.id, number))
 
 
 async def _tasks(root: Parent[JobRecord], info: Info, first: int = 10, after: int = -1) -> Any:
-    return await reads_of(info).tasks.load(Ranks(root.id, first, after))
+    return await shapes.reads_of(info).tasks.load(Ranks(root.id, first, after))
 
 
 async def _chain(root: Parent[JobRecord], info: Info, last: int = 10) -> Any:
@@ -119,23 +120,23 @@ async def _chain(root: Parent[JobRecord], info: Info, last: int = 10) -> Any:
 
 
 async def _events(root: Parent[JobRecord], info: Info, last: int = 10) -> Any:
-    return await reads_of(info).events.load(Tail(root.id, last))
+    return await shapes.reads_of(info).events.load(Tail(root.id, last))
 
 
 async def _why(root: Parent[JobRecord], info: Info) -> Any:
-    return await reads_of(info).whys.load(root)
+    return await shapes.reads_of(info).whys.load(root)
 
 
 async def _policy(root: Parent[JobRecord], info: Info) -> Any:
-    return await reads_of(info).policy(root)
+    return await shapes.reads_of(info).policy(root)
 
 
 async def _max_retries(root: Parent[JobRecord], info: Info) -> int:
-    return 0 if root.spec.interactive else (await reads_of(info).policy(root)).max_retries
+    return 0 if root.spec.interactive else (await shapes.reads_of(info).policy(root)).max_retries
 
 
 async def _retry_state(root: Parent[JobRecord], info: Info) -> Any:
-    return await reads_of(info).retry_state(root)
+    return await shapes.reads_of(info).retry_state(root)
 
 
 async def _retry_count(root: Parent[JobRecord], info: Info) -> int:
@@ -143,22 +144,22 @@ async def _retry_count(root: Parent[JobRecord], info: Info) -> int:
     charged but not retried."""
     if root.ended_at is None:
         return root.retries_charged
-    ending = await reads_of(info).ending(root)
+    ending = await shapes.reads_of(info).ending(root)
     return ending[-1].retry_count if ending else 0
 
 
 async def _retry_cause(root: Parent[JobRecord], info: Info) -> Any:
-    ending = await reads_of(info).ending(root)
+    ending = await shapes.reads_of(info).ending(root)
     followed = ending if root.state in PENDING else ending[:-1]
     return followed[-1].cause if followed else None
 
 
 async def _queue(root: Parent[JobRecord], info: Info) -> Any:
-    return (await reads_of(info).queues()).get(root.queue)
+    return (await shapes.reads_of(info).queues()).get(root.queue)
 
 
 async def _project(root: Parent[JobRecord], info: Info) -> Any:
-    return (await reads_of(info).projects()).get(root.project)
+    return (await shapes.reads_of(info).projects()).get(root.project)
 
 
 @mirrors(
@@ -167,39 +168,39 @@ async def _project(root: Parent[JobRecord], info: Info) -> Any:
 class JobType:
     """See `core.records.JobRecord`."""
 
-    labels: Json = json_field("labels", "Its labels.")
-    spec: Json = json_field("spec", "As it was submitted; of secrets the names alone.")
-    rank_charges: Json = json_field(
+    labels: Json = shapes.json_field("labels", "Its labels.")
+    spec: Json = shapes.json_field("spec", "As it was submitted; of secrets the names alone.")
+    rank_charges: Json = shapes.json_field(
         "rank_charges", "What each rank of a gang was charged, by its number."
     )
-    queue_name: str = own_field("queue", "The name of its queue.")
-    project_name: str = own_field("project", "The name of its project.")
-    task_count: int = own_field("tasks", "How many ranks run together.")
-    attempt_count: int = own_field(
+    queue_name: str = shapes.own_field("queue", "The name of its queue.")
+    project_name: str = shapes.own_field("project", "The name of its project.")
+    task_count: int = shapes.own_field("tasks", "How many ranks run together.")
+    attempt_count: int = shapes.own_field(
         "attempts", "How many attempts it has had, the running one included."
     )
-    queue: QueueType | None = make_field(_queue, "Its queue; null where that was deleted.")
-    project: ProjectType | None = make_field(
+    queue: QueueType | None = shapes.make_field(_queue, "Its queue; null where that was deleted.")
+    project: ProjectType | None = shapes.make_field(
         _project, "Its project; null where it has no settings and no unfinished job."
     )
-    attempts: list[AttemptType] = make_field(
+    attempts: list[AttemptType] = shapes.make_field(
         _attempts, "Its last attempts, oldest first; `before` a number, or of one cause."
     )
-    attempt: AttemptType | None = make_field(_attempt, "One attempt by its number.")
-    tasks: list[TaskType] = make_field(
+    attempt: AttemptType | None = shapes.make_field(_attempt, "One attempt by its number.")
+    tasks: list[TaskType] = shapes.make_field(
         _tasks, "The tasks of its current attempt, those after rank `after`."
     )
-    retry_count: int = make_field(_retry_count, "Retries made or decided.")
-    max_retries: int = make_field(_max_retries, "How many retries it may have.")
-    retry_policy: RetryPolicyType = make_field(
+    retry_count: int = shapes.make_field(_retry_count, "Retries made or decided.")
+    max_retries: int = shapes.make_field(_max_retries, "How many retries it may have.")
+    retry_policy: RetryPolicyType = shapes.make_field(
         _policy, "The policy in force; of an ended job the one it ended under."
     )
-    retry_cause: Cause | None = make_field(
+    retry_cause: Cause | None = shapes.make_field(
         _retry_cause, "What the last attempt that was followed by another ended of."
     )
-    retry_state: RetryStateType = make_field(_retry_state, "Where it stands in its chain.")
-    retry_chain: list[ChainLinkType] = make_field(
+    retry_state: RetryStateType = shapes.make_field(_retry_state, "Where it stands in its chain.")
+    retry_chain: list[ChainLinkType] = shapes.make_field(
         _chain, "The last links of its chain, oldest first."
     )
-    events: list[EventType] = make_field(_events, "Its last events, oldest first.")
-    why: WhyType = make_field(_why, "Why it is where it is, and what to do.")
+    events: list[EventType] = shapes.make_field(_events, "Its last events, oldest first.")
+    why: WhyType = shapes.make_field(_why, "Why it is where it is, and what to do.")

@@ -16,21 +16,14 @@ from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
 from holdfast.controller.runtime.wakes import Wake
 from holdfast.core.records import EventRecord
+from holdfast.core.webhooks import values
 from holdfast.core.webhooks.values import (
-    HOOK_WINDOW,
-    MAX_PENDING,
-    TOTAL_WINDOW,
     BackOff,
     DeliveryAnswer,
     DeliveryBatch,
     DeliveryState,
     DueDelivery,
     Subscription,
-    is_wanted,
-    judge_try,
-    next_window,
-    plan_deliveries,
-    plan_sends,
 )
 
 log = logging.getLogger("holdfast.webhooks")
@@ -121,7 +114,7 @@ class WebhooksLoop(Loop):
         events."""
         store = self._controller.store
         of_cursor: dict[str, list[Subscription]] = {}
-        hooks = await store.webhooks.list_subscriptions(MAX_PENDING)
+        hooks = await store.webhooks.list_subscriptions(values.MAX_PENDING)
         self._pause_seconds = PAUSE_SECONDS if hooks else NO_HOOKS_PAUSE_SECONDS
         for hook in hooks:
             of_cursor.setdefault(hook.cursor, []).append(hook)
@@ -135,11 +128,15 @@ class WebhooksLoop(Loop):
 
     async def _write(self, hooks: list[Subscription], events: list[EventRecord]) -> int:
         wanted = {
-            e.job_id for e in events if e.job_id and any(is_wanted(hook, e) for hook in hooks)
+            e.job_id
+            for e in events
+            if e.job_id and any(values.is_wanted(hook, e) for hook in hooks)
         }
         jobs = await self._controller.store.webhooks.summarize_jobs(wanted)
         ids = (make_new_id() for _ in itertools.count())
-        batches: list[DeliveryBatch] = [plan_deliveries(hook, events, jobs, ids) for hook in hooks]
+        batches: list[DeliveryBatch] = [
+            values.plan_deliveries(hook, events, jobs, ids) for hook in hooks
+        ]
         written = [batch for batch in batches if batch.before != batch.after]
         moved = set(await self._controller.store.webhooks.write_deliveries(written))
         return sum(len(b.deliveries) for b in batches if b.webhook_id in moved)
@@ -147,11 +144,13 @@ class WebhooksLoop(Loop):
     # ---- deliveries → tries
 
     async def _launch(self, flights: dict[asyncio.Task[DeliveryAnswer], DueDelivery]) -> None:
-        if len(flights) >= TOTAL_WINDOW:
+        if len(flights) >= values.TOTAL_WINDOW:
             return
         flying = list(flights.values())
-        due = await self._controller.store.webhooks.list_due(HOOK_WINDOW, [d.id for d in flying])
-        chosen = plan_sends(due, flying, self._windows, TOTAL_WINDOW)
+        due = await self._controller.store.webhooks.list_due(
+            values.HOOK_WINDOW, [d.id for d in flying]
+        )
+        chosen = values.plan_sends(due, flying, self._windows, values.TOTAL_WINDOW)
         if not chosen:
             return
         settings = await self._controller.settings.current()
@@ -185,10 +184,14 @@ class WebhooksLoop(Loop):
         tries = []
         for task, due in landed.items():
             answer = task.result()
-            window = next_window(self._windows.pop(due.webhook_id, HOOK_WINDOW), answer)
-            if window < HOOK_WINDOW:  # a receiver that is well needs no remembering
+            window = values.next_window(
+                self._windows.pop(due.webhook_id, values.HOOK_WINDOW), answer
+            )
+            if window < values.HOOK_WINDOW:  # a receiver that is well needs no remembering
                 self._windows[due.webhook_id] = window
-            tries.append(judge_try(due, answer, max_tries, self._policy, controller.chance()))
+            tries.append(
+                values.judge_try(due, answer, max_tries, self._policy, controller.chance())
+            )
         applied = set(await controller.store.webhooks.record_tries(tries))
         tally: Counter[str] = Counter()
         for tried in tries:

@@ -31,44 +31,15 @@ from pathlib import Path
 from urllib.parse import quote
 
 from holdfast.errors import Unavailable
+from holdfast.store.embedded import cluster, processes
 from holdfast.store.embedded.binaries import (
     PostgresBinaries,
     find_binaries,
     is_reachable,
     make_reachable,
 )
-from holdfast.store.embedded.cluster import (
-    DATABASE,
-    USER,
-    ClusterLayout,
-    ServerRuntime,
-    check_space,
-    check_version,
-    choose_port,
-    clear_unfinished,
-    drop_reused_pid,
-    drop_socket_folder,
-    explain_os_error,
-    initdb_arguments,
-    make_socket_folder,
-    new_password,
-    prepare_folder,
-    read_password,
-    read_runtime,
-    rotate_log,
-    server_settings,
-    sync_folder,
-    write_password,
-    write_runtime,
-)
-from holdfast.store.embedded.processes import (
-    Log,
-    end_leftovers,
-    find_holders,
-    lock_file,
-    lock_owner,
-    press_holders,
-)
+from holdfast.store.embedded.cluster import ClusterLayout, ServerRuntime
+from holdfast.store.embedded.processes import Log
 from holdfast.store.embedded.server import (
     Identity,
     NotAsThisUser,
@@ -145,7 +116,7 @@ class EmbeddedPostgres:
         server = self._server
         return server is None or server.ended.wait(timeout_seconds)
 
-    def dsn(self, database: str = DATABASE, *, loopback: bool = False) -> str:
+    def dsn(self, database: str = cluster.DATABASE, *, loopback: bool = False) -> str:
         """How to connect: over the socket, or over loopback TCP. Holds the password; Unavailable
         before start().
         """
@@ -153,9 +124,9 @@ class EmbeddedPostgres:
             raise Unavailable("the embedded database was not started.", code="database_down")
         name, port = quote(database, safe=""), self._runtime.port
         if loopback:
-            return f"postgresql://{USER}:{self._password}@127.0.0.1:{port}/{name}"
+            return f"postgresql://{cluster.USER}:{self._password}@127.0.0.1:{port}/{name}"
         place = quote(str(self._runtime.socket_folder), safe="")
-        return f"postgresql://{USER}:{self._password}@/{name}?host={place}&port={port}"
+        return f"postgresql://{cluster.USER}:{self._password}@/{name}?host={place}&port={port}"
 
     def start(self, timeout_seconds: float = 30) -> str:
         """Start the server, making the cluster in an empty folder; return its DSN. Does nothing
@@ -172,12 +143,12 @@ class EmbeddedPostgres:
                 return self.dsn()
             layout = self._layout
             binaries = find_binaries(self._environ)
-            prepare_folder(layout)
+            cluster.prepare_folder(layout)
             try:
                 self._end_server()
                 if self._owner_lock is None:
-                    self._owner_lock = lock_owner(layout.owner_lock)
-                server_lock = end_leftovers(layout.server_lock, layout.data, self._log)
+                    self._owner_lock = processes.lock_owner(layout.owner_lock)
+                server_lock = processes.end_leftovers(layout.server_lock, layout.data, self._log)
                 try:
                     self._start_as_someone(binaries, server_lock, timeout_seconds)
                 finally:
@@ -185,7 +156,7 @@ class EmbeddedPostgres:
                     os.close(server_lock)
             except OSError as error:
                 self._release()
-                raise explain_os_error(error, layout.folder) from error
+                raise cluster.explain_os_error(error, layout.folder) from error
             except BaseException:
                 self._release()
                 raise
@@ -234,7 +205,7 @@ class EmbeddedPostgres:
         timeout_seconds: float,
     ) -> None:
         layout = self._layout
-        clear_unfinished(layout)
+        cluster.clear_unfinished(layout)
         if identity.mode != "self":
             places = (Path("/var/tmp"), Path(tempfile.gettempdir()), Path("/opt"))
             binaries = make_reachable(binaries, identity.file_uid, places)
@@ -242,20 +213,22 @@ class EmbeddedPostgres:
         private = identity.mode != "self" and not is_reachable(layout.folder, identity.file_uid)
         if not layout.data.exists():
             self._make_cluster(identity, binaries, server_lock, private)
-        check_version(layout, binaries)
+        cluster.check_version(layout, binaries)
         adopt_files(layout.data, identity)
-        self._password = read_password(layout.data)
-        drop_reused_pid(layout.data)
+        self._password = cluster.read_password(layout.data)
+        cluster.drop_reused_pid(layout.data)
         self._file_uids |= {identity.file_uid}
-        old = read_runtime(layout)
+        old = cluster.read_runtime(layout)
         if old is not None:
-            drop_socket_folder(layout, old.socket_folder, self._file_uids)
-        socket_folder = make_socket_folder(layout, identity.file_uid, identity.file_gid, private)
+            cluster.drop_socket_folder(layout, old.socket_folder, self._file_uids)
+        socket_folder = cluster.make_socket_folder(
+            layout, identity.file_uid, identity.file_gid, private
+        )
         give_up_at = time.monotonic() + _RETRY_SECONDS
         port = old.port if old is not None else None
         while True:
-            runtime = self._runtime = ServerRuntime(choose_port(port), socket_folder)
-            write_runtime(layout, runtime)
+            runtime = self._runtime = ServerRuntime(cluster.choose_port(port), socket_folder)
+            cluster.write_runtime(layout, runtime)
             try:
                 self._launch(identity, binaries, server_lock, runtime, private, timeout_seconds)
                 break
@@ -274,7 +247,7 @@ class EmbeddedPostgres:
         """PG-3: initdb beside the cluster's place, the password into it, then one rename."""
         layout = self._layout
         started = time.monotonic()
-        check_space(layout.folder)
+        cluster.check_space(layout.folder)
         durable = self._settings.get("fsync", "on") == "on"
         work = Path(tempfile.mkdtemp(prefix="data.new-", dir=layout.folder))
         # A memory file, because the server's user may be unable to walk to any file of ours.
@@ -282,9 +255,11 @@ class EmbeddedPostgres:
         place = ServerPlace.open(work, private)
         try:
             os.chown(work, identity.file_uid, identity.file_gid)
-            password = new_password()
+            password = cluster.new_password()
             os.write(secret, f"{password}\n".encode())
-            command = initdb_arguments(binaries, place.name, f"/proc/self/fd/{secret}", durable)
+            command = cluster.initdb_arguments(
+                binaries, place.name, f"/proc/self/fd/{secret}", durable
+            )
             done = subprocess.run(
                 launch_command(identity, signal.SIGKILL, place.working_folder, command),
                 pass_fds=(server_lock, secret, *place.descriptors),
@@ -299,12 +274,12 @@ class EmbeddedPostgres:
             raise_for_launcher(done.returncode, done.stderr)
             if done.returncode != 0:
                 raise explain_failure(done.stdout + done.stderr, layout, "initdb failed")
-            write_password(work, password, identity.file_uid, identity.file_gid)
+            cluster.write_password(work, password, identity.file_uid, identity.file_gid)
             if durable:
-                sync_folder(work)
+                cluster.sync_folder(work)
             os.rename(work, layout.data)
             if durable:
-                sync_folder(layout.folder)
+                cluster.sync_folder(layout.folder)
         except subprocess.TimeoutExpired as error:
             raise Unavailable(
                 f"initdb did not finish in {_INITDB_SECONDS:.0f} s; is the disk of "
@@ -327,8 +302,10 @@ class EmbeddedPostgres:
         timeout_seconds: float,
     ) -> None:
         layout = self._layout
-        rotate_log(layout)
-        settings = server_settings(binaries, runtime.port, runtime.socket_folder, self._settings)
+        cluster.rotate_log(layout)
+        settings = cluster.server_settings(
+            binaries, runtime.port, runtime.socket_folder, self._settings
+        )
         place = ServerPlace.open(layout.data, private)
         command = [str(binaries.postgres), "-D", place.name]
         for name, value in settings.items():
@@ -365,12 +342,12 @@ class EmbeddedPostgres:
         layout = self._layout
         started = time.monotonic()
         while True:
-            descriptor = lock_file(layout.server_lock)
+            descriptor = processes.lock_file(layout.server_lock)
             if descriptor is not None:
                 os.close(descriptor)
                 break
             waited = time.monotonic() - started
-            holders = find_holders(layout.server_lock, layout.data)
+            holders = processes.find_holders(layout.server_lock, layout.data)
             if waited > 5 + timeout_seconds:
                 left = (
                     ", ".join(str(holder.pid) for holder in holders)
@@ -384,7 +361,7 @@ class EmbeddedPostgres:
                 )
             # The postmaster is gone, and its children have had time to notice.
             if waited > 0.2:
-                press_holders(holders, 1e9, set(), layout.server_lock, layout.data)
+                processes.press_holders(holders, 1e9, set(), layout.server_lock, layout.data)
             time.sleep(_POLL_SECONDS)
 
     def _release(self) -> None:
@@ -392,7 +369,9 @@ class EmbeddedPostgres:
             self._end_server()
         finally:
             if self._runtime is not None:
-                drop_socket_folder(self._layout, self._runtime.socket_folder, self._file_uids)
+                cluster.drop_socket_folder(
+                    self._layout, self._runtime.socket_folder, self._file_uids
+                )
                 self._runtime = None
             if self._owner_lock is not None:
                 os.close(self._owner_lock)

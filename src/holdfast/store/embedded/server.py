@@ -14,16 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.errors import HoldfastError, Unavailable, ValidationError
-from holdfast.store.embedded import launcher
-from holdfast.store.embedded.cluster import (
-    ClusterLayout,
-    disk_full_sentence,
-    give_to,
-    is_ready,
-    open_log,
-    read_log_from,
-    rotate_log,
-)
+from holdfast.store.embedded import cluster, launcher
+from holdfast.store.embedded.cluster import ClusterLayout
 from holdfast.store.embedded.processes import wait_for_exit
 
 NOBODY = 65534
@@ -126,7 +118,7 @@ class ServerRun:
 
     def _keep(self) -> None:
         try:
-            log = open_log(self._layout)
+            log = cluster.open_log(self._layout)
             try:
                 self._process = subprocess.Popen(
                     self._command,
@@ -152,7 +144,7 @@ class ServerRun:
         finally:
             self._spawned.set()
         while not wait_for_exit(self.pidfd, _LOG_CHECK_SECONDS):
-            rotate_log(self._layout)
+            cluster.rotate_log(self._layout)
         self.returncode = self._process.wait()
         self.ended.set()
 
@@ -195,9 +187,9 @@ def await_ready(
     now = time.monotonic()
     deadline, last = now + timeout_seconds, now + timeout_seconds * _PROGRESS_FACTOR
     size = log_offset
-    while not is_ready(layout.data, server.pid):
+    while not cluster.is_ready(layout.data, server.pid):
         if server.ended.wait(_POLL_SECONDS):
-            said = read_log_from(layout, log_offset)
+            said = cluster.read_log_from(layout, log_offset)
             raise_for_launcher(server.returncode, said)
             raise _explain_exit(said, layout, server.returncode)
         now = time.monotonic()
@@ -205,7 +197,7 @@ def await_ready(
         if grown != size:
             size, deadline = grown, now + timeout_seconds
         if now > min(deadline, last):
-            lines = read_log_from(layout, log_offset).strip().splitlines()[-3:]
+            lines = cluster.read_log_from(layout, log_offset).strip().splitlines()[-3:]
             raise Unavailable(
                 f"the embedded database was not ready in {timeout_seconds:g} s "
                 f"({' / '.join(lines)}). "
@@ -229,7 +221,7 @@ def explain_failure(said: str, layout: ClusterLayout, what: str) -> HoldfastErro
     """Return the error for a server or initdb whose last output was `said`; `what` opens the
     sentence."""
     if "No space left on device" in said or "Disk quota exceeded" in said:
-        return Unavailable(disk_full_sentence(layout.folder), code="disk_full")
+        return Unavailable(cluster.disk_full_sentence(layout.folder), code="disk_full")
     lines = [line for line in said.strip().splitlines() if line.strip()][-4:]
     if "incompatible with server" in said:
         return ValidationError(f"{what}: {' / '.join(lines)}", code="wrong_postgres_version")
@@ -316,4 +308,4 @@ def adopt_files(data: Path, identity: Identity) -> None:
     """Give the cluster to the server's user, where that is another than its owner (only root gets
     so far)."""
     if os.geteuid() == 0:
-        give_to(data, identity.file_uid, identity.file_gid)
+        cluster.give_to(data, identity.file_uid, identity.file_gid)

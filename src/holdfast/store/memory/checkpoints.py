@@ -8,18 +8,8 @@ from datetime import datetime
 from holdfast.core.ids import TaskKey
 from holdfast.core.records import CheckpointRecord
 from holdfast.core.states import JobState
-from holdfast.moves.checkpoints import (
-    LIVE,
-    SKIPPED,
-    CheckpointAdded,
-    NewCheckpoint,
-    check_by_hand,
-    is_repeat,
-    no_checkpoint,
-    no_older,
-    refuse_task,
-    skipped_event,
-)
+from holdfast.moves import checkpoints
+from holdfast.moves.checkpoints import CheckpointAdded, NewCheckpoint
 from holdfast.moves.requests import no_job
 from holdfast.moves.rows import clamp_count, clean_text
 from holdfast.store.memory.state import MemoryCheckpoint, MemoryState
@@ -38,11 +28,11 @@ class MemoryCheckpoints:
         if (
             task is None
             or job is None
-            or job.row.state not in LIVE
+            or job.row.state not in checkpoints.LIVE
             or (task.host_id, task.incarnation) != (host_id, incarnation)
             or task.offered_at is None
         ):
-            raise refuse_task(key, host_id)
+            raise checkpoints.refuse_task(key, host_id)
         return task.attempt
 
     async def add_checkpoint(
@@ -74,7 +64,7 @@ class MemoryCheckpoints:
         row = self.state.jobs[job_id].row
         task = self.state.tasks.get(job_id, {}).get(rank)
         present = row.epoch if task is None else task.epoch  # a supervised job's member has its own
-        check_by_hand(
+        checkpoints.check_by_hand(
             job_id,
             rank,
             epoch,
@@ -90,7 +80,7 @@ class MemoryCheckpoints:
     ) -> CheckpointAdded:
         kept = self.state.checkpoints.setdefault((key.job_id, key.rank), [])
         newest = kept[-1].record if kept else None
-        if newest is not None and is_repeat(newest, key.epoch, new):
+        if newest is not None and checkpoints.is_repeat(newest, key.epoch, new):
             return CheckpointAdded(record=newest, dropped=(new.blob,))
         record = CheckpointRecord(
             job_id=key.job_id,
@@ -122,7 +112,7 @@ class MemoryCheckpoints:
         for one in reversed(self.state.checkpoints.get((job_id, rank), [])):
             if number in (None, one.record.number) and epoch in (None, one.record.epoch):
                 return one.record, one.blob
-        raise no_checkpoint(job_id, rank, number, epoch)
+        raise checkpoints.no_checkpoint(job_id, rank, number, epoch)
 
     async def find_newest_checkpoints(
         self, ranks: Collection[tuple[str, int]]
@@ -147,15 +137,15 @@ class MemoryCheckpoints:
         kept = [one.record for one in self.state.checkpoints.get((key.job_id, key.rank), [])]
         older = next((record for record in reversed(kept) if record.number < number), None)
         if older is None:
-            raise no_older(key.job_id, key.rank, number)
+            raise checkpoints.no_older(key.job_id, key.rank, number)
         job = self.state.jobs[key.job_id].row
-        event = skipped_event(
+        event = checkpoints.skipped_event(
             host_id, key, attempt, job.queue, job.project, number, older, clean_text(reason)
         )
         told = [
             (e.job_id, e.epoch, e.rank, e.data.get("number"))
             for e in self.state.events
-            if e.kind == SKIPPED
+            if e.kind == checkpoints.SKIPPED
         ]
         if (key.job_id, key.epoch, key.rank, number) not in told:
             self.state.log([event], self.state.at(now))

@@ -12,27 +12,9 @@ from holdfast.core.placement.plan import Size
 from holdfast.core.records import HostRecord
 from holdfast.core.states import HostEvent, HostState, InstanceEvent, InstanceState
 from holdfast.core.transitions import HOST, INSTANCE, sources, step
+from holdfast.moves import registration
 from holdfast.moves.fleet.pools import offer_size
 from holdfast.moves.fleet.rented import RentedHost
-from holdfast.moves.registration import (
-    cause_of,
-    dead_event,
-    deadline_of,
-    deadline_reason,
-    drain_jobs_for,
-    faults_event,
-    follow_incarnation,
-    keep_place,
-    lose_tasks_on,
-    lost_event,
-    move_state,
-    moved_event,
-    no_host,
-    register_reason,
-    register_state,
-    registered_event,
-    stop_work,
-)
 from holdfast.store.memory.state import MemoryHost, MemoryState
 from holdfast.store.port.clock import Now
 from holdfast.wire.agent import HostFacts
@@ -58,16 +40,16 @@ class MemoryHosts:
         s, at = self.state, self.state.at(now)
         before = s.hosts.get(host_id)
         if before is None and key_hash is None:
-            raise no_host(host_id)
+            raise registration.no_host(host_id)
         present, known = (
             (None, ()) if before is None else (before.incarnation, before.earlier_incarnations)
         )
-        earlier = follow_incarnation(facts.name, present, known, incarnation)
+        earlier = registration.follow_incarnation(facts.name, present, known, incarnation)
         rental = find_rented(s, host_id)
-        state = register_state(
+        state = registration.register_state(
             None if before is None else before.state, rental, repeated=present == incarnation
         )
-        facts = keep_place(facts, rental)
+        facts = registration.keep_place(facts, rental)
         fresh = before is None or before.state is not state or state is HostState.PREFLIGHT
         s.hosts[host_id] = MemoryHost(
             id=host_id,
@@ -75,7 +57,7 @@ class MemoryHosts:
             key_hash=key_hash or (before.key_hash if before else None),
             pool=facts.pool,
             state=state,
-            reason=register_reason(state),
+            reason=registration.register_reason(state),
             queues=tuple(facts.queues),
             labels=dict(facts.labels),
             cpu_slots=facts.cpu_slots,
@@ -95,10 +77,10 @@ class MemoryHosts:
         )
         lost = lose_host_tasks(s, host_id, "new_incarnation", at, keep=incarnation, held=held)
         told = () if before is None else before.faults
-        events = lost_event(host_id, facts.name, "new_incarnation", lost)
-        events += faults_event(host_id, facts.name, told, faults)
+        events = registration.lost_event(host_id, facts.name, "new_incarnation", lost)
+        events += registration.faults_event(host_id, facts.name, told, faults)
         if present != incarnation:
-            events.append(registered_event(host_id, facts.name, incarnation, state))
+            events.append(registration.registered_event(host_id, facts.name, incarnation, state))
         s.log(events, at)
         return s.host_record(s.hosts[host_id])
 
@@ -113,7 +95,7 @@ class MemoryHosts:
             return self.state.host_record(self.state.hosts[host])
         named = [h for _, h in sorted(self.state.hosts.items()) if h.name == host]
         if not named:
-            raise no_host(host)
+            raise registration.no_host(host)
         named.sort(key=lambda h: h.registered_at, reverse=True)
         return self.state.host_record(min(named, key=lambda h: h.state is HostState.TERMINATED))
 
@@ -163,18 +145,18 @@ class MemoryHosts:
     ) -> HostRecord:
         s, at = self.state, self.state.at(now)
         if host_id not in s.hosts:
-            raise no_host(host_id)
+            raise registration.no_host(host_id)
         host = s.hosts[host_id]
-        state = move_state(host.name, host.state, event)
-        cause = cause_of(state, scale_down=scale_down)
+        state = registration.move_state(host.name, host.state, event)
+        cause = registration.cause_of(state, scale_down=scale_down)
         set_host_state(s, host, HostEvent(event), reason, at, hard=hard, cause=cause)
-        host.drain_deadline = deadline_of(host.state, deadline_seconds, at)
+        host.drain_deadline = registration.deadline_of(host.state, deadline_seconds, at)
         if host.state is HostState.TERMINATED:
             lost = lose_host_tasks(s, host_id, "host_gone", at)
-            s.log(lost_event(host_id, host.name, "host_gone", lost), at)
+            s.log(registration.lost_event(host_id, host.name, "host_gone", lost), at)
         elif hard or (cause is Cause.SCALED_DOWN and deadline_seconds is None):
             m = s.load([t.job_id for t in s.live_tasks(host_id)], at)
-            stop_work(m, host_id, host.name, cause, reason)
+            registration.stop_work(m, host_id, host.name, cause, reason)
             s.commit(m)
         return s.host_record(host)
 
@@ -188,10 +170,10 @@ class MemoryHosts:
             ):
                 host.drain_deadline = None
                 m = s.load([t.job_id for t in s.live_tasks(host.id)], at)
-                drained[host.id] = drain_jobs_for(
+                drained[host.id] = registration.drain_jobs_for(
                     m,
                     host.drain_cause,
-                    deadline_reason(host.name, host.drain_cause),
+                    registration.deadline_reason(host.name, host.drain_cause),
                     host.id,
                     stop=False,
                 )
@@ -211,7 +193,7 @@ class MemoryHosts:
                 host.flagged_dead_at = at
                 flagged.append(host)
         records = [s.host_record(host) for host in sorted(flagged, key=lambda h: (h.name, h.id))]
-        s.log([dead_event(record, at) for record in records], at)
+        s.log([registration.dead_event(record, at) for record in records], at)
         return records
 
 
@@ -232,7 +214,7 @@ def set_host_state(
     if host.state is HostState.TERMINATED:
         end_instance(s, host.id, reason, at)
     host.drain_deadline, host.drain_cause = None, cause
-    moved = moved_event(
+    moved = registration.moved_event(
         host.id,
         host.name,
         before,
@@ -292,6 +274,6 @@ def lose_host_tasks(
     """Free every live task of a host at once (LEASE-3), except those of incarnation `keep` and those
     in `held`. Returns the jobs' ids."""
     m = s.load([t.job_id for t in s.live_tasks(host_id) if t.incarnation != keep], at)
-    freed = lose_tasks_on(m, host_id, lost, keep, held)
+    freed = registration.lose_tasks_on(m, host_id, lost, keep, held)
     s.commit(m)
     return freed

@@ -16,16 +16,6 @@ from holdfast.errors import Conflict
 from holdfast.moves import drains, requests
 from holdfast.moves.moves import last_beat
 from holdfast.moves.quotas import check_quota, read_quota
-from holdfast.moves.requests import (
-    SUBMITTED,
-    WAITS_FOR_START,
-    check_revivable,
-    hash_spec,
-    list_secrets,
-    no_job,
-    refuse_mismatch,
-    refuse_queue,
-)
 from holdfast.moves.rows import JobRow, NewEvent
 from holdfast.moves.values import JobFilter, NewJob, Submitted
 from holdfast.store.memory.state import UNFINISHED, MemoryJob, MemoryState
@@ -43,12 +33,12 @@ class MemoryJobs:
         s, at = self.state, self.state.at(now)
         for name in sorted({job.queue for job in jobs}):
             if name not in s.queues:
-                raise refuse_queue(name)
+                raise requests.refuse_queue(name)
         stands_for: list[str] = []  # each submission's own id, or the earlier job's its key names
         planned: dict[str, tuple[NewJob, str]] = {}
         keys: dict[tuple[str, str], str] = {}
         for job in jobs:
-            key, digest = job.spec.idempotency_key, hash_spec(job.spec)
+            key, digest = job.spec.idempotency_key, requests.hash_spec(job.spec)
             place = None if key is None else (job.spec.project, key)
             earlier = job.id if job.id in s.jobs or job.id in planned else None
             if earlier is None and place is not None:
@@ -62,7 +52,7 @@ class MemoryJobs:
                 if known != digest:
                     if key is None:
                         raise Conflict(f"job {job.id} is there already, with another spec")
-                    raise refuse_mismatch(job.spec.project, key, earlier)
+                    raise requests.refuse_mismatch(job.spec.project, key, earlier)
             stands_for.append(earlier or job.id)
         self._check_quotas(
             [(job.spec.project, job.spec.gpus * job.spec.tasks) for job, _ in planned.values()]
@@ -103,7 +93,7 @@ class MemoryJobs:
             tasks=spec.tasks,
             created_at=at,
             state=JobState.WAITING if late else JobState.QUEUED,
-            reason=WAITS_FOR_START if late else SUBMITTED,
+            reason=requests.WAITS_FOR_START if late else requests.SUBMITTED,
             wait_cause="start_time" if late else None,
             wait_until=start if late else None,
             queued_at=None if late else at,
@@ -117,7 +107,7 @@ class MemoryJobs:
             memory_bytes=spec.memory_bytes,
             labels=dict(spec.labels),
             spec=spec.without_secrets(),
-            secrets=list_secrets(job),
+            secrets=requests.list_secrets(job),
             spec_hash=digest,
             ord=s.next_ord(),
         )
@@ -137,7 +127,7 @@ class MemoryJobs:
 
     async def get_job(self, job_id: str) -> JobRecord:
         if job_id not in self.state.jobs:
-            raise no_job(job_id)
+            raise requests.no_job(job_id)
         return self.state.job_record(job_id)
 
     async def get_jobs(self, job_ids: Collection[str]) -> dict[str, JobRecord]:
@@ -225,7 +215,7 @@ class MemoryJobs:
 
     async def list_attempts(self, job_id: str) -> list[AttemptRecord]:
         if job_id not in self.state.jobs:
-            raise no_job(job_id)
+            raise requests.no_job(job_id)
         return [self._attempt(attempt) for attempt in self.state.attempts.get(job_id, [])]
 
     async def list_attempts_of(
@@ -291,7 +281,7 @@ class MemoryJobs:
     ) -> JobRecord:
         m = self.state.load([job_id], self.state.at(now))
         if job_id not in m.jobs:
-            raise no_job(job_id)
+            raise requests.no_job(job_id)
         requests.cancel(m, m.jobs[job_id], reason, hard=hard)
         self.state.commit(m)
         return self.state.job_record(job_id)
@@ -307,11 +297,11 @@ class MemoryJobs:
     ) -> JobRecord:
         m = self.state.load([job_id], self.state.at(now))
         if job_id not in m.jobs:
-            raise no_job(job_id)
+            raise requests.no_job(job_id)
         job = m.jobs[job_id]
-        check_revivable(job_id, job.state, job.wait_cause)
+        requests.check_revivable(job_id, job.state, job.wait_cause)
         if job.queue not in self.state.queues:
-            raise refuse_queue(job.queue)
+            raise requests.refuse_queue(job.queue)
         if job.ended_at is not None:  # a parked one is unfinished as it is
             self._check_quotas([(job.project, self.state.jobs[job_id].gpus * job.tasks)])
         chain = self.state.attempts.get(job_id, [])
@@ -338,7 +328,7 @@ class MemoryJobs:
         m = self.state.load([job_id], self.state.at(now))
         job = m.jobs.get(job_id)
         if job is None:
-            raise no_job(job_id)
+            raise requests.no_job(job_id)
         if job.state not in sources(JOB, JobEvent.DRAIN) or epoch not in (None, job.epoch):
             return False
         drains.begin_drain(m, job, cause, reason, hard=hard)

@@ -11,17 +11,9 @@ from holdfast.core.causes import Cause
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import HostEvent, HostState, TaskState
-from holdfast.moves import members, moves, requests
+from holdfast.moves import members, moves, reports, requests
 from holdfast.moves.registration import faults_event, lost_event
-from holdfast.moves.reports import (
-    Draft,
-    apply_reports,
-    find_stuck,
-    group_syncs,
-    note_beat,
-    order_preempt,
-    recovered_event,
-)
+from holdfast.moves.reports import Draft
 from holdfast.moves.rows import TaskRow
 from holdfast.moves.values import ClaimRow, GangSeat, HostSync, HostSynced, LiveTask, TaskOffer
 from holdfast.store.memory.hosts import lose_host_tasks, quarantine_host, set_host_state
@@ -40,7 +32,7 @@ class MemoryLeases:
     ) -> list[HostSynced]:
         at = self.state.at(now)
         answers: list[HostSynced | None] = [None] * len(syncs)
-        for group in group_syncs(syncs):
+        for group in reports.group_syncs(syncs):
             drafts = [Draft(syncs[i], self._status(syncs[i])) for i in group]
             self._sync([d for d in drafts if d.status == "ok"], rules, at)
             for i, draft in zip(group, drafts, strict=True):
@@ -60,7 +52,7 @@ class MemoryLeases:
             host = s.hosts[d.sync.host_id]
             d.name = host.name
             if host.flagged_dead_at is not None:
-                s.log([recovered_event(host.id, host.name, host.heartbeat_at, at)], at)
+                s.log([reports.recovered_event(host.id, host.name, host.heartbeat_at, at)], at)
             host.heartbeat_at, host.flagged_dead_at = max(host.heartbeat_at, at), None
             if d.sync.live or d.sync.claimed or d.sync.ended:
                 host.busy_at = at
@@ -72,12 +64,12 @@ class MemoryLeases:
             key.job_id for d in drafts for key in (*d.started(), *d.claimed())
         }
         m = s.load(ids, at)
-        repeats = apply_reports(m, drafts, set(), rules)
+        repeats = reports.apply_reports(m, drafts, set(), rules)
         s.commit(m)
         for d, key in repeats:
             (d.acked if self._ended_here(d.sync.host_id, key) else d.refused).append(key)
         for d in drafts:
-            stuck = find_stuck(d)
+            stuck = reports.find_stuck(d)
             if stuck is not None:
                 quarantine_host(s, s.hosts[d.sync.host_id], stuck, at)
         for d in drafts:
@@ -114,7 +106,7 @@ class MemoryLeases:
                 continue
             _grant(task, at)
             d.renewed.append((key, task.lease_ttl_seconds))
-            note_beat(task, d.beats().get(key), at)
+            reports.note_beat(task, d.beats().get(key), at)
 
     def _give_orders(self, d: Draft, at: datetime) -> None:
         s, live = self.state, set(d.live()) - set(d.claimed())
@@ -133,7 +125,7 @@ class MemoryLeases:
                 row = s.jobs[task.job_id].row
                 alone = row.drain_cause is None  # one member of a supervised job, stopped by itself
                 d.preempts.append(
-                    order_preempt(
+                    reports.order_preempt(
                         task.key,
                         cause=row.drain_cause or task.stop_cause or Cause.UNKNOWN,
                         reason=(task.stop_reason if alone else row.drain_reason) or "",

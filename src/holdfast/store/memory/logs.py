@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.core import log_plan
 from holdfast.core.ids import TaskKey
-from holdfast.core.log_plan import (
-    LogBase,
-    LogPlace,
-    Range,
-    find_place,
-    no_attempt,
-    plan_append,
-    window,
-)
+from holdfast.core.log_plan import LogBase, LogPlace, Range
 from holdfast.core.records import LogChunk, LogStreamRecord
 from holdfast.errors import Stale
 from holdfast.moves.values import LogAppend
@@ -49,7 +42,7 @@ class MemoryLogs:
         if not kept and not place.new and (log.ended or not ends):
             return log.size
         ranges = [Range(start, len(chunk)) for start, chunk in sorted(log.chunks.items())]
-        plan = plan_append(log.size, ranges, at, kept, append.keep_bytes)
+        plan = log_plan.plan_append(log.size, ranges, at, kept, append.keep_bytes)
         log.chunks.update(plan.pieces)
         for old in [
             a for a, c in log.chunks.items() if a >= plan.head and a + len(c) <= plan.tail_start
@@ -71,7 +64,7 @@ class MemoryLogs:
             )
             for r in found
         ]
-        place = find_place(bases, key.epoch, size)
+        place = log_plan.find_place(bases, key.epoch, size)
         if place.new:
             self.state.log_bases[key.job_id, key.rank, key.epoch, stream] = place.base
         return place
@@ -84,7 +77,7 @@ class MemoryLogs:
         for r in self.state.replacements:
             if (r.job_id, r.rank, r.epoch, r.host_id) == (key.job_id, key.rank, key.epoch, host_id):
                 return r.attempt
-        raise no_attempt(host_id, key)
+        raise log_plan.no_attempt(host_id, key)
 
     async def list_log_streams(
         self, job_id: str, attempt: int | None = None
@@ -117,7 +110,7 @@ class MemoryLogs:
         chunks = [(at, data) for at, data in sorted(log.chunks.items()) if at + len(data) > offset]
         return [
             LogChunk(stream=stream, rank=rank, offset=a, data=d)
-            for a, d in window(chunks, offset, limit_bytes)
+            for a, d in log_plan.window(chunks, offset, limit_bytes)
         ]
 
     async def put_forensics(self, host_id: str, forensics: Forensics, *, now: Now = None) -> None:

@@ -8,23 +8,7 @@ from holdfast.core.causes import Cause
 from holdfast.core.records import ProjectRecord, QueueRecord
 from holdfast.core.settings.resolve import Value
 from holdfast.core.states import JobState
-from holdfast.moves.changes import (
-    check_changes,
-    deleted_event,
-    forgotten_event,
-    merge_layer,
-    no_project,
-    no_queue,
-    pause_reason,
-    paused_event,
-    project_event,
-    project_in_use,
-    queue_event,
-    queue_in_use,
-    resumed_event,
-    rules_event,
-    settings_event,
-)
+from holdfast.moves import changes as settings_changes
 from holdfast.moves.registration import drain_jobs_for
 from holdfast.moves.values import SettingsLayers
 from holdfast.store.memory.state import UNFINISHED, MemoryProject, MemoryQueue, MemoryState
@@ -50,19 +34,19 @@ class MemorySettings:
     async def write_cluster_settings(
         self, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: Now = None
     ) -> int:
-        checked = check_changes(changes, unset, "cluster")
-        merged = merge_layer(self.state.settings, checked, unset)
+        checked = settings_changes.check_changes(changes, unset, "cluster")
+        merged = settings_changes.merge_layer(self.state.settings, checked, unset)
         if merged != self.state.settings:
             self.state.settings = merged
             self.state.settings_rev += 1
-            self.state.log([settings_event(checked, unset)], self.state.at(now))
+            self.state.log([settings_changes.settings_event(checked, unset)], self.state.at(now))
         return self.state.settings_rev
 
     async def write_rules(self, text: str, *, now: Now = None) -> int:
         if text != self.state.rules:
             self.state.rules = text
             self.state.settings_rev += 1
-            self.state.log([rules_event()], self.state.at(now))
+            self.state.log([settings_changes.rules_event()], self.state.at(now))
         return self.state.settings_rev
 
     async def list_queues(self) -> list[QueueRecord]:
@@ -90,23 +74,25 @@ class MemorySettings:
 
     def _queue(self, name: str) -> MemoryQueue:
         if name not in self.state.queues:
-            raise no_queue(name)
+            raise settings_changes.no_queue(name)
         return self.state.queues[name]
 
     async def put_queue(
         self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: Now = None
     ) -> QueueRecord:
-        checked = check_changes(changes, unset, "queue")
+        checked = settings_changes.check_changes(changes, unset, "queue")
         at, queue = self.state.at(now), self.state.queues.get(name)
         before = {} if queue is None else queue.settings
-        merged = merge_layer(before, checked, unset)
+        merged = settings_changes.merge_layer(before, checked, unset)
         if queue is None or merged != before:
             created = queue is None
             queue = queue or MemoryQueue(name=name, settings={}, created_at=at)
             queue.settings = merged
             self.state.queues[name] = queue
             self.state.settings_rev += 1
-            self.state.log([queue_event(name, checked, unset, created=created)], at)
+            self.state.log(
+                [settings_changes.queue_event(name, checked, unset, created=created)], at
+            )
         return await self.get_queue(name)
 
     async def delete_queue(self, name: str, *, now: Now = None) -> None:
@@ -116,10 +102,10 @@ class MemorySettings:
             for state in UNFINISHED
             for i in self.state.by_state[state]
         ):
-            raise queue_in_use(name)
+            raise settings_changes.queue_in_use(name)
         del self.state.queues[name]
         self.state.settings_rev += 1
-        self.state.log([deleted_event(name)], self.state.at(now))
+        self.state.log([settings_changes.deleted_event(name)], self.state.at(now))
 
     async def pause_queue(
         self, name: str, reason: str, *, hard: bool, now: Now = None
@@ -127,12 +113,14 @@ class MemorySettings:
         at, queue = self.state.at(now), self._queue(name)
         if (queue.paused_at is not None, queue.paused_reason, queue.hard) != (True, reason, hard):
             queue.paused_at, queue.paused_reason, queue.hard = queue.paused_at or at, reason, hard
-            self.state.log([paused_event(name, reason, hard)], at)
+            self.state.log([settings_changes.paused_event(name, reason, hard)], at)
         if not hard:
             return []
         running = [*self.state.by_state[JobState.RESERVED], *self.state.by_state[JobState.RUNNING]]
         m = self.state.load([i for i in running if self.state.jobs[i].row.queue == name], at)
-        drained = drain_jobs_for(m, Cause.PREEMPTED, pause_reason(name, reason), None)
+        drained = drain_jobs_for(
+            m, Cause.PREEMPTED, settings_changes.pause_reason(name, reason), None
+        )
         self.state.commit(m)
         return drained
 
@@ -140,7 +128,7 @@ class MemorySettings:
         queue = self._queue(name)
         if queue.paused_at is not None:
             queue.paused_at, queue.paused_reason, queue.hard = None, "", False
-            self.state.log([resumed_event(name)], self.state.at(now))
+            self.state.log([settings_changes.resumed_event(name)], self.state.at(now))
 
     async def list_projects(self) -> list[ProjectRecord]:
         s = self.state
@@ -165,23 +153,25 @@ class MemorySettings:
     async def put_project(
         self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: Now = None
     ) -> ProjectRecord:
-        checked = check_changes(changes, unset, "project")
+        checked = settings_changes.check_changes(changes, unset, "project")
         s, at = self.state, self.state.at(now)
         project = s.projects.get(name)
         before = {} if project is None else project.settings
-        merged = merge_layer(before, checked, unset)
+        merged = settings_changes.merge_layer(before, checked, unset)
         if project is None or merged != before:
             created = None if project is None else project.created_at
             s.projects[name] = MemoryProject(name=name, settings=merged, created_at=created or at)
             s.settings_rev += 1
-            s.log([project_event(name, checked, unset, created=project is None)], at)
+            s.log(
+                [settings_changes.project_event(name, checked, unset, created=project is None)], at
+            )
         return self._project(name)
 
     async def delete_project(self, name: str, *, now: Now = None) -> None:
         if name not in self.state.projects:
-            raise no_project(name)
+            raise settings_changes.no_project(name)
         if self.state.use_of(name).jobs:
-            raise project_in_use(name)
+            raise settings_changes.project_in_use(name)
         del self.state.projects[name]
         self.state.settings_rev += 1
-        self.state.log([forgotten_event(name)], self.state.at(now))
+        self.state.log([settings_changes.forgotten_event(name)], self.state.at(now))

@@ -10,17 +10,8 @@ import msgspec
 from holdfast.core.ids import TaskKey
 from holdfast.core.records import CheckpointRecord
 from holdfast.core.states import JobState
-from holdfast.moves.checkpoints import (
-    SKIPPED,
-    CheckpointAdded,
-    NewCheckpoint,
-    check_by_hand,
-    is_repeat,
-    no_checkpoint,
-    no_older,
-    refuse_task,
-    skipped_event,
-)
+from holdfast.moves import checkpoints
+from holdfast.moves.checkpoints import CheckpointAdded, NewCheckpoint
 from holdfast.moves.requests import no_job
 from holdfast.moves.rows import MAX_BIGINT, MAX_INT, clamp_count, clean_text, is_storable_key
 from holdfast.store.port.clock import Now
@@ -38,7 +29,7 @@ class PostgresCheckpoints(OnSession):
                 lambda tx: tx.value("check_checkpoint_task", **_who(host_id, incarnation, key))
             )
         if attempt is None:
-            raise refuse_task(key, host_id)
+            raise checkpoints.refuse_task(key, host_id)
         return int(attempt)
 
     @transacts
@@ -54,10 +45,10 @@ class PostgresCheckpoints(OnSession):
         now: Now = None,
     ) -> CheckpointAdded:
         if not is_storable_key(key):
-            raise refuse_task(key, host_id)
+            raise checkpoints.refuse_task(key, host_id)
         attempt = await tx.value("lock_checkpoint_task", **_who(host_id, incarnation, key))
         if attempt is None:
-            raise refuse_task(key, host_id)
+            raise checkpoints.refuse_task(key, host_id)
         return await _add(tx, key, int(attempt), new, keep, now)
 
     @transacts
@@ -76,7 +67,7 @@ class PostgresCheckpoints(OnSession):
         if job is None:
             raise no_job(job_id)
         state = JobState(job["state"])
-        check_by_hand(
+        checkpoints.check_by_hand(
             job_id,
             rank,
             epoch,
@@ -98,7 +89,7 @@ class PostgresCheckpoints(OnSession):
             params = {"job_id": job_id, "rank": rank, "number": number, "epoch": epoch}
             row = await self.session.single(lambda tx: tx.one("find_checkpoint", **params))
         if row is None:
-            raise no_checkpoint(job_id, rank, number, epoch)
+            raise checkpoints.no_checkpoint(job_id, rank, number, epoch)
         return msgspec.convert(row, CheckpointRecord), row["blob"]
 
     async def find_newest_checkpoints(
@@ -127,18 +118,20 @@ class PostgresCheckpoints(OnSession):
         now: Now = None,
     ) -> CheckpointRecord:
         if not is_storable_key(key):
-            raise refuse_task(key, host_id)
+            raise checkpoints.refuse_task(key, host_id)
         task = await tx.one("lock_checkpoint_task", **_who(host_id, incarnation, key))
         if task is None:
-            raise refuse_task(key, host_id)
+            raise checkpoints.refuse_task(key, host_id)
         where = {"job_id": key.job_id, "rank": key.rank, "number": min(number, MAX_BIGINT)}
         row = await tx.one("find_older_checkpoint", **where)
         if row is None:
-            raise no_older(key.job_id, key.rank, number)
+            raise checkpoints.no_older(key.job_id, key.rank, number)
         older = msgspec.convert(row, CheckpointRecord)
-        if not await tx.value("is_skip_told", **where, kind=SKIPPED, epoch=key.epoch):
+        if not await tx.value("is_skip_told", **where, kind=checkpoints.SKIPPED, epoch=key.epoch):
             about = (task["attempt"], task["queue"], task["project"])
-            event = skipped_event(host_id, key, *about, number, older, clean_text(reason))
+            event = checkpoints.skipped_event(
+                host_id, key, *about, number, older, clean_text(reason)
+            )
             await write_events(tx, [event], await tx.now(now))
         return older
 
@@ -176,7 +169,7 @@ async def _add(
     where = {"job_id": key.job_id, "rank": key.rank}
     newest = await tx.one("find_checkpoint", **where, number=None, epoch=None)
     known = None if newest is None else msgspec.convert(newest, CheckpointRecord)
-    if known is not None and is_repeat(known, key.epoch, new):
+    if known is not None and checkpoints.is_repeat(known, key.epoch, new):
         return CheckpointAdded(record=known, dropped=(new.blob,))
     given = {**msgspec.structs.asdict(new), "step": clamp_count(new.step)}
     params = {**msgspec.structs.asdict(key), "attempt": attempt, **given, "now": now}

@@ -16,28 +16,10 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import Size
 from holdfast.core.records import HostRecord
 from holdfast.core.states import HostState
+from holdfast.moves import registration
 from holdfast.moves.fleet.pools import offer_size
 from holdfast.moves.fleet.rented import RentedHost
 from holdfast.moves.moves import Moves
-from holdfast.moves.registration import (
-    cause_of,
-    dead_event,
-    deadline_of,
-    deadline_reason,
-    drain_jobs_for,
-    faults_event,
-    follow_incarnation,
-    keep_place,
-    lose_tasks_on,
-    lost_event,
-    move_state,
-    moved_event,
-    no_host,
-    register_reason,
-    register_state,
-    registered_event,
-    stop_work,
-)
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.connection.session import OnSession, Tx, reads, to_json, transacts
 from holdfast.store.postgres.moves import load_moves, write_events, write_moves
@@ -64,14 +46,14 @@ class PostgresHosts(OnSession):
         before = await tx.value("lock_host", id=host_id)
         row = await tx.one("read_host_state", id=host_id)
         if row is None and key_hash is None:
-            raise no_host(host_id)
+            raise registration.no_host(host_id)
         known = () if row is None else row["earlier_incarnations"]
-        earlier = follow_incarnation(facts.name, before, known, incarnation)
+        earlier = registration.follow_incarnation(facts.name, before, known, incarnation)
         rented = await lock_rented(tx, host_id)
-        state = register_state(
+        state = registration.register_state(
             None if row is None else HostState(row["state"]), rented, repeated=before == incarnation
         )
-        facts = keep_place(facts, rented)
+        facts = registration.keep_place(facts, rented)
         params = _host_params(host_id, key_hash, facts, state, faults, at)
         await tx.run("put_host", **params, earlier=list(earlier))
         await tx.run("put_heartbeat", id=host_id, incarnation=incarnation, now=at)
@@ -80,11 +62,11 @@ class PostgresHosts(OnSession):
         )
         told = () if row is None else msgspec.convert(row["faults"], tuple[Hindrance, ...])
         events = [
-            *lost_event(host_id, facts.name, "new_incarnation", lost),
-            *faults_event(host_id, facts.name, told, faults),
+            *registration.lost_event(host_id, facts.name, "new_incarnation", lost),
+            *registration.faults_event(host_id, facts.name, told, faults),
         ]
         if before != incarnation:
-            events.append(registered_event(host_id, facts.name, incarnation, state))
+            events.append(registration.registered_event(host_id, facts.name, incarnation, state))
         await write_events(tx, events, at)
         return await read_host(tx, host_id)
 
@@ -97,7 +79,7 @@ class PostgresHosts(OnSession):
     async def get_host(self, tx: Tx, host: str) -> HostRecord:
         found = await tx.value("find_host", host=host)
         if found is None:
-            raise no_host(host)
+            raise registration.no_host(host)
         return await read_host(tx, found)
 
     async def get_hosts(self, host_ids: Collection[str]) -> dict[str, HostRecord]:
@@ -136,10 +118,10 @@ class PostgresHosts(OnSession):
         await tx.value("lock_host", id=host_id)
         row = await tx.one("read_host_state", id=host_id)
         if row is None:
-            raise no_host(host_id)
+            raise registration.no_host(host_id)
         before = HostState(row["state"])
-        state = move_state(row["name"], before, event)
-        cause = cause_of(state, scale_down=scale_down)
+        state = registration.move_state(row["name"], before, event)
+        cause = registration.cause_of(state, scale_down=scale_down)
         await set_host_state(
             tx,
             host_id,
@@ -150,12 +132,14 @@ class PostgresHosts(OnSession):
             reason,
             at,
             hard=hard,
-            deadline=deadline_of(state, deadline_seconds, at),
+            deadline=registration.deadline_of(state, deadline_seconds, at),
             cause=cause,
         )
         if state is HostState.TERMINATED:
             lost = await lose_host_tasks(tx, host_id, "host_gone", at)
-            await write_events(tx, lost_event(host_id, row["name"], "host_gone", lost), at)
+            await write_events(
+                tx, registration.lost_event(host_id, row["name"], "host_gone", lost), at
+            )
         elif hard or (cause is Cause.SCALED_DOWN and deadline_seconds is None):
             await _drain_host_tasks(tx, host_id, row["name"], cause, reason, at)
         return await read_host(tx, host_id)
@@ -185,7 +169,7 @@ class PostgresHosts(OnSession):
         if not rows:
             return []
         hosts = await read_hosts(tx, sorted(row["host_id"] for row in rows), True, False)
-        await write_events(tx, [dead_event(host, at) for host in hosts], at)
+        await write_events(tx, [registration.dead_event(host, at) for host in hosts], at)
         return hosts
 
 
@@ -217,7 +201,13 @@ async def set_host_state(
         await tx.run("end_instance", id=host_id, reason=reason, now=at)
     scaled = cause is Cause.SCALED_DOWN
     await write_events(
-        tx, [moved_event(host_id, name, before, after, event, reason, hard, scaled=scaled)], at
+        tx,
+        [
+            registration.moved_event(
+                host_id, name, before, after, event, reason, hard, scaled=scaled
+            )
+        ],
+        at,
     )
 
 
@@ -240,7 +230,7 @@ async def lose_host_tasks(
     """Free every live task of a host at once (LEASE-3), except those of incarnation `keep` and those
     in `held`. Returns the jobs' ids."""
     m = await _load_host(tx, host_id, at, keep=keep)
-    freed = lose_tasks_on(m, host_id, lost, keep, held)
+    freed = registration.lose_tasks_on(m, host_id, lost, keep, held)
     await write_moves(tx, m)
     return freed
 
@@ -258,8 +248,8 @@ async def _drain_due_host(tx: Tx, *, host_id: str, now: datetime | None) -> list
     row = await tx.one("read_host_state", id=host_id)
     name = host_id if row is None else row["name"]
     m = await _load_host(tx, host_id, at)
-    begun = drain_jobs_for(
-        m, causes[host_id], deadline_reason(name, causes[host_id]), host_id, stop=False
+    begun = registration.drain_jobs_for(
+        m, causes[host_id], registration.deadline_reason(name, causes[host_id]), host_id, stop=False
     )
     await write_moves(tx, m)
     return begun
@@ -269,7 +259,7 @@ async def _drain_host_tasks(
     tx: Tx, host_id: str, name: str, cause: Cause, reason: str, at: datetime
 ) -> None:
     m = await _load_host(tx, host_id, at)
-    stop_work(m, host_id, name, cause, reason)
+    registration.stop_work(m, host_id, name, cause, reason)
     await write_moves(tx, m)
 
 
@@ -293,7 +283,7 @@ def _host_params(
         "key_hash": key_hash,
         "pool": facts.pool,
         "state": str(state),
-        "reason": register_reason(state),
+        "reason": registration.register_reason(state),
         "queues": list(facts.queues),
         "labels": to_json(facts.labels),
         "cpu_slots": facts.cpu_slots,
@@ -318,7 +308,7 @@ async def write_faults(
 ) -> None:
     """Write what a host says of itself, and its event. The caller holds the host's lock."""
     await tx.run("put_faults", id=host_id, faults=to_json(after))
-    await write_events(tx, faults_event(host_id, name, before, after), at)
+    await write_events(tx, registration.faults_event(host_id, name, before, after), at)
 
 
 async def read_hosts(
@@ -333,5 +323,5 @@ async def read_host(tx: Tx, host_id: str) -> HostRecord:
     """Return one host's record. Raises NotFound."""
     found = await read_hosts(tx, [host_id], True, False)
     if not found:
-        raise no_host(host_id)
+        raise registration.no_host(host_id)
     return found[0]

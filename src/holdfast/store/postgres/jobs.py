@@ -16,16 +16,6 @@ from holdfast.core.transitions import JOB, sources
 from holdfast.errors import Conflict
 from holdfast.moves import drains, requests
 from holdfast.moves.quotas import sets_quota
-from holdfast.moves.requests import (
-    SUBMITTED,
-    WAITS_FOR_START,
-    check_revivable,
-    hash_spec,
-    list_secrets,
-    no_job,
-    refuse_mismatch,
-    refuse_queue,
-)
 from holdfast.moves.values import JobFilter, NewJob, Submitted
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.connection.session import (
@@ -63,14 +53,14 @@ class PostgresJobs(OnSession):
     async def submit_jobs(self, jobs: Sequence[NewJob], *, now: Now = None) -> list[Submitted]:
         if not jobs:
             return []
-        hashes = [hash_spec(job.spec) for job in jobs]
+        hashes = [requests.hash_spec(job.spec) for job in jobs]
         rows = [_new_row(job, digest) for job, digest in zip(jobs, hashes, strict=True)]
         params = {
             "rows": to_json(rows),
             "names": sorted({job.queue for job in jobs}),
             "now": now,
-            "submitted": SUBMITTED,
-            "waits": WAITS_FOR_START,
+            "submitted": requests.SUBMITTED,
+            "waits": requests.WAITS_FOR_START,
             "limited_too": True,
         }
         if len(jobs) == 1 and not sets_quota(self.environment):
@@ -94,7 +84,7 @@ class PostgresJobs(OnSession):
             there = {row["name"] for row in held}
             for name in params["names"]:
                 if name not in there:
-                    raise refuse_queue(name)
+                    raise requests.refuse_queue(name)
             # A queue may have been created since; jobs that are there are skipped.
             written = [*written, *await tx.rows("insert_jobs", **params)]
             ids = await _find_earlier(tx, jobs, hashes)
@@ -111,7 +101,7 @@ class PostgresJobs(OnSession):
     async def get_job(self, job_id: str) -> JobRecord:
         found = await self.session.single(lambda tx: read_jobs(tx, [job_id]))
         if job_id not in found:
-            raise no_job(job_id)
+            raise requests.no_job(job_id)
         return found[job_id]
 
     async def get_jobs(self, job_ids: Collection[str]) -> dict[str, JobRecord]:
@@ -156,7 +146,7 @@ class PostgresJobs(OnSession):
     async def list_attempts(self, tx: Tx, job_id: str) -> list[AttemptRecord]:
         attempts = await tx.list_of(AttemptRecord, "read_attempts", id=job_id)
         if not attempts and await tx.one("job_exists", id=job_id) is None:
-            raise no_job(job_id)
+            raise requests.no_job(job_id)
         return attempts
 
     async def list_attempts_of(
@@ -195,7 +185,7 @@ class PostgresJobs(OnSession):
     ) -> JobRecord:
         m = await load_moves(tx, [job_id], await tx.now(now))
         if job_id not in m.jobs:
-            raise no_job(job_id)
+            raise requests.no_job(job_id)
         requests.cancel(m, m.jobs[job_id], reason, hard=hard)
         await write_moves(tx, m)
         return (await read_jobs(tx, [job_id]))[job_id]
@@ -214,8 +204,8 @@ class PostgresJobs(OnSession):
         at = await tx.now(now)
         found = (await read_jobs(tx, [job_id])).get(job_id)
         if found is None:
-            raise no_job(job_id)
-        check_revivable(job_id, found.state, found.wait_cause)
+            raise requests.no_job(job_id)
+        requests.check_revivable(job_id, found.state, found.wait_cause)
         # The project's lock comes before the job's; the state is checked again under both.
         if found.ended_at is not None:  # a parked one is unfinished as it is
             await check_quotas(
@@ -224,10 +214,10 @@ class PostgresJobs(OnSession):
         m = await load_moves(tx, [job_id], at)
         job = m.jobs.get(job_id)
         if job is None:
-            raise no_job(job_id)
-        check_revivable(job_id, job.state, job.wait_cause)
+            raise requests.no_job(job_id)
+        requests.check_revivable(job_id, job.state, job.wait_cause)
         if not await tx.rows("hold_queues", names=[job.queue]):
-            raise refuse_queue(job.queue)
+            raise requests.refuse_queue(job.queue)
         made = int(await tx.value("last_retry_count", id=job_id) or 0) if counted else None
         requests.revive(m, job, reason, made=made)
         await write_moves(tx, m)
@@ -250,7 +240,7 @@ class PostgresJobs(OnSession):
         m = await load_moves(tx, [job_id], await tx.now(now))
         job = m.jobs.get(job_id)
         if job is None:
-            raise no_job(job_id)
+            raise requests.no_job(job_id)
         if job.state not in sources(JOB, JobEvent.DRAIN) or epoch not in (None, job.epoch):
             return False
         drains.begin_drain(m, job, cause, reason, hard=hard)
@@ -294,7 +284,7 @@ def _new_row(job: NewJob, digest: str) -> dict[str, Any]:
         "spec_hash": digest,
         "idempotency_key": spec.idempotency_key,
         "start_at": spec.start_at,
-        "secrets": list_secrets(job) or None,
+        "secrets": requests.list_secrets(job) or None,
     }
 
 
@@ -321,7 +311,7 @@ async def _find_earlier(tx: Tx, jobs: Sequence[NewJob], hashes: Sequence[str]) -
         if row["spec_hash"].hex() != digest:
             if key is None:
                 raise Conflict(f"job {job.id} is there already, with another spec")
-            raise refuse_mismatch(job.spec.project, key, row["id"])
+            raise requests.refuse_mismatch(job.spec.project, key, row["id"])
         ids.append(row["id"])
     return ids
 

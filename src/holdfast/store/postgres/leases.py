@@ -21,16 +21,9 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.records import JobRecord, TaskRecord
 from holdfast.core.states import HostEvent, HostState, JobEvent, JobState, TaskEvent
 from holdfast.core.transitions import HOST, JOB, TASK, sources, step
-from holdfast.moves import moves, requests
+from holdfast.moves import moves, reports, requests
 from holdfast.moves.registration import lost_event
-from holdfast.moves.reports import (
-    Draft,
-    apply_reports,
-    find_stuck,
-    group_syncs,
-    order_preempt,
-    recovered_event,
-)
+from holdfast.moves.reports import Draft
 from holdfast.moves.rows import clean_text
 from holdfast.moves.values import (
     ClaimRow,
@@ -59,7 +52,9 @@ class PostgresLeases(OnSession):
         self, syncs: Sequence[HostSync], *, rules: Sequence[OperatorRule] = (), now: Now = None
     ) -> list[HostSynced]:
         answers: list[HostSynced | None] = [None] * len(syncs)
-        for group in group_syncs(syncs):  # a host that occurs twice is taken once in each group
+        for group in reports.group_syncs(
+            syncs
+        ):  # a host that occurs twice is taken once in each group
             batch = [syncs[i] for i in group]
             for i, answer in zip(group, await self._sync_batch(batch, rules, now), strict=True):
                 answers[i] = answer
@@ -151,7 +146,9 @@ async def _sync(
         # An event that may have been read must not be lost by a crash (STORE-4).
         await tx.run("commit_for_good")
         back = [
-            recovered_event(d.sync.host_id, d.name, found[d.sync.host_id]["heartbeat_at"], at)
+            reports.recovered_event(
+                d.sync.host_id, d.name, found[d.sync.host_id]["heartbeat_at"], at
+            )
             for d in flagged
         ]
         await write_events(tx, back, at)
@@ -162,7 +159,7 @@ async def _sync(
             await write_faults(tx, d.sync.host_id, d.name, told, d.sync.faults, at)
     moved = await _take_moves(tx, fresh, rules, at)
     for d in fresh:
-        stuck = find_stuck(d)
+        stuck = reports.find_stuck(d)
         if stuck is not None:
             await quarantine_host(tx, d.sync.host_id, stuck, at)
     await _renew(tx, fresh, at)
@@ -201,7 +198,7 @@ async def _take_moves(
     )
     if ids:
         m = await load_moves(tx, ids, at)
-        repeats = apply_reports(m, drafts, taken, rules)
+        repeats = reports.apply_reports(m, drafts, taken, rules)
         await write_moves(tx, m)
         if repeats:
             await _ack_repeats(tx, repeats)
@@ -378,7 +375,7 @@ def _give_offers(
 
 
 def _preempt(row: dict[str, Any]) -> PreemptRow:
-    return order_preempt(
+    return reports.order_preempt(
         TaskKey(row["job_id"], row["rank"], row["epoch"]),
         cause=Cause(row["drain_cause"]),
         reason=row["drain_reason"] or "",

@@ -5,17 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from typing import Any
 
+from holdfast.core import log_plan
 from holdfast.core.ids import TaskKey
-from holdfast.core.log_plan import (
-    PIECE_BYTES,
-    LogBase,
-    LogPlace,
-    Range,
-    find_place,
-    no_attempt,
-    plan_append,
-    window,
-)
+from holdfast.core.log_plan import LogBase, LogPlace, Range
 from holdfast.core.records import LogChunk, LogStreamRecord
 from holdfast.moves.rows import clean_text, is_storable_key
 from holdfast.moves.values import LogAppend
@@ -68,9 +60,11 @@ class PostgresLogs(OnSession):
             stream=stream,
             offset=offset,
             # Enough small chunks to reach the bytes; the caller asks on from the last offset.
-            limit=max(64, limit_bytes // PIECE_BYTES * 4),
+            limit=max(64, limit_bytes // log_plan.PIECE_BYTES * 4),
         )
-        chunks = window([(row["offset"], row["data"]) for row in rows], offset, limit_bytes)
+        chunks = log_plan.window(
+            [(row["offset"], row["data"]) for row in rows], offset, limit_bytes
+        )
         return [LogChunk(stream=stream, rank=rank, offset=at, data=data) for at, data in chunks]
 
     @transacts
@@ -156,10 +150,10 @@ class _Writing:
             return stream.size
         ranges = []
         if at < stream.size:  # not the usual append at the end; bytes are not written twice
-            span = {"start": at, "end": at + len(kept), "longest": PIECE_BYTES}
+            span = {"start": at, "end": at + len(kept), "longest": log_plan.PIECE_BYTES}
             rows = await self._do("find_overlaps", {**stream.where, **span})
             ranges = [Range(r["offset"], r["length"]) for r in rows]
-        plan = plan_append(stream.size, ranges, at, kept, append.keep_bytes)
+        plan = log_plan.plan_append(stream.size, ranges, at, kept, append.keep_bytes)
         change = sum(len(piece) for _, piece in plan.pieces)
         if plan.pieces:
             offsets, pieces = [at for at, _ in plan.pieces], [piece for _, piece in plan.pieces]
@@ -192,7 +186,7 @@ class _Writing:
         if not stream.replaced:
             return LogPlace(0, None, new=False, later=False)
         rows = await self._do("read_log_bases", stream.where)
-        place = find_place(
+        place = log_plan.find_place(
             [LogBase(r["epoch"], r["number"], r["base"]) for r in rows], epoch, stream.size
         )
         if place.new:
@@ -207,5 +201,5 @@ async def _find_attempt(tx: Tx, host_id: str, key: TaskKey) -> int:
         params = {"job_id": key.job_id, "epoch": key.epoch, "rank": key.rank, "host_id": host_id}
         found = await tx.value("find_attempt_on_host", **params)
     if found is None:
-        raise no_attempt(host_id, key)
+        raise log_plan.no_attempt(host_id, key)
     return int(found)

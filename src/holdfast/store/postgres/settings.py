@@ -10,23 +10,7 @@ from holdfast.core.placement.plan import QuotaLeft, Share
 from holdfast.core.records import ProjectRecord, QueueRecord
 from holdfast.core.settings.resolve import Value
 from holdfast.errors import NotFound
-from holdfast.moves.changes import (
-    check_changes,
-    deleted_event,
-    forgotten_event,
-    merge_layer,
-    no_project,
-    no_queue,
-    pause_reason,
-    paused_event,
-    project_event,
-    project_in_use,
-    queue_event,
-    queue_in_use,
-    resumed_event,
-    rules_event,
-    settings_event,
-)
+from holdfast.moves import changes as settings_changes
 from holdfast.moves.quotas import Quota, Use, check_quota, quota_left, read_quota, read_share
 from holdfast.moves.registration import drain_jobs_for
 from holdfast.moves.values import SettingsLayers
@@ -55,13 +39,13 @@ class PostgresSettings(OnSession):
     async def write_cluster_settings(
         self, tx: Tx, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: Now = None
     ) -> int:
-        checked = check_changes(changes, unset, "cluster")
+        checked = settings_changes.check_changes(changes, unset, "cluster")
         at = await tx.now(now)
         row = await _lock_cluster(tx)
-        if merge_layer(row["settings"], checked, unset) == row["settings"]:
+        if settings_changes.merge_layer(row["settings"], checked, unset) == row["settings"]:
             return int(row["settings_rev"])
         revision = int(await tx.value("write_cluster", changes=to_json(checked), unset=list(unset)))
-        await write_events(tx, [settings_event(checked, unset)], at)
+        await write_events(tx, [settings_changes.settings_event(checked, unset)], at)
         return revision
 
     @transacts
@@ -71,7 +55,7 @@ class PostgresSettings(OnSession):
         if row["rules"] == text:
             return int(row["settings_rev"])
         revision = int(await tx.value("write_rules", rules=text))
-        await write_events(tx, [rules_event()], at)
+        await write_events(tx, [settings_changes.rules_event()], at)
         return revision
 
     async def list_queues(self) -> list[QueueRecord]:
@@ -90,27 +74,32 @@ class PostgresSettings(OnSession):
         *,
         now: Now = None,
     ) -> QueueRecord:
-        checked = check_changes(changes, unset, "queue")
+        checked = settings_changes.check_changes(changes, unset, "queue")
         at = await tx.now(now)
         row = await tx.one("lock_queue", name=name)
-        if row is None or merge_layer(row["settings"], checked, unset) != row["settings"]:
+        if (
+            row is None
+            or settings_changes.merge_layer(row["settings"], checked, unset) != row["settings"]
+        ):
             await tx.one(
                 "put_queue", name=name, changes=to_json(checked), unset=list(unset), now=at
             )
             await tx.one("bump_revision")
-            await write_events(tx, [queue_event(name, checked, unset, created=row is None)], at)
+            await write_events(
+                tx, [settings_changes.queue_event(name, checked, unset, created=row is None)], at
+            )
         return await _read_queue(tx, name)
 
     @transacts
     async def delete_queue(self, tx: Tx, name: str, *, now: Now = None) -> None:
         at = await tx.now(now)
         if await tx.one("lock_queue_away", name=name) is None:
-            raise no_queue(name)
+            raise settings_changes.no_queue(name)
         if await tx.value("has_unfinished", name=name):
-            raise queue_in_use(name)
+            raise settings_changes.queue_in_use(name)
         await tx.run("delete_queue", name=name)
         await tx.one("bump_revision")
-        await write_events(tx, [deleted_event(name)], at)
+        await write_events(tx, [settings_changes.deleted_event(name)], at)
 
     @transacts
     async def pause_queue(
@@ -119,20 +108,22 @@ class PostgresSettings(OnSession):
         at = await tx.now(now)
         row = await tx.one("lock_queue", name=name)
         if row is None:
-            raise no_queue(name)
+            raise settings_changes.no_queue(name)
         if (row["paused_at"] is not None, row["paused_reason"], row["hard"]) != (
             True,
             reason,
             hard,
         ):
             await tx.run("pause_queue", name=name, reason=reason, hard=hard, now=at)
-            await write_events(tx, [paused_event(name, reason, hard)], at)
+            await write_events(tx, [settings_changes.paused_event(name, reason, hard)], at)
         if not hard:
             return []
         m = await load_moves(
             tx, [r["id"] for r in await tx.rows("running_in_queue", name=name)], at
         )
-        drained = drain_jobs_for(m, Cause.PREEMPTED, pause_reason(name, reason), None)
+        drained = drain_jobs_for(
+            m, Cause.PREEMPTED, settings_changes.pause_reason(name, reason), None
+        )
         await write_moves(tx, m)
         return drained
 
@@ -141,10 +132,10 @@ class PostgresSettings(OnSession):
         at = await tx.now(now)
         row = await tx.one("lock_queue", name=name)
         if row is None:
-            raise no_queue(name)
+            raise settings_changes.no_queue(name)
         if row["paused_at"] is not None:
             await tx.run("resume_queue", name=name)
-            await write_events(tx, [resumed_event(name)], at)
+            await write_events(tx, [settings_changes.resumed_event(name)], at)
 
     async def list_projects(self) -> list[ProjectRecord]:
         return await self.session.single(lambda tx: _read_projects(tx, None))
@@ -162,26 +153,31 @@ class PostgresSettings(OnSession):
         *,
         now: Now = None,
     ) -> ProjectRecord:
-        checked = check_changes(changes, unset, "project")
+        checked = settings_changes.check_changes(changes, unset, "project")
         at = await tx.now(now)
         row = await tx.one("lock_project", name=name)
-        if row is None or merge_layer(row["settings"], checked, unset) != row["settings"]:
+        if (
+            row is None
+            or settings_changes.merge_layer(row["settings"], checked, unset) != row["settings"]
+        ):
             params = {"name": name, "changes": to_json(checked), "unset": list(unset), "now": at}
             await tx.one("put_project", **params)
             await tx.one("bump_revision")
-            await write_events(tx, [project_event(name, checked, unset, created=row is None)], at)
+            await write_events(
+                tx, [settings_changes.project_event(name, checked, unset, created=row is None)], at
+            )
         return await _read_project(tx, name)
 
     @transacts
     async def delete_project(self, tx: Tx, name: str, *, now: Now = None) -> None:
         at = await tx.now(now)
         if await tx.one("lock_project", name=name) is None:
-            raise no_project(name)
+            raise settings_changes.no_project(name)
         if await tx.value("project_in_use", name=name):
-            raise project_in_use(name)
+            raise settings_changes.project_in_use(name)
         await tx.run("delete_project", name=name)
         await tx.one("bump_revision")
-        await write_events(tx, [forgotten_event(name)], at)
+        await write_events(tx, [settings_changes.forgotten_event(name)], at)
 
 
 async def _lock_cluster(tx: Tx) -> dict[str, Any]:
@@ -214,7 +210,7 @@ async def _read_queue(tx: Tx, name: str) -> QueueRecord:
     for queue in await _read_queues(tx):
         if queue.name == name:
             return queue
-    raise no_queue(name)
+    raise settings_changes.no_queue(name)
 
 
 async def _read_projects(tx: Tx, names: Sequence[str] | None) -> list[ProjectRecord]:
