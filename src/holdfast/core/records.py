@@ -26,6 +26,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Root of the records."""
 
 
+def shared_fields(source: object, kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the fields of `kind` that `source` has too, to make one of the other."""
+    return {n: getattr(source, n) for n in kind.__struct_fields__ if hasattr(source, n)}
+
+
 class RankCharges(Record, frozen=True, kw_only=True, omit_defaults=True):
     """What one rank of a gang has been charged (GANG-4)."""
 

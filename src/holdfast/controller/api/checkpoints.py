@@ -19,7 +19,7 @@ from holdfast.controller.runtime import checkpoint_bytes
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.ids import TaskKey
-from holdfast.core.records import CheckpointRecord
+from holdfast.core.records import CheckpointRecord, shared_fields
 from holdfast.core.spec import JobSpec
 from holdfast.errors import NotFound, ValidationError
 from holdfast.moves.checkpoints import check_by_hand
@@ -114,11 +114,7 @@ async def skip_agent_checkpoint(call: ApiCall) -> Response:
         extra={"job": key.job_id, "epoch": key.epoch, "rank": key.rank, "host": host.id},
     )
     controller.poke("events")
-    return answer_json(
-        wire.CheckpointOffer(
-            number=older.number, size=older.size, sha256=older.sha256, step=older.step
-        )
-    )
+    return answer_json(wire.CheckpointOffer(**shared_fields(older, wire.CheckpointOffer)))
 
 
 # ---- people

@@ -11,6 +11,7 @@ from holdfast.core.causes import CHARGED_TO
 from holdfast.core.endings.classify import classify
 from holdfast.core.endings.rules import parse_rules
 from holdfast.core.facts import TaskFacts
+from holdfast.core.records import shared_fields
 from holdfast.errors import ValidationError
 from holdfast.wire.api import RulesFinding, RulesRequest, RulesTrial, RulesView
 
@@ -43,26 +44,9 @@ async def try_rules(call: ApiCall) -> Response:
         rules = (await call.controller.settings.current()).rules
     else:
         rules = parse_rules(trial.text)
-    facts = TaskFacts(
-        exit_code=trial.exit_code,
-        signal=trial.signal,
-        log_tail=trial.log,
-        start_error=trial.start_error,
-        pull_error=trial.pull_error,
-        runtime_error=trial.runtime_error,
-    )
-    found = classify(facts, rules)
-    finding = RulesFinding(
-        cause=found.cause,
-        rule=found.rule,
-        message=found.message,
-        charged_to=CHARGED_TO[found.cause],
-        exit_code=found.exit_code,
-        evidence=found.evidence,
-        never_retry=found.never_retry,
-        avoid_host=found.avoid_host,
-    )
-    return answer_json(finding)
+    found = classify(TaskFacts(**shared_fields(trial, TaskFacts), log_tail=trial.log), rules)
+    charged_to = CHARGED_TO[found.cause]
+    return answer_json(RulesFinding(**shared_fields(found, RulesFinding), charged_to=charged_to))
 
 
 def _view(settings: Settings) -> RulesView:

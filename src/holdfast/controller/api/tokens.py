@@ -11,6 +11,7 @@ from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.runtime.auth import hash_secret, make_new_id, make_secret
 from holdfast.core.ids import ID_PATTERN
+from holdfast.core.records import shared_fields
 from holdfast.errors import NotFound
 from holdfast.wire.api import TokenCreated, TokenRequest
 
@@ -34,10 +35,7 @@ async def create_token(call: ApiCall) -> Response:
     token = await store.tokens.create_token(
         make_new_id(), request.role, request.name, hash_secret(secret), expires_at
     )
-    created = TokenCreated(
-        id=token.id, role=token.role, name=token.name, secret=secret, expires_at=token.expires_at
-    )
-    return answer_json(created, 201)
+    return answer_json(TokenCreated(**shared_fields(token, TokenCreated), secret=secret), 201)
 
 
 async def revoke_token(call: ApiCall) -> Response:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from holdfast.controller.runtime.settings import Settings
-from holdfast.core.records import CheckpointRecord
+from holdfast.core.records import CheckpointRecord, shared_fields
 from holdfast.moves.values import GangSeat, TaskOffer
 from holdfast.store.port.store import Store
 from holdfast.wire import agent as wire
@@ -138,8 +138,6 @@ def _make_order(
 def _hand_on(offer: TaskOffer, settings: Settings, kept: CheckpointRecord | None) -> dict[str, Any]:
     if kept is None:
         return {}
-    found = wire.CheckpointOffer(
-        number=kept.number, size=kept.size, sha256=kept.sha256, step=kept.step
-    )
+    found = wire.CheckpointOffer(**shared_fields(kept, wire.CheckpointOffer))
     inline = settings.number("checkpoint_inline_kb", offer.job.queue, offer.job.spec) * 1024
     return {"checkpoint": found, "inline_bytes": int(inline)}

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from holdfast.controller.why.words import say_moment
-from holdfast.core.records import AttemptRecord, JobRecord
+from holdfast.core.records import AttemptRecord, JobRecord, shared_fields
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import JobState
 from holdfast.wire.api import ChainLink, RetryState
@@ -68,20 +68,8 @@ def say_time(moment: datetime, now: datetime) -> str:
 def make_chain(attempts: Sequence[AttemptRecord]) -> tuple[ChainLink, ...]:
     """Return the chain without its heavy parts (members, policies), oldest first."""
     return tuple(
-        ChainLink(
-            number=a.number,
-            parent=a.parent,
-            retry_count=a.retry_count,
-            outcome=None if a.outcome is None else str(a.outcome),
-            cause=None if a.cause is None else str(a.cause),
-            charged_to=a.charged_to,
-            reason=a.reason,
-            host=a.host,
-            started_at=a.started_at,
-            ended_at=a.ended_at,
-            next_at=a.next_at,
-        )
-        for a in sorted(attempts, key=lambda a: a.number)
+        ChainLink(**shared_fields(attempt, ChainLink))
+        for attempt in sorted(attempts, key=lambda a: a.number)
     )
 
 

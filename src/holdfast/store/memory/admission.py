@@ -18,7 +18,7 @@ from holdfast.core.placement.plan import (
     silence_seconds,
 )
 from holdfast.core.placement.ranks import say_names
-from holdfast.core.records import AttemptRecord
+from holdfast.core.records import AttemptRecord, shared_fields
 from holdfast.core.settings.resolve import Value, resolve
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import AttemptState, JobEvent, JobState, TaskEvent, TaskState
@@ -31,17 +31,17 @@ from holdfast.moves.room import RoomCheck, plan_headroom, serves
 from holdfast.moves.rows import BACK_OFF, RETRIES_HELD, TaskRow
 from holdfast.moves.values import AdmissionSnapshot, Released, Reserved
 from holdfast.store.memory.members import MemoryMembers
-from holdfast.store.memory.state import MemoryJob, MemoryState
+from holdfast.store.memory.state import InMemory, MemoryJob, MemoryState
 from holdfast.store.port.clock import Now
 
 
-class MemoryAdmission:
+class MemoryAdmission(InMemory):
     """`AdmissionStore` in memory."""
 
     def __init__(
         self, state: MemoryState, environment: Mapping[str, Value], members: MemoryMembers
     ) -> None:
-        self.state = state
+        super().__init__(state)
         self.environment = environment
         self.members = members
 
@@ -277,18 +277,13 @@ class MemoryAdmission:
         row.barred_hosts = ()
         for place in ranks:
             task = TaskRow(
+                **shared_fields(job, TaskRow),
+                **shared_fields(place, TaskRow),
                 job_id=row.id,
-                rank=place.rank,
                 epoch=row.epoch,
                 attempt=row.attempts,
                 state=step(TASK, TaskState.BLOCKED, TaskEvent.RESERVE),
                 queue=row.queue,
-                gpus=job.gpus,
-                cpu_slots=job.cpu_slots,
-                memory_bytes=job.memory_bytes,
-                host_id=place.host_id,
-                incarnation=place.incarnation,
-                devices=place.devices,
                 lease_ttl_seconds=ttl,
                 barrier=len(ranks) == 1,
             )

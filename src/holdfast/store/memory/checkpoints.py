@@ -12,15 +12,12 @@ from holdfast.moves import checkpoints
 from holdfast.moves.checkpoints import CheckpointAdded, NewCheckpoint
 from holdfast.moves.requests import no_job
 from holdfast.moves.rows import clamp_count, clean_text
-from holdfast.store.memory.state import MemoryCheckpoint, MemoryState
+from holdfast.store.memory.state import InMemory, MemoryCheckpoint
 from holdfast.store.port.clock import Now
 
 
-class MemoryCheckpoints:
+class MemoryCheckpoints(InMemory):
     """`CheckpointStore` in memory."""
-
-    def __init__(self, state: MemoryState) -> None:
-        self.state = state
 
     async def check_checkpoint(self, host_id: str, incarnation: str, key: TaskKey) -> int:
         task = self.state.task_for(key)

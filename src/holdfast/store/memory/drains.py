@@ -10,15 +10,12 @@ from holdfast.core.states import JobState, TaskState
 from holdfast.moves import drains
 from holdfast.moves.values import DrainSnapshot, TellDrains
 from holdfast.store.memory.hosts import quarantine_host
-from holdfast.store.memory.state import MemoryState
+from holdfast.store.memory.state import InMemory
 from holdfast.store.port.clock import Now
 
 
-class MemoryDrains:
+class MemoryDrains(InMemory):
     """`DrainStore` in memory."""
-
-    def __init__(self, state: MemoryState) -> None:
-        self.state = state
 
     def watch_drains(self, tell: TellDrains) -> None:
         self.state.tell_drains = tell

@@ -6,14 +6,11 @@ from collections.abc import Collection, Sequence
 
 from holdfast.core.records import EventRecord
 from holdfast.moves.events import format_event_id, parse_event_id
-from holdfast.store.memory.state import MemoryState
+from holdfast.store.memory.state import InMemory
 
 
-class MemoryEvents:
+class MemoryEvents(InMemory):
     """`EventStore` in memory."""
-
-    def __init__(self, state: MemoryState) -> None:
-        self.state = state
 
     async def read_events(
         self,

@@ -9,22 +9,19 @@ from holdfast.core.causes import Cause
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import Size
-from holdfast.core.records import HostRecord
+from holdfast.core.records import HostRecord, shared_fields
 from holdfast.core.states import HostEvent, HostState, InstanceEvent, InstanceState
 from holdfast.core.transitions import HOST, INSTANCE, sources, step
 from holdfast.moves import registration
 from holdfast.moves.fleet.pools import offer_size
 from holdfast.moves.fleet.rented import RentedHost
-from holdfast.store.memory.state import MemoryHost, MemoryState
+from holdfast.store.memory.state import InMemory, MemoryHost, MemoryState
 from holdfast.store.port.clock import Now
 from holdfast.wire.agent import HostFacts
 
 
-class MemoryHosts:
+class MemoryHosts(InMemory):
     """`HostStore` in memory."""
-
-    def __init__(self, state: MemoryState) -> None:
-        self.state = state
 
     async def register_host(
         self,
@@ -52,27 +49,18 @@ class MemoryHosts:
         facts = registration.keep_place(facts, rental)
         fresh = before is None or before.state is not state or state is HostState.PREFLIGHT
         s.hosts[host_id] = MemoryHost(
+            **shared_fields(facts, MemoryHost)
+            | {"queues": tuple(facts.queues), "gpus": tuple(facts.gpus)},
             id=host_id,
-            name=facts.name,
             key_hash=key_hash or (before.key_hash if before else None),
-            pool=facts.pool,
             state=state,
             reason=registration.register_reason(state),
-            queues=tuple(facts.queues),
-            labels=dict(facts.labels),
-            cpu_slots=facts.cpu_slots,
-            memory_bytes=facts.memory_bytes,
-            gpus=tuple(facts.gpus),
-            address=facts.address,
-            version=facts.version,
-            probe=facts.probe,
             registered_at=at,
             incarnation=incarnation,
             heartbeat_at=at,
             earlier_incarnations=earlier,
             state_at=at if fresh or before is None else before.state_at,
             busy_at=None if before is None else before.busy_at,
-            memory_limits=facts.memory_limits,
             faults=tuple(faults),
         )
         lost = lose_host_tasks(s, host_id, "new_incarnation", at, keep=incarnation, held=held)
@@ -119,13 +107,7 @@ class MemoryHosts:
 
     async def host_sizes(self) -> list[Size]:
         hosts = [
-            Size(
-                name=h.name,
-                queues=frozenset(h.queues),
-                cpu_slots=h.cpu_slots,
-                memory_bytes=h.memory_bytes,
-                gpus=h.gpus,
-            )
+            Size(**shared_fields(h, Size) | {"queues": frozenset(h.queues)})
             for _, h in sorted(self.state.hosts.items())
             if h.state not in (HostState.TERMINATED, HostState.SPAWNING)
         ]

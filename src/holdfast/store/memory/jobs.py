@@ -18,15 +18,15 @@ from holdfast.moves.moves import last_beat
 from holdfast.moves.quotas import check_quota, read_quota
 from holdfast.moves.rows import JobRow, NewEvent
 from holdfast.moves.values import JobFilter, NewJob, Submitted
-from holdfast.store.memory.state import UNFINISHED, MemoryJob, MemoryState
+from holdfast.store.memory.state import UNFINISHED, InMemory, MemoryJob, MemoryState
 from holdfast.store.port.clock import Now
 
 
-class MemoryJobs:
+class MemoryJobs(InMemory):
     """`JobStore` in memory."""
 
     def __init__(self, state: MemoryState, environment: Mapping[str, Value]) -> None:
-        self.state = state
+        super().__init__(state)
         self.environment = environment
 
     async def submit_jobs(self, jobs: Sequence[NewJob], *, now: Now = None) -> list[Submitted]:

@@ -17,15 +17,12 @@ from holdfast.moves.reports import Draft
 from holdfast.moves.rows import TaskRow
 from holdfast.moves.values import ClaimRow, GangSeat, HostSync, HostSynced, LiveTask, TaskOffer
 from holdfast.store.memory.hosts import lose_host_tasks, quarantine_host, set_host_state
-from holdfast.store.memory.state import MemoryState
+from holdfast.store.memory.state import InMemory
 from holdfast.store.port.clock import Now
 
 
-class MemoryLeases:
+class MemoryLeases(InMemory):
     """`LeaseStore` in memory."""
-
-    def __init__(self, state: MemoryState) -> None:
-        self.state = state
 
     async def sync_hosts(
         self, syncs: Sequence[HostSync], *, rules: Sequence[OperatorRule] = (), now: Now = None

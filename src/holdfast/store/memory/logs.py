@@ -10,16 +10,13 @@ from holdfast.core.log_plan import LogBase, LogPlace, Range
 from holdfast.core.records import LogChunk, LogStreamRecord
 from holdfast.errors import Stale
 from holdfast.moves.values import LogAppend
-from holdfast.store.memory.state import MemoryState, MemoryStream
+from holdfast.store.memory.state import InMemory, MemoryStream
 from holdfast.store.port.clock import Now
 from holdfast.wire.agent import Forensics
 
 
-class MemoryLogs:
+class MemoryLogs(InMemory):
     """`LogStore` in memory."""
-
-    def __init__(self, state: MemoryState) -> None:
-        self.state = state
 
     async def append_logs(self, host_id: str, appends: Sequence[LogAppend]) -> list[int | None]:
         sizes: list[int | None] = []

@@ -18,15 +18,12 @@ from holdfast.moves.room import RoomCheck
 from holdfast.moves.rows import TaskRow
 from holdfast.moves.values import DueMember
 from holdfast.store.memory.hosts import quarantine_host
-from holdfast.store.memory.state import MemoryState
+from holdfast.store.memory.state import InMemory
 from holdfast.store.port.clock import Now
 
 
-class MemoryMembers:
+class MemoryMembers(InMemory):
     """`MemberStore` in memory."""
-
-    def __init__(self, state: MemoryState) -> None:
-        self.state = state
 
     def _tasks(self) -> Iterator[TaskRow]:
         for state in members.GOING_ON:

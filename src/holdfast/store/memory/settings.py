@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from holdfast.core.causes import Cause
-from holdfast.core.records import ProjectRecord, QueueRecord
+from holdfast.core.records import ProjectRecord, QueueRecord, shared_fields
 from holdfast.core.settings.resolve import Value
 from holdfast.core.states import JobState
 from holdfast.moves import changes as settings_changes
 from holdfast.moves.registration import drain_jobs_for
 from holdfast.moves.values import SettingsLayers
-from holdfast.store.memory.state import UNFINISHED, MemoryProject, MemoryQueue, MemoryState
+from holdfast.store.memory.state import UNFINISHED, InMemory, MemoryProject, MemoryQueue
 from holdfast.store.port.clock import Now
 
 
-class MemorySettings:
+class MemorySettings(InMemory):
     """`SettingsStore` in memory."""
-
-    def __init__(self, state: MemoryState) -> None:
-        self.state = state
 
     async def read_settings(self) -> SettingsLayers:
         s = self.state
@@ -57,14 +54,7 @@ class MemorySettings:
                 of = counts.setdefault(self.state.jobs[job_id].row.queue, {})
                 of[word] = of.get(word, 0) + 1
         return [
-            QueueRecord(
-                name=q.name,
-                settings=dict(q.settings),
-                paused_at=q.paused_at,
-                paused_reason=q.paused_reason,
-                created_at=q.created_at,
-                **counts.get(q.name, {}),
-            )
+            QueueRecord(**shared_fields(q, QueueRecord) | counts.get(q.name, {}))
             for _, q in sorted(self.state.queues.items())
         ]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 
@@ -27,6 +26,7 @@ from holdfast.core.records import (
     JobRecord,
     TaskRecord,
     TokenRecord,
+    shared_fields,
 )
 from holdfast.core.settings.resolve import BUILTIN_QUEUES, Value
 from holdfast.core.spec import JobSpec
@@ -158,6 +158,13 @@ class MemoryToken(msgspec.Struct, kw_only=True):
 StreamKey = tuple[str, int, int, str]
 
 
+class InMemory:
+    """A port of the store, whose rows are in one state."""
+
+    def __init__(self, state: MemoryState) -> None:
+        self.state = state
+
+
 class MemoryState:
     """All rows of the memory store. Nothing here awaits, so every method of the store is one atomic
     step."""
@@ -262,10 +269,8 @@ class MemoryState:
         """Append events."""
         for event in events:
             self._event_number += 1
-            fields = {name: getattr(event, name) for name in event.__struct_fields__}
-            self.events.append(
-                EventRecord(id=f"{0:012x}-{self._event_number:012x}", at=now, **fields)
-            )
+            place = f"{0:012x}-{self._event_number:012x}"
+            self.events.append(EventRecord(id=place, at=now, **shared_fields(event, EventRecord)))
 
     # ---- reading
 
@@ -297,39 +302,26 @@ class MemoryState:
     def job_record(self, job_id: str, *, with_beat: bool = True) -> JobRecord:
         """Return a job's record, with the newest beat while an attempt lives."""
         job = self.jobs[job_id]
-        row = {name: getattr(job.row, name) for name in JobFields.__struct_fields__}
+        fields = shared_fields(job, JobRecord) | shared_fields(job.row, JobFields)
         beat = (
             last_beat(self.tasks.get(job_id, {}).values())
             if with_beat and job.row.state in LIVE_JOB_STATES
             else None
         )
         if beat is not None:
-            row.update(step=beat.step, total=beat.total, beat_at=beat.beat_at)
-        return JobRecord(
-            name=job.name,
-            priority=job.priority,
-            gpus=job.gpus,
-            cpu_slots=job.cpu_slots,
-            memory_bytes=job.memory_bytes,
-            labels=job.labels,
-            spec=job.spec,
-            **row,
-        )
+            fields.update(step=beat.step, total=beat.total, beat_at=beat.beat_at)
+        return JobRecord(**fields)
 
     def task_record(self, task: TaskRow) -> TaskRecord:
         """Return a task's record."""
-        fields = {name: getattr(task, name) for name in TaskRecord.__struct_fields__}
         host = self.hosts.get(task.host_id or "")
-        return TaskRecord(**{**fields, "host_name": None if host is None else host.name})
+        fields = shared_fields(task, TaskRecord)
+        return TaskRecord(**fields | {"host_name": None if host is None else host.name})
 
     def host_record(self, host: MemoryHost) -> HostRecord:
         """Return a host's record; busy comes from live leases."""
         live = self.live_tasks(host.id)
-        fields: dict[str, Any] = {
-            n: getattr(host, n)
-            for n in host.__struct_fields__
-            if n not in ("key_hash", "earlier_incarnations", "drain_cause", "state_at", "busy_at")
-        }
+        fields = shared_fields(host, HostRecord)
         if not host.incarnation:
             fields["heartbeat_at"] = None  # no agent has called yet
         rented = self.instances.get(host.id)

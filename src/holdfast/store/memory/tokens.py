@@ -9,15 +9,12 @@ import msgspec
 from holdfast.core.records import TokenRecord
 from holdfast.errors import Conflict
 from holdfast.moves.events import no_token
-from holdfast.store.memory.state import MemoryState, MemoryToken
+from holdfast.store.memory.state import InMemory, MemoryToken
 from holdfast.store.port.clock import Now
 
 
-class MemoryTokens:
+class MemoryTokens(InMemory):
     """`TokenStore` in memory."""
-
-    def __init__(self, state: MemoryState) -> None:
-        self.state = state
 
     async def create_token(
         self,

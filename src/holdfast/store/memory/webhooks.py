@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from holdfast.core.records import shared_fields
 from holdfast.core.webhooks.values import (
     ABOUT_HOOKS,
     DeliveryBatch,
@@ -27,7 +28,7 @@ from holdfast.moves.events import (
     no_webhook,
 )
 from holdfast.moves.rows import NewEvent
-from holdfast.store.memory.state import MemoryState
+from holdfast.store.memory.state import InMemory, MemoryState
 from holdfast.store.port.clock import Now
 from holdfast.store.port.webhooks import NewWebhook, SignedTarget, WebhookChange
 
@@ -56,11 +57,11 @@ class MemoryDelivery(msgspec.Struct, kw_only=True):
         return self.record.job_id or ""
 
 
-class MemoryWebhooks:
+class MemoryWebhooks(InMemory):
     """`WebhookStore` in memory."""
 
     def __init__(self, state: MemoryState) -> None:
-        self.state = state
+        super().__init__(state)
         self._hooks: dict[str, MemoryHook] = {}
         self._deliveries: dict[str, MemoryDelivery] = {}
         self._seq = 0
@@ -68,16 +69,8 @@ class MemoryWebhooks:
     async def create_webhook(self, new: NewWebhook, *, now: Now = None) -> WebhookRecord:
         if new.id not in self._hooks:
             at = self.state.at(now)
-            record = WebhookRecord(
-                id=new.id,
-                name=new.name,
-                url=new.url,
-                events=new.events,
-                project=new.project,
-                state=WebhookState.ACTIVE,
-                reason="",
-                created_at=at,
-            )
+            fields = shared_fields(new, WebhookRecord)
+            record = WebhookRecord(**fields, state=WebhookState.ACTIVE, reason="", created_at=at)
             cursor = self.state.events[-1].id if self.state.events else format_event_id(0, 0)
             self._hooks[new.id] = MemoryHook(record=record, secret=new.secret, cursor=cursor)
             self.state.log(
@@ -193,17 +186,8 @@ class MemoryWebhooks:
         for job_id in job_ids:
             job = self.state.jobs.get(job_id)
             if job is not None:
-                row = job.row
-                found[job_id] = JobSummary(
-                    id=job_id,
-                    name=job.name,
-                    project=row.project,
-                    queue=row.queue,
-                    state=str(row.state),
-                    reason=row.reason,
-                    attempt=row.attempts,
-                    labels=dict(job.labels),
-                )
+                fields = shared_fields(self.state.job_record(job_id), JobSummary)
+                found[job_id] = JobSummary(**fields, attempt=job.row.attempts)
         return found
 
     async def write_deliveries(
@@ -229,16 +213,8 @@ class MemoryWebhooks:
                 if new.event_id in known:
                     continue
                 self._seq += 1
-                record = DeliveryRecord(
-                    id=new.id,
-                    webhook_id=batch.webhook_id,
-                    event_id=new.event_id,
-                    event_kind=new.event_kind,
-                    job_id=new.job_id,
-                    state=PENDING,
-                    tries=0,
-                    created_at=at,
-                )
+                fields = shared_fields(new, DeliveryRecord) | {"webhook_id": batch.webhook_id}
+                record = DeliveryRecord(**fields, state=PENDING, tries=0, created_at=at)
                 self._deliveries[new.id] = MemoryDelivery(
                     record=record, body=new.body, seq=self._seq
                 )

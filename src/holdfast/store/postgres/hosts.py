@@ -278,21 +278,15 @@ def _host_params(
     at: datetime,
 ) -> dict[str, Any]:
     return {
+        **msgspec.structs.asdict(facts),
         "id": host_id,
-        "name": facts.name,
         "key_hash": key_hash,
-        "pool": facts.pool,
         "state": str(state),
         "reason": registration.register_reason(state),
-        "queues": list(facts.queues),
         "labels": to_json(facts.labels),
-        "cpu_slots": facts.cpu_slots,
-        "memory_bytes": facts.memory_bytes,
         "gpus": to_json(facts.gpus),
         "address": facts.address.replace("\x00", ""),
         "version": facts.version.replace("\x00", ""),
-        "probe": facts.probe,
-        "memory_limits": facts.memory_limits,
         "faults": to_json(list(faults)),
         "now": at,
     }

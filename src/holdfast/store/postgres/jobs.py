@@ -43,6 +43,12 @@ _PRUNED = (
 )
 
 
+_SPEC_COLUMNS = (
+    *("project", "priority", "tasks", "gpus", "cpu_slots", "memory_bytes", "labels"),
+    *("idempotency_key", "start_at"),
+)
+
+
 class PostgresJobs(OnSession):
     """`JobStore` on PostgreSQL."""
 
@@ -272,18 +278,10 @@ def _new_row(job: NewJob, digest: str) -> dict[str, Any]:
     return {
         "id": job.id,
         "name": spec.title,
-        "project": spec.project,
         "queue": job.queue,
-        "priority": spec.priority,
-        "tasks": spec.tasks,
-        "gpus": spec.gpus,
-        "cpu_slots": spec.cpu_slots,
-        "memory_bytes": spec.memory_bytes,
-        "labels": spec.labels,
         "spec": spec.without_secrets(),
         "spec_hash": digest,
-        "idempotency_key": spec.idempotency_key,
-        "start_at": spec.start_at,
+        **{name: getattr(spec, name) for name in _SPEC_COLUMNS},
         "secrets": requests.list_secrets(job) or None,
     }
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from holdfast.core.causes import Cause
 from holdfast.core.placement.plan import QuotaLeft, Share
 from holdfast.core.records import ProjectRecord, QueueRecord
@@ -194,14 +196,7 @@ async def _read_queues(tx: Tx) -> list[QueueRecord]:
         of = counts.setdefault(row["queue"], {})
         of[state] = of.get(state, 0) + row["count"]
     return [
-        QueueRecord(
-            name=row["name"],
-            settings=row["settings"],
-            paused_at=row["paused_at"],
-            paused_reason=row["paused_reason"],
-            created_at=row["created_at"],
-            **counts.get(row["name"], {}),
-        )
+        msgspec.convert(row | counts.get(row["name"], {}), QueueRecord)
         for row in await tx.rows("read_queues")
     ]
 

@@ -170,7 +170,9 @@ class PostgresWebhooks(OnSession):
             return []
         at = await tx.now(now)
         ids = sorted({tried.webhook_id for tried in tries})
-        hooks = {row["id"]: _hook(row) for row in await tx.rows("lock_webhooks", ids=ids)}
+        hooks = {
+            hook.id: hook for hook in await tx.list_of(WebhookRecord, "lock_webhooks", ids=ids)
+        }
         applied = await tx.rows("record_tries", rows=to_json(list(tries)), now=at)
         over = [row for row in applied if row["state"] != DeliveryState.PENDING]
         if over:
@@ -256,17 +258,17 @@ class PostgresWebhooks(OnSession):
 
 
 async def _read(tx: Tx, webhook_id: str) -> WebhookRecord:
-    row = await tx.one("list_webhooks", id=webhook_id)
-    if row is None:
+    hook = await tx.find(WebhookRecord, "list_webhooks", id=webhook_id)
+    if hook is None:
         raise no_webhook(webhook_id)
-    return _hook(row)
+    return hook
 
 
 async def _lock(tx: Tx, webhook_id: str) -> WebhookRecord:
-    row = await tx.one("lock_webhooks", ids=[webhook_id])
-    if row is None:
+    hook = await tx.find(WebhookRecord, "lock_webhooks", ids=[webhook_id])
+    if hook is None:
         raise no_webhook(webhook_id)
-    return _hook(row)
+    return hook
 
 
 async def _pause(tx: Tx, hook: WebhookRecord, reason: str) -> list[NewEvent]:
@@ -289,10 +291,6 @@ def _sequences(rows: Rows) -> dict[str, Any]:
         "hooks": [row["webhook_id"] for row in rows],
         "sequences": [row["sequence"] for row in rows],
     }
-
-
-def _hook(row: dict[str, Any]) -> WebhookRecord:
-    return msgspec.convert(row, WebhookRecord)
 
 
 def _secrets(row: dict[str, Any]) -> tuple[str, ...]:

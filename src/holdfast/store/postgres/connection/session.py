@@ -149,6 +149,11 @@ class Tx:
         """Run the named query and return its rows as records."""
         return [msgspec.convert(row, kind) for row in await self.rows(name, **params)]
 
+    async def find(self, kind: type[K], name: str, /, **params: Any) -> K | None:
+        """Run the named query and return its first row as a record, None where there is none."""
+        row = await self.one(name, **params)
+        return None if row is None else msgspec.convert(row, kind)
+
     async def one(self, name: str, /, **params: Any) -> dict[str, Any] | None:
         """The first row, or None."""
         cursor = await self._execute(name, params)
