@@ -53,18 +53,12 @@ class GraphqlAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     errors: list[dict[str, Any]] | None = None
 
 
-class NotInstalled(HoldfastError):
+class NotInstalled(HoldfastError, code="graphql_not_installed", status=501):
     """The controller was installed without GraphQL."""
 
-    code = "graphql_not_installed"
-    status = 501
 
-
-class UnsupportedMedia(HoldfastError):
+class UnsupportedMedia(HoldfastError, code="unsupported_media_type", status=415):
     """The body has a media type that the route does not take."""
-
-    code = "unsupported_media_type"
-    status = 415
 
 
 _REQUEST = msgspec.json.Decoder(GraphqlRequest)

@@ -42,11 +42,8 @@ WEIGHTS: Mapping[str, int] = {
 """Type → units for each value of it; other types cost one."""
 
 
-class QueryRefused(HoldfastError):
+class QueryRefused(HoldfastError, code="query_too_costly", status=400):
     """The query asks for more than one query may."""
-
-    code = "query_too_costly"
-    status = 400
 
 
 @dataclass(frozen=True, slots=True)

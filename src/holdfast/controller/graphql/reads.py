@@ -31,7 +31,6 @@ from holdfast.core.records import (
 )
 from holdfast.core.retry import RetryPolicy
 from holdfast.errors import NotFound, TooLarge
-from holdfast.store.port.store import Store
 from holdfast.wire.api import RetryState, Why
 
 T = TypeVar("T")
@@ -78,7 +77,7 @@ class Reads:
 
     def __init__(self, controller: Controller, calls_at_once: int, answer_bytes: int) -> None:
         self.controller = controller
-        self.store: Store = controller.store
+        store = self.store = controller.store
         self._turns = asyncio.Semaphore(calls_at_once)
         self._closed = False
         self._bytes_left = answer_bytes
@@ -86,13 +85,19 @@ class Reads:
         self._policies: dict[str, RetryPolicy] = {}
         self.jobs: DataLoader[str, JobRecord] = DataLoader(self._load_jobs)
         self.hosts: DataLoader[str, HostRecord | None] = DataLoader(self._load_hosts)
-        self.attempts: DataLoader[Chain, list[AttemptRecord]] = DataLoader(self._load_attempts)
+        self.attempts: DataLoader[Chain, list[AttemptRecord]] = self._load_parts(
+            store.jobs.list_attempts_of
+        )
         self.attempt: DataLoader[tuple[str, int], AttemptRecord | None] = DataLoader(
             self._load_attempt
         )
-        self.members: DataLoader[Members, list[MemberRecord]] = DataLoader(self._load_members)
-        self.tasks: DataLoader[Ranks, list[TaskRecord]] = DataLoader(self._load_tasks)
-        self.events: DataLoader[Tail, list[EventRecord]] = DataLoader(self._load_events)
+        self.members: DataLoader[Members, list[MemberRecord]] = self._load_parts(
+            store.jobs.list_members_of
+        )
+        self.tasks: DataLoader[Ranks, list[TaskRecord]] = self._load_parts(store.jobs.list_tasks_of)
+        self.events: DataLoader[Tail, list[EventRecord]] = self._load_parts(
+            store.events.list_events_of
+        )
         self.whys: DataLoader[JobRecord, Why] = DataLoader(
             self._load_whys, cache_key_fn=lambda job: job.id
         )
@@ -176,50 +181,27 @@ class Reads:
         found = await self.call(lambda: self.store.jobs.get_attempts(keys))
         return [found.get(key) for key in keys]
 
-    async def _load_attempts(self, keys: list[Chain]) -> Sequence[list[AttemptRecord]]:
-        return await self._load_alike(
-            keys,
-            lambda which, ids: self.store.jobs.list_attempts_of(
-                ids, last=which.last, before=which.before, cause=which.cause
-            ),
-        )
-
-    async def _load_members(self, keys: list[Members]) -> Sequence[list[MemberRecord]]:
-        return await self._load_alike(
-            keys,
-            lambda which, attempts: self.store.jobs.list_members_of(
-                attempts, first=which.first, after=which.after
-            ),
-        )
-
-    async def _load_tasks(self, keys: list[Ranks]) -> Sequence[list[TaskRecord]]:
-        return await self._load_alike(
-            keys,
-            lambda which, ids: self.store.jobs.list_tasks_of(
-                ids, first=which.first, after=which.after
-            ),
-        )
-
-    async def _load_events(self, keys: list[Tail]) -> Sequence[list[EventRecord]]:
-        return await self._load_alike(
-            keys, lambda which, ids: self.store.events.list_events_of(ids, last=which.last)
-        )
-
     async def _load_whys(self, jobs: list[JobRecord]) -> Sequence[Why]:
         all_found = await self.call(lambda: find_circumstances(self.controller, jobs))
         return [explain(found) for found in all_found]
 
-    async def _load_alike(
-        self, keys: list[K], read: Callable[[K, list[Any]], Awaitable[dict[Any, list[T]]]]
-    ) -> Sequence[list[T]]:
-        """Read together the keys that differ only in their first part, what they belong to."""
-        alike: dict[tuple[Any, ...], list[K]] = {}
-        for key in keys:
-            alike.setdefault(key[1:], []).append(key)
+    def _load_parts(
+        self, read: Callable[..., Awaitable[dict[Any, list[T]]]]
+    ) -> DataLoader[K, list[T]]:
+        """Make a loader of keys whose first part is what they belong to and whose other parts are
+        keywords of `read`: keys that differ only in the first are read together."""
 
-        async def read_group(group: list[K]) -> dict[Any, list[T]]:
-            return await self.call(lambda: read(group[0], [key[0] for key in group]))
+        async def load(keys: list[K]) -> Sequence[list[T]]:
+            alike: dict[tuple[Any, ...], list[K]] = {}
+            for key in keys:
+                alike.setdefault(key[1:], []).append(key)
 
-        answers = await asyncio.gather(*(read_group(group) for group in alike.values()))
-        found = dict(zip(alike, answers, strict=True))
-        return [found[key[1:]].get(key[0], []) for key in keys]
+            async def read_group(group: list[K]) -> dict[Any, list[T]]:
+                asked = dict(zip(group[0]._fields[1:], group[0][1:], strict=True))
+                return await self.call(lambda: read([key[0] for key in group], **asked))
+
+            answers = await asyncio.gather(*(read_group(group) for group in alike.values()))
+            found = dict(zip(alike, answers, strict=True))
+            return [found[key[1:]].get(key[0], []) for key in keys]
+
+        return DataLoader(load)

@@ -29,11 +29,8 @@ from holdfast.errors import HoldfastError
 _TOO_DEEP = "the query is nested too deeply to be read"
 
 
-class BadQuery(HoldfastError):
+class BadQuery(HoldfastError, code="graphql_syntax", status=400):
     """The text is not a query of this schema."""
-
-    code = "graphql_syntax"
-    status = 400
 
 
 @dataclass(slots=True)
