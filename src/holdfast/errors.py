@@ -25,6 +25,9 @@ class HoldfastError(Exception):
     code = "error"
     status = 500
 
+    def __init_subclass__(cls, *, code: str | None = None, status: int | None = None) -> None:
+        cls.code, cls.status = code or cls.code, status or cls.status
+
     def __init__(self, message: str, *, code: str | None = None, field: str | None = None) -> None:
         super().__init__(message)
         self.message = message
@@ -33,70 +36,41 @@ class HoldfastError(Exception):
             self.code = code
 
 
-class ValidationError(HoldfastError):
+class ValidationError(HoldfastError, code="validation_error", status=422):
     """The input cannot be used. `field` is a JSON pointer-like path such as `spec.priority`."""
 
-    code = "validation_error"
-    status = 422
 
-
-class NotFound(HoldfastError):
+class NotFound(HoldfastError, code="not_found", status=404):
     """No such job, queue, host or token."""
 
-    code = "not_found"
-    status = 404
 
-
-class Conflict(HoldfastError):
+class Conflict(HoldfastError, code="conflict", status=409):
     """The thing exists but is in a state that forbids what was asked."""
 
-    code = "conflict"
-    status = 409
 
-
-class Stale(Conflict):
+class Stale(Conflict, code="stale"):
     """An old epoch or incarnation spoke. FENCE-1: nothing was changed."""
 
-    code = "stale"
 
-
-class Unauthorized(HoldfastError):
+class Unauthorized(HoldfastError, code="unauthorized", status=401):
     """No token, or one that no row matches."""
 
-    code = "unauthorized"
-    status = 401
 
-
-class QuotaExceeded(HoldfastError):
+class QuotaExceeded(HoldfastError, code="quota_exceeded", status=403):
     """The project's quota forbids it. Says the quota, what is in use, and what would fit."""
 
-    code = "quota_exceeded"
-    status = 403
 
-
-class Forbidden(HoldfastError):
+class Forbidden(HoldfastError, code="forbidden", status=403):
     """The role of a known token does not allow this, or the lease is another host's."""
 
-    code = "forbidden"
-    status = 403
 
-
-class TooLarge(HoldfastError):
+class TooLarge(HoldfastError, code="too_large", status=413):
     """A body, header or stream is over its limit."""
 
-    code = "too_large"
-    status = 413
 
-
-class Unavailable(HoldfastError):
+class Unavailable(HoldfastError, code="unavailable", status=503):
     """The store or the controller cannot be reached; nothing is known to have changed."""
 
-    code = "unavailable"
-    status = 503
 
-
-class InvalidTransition(HoldfastError):
+class InvalidTransition(HoldfastError, code="invalid_transition", status=500):
     """A (state, event) pair that no table holds. Always a bug in Holdfast."""
-
-    code = "invalid_transition"
-    status = 500

@@ -31,10 +31,8 @@ __all__ = ["BadSignature", "VerifiedDelivery", "verify"]
 TOLERANCE_SECONDS = 300.0
 
 
-class BadSignature(Unauthorized):
+class BadSignature(Unauthorized, code="bad_signature"):
     """The call is not from our Holdfast, or too old. Answer 401 and do nothing."""
-
-    code = "bad_signature"
 
 
 @dataclass(frozen=True)

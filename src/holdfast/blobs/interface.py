@@ -19,26 +19,17 @@ PIECE_BYTES = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}(/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}){0,3}")
 
 
-class BlobsUnavailable(HoldfastError):
+class BlobsUnavailable(HoldfastError, code="blobs_unavailable", status=503):
     """The blob store cannot be used now: a full disk, a bucket that does not answer. The rest of
     Holdfast goes on."""
 
-    code = "blobs_unavailable"
-    status = 503
 
-
-class BlobMissing(HoldfastError):
+class BlobMissing(HoldfastError, code="blob_missing", status=410):
     """A blob that is on record is not in the blob store."""
 
-    code = "blob_missing"
-    status = 410
 
-
-class BlobSpoilt(HoldfastError):
+class BlobSpoilt(HoldfastError, code="blob_spoilt", status=410):
     """A blob that is on record has another size in the blob store: it was cut or changed."""
-
-    code = "blob_spoilt"
-    status = 410
 
 
 class BlobInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,10 +34,8 @@ class ControllerPlace:
         return host == "localhost" or host == "::1" or host.startswith("127.")
 
 
-class NoController(Unavailable):
+class NoController(Unavailable, code="no_controller"):
     """Nothing says where a controller is."""
-
-    code = "no_controller"
 
 
 def locate(

@@ -18,29 +18,20 @@ RETRY_AFTER_SECONDS = 2
 encode = msgspec.json.Encoder().encode
 
 
-class BadSyntax(HoldfastError):
+class BadSyntax(HoldfastError, code="malformed_json", status=400):
     """The bytes cannot be read at all: they are not JSON, or not UTF-8."""
 
-    code = "malformed_json"
-    status = 400
 
-
-class MethodNotAllowed(HoldfastError):
+class MethodNotAllowed(HoldfastError, code="method_not_allowed", status=405):
     """The path does not take this method. allowed: those it takes, as in the Allow header."""
-
-    code = "method_not_allowed"
-    status = 405
 
     def __init__(self, message: str, allowed: str) -> None:
         super().__init__(message)
         self.allowed = allowed
 
 
-class SlowRequest(HoldfastError):
+class SlowRequest(HoldfastError, code="request_timeout", status=408):
     """The body did not arrive in time."""
-
-    code = "request_timeout"
-    status = 408
 
 
 def answer_json(

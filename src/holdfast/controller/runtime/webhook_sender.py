@@ -33,11 +33,8 @@ MAX_LOOKUPS = 16
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
-class TargetRefused(HoldfastError):
+class TargetRefused(HoldfastError, code="webhook_target_refused", status=422):
     """The target may not be called."""
-
-    code = "webhook_target_refused"
-    status = 422
 
 
 class Resolver:
