@@ -24,7 +24,6 @@ from holdfast.agent.abilities import Abilities
 from holdfast.agent.config import EXIT_BAD_CONFIG, EXIT_DONE, AgentConfig, read_config
 from holdfast.agent.containers.desk import ContainerDesk, read_options
 from holdfast.agent.ends import TaskEnds
-from holdfast.agent.files import make_private_folder
 from holdfast.agent.guardian.home import sweep_after_guardian
 from holdfast.agent.health.desk import HealthDesk
 from holdfast.agent.host_facts import make_probe, read_host_facts
@@ -56,6 +55,7 @@ from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskState
 from holdfast.errors import Conflict, HoldfastError, ValidationError
+from holdfast.process.files import make_private_folder
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.agent import HostFacts, SyncAnswer, TaskReport
 from holdfast.wire.guardian import Answer, Snapshot, Stopping, TaskEnded, TaskStarted

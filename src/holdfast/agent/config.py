@@ -17,10 +17,10 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from holdfast.agent.files import make_private_folder, read_private, write_atomic
 from holdfast.core.gpus import Gpu
 from holdfast.core.spec import Name, ShortText
 from holdfast.errors import ValidationError
+from holdfast.process.files import make_private_folder, read_private, write_atomic
 
 CONFIG_FILE = "agent.json"
 MARK_FILE = "mark"

@@ -21,7 +21,6 @@ from typing import Any
 import msgspec
 
 from holdfast.agent.containers.plan import STATUS_FILE
-from holdfast.agent.files import make_private_folder, read_private, write_atomic
 from holdfast.agent.journal import about
 from holdfast.agent.probes.faults import DeviceMarks
 from holdfast.agent.redact import Redactor
@@ -33,6 +32,7 @@ from holdfast.core.states import AgentTaskEvent, AgentTaskState
 from holdfast.core.transitions import AGENT_TASK, step
 from holdfast.core.watchdogs import TaskWatch
 from holdfast.errors import ValidationError
+from holdfast.process.files import make_private_folder, read_private, write_atomic
 from holdfast.wire.agent import BeatReport, LaunchOrder, TaskReport
 from holdfast.wire.beat import Beat
 

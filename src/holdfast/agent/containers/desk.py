@@ -45,7 +45,6 @@ from holdfast.agent.containers.plan import (
     write_plan,
 )
 from holdfast.agent.containers.runtimes import Kind, Runtime, find_runtime, read_traits
-from holdfast.agent.files import make_private_folder
 from holdfast.agent.offload import run_bounded
 from holdfast.agent.tasks import AgentTask
 from holdfast.core.facts import TaskFacts
@@ -54,6 +53,7 @@ from holdfast.core.host_faults import ANY_RUNTIME
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskState
 from holdfast.errors import ValidationError
+from holdfast.process.files import make_private_folder
 from holdfast.process.syscalls import read_boottime
 from holdfast.process.table import read_entry
 from holdfast.wire.agent import LaunchOrder

@@ -9,8 +9,8 @@ from typing import Literal
 import msgspec
 
 from holdfast.agent.containers.runtimes import Runtime
-from holdfast.agent.files import read_private, write_atomic
 from holdfast.core.ids import TaskKey
+from holdfast.process.files import read_private, write_atomic
 
 PLAN_FILE = "container.json"
 STATUS_FILE = "container.status"

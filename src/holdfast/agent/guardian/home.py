@@ -13,8 +13,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from holdfast.agent.files import read_private, write_atomic
 from holdfast.errors import Conflict
+from holdfast.process.files import read_private, write_atomic
 from holdfast.process.sweep import sweep
 
 _SUN_PATH_BYTES = 100  # the kernel's limit is 108 with the terminating NUL; a few are left in hand

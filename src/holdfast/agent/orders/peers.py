@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.agent.files import write_atomic
+from holdfast.process.files import write_atomic
 from holdfast.wire.agent import Gang, LaunchOrder
 
 PEERS_FILE = "peers.json"

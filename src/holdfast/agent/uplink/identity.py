@@ -21,11 +21,11 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.agent.files import read_private, write_atomic
 from holdfast.agent.uplink.calls import ControllerCalls
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.errors import HoldfastError, Unauthorized, Unavailable
+from holdfast.process.files import read_private, write_atomic
 from holdfast.wire.agent import HostFacts, RegisterRequest
 from holdfast.wire.bearer import is_token
 

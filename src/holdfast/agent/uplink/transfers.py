@@ -21,11 +21,11 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
-from holdfast.agent.files import write_all
 from holdfast.agent.uplink.calls import decode_body, read_problem
 from holdfast.agent.uplink.http import HttpAnswer
 from holdfast.core.ids import TaskKey
 from holdfast.errors import Unavailable, ValidationError
+from holdfast.process.files import write_all
 from holdfast.wire.agent import (
     CheckpointOffer,
     CheckpointSkip,

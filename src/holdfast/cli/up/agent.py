@@ -87,12 +87,12 @@ def _state_folder(given: str | None) -> Path:
 
 def _keep_token(folder: Path, token: str) -> Path:
     """Write the token to a file, because a child's arguments and environment can be read."""
-    from holdfast.cli.up.folder import write_private
+    from holdfast.process.files import write_atomic
 
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = folder / "join"
-        write_private(path, token + "\n")
+        write_atomic(path, f"{token}\n".encode())
     except OSError as error:
         raise ValidationError(
             f"the state folder {folder} cannot be used: {error.strerror}. Name another with "

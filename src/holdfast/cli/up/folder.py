@@ -20,6 +20,7 @@ from pathlib import Path
 
 from holdfast.client.locate import DATA_FOLDER
 from holdfast.errors import Conflict, Unavailable, ValidationError
+from holdfast.process.files import write_atomic
 
 _TERM_SECONDS = 5.0
 _KILL_SECONDS = 5.0
@@ -62,11 +63,11 @@ class DataFolder:
                 self.path.chmod(0o700)
             self.log_folder.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
-            raise ValidationError(
-                f"the data folder {self.path} cannot be used: {error.strerror}. Name another with "
-                "--data.",
-                field="data",
-            ) from error
+            raise self._refuse(error) from error
+
+    def _refuse(self, error: OSError) -> ValidationError:
+        text = f"the data folder {self.path} cannot be used: {error.strerror}. Name another with --data."
+        return ValidationError(text, field="data")
 
     def lock(self) -> None:
         """Take the folder. Raises Conflict, with the pid and address of the `up` that has it."""
@@ -75,11 +76,7 @@ class DataFolder:
         try:
             descriptor = lock_file(self._lock_file)
         except OSError as error:
-            raise ValidationError(
-                f"the data folder {self.path} cannot be used: {error.strerror}. Name another with "
-                "--data.",
-                field="data",
-            ) from error
+            raise self._refuse(error) from error
         if descriptor is None:
             pid = _read(self._lock_file) or "unknown"
             url = _read(self.url_file)
@@ -105,7 +102,7 @@ class DataFolder:
     # ---- the address
     def publish(self, url: str) -> None:
         """Write the address to which jobs can be sent now."""
-        write_private(self.url_file, url + "\n")
+        write_atomic(self.url_file, f"{url}\n".encode())
 
     def unpublish(self) -> None:
         """Remove the address."""
@@ -146,7 +143,7 @@ class DataFolder:
         """Remember the running parts by pid and start time (UP-2)."""
         parts = {name: {"pid": pid, "started": read_start(pid)} for name, pid in pids.items()}
         try:
-            write_private(self._parts_file, json.dumps(parts) + "\n")
+            write_atomic(self._parts_file, json.dumps(parts).encode() + b"\n")
         except OSError:
             pass  # a full disk must not stop the parts, which die with `up` anyway (UP-4)
 
@@ -219,19 +216,6 @@ def _read(path: Path) -> str:
         return path.read_text().strip()
     except OSError:
         return ""
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file (0600), whole or not at all. Raises OSError."""
-    scratch = path.with_name(f".{path.name}.new")
-    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-        os.replace(scratch, path)
-    except OSError:
-        scratch.unlink(missing_ok=True)
-        raise
 
 
 def read_start(pid: int) -> str | None:

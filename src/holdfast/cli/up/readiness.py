@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from holdfast.cli.up.folder import DataFolder, write_private
+from holdfast.cli.up.folder import DataFolder
+from holdfast.process.files import write_atomic
 
 _JOIN_SECONDS = 2.0
 _NEXT_JOIN_SECONDS = 30.0
@@ -102,7 +103,8 @@ class Readiness:
             body = json.dumps({"role": "join", "name": "local agent"}).encode()
             status, data = self._ask("POST", "/v1/tokens", body)
             if status == 201:
-                write_private(self._folder.join_file, json.loads(data)["secret"] + "\n")
+                secret = json.loads(data)["secret"]
+                write_atomic(self._folder.join_file, f"{secret}\n".encode())
                 return
             trouble = f"HTTP {status} {data[:300]!r}"
         except (*_ERRORS, ValueError, KeyError) as error:

@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 from holdfast.core.ids import ENTROPY_BITS, make_id
 from holdfast.core.records import HostRecord, TokenRecord
 from holdfast.errors import Forbidden, HoldfastError, Unauthorized
+from holdfast.process.files import write_atomic
 from holdfast.store.port.store import Store
 
 T = TypeVar("T")
@@ -181,7 +182,7 @@ async def ensure_admin_token(store: Store, token_file: Path) -> str:
         secret = make_secret("t")
         # The file first: a token that is in the file alone is replaced at the next start, but one
         # that is on record alone could never be used or explained.
-        _write_private(token_file, secret + "\n")
+        write_atomic(token_file, f"{secret}\n".encode(), durable=True)
         await store.tokens.create_token(
             make_new_id(), "admin", "first admin", hash_secret(secret), None
         )
@@ -204,18 +205,3 @@ def _read_private(path: Path) -> str:
                 )
             return file.read(MAX_SECRET_CHARS + 1).strip()
     return ""
-
-
-def _write_private(path: Path, text: str) -> None:
-    scratch = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(scratch, flags, 0o600)
-    try:
-        with os.fdopen(fd, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(scratch, path)
-    except BaseException:
-        scratch.unlink(missing_ok=True)
-        raise

@@ -8,7 +8,7 @@ from holdfast.core.causes import Cause
 from holdfast.core.records import ProjectRecord, QueueRecord, shared_fields
 from holdfast.core.settings.resolve import Value
 from holdfast.core.states import JobState
-from holdfast.moves import changes as settings_changes
+from holdfast.moves import layers
 from holdfast.moves.registration import drain_jobs_for
 from holdfast.moves.values import SettingsLayers
 from holdfast.store.memory.state import UNFINISHED, InMemory, MemoryProject, MemoryQueue
@@ -31,19 +31,19 @@ class MemorySettings(InMemory):
     async def write_cluster_settings(
         self, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: Now = None
     ) -> int:
-        checked = settings_changes.check_changes(changes, unset, "cluster")
-        merged = settings_changes.merge_layer(self.state.settings, checked, unset)
+        checked = layers.check_changes(changes, unset, "cluster")
+        merged = layers.merge_layer(self.state.settings, checked, unset)
         if merged != self.state.settings:
             self.state.settings = merged
             self.state.settings_rev += 1
-            self.state.log([settings_changes.settings_event(checked, unset)], self.state.at(now))
+            self.state.log([layers.settings_event(checked, unset)], self.state.at(now))
         return self.state.settings_rev
 
     async def write_rules(self, text: str, *, now: Now = None) -> int:
         if text != self.state.rules:
             self.state.rules = text
             self.state.settings_rev += 1
-            self.state.log([settings_changes.rules_event()], self.state.at(now))
+            self.state.log([layers.rules_event()], self.state.at(now))
         return self.state.settings_rev
 
     async def list_queues(self) -> list[QueueRecord]:
@@ -64,25 +64,23 @@ class MemorySettings(InMemory):
 
     def _queue(self, name: str) -> MemoryQueue:
         if name not in self.state.queues:
-            raise settings_changes.no_queue(name)
+            raise layers.no_queue(name)
         return self.state.queues[name]
 
     async def put_queue(
         self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: Now = None
     ) -> QueueRecord:
-        checked = settings_changes.check_changes(changes, unset, "queue")
+        checked = layers.check_changes(changes, unset, "queue")
         at, queue = self.state.at(now), self.state.queues.get(name)
         before = {} if queue is None else queue.settings
-        merged = settings_changes.merge_layer(before, checked, unset)
+        merged = layers.merge_layer(before, checked, unset)
         if queue is None or merged != before:
             created = queue is None
             queue = queue or MemoryQueue(name=name, settings={}, created_at=at)
             queue.settings = merged
             self.state.queues[name] = queue
             self.state.settings_rev += 1
-            self.state.log(
-                [settings_changes.queue_event(name, checked, unset, created=created)], at
-            )
+            self.state.log([layers.queue_event(name, checked, unset, created=created)], at)
         return await self.get_queue(name)
 
     async def delete_queue(self, name: str, *, now: Now = None) -> None:
@@ -92,10 +90,10 @@ class MemorySettings(InMemory):
             for state in UNFINISHED
             for i in self.state.by_state[state]
         ):
-            raise settings_changes.queue_in_use(name)
+            raise layers.queue_in_use(name)
         del self.state.queues[name]
         self.state.settings_rev += 1
-        self.state.log([settings_changes.deleted_event(name)], self.state.at(now))
+        self.state.log([layers.deleted_event(name)], self.state.at(now))
 
     async def pause_queue(
         self, name: str, reason: str, *, hard: bool, now: Now = None
@@ -103,14 +101,12 @@ class MemorySettings(InMemory):
         at, queue = self.state.at(now), self._queue(name)
         if (queue.paused_at is not None, queue.paused_reason, queue.hard) != (True, reason, hard):
             queue.paused_at, queue.paused_reason, queue.hard = queue.paused_at or at, reason, hard
-            self.state.log([settings_changes.paused_event(name, reason, hard)], at)
+            self.state.log([layers.paused_event(name, reason, hard)], at)
         if not hard:
             return []
         running = [*self.state.by_state[JobState.RESERVED], *self.state.by_state[JobState.RUNNING]]
         m = self.state.load([i for i in running if self.state.jobs[i].row.queue == name], at)
-        drained = drain_jobs_for(
-            m, Cause.PREEMPTED, settings_changes.pause_reason(name, reason), None
-        )
+        drained = drain_jobs_for(m, Cause.PREEMPTED, layers.pause_reason(name, reason), None)
         self.state.commit(m)
         return drained
 
@@ -118,7 +114,7 @@ class MemorySettings(InMemory):
         queue = self._queue(name)
         if queue.paused_at is not None:
             queue.paused_at, queue.paused_reason, queue.hard = None, "", False
-            self.state.log([settings_changes.resumed_event(name)], self.state.at(now))
+            self.state.log([layers.resumed_event(name)], self.state.at(now))
 
     async def list_projects(self) -> list[ProjectRecord]:
         s = self.state
@@ -143,25 +139,23 @@ class MemorySettings(InMemory):
     async def put_project(
         self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: Now = None
     ) -> ProjectRecord:
-        checked = settings_changes.check_changes(changes, unset, "project")
+        checked = layers.check_changes(changes, unset, "project")
         s, at = self.state, self.state.at(now)
         project = s.projects.get(name)
         before = {} if project is None else project.settings
-        merged = settings_changes.merge_layer(before, checked, unset)
+        merged = layers.merge_layer(before, checked, unset)
         if project is None or merged != before:
             created = None if project is None else project.created_at
             s.projects[name] = MemoryProject(name=name, settings=merged, created_at=created or at)
             s.settings_rev += 1
-            s.log(
-                [settings_changes.project_event(name, checked, unset, created=project is None)], at
-            )
+            s.log([layers.project_event(name, checked, unset, created=project is None)], at)
         return self._project(name)
 
     async def delete_project(self, name: str, *, now: Now = None) -> None:
         if name not in self.state.projects:
-            raise settings_changes.no_project(name)
+            raise layers.no_project(name)
         if self.state.use_of(name).jobs:
-            raise settings_changes.project_in_use(name)
+            raise layers.project_in_use(name)
         del self.state.projects[name]
         self.state.settings_rev += 1
-        self.state.log([settings_changes.forgotten_event(name)], self.state.at(now))
+        self.state.log([layers.forgotten_event(name)], self.state.at(now))

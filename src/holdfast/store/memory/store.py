@@ -30,24 +30,9 @@ from holdfast.store.memory.settings import MemorySettings
 from holdfast.store.memory.state import MemoryState
 from holdfast.store.memory.tokens import MemoryTokens
 from holdfast.store.memory.webhooks import MemoryWebhooks
-from holdfast.store.port.admission import AdmissionStore
-from holdfast.store.port.checkpoints import CheckpointStore
 from holdfast.store.port.clock import Now
-from holdfast.store.port.drains import DrainStore
-from holdfast.store.port.events import EventStore
-from holdfast.store.port.fleet.health import HealthStore
-from holdfast.store.port.fleet.instances import FleetStore
-from holdfast.store.port.fleet.telemetry import TelemetryStore
-from holdfast.store.port.fleet.views import FleetViews
-from holdfast.store.port.hosts import HostStore
-from holdfast.store.port.jobs import JobStore
-from holdfast.store.port.leadership import HintHub, LeadershipStore
-from holdfast.store.port.leases import LeaseStore
-from holdfast.store.port.logs import LogStore
-from holdfast.store.port.members import MemberStore
-from holdfast.store.port.settings import SettingsStore
-from holdfast.store.port.tokens import TokenStore
-from holdfast.store.port.webhooks import WebhookStore
+from holdfast.store.port.leadership import HintHub
+from holdfast.store.port.store import Store
 
 
 class MemoryLeadership:
@@ -72,7 +57,7 @@ class MemoryLeadership:
         return self._hub.listen()
 
 
-class MemoryStore:
+class MemoryStore(Store):
     """A `Store` in memory. `clock` stands for the database's; `environment` as for
     `PostgresStore`."""
 
@@ -85,23 +70,23 @@ class MemoryStore:
         self.state = state = MemoryState(clock)
         self.environment = dict(environment or {})
         members = MemoryMembers(state)
-        self.admission: AdmissionStore = MemoryAdmission(state, self.environment, members)
-        self.checkpoints: CheckpointStore = MemoryCheckpoints(state)
-        self.drains: DrainStore = MemoryDrains(state)
-        self.events: EventStore = MemoryEvents(state)
-        self.fleet: FleetStore = MemoryFleet(state)
-        self.health: HealthStore = MemoryHealth(state)
-        self.hosts: HostStore = MemoryHosts(state)
-        self.jobs: JobStore = MemoryJobs(state, self.environment)
-        self.leadership: LeadershipStore = MemoryLeadership()
-        self.leases: LeaseStore = MemoryLeases(state)
-        self.logs: LogStore = MemoryLogs(state)
-        self.members: MemberStore = members
-        self.settings: SettingsStore = MemorySettings(state)
-        self.telemetry: TelemetryStore = MemoryTelemetry(state)
-        self.tokens: TokenStore = MemoryTokens(state)
-        self.views: FleetViews = MemoryFleetViews(state)
-        self.webhooks: WebhookStore = MemoryWebhooks(state)
+        self.admission = MemoryAdmission(state, self.environment, members)
+        self.checkpoints = MemoryCheckpoints(state)
+        self.drains = MemoryDrains(state)
+        self.events = MemoryEvents(state)
+        self.fleet = MemoryFleet(state)
+        self.health = MemoryHealth(state)
+        self.hosts = MemoryHosts(state)
+        self.jobs = MemoryJobs(state, self.environment)
+        self.leadership = MemoryLeadership()
+        self.leases = MemoryLeases(state)
+        self.logs = MemoryLogs(state)
+        self.members = members
+        self.settings = MemorySettings(state)
+        self.telemetry = MemoryTelemetry(state)
+        self.tokens = MemoryTokens(state)
+        self.views = MemoryFleetViews(state)
+        self.webhooks = MemoryWebhooks(state)
 
     async def open(self) -> None:
         pass

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Literal
 
 import msgspec
 
@@ -12,9 +12,10 @@ from holdfast.core.placement.plan import QuotaLeft, Share
 from holdfast.core.records import ProjectRecord, QueueRecord
 from holdfast.core.settings.resolve import Value
 from holdfast.errors import NotFound
-from holdfast.moves import changes as settings_changes
+from holdfast.moves import layers
 from holdfast.moves.quotas import Quota, Use, check_quota, quota_left, read_quota, read_share
 from holdfast.moves.registration import drain_jobs_for
+from holdfast.moves.rows import NewEvent
 from holdfast.moves.values import SettingsLayers
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.connection.session import OnSession, Tx, reads, to_json, transacts
@@ -41,13 +42,13 @@ class PostgresSettings(OnSession):
     async def write_cluster_settings(
         self, tx: Tx, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: Now = None
     ) -> int:
-        checked = settings_changes.check_changes(changes, unset, "cluster")
+        checked = layers.check_changes(changes, unset, "cluster")
         at = await tx.now(now)
         row = await _lock_cluster(tx)
-        if settings_changes.merge_layer(row["settings"], checked, unset) == row["settings"]:
+        if layers.merge_layer(row["settings"], checked, unset) == row["settings"]:
             return int(row["settings_rev"])
         revision = int(await tx.value("write_cluster", changes=to_json(checked), unset=list(unset)))
-        await write_events(tx, [settings_changes.settings_event(checked, unset)], at)
+        await write_events(tx, [layers.settings_event(checked, unset)], at)
         return revision
 
     @transacts
@@ -57,7 +58,7 @@ class PostgresSettings(OnSession):
         if row["rules"] == text:
             return int(row["settings_rev"])
         revision = int(await tx.value("write_rules", rules=text))
-        await write_events(tx, [settings_changes.rules_event()], at)
+        await write_events(tx, [layers.rules_event()], at)
         return revision
 
     async def list_queues(self) -> list[QueueRecord]:
@@ -76,32 +77,19 @@ class PostgresSettings(OnSession):
         *,
         now: Now = None,
     ) -> QueueRecord:
-        checked = settings_changes.check_changes(changes, unset, "queue")
-        at = await tx.now(now)
-        row = await tx.one("lock_queue", name=name)
-        if (
-            row is None
-            or settings_changes.merge_layer(row["settings"], checked, unset) != row["settings"]
-        ):
-            await tx.one(
-                "put_queue", name=name, changes=to_json(checked), unset=list(unset), now=at
-            )
-            await tx.one("bump_revision")
-            await write_events(
-                tx, [settings_changes.queue_event(name, checked, unset, created=row is None)], at
-            )
+        await _put_layer(tx, "queue", name, changes, unset, layers.queue_event, now)
         return await _read_queue(tx, name)
 
     @transacts
     async def delete_queue(self, tx: Tx, name: str, *, now: Now = None) -> None:
         at = await tx.now(now)
         if await tx.one("lock_queue_away", name=name) is None:
-            raise settings_changes.no_queue(name)
+            raise layers.no_queue(name)
         if await tx.value("has_unfinished", name=name):
-            raise settings_changes.queue_in_use(name)
+            raise layers.queue_in_use(name)
         await tx.run("delete_queue", name=name)
         await tx.one("bump_revision")
-        await write_events(tx, [settings_changes.deleted_event(name)], at)
+        await write_events(tx, [layers.deleted_event(name)], at)
 
     @transacts
     async def pause_queue(
@@ -110,22 +98,20 @@ class PostgresSettings(OnSession):
         at = await tx.now(now)
         row = await tx.one("lock_queue", name=name)
         if row is None:
-            raise settings_changes.no_queue(name)
+            raise layers.no_queue(name)
         if (row["paused_at"] is not None, row["paused_reason"], row["hard"]) != (
             True,
             reason,
             hard,
         ):
             await tx.run("pause_queue", name=name, reason=reason, hard=hard, now=at)
-            await write_events(tx, [settings_changes.paused_event(name, reason, hard)], at)
+            await write_events(tx, [layers.paused_event(name, reason, hard)], at)
         if not hard:
             return []
         m = await load_moves(
             tx, [r["id"] for r in await tx.rows("running_in_queue", name=name)], at
         )
-        drained = drain_jobs_for(
-            m, Cause.PREEMPTED, settings_changes.pause_reason(name, reason), None
-        )
+        drained = drain_jobs_for(m, Cause.PREEMPTED, layers.pause_reason(name, reason), None)
         await write_moves(tx, m)
         return drained
 
@@ -134,10 +120,10 @@ class PostgresSettings(OnSession):
         at = await tx.now(now)
         row = await tx.one("lock_queue", name=name)
         if row is None:
-            raise settings_changes.no_queue(name)
+            raise layers.no_queue(name)
         if row["paused_at"] is not None:
             await tx.run("resume_queue", name=name)
-            await write_events(tx, [settings_changes.resumed_event(name)], at)
+            await write_events(tx, [layers.resumed_event(name)], at)
 
     async def list_projects(self) -> list[ProjectRecord]:
         return await self.session.single(lambda tx: _read_projects(tx, None))
@@ -155,31 +141,19 @@ class PostgresSettings(OnSession):
         *,
         now: Now = None,
     ) -> ProjectRecord:
-        checked = settings_changes.check_changes(changes, unset, "project")
-        at = await tx.now(now)
-        row = await tx.one("lock_project", name=name)
-        if (
-            row is None
-            or settings_changes.merge_layer(row["settings"], checked, unset) != row["settings"]
-        ):
-            params = {"name": name, "changes": to_json(checked), "unset": list(unset), "now": at}
-            await tx.one("put_project", **params)
-            await tx.one("bump_revision")
-            await write_events(
-                tx, [settings_changes.project_event(name, checked, unset, created=row is None)], at
-            )
+        await _put_layer(tx, "project", name, changes, unset, layers.project_event, now)
         return await _read_project(tx, name)
 
     @transacts
     async def delete_project(self, tx: Tx, name: str, *, now: Now = None) -> None:
         at = await tx.now(now)
         if await tx.one("lock_project", name=name) is None:
-            raise settings_changes.no_project(name)
+            raise layers.no_project(name)
         if await tx.value("project_in_use", name=name):
-            raise settings_changes.project_in_use(name)
+            raise layers.project_in_use(name)
         await tx.run("delete_project", name=name)
         await tx.one("bump_revision")
-        await write_events(tx, [settings_changes.forgotten_event(name)], at)
+        await write_events(tx, [layers.forgotten_event(name)], at)
 
 
 async def _lock_cluster(tx: Tx) -> dict[str, Any]:
@@ -187,6 +161,25 @@ async def _lock_cluster(tx: Tx) -> dict[str, Any]:
     if row is None:
         raise NotFound("the cluster's row is gone from the database; restore a backup")
     return row
+
+
+async def _put_layer(
+    tx: Tx,
+    level: Literal["queue", "project"],
+    name: str,
+    changes: Mapping[str, Value],
+    unset: Sequence[str],
+    make_event: Callable[..., NewEvent],
+    now: Now,
+) -> None:
+    checked = layers.check_changes(changes, unset, level)
+    at = await tx.now(now)
+    row = await tx.one(f"lock_{level}", name=name)
+    if row is None or layers.merge_layer(row["settings"], checked, unset) != row["settings"]:
+        given = {"changes": to_json(checked), "unset": list(unset)}
+        await tx.one(f"put_{level}", name=name, **given, now=at)
+        await tx.one("bump_revision")
+        await write_events(tx, [make_event(name, checked, unset, created=row is None)], at)
 
 
 async def _read_queues(tx: Tx) -> list[QueueRecord]:
@@ -205,7 +198,7 @@ async def _read_queue(tx: Tx, name: str) -> QueueRecord:
     for queue in await _read_queues(tx):
         if queue.name == name:
             return queue
-    raise settings_changes.no_queue(name)
+    raise layers.no_queue(name)
 
 
 async def _read_projects(tx: Tx, names: Sequence[str] | None) -> list[ProjectRecord]:

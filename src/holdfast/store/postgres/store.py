@@ -10,24 +10,9 @@ import psycopg
 from holdfast.core.settings.resolve import Value
 from holdfast.errors import Conflict, Unavailable
 from holdfast.moves.values import Gauges
-from holdfast.store.port.admission import AdmissionStore
-from holdfast.store.port.checkpoints import CheckpointStore
 from holdfast.store.port.clock import Now
-from holdfast.store.port.drains import DrainStore
-from holdfast.store.port.events import EventStore
-from holdfast.store.port.fleet.health import HealthStore
-from holdfast.store.port.fleet.instances import FleetStore
-from holdfast.store.port.fleet.telemetry import TelemetryStore
-from holdfast.store.port.fleet.views import FleetViews
-from holdfast.store.port.hosts import HostStore
-from holdfast.store.port.jobs import JobStore
-from holdfast.store.port.leadership import LEAD_SECONDS, LeadershipStore
-from holdfast.store.port.leases import LeaseStore
-from holdfast.store.port.logs import LogStore
-from holdfast.store.port.members import MemberStore
-from holdfast.store.port.settings import SettingsStore
-from holdfast.store.port.tokens import TokenStore
-from holdfast.store.port.webhooks import WebhookStore
+from holdfast.store.port.leadership import LEAD_SECONDS
+from holdfast.store.port.store import Store
 from holdfast.store.postgres.admission import PostgresAdmission
 from holdfast.store.postgres.checkpoints import PostgresCheckpoints
 from holdfast.store.postgres.connection.leadership import PostgresLeadership
@@ -51,7 +36,7 @@ from holdfast.store.postgres.webhooks import PostgresWebhooks
 PING_SECONDS = 1.0
 
 
-class PostgresStore:
+class PostgresStore(Store):
     """A `Store` on one database.
 
     dsn: what libpq takes. max_connections: of the pool; leadership and hints take three more.
@@ -78,23 +63,23 @@ class PostgresStore:
         )
         self.environment = dict(environment or {})
         self._leadership = PostgresLeadership(session, lead_seconds)
-        self.admission: AdmissionStore = PostgresAdmission(session, self.environment)
-        self.checkpoints: CheckpointStore = PostgresCheckpoints(session)
-        self.drains: DrainStore = PostgresDrains(session)
-        self.events: EventStore = PostgresEvents(session)
-        self.fleet: FleetStore = PostgresFleet(session)
-        self.health: HealthStore = PostgresHealth(session)
-        self.hosts: HostStore = PostgresHosts(session)
-        self.jobs: JobStore = PostgresJobs(session, self.environment)
-        self.leadership: LeadershipStore = self._leadership
-        self.leases: LeaseStore = PostgresLeases(session)
-        self.logs: LogStore = PostgresLogs(session)
-        self.members: MemberStore = PostgresMembers(session)
-        self.settings: SettingsStore = PostgresSettings(session)
-        self.telemetry: TelemetryStore = PostgresTelemetry(session)
-        self.tokens: TokenStore = PostgresTokens(session)
-        self.views: FleetViews = PostgresFleetViews(session)
-        self.webhooks: WebhookStore = PostgresWebhooks(session)
+        self.admission = PostgresAdmission(session, self.environment)
+        self.checkpoints = PostgresCheckpoints(session)
+        self.drains = PostgresDrains(session)
+        self.events = PostgresEvents(session)
+        self.fleet = PostgresFleet(session)
+        self.health = PostgresHealth(session)
+        self.hosts = PostgresHosts(session)
+        self.jobs = PostgresJobs(session, self.environment)
+        self.leadership = self._leadership
+        self.leases = PostgresLeases(session)
+        self.logs = PostgresLogs(session)
+        self.members = PostgresMembers(session)
+        self.settings = PostgresSettings(session)
+        self.telemetry = PostgresTelemetry(session)
+        self.tokens = PostgresTokens(session)
+        self.views = PostgresFleetViews(session)
+        self.webhooks = PostgresWebhooks(session)
 
     async def open(self) -> None:
         await self.session.open()

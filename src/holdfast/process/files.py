@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+
 
 def make_private_folder(path: Path) -> None:
     """Make a folder (0700) and its parents. Raises OSError."""
@@ -16,13 +18,18 @@ def make_private_folder(path: Path) -> None:
 
 
 def write_atomic(path: Path, data: bytes, *, durable: bool = False) -> None:
-    """Replace `path` (0600) by `data` (FILE-1). Raises OSError, and then the old file is untouched.
+    """Replace `path` (0600) by `data` (FILE-1). Raises OSError, and then the old file is untouched;
+    no other user can read the data at any moment.
 
     durable: also survives a loss of power, at the price of a disk flush. A file that only has to
     survive kill -9 does without: after a boot it would mean nothing to the new incarnation.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fd = os.open(part, _NEW, 0o600)
+    except FileExistsError:  # left by a process that was killed, or laid by another user
+        part.unlink()
+        fd = os.open(part, _NEW, 0o600)
     try:
         try:
             write_all(fd, data)

@@ -1,0 +1,32 @@
+"""FILE-1."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast.process.files import write_atomic
+
+
+def test_a_file_is_replaced_whole_and_is_its_owners_alone(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    write_atomic(path, b"old")
+    write_atomic(path, b"new", durable=True)
+    assert path.read_bytes() == b"new"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("laid", ["file", "link"])
+def test_what_lies_under_the_name_of_the_part_is_not_written_into(
+    tmp_path: Path, laid: str
+) -> None:
+    """A killed process leaves such a file; another user could lay one to read what is written."""
+    part, others = tmp_path / f".f.{os.getpid()}.part", tmp_path / "others"
+    others.write_bytes(b"")
+    part.hardlink_to(others) if laid == "file" else part.symlink_to(others)
+    write_atomic(tmp_path / "f", b"secret")
+    assert others.read_bytes() == b""
+    assert (tmp_path / "f").read_bytes() == b"secret"
