@@ -197,7 +197,8 @@ class Reads:
                 alike.setdefault(key[1:], []).append(key)
 
             async def read_group(group: list[K]) -> dict[Any, list[T]]:
-                asked = dict(zip(group[0]._fields[1:], group[0][1:], strict=True))
+                _, *words = type(group[0]).__annotations__
+                asked = dict(zip(words, group[0][1:], strict=True))
                 return await self.call(lambda: read([key[0] for key in group], **asked))
 
             answers = await asyncio.gather(*(read_group(group) for group in alike.values()))
