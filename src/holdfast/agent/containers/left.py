@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 
 from holdfast.agent.containers.plan import PID_FILE, RunnerStatus, read_status
-from holdfast.agent.files import make_private_folder, read_private, write_atomic
 from holdfast.agent.tasks import AgentTask
 from holdfast.core.ids import TaskKey
+from holdfast.process.files import make_private_folder, read_private, write_atomic
 from holdfast.process.table import read_entry
 
 log = logging.getLogger("holdfast.agent.containers")
