@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 
 def main() -> None:
     """Entry point of the `holdfast` program."""
+    gc.disable()  # what an import makes lives to the end: a collection would find nothing
     try:
         from holdfast.cli.main import main as run
     except KeyboardInterrupt:
         sys.exit(130)
+    finally:
+        gc.enable()
     run()
 
 

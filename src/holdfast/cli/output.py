@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -55,7 +55,11 @@ class Face:
 
     def client(self, retry_seconds: float = RETRY_SECONDS) -> Client:
         """Return a client. Raises NoController and ValidationError, with the remedy."""
-        from holdfast.client.synchronous import Client
+        gc.disable()  # what an import makes lives to the end: a collection would find nothing
+        try:
+            from holdfast.client.synchronous import Client
+        finally:
+            gc.enable()
 
         token = None
         if self.token_file is not None:
@@ -190,6 +194,8 @@ def columns() -> int:
     """Return the width of the output."""
     if not sys.stdout.isatty():
         return PIPED_COLUMNS
+    import shutil
+
     return shutil.get_terminal_size((PIPED_COLUMNS, 24)).columns
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +20,8 @@ class Download:
         self.path = Path(to).absolute()
         self._part = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
         self._expected = expected
+        import hashlib  # loads OpenSSL, which most commands do without
+
         self._hash = hashlib.sha256()
         self._file: IO[bytes] = open(self._part, "xb")  # noqa: SIM115 - closed by `end`
 

@@ -202,7 +202,9 @@ class BlockingSockets:
     def _connect(self) -> _KeptSocket:
         seconds = min(self._timeout_seconds, CONNECT_SECONDS)
         try:
-            wire = socket.create_connection((self._host, self._port), seconds)
+            # As bytes: for text the resolver loads the codec of other alphabets.
+            where: Any = (self._host.encode(), self._port)
+            wire = socket.create_connection(where, seconds)
         except OSError as error:
             raise NeverConnected(str(error)) from error
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -217,4 +216,6 @@ def keyed(spec: JobSpec) -> JobSpec:
     """Return the spec with an idempotency key, so that it may be sent twice."""
     if spec.idempotency_key is not None:
         return spec
+    import secrets
+
     return msgspec.structs.replace(spec, idempotency_key=f"auto-{secrets.token_hex(16)}")

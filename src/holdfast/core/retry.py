@@ -8,7 +8,6 @@ RETRY-3  A delay is never over its ceiling: `max_retry_delay`, or 24 h where the
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -155,5 +154,7 @@ def _grow(policy: RetryPolicy, retry_count: int, ceiling: float) -> float:
 def _spread(job_id: str, retry_count: int, span: float) -> float:
     """Return SHA-1 of job id and count, modulo `span`, in microseconds: the same everywhere."""
     micros = int(span * 1_000_000)
+    import hashlib  # loads OpenSSL, which most commands do without
+
     digest = hashlib.sha1(f"{job_id}{retry_count}".encode(), usedforsecurity=False).digest()
     return int.from_bytes(digest) % micros / 1_000_000 if micros else 0.0

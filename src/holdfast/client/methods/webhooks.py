@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.client.calls import (
     PageCall,
@@ -16,18 +16,11 @@ from holdfast.client.calls import (
     send,
 )
 from holdfast.client.scripts import Script, gives_each, gives_list, gives_one, runs, take_answer
-from holdfast.core.webhooks.values import DeliveryRecord, WebhookRecord
-from holdfast.wire.webhooks import (
-    DAY_SECONDS,
-    DeliveryView,
-    Redelivered,
-    RotateRequest,
-    TestResult,
-    WebhookCreated,
-    WebhookPatch,
-    WebhookPause,
-    WebhookRequest,
-)
+
+if TYPE_CHECKING:
+    from holdfast.core.webhooks.values import DeliveryRecord, WebhookRecord
+    from holdfast.wire.webhooks import DeliveryView, TestResult, WebhookCreated
+
 
 _COMPLAINT = "a webhook cannot be like this"
 
@@ -38,11 +31,15 @@ class WebhookMethods:
     @gives_list
     def webhooks(self) -> PageCall[WebhookRecord]:
         """Return every webhook, without its secret."""
+        from holdfast.core.webhooks.values import WebhookRecord
+
         return get_pages(path_of("webhooks"), WebhookRecord)
 
     @gives_one
     def webhook(self, webhook_id: str) -> RestCall[WebhookRecord]:
         """Return one webhook."""
+        from holdfast.core.webhooks.values import WebhookRecord
+
         return get(path_of("webhooks", webhook_id), WebhookRecord)
 
     @gives_one
@@ -59,6 +56,8 @@ class WebhookMethods:
 
         The answer has the secret, this once; a lost answer is not asked for again.
         """
+        from holdfast.wire.webhooks import WebhookCreated, WebhookRequest
+
         given = {"url": url, "events": list(events), "project": project}
         given |= {"name": name, "secret": secret}
         body = make_body(given, WebhookRequest, _COMPLAINT)
@@ -67,6 +66,9 @@ class WebhookMethods:
     @gives_one
     def change_webhook(self, /, webhook_id: str, **changes: Any) -> RestCall[WebhookRecord]:
         """Change `url`, `events`, `project` (None: every project) or `name`."""
+        from holdfast.core.webhooks.values import WebhookRecord
+        from holdfast.wire.webhooks import WebhookPatch
+
         body = make_body(changes, WebhookPatch, _COMPLAINT)
         return send("PATCH", path_of("webhooks", webhook_id), WebhookRecord, body)
 
@@ -77,12 +79,14 @@ class WebhookMethods:
 
     @gives_one
     def rotate_webhook(
-        self, webhook_id: str, *, secret: str | None = None, grace_seconds: float = DAY_SECONDS
+        self, webhook_id: str, *, secret: str | None = None, grace_seconds: float = 86_400.0
     ) -> RestCall[WebhookCreated]:
         """Give it a new secret; the one before signs too for `grace_seconds`.
 
         A lost answer is not asked for again, because a second call would end that grace.
         """
+        from holdfast.wire.webhooks import RotateRequest, WebhookCreated
+
         given = {"secret": secret, "grace_seconds": grace_seconds}
         body = make_body(given, RotateRequest, _COMPLAINT)
         path = path_of("webhooks", webhook_id, "rotate")
@@ -91,6 +95,9 @@ class WebhookMethods:
     @gives_one
     def pause_webhook(self, webhook_id: str, reason: str = "") -> RestCall[WebhookRecord]:
         """Send nothing more; events are kept for its resumption."""
+        from holdfast.core.webhooks.values import WebhookRecord
+        from holdfast.wire.webhooks import WebhookPause
+
         body = make_body({"reason": reason}, WebhookPause, _COMPLAINT)
         path = path_of("webhooks", webhook_id, "pause")
         return send("POST", path, WebhookRecord, body)
@@ -98,12 +105,16 @@ class WebhookMethods:
     @gives_one
     def resume_webhook(self, webhook_id: str) -> RestCall[WebhookRecord]:
         """Send again, from the event at which it stopped."""
+        from holdfast.core.webhooks.values import WebhookRecord
+
         path = path_of("webhooks", webhook_id, "resume")
         return send("POST", path, WebhookRecord)
 
     @gives_one
     def test_webhook(self, webhook_id: str) -> RestCall[TestResult]:
         """Send one event `webhook.test` now, once, and return what came of it."""
+        from holdfast.wire.webhooks import TestResult
+
         path = path_of("webhooks", webhook_id, "test")
         return send("POST", path, TestResult, repeatable=False)
 
@@ -112,12 +123,16 @@ class WebhookMethods:
         self, webhook_id: str, *, states: Sequence[str] = (), page_size: int | None = None
     ) -> PageCall[DeliveryRecord]:
         """Yield its deliveries, newest first; `states`: pending, delivered, dead."""
+        from holdfast.core.webhooks.values import DeliveryRecord
+
         path = path_of("webhooks", webhook_id, "deliveries")
         return get_pages(path, DeliveryRecord, state=list(states), limit=page_size)
 
     @gives_one
     def delivery(self, webhook_id: str, delivery_id: str) -> RestCall[DeliveryView]:
         """Return one delivery with its body."""
+        from holdfast.wire.webhooks import DeliveryView
+
         path = path_of("webhooks", webhook_id, "deliveries", delivery_id)
         return get(path, DeliveryView)
 
@@ -127,12 +142,16 @@ class WebhookMethods:
 
         A dead or delivered one begins its tries anew; a pending one waits no longer.
         """
+        from holdfast.core.webhooks.values import DeliveryRecord
+
         path = path_of("webhooks", webhook_id, "deliveries", delivery_id, "redeliver")
         return send("POST", path, DeliveryRecord)
 
     @runs
     def redeliver_dead(self, webhook_id: str) -> Script[int]:
         """Send every dead delivery again, and return how many there were."""
+        from holdfast.wire.webhooks import Redelivered
+
         path = path_of("webhooks", webhook_id, "redeliver-dead")
         sent = yield from take_answer(send("POST", path, Redelivered, repeatable=False))
         return sent.count

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -110,6 +109,8 @@ def parse_rules(text: str) -> tuple[OperatorRule, ...]:
         raise ValidationError(size, field="text")
     if "\x00" in text:
         raise _refuse(text[: text.index("\x00")].count("\n") + 1, "a NUL character is no text")
+    import tomllib  # read by few of those that import this
+
     try:
         found = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:

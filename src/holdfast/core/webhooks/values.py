@@ -12,13 +12,10 @@ HOOK-3  Events about webhooks are sent only to hooks that name them, never to th
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from enum import StrEnum
 
 import msgspec
@@ -260,6 +257,9 @@ def plan_sends(
 def sign(secret: str, timestamp: int, body: bytes) -> str:
     """Return the HMAC-SHA256 of `{timestamp}.{body}`, in hex."""
     signed = str(timestamp).encode() + b"." + body
+    import hashlib
+    import hmac
+
     return hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
 
 
@@ -335,6 +335,8 @@ def read_retry_after(text: str, now: datetime) -> float | None:
     text = text.strip()
     if text.isascii() and text.isdigit():
         return float(text) if len(text) < 10 else math.inf
+    from email.utils import parsedate_to_datetime  # it costs more than most commands have
+
     try:
         when = parsedate_to_datetime(text)
     except (ValueError, TypeError, IndexError, OverflowError):

@@ -1,0 +1,108 @@
+"""What the common commands import: nothing that they do not use."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from holdfast.wire.api import Why
+from tests.unit.cli.stub import JOB, Answer, Stub, job_record
+
+# Each costs milliseconds of every command, and none of these commands has a use for it.
+UNUSED = [
+    "anyio",
+    "asyncio",
+    "certifi",
+    "concurrent.futures",
+    "email",
+    "http.client",
+    "httpcore",
+    "httpx",
+    "json",
+    "logging",
+    "multiprocessing",
+    "obstore",
+    "psutil",
+    "psycopg",
+    "pydantic",
+    "pynvml",
+    "rich",
+    "pygments",
+    "sqlite3",
+    "ssl",
+    "starlette",
+    "subprocess",
+    "tempfile",
+    "tomllib",
+    "unittest",
+    "urllib.request",
+    "uvicorn",
+    "uvloop",
+    "xml",
+    "yaml",
+    "zmq",
+    "holdfast.agent",
+    "holdfast.controller",
+    "holdfast.core.endings.patterns",
+    "holdfast.core.fleet",
+    "holdfast.core.webhooks",
+    "holdfast.moves",
+    "holdfast.process",
+    "holdfast.providers",
+    "holdfast.store",
+    "encodings.idna holdfast.supervisor",
+    "holdfast.wire.pools",
+    "holdfast.wire.webhooks",
+]
+# What one command uses of it.
+USED = {"logs": {"json"}, "show": {"json"}, "why": {"json"}, "cancel": {"json"}}
+
+NOTES = """
+import os, sys
+sys.argv = ["holdfast", *sys.argv[1:]]
+def end(code):
+    print("imported:", *sys.modules, file=sys.stderr, flush=True)
+    leave(code)
+leave, os._exit = os._exit, end
+from holdfast.__main__ import main
+main()
+"""
+
+
+def list_imports(stub: Stub, *words: str) -> set[str]:
+    """Return the modules in memory at the end of a command that has done its work."""
+    given = {"HOLDFAST_URL": stub.url, "HOLDFAST_TOKEN": "secret"}
+    done = subprocess.run(
+        [sys.executable, "-c", NOTES, *words],
+        env={**os.environ, **given},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    return set(done.stderr.partition("imported:")[2].split())
+
+
+@pytest.mark.parametrize(
+    "words", [("jobs",), ("show", JOB), ("why", JOB), ("logs", JOB), ("cancel", JOB), ("hosts",)]
+)
+def test_a_common_command_imports_nothing_that_it_does_not_use(
+    stub: Stub, words: tuple[str, ...]
+) -> None:
+    job = job_record(state="cancelled")
+    why = Why(job_id=JOB, state="cancelled", summary="by a test", lines=[])
+    empty = Answer({"items": [], "next": None})
+    stub.on("GET /v1/jobs", Answer({"items": [job], "next": None}))
+    stub.on("GET /v1/hosts", empty)
+    stub.on(f"GET /v1/jobs/{JOB}", Answer(job))
+    for part in ("attempts", "tasks", "events", "checkpoints", "logs/streams"):
+        stub.on(f"GET /v1/jobs/{JOB}/{part}", empty)
+    stub.on(f"GET /v1/jobs/{JOB}/why", Answer(why))
+    stub.on(f"GET /v1/jobs/{JOB}/logs", Answer(b"hi\n", kind="application/octet-stream"))
+    stub.on(f"POST /v1/jobs/{JOB}/cancel", Answer(job))
+    found = list_imports(stub, *words)
+    assert {"h11", "click", "msgspec"} <= found  # it asked the controller
+    assert not found & (set(UNUSED) - USED.get(words[0], set()))
