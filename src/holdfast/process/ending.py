@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 
 from holdfast.process import table as process_table
 from holdfast.process.groups import TaskGroup
+from holdfast.process.spawn import signal_group
 from holdfast.process.table import ProcessEntry
 from holdfast.process.tree import Forest, Tree
 
@@ -33,11 +35,13 @@ class Signaller:
 
         The number is the group's for as long as its leader, our child, was not reaped.
         """
-        if not tree.first_reaped:
-            try:
-                (os.kill if alone else os.killpg)(tree.pid, number)
-            except (ProcessLookupError, PermissionError):
-                pass
+        if tree.first_reaped:
+            return
+        if not alone:
+            signal_group(tree.pid, number)
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(tree.pid, number)
 
 
 class TreeEnding:

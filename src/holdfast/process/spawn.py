@@ -277,6 +277,19 @@ def _report(error_fd: int, stage: str, code: int) -> None:
     os.write(error_fd, f"{stage}\0{code}".encode(errors="replace")[:_PIPE_BYTES])
 
 
+def signal_group(pid: int, number: int) -> bool:
+    """Signal the process group of a child that was not reaped yet; False where that is not allowed.
+
+    A child that was forked a moment ago leads no group yet. It is signalled alone then, and takes
+    the signal when its handlers are reset (SPAWN-1).
+    """
+    for send in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            send(pid, number)
+            return True
+    return False
+
+
 def read_start(child: Child, request: SpawnRequest) -> str | None:
     """Say how the start went: None is undecided, "" is running, else a sentence that says why not.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import ValidationError
-from holdfast.process.spawn import SpawnRequest, read_start, spawn
+from holdfast.process.spawn import SpawnRequest, read_start, signal_group, spawn
 from holdfast.process.watch import MAX_EXITS, Exit, Watcher
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -227,3 +228,22 @@ def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
         os.close(starter.error_fd)
     assert select.select([pidfd], [], [], 10)[0], "the child outlived its parent"
     os.close(pidfd)
+
+
+def test_a_signal_to_a_group_reaches_a_child_that_has_none_yet(
+    watcher: Watcher, tmp_path: Path
+) -> None:
+    with subprocess.Popen(["sleep", "600"]) as child:  # in our group, as between fork and setsid
+        reached = signal_group(child.pid, signal.SIGTERM)
+        if not reached:
+            child.kill()
+        assert child.wait(10) == -signal.SIGTERM
+    assert not signal_group(child.pid, signal.SIGTERM)
+    for _ in range(20):
+        request = make_request(tmp_path, "sleep", "600")
+        started = spawn(request)
+        watcher.watch_child(started.pid, started.pidfd)
+        assert signal_group(started.pid, signal.SIGTERM), "at once"
+        select.select([watcher], [], [], 10)
+        assert [found.signal for found in watcher.collect()] == [signal.SIGTERM]
+        assert read_start(started, request) == ""

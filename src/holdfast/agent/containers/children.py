@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from holdfast.process.spawn import Child, SpawnRequest, read_start, spawn
+from holdfast.process.spawn import Child, SpawnRequest, read_start, signal_group, spawn
 from holdfast.process.syscalls import become_subreaper
 from holdfast.process.table import read_children
 from holdfast.process.watch import Exit, Watcher
@@ -154,10 +154,7 @@ class Children:
         kill_at = time.monotonic() + _TERM_SECONDS
         number = signal.SIGTERM
         while program.exit is None:
-            try:
-                os.killpg(program.child.pid, number)
-            except ProcessLookupError:
-                pass
+            signal_group(program.child.pid, number)
             while program.exit is None and time.monotonic() < kill_at:
                 self.turn(max(0.0, kill_at - time.monotonic()))
             number, kill_at = signal.SIGKILL, time.monotonic() + _TERM_SECONDS

@@ -39,7 +39,7 @@ from holdfast.errors import ValidationError
 from holdfast.process.ending import KILL_POLL_SECONDS
 from holdfast.process.loop import Mishaps, Poller, write_note
 from holdfast.process.nursery import Nursery, ProgramEvents, ProgramRun
-from holdfast.process.spawn import SpawnRequest
+from holdfast.process.spawn import SpawnRequest, signal_group
 from holdfast.process.syscalls import become_subreaper, read_boottime
 from holdfast.process.table import TASK_VARIABLE, read_children, read_table
 from holdfast.process.urgent import urgent
@@ -239,12 +239,12 @@ class Warden:
         run = self._runs.get(key)
         if run is None or run.exit is not None:
             return False
-        # Not reaped yet, so the number cannot be another's. A child that was forked a moment ago has
-        # no group yet: it is signalled alone, and takes that when it is ready (SPAWN-1).
-        for send in (os.killpg, os.kill) if whole_group else (os.kill,):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                send(run.pid, number)
-                return True
+        # Not reaped yet, so the number cannot be another's.
+        if whole_group:
+            return signal_group(run.pid, number)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(run.pid, number)
+            return True
         return False
 
     def _take_end(self, key: int, run: ProgramRun) -> None:
