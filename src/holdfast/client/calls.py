@@ -7,7 +7,6 @@ lost answer may be asked for again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
@@ -37,8 +36,7 @@ class ResultPage(msgspec.Struct, Generic[T], frozen=True):
     next: str | None = None
 
 
-@dataclass(frozen=True)
-class RestCall(Generic[T]):
+class RestCall(msgspec.Struct, Generic[T], frozen=True):
     """One request. `path` is under the controller's URL; `cursor_name` is the query parameter that
     pages."""
 
@@ -53,7 +51,7 @@ class RestCall(Generic[T]):
     def at(self, cursor: str) -> RestCall[T]:
         """The same list from `cursor` on."""
         kept = tuple(pair for pair in self.query if pair[0] not in (self.cursor_name, "tail"))
-        return replace(self, query=(*kept, (self.cursor_name, cursor)))
+        return msgspec.structs.replace(self, query=(*kept, (self.cursor_name, cursor)))
 
 
 PageCall = RestCall[ResultPage[T]]

@@ -82,8 +82,7 @@ class StreamFollower(Protocol[Taken]):
         """Yield the news of one event. Raises the HoldfastError that a `problem` event carries."""
 
 
-@dataclass(frozen=True)
-class Follow(Generic[T]):
+class Follow(msgspec.Struct, Generic[T], frozen=True):
     """A stream to be followed; a lost connection is tried again for `retry_seconds`."""
 
     follower: StreamFollower[T]

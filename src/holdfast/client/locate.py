@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
+
+import msgspec
 
 from holdfast.errors import HoldfastError, Unauthorized, Unavailable, ValidationError
 from holdfast.wire.bearer import is_token
@@ -19,8 +20,7 @@ from holdfast.wire.bearer import is_token
 DATA_FOLDER = "holdfast-data"
 
 
-@dataclass(frozen=True)
-class ControllerPlace:
+class ControllerPlace(msgspec.Struct, frozen=True):
     """A controller's address and token; `source` names where they were found, for messages."""
 
     url: str

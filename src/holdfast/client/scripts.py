@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
-from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+import msgspec
 
 from holdfast.client.calls import PageCall, RestCall
 from holdfast.client.follow import Follow
@@ -20,15 +21,13 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-@dataclass(frozen=True)
-class Sleep:
+class Sleep(msgspec.Struct, frozen=True):
     """Wait for so long."""
 
     seconds: float
 
 
-@dataclass(frozen=True)
-class FetchFile:
+class FetchFile(msgspec.Struct, frozen=True):
     """Write the bytes at `path` of the API into the file `to`."""
 
     path: str
@@ -36,8 +35,7 @@ class FetchFile:
     to: str | os.PathLike[str]
 
 
-@dataclass(frozen=True)
-class SendFile:
+class SendFile(msgspec.Struct, frozen=True):
     """Put a file's bytes to `path` of the API; the script gets the answer's."""
 
     path: str

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from holdfast.errors import TooLarge
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 
 
-@dataclass(frozen=True)
-class ServerEvent:
+class ServerEvent(msgspec.Struct, frozen=True):
     """One event. `id` is the last id seen, as the standard has it."""
 
     kind: str

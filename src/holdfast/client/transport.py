@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+import msgspec
 
 from holdfast.client.calls import RestCall, read_problem
 from holdfast.client.follow import STREAM_SILENCE_SECONDS
@@ -24,8 +25,7 @@ class NeverConnected(ConnectionLost):
     """No connection was made, so the call has changed nothing and may be sent again."""
 
 
-@dataclass(frozen=True)
-class SentRequest:
+class SentRequest(msgspec.Struct, frozen=True):
     """One request. `silence_seconds` bounds each wait for more of the answer."""
 
     method: str
@@ -61,8 +61,7 @@ class Exchanger(Protocol):
         """Close the connections."""
 
 
-@dataclass(frozen=True)
-class AnswerWatch:
+class AnswerWatch(msgspec.Struct, frozen=True):
     """What is told of each request: when it is sent, and when the head of its answer is here."""
 
     ask: Callable[[], None]
