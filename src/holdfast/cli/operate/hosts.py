@@ -116,11 +116,14 @@ def checks(face: Face, host: str) -> None:
 
 
 def hosts_table(rows: Sequence[HostView]) -> str:
-    """Draw the table of `hosts`; where a pool rents some, with their pools, offers and prices."""
+    """Draw the table of `hosts`: with pools, offers and prices where a pool rents some, and with how
+    `--memory` is kept where it is not by the kernel everywhere."""
     rented = any(h.offer is not None for h in rows)
     money = ("POOL", "OFFER", "$/H") if rented else ()
+    watched = any(h.memory_limits == "watch" for h in rows)
+    memory = ("MEMORY",) if watched else ()
     return table(
-        ("ID", "NAME", "STATE", "CPU", "GPU", "MEMORY", "SEEN", "QUEUES", *money, "REASON"),
+        ("ID", "NAME", "STATE", "CPU", "GPU", *memory, "SEEN", "QUEUES", *money, "REASON"),
         [
             (
                 h.id,
@@ -128,7 +131,7 @@ def hosts_table(rows: Sequence[HostView]) -> str:
                 _say_state(h) + ("*" if h.probe == "scripted" else ""),
                 _slots(h, "cpu"),
                 _slots(h, "gpu"),
-                _MEMORY_LIMITS.get(h.memory_limits, h.memory_limits),
+                *((_MEMORY_LIMITS.get(h.memory_limits, h.memory_limits),) if watched else ()),
                 age(h.heartbeat_at),
                 ",".join(h.queues) or "all",
                 *(_say_rental(h) if rented else ()),

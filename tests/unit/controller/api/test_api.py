@@ -26,7 +26,9 @@ def test_every_route_has_a_role_and_only_three_have_none() -> None:
     assert all(isinstance(e.role, Role) for e in ENDPOINTS)
     assert {e.path for e in ENDPOINTS if e.role in (Role.HOST, Role.JOIN)} == {
         f"/v1/agent/{name}"
-        for name in ("register", "sync", "logs", "forensics", "checkpoint", "checkpoint/skip")
+        for name in (
+            *("register", "sync", "logs", "forensics", "checkpoint", "checkpoint/skip", "health"),
+        )
     }
 
 
