@@ -23,6 +23,10 @@ NAME_PATTERN = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _ID_PATTERN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _VARIABLE_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
+FOLDER_VARIABLE = "HOLDFAST_MACHINES"
+"""Where the machines' folders are made, if a pool's config does not say: `up` keeps them in its own
+folder, and ends them when it stops."""
+
 
 class ProviderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """deadline_seconds: of each call to the provider (RENT-5)."""

@@ -34,6 +34,7 @@ from holdfast.core.fleet.instances import CreateOrder, Machine, MachineState, Of
 from holdfast.process import table
 from holdfast.providers.calls import within
 from holdfast.providers.config import (
+    FOLDER_VARIABLE,
     INTENT,
     ProviderConfig,
     agent_env,
@@ -75,6 +76,17 @@ class LocalRecord(msgspec.Struct, frozen=True, kw_only=True):
     offer: Offer
     boot_id: str
     created_at: datetime
+
+
+def end_machines(folder: Path) -> int:
+    """End every machine under the folder, whatever installation it belongs to; return how many."""
+
+    async def end(installation: str) -> int:
+        provider = LocalProvider(LocalConfig(folder=str(folder)), installation)
+        alive = [m.ref for m in await provider.list_machines() if m.state is not MachineState.GONE]
+        return len(await asyncio.gather(*map(provider.terminate, alive)))
+
+    return sum(asyncio.run(end(home.name)) for home in sorted(folder.iterdir()))
 
 
 class LocalProvider:
@@ -233,8 +245,9 @@ class LocalProvider:
 
 
 def _find_folder(config: LocalConfig) -> Path:
-    if config.folder:
-        return Path(config.folder).expanduser().absolute()
+    given = config.folder or os.environ.get(FOLDER_VARIABLE, "")
+    if given:
+        return Path(given).expanduser().absolute()
     home = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     return Path(home) / "holdfast" / "machines"
 

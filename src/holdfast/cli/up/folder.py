@@ -39,6 +39,7 @@ class DataFolder:
         self.postgres_folder = self.path / "postgres"
         self.host_folder = self.path / "host"
         self.host_file = self.host_folder / "host.json"
+        self.machines_folder = self.path / "machines"
         self.join_file = self.path / "join"
         self._parts_file = self.path / "parts.json"
         self._lock_file = self.path / "up.lock"

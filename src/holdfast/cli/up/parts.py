@@ -7,9 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 _FIRST_DELAY_SECONDS = 0.1
@@ -49,7 +50,14 @@ class PartProcess:
     order.
     """
 
-    def __init__(self, name: str, log: Path, folder: Path, pass_fds: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        log: Path,
+        folder: Path,
+        pass_fds: Sequence[int] = (),
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.name = name
         output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -60,6 +68,7 @@ class PartProcess:
                 stdout=output,
                 stderr=output,
                 cwd=folder,
+                env={**environment, **os.environ},
                 pass_fds=tuple(pass_fds),
                 start_new_session=True,
             )

@@ -5,7 +5,7 @@ socket outlives every controller, so a client that calls while the controller is
 for a moment instead of being refused.
 
 UP-5  The stop has an order: agent (its tasks get TERM and their grace, and report), controller,
-      database. Each waits until the one before it is gone.
+      the hosts of local pools, database. Each waits until the one before it is gone.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from holdfast.cli.up.folder import DataFolder
 from holdfast.cli.up.parts import PartProcess, Restarts, describe_exit
 from holdfast.cli.up.readiness import Readiness
 from holdfast.errors import HoldfastError, Unavailable
+from holdfast.providers.config import FOLDER_VARIABLE
 
 _SLOW_SECONDS = 3.0
 _CONTROLLER_STOP_SECONDS = 10.0
@@ -194,7 +195,9 @@ class PartsSupervisor:
         fds = (self._listener.fileno(),) if name == "controller" else ()
         log = self._folder.log_file(name)
         try:
-            self._parts[name] = PartProcess(name, log, self._folder.path, fds)
+            # Machines of local pools are this run's, as far as the user does not say otherwise.
+            more = {FOLDER_VARIABLE: str(self._folder.machines_folder)}
+            self._parts[name] = PartProcess(name, log, self._folder.path, fds, more)
         except OSError as error:
             self._say(f"the {name} cannot be started ({error}); trying again")
             self._due[name] = time.monotonic() + self._restarts[name].die(time.monotonic())
@@ -303,6 +306,7 @@ class PartsSupervisor:
         try:
             self._stop_agent()
             self._stop_part("controller", _CONTROLLER_STOP_SECONDS)
+            self._end_machines()
         finally:
             for part in self._parts.values():  # some are left only after a failure above
                 part.signal(signal.SIGKILL)
@@ -342,6 +346,21 @@ class PartsSupervisor:
             self._turn(min(0.5, max(0.05, deadline - time.monotonic())))
             if time.monotonic() > deadline or self._signals > max(heard, 1):
                 part.signal(signal.SIGKILL)
+
+    def _end_machines(self) -> None:
+        """End the hosts of local pools, which outlive a controller, but not this `up`."""
+        machines = self._folder.machines_folder
+        if not machines.is_dir():
+            return
+        from holdfast.providers.local import end_machines  # not for an `up` without a pool
+
+        try:
+            ended = end_machines(machines)
+        except (OSError, HoldfastError) as error:
+            self._say(f"hosts of local pools may still run, see {machines}: {error}")
+        else:
+            if ended:
+                self._say(f"ended {ended} host{'s' * (ended != 1)} of local pools")
 
     def _stop_database(self) -> None:
         deadline = time.monotonic() + 60
