@@ -17,6 +17,7 @@ import msgspec
 from holdfast.controller.fleet.rentals import Rentals
 from holdfast.controller.runtime.auth import make_new_id
 from holdfast.controller.runtime.context import Controller
+from holdfast.controller.runtime.settings import Settings
 from holdfast.core.fleet.actions import (
     Action,
     CycleSummary,
@@ -30,6 +31,7 @@ from holdfast.core.fleet.actions import (
 )
 from holdfast.core.fleet.breaker import BREAKER_WINDOW_SECONDS
 from holdfast.core.fleet.cycle import plan_fleet
+from holdfast.core.fleet.demand import cap_waiting
 from holdfast.core.fleet.faults import HostFault
 from holdfast.core.fleet.instances import Machine
 from holdfast.core.fleet.leaks import Findings, Rental, read_listing
@@ -37,6 +39,7 @@ from holdfast.core.fleet.records import InstanceRecord, PoolMoney, PoolRecord
 from holdfast.core.fleet.snapshot import FleetHost, FleetSnapshot, PoolView
 from holdfast.core.states import InstanceEvent, InstanceState
 from holdfast.errors import HoldfastError
+from holdfast.moves.moves import LIVE_JOB_STATES
 from holdfast.providers.interface import Provider
 
 log = logging.getLogger("holdfast.fleet")
@@ -215,11 +218,30 @@ class PoolCycles:
         snapshot = await controller.store.fleet.read_snapshot(
             outcome_seconds=BREAKER_WINDOW_SECONDS, grace_seconds=settings.number("grace_seconds")
         )
+        snapshot = await self._cap_demand(snapshot, settings)
         since = controller.leadership.hears_since
         snapshot = _overlay(snapshot, self._name, findings, since)
         plans: Mapping[str, PoolPlan] = {plan.pool: plan for plan in plan_fleet(snapshot)}
         mine = next(view for view in snapshot.pools if view.spec.name == self._name)
         return plans[self._name], sum(host.is_paid for host in mine.hosts)
+
+    async def _cap_demand(self, snapshot: FleetSnapshot, settings: Settings) -> FleetSnapshot:
+        """Leave out the jobs that their queues' `max_running` does not let run now."""
+        limits = {
+            waiting.queue: limit
+            for waiting in snapshot.waiting
+            if isinstance(limit := settings.value("max_running", waiting.queue), int)
+        }
+        if not limits:
+            return snapshot
+        counts = await self._controller.store.jobs.count_jobs()
+        live = {
+            queue: sum(counts.get((queue, state), 0) for state in LIVE_JOB_STATES)
+            for queue in limits
+        }
+        headroom = {queue: max(0, limit - live[queue]) for queue, limit in limits.items()}
+        waiting = cap_waiting(snapshot.waiting, headroom)
+        return msgspec.structs.replace(snapshot, waiting=waiting)
 
     async def _carry_out(self, action: Action, machines: int) -> bool:
         """Apply one action under its guard; False where another move came first."""
@@ -319,5 +341,6 @@ def _overlay_host(host: FleetHost, findings: Findings | None, heard: float | Non
                 changes[name] = heard
     if findings is not None:
         changes["machine"] = findings.seen.get(host.host_id)
-        changes["gone"] = host.gone or findings.gone.get(host.host_id, "")
+        ends = findings.gone | findings.lost
+        changes["gone"] = host.gone or ends.get(host.host_id, "")
     return msgspec.structs.replace(host, **changes) if changes else host

@@ -94,6 +94,20 @@ def split_demand(
     return demands
 
 
+def cap_waiting(waiting: Sequence[Waiting], headroom: Mapping[str, int]) -> tuple[Waiting, ...]:
+    """Return the jobs that their queues' limits let run, the oldest first: hosts for the others would
+    stand idle. headroom: how many more jobs each limited queue may run."""
+    left = dict(headroom)
+    kept = []
+    for each in sorted(waiting, key=lambda w: -w.oldest_seconds):
+        jobs = min(each.jobs, left.get(each.queue, each.jobs))
+        if each.queue in left:
+            left[each.queue] -= jobs
+        if jobs > 0:
+            kept.append(msgspec.structs.replace(each, jobs=jobs))
+    return tuple(kept)
+
+
 def _order_pools(waiting: Waiting, views: Sequence[PoolView]) -> list[tuple[str, Offers, int]]:
     """Return the pools that can run a job of the shape whole, the cheapest first: with the offers
     that fit, and the hosts one job takes of them."""

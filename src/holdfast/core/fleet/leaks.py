@@ -44,12 +44,14 @@ class Rental(msgspec.Struct, frozen=True, kw_only=True):
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
     """What a listing means. adopted: host → ref. seen: host → the machine's state.
 
-    missing: hosts whose machine is not listed, and not believed gone. gone: host → why.
+    lost: host → why, where the machine is there and costs money, and its provider says that it will
+    not serve again. missing: hosts whose machine is not listed, and not believed gone. gone: host → why.
     missed: hosts whose creation made nothing. reap: refs of machines to end, and why.
     """
 
     adopted: dict[str, str]
     seen: dict[str, MachineState]
+    lost: dict[str, str]
     missing: list[str]
     gone: dict[str, str]
     missed: list[str]
@@ -63,7 +65,7 @@ def read_listing(
 
     sightings: how often each ref was listed before without being known.
     """
-    findings = Findings(adopted={}, seen={}, missing=[], gone={}, missed=[], reap={})
+    findings = Findings(adopted={}, seen={}, lost={}, missing=[], gone={}, missed=[], reap={})
     of_intent: dict[str, list[Machine]] = {}
     for machine in machines:
         of_intent.setdefault(machine.intent, []).append(machine)
@@ -94,6 +96,9 @@ def _match(rental: Rental, found: Sequence[Machine], all_missing: bool, findings
         if rental.ref is None:
             findings.adopted[rental.host_id] = mine.ref
         findings.seen[rental.host_id] = mine.state
+        # One that starts may still find its image or its place; its deadline judges that.
+        if mine.lost and mine.state is MachineState.RUNNING:
+            findings.lost[rental.host_id] = mine.reason or mine.lost
         return
     said = next((m for m in found if rental.ref in (None, m.ref)), None)
     if said is not None:

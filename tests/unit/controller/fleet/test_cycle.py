@@ -139,3 +139,19 @@ async def test_a_controller_that_could_not_hear_blames_no_host(world: World) -> 
     for _ in range(12):
         await world.cycle()
     assert host not in await world.active(), "its own silence counts from then on"
+
+
+async def test_jobs_that_their_queue_does_not_let_run_rent_no_hosts(world: World) -> None:
+    await world.store.settings.put_queue("gpu", {"max_running": 2}, now=world.now)
+    jobs = [
+        NewJob(id=f"job-{n:02d}", spec=JobSpec(argv=("true",), gpus=1), queue="gpu")
+        for n in range(9)
+    ]
+    await world.store.jobs.submit_jobs(jobs, now=world.now)
+    summary = await world.cycle()
+    assert summary.status.queued_tasks == 2
+    assert summary.actions.workers_spawned == 1
+    await world.store.settings.put_queue("gpu", {"max_running": 9}, now=world.now)
+    await world.controller.settings.refresh()
+    summary = await world.cycle()
+    assert summary.actions.workers_spawned == 2

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from holdfast.core.fleet.actions import Spawn
 from holdfast.core.fleet.breaker import BREAKER_FAILURES, PROBE_SECONDS
 from holdfast.core.fleet.cycle import plan_fleet
+from holdfast.core.fleet.demand import cap_waiting
 from holdfast.core.fleet.snapshot import FleetSnapshot, OfferTrouble, PoolView, SpawnOutcome
 from tests.unit.core.fleet.fleets import (
     EIGHT,
@@ -108,6 +109,13 @@ def test_the_cheapest_pool_that_fits_comes_first_and_the_rest_goes_on() -> None:
     views = (PoolView(spec=dear), PoolView(spec=cheap))
     plans = plan_fleet(FleetSnapshot(at=NOON, pools=views, waiting=(waits(9),)))
     assert [(p.pool, spawned(p)) for p in plans] == [("dear", 1), ("cheap", 2)]
+
+
+def test_jobs_beyond_their_queues_limit_rent_nothing() -> None:
+    waiting = (waits(9, oldest_seconds=1.0), waits(2, gpus=8, oldest_seconds=5.0))
+    assert [w.jobs for w in cap_waiting(waiting, {"gpu": 3})] == [2, 1]
+    assert cap_waiting(waiting, {"gpu": 0}) == ()
+    assert [w.jobs for w in cap_waiting(waiting, {"cpu": 0})] == [2, 9]
 
 
 def test_queues_and_labels_decide_which_pool_serves() -> None:

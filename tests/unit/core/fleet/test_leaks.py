@@ -75,6 +75,15 @@ def test_a_provider_that_says_gone_is_believed_at_once() -> None:
     assert read(rental(0, heartbeat_seconds=1.0), machines=(ended,)).gone == {"h0": "reclaimed"}
 
 
+def test_a_machine_that_will_not_serve_again_is_lost_and_still_paid_for() -> None:
+    dead = machine(0, lost="node_failure", reason="the pod exited")
+    found = read(rental(0), machines=(dead,))
+    assert found.lost == {"h0": "the pod exited"}
+    assert not found.gone, "its end is still to be asked for"
+    early = machine(0, lost="unschedulable", state=MachineState.STARTING)
+    assert not read(rental(0), machines=(early,)).lost, "it may still find a place"
+
+
 def test_one_that_is_not_listed_is_believed_gone_late_and_never_while_it_calls() -> None:
     others = (rental(1), machine(1))
     long = {"misses": MISSES, "missing_seconds": MISSING_SECONDS + 1}
