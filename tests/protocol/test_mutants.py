@@ -25,10 +25,10 @@ from holdfast.core.endings.decide import decide
 from holdfast.core.records import RankCharges
 from holdfast.core.states import TaskEvent, TaskState
 from holdfast.errors import InvalidTransition
-from holdfast.moves import dispatch, drains, members, moves, requests, runs
+from holdfast.moves import dispatch, drains, members, moves, registration, requests, runs
 from holdfast.moves.reports import Draft
 from holdfast.moves.room import RoomCheck
-from holdfast.store.memory import hosts, leases
+from holdfast.store.memory import leases
 from holdfast.store.memory.admission import MemoryAdmission
 from holdfast.store.memory.drains import MemoryDrains
 from holdfast.store.memory.hosts import MemoryHosts
@@ -267,7 +267,7 @@ def one_rank_is_enough(p: Patch) -> None:
 
 
 def late_registration_frees_the_present(p: Patch) -> None:
-    p.setattr(hosts, "follow_incarnation", lambda *given: ())
+    p.setattr(registration, "follow_incarnation", lambda *given: ())
 
 
 def half_told_gang_stays_reserved(p: Patch) -> None:

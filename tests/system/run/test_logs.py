@@ -225,18 +225,18 @@ def test_a_full_disk_of_one_host_hurts_nobody_else(cluster: Cluster) -> None:
         assert cluster.until(other, "succeeded").attempts == 1
         wait_until(lambda: cluster.output(other) == b"mine\n")
         wait_until(
-            lambda: cluster.client.job(long).wait_cause == "back_off",
+            lambda: [f.part for h in cluster.client.hosts() for f in h.faults] == ["starts"],
             20,
-            what="a job on a full disk to back off",
+            what="the host with the full disk to be set aside",
         )
+        assert cluster.client.job(long).state == "queued", "it waits for a host, at no charge"
         assert full.guardian.poll() is None, "the guardian outlives a full disk"
         assert full.agent_pid(), "the agent outlives a full disk"
         (small / "filler").unlink()
         again = cluster.submit("/bin/echo", "room again", queue="full")
         cluster.until(again, "succeeded")
         wait_until(lambda: cluster.output(again) == b"room again\n")
-        cluster.client.retry(long)
-        cluster.until(long, "succeeded")
+        assert cluster.until(long, "succeeded").infra_charged == 0
         assert fine.guardian.poll() is None
         for host in (full, fine):
             host.begin_close()
