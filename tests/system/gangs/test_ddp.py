@@ -6,12 +6,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.system.cluster import Cluster, clean_environment
+from tests.system.torchrun import run_torchrun
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = ROOT / "examples" / "gang" / "train_ddp.py"
@@ -40,24 +40,10 @@ def loss_of_torchrun() -> str:
     environment = {
         k: v for k, v in clean_environment().items() if not k.startswith(("MASTER_", "OMP_"))
     }
-    done = subprocess.run(
-        [
-            str(TORCH),
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node",
-            str(WORLD),
-            str(SCRIPT),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=environment,
-        check=False,
+    done = run_torchrun(
+        str(TORCH), WORLD, lambda _: [str(SCRIPT)], seconds=300, environment=environment
     )
-    assert done.returncode == 0, done.stderr
-    return find_loss(done.stdout)
+    return find_loss(done)
 
 
 @pytest.mark.parametrize("hosts", [1, 2])
@@ -92,27 +78,13 @@ def test_its_ranks_see_what_torchrun_lets_them_see(cluster: Cluster) -> None:
     )
     program = cluster.folder / "look.py"
     program.write_text(words)
-    done = subprocess.run(
-        [
-            str(TORCH),
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node",
-            "2",
-            str(program),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        env=clean_environment(),
-        check=False,
+    done = run_torchrun(
+        str(TORCH), 2, lambda _: [str(program)], seconds=200, environment=clean_environment()
     )
-    assert done.returncode == 0, done.stderr
     cluster.add_host("one", cpu_slots=2)
     job = cluster.submit(str(TORCH), str(program), tasks=2)
     cluster.until(job, "succeeded", seconds=60)
-    theirs, ours = (read_seen(text) for text in (done.stdout, cluster.output(job).decode()))
+    theirs, ours = (read_seen(text) for text in (done, cluster.output(job).decode()))
     # Between torchrun's agent and its own workers: the error file, the limit of restarts, the
     # store, signals, NCCL's switch.
     words = ("ERROR_FILE", "MAX_RESTARTS", "USE_AGENT_STORE", "SIGNALS_TO_HANDLE")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from tests.system.supervisor.night.test_bad_night import (
     check_night,
     read_results,
 )
+from tests.system.torchrun import run_torchrun
 
 TRAINING = ROOT / "examples" / "policies" / "train_ddp.py"
 TORCH = os.environ.get("HOLDFAST_TEST_TORCH", "")
@@ -45,22 +45,17 @@ pytestmark = [
 
 def train_undisturbed(folder: Path) -> dict[str, Any]:
     """What the same script comes to under torchrun."""
-    words = [
+    steps = ["--steps", str(STEPS), "--every", str(STEPS)]
+    done = run_torchrun(
         TORCH,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        str(RANKS),
-        str(TRAINING),
-    ]
-    words += ["--state", str(folder), "--steps", str(STEPS), "--every", str(STEPS)]
-    env = {**os.environ, **ENV}
-    done = subprocess.run(words, capture_output=True, text=True, timeout=140, env=env, check=False)
-    assert done.returncode == 0, done.stderr
+        RANKS,
+        lambda number: [str(TRAINING), "--state", str(folder / str(number)), *steps],
+        seconds=140,
+        environment={**os.environ, **ENV},
+    )
     # torchrun's ranks write unbuffered, a text and its line's end apart: two results may stand on
     # one line.
-    (found,) = set(re.findall(r"\{[^{}]*\}", done.stdout))
+    (found,) = set(re.findall(r"\{[^{}]*\}", done))
     result: dict[str, Any] = json.loads(found)
     return result
 
