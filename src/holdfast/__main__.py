@@ -1,7 +1,5 @@
 """`python -m holdfast` is `holdfast`. A Ctrl-C while it loads prints no traceback."""
 
-from __future__ import annotations
-
 import gc
 import sys
 

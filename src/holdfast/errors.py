@@ -16,8 +16,6 @@ Every error says what happened, with which ids, and what to do. `code` is the st
 scripts match on and that RFC 9457 problems carry; `status` is the HTTP status the API answers with.
 """
 
-from __future__ import annotations
-
 
 class HoldfastError(Exception):
     """Root of everything Holdfast raises on purpose."""

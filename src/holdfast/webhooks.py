@@ -14,8 +14,6 @@
 Loads nothing but the standard library, so that it may be used in any receiver.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json

@@ -6,8 +6,6 @@ get theirs. The trial of containers asks the engine that was away, and first rem
 incarnation left in it (DESK-1).
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

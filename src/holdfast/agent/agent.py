@@ -10,8 +10,6 @@ AGT-4  A host that a newer incarnation has replaced ends its tasks and its guard
        happens when a state folder was copied to, or its guardian started on, a second machine.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -4,8 +4,6 @@ A config reaches every agent of a guardian as a file in the state folder. It nam
 hold secrets (the join token, the host key), never the secrets themselves.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

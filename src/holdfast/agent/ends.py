@@ -7,8 +7,6 @@ state down (KEEP-3): the guardian repeats an end until it is acknowledged, so af
 step the next agent takes the same steps anew.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

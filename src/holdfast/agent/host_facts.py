@@ -1,7 +1,5 @@
 """The facts that a host registers with."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

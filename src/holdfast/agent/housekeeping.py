@@ -5,8 +5,6 @@ A log that the controller keeps whole is deleted at once. One that it keeps only
 tasks.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

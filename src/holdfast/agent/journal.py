@@ -4,8 +4,6 @@ epoch and host.
 Other parts log with `extra=about(key, attempt=…)`, so that one grep shows one job's whole story.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 import time

@@ -5,8 +5,6 @@ process that is stuck in the kernel would keep the agent from ever ending. The t
 daemons and are left behind.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -5,8 +5,6 @@ REDACT-1  Where an exact secret value of `MIN_SECRET_BYTES` or more stands, as m
           quoting) are not recognised.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 MIN_SECRET_BYTES = 4

@@ -9,8 +9,6 @@ KEEP-3  A task's state (`core.transitions.AGENT_TASK`) is not on disk: the next 
         from the guardian's snapshot, and from `acked` in `state.json`.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What is under way for the tasks of this agent: a start that waits for its checkpoint, an end."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Coroutine

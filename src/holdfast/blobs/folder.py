@@ -4,8 +4,6 @@ A blob is written under another name, flushed to the disk and renamed, and the f
 that a crash or a loss of power leaves the whole blob or none (BLOB-1).
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

@@ -5,8 +5,6 @@ BLOB-1  A name is written once and holds all of its bytes or does not exist: a w
         under the name.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import AsyncIterator, Collection
 from typing import Protocol

@@ -1,7 +1,5 @@
 """From the value of `--blobs` to a blob store."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Blobs in memory, for tests and simulation."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncIterator, Callable, Collection
 

@@ -7,8 +7,6 @@ checksum (BLOB-1); one that broke off is aborted, and a lifecycle rule of the bu
 killed controller left.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Collection
 from datetime import UTC, datetime, timedelta
 from typing import Any

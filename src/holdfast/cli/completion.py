@@ -1,7 +1,5 @@
 """`completion`: the script that makes a shell complete this program's words."""
 
-from __future__ import annotations
-
 import click
 
 SHELLS = ("bash", "zsh", "fish")

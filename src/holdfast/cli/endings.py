@@ -1,7 +1,5 @@
 """The documented exit codes, and the one or two plain lines on stderr that go with a failure."""
 
-from __future__ import annotations
-
 import sys
 
 import click

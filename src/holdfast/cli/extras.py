@@ -1,7 +1,5 @@
 """The parts that the slim installation leaves out."""
 
-from __future__ import annotations
-
 import importlib.util
 
 from holdfast.errors import HoldfastError

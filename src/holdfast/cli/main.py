@@ -3,8 +3,6 @@
 A command's module is imported when the command runs, never for `holdfast --help`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import importlib

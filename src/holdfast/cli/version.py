@@ -1,7 +1,5 @@
 """`version`: the version of Holdfast."""
 
-from __future__ import annotations
-
 import click
 
 

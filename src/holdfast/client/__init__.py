@@ -12,8 +12,6 @@
 Failures are the errors of `holdfast.errors`, with the controller's own sentence.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:

@@ -1,7 +1,5 @@
 """The asyncio client: one connection, which runs the scripts of the methods."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping

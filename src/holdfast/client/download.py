@@ -1,7 +1,5 @@
 """A checkpoint's bytes in files, piece by piece: a checkpoint may be larger than memory."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

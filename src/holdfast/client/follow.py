@@ -6,8 +6,6 @@ CLIENT-1  A byte of a log is given to the reader once, over any number of connec
 CLIENT-2  An event is given once and none is left out: a stream is resumed from the last id seen.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

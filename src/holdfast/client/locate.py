@@ -5,8 +5,6 @@ folder of a running `holdfast up`, from the working folder upwards; `~/.config/h
 `url` and `token`).
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ A decorator turns a function that returns a call or a script into a method: the 
 returns the result, the asyncio client a coroutine or an asynchronous iterator.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from functools import wraps

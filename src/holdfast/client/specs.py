@@ -1,7 +1,5 @@
 """Job specs made of keyword arguments or a file's table, with the short names that people write."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Server-sent events (`text/event-stream` of the HTML standard): bytes in, events out, no I/O."""
 
-from __future__ import annotations
-
 import msgspec
 
 from holdfast.errors import TooLarge

@@ -1,7 +1,5 @@
 """The parts of sending that need no I/O: requests and their answers, the errors of a network."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager

@@ -8,8 +8,6 @@ AUTH-1  Every route has a role in the table, and it is checked here, in one plac
         handler runs.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import secrets

@@ -1,7 +1,5 @@
 """The OpenAPI page, made from the route table and the shared structs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

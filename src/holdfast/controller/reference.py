@@ -4,8 +4,6 @@ python -m holdfast.controller.reference rest > docs/reference/rest.md
 python -m holdfast.controller.reference metrics > docs/reference/metrics.md
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

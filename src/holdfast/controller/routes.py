@@ -1,7 +1,5 @@
 """The table of all routes. `wire/api.py` lists them in prose, and a test compares the two."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

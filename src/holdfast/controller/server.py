@@ -6,8 +6,6 @@ SERVE-1  A stop answers every waiting poll, ends the streams, stops the loops, g
          running tasks are not touched.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ipaddress

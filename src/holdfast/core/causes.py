@@ -1,7 +1,5 @@
 """Why an attempt ended: the causes, what each is charged to, and the watchdogs' exit codes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import IntEnum, StrEnum
 

@@ -1,7 +1,5 @@
 """Draw the state machines as a Markdown page: `python -m holdfast.core.diagrams`."""
 
-from __future__ import annotations
-
 from holdfast.core.transitions import AGENT_TASK, ATTEMPT, HOST, INSTANCE, JOB, TASK, E, S, Table
 
 _HEAD = """# States

@@ -1,7 +1,5 @@
 """What is known about a task's end: facts only; `core.endings.classify` finds the cause."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec

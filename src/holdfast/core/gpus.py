@@ -1,7 +1,5 @@
 """A GPU as a host describes it, and as it is now."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import msgspec

@@ -14,8 +14,6 @@ LEASE-5  The same holds after a step of the store's clock: a clock that was set 
          present.
 """
 
-from __future__ import annotations
-
 from datetime import datetime
 
 import msgspec

@@ -3,8 +3,6 @@
 Apart from the patterns, which take 14 ms to compile, so that reading rules over the API is quick.
 """
 
-from __future__ import annotations
-
 import re
 
 MAX_LINE_CHARS = 300

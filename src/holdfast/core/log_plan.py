@@ -7,8 +7,6 @@ LOG-3  The log of a rank that was replaced goes on where its predecessor's ended
        sends afterwards is dropped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 Times are aware UTC datetimes of the *database's* clock, durations are seconds; none holds a secret.
 """
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any
 

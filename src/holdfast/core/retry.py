@@ -6,8 +6,6 @@ RETRY-2  A cause that is never retried cannot be made eligible, by any layer.
 RETRY-3  A delay is never over its ceiling: `max_retry_delay`, or 24 h where there is none.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal

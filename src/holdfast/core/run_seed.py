@@ -3,8 +3,6 @@
 It is kept with the job's secrets and reaches its tasks in their environment, and nothing else.
 """
 
-from __future__ import annotations
-
 from holdfast.core.spec import JobSpec
 
 SEED_VARIABLE = "HOLDFAST_SUPERVISE_SEED"

@@ -1,8 +1,6 @@
 """States and events of jobs, tasks, attempts, hosts and rented instances, whose values equal the
 database's words; and of a task inside its agent."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 

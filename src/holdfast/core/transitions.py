@@ -59,8 +59,6 @@ The agent's task and the store's task meet in `sync` alone, and each may be ahea
                        is refused (FENCE-1), and a refusal, too, means `acknowledge`
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """Checkpoints: which may be left, and the errors and events about them."""
 
-from __future__ import annotations
-
 import msgspec
 
 from holdfast.core.ids import TaskKey

@@ -6,8 +6,6 @@ RETRY-6  The kill switch is read in the transaction that dispatches, behind a lo
          lifted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 
 from holdfast.core.causes import CHARGED_TO, Budget

@@ -1,7 +1,5 @@
 """The moves of a drain, the one way an attempt is stopped: begun, forced, completed."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from holdfast.core.causes import Cause

@@ -4,8 +4,6 @@ No event holds a url, because its path may be a secret (in chat services it is) 
 events. The url's host is enough.
 """
 
-from __future__ import annotations
-
 from urllib.parse import urlsplit
 
 from holdfast.core.webhooks.values import ABOUT_HOOKS, WebhookRecord

@@ -1,7 +1,5 @@
 """Changes to settings, queues and projects: the check, the merge, and the events."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Literal
 

@@ -5,8 +5,6 @@ the decision (`core.endings.replace`). One in `blocked` waits for another host, 
 for that, is parked. All of them hold nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 

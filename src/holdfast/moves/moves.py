@@ -9,8 +9,6 @@ FENCE-1  Callers match (task, epoch, host, incarnation) before they call; no rep
          here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from datetime import datetime
 

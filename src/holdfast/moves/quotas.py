@@ -7,8 +7,6 @@ QUOTA-2  A job counts while it is reserved, running or draining, in a first atte
          alike.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import msgspec

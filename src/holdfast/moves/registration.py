@@ -1,7 +1,5 @@
 """Decisions about a host that registers or is moved, the same in both stores."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 

@@ -1,7 +1,5 @@
 """One host's sync: which of its reports count, and the answer as it grows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 

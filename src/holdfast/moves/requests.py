@@ -1,7 +1,5 @@
 """The requests of people and loops about jobs: submit, cancel, retry, give a reservation up, lapse."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """What is free on hosts, checked once more when a placement is written (ADMIT-2)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from holdfast.core.placement.plan import Capacity, JobPlacement, TaskPlacement

@@ -1,7 +1,5 @@
 """The rows of both stores as moves change them: mutable, with columns that readers do not see."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The moves of one task and of its job with it: it is claimed, starts, ends or is lost."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 

@@ -1,7 +1,5 @@
 """Values that go into a store and come out of it, besides the records of `core`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec

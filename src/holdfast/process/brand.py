@@ -14,8 +14,6 @@ BRAND-2  It only ever adds evidence. Where it cannot be set (a guardian inside a
          it. A process that sets the limit anew is no longer branded.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 # Far above any limit in use, and below 2^63, which some programs take for "unlimited".

@@ -1,8 +1,6 @@
 """One tree being ended: TERM, a grace, KILL. Its members and its end are found by `process.tree`
 (TREE-1 to TREE-6)."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -4,8 +4,6 @@ FILE-1  A file is written under another name and renamed, so a reader sees the o
         one, never a part.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

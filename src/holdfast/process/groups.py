@@ -11,8 +11,6 @@ GROUP-2  A group is removed when its task is over; what a dead guardian left is 
          folder name.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

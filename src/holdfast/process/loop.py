@@ -6,8 +6,6 @@ EPOLL-1  A descriptor is dropped before it is closed. A child that was forked me
          more. A descriptor that is reported without a handler is said once and polled no longer.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

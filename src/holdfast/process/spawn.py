@@ -14,8 +14,6 @@ SPAWN-4  The caller keeps `SPARE_DESCRIPTORS` for itself: it must still be able 
          and reap what it has started. A start that would use them up fails as if there were none.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """Linux calls that Python has no name for, bound at import: nothing is looked up after a fork."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import time

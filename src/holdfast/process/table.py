@@ -5,8 +5,6 @@ TABLE-1  What cannot be read for want of descriptors or memory is unknown, never
          /proc itself said so.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

@@ -27,8 +27,6 @@ TREE-6  What cannot be read is unknown (TABLE-1): no tree is said to be gone on 
         up; its first process's group, whose number needs no look-up, still gets its signals.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

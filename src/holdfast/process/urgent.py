@@ -11,8 +11,6 @@ See sched(7), "The autogroup feature" and "Limiting the CPU usage of real-time a
 processes".
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

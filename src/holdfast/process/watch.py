@@ -14,8 +14,6 @@ WATCH-4  A child without a pidfd, or one the kernel cannot poll (no memory), is 
 children.
 """
 
-from __future__ import annotations
-
 import os
 import select
 

@@ -1,7 +1,5 @@
 """Calls that end by their deadline (RENT-5): a block of code, and a program with its output."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

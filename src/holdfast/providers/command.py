@@ -1,8 +1,6 @@
 """Machines by the user's own scripts: JSON on stdin, JSON on stdout, an exit code for each kind of
 failure. The contract is in docs/guides/providers-command.md."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from typing import Annotated, Any, TypeVar

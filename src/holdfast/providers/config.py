@@ -1,7 +1,5 @@
 """What the configs of all providers have in common, and how an order is checked before it is used."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar

@@ -20,8 +20,6 @@ How a call may fail, and what the caller then knows:
     ProviderDown      the outcome is unknown: a machine may have been made (RENT-1)
 """
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from holdfast.core.fleet.instances import CreateOrder, Machine, Offer, Quote

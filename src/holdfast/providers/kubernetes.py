@@ -5,8 +5,6 @@ say whose it is. Whether the controller runs in the cluster or outside makes no 
 where its credentials are.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import AsyncIterator

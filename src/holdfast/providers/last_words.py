@@ -1,7 +1,5 @@
 """How the end of an agent is told to a person, by the last line of its log."""
 
-from __future__ import annotations
-
 import msgspec
 
 _MAX_CHARACTERS = 300

@@ -11,8 +11,6 @@ A machine outlives the controller. It is found again by its record, and by the i
 environment, because a pid alone may be used again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import fcntl

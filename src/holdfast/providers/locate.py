@@ -1,8 +1,6 @@
 """Open a provider by its kind. Each is imported when it is asked for, because some bring libraries
 of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 

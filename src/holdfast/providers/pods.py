@@ -1,7 +1,5 @@
 """Pods as values: one made from an order and a template, one read as a machine. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any

@@ -5,8 +5,6 @@ variables, which every listing shows; the list is read before each creation (REN
 is gone is a 400 without a code of its own, which a rule that was broken is as well.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

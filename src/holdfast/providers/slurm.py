@@ -5,8 +5,6 @@ each submission (RENT-2). A job is never queued again by Slurm, because Holdfast
 so a preempted job and one whose node failed each end in a state of their own.
 """
 
-from __future__ import annotations
-
 import getpass
 import os
 import re

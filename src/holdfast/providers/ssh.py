@@ -10,8 +10,6 @@ The record is on the box, so every controller finds the machine. Scripts go over
 the words of a process can be read by its neighbours.
 """
 
-from __future__ import annotations
-
 import asyncio
 import shlex
 from datetime import UTC, datetime

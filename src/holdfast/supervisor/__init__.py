@@ -12,8 +12,6 @@
 Inside a process, `get_message_queue()` talks to the script, without loading ZeroMQ or the context.
 """
 
-from __future__ import annotations
-
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, CancelledError
 from typing import TYPE_CHECKING, Any
 

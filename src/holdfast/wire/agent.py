@@ -12,8 +12,6 @@ header `Holdfast-Sha256` with PUT, answered by `CheckpointStored`; `&number=` wi
 answers with a `LogsAnswer` as JSON. All other bodies are JSON.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import msgspec

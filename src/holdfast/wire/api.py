@@ -67,8 +67,6 @@ pages: `{"items": [...], "next": cursor|null}`.
     POST   /graphql                         a query of GraphQL over what can be read here (optional extra `graphql`)
 """
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """The form of a token, so that a bad one is refused where it is read and not deep in a library."""
 
-from __future__ import annotations
-
 import re
 
 _TOKEN = re.compile(r"[!-~]+")

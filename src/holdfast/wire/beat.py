@@ -15,8 +15,6 @@ controller's metrics, at most `MAX_COUNTS` of them; such datagrams are no beats.
 A sender never waits: a datagram that cannot be taken at once is dropped.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec

@@ -14,8 +14,6 @@ Times are wall-clock seconds, shown to people and never compared. A message long
 `MAX_INLINE_BYTES` travels in parts, numbered from 0, so that heartbeats pass between them.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple

@@ -4,8 +4,6 @@ Both ends are of one version and trust each other. `peer` is the bus process's n
 that was welcomed, never used twice.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 from holdfast.wire.bus import ManagerHello

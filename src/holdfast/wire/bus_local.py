@@ -6,8 +6,6 @@ A user process dials the manager's Unix socket and names itself by the secret in
 after that both sides send `Part`s.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 SOCKET_VARIABLE = "HOLDFAST_SUPERVISOR_SOCKET"

@@ -1,7 +1,5 @@
 """Length-prefixed frames on a byte stream: four bytes of length, big endian, then the body."""
 
-from __future__ import annotations
-
 from holdfast.errors import ValidationError
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024

@@ -11,8 +11,6 @@ LINE-1  A message that cannot be read (of an unknown kind, of another shape) is 
         leaves no way to find the next one: that line is given up and the next agent gets a new one.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 from holdfast.core.ids import TaskKey

@@ -5,8 +5,6 @@ The agent asks after it has registered, then when the answer says, and soon afte
 order repeats until its report has come.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec

@@ -1,7 +1,5 @@
 """msgspec's sentence about a value of the wrong type, in a person's words."""
 
-from __future__ import annotations
-
 import ast
 import enum
 import re

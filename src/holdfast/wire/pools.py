@@ -16,8 +16,6 @@ GET    /v1/fleet/health                 → page of WorkerHealth, the view activ
 GET    /v1/fleet/performance            → page of WorkerPerformance, the view worker_performance
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec

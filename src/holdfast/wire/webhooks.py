@@ -15,8 +15,6 @@ GET    /v1/webhooks/{id}/deliveries/{delivery}       → DeliveryView
 POST   /v1/webhooks/{id}/deliveries/{delivery}/redeliver   → DeliveryRecord
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import UNSET, Meta, UnsetType

@@ -10,8 +10,6 @@ BOX-7  The user inside is the agent's, whatever the image says: it owns the work
        socket, and its processes can be seen, measured and ended from outside.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 

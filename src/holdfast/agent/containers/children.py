@@ -4,8 +4,6 @@ One poll loop without threads. Every orphan below is reaped, too: podman's monit
 from podman and becomes a child of the runner (BOX-1).
 """
 
-from __future__ import annotations
-
 import os
 import select
 import signal

@@ -11,8 +11,6 @@ DESK-2  An end is told when the runner said that the container is gone; else the
         lives, the task is unkillable.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -7,8 +7,6 @@ PULL-1  A task that needs an image holds its lock while it looks and pulls. A ta
 PULL-2  Locks are the kernel's (`flock`): a killed process holds none.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os

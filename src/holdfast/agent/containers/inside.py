@@ -12,8 +12,6 @@ TELL-2  Only processes that are proven to be this container's are signalled from
         process carries the task's marks, and they are below it.
 """
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

@@ -4,8 +4,6 @@ They are kept in a file until their engine was asked, because the folders of the
 as their logs are shipped.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,8 +1,6 @@
 """The kernel log's lines about memory, for a container whose runtime does not count OOM kills
 (podman under control groups of version 1)."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

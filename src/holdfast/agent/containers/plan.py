@@ -1,8 +1,6 @@
 """Two private files in a task's folder: from the agent to the runner (`Plan`), and back
 (`RunnerStatus`)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """The image of a container task: found on the host, or pulled by one task for all that wait."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

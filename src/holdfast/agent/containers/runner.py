@@ -6,8 +6,6 @@ container did. Its lines for people go to its standard error, which is the task'
 agent, goes to `container.status`.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -3,8 +3,6 @@
 A value never stands in an argument list where it could be read as an option.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import shutil

@@ -12,8 +12,6 @@ AGENT-4  A message that cannot be read is refused (LINE-1), and is no sign of li
          says nothing else is replaced as a silent one is.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """How a guardian is to run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

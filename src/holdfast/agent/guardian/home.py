@@ -1,7 +1,5 @@
 """What a guardian holds on its host: its locked folder, the beat socket, its line to systemd."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

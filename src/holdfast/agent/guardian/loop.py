@@ -24,8 +24,6 @@ Signals: TERM or INT shuts the host down, a second one at once; HUP replaces the
 disk now.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import select

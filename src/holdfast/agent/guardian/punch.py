@@ -6,8 +6,6 @@ a hole. Offsets stay true: a reader that remembers how far it got never reads a 
 reads the hole as zeros.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

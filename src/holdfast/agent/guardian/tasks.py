@@ -8,8 +8,6 @@ GUARD-3  `TaskEnded` is said when the task's tree is over (NURSERY-2).
 GUARD-4  `TaskEnded` is kept, and is in every snapshot, until the agent acknowledges it.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Callable

@@ -4,8 +4,6 @@ HCHK-1  A check runs in a process of its own with a deadline; a part that hangs 
         and neither heartbeats nor tasks wait for it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

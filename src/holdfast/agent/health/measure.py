@@ -4,8 +4,6 @@ It prints a line of JSON for each part as soon as that part is done, so that a p
 mount, a driver) hides no other. Its agent ends it and its children at the deadline.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import subprocess

@@ -10,8 +10,6 @@ CMD-3  A stop for a task that is not known here is answered at once: ended, stop
        will run (CMD-1).
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

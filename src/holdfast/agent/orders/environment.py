@@ -15,8 +15,6 @@ ENV-4  Ranks of a gang with one GPU each see those of all its ranks on their hos
        torchrun: a script that takes device LOCAL_RANK gets its own.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,7 +1,5 @@
 """The facts of a task's end, from the guardian's message to the report."""
 
-from __future__ import annotations
-
 from holdfast.core.causes import Cause, Watchdog
 from holdfast.core.facts import TaskFacts, Trip
 from holdfast.core.watchdogs.verdicts import make_trip

@@ -1,7 +1,5 @@
 """The environment that a guardian gives its agent: descriptors and names."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Mapping

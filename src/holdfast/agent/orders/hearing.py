@@ -4,8 +4,6 @@ Every answer may come twice, or after others were lost (HEAR-1): an answer that 
 does not wait for any more is ignored.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 An answer names them once for all orders of a gang (`SyncAnswer.gangs`); the text is made once, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """The starts and ends an agent missed when a message was lost: its guardian's snapshot beside its
 own table (HEAR-1)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 import msgspec

@@ -7,8 +7,6 @@ PROBE-1  No driver is ever called in the agent's own process: a call that hangs 
          worker, and the reading is unknown.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 

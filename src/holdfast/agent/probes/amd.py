@@ -6,8 +6,6 @@ The kernel has figures for each process: memory in `/sys/class/kfd`, engine time
 task that owns the box.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

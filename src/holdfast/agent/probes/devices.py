@@ -1,7 +1,5 @@
 """The devices as a probe's worker reads them, and their meaning for one task. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import Literal
 

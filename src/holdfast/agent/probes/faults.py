@@ -4,8 +4,6 @@ FAULT-1  Unreadable is not broken: only a driver's own words, or a device that i
          lists no more, are reported.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 
 import msgspec

@@ -7,8 +7,6 @@ begin with a space continue it (Linux, Documentation/ABI/testing/dev-kmsg). The 
 grows, which makes it the better clock: the microseconds drift against every other.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import time

@@ -1,7 +1,5 @@
 """NVIDIA devices through NVML. In the probe's worker only (PROBE-1)."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import Any
 

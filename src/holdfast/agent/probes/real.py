@@ -1,7 +1,5 @@
 """The probe for real work: trees from /proc, read in a thread; devices through the worker."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

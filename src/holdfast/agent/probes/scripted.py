@@ -8,8 +8,6 @@ for its job (or for null), the last one for ever after. The file is read anew at
 that a test can change the readings.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path

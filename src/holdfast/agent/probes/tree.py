@@ -7,8 +7,6 @@ TREE-READ-1  The counters never fall and never lose work: a process's work is ad
 TREE-READ-2  A living process that may not be read makes the value unknown, not smaller.
 """
 
-from __future__ import annotations
-
 import os
 
 import msgspec

@@ -9,8 +9,6 @@ when its input ends. A driver that hangs, crashes or leaks harms no other proces
     --amd-root DIR  where /sys and /proc of AMD devices are, `/` unless said otherwise
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import sys

@@ -1,7 +1,5 @@
 """The agent's calls to its controller, as values in and values out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeVar
 

@@ -12,8 +12,6 @@ SAVE-4  A checkpoint whose bytes are not those on record, not as many, or gone, 
         be reached now is no reason to go back.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

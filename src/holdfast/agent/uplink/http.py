@@ -9,8 +9,6 @@ CALL-1  A call on a kept connection that fails before the first byte of its answ
         be repeated.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from urllib.parse import urlsplit

@@ -9,8 +9,6 @@ JOIN-2  An incarnation is announced once. An agent that was restarted under the 
         lost its tasks.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging

@@ -9,8 +9,6 @@ LOGS-3  What the disk keeps of a stream is masked as what is sent (REDACT-1), in
         offsets, whether it is sent or not.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import logging

@@ -4,8 +4,6 @@ SELF-1  A host that has had no answer for `seconds` ends its tasks and itself. I
         long before, so nothing of worth is lost, and a machine that nothing could end costs no more.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

@@ -8,8 +8,6 @@ SYNC-2  An outage changes only the pace: calls are tried again with back-off and
 SYNC-3  The state of the connection is logged when it changes, not at every try.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -5,8 +5,6 @@ A transfer may take minutes and must never delay a heartbeat, so it shares neith
 the loop with the agent's calls. The standard library's client is enough for it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import http.client

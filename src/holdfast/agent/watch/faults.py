@@ -10,8 +10,6 @@ FAULT-3  The devices are asked only about ends that they could explain: a failur
          trip because nothing moved.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

@@ -6,8 +6,6 @@ FOR-1  Every step has its own limit and runs beside the others; a step that is l
 FOR-2  Everything that leaves the host is redacted: secret values, and command lines that hold them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import logging

@@ -4,8 +4,6 @@ AGT-2  A trip ends in the kill, whatever hangs: the kill has a timer of its own,
        forensics begin.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from dataclasses import dataclass, field

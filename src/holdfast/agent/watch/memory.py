@@ -8,8 +8,6 @@ MEM-2  Nothing is ended where the kernel keeps the limit already: `/proc/PID/cgr
        or one above it, whose own limit is no higher.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

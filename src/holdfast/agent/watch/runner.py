@@ -9,8 +9,6 @@ RUN-2  A watch's memory is written at once when it changes in kind (armed, in an
        was killed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

@@ -1,7 +1,5 @@
 """The devices of this host as they are now, for the controller's views: one reading a while."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """`beat`: one datagram from inside a job, without HTTP and without waiting."""
 
-from __future__ import annotations
-
 import os
 import socket
 

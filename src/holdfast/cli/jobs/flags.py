@@ -1,7 +1,5 @@
 """The flags of a job's gang, retry policy and container, and how they become fields of a spec."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The output of several ranks in one terminal: whole lines, each after its rank's number."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """`db`: the schema of the database, which it reads and changes without a controller."""
 
-from __future__ import annotations
-
 import click
 
 from holdfast.cli.output import Face

@@ -1,7 +1,5 @@
 """`token`: make, list and revoke tokens."""
 
-from __future__ import annotations
-
 import click
 
 from holdfast.cli.options import read_seconds

@@ -1,7 +1,5 @@
 """`agent`: this machine as a host of a controller on another machine."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -8,8 +8,6 @@ UP-3  `url` exists exactly while jobs can be sent there: it is written last at t
       first at the stop.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import select

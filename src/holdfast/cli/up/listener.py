@@ -1,7 +1,5 @@
 """The listening socket of `holdfast up`, made once and handed to every controller it starts."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

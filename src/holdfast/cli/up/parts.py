@@ -1,7 +1,5 @@
 """One part of `holdfast up`: its process, and when to start it again."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

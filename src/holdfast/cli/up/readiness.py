@@ -1,7 +1,5 @@
 """When a `holdfast up` is ready: its controller answers, and its own agent has joined."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import time

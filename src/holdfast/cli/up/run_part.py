@@ -8,8 +8,6 @@ UP-4  A part does not outlive its `up`: it gets SIGTERM when `up` is gone, and i
       ends before its line.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """`server`: a controller without the rest of `up`."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -8,8 +8,6 @@ UP-5  The stop has an order: agent (its tasks get TERM and their grace, and repo
       the hosts of local pools, database. Each waits until the one before it is gone.
 """
 
-from __future__ import annotations
-
 import select
 import signal
 import socket

@@ -1,7 +1,5 @@
 """`up`: everything on this machine, by one command."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

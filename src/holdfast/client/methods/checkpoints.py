@@ -1,7 +1,5 @@
 """Checkpoints: list, fetch, leave and forget them."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

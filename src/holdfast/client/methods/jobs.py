@@ -1,7 +1,5 @@
 """Jobs: submit them, look at them, wait for them, follow them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any

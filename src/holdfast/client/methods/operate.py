@@ -1,7 +1,5 @@
 """Queues, projects, retries, hosts, settings, rules and tokens: what an operator changes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

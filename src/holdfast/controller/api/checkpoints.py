@@ -1,7 +1,5 @@
 """The routes of checkpoints, for agents and for people. Their bodies are the bytes themselves."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import AsyncIterator
 from typing import Annotated

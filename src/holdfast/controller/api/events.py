@@ -1,7 +1,5 @@
 """The events: a page, or a stream that goes on where its reader stopped."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 

@@ -1,7 +1,5 @@
 """The routes of jobs: submit, list, show, cancel."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Sequence
 

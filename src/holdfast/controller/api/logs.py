@@ -7,8 +7,6 @@ FOLLOW-2  Nothing is sent twice and no loss is hidden: offsets only grow, and by
 FOLLOW-3  It ends when the job and its streams have ended, or ten seconds after the job ended.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import AsyncIterator
 

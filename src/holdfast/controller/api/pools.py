@@ -1,7 +1,5 @@
 """The routes of pools of hosts."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime, timedelta

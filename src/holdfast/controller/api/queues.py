@@ -1,7 +1,5 @@
 """The routes of queues."""
 
-from __future__ import annotations
-
 from starlette.responses import Response
 
 from holdfast.controller.api.settings_patch import read_name, read_settings_patch

@@ -1,7 +1,5 @@
 """The routes of retries: a job's policy, a person's retry, and the kill switches."""
 
-from __future__ import annotations
-
 from starlette.responses import Response
 
 from holdfast.controller.api.jobs import find_job

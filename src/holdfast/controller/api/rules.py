@@ -1,7 +1,5 @@
 """The routes of operators' rules: read, replace, try."""
 
-from __future__ import annotations
-
 from starlette.responses import Response
 
 from holdfast.controller.http.endpoints import ApiCall

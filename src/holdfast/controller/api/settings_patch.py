@@ -1,7 +1,5 @@
 """Reading a change of settings, for the cluster, a queue and a project alike, and their names."""
 
-from __future__ import annotations
-
 import msgspec
 
 from holdfast.controller.http.endpoints import ApiCall

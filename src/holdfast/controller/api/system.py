@@ -1,7 +1,5 @@
 """The routes about the server itself: its page, health, readiness, metrics."""
 
-from __future__ import annotations
-
 import asyncio
 
 from starlette.responses import Response

@@ -1,7 +1,5 @@
 """The routes of tokens."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from starlette.responses import Response

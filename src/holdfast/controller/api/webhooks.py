@@ -1,7 +1,5 @@
 """The routes of webhooks."""
 
-from __future__ import annotations
-
 import msgspec
 from starlette.responses import Response
 

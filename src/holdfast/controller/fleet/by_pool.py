@@ -1,7 +1,5 @@
 """Every pool's cycles, in one process."""
 
-from __future__ import annotations
-
 from holdfast.controller.fleet.cycle import PoolCycles
 from holdfast.controller.runtime.context import Controller
 

@@ -5,8 +5,6 @@ CYCLE-2 A decision is carried out action by action, each under the store's guard
 CYCLE-3 A pool's hosts are never judged silent by a silence of the controller itself (LEAD-4).
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Mapping

@@ -6,8 +6,6 @@ RENT-7  A provider is asked for a machine only after the question is on record (
 RENT-8  A machine whose end is wanted is asked to end again and again, until a listing confirms it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

@@ -9,8 +9,6 @@ One unit is about the time to put one plain value into an answer. `WEIGHTS` has 
 more: rows that are read and decoded, and sentences that are worked out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Types of the schema that mirror records: a field of a record is a field of its type."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints

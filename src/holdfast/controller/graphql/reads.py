@@ -4,8 +4,6 @@ Loaders gather the requests of all fields of one level and read them together. T
 settings, and the lists of queues and projects are read once for the whole query.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypeVar

@@ -3,8 +3,6 @@
 python -m holdfast.controller.graphql.reference > docs/reference/graphql-schema.md
 """
 
-from __future__ import annotations
-
 import sys
 
 from holdfast.controller.graphql.limits import MAX_PAGE, WEIGHTS, Limits

@@ -1,7 +1,5 @@
 """The root of the schema: the fields that a query can begin with."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any, Generic, TypeVar
 

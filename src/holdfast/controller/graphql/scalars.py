@@ -1,7 +1,5 @@
 """Scalars, enums and names of the schema: the same words and texts as REST's."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from enum import Enum
 from typing import Any, NewType

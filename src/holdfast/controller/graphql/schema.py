@@ -1,7 +1,5 @@
 """The schema, built once in a process, and the reading of queries for it."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ without a resolver is the record's own.
 A resolver returns records, which strawberry types by the field's annotation; hence `Any` here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

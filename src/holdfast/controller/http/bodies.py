@@ -1,7 +1,5 @@
 """Reading request bodies: bounded in bytes and in time, then decoded into the shared structs."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from typing import Any, TypeVar

@@ -1,8 +1,6 @@
 """Pages and cursors. A cursor is opaque to the client, and one that the server did not make is
 refused."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Errors as RFC 9457 problems, and values as JSON answers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from http import HTTPStatus
 

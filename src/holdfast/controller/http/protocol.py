@@ -8,8 +8,6 @@ HTTP-3  A refused client can read why: a connection that is closed while its pee
         first, and incoming bytes are dropped for `LINGER_SECONDS`.
 """
 
-from __future__ import annotations
-
 import asyncio
 from http import HTTPStatus
 from typing import Any

@@ -1,7 +1,5 @@
 """The queries of the API: one struct per route, its fields the parameters."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import msgspec

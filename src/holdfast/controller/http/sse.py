@@ -1,7 +1,5 @@
 """Streams to a client: server-sent events and long bodies, written at the reader's pace."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 

@@ -1,8 +1,6 @@
 """Admission: queued jobs and free room → reservations, and drains of jobs that are to make room. No
 job starts in another way."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections import Counter

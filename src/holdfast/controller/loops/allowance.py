@@ -3,8 +3,6 @@
 RATE-1  Over any span of t seconds at most rate × t + max(1, rate) are let through.
 """
 
-from __future__ import annotations
-
 import math
 
 

@@ -1,7 +1,5 @@
 """Checkpoints that are not needed any more: of jobs that succeeded, and blobs that no row names."""
 
-from __future__ import annotations
-
 import logging
 
 from holdfast.blobs.interface import BlobsUnavailable

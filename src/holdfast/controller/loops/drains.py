@@ -1,8 +1,6 @@
 """The completer: drains whose every end is confirmed → requeue, success, failure or cancel. No job
 ends or goes back to its queue in another way."""
 
-from __future__ import annotations
-
 import logging
 from datetime import timedelta
 

@@ -1,8 +1,6 @@
 """Waiting jobs whose time has come → queued: start times at once, retries as fast as the rate limit
 lets them."""
 
-from __future__ import annotations
-
 import logging
 
 from holdfast.controller.loops.allowance import Allowance

@@ -1,7 +1,5 @@
 """When the retries that this replica decided are due: hints that wake the loop which dispatches."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The fleet's loop: each pool's cycle when its time has come, and soon after a host calls."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 

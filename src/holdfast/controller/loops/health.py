@@ -1,7 +1,5 @@
 """Hosts that evidence speaks against → quarantined with it; those whose time is over → let back."""
 
-from __future__ import annotations
-
 import logging
 
 from holdfast.controller.loops.silhouette import Loop, Summary, prune_history

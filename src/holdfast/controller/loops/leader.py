@@ -7,8 +7,6 @@ Writes of the loops are tied to the lead under which they began (LEAD-3), so two
 change anything. One leader saves work, and LEASE-4 counts from its beginning.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Sequence

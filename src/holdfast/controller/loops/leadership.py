@@ -7,8 +7,6 @@ LEAD-4  `hears_since` is the store's time from which hosts could be heard all al
         silent.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Fallen members of supervised jobs → another host stands in, or the job falls with them."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 

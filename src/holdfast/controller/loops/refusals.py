@@ -1,7 +1,5 @@
 """Why the last admission passed jobs over, for `why`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 

@@ -8,8 +8,6 @@ LOOP-3  A loop that is cancelled ends, also where the cancellation was lost on i
         run ends with a look for it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -1,7 +1,5 @@
 """The sweeps: leases that lapsed, reservations no host took, dead hosts, old history."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from datetime import timedelta

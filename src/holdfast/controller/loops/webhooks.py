@@ -1,8 +1,6 @@
 """Webhooks: events past every hook's cursor → deliveries; deliveries that are due → tries; old
 deliveries → deleted."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import logging

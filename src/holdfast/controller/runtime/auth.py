@@ -1,8 +1,6 @@
 """Authentication: users by token, hosts by key. Only hashes are looked up, and the answers are
 remembered for a moment."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Work that no caller waits for."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Coroutine

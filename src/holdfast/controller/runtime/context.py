@@ -1,8 +1,6 @@
 """The pieces of one controller process, put together. None of them holds the truth: all can be lost
 and read again."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random

@@ -1,7 +1,5 @@
 """What `/metrics` shows of pools."""
 
-from __future__ import annotations
-
 import functools
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram

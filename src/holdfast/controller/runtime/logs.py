@@ -1,8 +1,6 @@
 """Log lines: JSON for machines, text for a terminal. `job`, `attempt`, `epoch` and `host` are
 fields of their own, so that one grep tells one job's whole story."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from datetime import UTC, datetime

@@ -1,8 +1,6 @@
 """What `/metrics` shows. Gauges are read from the store when scraped; counters count what this
 replica did."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """Whether the store takes the hosts' renewals, and since when it did not."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

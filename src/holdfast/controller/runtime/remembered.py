@@ -1,7 +1,5 @@
 """What a replica remembers to ask the store less often. All of it can be lost."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Sequence
 

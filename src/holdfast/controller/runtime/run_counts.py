@@ -5,8 +5,6 @@ RUN-COUNT-1  What a run counted is added once: a report adds what it has beyond 
              nothing, because another replica may have counted it.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections import OrderedDict

@@ -1,8 +1,6 @@
 """Settings in force: the database's layers over the environment's, read again at most once a
 second."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import logging

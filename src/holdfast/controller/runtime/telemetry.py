@@ -4,8 +4,6 @@ They are not part of a sync's transaction, because a view of a device is worth n
 killed replica had not written yet is read again within seconds.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 

@@ -4,8 +4,6 @@ WAKE-1  A wake between a read and the wait that follows it is never lost: the wa
         version it saw before the read. Wakes are hints; every waiter also has a time limit.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Iterator

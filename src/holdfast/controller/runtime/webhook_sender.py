@@ -7,8 +7,6 @@ the bound on what is read and the refusal of redirects are in plain sight. The e
 are not used, because they would resolve names again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket

@@ -6,8 +6,6 @@ BATCH-3  One bad sync does not make its neighbours fail: a batch that fails whil
          is taken again one by one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

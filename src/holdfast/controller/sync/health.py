@@ -4,8 +4,6 @@ HCHK-2  An order repeats until its report has come; the number of an order is th
         incarnation, that it was due in, so that a repeated order is the same one.
 """
 
-from __future__ import annotations
-
 import time
 
 import msgspec

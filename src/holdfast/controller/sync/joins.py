@@ -1,7 +1,5 @@
 """New hosts: a join token is exchanged for a host key, once."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

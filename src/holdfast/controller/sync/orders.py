@@ -4,8 +4,6 @@ The places of a gang's ranks are worked out once for all its hosts, and sent onc
 sending them with every order would make a start cost the square of the number of ranks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

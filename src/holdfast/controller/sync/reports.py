@@ -7,8 +7,6 @@ REPORT-1  A sync is decoded in one go. Only where that fails is each task's repo
           the answer.
 """
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -10,8 +10,6 @@ POLL-3  A client that hung up is never read for again, so nothing is offered to 
         hear it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Sequence

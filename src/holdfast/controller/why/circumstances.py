@@ -1,7 +1,5 @@
 """What is known around one job: `reads` reads it, `explain` and the modules beside it explain it."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 import msgspec

@@ -1,8 +1,6 @@
 """explain(circumstances) → Why: everything that holds a job, a sentence each, and what to do about
 it. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from holdfast.controller.why import gangs, places, pools, retries, shares

@@ -1,7 +1,5 @@
 """What `why` says of starts, of members, and of gangs that are being stopped. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 
 from holdfast.controller.why.circumstances import Circumstances

@@ -1,7 +1,5 @@
 """What `why` says of places: which hosts could take a queued job, and which jobs make room. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from holdfast.controller.why.circumstances import Circumstances

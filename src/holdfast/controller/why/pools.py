@@ -1,7 +1,5 @@
 """What `why` says of pools: hosts on their way to a queued job, and what holds more back. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from holdfast.controller.why.circumstances import Circumstances

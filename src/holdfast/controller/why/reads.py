@@ -1,7 +1,5 @@
 """What `why` goes by, read from the store for many jobs at once, in as many calls as for one."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any

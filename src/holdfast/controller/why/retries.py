@@ -1,7 +1,5 @@
 """What `why` says of retries, quotas and a lack of progress. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from holdfast.controller.why.circumstances import Circumstances

@@ -5,8 +5,6 @@ CHAIN-1  `attempt` never exceeds `of`: an attempt that cost no retry (preempted,
          trip) raises both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
 

@@ -1,7 +1,5 @@
 """What `why` says of shares: what a project borrows, and which jobs give back what theirs did. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from holdfast.controller.why.circumstances import Circumstances

@@ -1,7 +1,5 @@
 """Times in words, and the lines that `why` answers with. Pure."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from holdfast.wire.api import WhyLine

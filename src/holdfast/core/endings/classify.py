@@ -27,8 +27,6 @@ CLASSIFY-4  A fallen task's facts become a cause and a sentence in one place,
             what shows the drain, and on the attempt that has ended.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 

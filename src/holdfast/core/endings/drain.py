@@ -10,8 +10,6 @@ MEMBER-4  A supervised job ends as its script, rank 0, does: another rank's end 
           is the trigger.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import msgspec

@@ -1,7 +1,5 @@
 """classify_fallen(facts, rules) → why one task of an attempt fell, in one voice (CLASSIFY-4)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import msgspec

@@ -13,8 +13,6 @@ CUDA's, ROCm's, podman's, docker's and the Linux kernel's;
 `tests/unit/core/endings/test_patterns.py` holds real ones.
 """
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

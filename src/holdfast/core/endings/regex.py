@@ -12,8 +12,6 @@ repeat directly behind an open one that runs over the same text again from each 
 `.*\\d+x`.
 """
 
-from __future__ import annotations
-
 import re
 import warnings
 from re import _constants as op  # type: ignore[attr-defined]  # private, but the only parse tree there is

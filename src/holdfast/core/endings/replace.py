@@ -20,8 +20,6 @@ MEMBER-5  A rank that does not come up is charged to nothing: after its first fa
           one rank). The others run on: the script decides whether they can do without it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import msgspec

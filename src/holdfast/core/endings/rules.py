@@ -10,8 +10,6 @@ The first rule that matches is taken. A pattern is looked for line by line in th
 the errors of the registry, the container runtime and the start.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The line of each rule and field in a TOML text, which `tomllib` tells of syntax errors only."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 

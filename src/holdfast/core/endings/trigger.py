@@ -8,8 +8,6 @@ DRAIN-2  The trigger is the initiating failure, not the loudest. A rank that rep
          measured.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 

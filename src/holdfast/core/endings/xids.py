@@ -8,8 +8,6 @@ Xid Catalog", for Ampere and newer). `blame` follows its column of immediate act
     notice       needs no action at once, or only accompanies another code: explains no failure by itself
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """What a cycle wants done, each with its sentence, and what it leaves on record."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 import msgspec

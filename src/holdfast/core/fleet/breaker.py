@@ -7,8 +7,6 @@ BREAKER-2  An offer that was refused is left alone ever longer, with a jitter th
          that many pools do not come back together.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ Each step sees the pool as the steps before it leave it. What a cycle decided is
 shell, action by action, under guards of the store: an action that comes too late changes nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from holdfast.core.fleet.actions import (

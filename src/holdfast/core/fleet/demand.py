@@ -7,8 +7,6 @@ DEMAND-2  A job goes to the pool whose cheapest fitting offer costs least; what 
 DEMAND-3  A host whose offer a job does not fit is no supply for that job.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

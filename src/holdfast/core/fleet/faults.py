@@ -1,7 +1,5 @@
 """Why a host of a pool is in error: an enum, and a sentence for each."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 

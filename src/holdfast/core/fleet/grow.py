@@ -5,8 +5,6 @@ GROW-2  `min` is restored even with an empty queue; nothing goes over `max`, the
         (MONEY-1, MONEY-2), or the breaker (BREAKER-1).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 

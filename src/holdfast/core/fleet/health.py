@@ -6,8 +6,6 @@ POOL-2  A host in error is marked first; its leases are renewed no more (the fen
           of infrastructure failures is charged, as for any lost host.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import msgspec

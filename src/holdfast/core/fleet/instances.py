@@ -5,8 +5,6 @@ anything, and stands in the machine's name and environment, so that a machine wh
 never answered is found again by a listing (RENT-1).
 """
 
-from __future__ import annotations
-
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any

@@ -9,8 +9,6 @@ LEAK-2  A provider is believed at once where it says that a machine is gone. Tha
 LEAK-3  A listing that could not be read whole means nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import msgspec

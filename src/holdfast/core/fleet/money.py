@@ -7,8 +7,6 @@ MONEY-2  No spawn is made where the day's spend, with one more hour of everythin
          ended, also below `min`; work that runs is not stopped for money.
 """
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 
 from holdfast.core.fleet.snapshot import PoolView

@@ -5,8 +5,6 @@ else than letters and digits as `_`), `HOLDFAST_POOL_<KEY>` for every pool. The 
 deployments use are accepted as aliases of the second kind.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Mapping

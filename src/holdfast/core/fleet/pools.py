@@ -1,7 +1,5 @@
 """A pool: its provider, the machines it may rent, and the bounds within which it scales."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import msgspec

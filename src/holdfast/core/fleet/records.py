@@ -1,7 +1,5 @@
 """The records of the fleet: pools and instances as they are kept and shown."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from holdfast.core.fleet.pools import PoolSpec

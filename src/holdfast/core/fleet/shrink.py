@@ -8,8 +8,6 @@ SCALE-3  What was just wanted is not given back at once: a starting host has hal
          an idle one `idle_timeout_seconds` since its last lease ended.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import msgspec

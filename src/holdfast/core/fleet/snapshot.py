@@ -4,8 +4,6 @@ FLEET-READ  A snapshot is whole or there is none: what cannot be read is unknown
             cycle without a snapshot decides nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import datetime
 

@@ -8,8 +8,6 @@ BLAME-3  A host that was blamed is let back on probation: one more such job sets
 BLAME-4  Two checks in a row that fail set a host aside, and one that passes lets it back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

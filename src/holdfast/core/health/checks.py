@@ -5,8 +5,6 @@ CHECK-2  What could not be measured is unknown, and unknown fails nothing; but a
          end within its deadline fails, because the host hangs where a healthy one answers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Literal

@@ -1,7 +1,5 @@
 """When a host is checked, and when its agent asks again."""
 
-from __future__ import annotations
-
 import msgspec
 
 from holdfast.core.health.checks import CheckKind

@@ -13,8 +13,6 @@ ADMIT-5  A job takes the place of others only where those have a lower priority,
          shares is given back by the rules of SHARE-1…3.)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 

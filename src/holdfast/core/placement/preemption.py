@@ -4,8 +4,6 @@ One is the drain's reason, and so in the database and in the victim's attempt, w
 for both sides.
 """
 
-from __future__ import annotations
-
 import re
 
 import msgspec

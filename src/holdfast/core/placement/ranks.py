@@ -1,7 +1,5 @@
 """Ranks of a gang in words that stay short for a gang of any size."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 

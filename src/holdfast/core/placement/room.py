@@ -4,8 +4,6 @@ Room only shrinks during a plan, so hosts found full for a shape of job are not 
 how many tasks of a shape fit is counted anew only where room was taken.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 

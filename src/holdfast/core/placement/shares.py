@@ -9,8 +9,6 @@ SHARE-3  The project that has borrowed for the longest gives back first, and of 
          least important, with the least work lost.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """The values of admission: jobs that wait, hosts with room, tasks that hold some, and the plan."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

@@ -4,8 +4,6 @@ few, unimportant and young as possible.
 Few jobs are searched by trying; many greedily, and those that turn out superfluous are let off.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import combinations

@@ -4,8 +4,6 @@ This is the first gate: what the agent registered, against what was rented. Chec
 host report their own verdict, which joins this one here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import msgspec

@@ -6,8 +6,6 @@ to queues or to projects, never to both. A layer that leaves a name out says not
 work at its next sync.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """The registry of settings: each with its bounds, its default and the layers that may set it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Literal

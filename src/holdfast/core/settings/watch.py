@@ -1,7 +1,5 @@
 """The settings that a task is watched by, resolved for one task and sent with its launch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import msgspec

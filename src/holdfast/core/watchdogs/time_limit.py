@@ -1,7 +1,5 @@
 """Time limit: the wall clock a task may take; a suspension of the machine counts."""
 
-from __future__ import annotations
-
 import math
 
 import msgspec

@@ -1,7 +1,5 @@
 """The verdicts: a `Trip` (core.facts) ends the task; the other two are for the log alone."""
 
-from __future__ import annotations
-
 import msgspec
 
 from holdfast.core.causes import EXIT_OF, Watchdog

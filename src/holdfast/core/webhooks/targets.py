@@ -9,8 +9,6 @@ private networks are allowed too. Link-local addresses and the clouds' metadata 
 either way: they hand out the machine's own credentials, and no receiver lives there.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from collections.abc import Sequence

@@ -10,8 +10,6 @@ HOOK-3  Events about webhooks are sent only to hooks that name them, never to th
         busy.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence

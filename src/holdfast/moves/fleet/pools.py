@@ -1,7 +1,5 @@
 """Decisions about pools, the same in both stores."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from datetime import datetime, timedelta

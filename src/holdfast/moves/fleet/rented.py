@@ -1,7 +1,5 @@
 """Decisions about rented machines and their hosts, the same in both stores."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from holdfast.core.fleet.faults import SPAWN_FAULTS, HostFault

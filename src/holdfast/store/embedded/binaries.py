@@ -1,7 +1,5 @@
 """Find a PostgreSQL server that can be used."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

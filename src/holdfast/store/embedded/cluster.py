@@ -9,8 +9,6 @@ FOLDER/
   postgres.log    the server's log, and postgres.log.1 the one before
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

@@ -16,8 +16,6 @@ It imports nothing of Holdfast: it must start in ten milliseconds and also where
 be read.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

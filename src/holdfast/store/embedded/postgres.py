@@ -16,8 +16,6 @@ PG-5  A pid alone is never believed: a process is signalled through a pidfd, aft
 The facts behind it, and what was measured, are in docs/decisions/0003-embedded-postgres.md.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

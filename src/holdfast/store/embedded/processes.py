@@ -6,8 +6,6 @@ lock free?). The answer holds across containers that share the folder, and after
 pid alone is never believed.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """Admission in memory: from queued to reserved, and back."""
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence

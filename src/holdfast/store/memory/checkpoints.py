@@ -1,7 +1,5 @@
 """Checkpoints of the memory store: the rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 

@@ -1,7 +1,5 @@
 """Drains in memory."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from holdfast.core.endings.drain import Completion

@@ -1,7 +1,5 @@
 """Events in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 
 from holdfast.core.records import EventRecord

@@ -1,7 +1,5 @@
 """Hosts in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 

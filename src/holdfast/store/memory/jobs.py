@@ -1,7 +1,5 @@
 """Jobs, their tasks and attempts in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 

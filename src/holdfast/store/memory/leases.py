@@ -1,7 +1,5 @@
 """Syncs and leases in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 

@@ -1,7 +1,5 @@
 """Logs and forensics in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from holdfast.core import log_plan

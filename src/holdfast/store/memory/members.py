@@ -1,7 +1,5 @@
 """Supervised jobs in memory: their fallen members, and the places of those that stand in."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime

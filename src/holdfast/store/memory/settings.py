@@ -1,7 +1,5 @@
 """Settings, queues and projects in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from holdfast.core.causes import Cause

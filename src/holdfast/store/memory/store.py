@@ -4,8 +4,6 @@ conformance suite.
 Nothing in it awaits, so each call is one atomic step. Nothing in it survives the process.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Tokens in memory."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 import msgspec

@@ -1,7 +1,5 @@
 """Webhooks in the memory store."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 

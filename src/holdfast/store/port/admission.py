@@ -1,7 +1,5 @@
 """Admission: from waiting to queued, from queued to reserved, and back."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 

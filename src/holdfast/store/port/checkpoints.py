@@ -7,8 +7,6 @@ CKPT-2  A row is written when its bytes are whole in the blob store, so the newe
         checkpoint that can be fetched.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import Protocol
 

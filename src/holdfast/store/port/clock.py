@@ -1,7 +1,5 @@
 """The time of a call (STORE-5)."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 Now = datetime | None

@@ -1,7 +1,5 @@
 """Drains: ready, slow, completed."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Protocol
 

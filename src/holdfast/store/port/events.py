@@ -1,7 +1,5 @@
 """Events: the append-only record."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import Protocol
 

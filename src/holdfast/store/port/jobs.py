@@ -1,7 +1,5 @@
 """Jobs, their tasks and their attempts."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import Protocol
 

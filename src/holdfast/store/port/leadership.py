@@ -1,7 +1,5 @@
 """Leadership, and hints between replicas."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """Leases: begun, renewed and ended by agents' syncs, or lapsed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol

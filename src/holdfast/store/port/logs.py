@@ -1,7 +1,5 @@
 """Logs and forensics of tasks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

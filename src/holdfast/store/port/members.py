@@ -1,7 +1,5 @@
 """Members of supervised jobs: their falls, and the places of their replacements."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 

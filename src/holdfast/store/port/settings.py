@@ -1,7 +1,5 @@
 """Settings of the cluster, its queues and its projects, and the operators' rules."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 

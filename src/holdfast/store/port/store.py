@@ -11,8 +11,6 @@ STORE-5  `now` is injectable everywhere; None means the store's own clock. It is
          an agent's clock.
 """
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Tokens: their hashes and what they are for."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Protocol
 

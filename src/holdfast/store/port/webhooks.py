@@ -1,7 +1,5 @@
 """Webhooks and their deliveries."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 

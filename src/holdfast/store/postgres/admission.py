@@ -1,7 +1,5 @@
 """Admission in PostgreSQL: the candidates and their room, and the one write that starts them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial

@@ -1,7 +1,5 @@
 """Checkpoints in PostgreSQL: the rows."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from datetime import datetime
 

@@ -1,7 +1,5 @@
 """Drains in PostgreSQL: the ready ones, and the one write that ends each."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from holdfast.core.endings.drain import Completion

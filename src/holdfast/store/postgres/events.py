@@ -1,7 +1,5 @@
 """Events in PostgreSQL."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import Any
 

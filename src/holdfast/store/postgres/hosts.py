@@ -1,7 +1,5 @@
 """Hosts in PostgreSQL: registered, read, moved, found dead."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from functools import partial

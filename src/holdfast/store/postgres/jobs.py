@@ -1,7 +1,5 @@
 """Jobs in PostgreSQL: submitted, read, cancelled, drained, revived."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar

@@ -5,8 +5,6 @@ whose tasks were reported started or ended, then renewals, then offers. A batch 
 offers nothing commits relaxed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any

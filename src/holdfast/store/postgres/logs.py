@@ -1,7 +1,5 @@
 """Logs and forensics in PostgreSQL."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence, Set
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Supervised jobs in PostgreSQL: their fallen members, and the places of replacements."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from holdfast.core.causes import Cause

@@ -1,7 +1,5 @@
 """Load and lock the rows of a move, and write its changes."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from datetime import datetime
 from typing import Any

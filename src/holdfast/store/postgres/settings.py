@@ -1,7 +1,5 @@
 """Settings, queues, projects and quotas in PostgreSQL."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """The store on PostgreSQL (14 or newer): the ports of `store.port`, put together."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import datetime
 

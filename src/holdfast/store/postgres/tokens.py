@@ -1,7 +1,5 @@
 """Tokens in PostgreSQL."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from holdfast.core.records import TokenRecord

@@ -1,7 +1,5 @@
 """Webhooks in PostgreSQL."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """Futures for messages: a message whose future is dropped or cancelled goes back to its inbox."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections import deque

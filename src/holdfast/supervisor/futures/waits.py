@@ -1,7 +1,5 @@
 """The two ways to wait for many futures: `wait` and `as_completed`."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

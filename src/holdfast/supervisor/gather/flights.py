@@ -8,8 +8,6 @@ FLIGHT-2  A rank that waits in one group's collective is not named for its absen
           while there is a rank that waits in none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

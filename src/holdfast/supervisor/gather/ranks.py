@@ -1,8 +1,6 @@
 """What a host says of its ranks, and how two such reports are merged: the two functions of the
 tree that `report` grows."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

@@ -5,8 +5,6 @@ the rank's record to a file when anything arrives there; it also does so by itse
 times out. `member.flight` does the same for ranks without NCCL.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

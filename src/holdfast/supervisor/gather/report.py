@@ -7,8 +7,6 @@ stuck in the kernel, asks them for their flight records, and reads those. Nodes 
 up a tree, so that the script reads one message and no host more than a few. Nothing is ended.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

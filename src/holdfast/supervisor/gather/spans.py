@@ -4,8 +4,6 @@ A span is a list of two ranks, the first and the last; a set is a sorted list of
 between them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 Spans = list[list[int]]

@@ -1,7 +1,5 @@
 """The stacks of a process and its children: by py-spy, or by gdb where there is none."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shutil

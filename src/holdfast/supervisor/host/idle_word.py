@@ -6,8 +6,6 @@ IDLE-1  When the last process of a host has ended, its task enters a section tha
         its first beat, is held to the beats of an earlier one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 from collections.abc import Mapping

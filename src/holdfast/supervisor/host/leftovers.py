@@ -11,8 +11,6 @@ LEFT-2  Only this user's folders are looked at, and only those of this namespace
         nothing can be seen, so nothing is known.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import glob

@@ -5,8 +5,6 @@ MANAGE-2  A process's end is kept until the script lets go of its group, so that
           dead learns it.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import time

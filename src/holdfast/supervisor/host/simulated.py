@@ -6,8 +6,6 @@ ends with 0 at once, so that a policy can be tried with its real command. TERM, 
 end it.
 """
 
-from __future__ import annotations
-
 import heapq
 import signal
 

@@ -4,8 +4,6 @@ A thousand real managers would need a thousand processes. Here every host is a D
 `HostSession`; only its processes are pretended (`simulated.py`).
 """
 
-from __future__ import annotations
-
 import heapq
 import os
 import select

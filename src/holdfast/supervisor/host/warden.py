@@ -19,8 +19,6 @@ WARDEN-5  What cannot be read is unknown (TABLE-1): a scan that fails is made ag
           taken for gone on it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

@@ -4,8 +4,6 @@ Other threads hand it work with `call`; it hands what managers said to the roste
 calls and outgoing messages in batches, so a turn's fixed price is paid once for many of them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

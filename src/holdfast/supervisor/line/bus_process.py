@@ -15,8 +15,6 @@ BUS-4  A script that does not read delays no heartbeat. Beyond `_FULL_BYTES` mes
        not taken, and the hosts keep them.
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

@@ -1,7 +1,5 @@
 """Admission to the socket: CURVE keys judged by ZAP, and counts of refused connections."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import resource

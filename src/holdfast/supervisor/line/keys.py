@@ -5,8 +5,6 @@ secret of the supervisor's. Under Holdfast no keys are handed over: each rank of
 them from the job's seed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import os

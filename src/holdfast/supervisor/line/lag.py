@@ -7,8 +7,6 @@ When that arrives, everything that came before it was sent has been read, howeve
 idle fleet pays for one such frame a second, which also shows the lag in the status.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import struct

@@ -1,7 +1,5 @@
 """What a machine has, and how much of it is in use."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """A better scheduling priority for the few threads whose delay would be mistaken for a loss."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

@@ -14,8 +14,6 @@ FLEET-6  Where half of the fleet or more falls silent within one heartbeat, the 
          first: those hosts are given the limit twice.
 """
 
-from __future__ import annotations
-
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from itertools import takewhile

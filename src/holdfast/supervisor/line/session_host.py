@@ -18,8 +18,6 @@ is to read, so that a manager that was frozen does not take its own sleep for th
 Once `ending` is set the shell ends its processes, calls `say_bye` and goes.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 

@@ -11,8 +11,6 @@ frame beyond a gap is not taken; the peer asks for the missing ones, or the send
 when acknowledgements stand still for `RESEND_SECONDS`. Time is an argument.
 """
 
-from __future__ import annotations
-
 from holdfast.wire.bus import FLAG_RESEND, Header, encode_body, encode_header
 
 WINDOW_BYTES = 32 << 20

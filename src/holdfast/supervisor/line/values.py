@@ -4,8 +4,6 @@ None, booleans, whole numbers of 64 bits, floats, text, bytes, lists, maps, and 
 plain numbers, which travel as extension 1: a msgpack list of (dtype, shape, C-ordered bytes).
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -14,8 +14,6 @@ FIRST-4  Neither child outlives this process, even if the guardian that would cl
          with it, because a script that went on would meet the next attempt.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import shutil

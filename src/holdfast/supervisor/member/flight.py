@@ -4,8 +4,6 @@ NCCL's watchdog does this by itself. A rank whose collectives are gloo's calls
 `answer_flight_requests` once, after `init_process_group`; so does one with both.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

@@ -5,8 +5,6 @@ SEED-1  Every rank derives the keys of its attempt from the job's seed. The proc
         rendezvous, which is the supervisor's port).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

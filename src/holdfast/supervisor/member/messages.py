@@ -10,8 +10,6 @@ Values are those of `line.values`: msgpack, nothing unpickled. No key and no net
 host manager passes messages on.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

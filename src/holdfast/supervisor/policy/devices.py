@@ -5,8 +5,6 @@ The computing is torch's, on NVIDIA and AMD; the rest is nvidia-smi's. What neit
 out.
 """
 
-from __future__ import annotations
-
 import glob
 import subprocess
 import time

@@ -1,8 +1,6 @@
 """A host's measurements of itself: `python -m holdfast.supervisor.policy.measures`, as a process of
 the run, sends them to the script. `judge_host` scores them there."""
 
-from __future__ import annotations
-
 import os
 import statistics
 import tempfile

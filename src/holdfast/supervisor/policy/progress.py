@@ -9,8 +9,6 @@ loop:
     queue.send({"section": None})  # steps again
 """
 
-from __future__ import annotations
-
 import contextlib
 import queue
 import statistics

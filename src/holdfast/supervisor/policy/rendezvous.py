@@ -1,7 +1,5 @@
 """Where the ranks of a start meet."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

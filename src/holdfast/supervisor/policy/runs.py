@@ -1,7 +1,5 @@
 """One start of a training: wait for its end, end what is left of it, and put lost hosts right."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ More hosts are asked for than are needed, and each is measured as it comes. An u
 at once, and its successor measured; a slow one is not waited for once there are enough.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import sys

@@ -4,8 +4,6 @@ The script names the files and, later, those to which nothing is added any more.
 there yet is waited for. Sending waits while the script does not read, so nothing is dropped.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from pathlib import Path

@@ -7,8 +7,6 @@ CREW-1  A manager speaks only for the processes of its own host.
 CREW-2  The first end of a process stands; repeated reports change nothing.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Structured events: to the log, to listeners, and to a file of JSON lines where one is named."""
 
-from __future__ import annotations
-
 import json
 import logging
 import threading

@@ -1,7 +1,5 @@
 """What can go wrong with a host or a process, as the policy script sees it."""
 
-from __future__ import annotations
-
 from holdfast.errors import Conflict, HoldfastError, Unavailable
 
 

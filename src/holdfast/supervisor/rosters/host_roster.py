@@ -16,8 +16,6 @@ ROSTER-5  An earlier script may have met a manager in its last instant, after th
           managers get it only after that one had its time to come back.
 """
 
-from __future__ import annotations
-
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence

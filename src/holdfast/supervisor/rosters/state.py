@@ -11,8 +11,6 @@ handles and what groups are made of. A group that no manager got is launched aga
 process that is in no file is ended.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import logging

@@ -5,8 +5,6 @@ FORK-1  The child of a script ends nothing and says nothing in its name. It keep
         lock the next script out and keep managers waiting.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

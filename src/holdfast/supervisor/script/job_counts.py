@@ -1,8 +1,6 @@
 """Tell the agent, inside a job of Holdfast, what the run has counted so far: the controller shows
 the sums of all runs among its own metrics."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Host managers started by the script itself on its own machine, and ended with it."""
 
-from __future__ import annotations
-
 import contextlib
 import resource
 import signal

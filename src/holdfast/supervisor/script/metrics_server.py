@@ -1,7 +1,5 @@
 """`GET /metrics` of a policy script: Prometheus' text over plain HTTP, in a thread of its own."""
 
-from __future__ import annotations
-
 import http.server
 import logging
 import socket

@@ -4,8 +4,6 @@
 stands over the script's own settings, so that a script written for another cluster runs unchanged.
 """
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The status of a run: as a value, as a line in the log, and as Prometheus metrics."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

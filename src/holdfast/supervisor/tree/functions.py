@@ -6,8 +6,6 @@
 A host loads the same file under the same path, as it does for the command of a process.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import os

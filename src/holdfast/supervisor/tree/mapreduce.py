@@ -1,7 +1,5 @@
 """The script's side of a tree: start a node on each host, tell each its place, take one report."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import secrets

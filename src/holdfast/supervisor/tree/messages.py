@@ -1,7 +1,5 @@
 """What the script and the nodes of a tree say to each other, as values of `line.values`."""
 
-from __future__ import annotations
-
 from typing import Any, TypeVar
 
 import msgspec

@@ -7,8 +7,6 @@ NODE-1  A node passes on what it has when its time is over, whatever its own fun
              child does.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

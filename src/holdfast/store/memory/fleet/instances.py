@@ -1,7 +1,5 @@
 """Machines and their hosts in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 

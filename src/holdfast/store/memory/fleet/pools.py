@@ -1,7 +1,5 @@
 """Pools in memory."""
 
-from __future__ import annotations
-
 import msgspec
 
 from holdfast.core.fleet.actions import CycleSummary

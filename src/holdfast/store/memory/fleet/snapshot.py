@@ -1,7 +1,5 @@
 """The snapshot of a cycle, in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import datetime
 

@@ -1,7 +1,5 @@
 """The views of the fleet in memory."""
 
-from __future__ import annotations
-
 from holdfast.core.records import OrchestratorStatus, WorkerHealth, WorkerPerformance
 from holdfast.core.states import HostState, InstanceState, JobState, Outcome
 from holdfast.moves.fleet.pools import seconds_since

@@ -1,7 +1,5 @@
 """The health of hosts: their checks, how tasks ended on them, and which are set aside."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

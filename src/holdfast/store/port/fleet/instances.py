@@ -1,7 +1,5 @@
 """Machines that pools rent, and their hosts."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Pools, and what their cycles leave on record."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from holdfast.core.fleet.actions import CycleSummary

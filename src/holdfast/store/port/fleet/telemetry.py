@@ -1,7 +1,5 @@
 """Readings of GPUs: the latest of each host, and a bounded history."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, Protocol
 

@@ -1,7 +1,5 @@
 """What dashboards read: the views of the fleet, under the names of existing deployments."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from holdfast.core.records import OrchestratorStatus, WorkerHealth, WorkerPerformance

@@ -13,8 +13,6 @@ and a line here. Placeholders in the named queries are expanded once, when they 
     {recordset:task_place}, {assign:task_place}                   and those of a change of place
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from enum import Enum

@@ -4,8 +4,6 @@ A hint is only a hint: it is sent outside any transaction, may be lost, and a lo
 one still polls.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import secrets

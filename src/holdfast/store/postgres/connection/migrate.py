@@ -5,8 +5,6 @@ MIGRATE-1  A file that was applied never changes: its checksum is recorded and c
 MIGRATE-2  A schema newer than the code is refused before anything is written.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

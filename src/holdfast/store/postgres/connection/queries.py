@@ -4,8 +4,6 @@ its reasons. Lists of columns are expanded (`columns`).
 A name is unique over all files. A malformed file fails at import, not at the first use.
 """
 
-from __future__ import annotations
-
 import re
 from importlib import resources
 

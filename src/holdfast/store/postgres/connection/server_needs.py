@@ -4,8 +4,6 @@ They are checked when the schema is brought up to date or asked about, so that a
 is refused at the start and by name, not by the first statement that happens to fail.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import psycopg

@@ -6,8 +6,6 @@ connection fails once); what failed during COMMIT has an unknown fate and is Una
 is why every method of the store may be repeated.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

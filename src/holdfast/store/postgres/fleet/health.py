@@ -1,7 +1,5 @@
 """The health of hosts in PostgreSQL."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import timedelta
 

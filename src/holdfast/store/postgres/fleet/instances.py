@@ -1,7 +1,5 @@
 """Machines and their hosts in PostgreSQL. Locks go in the one order: hosts, instances, jobs, tasks."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """Pools in PostgreSQL, and what their cycles leave on record."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

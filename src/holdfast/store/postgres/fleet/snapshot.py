@@ -1,7 +1,5 @@
 """The snapshot of a cycle: a few statements over sets, in one consistent read (FLEET-READ)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """The views of the fleet in PostgreSQL."""
 
-from __future__ import annotations
-
 import msgspec
 
 from holdfast.core.records import OrchestratorStatus, WorkerHealth, WorkerPerformance
