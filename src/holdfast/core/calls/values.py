@@ -1,0 +1,104 @@
+"""The values of calls, function declarations and executors."""
+
+import hashlib
+from enum import IntEnum
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.core.retry import RetryFields
+from holdfast.core.spec import Name, Off, Seconds
+
+MAX_SET_CALLS = 10_000_000
+MAX_INLINE_BYTES = 256 * 1024
+"""Arguments or a result above this are kept in the blob store, and a reference stands in their place."""
+
+FunctionName = Annotated[
+    str, Meta(max_length=256, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$(?!\n)")
+]
+
+
+class CallState(IntEnum):
+    """What became of a call; the values are the database's."""
+
+    PENDING = 0  # waits, runs in a batch, or backs off
+    SUCCEEDED = 1
+    FAILED = 2
+    CANCELLED = 3
+
+
+class FunctionSpec(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """A function as its decorator declares it; None inherits from queue and cluster.
+
+    function: "module:name", imported by the executor. app: the module or package that hosts list
+    with `agent --app`; empty: the first part of the function's module.
+    model: the `@holdfast.model` it runs with. vram_gb: memory of the GPU that this model needs.
+    gpus, cpus, memory_bytes: of the executor, and so of its slot.
+    time_limit_seconds … first_beat_timeout_seconds: of one call; the model's loading is not in them.
+    cold_wait_seconds: how long a call may wait because executors that have its model loaded are
+    preferred.
+    """
+
+    function: FunctionName
+    app: Name | None = None
+    queue: Name | None = None
+    project: Name = "default"
+    priority: Annotated[int, Meta(ge=0, le=100)] = 50
+    model: Name | None = None
+    vram_gb: Annotated[float, Meta(ge=0, le=65_536)] = 0.0
+    gpus: Annotated[int, Meta(ge=0, le=1024)] = 0
+    cpus: Annotated[int, Meta(ge=0, le=4096)] | None = None
+    memory_bytes: Annotated[int, Meta(ge=0, le=1 << 50)] = 0
+    time_limit_seconds: Seconds | Off | None = None
+    stall_timeout_seconds: Seconds | Off | None = None
+    silence_limit_seconds: Seconds | Off | None = None
+    first_beat_timeout_seconds: Seconds | Off | None = None
+    watchdog_cap: Annotated[int, Meta(ge=0, le=1000)] | None = None
+    retry: RetryFields | None = None
+    cold_wait_seconds: Annotated[float, Meta(ge=0, le=86_400)] | None = None
+
+    @property
+    def app_name(self) -> str:
+        """The app that a host must list to run it."""
+        return self.app or self.function.partition(":")[0].partition(".")[0]
+
+
+class Family(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What all calls that one executor can run have in common."""
+
+    app: str
+    queue: str
+    project: str = "default"
+    gpus: int = 0
+    cpus: int | None = None
+    memory_bytes: int = 0
+
+    @property
+    def name(self) -> str:
+        """A short, stable name: the app, and a digest of the rest."""
+        digest = hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:10]
+        return f"{self.app[:40]}-{digest}"
+
+
+def find_family(spec: FunctionSpec, queue: str) -> Family:
+    """Return the family of executors that run calls of `spec`; `queue` is its resolved queue."""
+    return Family(
+        app=spec.app_name,
+        queue=queue,
+        project=spec.project,
+        gpus=spec.gpus,
+        cpus=spec.cpus,
+        memory_bytes=spec.memory_bytes,
+    )
+
+
+class CallCharges(msgspec.Struct, frozen=True, array_like=True):
+    """Failures of one call so far, by budget, and infra failures in a row."""
+
+    retries: int = 0
+    watchdog: int = 0
+    infra: int = 0
+    infra_in_row: int = 0

@@ -1,0 +1,160 @@
+"""Calls of Python functions: submitted in sets, handed out in batches, their results kept.
+
+CALLSET-1  A call's result is written once. An end counts only while its batch is that executor's and
+        holds that call, and its executor's lease (job, epoch, incarnation) is current.
+CALLSET-2  A batch is leased with its executor's task: when that task is over, its calls are ready
+        again. Only the call that ran is charged; the others keep their places.
+CALLSET-3  A call is ready, backing off, in one open batch, or ended; never two of these.
+CALLSET-4  A repeat of any request changes nothing: sets and indices are the client's, ends name their
+        batch, and a batch that was not heard of is sent again.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from holdfast.core.calls.values import CallCharges, CallState, Family, FunctionSpec
+from holdfast.core.ids import TaskKey
+from holdfast.moves.values import StoreValue
+from holdfast.store.port.clock import Now
+from holdfast.wire.calls import Batch, CallResult, CallSetView, ExecutorReport
+
+
+class CallSetOrigin(StoreValue, frozen=True, kw_only=True):
+    """The workflow node that a set belongs to: its end is an outbox row in the same transaction."""
+
+    run: str
+    node: int
+
+
+class FailedCall(StoreValue, frozen=True, kw_only=True):
+    """A call that ended badly, as the decision needs it. trip etc. are in `closing` facts."""
+
+    set_id: str
+    index: int
+    spec: FunctionSpec
+    charges: CallCharges
+    attempt: int
+
+
+class ExecutorTurn(StoreValue, frozen=True, kw_only=True):
+    """One executor's report and its host, as the route heard it."""
+
+    host_id: str
+    incarnation: str
+    report: ExecutorReport
+    family: str = ""
+
+
+class ExecutorTurned(StoreValue, frozen=True, kw_only=True):
+    """The answer to one turn. lost: no current lease. sets_ended: sets whose results may be awaited
+    now (ids; to be poked)."""
+
+    key: TaskKey
+    batches: Sequence[Batch] = ()
+    recorded: Sequence[tuple[int, int]] = ()
+    dropped: Sequence[int] = ()
+    cancelled: Sequence[tuple[int, int]] = ()
+    lost: bool = False
+    touched_sets: Sequence[str] = ()
+
+
+class Feed(StoreValue, frozen=True, kw_only=True):
+    """Calls that wait for one family and one model. ready: how many, at most counted to a bound.
+
+    head_priority, head_age_seconds: of the first in order.
+    """
+
+    id: int
+    family: Family
+    model: str | None
+    vram_gb: float
+    ready: int
+    head_priority: int
+    head_age_seconds: float
+    cold_wait_seconds: float
+
+
+class CallStore(Protocol):
+    """Both stores pass `tests/store/conformance/test_calls.py`."""
+
+    async def create_set(
+        self,
+        set_id: str,
+        spec: FunctionSpec,
+        queue: str,
+        *,
+        count: int | None = None,
+        args: Sequence[str] = (),
+        origin: CallSetOrigin | None = None,
+        now: Now = None,
+    ) -> CallSetView:
+        """Create a set with its first calls, ready at once. Raises Conflict where the id is taken by
+        another spec."""
+
+    async def append_calls(
+        self,
+        set_id: str,
+        first: int,
+        args: Sequence[str],
+        *,
+        count: int | None = None,
+        now: Now = None,
+    ) -> CallSetView:
+        """Add calls at indices from `first`. Raises NotFound, or Conflict where the set is whole."""
+
+    async def exchange(
+        self, turns: Sequence[ExecutorTurn], *, now: Now = None
+    ) -> list[ExecutorTurned]:
+        """Take ends and hand out batches, of many executors in one transaction."""
+
+    async def return_batches(self, leading_since: datetime, *, now: Now = None) -> int:
+        """Return the calls of batches whose executor's task is over without a closing report; the
+        first without an end is charged to infra. Returns how many batches."""
+
+    async def release_due(self, *, limit: int = 10_000, now: Now = None) -> int:
+        """Make calls ready whose back-off is over."""
+
+    async def find_due(self) -> datetime | None:
+        """The next time at which `release_due` has something to do."""
+
+    async def cancel_calls(
+        self,
+        set_id: str,
+        indices: Sequence[int] | None = None,
+        *,
+        reason: str = "",
+        now: Now = None,
+    ) -> CallSetView:
+        """Cancel these calls, or all: at once those that wait, cooperatively those that run."""
+
+    async def retry_calls(
+        self, set_id: str, indices: Sequence[int] | None = None, *, now: Now = None
+    ) -> CallSetView:
+        """Make failed and cancelled calls ready again, with fresh budgets."""
+
+    async def read_set(self, set_id: str) -> CallSetView:
+        """Raises NotFound."""
+
+    async def list_sets(
+        self, *, before: str | None = None, limit: int = 100, project: str | None = None
+    ) -> list[CallSetView]:
+        """The newest first."""
+
+    async def read_results(
+        self,
+        set_id: str,
+        *,
+        first: int = 0,
+        limit: int = 1000,
+        indices: Sequence[int] | None = None,
+        states: Sequence[CallState] = (),
+    ) -> list[CallResult]:
+        """The ended calls from `first` without a gap; or of `indices` those that ended; or those in
+        `states`, by index."""
+
+    async def read_failures(self, set_id: str, index: int) -> list[Mapping[str, object]]:
+        """A call's failed attempts: number, host, cause, reason, began and ended."""
+
+    async def read_feeds(self, *, now: Now = None) -> list[Feed]:
+        """Every feed with a ready call, for the executors' loop and for `why`."""

@@ -1,0 +1,225 @@
+"""Calls on the wire: executor ↔ agent ↔ controller, and user ↔ controller.
+
+`POST /v1/agent/calls` is msgpack both ways: all executors of a host in one long poll, ends and
+results up, batches down. Arguments and results are JSON texts, which neither agent nor controller
+reads. The exchange is idempotent: ends repeat until they are in `recorded`, and a batch that an
+executor does not list in `held` is sent again.
+
+Executor ↔ agent: a Unix stream socket named by `HOLDFAST_CALLS_SOCKET`, frames of
+`wire.frames`, each a msgpack `ExecutorFrame` or `AgentFrame`. The executor also keeps its place in
+a memory-mapped file named by `HOLDFAST_CALLS_PLACE` (`PLACE_FORMAT`), which the agent reads once a
+sample and after the executor's death, so that a call costs no message.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.core.calls.values import FunctionSpec
+from holdfast.core.facts import TaskFacts
+from holdfast.core.ids import TaskKey
+from holdfast.core.settings.watch import WatchSettings
+
+MAX_CALLS_BYTES = 16 * 1024 * 1024
+MAX_BATCH_CALLS = 1000
+
+PLACE_FORMAT = "<QQQIIdQ"
+"""The executor's place: sequence (odd while it is written), batch, position in the batch, phase,
+calls that began since the start, monotonic start of this phase, reserved."""
+
+PHASE_IDLE, PHASE_LOADING, PHASE_CALLING = 0, 1, 2
+
+
+class CallMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Root of the messages. Unknown fields are ignored, so that versions one apart can talk."""
+
+
+class CallEnd(msgspec.Struct, frozen=True, array_like=True):
+    """The end of one call. position: in its batch. value: the result as JSON text, or with `error`
+    the exception as JSON of `CallError`."""
+
+    position: int
+    error: bool
+    seconds: float
+    value: str
+
+
+class CallError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An exception that left a call. kind: its class. invalid: the arguments or the result do not
+    fit the annotations, or the function cannot be imported: never retried."""
+
+    kind: str
+    message: str
+    traceback: str = ""
+    invalid: bool = False
+
+
+class BatchEnds(msgspec.Struct, frozen=True, array_like=True):
+    """Ends of calls of one batch."""
+
+    batch: int
+    ends: list[CallEnd]
+
+
+class CallOrder(msgspec.Struct, frozen=True, array_like=True):
+    """One call to run: its set (an index of `Batch.sets`), index in the set, attempt, arguments."""
+
+    set: int
+    index: int
+    attempt: int
+    args: str
+
+
+class SetInfo(CallMessage, frozen=True, kw_only=True):
+    """A call set, as executors need it. out_dir: folder for files of its calls, where one is kept."""
+
+    id: str
+    spec: FunctionSpec
+    watch: WatchSettings = WatchSettings()
+    out_dir: str = ""
+
+
+class Batch(CallMessage, frozen=True, kw_only=True):
+    """Calls handed to one executor under its lease. All of one model."""
+
+    id: int
+    model: str | None = None
+    sets: list[SetInfo]
+    calls: list[CallOrder]
+
+
+class Closing(CallMessage, frozen=True, kw_only=True):
+    """An executor's last report, by its agent. batch, position: the call that ran when it ended, or
+    -1 where none did; only that call is charged. loading: its model was being loaded."""
+
+    batch: int = -1
+    position: int = -1
+    loading: bool = False
+    facts: TaskFacts
+
+
+class ExecutorReport(CallMessage, frozen=True, kw_only=True):
+    """One executor's state. held: batches it has not finished. want: calls it can take now.
+
+    loaded: the model in its memory. mean_seconds: of its recent calls; 0 before the first.
+    """
+
+    key: TaskKey
+    held: list[int] = []
+    ends: list[BatchEnds] = []
+    want: Annotated[int, Meta(ge=0, le=MAX_BATCH_CALLS)] = 0
+    loaded: str | None = None
+    mean_seconds: float = 0.0
+    closing: Closing | None = None
+
+
+class CallsRequest(CallMessage, frozen=True, kw_only=True):
+    """All executors of a host that have something to say. A newer `seq` answers an older waiting
+    call at once."""
+
+    incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
+    seq: Annotated[int, Meta(ge=0)] = 0
+    wait_seconds: Annotated[float, Meta(ge=0, le=30)] = 0.0
+    executors: Annotated[list[ExecutorReport], Meta(max_length=4096)] = []
+
+
+class ExecutorAnswer(CallMessage, frozen=True, kw_only=True):
+    """recorded: (batch, position) of ends that are on record or refused; forget them.
+
+    dropped: batches that are not this executor's any more; drop them without a report.
+    cancelled: (batch, position) whose user cancelled them. lost: the lease is gone: stop.
+    leave: nothing waits for this family, or its slot is wanted: exit when idle.
+    """
+
+    key: TaskKey
+    batches: list[Batch] = []
+    recorded: list[tuple[int, int]] = []
+    dropped: list[int] = []
+    cancelled: list[tuple[int, int]] = []
+    lost: bool = False
+    leave: bool = False
+
+
+class CallsAnswer(CallMessage, frozen=True, kw_only=True):
+    """What each executor of the request shall do."""
+
+    executors: list[ExecutorAnswer] = []
+
+
+class ExecutorFrame(CallMessage, frozen=True, kw_only=True):
+    """Executor → agent. hello: the first frame of a connection; `held` and `ends` are then whole."""
+
+    task: str = ""
+    hello: bool = False
+    held: list[int] = []
+    ends: list[BatchEnds] = []
+    want: int = 0
+    loaded: str | None = None
+    loadable: list[str] = []
+    mean_seconds: float = 0.0
+
+
+class AgentFrame(CallMessage, frozen=True, kw_only=True):
+    """Agent → executor; the fields are those of `ExecutorAnswer`."""
+
+    batches: list[Batch] = []
+    recorded: list[tuple[int, int]] = []
+    dropped: list[int] = []
+    cancelled: list[tuple[int, int]] = []
+    leave: bool = False
+
+
+# ---- users
+
+
+class NewCallSet(CallMessage, frozen=True, kw_only=True):
+    """`POST /v1/call-sets`. id: chosen by the client (20 characters, `core.ids`), so that a repeat
+    changes nothing. count: how many calls it will have, where known. args: the first of them."""
+
+    id: str
+    spec: FunctionSpec
+    count: int | None = None
+    args: Annotated[list[str], Meta(max_length=10_000)] = []
+
+
+class MoreCalls(CallMessage, frozen=True, kw_only=True):
+    """`POST /v1/call-sets/{id}/calls`. first: the index of the first; repeated indices change
+    nothing. count: the whole count, with the last of them."""
+
+    first: Annotated[int, Meta(ge=0)]
+    args: Annotated[list[str], Meta(max_length=10_000)] = []
+    count: int | None = None
+
+
+class CallSetView(CallMessage, frozen=True, kw_only=True):
+    """A call set and its counts. state: "open" while calls may come or run, else "ended"."""
+
+    id: str
+    spec: FunctionSpec
+    state: Literal["open", "ended"]
+    count: int | None
+    submitted: int
+    succeeded: int
+    failed: int
+    cancelled: int
+    created_at: float
+    ended_at: float | None = None
+
+
+class CallResult(msgspec.Struct, frozen=True, array_like=True):
+    """One call's outcome. state: of `CallState`. value: result or error as JSON text."""
+
+    index: int
+    state: int
+    value: str
+    attempts: int
+    reason: str
+
+
+class CallResults(CallMessage, frozen=True, kw_only=True):
+    """`GET /v1/call-sets/{id}/results?first=&limit=&wait=`: the calls from `first` on without a gap
+    that have ended; or `?index=3,17,…&wait=` any of these that have."""
+
+    results: list[CallResult]
+    ended: bool = False
