@@ -39,7 +39,6 @@ from holdfast.store.postgres.hosts import lose_host_tasks, set_host_state, write
 from holdfast.store.postgres.moves import load_moves, write_events, write_moves
 
 SUCCEED_FROM = [str(s) for s in sources(JOB, JobEvent.SUCCEED) if s is not JobState.DRAINING]
-PLANNED_TASKS = 64  # of a batch of syncs
 FINISH_FROM = [str(s) for s in sources(TASK, TaskEvent.FINISH)]
 
 
@@ -64,13 +63,8 @@ class PostgresLeases(OnSession):
         # A batch that moves state or offers a task is committed for good before its answer
         # (`_give_orders`).
         relaxed = not any(s.started or s.ended or s.claimed or s.leaving for s in syncs)
-        # A kept plan saves a millisecond of planning, but fits a handful of rows: for the claims of
-        # a large gang, and for hundreds of tasks, a plan that knows their number is several times
-        # quicker.
-        size = sum(len(s.live) + len(s.ended) + len(s.started) for s in syncs)
-        few = size <= PLANNED_TASKS and not any(s.claimed for s in syncs)
         drafts = await self.session.transact(
-            lambda tx: _sync(tx, syncs, rules, now), relaxed=relaxed, keep_plans=few
+            lambda tx: _sync(tx, syncs, rules, now), relaxed=relaxed, keep_plans=True
         )
         return [d.answer() for d in drafts]
 

@@ -1,6 +1,6 @@
 """Load and lock the rows of a move, and write its changes."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -26,15 +26,17 @@ async def write_moves(tx: Tx, m: Moves) -> None:
         steps.append(("clear_tasks", {"ids": sorted(m.cleared)}))
     ordinary = [task for key, task in m.changed_tasks.items() if key not in m.rewritten]
     if ordinary:
-        steps.append(("write_tasks", {"rows": to_json(ordinary)}))
+        steps.append(("write_tasks", _give(ordinary, [t.job_id for t in ordinary])))
     if m.rewritten:
-        steps.append(("rewrite_tasks", {"rows": to_json(list(m.rewritten.values()))}))
+        moved = list(m.rewritten.values())
+        steps.append(("rewrite_tasks", _give(moved, [t.job_id for t in moved])))
     if m.seated:
         steps.append(("write_replacements", {"now": m.now, "rows": to_json(m.seated)}))
     if m.changed_jobs:
-        steps.append(("write_jobs", {"rows": to_json(list(m.changed_jobs.values()))}))
+        steps.append(("write_jobs", _give(list(m.changed_jobs.values()), m.changed_jobs)))
     if m.attempts:
-        steps.append(("write_attempts", {"rows": to_json(list(m.attempts.values()))}))
+        given = _give(list(m.attempts.values()), [job_id for job_id, _ in m.attempts])
+        steps.append(("write_attempts", given))
     if m.events:
         steps.append(("write_events", {"now": m.now, "rows": to_json(m.events)}))
     if len(steps) == 1:
@@ -43,6 +45,11 @@ async def write_moves(tx: Tx, m: Moves) -> None:
     elif steps:
         await tx.many(*steps)
     tx.drain_news += m.drain_news
+
+
+def _give(rows: Sequence[object], job_ids: Iterable[str]) -> dict[str, Any]:
+    """Return the rows, and the jobs that they are found by."""
+    return {"rows": to_json(rows), "ids": list(dict.fromkeys(job_ids))}
 
 
 async def write_events(tx: Tx, events: list[NewEvent], now: datetime) -> None:

@@ -54,13 +54,9 @@ LEAD: ContextVar[int | None] = ContextVar("lead", default=None)
 # sync whose renewal was lost.
 _RELAXED = b"set local synchronous_commit = off"
 # Statements over arrays are otherwise planned anew at every call, because PostgreSQL overestimates
-# the cost of a plan for an array of unknown length; planning took as long as running them. Use it
-# where one plan serves every length: look-ups by key.
-_KEEP_PLANS = b"set local plan_cache_mode = force_generic_plan"
-_BOTH = (
-    b"select set_config('synchronous_commit', 'off', true),"
-    b" set_config('plan_cache_mode', 'force_generic_plan', true)"
-)
+# the cost of a plan for an array of unknown length; planning took as long as running them.
+KEEP_PLANS = QUERIES["keep_plans"]
+_BOTH = KEEP_PLANS + b", set_config('synchronous_commit', 'off', true)"
 # The statements rely on these settings, so they hold also where the server or the role has others.
 _SESSION_SETTINGS = (
     b"set timezone = 'UTC'; set datestyle = 'ISO'; set default_transaction_isolation = 'read "
@@ -256,7 +252,7 @@ class Session:
             Unavailable: the server cannot be reached, or the fate of the commit is unknown.
             ValidationError: a value cannot be stored.
         """
-        settings = {(True, False): _RELAXED, (False, True): _KEEP_PLANS, (True, True): _BOTH}.get(
+        settings = {(True, False): _RELAXED, (False, True): KEEP_PLANS, (True, True): _BOTH}.get(
             (relaxed, keep_plans)
         )
         begin = _BEGIN if settings is None else (*_BEGIN, settings)

@@ -156,10 +156,6 @@ for share;
 -- name: lock_hosts
 select host_id from heartbeats where host_id = any(%(ids)s) order by host_id for no key update;
 
--- name: keep_plans
--- For the rest of the transaction: planning the seven parts of reserve_jobs anew took half a millisecond a call.
-set local plan_cache_mode = force_generic_plan;
-
 -- name: reserve_jobs
 -- Writes job, tasks, attempt and event where the job is still queued under the snapshot's epoch.
 with clock as materialized (
@@ -172,13 +168,14 @@ with clock as materialized (
     job_id text, rank integer, host_id text, incarnation text, devices integer[])
 ), locked as (
   select j.id, g.n, g.ttl, g.host_id, g.hosts, g.host_ids from jobs j join given g on g.job_id = j.id
-  where j.state = any(%(reserve_from)s) and j.epoch = g.epoch and j.queue <> all(%(paused)s)
+  where j.id = any(array(select job_id from given)) and j.state = any(%(reserve_from)s) and j.epoch = g.epoch
+    and j.queue <> all(%(paused)s)
   order by j.id
   for update of j
 ), moved as (
   update jobs j set state = 'reserved', epoch = j.epoch + 1, attempts = j.attempts + 1, reason = 'reserved on ' || l.hosts,
          barred_hosts = '{}', revision = j.revision + 1, started_at = null, step = null, total = null, beat_at = null, trigger_rank = null
-  from locked l where j.id = l.id
+  from locked l where j.id = any(array(select id from locked)) and j.id = l.id
   returning j.id, j.tasks, j.epoch, j.attempts, j.retries_charged, j.queue, j.project, j.gpus, j.cpu_slots, j.memory_bytes,
             j.reason, l.n, l.ttl, l.host_id, l.hosts, l.host_ids
 ), placed as (

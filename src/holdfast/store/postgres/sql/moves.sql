@@ -16,8 +16,8 @@ select id from jobs where id = any(%(ids)s) order by id for update;
 -- name: lock_tasks
 -- A statement of its own after the jobs' locks, so that it reads the rows that the last holder of those locks wrote.
 -- The tasks are locked too: offers and renewals write them without the job's lock.
-select {columns:task_row:t}, h.name as host_name
-from tasks t left join hosts h on h.id = t.host_id
+select {columns:task_row:t}, (select h.name from hosts h where h.id = t.host_id) as host_name
+from tasks t
 where t.job_id = any(%(ids)s)
 order by t.job_id, t.rank
 for update of t;
@@ -27,19 +27,19 @@ update jobs j set
   {assign:job},
   ord = case x.to_place when 'front' then -nextval('job_order') when 'back' then nextval('job_order') else j.ord end
 from jsonb_to_recordset(%(rows)s::jsonb) as x({recordset:job}, to_place text)
-where j.id = x.id;
+where j.id = any(%(ids)s) and j.id = x.id;
 
 -- name: write_tasks
 -- The rows were locked when they were loaded, so a beat that is written back is never older.
 update tasks t set {assign:task}
 from jsonb_to_recordset(%(rows)s::jsonb) as x({recordset:task})
-where t.job_id = x.job_id and t.rank = x.rank;
+where t.job_id = any(%(ids)s) and t.job_id = x.job_id and t.rank = x.rank;
 
 -- name: rewrite_tasks
 -- A member of a supervised job loses or gets its place: writes every column that can change.
 update tasks t set {assign:task_place}
 from jsonb_to_recordset(%(rows)s::jsonb) as x({recordset:task_place})
-where t.job_id = x.job_id and t.rank = x.rank;
+where t.job_id = any(%(ids)s) and t.job_id = x.job_id and t.rank = x.rank;
 
 -- name: write_replacements
 insert into replacements (job_id, rank, epoch, attempt, number, host_id, at)
@@ -70,7 +70,7 @@ delete from tasks where job_id = any(%(ids)s);
 -- name: write_attempts
 update attempts a set {merge:attempt:a}
 from jsonb_to_recordset(%(rows)s::jsonb) as x({recordset:attempt})
-where a.job_id = x.job_id and a.number = x.number;
+where a.job_id = any(%(ids)s) and a.job_id = x.job_id and a.number = x.number;
 
 -- name: write_events
 -- The recordset keeps the array's order, so ids follow the order the moves were made in.

@@ -1,4 +1,13 @@
 -- The hot path: thousands of hosts a call, one transaction, few statements, none of them per row.
+--
+-- PostgreSQL does not know the sizes of the sets given here, and a plan is kept for all of them. So rows are found by
+-- arrays of keys, through an index, and then joined by hashes (`keep_plans`): a plan takes as long as its sets are
+-- large, whatever the statistics say. tests/store/test_plans.py holds it.
+
+-- name: keep_plans
+-- For the rest of the transaction. Planning anew takes as long as running.
+select set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_nestloop', 'off', true),
+       set_config('enable_seqscan', 'off', true);
 
 -- name: touch_hosts
 -- The incarnation is compared in the locked row, so an old incarnation cannot get past a registration.
@@ -9,16 +18,17 @@ with given as (
 ), locked as (
   select b.host_id, b.flagged_dead_at, b.heartbeat_at, b.incarnation = g.incarnation as same, g.leaving, g.busy
   from heartbeats b join given g on g.host_id = b.host_id
+  where b.host_id = any(%(ids)s::text[])
   order by b.host_id
   for no key update of b
 ), known as (
   select l.host_id, l.flagged_dead_at, l.heartbeat_at, h.name, h.state, h.faults, h.reason, l.busy,
          l.same and (h.state <> 'terminated' or l.leaving) as fresh
-  from locked l join hosts h on h.id = l.host_id
+  from locked l join hosts h on h.id = l.host_id and h.id = any(%(ids)s::text[])
 ), touched as (
   update heartbeats b set heartbeat_at = greatest(b.heartbeat_at, coalesce(%(now)s, clock_timestamp())), flagged_dead_at = null,
          busy_at = case when k.busy then coalesce(%(now)s, clock_timestamp()) else b.busy_at end
-  from known k where b.host_id = k.host_id and k.fresh
+  from known k where b.host_id = k.host_id and k.fresh and b.host_id = any(%(ids)s::text[])
 )
 select k.host_id, k.name, k.state, k.faults, k.reason, k.fresh, k.flagged_dead_at, k.heartbeat_at,
        k.fresh and exists (
@@ -37,8 +47,8 @@ with given as (
 ), locked as (
   select t.job_id, t.rank, g.beat, g.step, g.total, g.age, g.section
   from given g join tasks t on t.job_id = g.job_id and t.rank = g.rank
-  where t.epoch = g.epoch and t.host_id = g.host_id and t.incarnation = g.incarnation
-    and t.state in ('reserved', 'running', 'preempting')
+  where t.job_id = any(%(jobs)s::text[]) and t.epoch = g.epoch and t.host_id = g.host_id
+    and t.incarnation = g.incarnation and t.state in ('reserved', 'running', 'preempting')
   order by t.job_id, t.rank
   for no key update of t
 )
@@ -50,14 +60,12 @@ update tasks t set
   section = case when l.beat then l.section else t.section end,
   beat_at = case when l.beat then greatest(t.beat_at, %(now)s::timestamptz - l.age * interval '1 second') else t.beat_at end
 from locked l
-where t.job_id = l.job_id and t.rank = l.rank
+where t.job_id = any(%(jobs)s::text[]) and t.job_id = l.job_id and t.rank = l.rank
 returning t.job_id, t.rank, t.epoch, t.lease_ttl_seconds;
 
 -- name: finish_jobs
 -- The fast path of one-task jobs that succeeded: task, job, attempt and events in one statement. The moves take the
--- rest (gangs, drains, stale reports). Must equal `runs.end_task`; the conformance suite compares them. Rows are
--- found through arrays and carried along instead of joined again: the planner does not know the sizes of these sets,
--- and its nested loops over them grew with the square of the batch.
+-- rest (gangs, drains, stale reports). Must equal `runs.end_task`; the conformance suite compares them.
 with given as (
   select * from jsonb_to_recordset(%(rows)s::jsonb) as x(
     n integer, job_id text, rank integer, epoch bigint, host_id text, host_name text, incarnation text, runtime double precision, facts jsonb,
@@ -70,7 +78,7 @@ with given as (
   for update of j
 ), gone as (
   delete from tasks t using locked l, given g
-  where t.job_id = l.id and g.job_id = l.id and g.epoch = l.epoch and t.rank = g.rank and t.epoch = g.epoch
+  where t.job_id = any(array(select id from locked)) and t.job_id = l.id and g.job_id = l.id and g.epoch = l.epoch and t.rank = g.rank and t.epoch = g.epoch
     and t.host_id = g.host_id and t.incarnation = g.incarnation and t.state = any(%(finish_from)s)
   returning t.job_id, t.rank, t.epoch, t.attempt, t.host_id, coalesce(g.step, t.step) as step,
             coalesce(g.total, t.total) as total,
@@ -86,7 +94,7 @@ with given as (
     step = case when g.beat_at is null then j.step else g.step end,
     total = case when g.beat_at is null then j.total else g.total end,
     beat_at = coalesce(g.beat_at, j.beat_at), revision = j.revision + 1
-  from gone g where j.id = g.job_id
+  from gone g where j.id = any(array(select job_id from gone)) and j.id = g.job_id
   returning j.id, j.attempts, j.epoch, j.queue, j.project, j.reason, g.n, g.unseen, g.host_id, g.rank, g.host_name, g.facts,
             g.step as last_step, g.total as last_total, g.started_at as began
 ), ended as (
@@ -97,7 +105,7 @@ with given as (
     members = jsonb_build_array(jsonb_build_object(
       'rank', d.rank, 'host', d.host_name, 'state', 'done', 'exit_code', 0, 'facts', d.facts))
   from done d
-  where a.job_id = d.id and a.number = d.attempts
+  where a.job_id = any(array(select id from done)) and a.job_id = d.id and a.number = d.attempts
 ), logged as (
   insert into events (at, kind, job_id, attempt, epoch, host_id, queue, project, message, data)
   select %(now)s, e.kind, d.id, d.attempts, d.epoch, d.host_id, d.queue, d.project, e.message, e.data
@@ -116,7 +124,7 @@ select job_id, rank, epoch from gone;
 select g.job_id, g.rank, g.epoch, g.host_id
 from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[], %(hosts)s::text[])
   as g(job_id, rank, epoch, host_id)
-join attempts a on a.job_id = g.job_id and a.epoch = g.epoch and a.state = 'ended' and a.host_ids[g.rank + 1] = g.host_id
+join attempts a on a.job_id = any(%(jobs)s::text[]) and a.job_id = g.job_id and a.epoch = g.epoch and a.state = 'ended' and a.host_ids[g.rank + 1] = g.host_id
 where exists (
   select from jsonb_array_elements(a.members) m
   where (m->>'rank')::integer = g.rank and m->'facts' is not null and m->'facts' <> 'null' and m->'facts'->>'lost' is null);
@@ -128,7 +136,7 @@ with given as (
   select * from unnest(%(hosts)s::text[], %(incarnations)s::text[]) as g(host_id, incarnation)
 ), locked as (
   select t.job_id, t.rank from tasks t join given g on g.host_id = t.host_id and g.incarnation = t.incarnation
-  where t.state = 'reserved'
+  where t.host_id = any(%(hosts)s::text[]) and t.state = 'reserved'
     and (t.job_id, t.rank, t.epoch) not in (
       select * from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[]))
     and (t.barrier or (t.job_id, t.rank, t.epoch) not in (
@@ -140,7 +148,7 @@ update tasks t set
   offered_at = coalesce(t.offered_at, %(now)s),
   lease_until = greatest(t.lease_until, %(now)s::timestamptz + t.lease_ttl_seconds * interval '1 second')
 from locked l
-where t.job_id = l.job_id and t.rank = l.rank and t.state = 'reserved'
+where t.job_id = any(array(select job_id from locked)) and t.job_id = l.job_id and t.rank = l.rank and t.state = 'reserved'
 returning {columns:task:t};
 
 -- name: claim_tasks
@@ -155,14 +163,15 @@ with given as (
 ), claimed as (
   update tasks t set claimed_at = coalesce(t.claimed_at, %(now)s), port = coalesce(nullif(g.port, 0), t.port)
   from given g
-  where t.job_id = g.job_id and t.rank = g.rank and t.epoch = g.epoch and t.host_id = g.host_id
-    and t.incarnation = g.incarnation and t.state = 'reserved' and not t.barrier
+  where t.job_id = any(%(jobs)s::text[]) and t.job_id = g.job_id and t.rank = g.rank and t.epoch = g.epoch
+    and t.host_id = g.host_id and t.incarnation = g.incarnation and t.state = 'reserved' and not t.barrier
     and (t.claimed_at is null or (g.port <> 0 and g.port is distinct from t.port))
   returning t.job_id, t.rank
 )
 select c.job_id from (select distinct job_id from claimed) c
 where not exists (
-  select from tasks t where t.job_id = c.job_id and t.claimed_at is null
+  select from tasks t
+  where t.job_id = any(array(select job_id from claimed)) and t.job_id = c.job_id and t.claimed_at is null
     and (t.job_id, t.rank) not in (select job_id, rank from claimed));
 
 -- name: read_offered_jobs
@@ -175,7 +184,7 @@ where j.id = any(array(
   select t.job_id from tasks t
   join unnest(%(hosts)s::text[], %(incarnations)s::text[]) as g(host_id, incarnation)
     on g.host_id = t.host_id and g.incarnation = t.incarnation
-  where t.state = 'reserved' and t.barrier));
+  where t.host_id = any(%(hosts)s::text[]) and t.state = 'reserved' and t.barrier));
 
 -- name: read_offered_secrets
 -- As read_offered_jobs.
@@ -184,20 +193,23 @@ where s.job_id = any(array(
   select t.job_id from tasks t
   join unnest(%(hosts)s::text[], %(incarnations)s::text[]) as g(host_id, incarnation)
     on g.host_id = t.host_id and g.incarnation = t.incarnation
-  where t.state = 'reserved' and t.barrier));
+  where t.host_id = any(%(hosts)s::text[]) and t.state = 'reserved' and t.barrier));
 
 -- name: read_offered_seats
 -- Every rank of the gangs among them and its host's address, for the launch orders.
-select t.job_id, t.rank, t.host_id, h.name as host_name, h.address, t.devices, t.port
-from tasks t join hosts h on h.id = t.host_id
-where t.job_id = any(array(
-  select o.job_id from tasks o
-  join unnest(%(hosts)s::text[], %(incarnations)s::text[]) as g(host_id, incarnation)
-    on g.host_id = o.host_id and g.incarnation = o.incarnation
-  where o.state = 'reserved' and o.barrier
-    and exists (select from tasks p where p.job_id = o.job_id and p.rank <> o.rank)))
-  and t.state not in ('failed', 'preempted') -- a fallen member has no place, and its devices are free
-order by t.job_id, t.rank;
+with seats as materialized (
+  select t.job_id, t.rank, t.host_id, t.devices, t.port from tasks t
+  where t.job_id = any(array(
+    select o.job_id from tasks o
+    join unnest(%(hosts)s::text[], %(incarnations)s::text[]) as g(host_id, incarnation)
+      on g.host_id = o.host_id and g.incarnation = o.incarnation
+    where o.host_id = any(%(hosts)s::text[]) and o.state = 'reserved' and o.barrier
+      and (select count(*) from (select from tasks p where p.job_id = o.job_id limit 2) p) > 1))
+    and t.state not in ('failed', 'preempted') -- a fallen member has no place, and its devices are free
+)
+select s.job_id, s.rank, s.host_id, h.name as host_name, h.address, s.devices, s.port
+from seats s join hosts h on h.id = any(array(select host_id from seats)) and h.id = s.host_id
+order by s.job_id, s.rank;
 
 -- name: commit_for_good
 -- Undoes the relaxed commit that the transaction began with.
@@ -205,15 +217,17 @@ set local synchronous_commit to default;
 
 -- name: read_preempts
 -- A member of a supervised job may be stopped by itself; a drain of its job then goes first.
+with stopping as materialized (
+  select t.* from tasks t
+  join unnest(%(hosts)s::text[], %(incarnations)s::text[]) as g(host_id, incarnation)
+    on g.host_id = t.host_id and g.incarnation = t.incarnation
+  where t.host_id = any(%(hosts)s::text[]) and t.state = 'preempting'
+)
 select t.job_id, t.rank, t.epoch, t.host_id, coalesce(j.drain_cause, t.stop_cause) as drain_cause,
        case when j.drain_cause is null then t.stop_reason else j.drain_reason end as drain_reason,
        case when j.drain_cause is null then t.stop_hard else j.drain_hard end as drain_hard, j.drain_operator_stop,
        case when j.drain_cause is not null then j.trigger_rank end as trigger_rank
-from tasks t
-join unnest(%(hosts)s::text[], %(incarnations)s::text[]) as g(host_id, incarnation)
-  on g.host_id = t.host_id and g.incarnation = t.incarnation
-join jobs j on j.id = t.job_id
-where t.state = 'preempting'
+from stopping t join jobs j on j.id = any(array(select job_id from stopping)) and j.id = t.job_id
 order by t.job_id, t.rank;
 
 -- name: find_lapsed
