@@ -63,6 +63,8 @@ class JobSpec(
     the job's. Without `cwd` it starts there.
     preemptible: a job of higher priority may take its place; it is queued again at no charge.
     start_at: Unix seconds; the job waits until then.
+    executor: the family of calls that it runs (`core.calls`). Only Holdfast submits such jobs; they
+    have no program of their own.
     idempotency_key: another submission with this key in its project returns the first job.
     """
 
@@ -105,6 +107,7 @@ class JobSpec(
     start_timeout_seconds: Annotated[float, Meta(ge=1, le=86_400)] | None = None
     recovery_timeout_seconds: Annotated[float, Meta(ge=1, le=86_400)] | None = None
     start_at: Annotated[float, Meta(ge=0, le=32_503_680_000)] | None = None
+    executor: Annotated[str, Meta(max_length=64)] = ""
     idempotency_key: (
         Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[\x21-\x7e]+$(?!\n)")] | None
     ) = None
@@ -133,6 +136,8 @@ def check_spec(spec: JobSpec) -> JobSpec:
     Raises:
         ValidationError: with the field and a sentence that helps.
     """
+    ours = "executors are submitted by Holdfast itself, when calls of functions wait; submit calls"
+    _require(not spec.executor, "executor", ours)
     _require(
         spec.image is not None or bool(spec.argv) != (spec.shell is not None),
         "argv",

@@ -17,6 +17,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from holdfast.core.calls.values import ExecutorLimits
 from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
 from holdfast.core.gpus import Gpu, GpuTelemetry
@@ -200,6 +201,8 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
     checkpoint: of an earlier attempt; at most `inline_bytes` of it also go into CHECKPOINT_DATA.
     image … pull_seconds: for a task in a container; see JobSpec. argv may then be empty: the
     image's own.
+    executor: the family of calls that it runs; argv is then empty, and the agent runs the executor
+    of `app` with `limits`.
     """
 
     key: TaskKey
@@ -233,6 +236,9 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
     pull_seconds: float = 1800.0
     ttl_seconds: float = 300.0
     watch: WatchSettings = WatchSettings()
+    executor: str = ""
+    app: str = ""
+    limits: ExecutorLimits = ExecutorLimits()
 
 
 class PreemptOrder(AgentMessage, frozen=True, kw_only=True):

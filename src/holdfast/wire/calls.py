@@ -99,10 +99,18 @@ class Closing(CallMessage, frozen=True, kw_only=True):
     facts: TaskFacts
 
 
+class ModelLoad(msgspec.Struct, frozen=True, array_like=True):
+    """A model was loaded, and how long that took."""
+
+    model: str
+    seconds: float
+
+
 class ExecutorReport(CallMessage, frozen=True, kw_only=True):
     """One executor's state. held: batches it has not finished. want: calls it can take now.
 
     loaded: the model in its memory. mean_seconds: of its recent calls; 0 before the first.
+    loads: since the last report, for the metrics; one that is lost is not said again.
     """
 
     key: TaskKey
@@ -112,6 +120,7 @@ class ExecutorReport(CallMessage, frozen=True, kw_only=True):
     loaded: str | None = None
     mean_seconds: float = 0.0
     closing: Closing | None = None
+    loads: list[ModelLoad] = []
 
 
 class CallsRequest(CallMessage, frozen=True, kw_only=True):
@@ -158,6 +167,7 @@ class ExecutorFrame(CallMessage, frozen=True, kw_only=True):
     loaded: str | None = None
     loadable: list[str] = []
     mean_seconds: float = 0.0
+    loads: list[ModelLoad] = []
 
 
 class AgentFrame(CallMessage, frozen=True, kw_only=True):
@@ -223,3 +233,49 @@ class CallResults(CallMessage, frozen=True, kw_only=True):
 
     results: list[CallResult]
     ended: bool = False
+
+
+class CallsChange(CallMessage, frozen=True, kw_only=True):
+    """`POST /v1/call-sets/{id}/cancel` and `…/retry`. indices: these calls; None: all it may concern
+    (those that have not ended; those that failed or were cancelled)."""
+
+    indices: Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=100_000)] | None = None
+    reason: Annotated[str, Meta(max_length=1000)] = ""
+
+
+class CallFailureView(CallMessage, frozen=True, kw_only=True):
+    """One failed attempt of a call. Times are Unix seconds."""
+
+    attempt: int
+    host: str | None = None
+    cause: str | None = None
+    reason: str = ""
+    began_at: float | None = None
+    ended_at: float | None = None
+
+
+class CallWhyLine(CallMessage, frozen=True, kw_only=True):
+    """One thing that holds a call where it is, and what to do about it."""
+
+    code: str
+    message: str
+    hint: str = ""
+
+
+class CallView(CallMessage, frozen=True, kw_only=True):
+    """`GET /v1/call-sets/{id}/calls/{index}`: one call, its failed attempts, and why it is where it is.
+
+    state: "ready", "running", "backing_off", "succeeded", "failed" or "cancelled". value: the result
+    or the error as JSON text, once it has ended. executor: the job that runs it.
+    """
+
+    set: str
+    index: int
+    function: str
+    state: Literal["ready", "running", "backing_off", "succeeded", "failed", "cancelled"]
+    attempts: int
+    reason: str = ""
+    value: str = ""
+    executor: str | None = None
+    failures: list[CallFailureView] = []
+    why: list[CallWhyLine] = []

@@ -7,6 +7,8 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from holdfast.core.calls.executors import as_job, unwatched
+from holdfast.core.calls.values import ExecutorLimits, FunctionSpec
 from holdfast.core.endings.decide import Policy
 from holdfast.core.endings.rules import OperatorRule, parse_rules
 from holdfast.core.placement.types import Share
@@ -84,6 +86,8 @@ class Settings:
 
     def watch(self, queue: str, spec: JobSpec) -> WatchSettings:
         """Return the watchdogs' settings for the tasks of a job."""
+        if spec.executor:
+            return unwatched(watch_settings(self.effective(queue, spec)))
         key = (queue, spec.supervised, spec.gpus > 0, frozenset(job_layer(spec).items()))
         found = self._watches.get(key)
         if found is None:
@@ -93,6 +97,33 @@ class Settings:
                 self.effective(queue, spec), supervised=spec.supervised
             )
         return found
+
+    def watch_call(self, queue: str, spec: FunctionSpec) -> WatchSettings:
+        """Return the watchdogs' settings for one call of a function."""
+        return self.watch(queue, as_job(spec))
+
+    def call_policy(self, queue: str, spec: FunctionSpec) -> Policy:
+        """Return the policy that decides about the end of a function's call."""
+        return self.policy(queue, as_job(spec))
+
+    def executor_limits(self, queue: str, *, ahead: bool) -> ExecutorLimits:
+        """Return when an executor of the queue ends by itself; one started ahead of calls waits for
+        them without an end."""
+        idle, model_idle = (
+            self._off("executor_idle_seconds", queue),
+            self._off("model_idle_seconds", queue),
+        )
+        return ExecutorLimits(
+            idle_seconds=0.0 if ahead else idle,
+            calls=int(self._off("executor_max_calls", queue)),
+            memory_bytes=int(self._off("executor_max_memory_mb", queue) * 2**20),
+            model_idle_seconds=model_idle,
+        )
+
+    def _off(self, name: str, queue: str) -> float:
+        """Return a number in force, 0 where it is off."""
+        value = self.value(name, queue)
+        return float(value) if isinstance(value, (int, float)) else 0.0
 
     def policy(self, queue: str, spec: JobSpec) -> Policy:
         """Return the policy that decides about a job's end."""

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from holdfast.controller.runtime.settings import Settings
-from holdfast.core.records import CheckpointRecord, shared_fields
+from holdfast.core.calls.executors import find_app, is_ahead
+from holdfast.core.records import CheckpointRecord, JobRecord, shared_fields
 from holdfast.moves.values import GangSeat, TaskOffer
 from holdfast.store.port.store import Store
 from holdfast.wire import agent as wire
@@ -128,9 +129,21 @@ def _make_order(
         pull=spec.pull,
         volumes=list(spec.volumes),
         pull_seconds=settings.number("image_pull_seconds", job.queue, spec),
+        **_describe_executor(job, settings),
         **place,
         **_hand_on(offer, settings, kept),
     )
+
+
+def _describe_executor(job: JobRecord, settings: Settings) -> dict[str, Any]:
+    """Return the fields of an order that starts an executor; none for another job."""
+    if not job.spec.executor:
+        return {}
+    return {
+        "executor": job.spec.executor,
+        "app": find_app(job.spec),
+        "limits": settings.executor_limits(job.queue, ahead=is_ahead(job.spec)),
+    }
 
 
 def _hand_on(offer: TaskOffer, settings: Settings, kept: CheckpointRecord | None) -> dict[str, Any]:

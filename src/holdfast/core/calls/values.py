@@ -83,6 +83,19 @@ class Family(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.app[:40]}-{digest}"
 
 
+class ExecutorLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """When an executor ends by itself, at the end of a call, and another takes its place. 0: never.
+
+    idle_seconds: without a call. calls: that it ran. memory_bytes: its resident memory.
+    model_idle_seconds: without a call of the loaded model, which it then unloads; it stays.
+    """
+
+    idle_seconds: float = 60.0
+    calls: int = 0
+    memory_bytes: int = 0
+    model_idle_seconds: float = 60.0
+
+
 def find_family(spec: FunctionSpec, queue: str) -> Family:
     """Return the family of executors that run calls of `spec`; `queue` is its resolved queue."""
     return Family(

@@ -9,11 +9,13 @@ CALLSET-4  A repeat of any request changes nothing: sets and indices are the cli
         batch, and a batch that was not heard of is sent again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Literal, Protocol
 
 from holdfast.core.calls.values import CallCharges, CallState, Family, FunctionSpec
+from holdfast.core.endings.decide import Policy
+from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.ids import TaskKey
 from holdfast.moves.values import StoreValue
 from holdfast.store.port.clock import Now
@@ -35,6 +37,10 @@ class FailedCall(StoreValue, frozen=True, kw_only=True):
     spec: FunctionSpec
     charges: CallCharges
     attempt: int
+
+
+PolicyOf = Callable[[str, FunctionSpec], Policy]
+"""Queue and function → the policy that decides about the end of its calls, by the settings in force."""
 
 
 class ExecutorTurn(StoreValue, frozen=True, kw_only=True):
@@ -75,6 +81,25 @@ class Feed(StoreValue, frozen=True, kw_only=True):
     cold_wait_seconds: float
 
 
+class CallStanding(StoreValue, frozen=True, kw_only=True):
+    """Where one call stands now.
+
+    phase: "ended" with every state but PENDING. ahead: ready calls of its feed before it, at most
+    counted to 10 000. due_at: of a back-off. executor: the job whose batch holds it.
+    """
+
+    spec: FunctionSpec
+    family: Family
+    state: CallState
+    phase: Literal["ready", "running", "backing_off", "ended"]
+    attempts: int
+    reason: str = ""
+    value: str = ""
+    ahead: int = 0
+    due_at: datetime | None = None
+    executor: str | None = None
+
+
 class CallStore(Protocol):
     """Both stores pass `tests/store/conformance/test_calls.py`."""
 
@@ -104,11 +129,27 @@ class CallStore(Protocol):
         """Add calls at indices from `first`. Raises NotFound, or Conflict where the set is whole."""
 
     async def exchange(
-        self, turns: Sequence[ExecutorTurn], *, now: Now = None
+        self,
+        turns: Sequence[ExecutorTurn],
+        *,
+        policy_of: PolicyOf | None = None,
+        rules: Sequence[OperatorRule] = (),
+        now: Now = None,
     ) -> list[ExecutorTurned]:
-        """Take ends and hand out batches, of many executors in one transaction."""
+        """Take ends and hand out batches, of many executors in one transaction.
 
-    async def return_batches(self, leading_since: datetime, *, now: Now = None) -> int:
+        policy_of, rules: what decides about failures; None: a function's own fields over the
+        defaults.
+        """
+
+    async def return_batches(
+        self,
+        leading_since: datetime,
+        *,
+        policy_of: PolicyOf | None = None,
+        rules: Sequence[OperatorRule] = (),
+        now: Now = None,
+    ) -> int:
         """Return the calls of batches whose executor's task is over without a closing report; the
         first without an end is charged to infra. Returns how many batches."""
 
@@ -152,6 +193,9 @@ class CallStore(Protocol):
     ) -> list[CallResult]:
         """The ended calls from `first` without a gap; or of `indices` those that ended; or those in
         `states`, by index."""
+
+    async def read_call(self, set_id: str, index: int) -> CallStanding:
+        """Where one call stands, for `why`. Raises NotFound."""
 
     async def read_failures(self, set_id: str, index: int) -> list[Mapping[str, object]]:
         """A call's failed attempts: number, host, cause, reason, began and ended."""

@@ -1,0 +1,80 @@
+"""The job that Holdfast submits to have calls run: an executor. Pure.
+
+Its end is final, however it came about: the executors' loop (`controller/loops/flow/executors.py`)
+starts another where calls still wait. No job-level watchdog looks at it, because its agent watches
+each call under the limits of that call's function.
+"""
+
+from holdfast.core.calls.values import Family, FunctionSpec
+from holdfast.core.retry import RetryFields
+from holdfast.core.settings.watch import WatchSettings
+from holdfast.core.spec import JobSpec
+
+AHEAD = "holdfast/ahead"
+APP = "app/"
+"""A host that lists the app `mytasks` carries the label `app/mytasks=yes`."""
+
+
+def app_label(app: str) -> str:
+    """Return the label of hosts that list an app."""
+    return APP + app
+
+
+def make_executor_spec(family: Family, *, ahead: bool = False) -> JobSpec:
+    """Return the spec of one executor. ahead: it was started before there were calls, and stays."""
+    return JobSpec(
+        executor=family.name,
+        name=f"executor of {family.app}"[:128],
+        queue=family.queue,
+        project=family.project,
+        gpus=family.gpus,
+        cpus=family.cpus,
+        memory_bytes=family.memory_bytes,
+        host_labels={app_label(family.app): "yes"},
+        labels={AHEAD: "yes"} if ahead else {},
+        time_limit_seconds="off",
+        stall_timeout_seconds="off",
+        silence_limit_seconds="off",
+        first_beat_timeout_seconds="off",
+        no_progress_limit="off",
+        retry=RetryFields(max_retries=0, eligible_causes=()),
+    )
+
+
+def as_job(spec: FunctionSpec) -> JobSpec:
+    """Return a job that sets what a function sets, so that one resolution of settings serves both."""
+    return JobSpec(
+        project=spec.project,
+        gpus=spec.gpus,
+        time_limit_seconds=spec.time_limit_seconds,
+        stall_timeout_seconds=spec.stall_timeout_seconds,
+        silence_limit_seconds=spec.silence_limit_seconds,
+        first_beat_timeout_seconds=spec.first_beat_timeout_seconds,
+        watchdog_cap=spec.watchdog_cap,
+        retry=spec.retry,
+    )
+
+
+def find_app(spec: JobSpec) -> str:
+    """Return the app of an executor's hosts."""
+    names = (n for n in spec.host_labels if n.startswith(APP))
+    return next(names, "").removeprefix(APP)
+
+
+def is_ahead(spec: JobSpec) -> bool:
+    """Return whether the executor was started before there were calls."""
+    return AHEAD in spec.labels
+
+
+def unwatched(watch: WatchSettings) -> WatchSettings:
+    """Return an executor's own watch: none, with the other settings (logs, grace) as they are."""
+    return WatchSettings(
+        stall_watch=False,
+        stall_timeout_seconds=None,
+        silence_limit_seconds=None,
+        health_watch="off",
+        grace_seconds=watch.grace_seconds,
+        forensics_seconds=watch.forensics_seconds,
+        log_keep_mb=watch.log_keep_mb,
+        log_disk_mb=watch.log_disk_mb,
+    )

@@ -1,0 +1,76 @@
+"""The executor's job: whom it suits, what watches it, and that its end is final."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.controller.runtime.settings import Settings
+from holdfast.core.calls.executors import find_app, is_ahead, make_executor_spec
+from holdfast.core.calls.values import Family, FunctionSpec
+from holdfast.core.causes import Cause
+from holdfast.core.endings.decide import AttemptEnding, Charges, decide
+from holdfast.core.facts import Classified
+from holdfast.core.spec import check_spec
+from holdfast.core.states import JobEvent
+from holdfast.errors import ValidationError
+from holdfast.moves.values import SettingsLayers
+
+FAMILY = Family(app="mytasks", queue="gpu", project="film", gpus=2, memory_bytes=1 << 30)
+
+
+def settings(**layers: object) -> Settings:
+    return Settings(
+        SettingsLayers(rules="", revision=1, cluster=layers, queues={}, projects={}), {}
+    )
+
+
+def test_an_executor_goes_to_hosts_that_list_its_app() -> None:
+    spec = make_executor_spec(FAMILY)
+    assert spec.executor == FAMILY.name
+    assert spec.host_labels == {"app/mytasks": "yes"}
+    assert find_app(spec) == "mytasks"
+    assert (spec.queue, spec.project, spec.gpus, spec.memory_bytes) == ("gpu", "film", 2, 1 << 30)
+    assert not is_ahead(spec)
+    assert is_ahead(make_executor_spec(FAMILY, ahead=True))
+
+
+def test_users_submit_no_executors() -> None:
+    with pytest.raises(ValidationError, match="submit calls") as refused:
+        check_spec(make_executor_spec(FAMILY))
+    assert refused.value.field == "executor"
+
+
+def test_no_watchdog_looks_at_an_executor_by_itself() -> None:
+    watch = settings(first_beat_timeout_seconds=5.0).watch("gpu", make_executor_spec(FAMILY))
+    assert not watch.stall_watch
+    assert watch.health_watch == "off"
+    assert watch.time_limit_seconds is None
+    assert watch.silence_limit_seconds is None
+    assert watch.first_beat_timeout_seconds is None
+    assert watch.grace_seconds == 15.0
+
+
+def test_a_call_is_watched_by_its_function_over_queue_and_cluster() -> None:
+    rules = settings(time_limit_seconds=50.0, stall_timeout_seconds=7.0)
+    watch = rules.watch_call("gpu", FunctionSpec(function="m:f", time_limit_seconds=3.0))
+    assert watch.time_limit_seconds == 3.0
+    assert watch.stall_timeout_seconds == 7.0
+
+
+@given(cause=st.sampled_from([cause for cause in Cause if cause is not Cause.USER_CANCELLED]))
+def test_every_end_of_an_executor_is_final(cause: Cause) -> None:
+    policy = settings().policy("gpu", make_executor_spec(FAMILY))
+    found = Classified(cause=cause, rule="r", message="it ended", exit_code=None, evidence={})
+    ended = decide(found, Charges(), policy, AttemptEnding(job_id="j"), chance=0.5)
+    assert ended.event is JobEvent.FAIL
+
+
+def test_limits_come_from_the_queue_and_zero_is_never() -> None:
+    limits = settings(executor_idle_seconds=5.0, executor_max_memory_mb=2.0).executor_limits
+    found = limits("gpu", ahead=False)
+    assert (found.idle_seconds, found.calls, found.memory_bytes) == (5.0, 0, 2 << 20)
+    assert limits("gpu", ahead=True).idle_seconds == 0.0
+    assert (
+        settings(model_idle_seconds=None).executor_limits("gpu", ahead=False).model_idle_seconds
+        == 0.0
+    )
