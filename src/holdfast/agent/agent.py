@@ -37,6 +37,7 @@ from holdfast.agent.uplink.calls import ControllerCalls
 from holdfast.agent.uplink.checkpoints import CheckpointDesk
 from holdfast.agent.uplink.http import HttpClient
 from holdfast.agent.uplink.identity import Registrar
+from holdfast.agent.uplink.log_reads import LogReader
 from holdfast.agent.uplink.logs import LogShipper
 from holdfast.agent.uplink.self_destruct import end_when_alone
 from holdfast.agent.uplink.sync import SyncLoop
@@ -119,6 +120,7 @@ class Agent:
             reported=self._note_reported,
         )
         self._shipper = LogShipper(self._calls, self._ends.settle)
+        self._log_reader = LogReader(self._table, self._calls, config.host_name)
         self._sync = SyncLoop(
             self._calls,
             self,
@@ -248,6 +250,7 @@ class Agent:
             self._sync.interval_seconds = self._registrar.identity.sync_interval_seconds
             group.create_task(self._sync.run())
             group.create_task(self._shipper.run())
+            group.create_task(self._log_reader.run())
             group.create_task(self._keeper.run())
             group.create_task(self._faults.run())
             group.create_task(self._abilities.run())
@@ -371,6 +374,8 @@ class Agent:
         if answer.fenced and answer.fenced != self._fenced:
             log.error(f"this host is in error, and its leases are not renewed: {answer.fenced}")
         self._fenced = answer.fenced
+        if newest:
+            self._log_reader.take(answer.reads)
         return self._commands.carry_out(answer, started_at=started_at, newest=newest)
 
     async def mend(self, error: HoldfastError) -> None:

@@ -87,10 +87,13 @@ class Follow(msgspec.Struct, Generic[T], frozen=True):
     retry_seconds: float = FOLLOW_RETRY_SECONDS
 
 
-def follow_log(job_id: str, **query: object) -> RestCall[None]:
+def follow_log(
+    job_id: str, *, full: bool = False, wait: bool = True, **query: object
+) -> RestCall[None]:
     """Return the call for the stream of a job's log; `LogFollower` reads it."""
     path = path_of("jobs", job_id, "logs")
-    return RestCall("GET", path, read_nothing, query_of(**query, follow=1))
+    flags = {"follow": wait or None, "full": full or None}
+    return RestCall("GET", path, read_nothing, query_of(**query, **flags))
 
 
 class LogFollower:
@@ -172,10 +175,12 @@ class LogFollower:
 
 
 class OutputFollower:
-    """One follower of one job's log, of which it gives the bytes alone."""
+    """One follower of one job's log, of which it gives the bytes alone. whole: it is an error if
+    some are missing."""
 
-    def __init__(self, call: RestCall[None]) -> None:
+    def __init__(self, call: RestCall[None], *, whole: bool = False) -> None:
         self._log = LogFollower(call)
+        self._whole = whole
         self.request = self._log.request
 
     @property
@@ -185,7 +190,12 @@ class OutputFollower:
 
     def take(self, event: ServerEvent) -> Iterator[bytes]:
         """Yield the new bytes of one event."""
-        return (item.data for item in self._log.take(event) if isinstance(item, LogLine))
+        for item in self._log.take(event):
+            if isinstance(item, LogLine):
+                if self._whole and item.gap:
+                    missing = f"{item.gap} bytes of {item.stream} before offset {item.offset}"
+                    raise NotFound(f"{missing} are missing: {item.reason}", code="log_gap")
+                yield item.data
 
 
 class EventFollower:

@@ -127,6 +127,34 @@ def find_place(bases: Sequence[LogBase], epoch: int, size: int) -> LogPlace:
     return LogPlace(size if limit is None else limit, limit, True, limit is not None)
 
 
+class LogLife(NamedTuple):
+    """One life of a rank: the attempt's, or a replacement's. base: where its bytes begin in the
+    stream, None until it has sent some."""
+
+    key: TaskKey
+    host_id: str
+    base: int | None
+
+
+class LifeRange(NamedTuple):
+    """The part `[start, end)` of a stream that one life wrote."""
+
+    life: LogLife
+    start: int
+    end: int
+
+
+def split_by_life(lives: Sequence[LogLife], start: int, end: int) -> list[LifeRange]:
+    """Return which life wrote which part of `[start, end)` (LOG-3). lives: oldest first."""
+    wrote = [life for life in lives if life.base is not None]
+    ends = [life.base or 0 for life in wrote[1:]] + [end]
+    parts = [
+        LifeRange(life, max(start, life.base or 0), min(end, after))
+        for life, after in zip(wrote, ends, strict=True)
+    ]
+    return [part for part in parts if part.start < part.end]
+
+
 def no_attempt(host_id: str, key: TaskKey) -> Stale:
     """Return the error for bytes from a host that did not run the task."""
     attempt = f"no attempt of job {key.job_id} under epoch {key.epoch}"

@@ -25,6 +25,7 @@ class Draft:
         self.status = status
         self.name = ""
         self.orders = False
+        self.reads = False
         self.fenced = ""  # why the host is in error: no work, no renewals (CYCLE-1)
         self.offers: list[TaskOffer] = []
         self.preempts: list[PreemptRow] = []
@@ -103,6 +104,7 @@ class Draft:
             retried=tuple(dict.fromkeys(self.retried)),
             draining=tuple(dict.fromkeys(self.draining)),
             fenced=self.fenced,
+            reads=self.reads,
         )
 
 

@@ -211,7 +211,7 @@ class HostSynced(StoreValue, frozen=True, kw_only=True):
     status: "ok"; "stale" (another incarnation has registered); "unknown" (no such host).
     succeeded: jobs this sync finished. draining: jobs it made drain; the completer has work.
     fenced: why the host is in error: it is given no work, and none of its leases is renewed
-    (CYCLE-1).
+    (CYCLE-1). reads: whether readers wait for output from this host's disk.
     """
 
     host_id: str
@@ -228,6 +228,7 @@ class HostSynced(StoreValue, frozen=True, kw_only=True):
     retried: tuple[str, ...] = ()  # those of `succeeded` that were charged a retry before
     draining: tuple[str, ...] = ()
     fenced: str = ""
+    reads: bool = False
 
 
 class Seated(StoreValue, frozen=True, kw_only=True):

@@ -293,12 +293,24 @@ class NewWatch(AgentMessage, frozen=True, kw_only=True):
     watch: WatchSettings
 
 
+class LogReadOrder(AgentMessage, frozen=True, kw_only=True):
+    """Send `[offset, offset + length)` of what a task wrote, from its file here, to be shown to one
+    reader. Repeats until it is answered with `LogsRequest.reads`."""
+
+    id: str
+    key: TaskKey
+    stream: Literal["stdout", "stderr"]
+    offset: int
+    length: int
+
+
 class SyncAnswer(AgentMessage, frozen=True, kw_only=True):
     """Commands down. `lost`: tasks unknown to the controller on this host: end them (watchdog 77).
 
     acked: ends that are on record; forget them. refused: ends that were stale; forget them too.
     unread: task reports of this sync without a readable key, and why. gangs: those of `launch`.
     fenced: why this host is in error: nothing is renewed, so its tasks end with their leases.
+    reads: output that a reader waits for.
     """
 
     claim: list[ClaimOrder] = []
@@ -310,6 +322,7 @@ class SyncAnswer(AgentMessage, frozen=True, kw_only=True):
     acked: list[TaskKey] = []
     refused: list[RefusedReport] = []
     watch: list[NewWatch] = []
+    reads: list[LogReadOrder] = []
     unread: list[str] = []
     fenced: str = ""
     settings_rev: int = 0
@@ -338,10 +351,23 @@ class LogUpload(AgentMessage, frozen=True, kw_only=True):
     ended: bool = False
 
 
-class LogsRequest(AgentMessage, frozen=True, kw_only=True):
-    """Uploads of any tasks of this host, in order. Together at most `MAX_LOG_CHUNK_BYTES`."""
+class LogReadAnswer(AgentMessage, frozen=True, kw_only=True):
+    """What a `LogReadOrder` asked for. The bytes before `offset` are not on this host any more;
+    without data nothing of the order's range is, and where `offset` has not moved, nothing after
+    it either. reason: why."""
 
-    uploads: Annotated[list[LogUpload], Meta(max_length=4096)]
+    id: Annotated[str, Meta(max_length=64)]
+    offset: Annotated[int, Meta(ge=0, le=1 << 62)]
+    data: bytes = b""
+    reason: Annotated[str, Meta(max_length=2048)] = ""
+
+
+class LogsRequest(AgentMessage, frozen=True, kw_only=True):
+    """Uploads of any tasks of this host, in order, and answers to readers. Together at most
+    `MAX_LOG_CHUNK_BYTES`."""
+
+    uploads: Annotated[list[LogUpload], Meta(max_length=4096)] = []
+    reads: Annotated[list[LogReadAnswer], Meta(max_length=64)] = []
 
 
 class LogsAnswer(AgentMessage, frozen=True, kw_only=True):

@@ -15,11 +15,13 @@ pages: `{"items": [...], "next": cursor|null}`.
     GET    /v1/jobs/{id}/why                → Why
     GET    /v1/jobs/{id}/settings           → page of Effective: every setting in force for the job and its source
     GET    /v1/jobs/{id}/forensics          ?attempt= → page of ForensicsView
-    GET    /v1/jobs/{id}/logs               ?attempt=&rank=&stream=stdout|stderr|both&offset=&follow=0|1&tail=
+    GET    /v1/jobs/{id}/logs               ?attempt=&rank=&stream=stdout|stderr|both&offset=&follow=0|1&tail=&full=0|1
                                             follow=0: the bytes (application/octet-stream; both:
                                             stdout then stderr); header Holdfast-Log-Size follow=1:
                                             SSE (text/event-stream), events `log` (LogLine), `state`
                                             (JobRecord), `end` (JobRecord)
+                                            full=1: SSE too; bytes that the controller did not keep are
+                                            fetched from the host that ran it
     GET    /v1/jobs/{id}/logs/streams       ?attempt= → page of LogStreamRecord
     GET    /v1/jobs/{id}/checkpoints        → page of CheckpointRecord, by rank and number
     DELETE /v1/jobs/{id}/checkpoints        ?rank=&number= → 204: all, those of a rank, or one
@@ -348,7 +350,10 @@ class HostView(HostRecord, frozen=True, kw_only=True):
 
 
 class LogLine(ApiBody, frozen=True, kw_only=True):
-    """Bytes of a stream in an SSE `log` event, base64 in `data`. `gap`: bytes dropped just before."""
+    """Bytes of a stream in an SSE `log` event, base64 in `data`.
+
+    gap: bytes missing just before; reason: with `full=1`, why the host could not give them.
+    """
 
     attempt: int
     rank: int
@@ -356,3 +361,4 @@ class LogLine(ApiBody, frozen=True, kw_only=True):
     offset: int
     data: bytes
     gap: int = 0
+    reason: str = ""

@@ -9,7 +9,7 @@ import pytest
 from holdfast.core.ids import TaskKey
 from holdfast.errors import Stale
 from holdfast.moves.values import LogAppend
-from holdfast.wire.agent import Forensics
+from holdfast.wire.agent import Forensics, LogReadAnswer, LogReadOrder
 from tests.store.rig import OK, Rig
 
 
@@ -132,3 +132,29 @@ async def test_forensics(rig: Rig) -> None:
     await rig.store.logs.put_forensics(
         "h1", Forensics(key=key, reason="a\x00", seconds=1.0, sections={"t": "b\x00c"}), now=rig.now
     )
+
+
+async def test_a_read_waits_for_its_host_and_is_taken_once(rig: Rig) -> None:
+    host, other = await rig.host("h1"), await rig.host("h2")
+    _, key = await rig.running()
+    logs = rig.store.logs
+    order = LogReadOrder(id="r1", key=key, stream="stdout", offset=7, length=100)
+    assert not (await rig.sync("h1")).reads
+    await logs.ask_log_read(host, order)
+    assert (await rig.sync("h1")).reads
+    assert not (await rig.sync("h2")).reads
+    assert await logs.list_log_reads(host) == [order]
+    assert await logs.list_log_reads(other) == []
+    assert await logs.take_log_read("r1") is None
+    answer = LogReadAnswer(id="r1", offset=9, data=b"a\0b", reason="a\0 hole")
+    await logs.answer_log_reads(other, [LogReadAnswer(id="r1", offset=7, data=b"forged")])
+    await logs.answer_log_reads(host, [LogReadAnswer(id="no such", offset=7), answer])
+    await logs.answer_log_reads(host, [LogReadAnswer(id="r1", offset=7, data=b"late")])
+    assert not (await rig.sync("h1")).reads
+    taken = await logs.take_log_read("r1")
+    assert taken is not None
+    assert (taken.offset, taken.data) == (9, b"a\0b")
+    assert await logs.take_log_read("r1") is None
+    await logs.ask_log_read(host, order)
+    assert await logs.take_log_read("r1", give_up=True) is None
+    assert await logs.list_log_reads(host) == []

@@ -10,6 +10,7 @@ from holdfast.core.causes import Cause
 from holdfast.core.endings.decide import Policy
 from holdfast.core.endings.replace import plan_replacement
 from holdfast.core.facts import TaskFacts
+from holdfast.core.log_plan import LogLife, split_by_life
 from holdfast.core.placement.plan import plan_admission
 from holdfast.core.records import TaskRecord
 from holdfast.core.states import JobState, Outcome, TaskState
@@ -303,6 +304,13 @@ async def test_the_log_of_a_rank_goes_on_where_its_predecessors_ended(rig: Rig) 
     (stream,) = [s for s in await rig.store.logs.list_log_streams(job_id) if s.rank == 1]
     assert stream.ended
     assert await rig.append_log("h3", task.key, "stdout", 0, b"x", False, 1 << 20) is None
+    lives = await rig.store.logs.list_log_lives(job_id, 1, 1, "stdout")
+    assert lives == [LogLife(keys[1], first, 0), LogLife(task.key, "h4", 9)]
+    assert split_by_life(lives, 4, 12) == [(lives[0], 4, 9), (lives[1], 9, 12)]
+    unwritten = await rig.store.logs.list_log_lives(job_id, 1, 1, "stderr")
+    assert [life.base for life in unwritten] == [0, None]
+    assert await rig.store.logs.list_log_lives(job_id, 2, 1, "stdout") == []
+    assert await rig.store.logs.list_log_lives(job_id, 1, 9, "stdout") == []
 
 
 async def test_a_cancel_takes_blocked_members_too(rig: Rig) -> None:

@@ -246,13 +246,13 @@ def test_run_tells_of_a_requeue(stub: Stub) -> None:
     assert "attempt 2 is running" in done.stderr
 
 
-def test_dropped_output_is_counted_and_said_to_be_gone(stub: Stub) -> None:
+def test_output_that_was_not_kept_is_counted_and_its_command_named(stub: Stub) -> None:
     lines = [line(b"a"), line(b"b", offset=8, gap=7), line(b"c", offset=20, gap=11)]
     follow(stub, events(*(("log", one) for one in lines), ended()))
     done = stub.run("run", "--", "x")
     assert done.stdout == "abc"
-    assert "18 bytes of stdout were dropped in all, and are gone unless" in done.stderr
-    assert f"holdfast logs {JOB}" in done.stderr
+    assert "18 bytes of stdout are not in the controller's copy" in done.stderr
+    assert f"holdfast logs --full {JOB}" in done.stderr
 
 
 def test_run_detached_prints_the_id(stub: Stub) -> None:

@@ -57,9 +57,11 @@ class ControllerCalls:
         body = await self._post("/v1/agent/sync", wire.encode(request), timeout_seconds=seconds)
         return decode_body(wire.decode_sync_answer, body)
 
-    async def send_logs(self, uploads: list[wire.LogUpload]) -> wire.LogsAnswer:
-        """Ship log bytes."""
-        data = wire.encode_logs(wire.LogsRequest(uploads=uploads))
+    async def send_logs(
+        self, uploads: list[wire.LogUpload], reads: list[wire.LogReadAnswer] | None = None
+    ) -> wire.LogsAnswer:
+        """Ship log bytes, and answers to readers."""
+        data = wire.encode_logs(wire.LogsRequest(uploads=uploads, reads=reads or []))
         body = await self._post(
             "/v1/agent/logs", data, kind="application/msgpack", timeout_seconds=30.0
         )

@@ -81,6 +81,23 @@ class StreamTail:
         finally:
             os.close(fd)
 
+    def read_range(self, offset: int, length: int) -> tuple[int, bytes]:
+        """Read again what was shipped or skipped: where the first bytes are that the disk still
+        has, and those of them before `offset + length`. Raises OSError."""
+        fd = os.open(self.task.path_of(self.stream), _READ_FLAGS)
+        try:
+            size = os.fstat(fd).st_size
+            try:
+                start = os.lseek(fd, offset, os.SEEK_DATA)
+            except OSError:
+                return max(offset, size), b""  # nothing but a hole up to the end
+            wanted = min(length, offset + length - start)
+            if wanted <= 0:
+                return start, b""
+            return start, self._read_masked(fd, start, wanted, final=not self.task.live) or b""
+        finally:
+            os.close(fd)
+
     def _mask_file(self, fd: int, size: int, *, final: bool) -> bool:
         """Mask secrets in the next part of the file (LOGS-3). True once all of `size` was seen."""
         redactor = self.task.redactor

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.endings import EXIT_FAILED
 from holdfast.cli.jobs.find import find_job
 from holdfast.cli.jobs.ranks_output import RankPrefixer
 from holdfast.cli.options import COUNT, JOB, POSITIVE
@@ -17,9 +18,45 @@ if TYPE_CHECKING:
     from holdfast.cli.jobs.narrator import Narrator
     from holdfast.client import Client
     from holdfast.core.records import JobRecord
+    from holdfast.wire.api import LogLine
 
 # Jobs run on while their controller is away for long, so only Ctrl-C gives up the following.
 FOLLOW_RETRY_SECONDS = 24 * 3600.0
+
+
+class Gaps:
+    """The bytes that were not printed: said where the first are missing, and counted at the end."""
+
+    def __init__(self, job_id: str, *, full: bool) -> None:
+        self._job_id, self._full = job_id, full
+        self._missing: dict[str, int] = {}
+        self._reasons: dict[str, str] = {}
+
+    def take(self, line: LogLine) -> None:
+        """Note the gap before a line."""
+        if line.stream not in self._missing and not self._full:
+            note(f"{line.stream} is faster than its log is kept (log_keep_mb): a gap is here")
+        self._missing[line.stream] = self._missing.get(line.stream, 0) + line.gap
+        self._reasons[line.stream] = line.reason
+
+    def tell(self) -> None:
+        """Say how many bytes are missing, and how they are had. Exits with 1 under `--full`."""
+        for stream, size in self._missing.items():
+            if self._full:
+                missing = f"{count_of(size, 'byte')} of {stream} are missing"
+                note(f"{missing}: {self._reasons[stream] or 'the host did not say why'}")
+            else:
+                tell_missing(self._job_id, size, stream)
+        if self._full and self._missing:
+            sys.exit(EXIT_FAILED)
+
+
+def tell_missing(job_id: str, size: int, whose: str) -> None:
+    """Name the command that fetches what the controller did not keep."""
+    note(
+        f"{count_of(size, 'byte')} of {whose} are not in the controller's copy (log_keep_mb): "
+        f"`holdfast logs --full {job_id}` fetches them from the host, for an hour after the end"
+    )
 
 
 def copy_output(
@@ -29,7 +66,7 @@ def copy_output(
     from holdfast.wire.api import LogLine
 
     prefixer = RankPrefixer(job.tasks) if job.tasks > 1 and which.get("rank") is None else None
-    dropped: dict[str, int] = {}
+    gaps = Gaps(job.id, full=which.get("full", False))
     for item in client.follow(job.id, retry_seconds=FOLLOW_RETRY_SECONDS, **which):
         if not isinstance(item, LogLine):
             job = item
@@ -39,24 +76,14 @@ def copy_output(
         if narrator is not None:
             narrator.started()
         if item.gap:
-            if item.stream not in dropped:  # later gaps are summed up at the end
-                note(
-                    f"{item.stream} is faster than its log is kept: bytes were dropped here "
-                    "(log_keep_mb)"
-                )
-            dropped[item.stream] = dropped.get(item.stream, 0) + item.gap
+            gaps.take(item)
         data = item.data
         if prefixer is not None:
             data = prefixer.feed(item.attempt, item.rank, item.stream, data)
         _write(item.stream, data)
     for stream, data in prefixer.close() if prefixer is not None else ():
         _write(stream, data)
-    for stream, size in dropped.items():
-        note(
-            f"{count_of(size, 'byte')} of {stream} were dropped in all, and are gone unless they "
-            f"came late: `holdfast logs {job.id}` prints all that is kept. A job that writes a file "
-            "loses none"
-        )
+    gaps.tell()
     return job
 
 
@@ -67,12 +94,17 @@ def copy_output(
 @click.option("--rank", type=COUNT, help="Only this rank of a gang.")
 @click.option("--stream", type=click.Choice(["stdout", "stderr", "both"]), default="both")
 @click.option("--tail", type=COUNT, metavar="BYTES", help="Only the end of each stream.")
+@click.option("--full", is_flag=True, help="Fetch what the controller did not keep from the host.")
 @talks
-def logs(face: Face, job_id: str, follow: bool, **which: Any) -> None:
+def logs(face: Face, job_id: str, follow: bool, full: bool, **which: Any) -> None:
     """Print a job's output: its stdout to stdout, its stderr to stderr, byte for byte.
 
     A gang's output comes line by line, after the rank's number; --rank shows one rank's, byte for
     byte.
+
+    The controller keeps log_keep_mb of each stream, its head and its tail. --full fetches what is
+    between them from the host that ran the job, which keeps it for an hour after the end; it exits
+    with 1 if bytes are missing there, too.
 
     \b
     Examples:
@@ -82,7 +114,8 @@ def logs(face: Face, job_id: str, follow: bool, **which: Any) -> None:
     """
     with face.client() as client:
         job_id = find_job(client, job_id)
-        if follow:
+        if follow or full:
+            which |= {"full": full, "wait": follow}
             if face.as_json:
                 for item in client.follow(job_id, retry_seconds=FOLLOW_RETRY_SECONDS, **which):
                     face.show_json_line(item)
@@ -111,10 +144,7 @@ def _tell_dropped(client: Client, job: JobRecord, which: dict[str, Any]) -> None
         asked = which["stream"] in ("both", found.stream) and which["rank"] in (None, found.rank)
         if asked and found.size > found.kept:
             whose = f"{found.stream} of rank {found.rank}" if job.tasks > 1 else found.stream
-            note(
-                f"{count_of(found.size - found.kept, 'byte')} of {whose} were dropped: its log is "
-                f"kept up to log_keep_mb, its head and its tail, here {found.kept} of {found.size}"
-            )
+            tell_missing(job.id, found.size - found.kept, whose)
 
 
 def _write(stream: str, data: bytes) -> None:

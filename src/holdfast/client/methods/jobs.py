@@ -184,11 +184,17 @@ class JobMethods:
         rank: int | None = None,
         stream: str = "both",
         tail: int | None = None,
+        full: bool = False,
     ) -> PageCall[bytes] | Follow[bytes]:
-        """Yield the bytes of the job's output; `follow` goes on until the job has ended."""
+        """Yield the bytes of the job's output; `follow` goes on until the job has ended.
+
+        `full`: what the controller did not keep is fetched from the host that ran it. Raises
+        NotFound where bytes are missing there, too.
+        """
         which = {"attempt": attempt, "rank": rank, "stream": stream, "tail": tail}
-        if follow:
-            return Follow(OutputFollower(follow_log(job_id, **which)))
+        if follow or full:
+            call = follow_log(job_id, full=full, wait=follow, **which)
+            return Follow(OutputFollower(call, whole=full))
         query = query_of(**which, follow=0)
         return RestCall(
             "GET", path_of("jobs", job_id, "logs"), lambda data: ResultPage([data]), query
@@ -203,13 +209,19 @@ class JobMethods:
         rank: int | None = None,
         stream: str = "both",
         tail: int | None = None,
+        full: bool = False,
+        wait: bool = True,
         retry_seconds: float = FOLLOW_RETRY_SECONDS,
     ) -> Follow[LogLine | JobRecord]:
         """Yield output and state changes as they happen; the last item is the ended job.
 
+        `full`: what the controller did not keep is fetched from the host that ran it; a line's
+        `reason` says why bytes before it are missing there, too. `wait=False`: only what there is.
+
         A lost connection is tried again for `retry_seconds`; no byte is given twice.
         """
-        call = follow_log(job_id, attempt=attempt, rank=rank, stream=stream, tail=tail)
+        which = {"attempt": attempt, "rank": rank, "stream": stream, "tail": tail}
+        call = follow_log(job_id, full=full, wait=wait, **which)
         return Follow(LogFollower(call), retry_seconds)
 
     @gives_list

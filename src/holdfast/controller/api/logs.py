@@ -18,6 +18,7 @@ from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.queries import AttemptQuery, LogsQuery, is_on
 from holdfast.controller.http.sse import StreamAnswer, event_bytes
 from holdfast.controller.runtime.context import Controller
+from holdfast.controller.sync.log_reads import HostReads
 from holdfast.core.records import JobRecord, LogChunk, LogStreamRecord
 from holdfast.wire.api import LogLine
 
@@ -35,10 +36,10 @@ async def list_streams(call: ApiCall) -> Response:
 
 
 async def get_logs(call: ApiCall) -> Response:
-    """Send the bytes, or a stream of events with `follow=1`."""
+    """Send the bytes, or a stream of events with `follow=1` or `full=1`."""
     query = call.query(LogsQuery)
     job = await find_job(call)
-    if is_on(query.follow):
+    if is_on(query.follow) or is_on(query.full):
         return StreamAnswer(call.controller, Follower(call.controller, job, query).lines())
     attempt = query.attempt or job.attempts
     streams = await _list_streams(call.controller, job.id, attempt, query)
@@ -69,9 +70,10 @@ def _begin(size: int, query: LogsQuery) -> int:
 
 
 async def _read_chunks(
-    controller: Controller, stream: LogStreamRecord, offset: int
+    controller: Controller, stream: LogStreamRecord, offset: int, hosts: HostReads | None = None
 ) -> AsyncIterator[LogChunk]:
-    """Yield a stream's chunks from `offset` to its size, a page at a time (FOLLOW-1)."""
+    """Yield a stream's chunks from `offset` to its size, a page at a time (FOLLOW-1). hosts: asked
+    for the bytes between them."""
     while offset < stream.size:
         chunks = await controller.store.logs.read_log(
             stream.job_id,
@@ -82,10 +84,16 @@ async def _read_chunks(
             limit_bytes=PAGE_BYTES,
         )
         if not chunks:
-            return
+            break
         for chunk in chunks:
+            if hosts is not None and chunk.offset > offset:
+                async for found in hosts.fetch(stream, offset, chunk.offset):
+                    yield found
             yield chunk
-        offset = chunks[-1].offset + len(chunks[-1].data)
+            offset = chunk.offset + len(chunk.data)
+    if hosts is not None and offset < stream.size:
+        async for found in hosts.fetch(stream, offset, stream.size):
+            yield found
 
 
 async def _read_all(
@@ -105,11 +113,12 @@ class Follower:
         self._query = query
         self._attempt = query.attempt or max(1, job.attempts)
         self._offsets: dict[tuple[int, int, str], int] = {}
+        self._hosts = HostReads(controller) if is_on(query.full) else None
         self._first = True
         self._late: float | None = None
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """Yield SSE events until the job's end."""
+        """Yield SSE events until the job's end; without `follow`, what there is now."""
         controller = self._controller
         logs, events = controller.wakes.topic("logs"), controller.wakes.topic("events")
         yield event_bytes("state", self._job)
@@ -128,6 +137,9 @@ class Follower:
                     moved = True
                     yield line
             self._first = False
+            if not is_on(self._query.follow):
+                yield event_bytes("end", job)
+                return
             if self._attempt < job.attempts and self._query.attempt is None:
                 if self._may_go_on(streams):
                     self._attempt += 1
@@ -145,7 +157,8 @@ class Follower:
         place = (stream.attempt, stream.rank, stream.stream)
         if place not in self._offsets:
             self._offsets[place] = _begin(stream.size, self._query) if self._first else 0
-        async for chunk in _read_chunks(self._controller, stream, self._offsets[place]):
+        begin = self._offsets[place]
+        async for chunk in _read_chunks(self._controller, stream, begin, self._hosts):
             line = LogLine(
                 attempt=stream.attempt,
                 rank=stream.rank,
@@ -153,6 +166,7 @@ class Follower:
                 offset=chunk.offset,
                 data=chunk.data,
                 gap=max(0, chunk.offset - self._offsets[place]),
+                reason=self._why(chunk.offset - self._offsets[place]),
             )
             self._offsets[place] = chunk.offset + len(chunk.data)
             yield event_bytes("log", line)
@@ -168,8 +182,12 @@ class Follower:
                     offset=stream.size,
                     data=b"",
                     gap=lost,
+                    reason=self._why(lost),
                 ),
             )
+
+    def _why(self, gap: int) -> str:
+        return self._hosts.reason if self._hosts is not None and gap > 0 else ""
 
     def _may_go_on(self, streams: list[LogStreamRecord]) -> bool:
         """True when this attempt's streams have ended, or their last bytes had time to come."""

@@ -56,7 +56,8 @@ class AttemptsQuery(Query, frozen=True, kw_only=True):
 
 
 class LogsQuery(Query, frozen=True, kw_only=True):
-    """Which bytes. `tail`: the last n bytes of each stream, instead of `offset`."""
+    """Which bytes. `tail`: the last n bytes of each stream, instead of `offset`. `full`: what the
+    controller did not keep comes from the host that ran it; always a stream of events."""
 
     attempt: Attempt | None = None
     rank: Annotated[int, Meta(ge=0, le=65_535)] | None = None
@@ -64,6 +65,7 @@ class LogsQuery(Query, frozen=True, kw_only=True):
     offset: Offset = 0
     follow: Flag = "0"
     tail: Offset | None = None
+    full: Flag = "0"
 
 
 class TelemetryQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

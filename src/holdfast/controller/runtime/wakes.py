@@ -85,7 +85,7 @@ class HostLine:
 
 class WakeBus:
     """Every wake of this replica. Topics are the store's: "admit", "drain", "due", "events",
-    "logs", "host:<id>"."""
+    "logs", "log_reads", "host:<id>"."""
 
     def __init__(self) -> None:
         self._topics: dict[str, Wake] = {}

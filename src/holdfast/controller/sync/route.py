@@ -265,6 +265,7 @@ async def _make_answer(
         acked=list(found.acked),
         refused=[wire.RefusedReport(key=key) for key in found.refused],
         watch=watch,
+        reads=await controller.store.logs.list_log_reads(host.id) if found.reads else [],
         fenced=found.fenced,
         settings_rev=settings.rev,
         sync_interval_seconds=settings.number("sync_interval_seconds"),
@@ -272,7 +273,7 @@ async def _make_answer(
 
 
 def _says_something(answer: wire.SyncAnswer) -> bool:
-    orders = answer.claim or answer.launch or answer.preempt or answer.watch
+    orders = answer.claim or answer.launch or answer.preempt or answer.watch or answer.reads
     return bool(orders or answer.lost or answer.acked or answer.refused)
 
 
@@ -280,12 +281,17 @@ def _says_something(answer: wire.SyncAnswer) -> bool:
 
 
 async def append_logs(call: ApiCall) -> Response:
-    """Store uploads in order. A task whose logs are refused is named in the answer and holds up no
-    other."""
+    """Store uploads in order, and hand on what readers waited for. A task whose logs are refused is
+    named in the answer and holds up no other."""
     controller, host = call.controller, call.host
     assert host is not None
     limit = wire.MAX_LOG_CHUNK_BYTES + _LOGS_FRAME_BYTES
     request = decode_packed(await read_body(call.scope, call.receive, limit), _LOGS)
+    if request.reads:
+        await controller.store.logs.answer_log_reads(host.id, request.reads)
+        controller.poke("log_reads")
+    if not request.uploads:
+        return answer_json(wire.LogsAnswer())
     settings = await controller.settings.current()
     refused: dict[TaskKey, None] = {}
     appends: list[LogAppend] = []

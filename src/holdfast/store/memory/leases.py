@@ -45,7 +45,7 @@ class MemoryLeases(InMemory):
         s = self.state
         for d in drafts:
             host = s.hosts[d.sync.host_id]
-            d.name = host.name
+            d.name, d.reads = host.name, any(r.waits_for(host.id) for r in s.log_reads.values())
             if host.flagged_dead_at is not None:
                 s.log([reports.recovered_event(host.id, host.name, host.heartbeat_at, at)], at)
             host.heartbeat_at, host.flagged_dead_at = max(host.heartbeat_at, at), None

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from holdfast.core import log_plan
 from holdfast.core.ids import TaskKey
-from holdfast.core.log_plan import LogBase, LogPlace, Range
+from holdfast.core.log_plan import LogBase, LogLife, LogPlace, Range
 from holdfast.core.records import LogChunk, LogStreamRecord
 from holdfast.errors import Stale
 from holdfast.moves.values import LogAppend
-from holdfast.store.memory.state import InMemory, MemoryStream
+from holdfast.store.memory.state import InMemory, MemoryLogRead, MemoryStream
 from holdfast.store.port.clock import Now
-from holdfast.wire.agent import Forensics
+from holdfast.wire.agent import Forensics, LogReadAnswer, LogReadOrder
 
 
 class MemoryLogs(InMemory):
@@ -107,6 +107,47 @@ class MemoryLogs(InMemory):
             LogChunk(stream=stream, rank=rank, offset=a, data=d)
             for a, d in log_plan.window(chunks, offset, limit_bytes)
         ]
+
+    async def list_log_lives(
+        self, job_id: str, attempt: int, rank: int, stream: str
+    ) -> list[LogLife]:
+        first = [
+            LogLife(TaskKey(job_id, rank, a.epoch), a.host_ids[rank], 0)
+            for a in self.state.attempts.get(job_id, [])
+            if a.number == attempt and rank < len(a.host_ids)
+        ]
+        later = [
+            r
+            for r in self.state.replacements
+            if (r.job_id, r.rank, r.attempt) == (job_id, rank, attempt)
+        ]
+        return first + [
+            LogLife(
+                TaskKey(job_id, rank, r.epoch),
+                r.host_id,
+                self.state.log_bases.get((job_id, rank, r.epoch, stream)),
+            )
+            for r in sorted(later, key=lambda r: r.number)
+        ]
+
+    async def ask_log_read(self, host_id: str, order: LogReadOrder) -> None:
+        self.state.log_reads[order.id] = MemoryLogRead(host_id=host_id, order=order)
+
+    async def list_log_reads(self, host_id: str) -> list[LogReadOrder]:
+        return [r.order for r in self.state.log_reads.values() if r.waits_for(host_id)]
+
+    async def answer_log_reads(self, host_id: str, answers: Sequence[LogReadAnswer]) -> None:
+        for answer in answers:
+            read = self.state.log_reads.get(answer.id)
+            if read is not None and read.waits_for(host_id):
+                read.answer = answer
+
+    async def take_log_read(self, read_id: str, *, give_up: bool = False) -> LogReadAnswer | None:
+        read = self.state.log_reads.get(read_id)
+        if read is None or (read.answer is None and not give_up):
+            return None
+        del self.state.log_reads[read_id]
+        return read.answer
 
     async def put_forensics(self, host_id: str, forensics: Forensics, *, now: Now = None) -> None:
         attempt = self._find_attempt(host_id, forensics.key)

@@ -35,7 +35,7 @@ from holdfast.moves.moves import LIVE_JOB_STATES, Moves, last_beat
 from holdfast.moves.quotas import Use
 from holdfast.moves.rows import AttemptChange, JobRow, NewEvent, TaskRow
 from holdfast.moves.values import Seated, TellDrains, tell_nobody
-from holdfast.wire.agent import Forensics
+from holdfast.wire.agent import Forensics, LogReadAnswer, LogReadOrder
 
 UNFINISHED = (JobState.WAITING, JobState.QUEUED, *LIVE_JOB_STATES)
 
@@ -141,6 +141,18 @@ class MemoryStream(msgspec.Struct, kw_only=True):
     chunks: dict[int, bytes] = {}
 
 
+class MemoryLogRead(msgspec.Struct, kw_only=True):
+    """A reader that waits for output from a host."""
+
+    host_id: str
+    order: LogReadOrder
+    answer: LogReadAnswer | None = None
+
+    def waits_for(self, host_id: str) -> bool:
+        """Whether this host is to answer it."""
+        return self.answer is None and self.host_id == host_id
+
+
 class MemoryCheckpoint(msgspec.Struct, frozen=True):
     """A checkpoint's row and the name of its blob."""
 
@@ -202,6 +214,7 @@ class MemoryState:
         self.checkpoints: dict[tuple[str, int], list[MemoryCheckpoint]] = {}
         self.tell_drains: TellDrains = tell_nobody
         self.replacements: list[Seated] = []
+        self.log_reads: dict[str, MemoryLogRead] = {}
         self.log_bases: dict[tuple[str, int, int, str], int] = {}
         self._order = 0
         self._event_number = 0

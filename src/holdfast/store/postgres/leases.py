@@ -131,7 +131,7 @@ async def _sync(
         return drafts
     for d in fresh:
         row = found[d.sync.host_id]
-        d.name, d.orders = row["name"], row["orders"]
+        d.name, d.orders, d.reads = row["name"], row["orders"], row["reads"]
         d.fenced = row["reason"] if row["state"] == HostState.ERROR else ""
     flagged = [d for d in fresh if found[d.sync.host_id]["flagged_dead_at"] is not None]
     if flagged:

@@ -3,15 +3,18 @@
 from collections.abc import Sequence, Set
 from typing import Any
 
+import msgspec
+
 from holdfast.core import log_plan
 from holdfast.core.ids import TaskKey
-from holdfast.core.log_plan import LogBase, LogPlace, Range
+from holdfast.core.log_plan import LogBase, LogLife, LogPlace, Range
 from holdfast.core.records import LogChunk, LogStreamRecord
 from holdfast.moves.rows import clean_text, is_storable_key
 from holdfast.moves.values import LogAppend
 from holdfast.store.port.clock import Now
+from holdfast.store.port.logs import LOG_READ_SECONDS
 from holdfast.store.postgres.connection.session import OnSession, Rows, Tx, to_json, transacts
-from holdfast.wire.agent import Forensics
+from holdfast.wire.agent import Forensics, LogReadAnswer, LogReadOrder
 
 _STREAM = ("job_id", "attempt", "rank", "stream")
 
@@ -64,6 +67,40 @@ class PostgresLogs(OnSession):
             [(row["offset"], row["data"]) for row in rows], offset, limit_bytes
         )
         return [LogChunk(stream=stream, rank=rank, offset=at, data=data) for at, data in chunks]
+
+    async def list_log_lives(
+        self, job_id: str, attempt: int, rank: int, stream: str
+    ) -> list[LogLife]:
+        where = {"job_id": job_id, "attempt": attempt, "rank": rank, "stream": stream}
+        return [
+            LogLife(TaskKey(job_id, rank, row["epoch"]), row["host_id"], row["base"])
+            for row in await self.session.rows("list_log_lives", **where)
+        ]
+
+    async def ask_log_read(self, host_id: str, order: LogReadOrder) -> None:
+        told = {"id": order.id, "host_id": host_id, "order": to_json(order)}
+        await self.session.single(
+            lambda tx: tx.run("ask_log_read", **told, seconds=LOG_READ_SECONDS)
+        )
+
+    async def list_log_reads(self, host_id: str) -> list[LogReadOrder]:
+        rows = await self.session.rows("list_log_reads", host_id=host_id)
+        return [msgspec.convert(row["order"], LogReadOrder) for row in rows]
+
+    @transacts
+    async def answer_log_reads(
+        self, tx: Tx, host_id: str, answers: Sequence[LogReadAnswer]
+    ) -> None:
+        for answer in answers:
+            told = {"data": answer.data, "reason": clean_text(answer.reason), "at": answer.offset}
+            await tx.run("answer_log_read", id=clean_text(answer.id), host_id=host_id, **told)
+
+    async def take_log_read(self, read_id: str, *, give_up: bool = False) -> LogReadAnswer | None:
+        for row in await self.session.rows("take_log_read", id=read_id, give_up=give_up):
+            if row["at"] is not None:
+                told = {"data": bytes(row["data"]), "reason": row["reason"]}
+                return LogReadAnswer(id=read_id, offset=row["at"], **told)
+        return None
 
     @transacts
     async def put_forensics(

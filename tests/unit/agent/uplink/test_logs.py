@@ -126,6 +126,27 @@ def test_holes_are_never_shipped_as_zeros(tmp_path: Path) -> None:
     assert 3 << 20 in chunks
 
 
+def test_a_reader_is_given_what_the_disk_still_has(tmp_path: Path) -> None:
+    word = "s3cr3t"
+    text = (b"-" * 10 + word.encode()) * 1000
+    (tmp_path / "stdout").write_bytes(text)
+    tail = StreamTail(make_task(tmp_path, secrets={"KEY": word}), "stdout")
+    read = b""
+    while len(read) < len(text):
+        at, data = tail.read_range(len(read), 7)
+        assert (at, 0 < len(data) <= 7) == (len(read), True)
+        read += data
+    assert read == text.replace(word.encode(), b"*" * len(word))
+    assert tail.read_range(len(text), 7) == (len(text), b"")
+    (tmp_path / "stdout").write_bytes(b"a" * (4 << 20))
+    with open(tmp_path / "stdout", "r+b") as file:
+        punch_hole(file.fileno(), 1 << 20, 2 << 20)
+    assert tail.read_range((1 << 20) - 2, 100) == ((1 << 20) - 2, b"aa")
+    assert tail.read_range(1 << 20, 100) == (3 << 20, b""), "the hole's end, and nothing of it"
+    at, data = tail.read_range(1 << 20, (2 << 20) + 5)
+    assert (at, data) == (3 << 20, b"aaaaa")
+
+
 def test_a_missing_file_ends_as_an_empty_stream(tmp_path: Path) -> None:
     task = make_task(tmp_path)
     tail = StreamTail(task, "stderr")

@@ -79,6 +79,31 @@ where job_id = %(job_id)s and attempt = %(attempt)s and rank = %(rank)s and stre
 order by "offset"
 limit %(limit)s;
 
+-- name: list_log_lives
+select a.epoch, a.host_ids[%(rank)s::integer + 1] as host_id, 0::bigint as base, 0 as number from attempts a
+where a.job_id = %(job_id)s and a.number = %(attempt)s and a.host_ids[%(rank)s::integer + 1] is not null
+union all
+select r.epoch, r.host_id, (r.log_base->>%(stream)s::text)::bigint, r.number from replacements r
+where r.job_id = %(job_id)s and r.attempt = %(attempt)s and r.rank = %(rank)s
+order by number;
+
+-- name: ask_log_read
+with old as (
+  delete from log_reads where asked_at < clock_timestamp() - %(seconds)s * interval '1 second'
+)
+insert into log_reads (id, host_id, "order") values (%(id)s, %(host_id)s, %(order)s::jsonb);
+
+-- name: list_log_reads
+select "order" from log_reads where host_id = %(host_id)s and at is null order by asked_at, id limit 16;
+
+-- name: answer_log_read
+update log_reads set at = %(at)s, data = %(data)s, reason = %(reason)s
+where id = %(id)s and host_id = %(host_id)s and at is null;
+
+-- name: take_log_read
+delete from log_reads where id = %(id)s and (at is not null or %(give_up)s::boolean)
+returning id, at, data, reason;
+
 -- name: put_forensics
 -- One account of each life of a rank, told apart by its epoch; a repeated call writes the same.
 insert into forensics (job_id, attempt, rank, epoch, reason, seconds, sections, at)

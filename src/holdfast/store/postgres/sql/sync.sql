@@ -33,6 +33,7 @@ with given as (
 select k.host_id, k.name, k.state, k.faults, k.reason, k.fresh, k.flagged_dead_at, k.heartbeat_at,
        k.fresh and exists (
          select from tasks t where t.host_id = k.host_id and t.state in ('reserved', 'preempting')) as orders,
+       k.fresh and exists (select from log_reads r where r.host_id = k.host_id and r.at is null) as reads,
        coalesce(%(now)s, clock_timestamp()) as now
 from known k;
 

@@ -1,0 +1,67 @@
+"""Output that a reader asked for beyond what the controller keeps: read from the task's file, masked.
+
+READS-1  One order is read and sent at a time, so a reader costs a host one piece of memory. An
+         answer that is lost is asked for again, because orders repeat until they are answered.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from holdfast.agent.journal import about
+from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.uplink.calls import ControllerCalls
+from holdfast.agent.uplink.logs import StreamTail
+from holdfast.errors import HoldfastError, ValidationError
+from holdfast.wire.agent import MAX_LOG_CHUNK_BYTES, LogReadAnswer, LogReadOrder
+
+log = logging.getLogger("holdfast.agent.uplink.log_reads")
+
+_PUNCHED = "the host keeps no more than log_disk_mb of a stream on its disk"
+
+
+class LogReader:
+    """Answers readers from the files of tasks that run here, or whose folders are kept."""
+
+    def __init__(self, table: TaskTable, calls: ControllerCalls, host_name: str) -> None:
+        self._table = table
+        self._calls = calls
+        self._host_name = host_name
+        self._waiting: dict[str, LogReadOrder] = {}
+        self._asked = asyncio.Event()
+
+    def take(self, orders: Sequence[LogReadOrder]) -> None:
+        """Answer these soon; those that an answer no longer names are not waited for any more."""
+        self._waiting = {order.id: order for order in orders}
+        if orders:
+            self._asked.set()
+
+    async def run(self) -> None:
+        """Answer for ever."""
+        while True:
+            while self._waiting:
+                order = self._waiting[next(iter(self._waiting))]
+                try:
+                    await self._calls.send_logs([], [self.read(order)])
+                except HoldfastError as error:
+                    log.warning(f"a reader is not answered: {error}", extra=about(order.key))
+                self._waiting.pop(order.id, None)
+            self._asked.clear()
+            await self._asked.wait()
+
+    def read(self, order: LogReadOrder) -> LogReadAnswer:
+        """Return what is left of an order's bytes."""
+        try:
+            tail = StreamTail(self._find_task(order), order.stream)
+            length = min(order.length, MAX_LOG_CHUNK_BYTES)
+            start, data = tail.read_range(order.offset, length)
+        except (OSError, ValidationError):
+            reason = f"host {self._host_name} has removed the files of this task"
+            return LogReadAnswer(id=order.id, offset=order.offset, reason=reason)
+        reason = _PUNCHED if start > order.offset else ""
+        return LogReadAnswer(id=order.id, offset=start, data=data, reason=reason)
+
+    def _find_task(self, order: LogReadOrder) -> AgentTask:
+        """The task, or one that stands for its folder, where all was masked when it was shipped."""
+        found = self._table.get(order.key)
+        return found or AgentTask(order.key, self._table.folder_of(order.key), None, 0.0)
