@@ -5,7 +5,7 @@ UV     := .uv/bin/uv
 RUN    := .venv/bin
 UVENV  := UV_PROJECT_ENVIRONMENT=$(CURDIR)/.venv
 
-.PHONY: help demo demo-fleet test ddp slurm kubernetes s3 tools lint types imports bench soak clean env anew
+.PHONY: help demo demo-fleet test ddp integrations slurm kubernetes s3 tools lint types imports bench soak clean env anew
 
 help:           ## what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -56,6 +56,14 @@ TORCH_INDEX ?=
 .venv-torch/.supervised: .venv-torch/.ready
 	@.venv-torch/bin/pip install --quiet --disable-pip-version-check msgspec
 	@touch .venv-torch/.supervised
+
+integrations: env .venv-torch/.libraries ## beats and checkpoints in diffusers, transformers, Lightning, accelerate and Ray; brings them itself
+	@HOLDFAST_TEST_INTEGRATIONS=$(CURDIR)/.venv-torch/bin/python $(RUN)/python -m pytest -q tests/system/integrations
+
+.venv-torch/.libraries: .venv-torch/.ready
+	@echo "installing the libraries into .venv-torch (once)"
+	@.venv-torch/bin/pip install --quiet --disable-pip-version-check $(TORCH_INDEX) diffusers transformers lightning accelerate ray
+	@touch .venv-torch/.libraries
 
 slurm: env      ## the supervisor and the provider under a real Slurm, which it installs (root, apt-get) and starts for itself on loopback
 	@tests/system/slurm/install.sh

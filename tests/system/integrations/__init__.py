@@ -1,0 +1,1 @@
+"""The libraries of `holdfast.integrations`, really installed, in scripts of their users."""
