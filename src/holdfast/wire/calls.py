@@ -229,9 +229,11 @@ class CallResult(msgspec.Struct, frozen=True, array_like=True):
 
 class CallResults(CallMessage, frozen=True, kw_only=True):
     """`GET /v1/call-sets/{id}/results?first=&limit=&wait=`: the calls from `first` on without a gap
-    that have ended; or `?index=3,17,…&wait=` any of these that have."""
+    that have ended; or `?index=3,17,…&wait=` any of these that have; or `?state=failed&first=` those
+    in a state. next: the `first` to go on with. ended: there is nothing more to wait for."""
 
     results: list[CallResult]
+    next: int = 0
     ended: bool = False
 
 

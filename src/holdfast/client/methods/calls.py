@@ -1,0 +1,196 @@
+"""Calls of Python functions: submitted in sets, their results read as they come.
+
+`holdfast.task` is made of these; arguments and results are JSON texts here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.client.calls import PageCall, RestCall, ResultPage, get, get_pages, path_of, send
+from holdfast.client.scripts import Script, gives_each, gives_one, runs, take_answer
+
+if TYPE_CHECKING:
+    from holdfast.core.calls.values import FunctionSpec
+    from holdfast.wire.calls import CallResult, CallResults, CallSetView, CallView
+
+CHUNK_CALLS, CHUNK_BYTES = 10_000, 4 * 1024 * 1024
+RESULTS_WAIT_SECONDS = 20.0
+
+
+def make_set_id() -> str:
+    """Return the id of a new call set."""
+    import secrets
+    import time
+
+    from holdfast.core.ids import ENTROPY_BITS, make_id
+
+    return make_id(time.time_ns() // 1_000_000, secrets.randbits(ENTROPY_BITS))
+
+
+class CallMethods:
+    """The client's methods about calls of Python functions."""
+
+    @gives_one
+    def create_call_set(
+        self,
+        spec: FunctionSpec,
+        args: Sequence[str] = (),
+        *,
+        set_id: str | None = None,
+        count: int | None = None,
+    ) -> RestCall[CallSetView]:
+        """Create a call set with its first calls, at most 10 000.
+
+        Args:
+            args: the arguments of each call as JSON text: `{"args": […], "kwargs": {…}}`.
+            set_id: from `make_set_id`; a repeat with the same id changes nothing.
+            count: how many calls the set will have; with None it stays open for more.
+        """
+        from holdfast.wire.calls import CallSetView, NewCallSet
+
+        body = NewCallSet(id=set_id or make_set_id(), spec=spec, count=count, args=list(args))
+        return send("POST", path_of("call-sets"), CallSetView, body)
+
+    @gives_one
+    def append_calls(
+        self, set_id: str, first: int, args: Sequence[str], *, count: int | None = None
+    ) -> RestCall[CallSetView]:
+        """Add calls to an open set at the indices from `first`, at most 10 000. `count` closes it."""
+        return _append(set_id, first, args, count)
+
+    @runs
+    def submit_calls(
+        self, spec: FunctionSpec, args: Iterable[str], *, set_id: str | None = None
+    ) -> Script[CallSetView]:
+        """Submit a call for each of `args`, in as few requests as their sizes allow; the first calls
+        run while later ones are still made."""
+        from holdfast.wire.calls import CallSetView, NewCallSet
+
+        name, first = set_id or make_set_id(), 0
+        view: CallSetView | None = None
+        for chunk, last in _cut(args):
+            count = first + len(chunk) if last else None
+            if view is None:
+                new = NewCallSet(id=name, spec=spec, count=count, args=chunk)
+                created = send("POST", path_of("call-sets"), CallSetView, new)
+                view = yield from take_answer(created)
+            else:
+                view = yield from take_answer(_append(name, first, chunk, count))
+            first += len(chunk)
+        assert view is not None  # the last chunk may be empty, and is always there
+        return view
+
+    @gives_each
+    def call_sets(
+        self, *, project: str | None = None, page_size: int | None = None
+    ) -> PageCall[CallSetView]:
+        """Yield call sets, newest first."""
+        from holdfast.wire.calls import CallSetView
+
+        return get_pages(path_of("call-sets"), CallSetView, project=project, limit=page_size)
+
+    @gives_one
+    def call_set(self, set_id: str) -> RestCall[CallSetView]:
+        """Return one call set and its counts."""
+        from holdfast.wire.calls import CallSetView
+
+        return get(path_of("call-sets", set_id), CallSetView)
+
+    @gives_one
+    def call_results(
+        self,
+        set_id: str,
+        *,
+        first: int = 0,
+        limit: int | None = None,
+        indices: Sequence[int] | None = None,
+        states: Sequence[str] = (),
+        wait_seconds: float = 0.0,
+    ) -> RestCall[CallResults]:
+        """Return the results of the calls from `first` on that have ended without a gap; or of
+        `indices` those that ended; or of calls in `states` ("failed", …), by index.
+
+        wait_seconds: up to 25, for the first of them.
+        """
+        from holdfast.wire.calls import CallResults
+
+        which = None if indices is None else ",".join(map(str, indices))
+        return get(
+            path_of("call-sets", set_id, "results"),
+            CallResults,
+            first=first or None,
+            limit=limit,
+            index=which,
+            state=list(states),
+            wait=wait_seconds or None,
+        )
+
+    @gives_each
+    def each_result(self, set_id: str, *, first: int = 0) -> PageCall[CallResult]:
+        """Yield the result of each call in the order of their indices, waiting for those to come."""
+        path = path_of("call-sets", set_id, "results")
+        query = (("first", str(first)), ("wait", f"{RESULTS_WAIT_SECONDS:g}"))
+        return RestCall("GET", path, _read_page, query, cursor_name="first")
+
+    @gives_one
+    def call_view(self, set_id: str, index: int) -> RestCall[CallView]:
+        """Return one call: its state, its failed attempts, and why it is where it is."""
+        from holdfast.wire.calls import CallView
+
+        return get(path_of("call-sets", set_id, "calls", str(index)), CallView)
+
+    @gives_one
+    def cancel_calls(
+        self, set_id: str, indices: Sequence[int] | None = None, reason: str = ""
+    ) -> RestCall[CallSetView]:
+        """Cancel these calls, or all of the set: at once those that wait, cooperatively those that
+        run."""
+        return _change(set_id, "cancel", indices, reason)
+
+    @gives_one
+    def retry_calls(
+        self, set_id: str, indices: Sequence[int] | None = None
+    ) -> RestCall[CallSetView]:
+        """Make failed and cancelled calls ready again with fresh budgets: these, or all of the set."""
+        return _change(set_id, "retry", indices, "")
+
+
+def _append(
+    set_id: str, first: int, args: Sequence[str], count: int | None
+) -> RestCall[CallSetView]:
+    from holdfast.wire.calls import CallSetView, MoreCalls
+
+    body = MoreCalls(first=first, args=list(args), count=count)
+    return send("POST", path_of("call-sets", set_id, "calls"), CallSetView, body)
+
+
+def _change(
+    set_id: str, action: str, indices: Sequence[int] | None, reason: str
+) -> RestCall[CallSetView]:
+    from holdfast.wire.calls import CallsChange, CallSetView
+
+    body = CallsChange(indices=None if indices is None else list(indices), reason=reason)
+    return send("POST", path_of("call-sets", set_id, action), CallSetView, body)
+
+
+def _cut(args: Iterable[str]) -> Iterator[tuple[list[str], bool]]:
+    """Cut arguments into chunks of bounded size, each with whether it is the last."""
+    chunk: list[str] = []
+    size = 0
+    for each in args:
+        if chunk and (len(chunk) >= CHUNK_CALLS or size + len(each) > CHUNK_BYTES):
+            yield chunk, False
+            chunk, size = [], 0
+        chunk.append(each)
+        size += len(each)
+    yield chunk, True
+
+
+def _read_page(data: bytes) -> ResultPage[CallResult]:
+    from holdfast.client.calls import read_as
+    from holdfast.wire.calls import CallResults
+
+    found = read_as(CallResults)(data)
+    return ResultPage(found.results, None if found.ended else str(found.next))
