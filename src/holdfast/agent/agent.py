@@ -19,6 +19,7 @@ from collections.abc import Collection
 
 from holdfast import errors
 from holdfast.agent.abilities import Abilities
+from holdfast.agent.calls.home import find_executor_home
 from holdfast.agent.config import EXIT_BAD_CONFIG, EXIT_DONE, AgentConfig, read_config
 from holdfast.agent.containers.desk import ContainerDesk, read_options
 from holdfast.agent.ends import TaskEnds
@@ -107,6 +108,7 @@ class Agent:
             saved=self._checkpoints.poke,
         )
         self._work_folder = config.state_path / "work"
+        self._executors = find_executor_home(config, ties.beat_socket)
         self._keeper = Housekeeper(self._table, self._work_folder)
         self._forensics = ForensicsDesk(self._calls, self._probe)
         self._faults = FaultDesk(self._probe, self._table, poke=self._watching.poke)
@@ -157,6 +159,7 @@ class Agent:
         loop.add_signal_handler(signal.SIGINT, lambda: None)  # Ctrl-C is the guardian's to answer
         self._table.open()
         make_private_folder(self._work_folder)
+        self._executors.open()
         self._link = await GuardianLink.open(
             self._ties.guardian_fd, self._hear, self._lose_line, incarnation=self._ties.incarnation
         )
@@ -195,7 +198,8 @@ class Agent:
             beat_socket=self._ties.beat_socket,
             work_folder=self._work_folder,
             inherited=inherit_environment(os.environ),
-            host_words=describe_host(self._config.host_name, self._config.labels),
+            executors=self._executors,
+            host_words=describe_host(self._config.host_name, self._config.host_labels),
         )
         self._commands = Commands(
             self._table,

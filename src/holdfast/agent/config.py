@@ -40,6 +40,9 @@ class AgentConfig(
     certificate, None for the system's. join_token_file: read when there is no host key yet; may be
     replaced while the agent waits for a good one. probe: "real", or "scripted:PATH" in tests.
     self_destruct_seconds: without an answer for so long, the host ends itself (SELF-1).
+    apps: the apps whose calls its executors run, each a label `app/NAME`. app_python: the
+    interpreter of executors, None for the agent's own; app_path: the folder that they stand in and
+    import from first, None for the folder that the host was started in.
     """
 
     url: str
@@ -59,6 +62,14 @@ class AgentConfig(
     frozen_seconds: Annotated[float, Meta(gt=0)] = 20.0
     die_with_parent: bool = False
     self_destruct_seconds: Annotated[float, Meta(gt=0)] | None = None
+    apps: list[Name] = []
+    app_python: str | None = None
+    app_path: str | None = None
+
+    @property
+    def host_labels(self) -> dict[str, str]:
+        """The labels it registers with."""
+        return {**self.labels, **{f"app/{app}": "yes" for app in self.apps}}
 
     @property
     def state_path(self) -> Path:
@@ -90,7 +101,7 @@ def check_config(config: AgentConfig) -> AgentConfig:
     if not os.path.isabs(config.state_dir):
         why = f"the state folder {config.state_dir!r} must be an absolute path"
         raise ValidationError(why, field="state_dir")
-    for field in ("ca_file", "join_token_file"):
+    for field in ("ca_file", "join_token_file", "app_python", "app_path"):
         path = getattr(config, field)
         if path is not None and not os.path.isabs(path):
             raise ValidationError(f"{path!r} must be an absolute path", field=field)

@@ -38,7 +38,7 @@ async def read_host_facts(
         memory_bytes=read_memory_bytes() if config.memory_bytes is None else config.memory_bytes,
         gpus=gpus,
         queues=config.queues,
-        labels=config.labels,
+        labels=config.host_labels,
         pool=config.pool,
         address=config.advertise or await _look_up_address(config.url),
         version=__version__,

@@ -11,6 +11,7 @@ a memory-mapped file named by `HOLDFAST_CALLS_PLACE` (`PLACE_FORMAT`), which the
 sample and after the executor's death, so that a call costs no message.
 """
 
+import struct
 from typing import Annotated, Literal
 
 import msgspec
@@ -28,6 +29,7 @@ PLACE_FORMAT = "<QQQIIdQ"
 """The executor's place: sequence (odd while it is written), batch, position in the batch, phase,
 calls that began since the start, monotonic start of this phase, reserved."""
 
+PLACE_BYTES = struct.calcsize(PLACE_FORMAT)
 PHASE_IDLE, PHASE_LOADING, PHASE_CALLING = 0, 1, 2
 
 
@@ -156,28 +158,53 @@ class CallsAnswer(CallMessage, frozen=True, kw_only=True):
     executors: list[ExecutorAnswer] = []
 
 
+class ModelLimits(CallMessage, frozen=True, kw_only=True):
+    """A model's own limits. load_seconds: of its loading; stall_seconds: the least patience with its
+    calls, 0 where they are not watched for stalls; None: what is set elsewhere."""
+
+    load_seconds: float | None = None
+    stall_seconds: float | None = None
+
+
+class BlobDone(CallMessage, frozen=True, kw_only=True):
+    """A blob that its executor asked for is in its folder, or in the blob store; or the reason why
+    it is not."""
+
+    sha256: str
+    error: str | None = None
+
+
 class ExecutorFrame(CallMessage, frozen=True, kw_only=True):
-    """Executor → agent. hello: the first frame of a connection; `held` and `ends` are then whole."""
+    """Executor → agent. hello: the first frame of a connection; `held` and `ends` are then whole.
+
+    batches: with hello, those held, without their arguments, so that a new agent knows how to watch
+    them. models: the models it can load. fetch, keep: blobs (SHA-256) to be brought into the folder
+    `HOLDFAST_CALLS_BLOBS`, or taken from it into the blob store.
+    """
 
     task: str = ""
     hello: bool = False
     held: list[int] = []
+    batches: list[Batch] = []
     ends: list[BatchEnds] = []
     want: int = 0
     loaded: str | None = None
-    loadable: list[str] = []
+    models: dict[str, ModelLimits] = {}
     mean_seconds: float = 0.0
     loads: list[ModelLoad] = []
+    fetch: list[str] = []
+    keep: list[str] = []
 
 
 class AgentFrame(CallMessage, frozen=True, kw_only=True):
-    """Agent → executor; the fields are those of `ExecutorAnswer`."""
+    """Agent → executor; the fields are those of `ExecutorAnswer`, and `blobs` as asked for."""
 
     batches: list[Batch] = []
     recorded: list[tuple[int, int]] = []
     dropped: list[int] = []
     cancelled: list[tuple[int, int]] = []
     leave: bool = False
+    blobs: list[BlobDone] = []
 
 
 # ---- users

@@ -12,6 +12,7 @@ from typing import cast
 import msgspec
 import pytest
 
+from holdfast.agent.calls.home import ExecutorHome
 from holdfast.agent.config import AgentConfig
 from holdfast.agent.containers.desk import ContainerDesk, ContainerOptions
 from holdfast.agent.ends import TaskEnds
@@ -142,7 +143,13 @@ class Life:
         self.commands = Commands(
             self.table,
             guardian,
-            TaskPlaces(host_mark="m", beat_socket="/b", work_folder=folder / "work", inherited={}),
+            TaskPlaces(
+                host_mark="m",
+                beat_socket="/b",
+                work_folder=folder / "work",
+                inherited={},
+                executors=ExecutorHome(folder=folder / "calls", socket="/c"),
+            ),
             changed=lambda: None,
             launched=self.shipper.follow,
             poked=lambda: None,

@@ -21,6 +21,8 @@ _LOCK_PATIENCE_SECONDS = 0.5
 _PREFIX = "holdfast-"
 LOCK_FILE = "guardian.lock"
 SOCKET_FILE = "beat.sock"
+CALLS_SOCKET_FILE = "calls.sock"
+"""The agent's, for executors: beside the beat socket, because that folder's path is short enough."""
 SOCKET_RECORD = "beat.folder"
 GROUP_RECORD = "groups.folder"
 
@@ -92,7 +94,8 @@ class GuardianHome:
             return
         ours = short.name.startswith(_PREFIX) and found.st_uid == os.geteuid()
         if ours and stat.S_ISDIR(found.st_mode):
-            (short / SOCKET_FILE).unlink(missing_ok=True)
+            for name in (SOCKET_FILE, CALLS_SOCKET_FILE):
+                (short / name).unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 short.rmdir()
         record.unlink(missing_ok=True)

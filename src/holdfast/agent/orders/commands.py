@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.agent.calls.home import ExecutorHome, make_place
 from holdfast.agent.containers.desk import ContainerDesk
 from holdfast.agent.housekeeping import find_work_folder
 from holdfast.agent.journal import about
@@ -47,6 +48,7 @@ class TaskPlaces(msgspec.Struct, frozen=True, kw_only=True):
     beat_socket: str
     work_folder: Path
     inherited: Mapping[str, str]
+    executors: ExecutorHome
     host_words: Mapping[str, str] = {}
 
 
@@ -227,6 +229,11 @@ class Commands:
             checkpoint_in=in_path(task) if order.checkpoint else None,
         )
         argv, cwd = make_command(order), order.cwd or str(work)
+        if order.executor:
+            home = self.places.executors
+            make_place(task.folder)
+            argv, cwd = home.make_command(), home.path
+            env |= home.make_environment(order, task.folder)
         if boxed:  # the guardian holds the runner: devices and limits are the container's
             beats = self.places.beat_socket
             try:

@@ -51,6 +51,7 @@ def agent(
     Examples:
       holdfast agent --join https://holdfast.example --token hfj_… --queues gpu
       holdfast agent --join http://10.0.0.5:7878 --state /var/lib/holdfast --slots 8
+      holdfast agent --join http://10.0.0.5:7878 --app mytasks --app-path /srv/pipeline
     """
     options = agent_options(**options)
     options |= {"url": url.rstrip("/"), "state_dir": str(_state_folder(state))}

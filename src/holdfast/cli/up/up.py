@@ -1,6 +1,7 @@
 """`up`: everything on this machine, by one command."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,15 @@ AGENT_OPTIONS = (
     click.option("--gpus", metavar="N|auto", default="auto", help="GPUs to offer."),
     click.option("--queues", metavar="Q,Q", help="Queues to serve. [default: all]"),
     click.option("--name", help="The host's name. [default: this machine's]"),
+    click.option(
+        "--app",
+        "apps",
+        multiple=True,
+        metavar="MODULE",
+        help="Run calls of this module's functions here; repeatable.",
+    ),
+    click.option("--app-path", metavar="DIR", help="The folder of apps. [default: this one]"),
+    click.option("--app-python", metavar="FILE", help="Their interpreter. [default: this one]"),
 )
 
 
@@ -53,6 +63,7 @@ def up(port: int | None, dsn: str | None, data: str, blobs: str | None, **flags:
     Examples:
       holdfast up
       holdfast up --slots 4 --gpus 0 --port 0
+      holdfast up --app mytasks
       holdfast up --dsn postgresql://me@db.example/holdfast
     """
     from holdfast.cli.extras import need_server
@@ -87,7 +98,14 @@ def up(port: int | None, dsn: str | None, data: str, blobs: str | None, **flags:
 
 
 def agent_options(
-    *, slots: int | None, gpus: str, queues: str | None, name: str | None
+    *,
+    slots: int | None,
+    gpus: str,
+    queues: str | None,
+    name: str | None,
+    apps: Sequence[str] = (),
+    app_path: str | None = None,
+    app_python: str | None = None,
 ) -> dict[str, Any]:
     """Read flags as fields of an agent's config. Raises ValidationError."""
     cpus = len(os.sched_getaffinity(0)) if slots is None else slots
@@ -100,6 +118,11 @@ def agent_options(
         ]
     if name is not None:
         options["name"] = _read_name("name", name)
+    if apps:
+        options["apps"] = [_read_name("app", app) for app in apps]
+        options["app_path"] = os.path.abspath(os.path.expanduser(app_path or "."))
+        if app_python:
+            options["app_python"] = os.path.abspath(os.path.expanduser(app_python))
     return options
 
 

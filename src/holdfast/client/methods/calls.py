@@ -44,7 +44,7 @@ class CallMethods:
         """Create a call set with its first calls, at most 10 000.
 
         Args:
-            args: the arguments of each call as JSON text: `{"args": […], "kwargs": {…}}`.
+            args: the arguments of each call as JSON text: an object of parameters by name.
             set_id: from `make_set_id`; a repeat with the same id changes nothing.
             count: how many calls the set will have; with None it stays open for more.
         """

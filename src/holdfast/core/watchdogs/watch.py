@@ -190,6 +190,21 @@ class TaskWatch:
         if trip is not None:
             self._said.append(trip)
 
+    def renew(self, now: float, started_at: float, settings: WatchSettings) -> None:
+        """Watch other work of the same task from now on, which began at `started_at`: its time
+        counts from then, its silence from now, and nothing of what was before is evidence against
+        it. Orders from outside stand."""
+        if self._state.trip is not None:
+            return
+        self._hear(now)
+        self._settings, self._said = settings, []
+        self._set(
+            time_limit=TimeLimit(started_at),
+            stall=Stall().start(now),
+            health=GpuHealth().start(started_at).reset(now),
+            last_beat=None,
+        )
+
     def gpu_failed(self, now: float, reason: str, evidence: Evidence) -> None:
         """The kernel says that a device of the task is broken."""
         if self._state.trip is None and self._state.time_limit.started_at is not None:

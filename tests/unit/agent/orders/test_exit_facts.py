@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.agent.calls.home import ExecutorHome
 from holdfast.agent.containers.desk import ContainerDesk, ContainerOptions
 from holdfast.agent.orders.commands import Commands, TaskPlaces
 from holdfast.agent.orders.environment import inherit_environment, make_task_environment
@@ -15,6 +16,7 @@ from holdfast.agent.orders.link import GuardianLink
 from holdfast.agent.tasks import TaskTable
 from holdfast.agent.uplink.checkpoints import CheckpointDesk
 from holdfast.agent.uplink.transfers import Transfers
+from holdfast.core.calls.values import ExecutorLimits
 from holdfast.core.causes import Cause, Watchdog
 from holdfast.core.endings.classify import classify
 from holdfast.core.ids import TaskKey
@@ -23,6 +25,7 @@ from holdfast.core.states import AgentTaskEvent, AgentTaskState
 from holdfast.core.watchdogs.verdicts import make_trip
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.agent import ClaimOrder, LaunchOrder, PreemptOrder, Renewed, SyncAnswer
+from holdfast.wire.calls import PLACE_BYTES
 from holdfast.wire.guardian import Ack, Extend, LaunchTask, Request, StopTask, TaskEnded
 
 KEY = TaskKey("job", 0, 1)
@@ -114,7 +117,11 @@ def table(tmp_path: Path) -> TaskTable:
 @pytest.fixture
 def commands(table: TaskTable, line: Line, tmp_path: Path) -> Commands:
     places = TaskPlaces(
-        host_mark="m", beat_socket="/b", work_folder=tmp_path / "work", inherited={"PATH": "/bin"}
+        host_mark="m",
+        beat_socket="/b",
+        work_folder=tmp_path / "work",
+        inherited={"PATH": "/bin"},
+        executors=ExecutorHome(folder=tmp_path / "calls", socket="/c", python="/py", path="/app"),
     )
     return Commands(
         table,
@@ -144,6 +151,26 @@ def test_leases_count_from_the_start_of_the_call(commands: Commands, line: Line)
         SyncAnswer(renewed=[Renewed(key=KEY, ttl_seconds=100.0)]), started_at=began, newest=False
     )
     assert line.said.pop() == Extend(deadlines=[(KEY, host_deadline(began, 100.0))])
+
+
+def test_an_executors_command_is_the_agents(commands: Commands, line: Line, tmp_path: Path) -> None:
+    asked = order(
+        executor="mytasks-0123456789", app="mytasks", gpus=[0, 1], limits=ExecutorLimits(calls=7)
+    )
+    commands.carry_out(SyncAnswer(launch=[asked]), started_at=read_boottime(), newest=True)
+    launched = line.said.pop()
+    assert isinstance(launched, LaunchTask)
+    assert launched.argv == ["/py", "-P", "-m", "holdfast.tasks.executor"]
+    assert launched.cwd == "/app"
+    place = Path(launched.env["HOLDFAST_CALLS_PLACE"])
+    assert place.read_bytes() == bytes(PLACE_BYTES)
+    words = {name: text for name, text in launched.env.items() if "APP" in name or "_EXEC" in name}
+    assert words == {
+        "HOLDFAST_APP": "mytasks",
+        "HOLDFAST_APP_PATH": "/app",
+        "HOLDFAST_EXECUTOR_GPUS": "2",
+        "HOLDFAST_EXECUTOR_LIMITS": '{"calls":7}',
+    }
 
 
 def test_a_launch_from_a_call_older_than_its_lease_is_not_done(

@@ -132,6 +132,30 @@ def test_new_settings_hold_at_once() -> None:
     assert driver.run(500).trip == (60.0, 75)
 
 
+def test_other_work_of_a_task_is_watched_anew() -> None:
+    """Its time counts from its own start, and no silence of the work before is held against it."""
+    settings = WatchSettings(
+        time_limit_seconds=60.0, stall_timeout_seconds=5.0, silence_limit_seconds=20.0
+    )
+    watch = TaskWatch(settings, gpus=0)
+    watch.started(0.0)
+    watch.beat(1.0, step=7)
+    assert [type(verdict) for verdict in watch.tick(10.0)] == [Suspect]
+    watch.renew(30.0, 29.0, settings)
+    assert (watch.suspected, watch.last_beat, watch.tick(30.5)) == (False, None, [])
+    watch.beat(31.0)
+    watch.tick(41.0)
+    [trip] = [verdict for verdict in watch.tick(51.0) if isinstance(verdict, Trip)]
+    assert trip.exit_code == 76
+
+    watch = TaskWatch(settings, gpus=0)
+    watch.started(0.0)
+    watch.lease_lost(1.0)
+    watch.renew(2.0, 2.0, settings)
+    [trip] = [verdict for verdict in watch.tick(2.0) if isinstance(verdict, Trip)]
+    assert trip.exit_code == 77  # an order from outside stands
+
+
 def test_lost_lease_is_77_and_operator_stop_79_at_once_even_before_the_start() -> None:
     watch = TaskWatch(OFF, gpus=0)
     watch.lease_lost(3.0)

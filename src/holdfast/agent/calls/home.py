@@ -1,0 +1,77 @@
+"""What executors of this host share: their command, and the paths in their environment."""
+
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+
+from holdfast.agent.config import AgentConfig
+from holdfast.agent.guardian.home import CALLS_SOCKET_FILE
+from holdfast.process.files import make_private_folder
+from holdfast.wire.agent import LaunchOrder
+from holdfast.wire.calls import PLACE_BYTES
+
+PLACE_FILE = "place"
+
+
+class ExecutorHome(msgspec.Struct, frozen=True, kw_only=True):
+    """folder: of blobs and files of calls. socket: the desk's. python: the interpreter. path: the
+    folder that executors stand in and import from first."""
+
+    folder: Path
+    socket: str
+    python: str = sys.executable
+    path: str = "/"
+
+    @property
+    def blobs(self) -> Path:
+        """Blobs on their way from and to executors, by SHA-256."""
+        return self.folder / "blobs"
+
+    @property
+    def files(self) -> Path:
+        """Folders of calls that no other folder was named for."""
+        return self.folder / "files"
+
+    def open(self) -> None:
+        """Make the folders. Raises OSError."""
+        for folder in (self.folder, self.blobs, self.files):
+            make_private_folder(folder)
+
+    def make_command(self) -> list[str]:
+        """Return the argv of an executor."""
+        return [self.python, "-P", "-m", "holdfast.tasks.executor"]
+
+    def make_environment(self, order: LaunchOrder, task_folder: Path) -> dict[str, str]:
+        """Return the variables of an executor, beside those of every task."""
+        return {
+            "HOLDFAST_CALLS_SOCKET": self.socket,
+            "HOLDFAST_CALLS_PLACE": str(task_folder / PLACE_FILE),
+            "HOLDFAST_CALLS_BLOBS": str(self.blobs),
+            "HOLDFAST_CALLS_FILES": str(self.files),
+            "HOLDFAST_APP": order.app,
+            "HOLDFAST_APP_PATH": self.path,
+            "HOLDFAST_EXECUTOR_GPUS": str(len(order.gpus)),
+            "HOLDFAST_EXECUTOR_LIMITS": msgspec.json.encode(order.limits).decode(),
+        }
+
+
+def find_executor_home(config: AgentConfig, beat_socket: str) -> ExecutorHome:
+    """Return what the executors of this agent share; its socket is beside the beat socket."""
+    return ExecutorHome(
+        folder=config.state_path / "calls",
+        socket=str(Path(beat_socket).with_name(CALLS_SOCKET_FILE)),
+        python=config.app_python or sys.executable,
+        path=config.app_path or os.getcwd(),
+    )
+
+
+def make_place(task_folder: Path) -> None:
+    """Make an executor's place file, of nothing yet. Raises OSError."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    fd = os.open(task_folder / PLACE_FILE, flags, 0o600)
+    try:
+        os.ftruncate(fd, PLACE_BYTES)
+    finally:
+        os.close(fd)
