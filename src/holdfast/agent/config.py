@@ -53,7 +53,7 @@ class AgentConfig(
     gpus: Literal["auto"] | Annotated[int, Meta(ge=0, le=1024)] | list[Gpu] = "auto"
     queues: list[Name] = []
     labels: dict[Name, ShortText] = {}
-    pool: Name = "local"
+    pool: Name | Literal[""] = ""
     advertise: ShortText | None = None
     ca_file: str | None = None
     join_token_file: str | None = None

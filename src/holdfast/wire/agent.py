@@ -42,7 +42,7 @@ class HostFacts(AgentMessage, frozen=True, kw_only=True):
     """A host's description of itself at registration.
 
     cpu_slots: how many CPU tasks it runs at once. queues: the queues it serves; empty: all.
-    address: how other hosts of a gang reach it (`agent --advertise`).
+    address: how other hosts of a gang reach it (`agent --advertise`). pool: "" for a host of none.
     probe: "real", or "scripted" in tests; a scripted probe is shown wherever the host is.
     memory_limits: what ends a task over its memory limit, a control group or the agent's watch.
     """
@@ -53,7 +53,7 @@ class HostFacts(AgentMessage, frozen=True, kw_only=True):
     gpus: Annotated[list[Gpu], Meta(max_length=1024)] = []
     queues: Annotated[list[Name], Meta(max_length=256)] = []
     labels: Annotated[dict[Name, ShortText], Meta(max_length=64)] = {}
-    pool: Name = "local"
+    pool: Name | Literal[""] = ""
     address: ShortText = "127.0.0.1"
     version: ShortText = ""
     probe: Literal["real", "scripted"] = "real"

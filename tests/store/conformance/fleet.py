@@ -463,6 +463,14 @@ async def test_offers_of_pools_are_sizes_that_jobs_may_ask_for(rig: Rig) -> None
 # ---- views
 
 
+async def test_a_host_of_no_pool_serves_and_is_not_the_fleets(rig: Rig) -> None:
+    await rig.submit()
+    assert (await rig.store.views.read_status()).health == "waiting"
+    await rig.host()
+    status = await rig.store.views.read_status()
+    assert (status.queued, status.active, status.total, status.health) == (1, 0, 0, "ok")
+
+
 async def test_the_views_show_hosts_and_what_they_did(rig: Rig) -> None:
     host = await active(rig)
     _, key = await rig.running(host=host)

@@ -73,7 +73,7 @@ def test_a_dead_host_is_told_once_listed_and_cleared(cluster: Cluster) -> None:
     assert strip_figures(lines[0]) == strip_figures(read_guide("(DEAD HOST .*)"))
     with psycopg.connect(cluster.dsn) as connection:  # what docs tell an outside supervisor to ask
         found = connection.execute(read_guide(r"```sql\n(.*?)```").encode()).fetchall()
-    assert [(row[1], row[2], row[6]) for row in found] == [("h", "local", 1)]
+    assert [(row[1], row[2], row[6]) for row in found] == [("h", "", 1)]
     assert [e.kind for e in cluster.client.events(kinds=["host.dead"])] == ["host.dead"], (
         "an idle host is no loss"
     )

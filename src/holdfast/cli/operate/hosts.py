@@ -144,7 +144,7 @@ def hosts_table(rows: Sequence[HostView]) -> str:
 
 def _say_rental(host: HostView) -> tuple[str, str, str]:
     if host.offer is None:
-        return host.pool, "-", "-"
+        return host.pool or "-", "-", "-"
     return host.pool, host.offer, f"{host.usd_per_hour or 0.0:.2f}"
 
 

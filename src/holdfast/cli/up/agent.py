@@ -22,7 +22,7 @@ from holdfast.wire.bearer import is_token
 @click.option("--state", metavar="DIR", help="Its folder. [default: ~/.local/state/holdfast/host]")
 @click.option("--advertise", metavar="ADDRESS", help="This host's address for other hosts.")
 @LABEL
-@click.option("--pool", envvar="HOLDFAST_POOL", help="The pool it belongs to. [default: local]")
+@click.option("--pool", envvar="HOLDFAST_POOL", help="The pool it belongs to. [default: none]")
 @click.option(
     "--self-destruct",
     envvar="HOLDFAST_SELF_DESTRUCT_SECONDS",

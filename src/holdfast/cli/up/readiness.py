@@ -1,10 +1,12 @@
-"""When a `holdfast up` is ready: its controller answers, and its own agent has joined."""
+"""When a `holdfast up` is ready: its controller answers, and its own agent has joined, or its pool
+is there."""
 
 import http.client
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from urllib.parse import quote
 
 from holdfast.cli.up.folder import DataFolder
 from holdfast.process.files import write_atomic
@@ -35,6 +37,7 @@ class Readiness:
     Args:
         tell: takes the news, `agent_may_join` and `ready`.
         stopping: whether to give up.
+        pool: the pool to make where it is missing, in place of an agent that joins.
     """
 
     def __init__(
@@ -45,7 +48,9 @@ class Readiness:
         tell: Callable[[str], None],
         say: Callable[[str], None],
         stopping: Callable[[], bool],
+        pool: Mapping[str, Any] | None = None,
     ) -> None:
+        self._pool = pool
         self._folder = folder
         self._address = address
         self._tell = tell
@@ -57,6 +62,8 @@ class Readiness:
         """Return when this host is active, or when there is no use in waiting."""
         while not self._stopping() and not self._controller_answers():
             time.sleep(0.02)
+        if self._pool is not None:
+            return self._open_pool(self._pool)
         joined_at = time.monotonic()
         if not self._folder.read_identity().get("host_key"):
             self._make_join_token()
@@ -75,6 +82,25 @@ class Readiness:
                 self._make_join_token()
             time.sleep(pause)
             pause = min(pause * 1.2, 0.5)
+
+    def _open_pool(self, pool: Mapping[str, Any]) -> None:
+        """Make the pool, unless it is there: its user may have changed it since."""
+        path = f"/v1/pools/{quote(pool['name'], safe='')}"
+        told = False
+        while not self._stopping():
+            try:
+                status, data = self._ask("GET", path)
+                if status == 404:
+                    status, data = self._ask("PUT", path, json.dumps(pool).encode())
+                if status == 200:
+                    return self._tell("ready")
+                trouble = f"HTTP {status} {data[:300]!r}"
+            except _ERRORS as error:
+                trouble = repr(error)
+            if not told and not self._stopping():
+                told = True
+                self._say(f"pool {pool['name']} cannot be made, trying again: {trouble}")
+            time.sleep(0.2)
 
     def _controller_answers(self) -> bool:
         try:

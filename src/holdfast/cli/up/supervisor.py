@@ -36,13 +36,15 @@ _HOPELESS = (78,)
 class UpOptions:
     """The flags of `holdfast up`.
 
-    dsn: None is the embedded database; blobs: None is a folder in the data folder.
+    dsn: None is the embedded database; blobs: None is a folder in the data folder. pool: the local
+    pool that stands in for an agent, None without one.
     """
 
     dsn: str | None
     host: str
     blobs: str | None = None
     agent: dict[str, Any] = field(default_factory=dict)
+    pool: dict[str, Any] | None = None
 
 
 class PartsSupervisor:
@@ -82,6 +84,7 @@ class PartsSupervisor:
             tell=self._tell,
             say=say,
             stopping=lambda: bool(self._signals) or self._failure is not None,
+            pool=options.pool,
         )
 
     # ---- the loop
@@ -165,13 +168,15 @@ class PartsSupervisor:
             self._folder.rotate_logs()
         if not self._ready and not self._told_slow and now - self._started_at >= _SLOW_SECONDS:
             self._told_slow = True
-            waiting = "the database" if self._dsn is None else "the controller and its agent"
+            serving = "the controller" if self._options.pool else "the controller and its agent"
+            waiting = "the database" if self._dsn is None else serving
             self._say(f"starting; waiting for {waiting} (logs: {self._folder.log_folder})")
 
     # ---- starting
     def _start_parts(self) -> None:
         self._spawn("controller")
-        self._spawn("agent")
+        if self._options.pool is None:
+            self._spawn("agent")
         if self._options.dsn is None:
             self._start("database")
         else:
@@ -300,7 +305,9 @@ class PartsSupervisor:
         self._due.clear()
         self._folder.unpublish()
         if self._ready and self._failure is None:
-            self._say("stopping: agent, controller, database")
+            pool = self._options.pool is not None
+            first = "controller, hosts of local pools" if pool else "agent, controller"
+            self._say(f"stopping: {first}, database")
         try:
             self._stop_agent()
             self._stop_part("controller", _CONTROLLER_STOP_SECONDS)

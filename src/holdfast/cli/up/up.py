@@ -46,12 +46,21 @@ AGENT_OPTIONS = (
 )
 @click.option("--data", default=DATA_FOLDER, metavar="DIR", help="The folder of all data.")
 @click.option(
+    "--pool",
+    is_flag=False,
+    flag_value="local",
+    metavar="[NAME]",
+    help="No host here, but a pool of local ones that grows with the queue. [default name: local]",
+)
+@click.option(
     "--blobs",
     envvar="HOLDFAST_BLOBS",
     metavar="DIR|s3://BUCKET/PREFIX",
     help="The place of checkpoints. [default: a folder in --data]",
 )
-def up(port: int | None, dsn: str | None, data: str, blobs: str | None, **flags: Any) -> int:
+def up(
+    port: int | None, dsn: str | None, data: str, blobs: str | None, pool: str | None, **flags: Any
+) -> int:
     """Start everything here: database, controller, one agent. Ctrl-C stops all of it.
 
     All data is in one folder, ./holdfast-data: the database, the token (file `token`), the address
@@ -59,9 +68,14 @@ def up(port: int | None, dsn: str | None, data: str, blobs: str | None, **flags:
     Commands in the folder above it, or below, find it by themselves. If --data has another name, set
     HOLDFAST_URL and HOLDFAST_TOKEN as `up` prints them. It listens on loopback only.
 
+    With --pool there is no agent before there is work: a pool of that name, made if it is missing,
+    starts up to --slots hosts of one slot each as jobs wait, and ends them when they are idle. With
+    --gpus N it starts one host that has them all.
+
     \b
     Examples:
       holdfast up
+      holdfast up --pool --slots 8
       holdfast up --slots 4 --gpus 0 --port 0
       holdfast up --app mytasks
       holdfast up --dsn postgresql://me@db.example/holdfast
@@ -74,6 +88,7 @@ def up(port: int | None, dsn: str | None, data: str, blobs: str | None, **flags:
 
     need_server()
     agent = agent_options(**flags)
+    spec = None if pool is None else pool_options(pool, agent)
     if blobs is not None and "://" in blobs:
         from holdfast.blobs.locate import open_blobs
 
@@ -91,7 +106,7 @@ def up(port: int | None, dsn: str | None, data: str, blobs: str | None, **flags:
             if blobs is not None and "://" not in blobs:
                 # Parts run in the data folder, so they need the whole path.
                 blobs = os.path.abspath(os.path.expanduser(blobs))
-            options = UpOptions(dsn=dsn, host="127.0.0.1", agent=agent, blobs=blobs)
+            options = UpOptions(dsn=dsn, host="127.0.0.1", agent=agent, blobs=blobs, pool=spec)
             return PartsSupervisor(folder, options, listener, say).run()
     finally:
         folder.unlock()
@@ -124,6 +139,24 @@ def agent_options(
         if app_python:
             options["app_python"] = os.path.abspath(os.path.expanduser(app_python))
     return options
+
+
+def pool_options(name: str, agent: dict[str, Any]) -> dict[str, Any]:
+    """Return the pool of `up --pool`: hosts of one slot, or one host with all GPUs, because hosts of
+    one machine would use the same ones. Raises ValidationError."""
+    if "name" in agent:
+        raise click.UsageError("--name is of the host that `up` runs without --pool")
+    gpus, slots = agent.get("gpus", 0), agent["cpu_slots"]
+    return {
+        "name": _read_name("pool", name),
+        "provider": "local",
+        "max": 1 if gpus else max(1, slots),
+        "jobs_per_host": 1,
+        "idle_timeout_seconds": 60,
+        "poll_seconds": 2,
+        "queues": agent.get("queues", []),
+        "offers": [{"name": "here", "gpus": gpus, "cpu_slots": slots if gpus else min(1, slots)}],
+    }
 
 
 def _read_name(flag: str, text: str) -> str:

@@ -183,13 +183,13 @@ class DeadHostsLoop(Loop):
         if host.heartbeat_at is not None:
             age = f"{(await store.now() - host.heartbeat_at).total_seconds():.0f} s ago"
         log.error(
-            "DEAD HOST %s (%s, pool %s): last heartbeat %s, %d tasks under lease there, jobs %s. "
+            "DEAD HOST %s (%s, %s): last heartbeat %s, %d tasks under lease there, jobs %s. "
             "They are placed again when their leases lapse. If the machine is gone, say so and "
             "they move at once: holdfast hosts terminate %s. If it lives, restart its agent: a "
             "running guardian keeps the jobs.",
             host.name,
             host.id,
-            host.pool,
+            f"pool {host.pool}" if host.pool else "no pool",
             age,
             host.running,
             ", ".join(jobs) or "(none listed)",

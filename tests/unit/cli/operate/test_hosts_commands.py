@@ -17,7 +17,7 @@ def host(**fields: Any) -> dict[str, Any]:
     return {
         "id": "h1",
         "name": "box-7",
-        "pool": "local",
+        "pool": "",
         "state": "draining",
         "reason": "new driver",
         "incarnation": "i",

@@ -15,20 +15,20 @@ class MemoryFleetViews:
     async def read_status(self) -> OrchestratorStatus:
         s = self.state
         rented = {i.host_id: i.state for i in s.instances.values()}
-        pairs = [(host, rented.get(host.id)) for host in s.hosts.values()]
+        pairs = [(host, rented.get(host.id)) for host in s.hosts.values() if host.pool]
         queued = len(s.by_state[JobState.QUEUED])
-        active = sum(host.state is HostState.ACTIVE for host, _ in pairs)
+        serving = any(host.state is HostState.ACTIVE for host in s.hosts.values())
         over = (None, InstanceState.GONE)
         failed = any(
             h.state is HostState.ERROR
             or (h.flagged_dead_at is not None and h.state is not HostState.TERMINATED)
-            for h, _ in pairs
+            for h in s.hosts.values()
         )
-        health = "degraded" if failed else "waiting" if queued and not active else "ok"
+        health = "degraded" if failed else "waiting" if queued and not serving else "ok"
         return OrchestratorStatus(
             queued=queued,
             spawning=sum(h.state in (HostState.SPAWNING, HostState.PREFLIGHT) for h, _ in pairs),
-            active=active,
+            active=sum(host.state is HostState.ACTIVE for host, _ in pairs),
             terminating=sum(
                 h.state is HostState.DRAINING or i is InstanceState.ENDING for h, i in pairs
             ),
