@@ -32,7 +32,7 @@ _parse_rules = functools.lru_cache(maxsize=2)(parse_rules)  # the text seldom ch
 
 
 class Settings:
-    """One revision of every layer. Immutable, except for a cache of computed watches."""
+    """One revision of every layer. Immutable, except for caches of what was computed."""
 
     def __init__(self, layers: SettingsLayers, environment: Mapping[str, Value]) -> None:
         self.rev = layers.revision
@@ -50,6 +50,7 @@ class Settings:
         self.without_effect = tuple(_find_renamed(layers))
         self._below = [("cluster", layers.cluster), ("environment", environment)]
         self._watches: dict[_WatchKey, WatchSettings] = {}
+        self._values: dict[tuple[str, str | None, bool], Value] = {}
 
     def effective(
         self, queue: str | None = None, spec: JobSpec | None = None, project: str | None = None
@@ -66,8 +67,14 @@ class Settings:
         self, name: str, queue: str | None = None, spec: JobSpec | None = None, *, gpus: int = 0
     ) -> Value:
         """Return one setting's value in force. gpus: of a job whose spec is not given."""
-        gpus = gpus if spec is None else spec.gpus
-        return resolve(name, self._layers(queue, spec), gpus=gpus).value
+        if spec is not None:
+            return resolve(name, self._layers(queue, spec), gpus=spec.gpus).value
+        if queue not in self.queues:
+            queue = None
+        key = (name, queue, gpus > 0)
+        if key not in self._values:
+            self._values[key] = resolve(name, self._layers(queue, None), gpus=gpus).value
+        return self._values[key]
 
     def number(self, name: str, queue: str | None = None, spec: JobSpec | None = None) -> float:
         """Return one number in force. Only for settings that cannot be off."""

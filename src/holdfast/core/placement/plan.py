@@ -204,7 +204,8 @@ class _Admission:
         may_stop = may_preempt or may_reclaim
         key = (
             shape_of(job),
-            job.time_limit_seconds if waited else -1.0,
+            waited,
+            job.time_limit_seconds if self._holds else None,
             job.priority if may_preempt else None,
             job.project if self._shares else None,
             may_reclaim,

@@ -1,10 +1,14 @@
 """Free room while an admission plan is made: which hosts a job fits on, and how many of its tasks.
 
-Room only shrinks during a plan, so hosts found full for a shape of job are not looked at again, and
-how many tasks of a shape fit is counted anew only where room was taken.
+Room only shrinks during a plan, so hosts found full for a shape of job are not looked at again. How
+many tasks of a shape fit is counted once, by sorts of hosts, because a cluster has many hosts and
+few sorts of them; from then on it is corrected by what is taken.
 """
 
+from __future__ import annotations
+
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from holdfast.core.placement.types import Candidate, Capacity, TaskPlacement
@@ -16,6 +20,8 @@ Allowed = Callable[["HostRoom", Candidate, int], int]
 others considered."""
 Chosen = list[tuple["HostRoom", int]]
 """Hosts, and how many tasks of a job go to each."""
+Free = tuple[int, int, int]
+"""(CPU slots, bytes of memory, devices)."""
 
 
 def shape_of(job: Candidate) -> Shape:
@@ -25,54 +31,65 @@ def shape_of(job: Candidate) -> Shape:
         job.gpus,
         job.cpu_slots,
         job.memory_bytes,
-        tuple(sorted(job.host_labels.items())),
+        tuple(sorted(job.host_labels.items())) if job.host_labels else (),
         job.barred_hosts,
         job.runtime,
     )
 
 
+class Kind:
+    """Hosts alike in whose jobs they serve; `free` counts those with the same room free now."""
+
+    __slots__ = ("_capacity", "free")
+
+    def __init__(self, capacity: Capacity) -> None:
+        self._capacity = capacity
+        self.free: Counter[Free] = Counter()
+
+    def serves(self, job: Candidate) -> bool:
+        """Return whether these hosts serve the job's queue, carry the labels it asks for and have
+        its container runtime. A job may still bar some of them."""
+        capacity = self._capacity
+        if job.runtime and job.runtime in capacity.lacking:
+            return False
+        return (not capacity.queues or job.queue in capacity.queues) and all(
+            capacity.labels.get(name) == value for name, value in job.host_labels.items()
+        )
+
+
 class HostRoom:
     """The free room of one host while a plan is made."""
 
-    __slots__ = ("capacity", "cpu_slots", "devices", "memory_bytes")
+    __slots__ = ("capacity", "cpu_slots", "devices", "host_id", "kind", "memory_bytes")
 
-    def __init__(self, capacity: Capacity) -> None:
+    def __init__(self, capacity: Capacity, kind: Kind) -> None:
         self.capacity = capacity
+        self.host_id = capacity.host_id
+        self.kind = kind
         self.cpu_slots = capacity.free_cpu_slots
         self.memory_bytes = capacity.free_memory_bytes
         self.devices = list(capacity.free_devices)
+        kind.free[self.free] += 1
 
     @property
-    def host_id(self) -> str:
-        """The host's id."""
-        return self.capacity.host_id
+    def free(self) -> Free:
+        """What is free now."""
+        return self.cpu_slots, self.memory_bytes, len(self.devices)
 
     def amount(self) -> list[int]:
-        """Return what is free: [CPU slots, bytes of memory, devices]."""
-        return [self.cpu_slots, self.memory_bytes, len(self.devices)]
+        """Return what is free: [CPU slots, bytes of memory, devices], to count with."""
+        return list(self.free)
 
-    def serves(self, job: Candidate) -> bool:
-        """Return whether the host serves this shape's queue and carries the labels it asks for."""
-        labels = self.capacity.labels
-        if job.barred_hosts and self.host_id in job.barred_hosts:
-            return False
-        if job.runtime and job.runtime in self.capacity.lacking:
-            return False
-        return (not self.capacity.queues or job.queue in self.capacity.queues) and all(
-            labels.get(name) == value for name, value in job.host_labels.items()
-        )
-
-    def count(self, job: Candidate, limit: int) -> int:
-        """Return how many tasks of a job it serves fit, at most `limit`."""
-        return count_fitting(job, (self.cpu_slots, self.memory_bytes, len(self.devices)), limit)
-
-    def take(self, job: Candidate) -> tuple[int, ...]:
-        """Take one task's room; the lowest free devices."""
-        taken = tuple(self.devices[: job.gpus])
-        del self.devices[: job.gpus]
-        self.cpu_slots -= job.cpu_slots
-        self.memory_bytes -= job.memory_bytes
-        return taken
+    def take(self, job: Candidate, tasks: int) -> list[tuple[int, ...]]:
+        """Take the room of so many tasks; return each one's devices, the lowest free ones."""
+        self.kind.free[self.free] -= 1
+        ends = range(job.gpus, job.gpus * tasks + 1, job.gpus) if job.gpus else ()
+        taken = [tuple(self.devices[end - job.gpus : end]) for end in ends]
+        del self.devices[: job.gpus * tasks]
+        self.cpu_slots -= job.cpu_slots * tasks
+        self.memory_bytes -= job.memory_bytes * tasks
+        self.kind.free[self.free] += 1
+        return taken or [()] * tasks
 
 
 def count_fitting(job: Candidate, room: Sequence[int], limit: int) -> int:
@@ -87,23 +104,40 @@ def count_fitting(job: Candidate, room: Sequence[int], limit: int) -> int:
     return max(0, limit)
 
 
-class _Fitting:
-    """How many tasks of one shape fit on each host, as far as `seen` of what was taken."""
+class _Serving:
+    """The hosts that serve one shape of job, and how many of its tasks fit on them."""
 
-    __slots__ = ("by_host", "seen", "total")
+    __slots__ = ("_job", "_kinds", "_seen", "_total", "hosts", "open")
 
-    def __init__(self, by_host: dict[str, int], seen: int) -> None:
-        self.by_host = by_host
-        self.total = sum(by_host.values())
-        self.seen = seen
+    def __init__(self, job: Candidate, room: Room) -> None:
+        self._job = job
+        self._kinds = {kind for kind in room.kinds if kind.serves(job)}
+        self.hosts = room.hosts
+        if job.barred_hosts or len(self._kinds) < len(room.kinds):
+            self.hosts = [host for host in room.hosts if self._has(host)]
+        self.open: list[HostRoom] | None = None  # without those that are known to be full
+        self._seen = len(room.taken)
+        if job.barred_hosts:
+            self._total = sum(count_fitting(job, host.free, MAX_TASKS) for host in self.hosts)
+        else:
+            self._total = sum(
+                alike * count_fitting(job, free, MAX_TASKS)
+                for kind in self._kinds
+                for free, alike in kind.free.items()
+                if alike
+            )
 
-    def update(self, job: Candidate, taken: Sequence[HostRoom]) -> None:
-        for host in {h.host_id: h for h in taken[self.seen :]}.values():
-            before = self.by_host.get(host.host_id)
-            if before is not None:
-                now = self.by_host[host.host_id] = host.count(job, MAX_TASKS)
-                self.total += now - before
-        self.seen = len(taken)
+    def _has(self, host: HostRoom) -> bool:
+        return host.kind in self._kinds and host.host_id not in self._job.barred_hosts
+
+    def count_fitting(self, room: Room) -> int:
+        """Return how many tasks fit now, counted anew only where room was taken."""
+        for host, before, after in room.taken[self._seen :]:
+            if self._has(host):
+                self._total += count_fitting(self._job, after, MAX_TASKS)
+                self._total -= count_fitting(self._job, before, MAX_TASKS)
+        self._seen = len(room.taken)
+        return self._total
 
 
 class Room:
@@ -111,60 +145,53 @@ class Room:
 
     def __init__(self, hosts: Iterable[Capacity]) -> None:
         order = sorted(hosts, key=lambda c: (len(c.free_devices), c.free_cpu_slots, c.host_id))
-        self.hosts = [HostRoom(c) for c in order]
-        self._open: dict[Shape, list[HostRoom]] = {}
-        self._serving: dict[Shape, list[HostRoom]] = {}
-        self._fitting: dict[Shape, _Fitting] = {}
-        self._taken: list[HostRoom] = []
-        """Hosts on which room was taken, in that order."""
+        kinds: dict[object, Kind] = {}
+        self.hosts = [HostRoom(c, kinds.setdefault(_sort_of(c), Kind(c))) for c in order]
+        self.kinds = list(kinds.values())
+        self._serving: dict[Shape, _Serving] = {}
+        self.taken: list[tuple[HostRoom, Free, Free]] = []
+        """Hosts on which room was taken, in that order, with what was free before and after."""
 
     @property
     def version(self) -> int:
         """A number that grows whenever room is taken."""
-        return len(self._taken)
+        return len(self.taken)
 
     @property
     def is_left(self) -> bool:
         """Whether any host has a slot or a device free."""
         return any(host.cpu_slots > 0 or host.devices for host in self.hosts)
 
-    def serving(self, job: Candidate) -> list[HostRoom]:
+    def serving(self, job: Candidate) -> Sequence[HostRoom]:
         """Hosts that serve the job, whether they have room or not."""
+        return self._find_serving(job).hosts
+
+    def _find_serving(self, job: Candidate) -> _Serving:
         shape = shape_of(job)
         known = self._serving.get(shape)
         if known is None:
-            known = self._serving[shape] = [h for h in self.hosts if h.serves(job)]
+            known = self._serving[shape] = _Serving(job, self)
         return known
 
     def count_fitting(self, job: Candidate) -> int:
-        """Return how many tasks of the job fit now, or more where these are as many as it has.
-
-        The counts are kept per shape; only hosts on which room was taken since are counted anew.
-        """
-        shape = shape_of(job)
-        kept = self._fitting.get(shape)
-        if kept is None:
-            kept = self._fitting[shape] = _Fitting(
-                {h.host_id: h.count(job, MAX_TASKS) for h in self.serving(job)}, len(self._taken)
-            )
-        kept.update(job, self._taken)
-        return kept.total
+        """Return how many tasks of the job fit now, or more where these are as many as it has."""
+        return self._find_serving(job).count_fitting(self)
 
     def place(self, job: Candidate, allowed: Allowed) -> tuple[TaskPlacement, ...] | None:
         """Take room for all tasks or none (ADMIT-1), on avoided hosts last (ADMIT-3).
 
         Full hosts at the head of the shape's list are dropped from it for good.
         """
-        shape, tasks = shape_of(job), job.tasks
-        hosts = self._open.get(shape)
-        if hosts is None:
-            hosts = self._open[shape] = list(self.serving(job))
+        serving, tasks = self._find_serving(job), job.tasks
+        if serving.open is None:
+            serving.open = list(serving.hosts)
+        hosts = serving.open
         # `choose_hosts` would find the fullest host that takes all tasks; stop at that one.
         alone = not job.avoid_hosts and (tasks == 1 or job.placement == "pack")
         fitting: list[tuple[int, HostRoom]] = []
         full = 0
         for at, host in enumerate(hosts):
-            count = host.count(job, tasks)
+            count = count_fitting(job, host.free, tasks)
             if not count:
                 full += at == full
                 continue
@@ -182,11 +209,24 @@ class Room:
         """Ranks of one host follow each other, as torchrun numbers them."""
         tasks: list[TaskPlacement] = []
         for host, count in chosen:
-            self._taken.append(host)
-            where = {"host_id": host.host_id, "incarnation": host.capacity.incarnation}
-            for _ in range(count):
-                tasks.append(TaskPlacement(rank=len(tasks), devices=host.take(job), **where))
+            before = host.free
+            capacity = host.capacity
+            for devices in host.take(job, count):
+                tasks.append(
+                    TaskPlacement(
+                        rank=len(tasks),
+                        host_id=capacity.host_id,
+                        incarnation=capacity.incarnation,
+                        devices=devices,
+                    )
+                )
+            self.taken.append((host, before, host.free))
         return tuple(tasks)
+
+
+def _sort_of(capacity: Capacity) -> object:
+    """What hosts of one `Kind` have in common."""
+    return capacity.queues, frozenset(capacity.labels.items()), capacity.lacking
 
 
 def choose_hosts(job: Candidate, fitting: Sequence[tuple[int, HostRoom]]) -> Chosen | None:

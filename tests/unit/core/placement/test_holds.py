@@ -14,7 +14,7 @@ from itertools import combinations
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.placement.holds import DRAIN_SECONDS
@@ -571,6 +571,16 @@ def test_of_many_none_is_stopped_who_is_not_needed(data: st.DataObject) -> None:
         ),
         max_size=6,
     ),
+)
+@example(  # two jobs that wait for a stop, and only one of them ends before the room is needed
+    [(8, 2, None, 0.0, 90, "pack"), (1, 1, None, 0.0, 50, "pack"), (6, 1, 20.0, 0.0, 50, "pack")],
+    [0, 1, 4],
+    [
+        (0, 1, None, 10, True),
+        *[(0, 2, 30.0, 10, False)] * 3,
+        (0, 3, 30.0, 10, False),
+        (1, 1, None, 10, True),
+    ],
 )
 @settings(max_examples=400, deadline=None)
 def test_what_is_remembered_of_a_shape_changes_no_plan(
