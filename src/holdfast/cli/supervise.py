@@ -13,7 +13,13 @@ import click
 
 from holdfast.cli.jobs.find import remember_job
 from holdfast.cli.jobs.flags import PLACE_OPTIONS, POLICY_OPTIONS
-from holdfast.cli.jobs.submit import ABOUT_OPTIONS, NEED_OPTIONS, START_OPTIONS, read_spec
+from holdfast.cli.jobs.submit import (
+    ABOUT_OPTIONS,
+    NEED_OPTIONS,
+    START_OPTIONS,
+    name_parents,
+    read_spec,
+)
 from holdfast.cli.options import COUNT, POSITIVE, add_options
 from holdfast.cli.output import Face, note, talks
 from holdfast.errors import ValidationError
@@ -87,7 +93,8 @@ def supervise(face: Face, script: str, args: Sequence[str], follow: bool, **opti
     job, 128 + n for signal n, 1 for a failure without a code, 130 after Ctrl-C, which cancels it.
     """
     with face.client() as client:
-        spec = make_spec(client.place, script, args, options, os.environ, time.time())
+        given = name_parents(client, options)
+        spec = make_spec(client.place, script, args, given, os.environ, time.time())
 
         def submit() -> JobRecord:
             made = client.submit(spec)

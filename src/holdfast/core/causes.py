@@ -24,6 +24,7 @@ class Cause(StrEnum):
     SCALED_DOWN = "scaled_down"
     SIBLING_DRAINED = "sibling_drained"
     USER_CANCELLED = "user_cancelled"
+    DEPENDENCY = "dependency"
     VALIDATION_ERROR = "validation_error"
     QUOTA_EXCEEDED = "quota_exceeded"
     MALFORMED_REPORT = "malformed_report"
@@ -55,6 +56,7 @@ CHARGED_TO: Mapping[Cause, Budget] = {
     Cause.SCALED_DOWN: Budget.NOTHING,
     Cause.SIBLING_DRAINED: Budget.NOTHING,
     Cause.USER_CANCELLED: Budget.NEVER,
+    Cause.DEPENDENCY: Budget.NEVER,
     Cause.VALIDATION_ERROR: Budget.NEVER,
     Cause.QUOTA_EXCEEDED: Budget.NEVER,
     Cause.MALFORMED_REPORT: Budget.NEVER,

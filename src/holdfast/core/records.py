@@ -15,6 +15,7 @@ from holdfast.core.health.checks import CheckKind, CheckResult, CheckVerdict, Me
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.core.retry import RetryPolicy
+from holdfast.core.series.dependencies import Wants
 from holdfast.core.settings.resolve import Value
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import AttemptState, HostState, JobState, Outcome, TaskState
@@ -228,6 +229,16 @@ class AttemptRecord(Record, frozen=True, kw_only=True):
     reserved_at: datetime
     started_at: datetime | None = None
     ended_at: datetime | None = None
+
+
+class WaitRecord(Record, frozen=True, kw_only=True):
+    """An end that a job waits for: the parent, and how far that is. wants: ok, any or failed."""
+
+    parent: str
+    wants: Wants
+    name: str
+    state: JobState
+    reason: str
 
 
 class CheckpointRecord(Record, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from holdfast.core.ids import ID_PATTERN
 from holdfast.core.retry import RetryFields, check_fields
+from holdfast.core.series.dependencies import AFTER_PATTERN, MAX_PARENTS, parse_all
 from holdfast.errors import ValidationError
 
 MAX_TASKS = 65_536
@@ -65,6 +66,8 @@ class JobSpec(
     start_at: Unix seconds; the job waits until then.
     executor: the family of calls that it runs (`core.calls`). Only Holdfast submits such jobs; they
     have no program of their own.
+    after: ids of jobs that must end first, each with :ok (the default), :any or :failed behind it
+    (`core.series.dependencies`).
     idempotency_key: another submission with this key in its project returns the first job.
     """
 
@@ -108,6 +111,10 @@ class JobSpec(
     recovery_timeout_seconds: Annotated[float, Meta(ge=1, le=86_400)] | None = None
     start_at: Annotated[float, Meta(ge=0, le=32_503_680_000)] | None = None
     executor: Annotated[str, Meta(max_length=64)] = ""
+    after: Annotated[
+        tuple[Annotated[str, Meta(max_length=80, pattern=AFTER_PATTERN)], ...],
+        Meta(max_length=MAX_PARENTS),
+    ] = ()
     idempotency_key: (
         Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[\x21-\x7e]+$(?!\n)")] | None
     ) = None
@@ -153,6 +160,7 @@ def check_spec(spec: JobSpec) -> JobSpec:
         check_fields(spec.retry)
         never = "an interactive job is never retried; drop max_retries or interactive"
         _require(not (spec.interactive and spec.retry.max_retries), "retry", never)
+    parse_all(spec.after)
     _check_container(spec)
     bare = "host managers run on the hosts themselves; let the policy start the containers"
     _require(not spec.supervised or spec.image is None, "image", bare)

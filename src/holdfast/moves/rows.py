@@ -17,6 +17,9 @@ BACK_OFF = "back_off"
 RETRIES_HELD = "retries_held"
 PARKED = "parked"
 """What a job waits for after an attempt: its due time, the end of a kill switch, a person."""
+START_TIME = "start_time"
+DEPENDENCY = "dependency"
+"""What a job waits for before its first: a time, the ends of other jobs."""
 
 
 class Row(msgspec.Struct, kw_only=True):

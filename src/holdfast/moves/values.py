@@ -39,6 +39,15 @@ class Submitted(StoreValue, frozen=True, kw_only=True):
     created: bool
 
 
+class Settled(StoreValue, frozen=True, kw_only=True):
+    """Jobs that waited for others: how many were released and cancelled, and whether there may be
+    more to do at once."""
+
+    released: int = 0
+    cancelled: int = 0
+    left: bool = False
+
+
 class JobFilter(StoreValue, frozen=True, kw_only=True):
     """Which jobs to list, newest first. `before` is the id the last page ended on."""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.cli.output import shorten
+from holdfast.core.series.dependencies import Wants
 from holdfast.errors import NotFound, ValidationError
 
 if TYPE_CHECKING:
@@ -56,6 +57,14 @@ def find_job(client: Client, word: str) -> str:
     if len(found) > 1:
         raise ValidationError(_list_candidates(word, list(found.values())), code="ambiguous_job")
     return next(iter(found))
+
+
+def find_parent(client: Client, word: str) -> str:
+    """Return `JOB[:END]` with the job's id in place of the word that names it."""
+    for end in Wants:
+        if word.endswith(f":{end}"):
+            return f"{find_job(client, word.removesuffix(f':{end}'))}:{end}"
+    return find_job(client, word)
 
 
 def _list_candidates(word: str, jobs: list[JobRecord]) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.jobs.find import remember_job
+from holdfast.cli.jobs.find import find_parent, remember_job
 from holdfast.cli.jobs.flags import (
     CONTAINER_OPTIONS,
     GANG_OPTIONS,
@@ -23,6 +23,7 @@ from holdfast.cli.output import Face, note, talks
 from holdfast.errors import ValidationError
 
 if TYPE_CHECKING:
+    from holdfast.client import Client
     from holdfast.client.locate import ControllerPlace
     from holdfast.core.spec import JobSpec
 
@@ -76,6 +77,12 @@ START_OPTIONS: tuple[Callable[..., Any], ...] = (
     click.option("--idempotency-key", metavar="KEY", help="The same key returns the first job."),
     click.option(
         "--start-at", metavar="TIME", help="Not before: +10m, an ISO time or Unix seconds."
+    ),
+    click.option(
+        "--after",
+        multiple=True,
+        metavar="JOB[:END]",
+        help="Not before that job has ended ok (or :any, :failed); repeatable.",
     ),
 )
 _OPTIONS = (
@@ -135,6 +142,8 @@ def read_spec(
             fields["start_at"] = parse_start(fields["start_at"], now)
         except ValueError as error:
             raise ValidationError(f"start_at: {error}", field="start_at") from None
+    if options["after"]:
+        fields["after"] = [*(fields.get("after") or ()), *options["after"]]
     read_gang(fields, options)
     read_policy(fields, options)
     _merge(fields, "labels", read_pairs("--label", options["labels"]))
@@ -259,9 +268,14 @@ def read_file(path: str) -> dict[str, Any]:
     return {str(name): value for name, value in fields.items()}
 
 
+def name_parents(client: Client, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with ids in place of the words that name jobs after `--after`."""
+    return {**options, "after": [find_parent(client, word) for word in options["after"]]}
+
+
 def submit_spec(client: Any, options: Mapping[str, Any], rank: int | None = None) -> Any:
     """Submit the job of the options and return its record; `rank` must be one of its ranks."""
-    spec = read_spec(client.place, options, os.environ, time.time())
+    spec = read_spec(client.place, name_parents(client, options), os.environ, time.time())
     if rank is not None and rank >= spec.tasks:
         raise ValidationError(
             f"--rank {rank}: of {spec.tasks} tasks the last is rank {spec.tasks - 1}", field="rank"
@@ -288,6 +302,7 @@ def submit(face: Face, **options: Any) -> None:
       holdfast submit --max-retries 3 --retry-backoff exponential -- python fetch.py
       holdfast submit --image docker.io/library/python:3.12 -- python -V
       holdfast submit --secret HF_TOKEN --env SEED=7 -- ./run.sh
+      holdfast submit --after prepare --after fetch:any -- python train.py
     """
     with face.client() as client:
         job = submit_spec(client, options)

@@ -19,6 +19,7 @@ from holdfast.controller.loops.due import DueLoop
 from holdfast.controller.loops.fleet import FleetLoop
 from holdfast.controller.loops.health import HealthLoop, PruneHealthLoop
 from holdfast.controller.loops.members import MembersLoop
+from holdfast.controller.loops.series.dependants import DependantsLoop
 from holdfast.controller.loops.silhouette import Loop, end_if_cancelled, keep_running
 from holdfast.controller.loops.webhooks import PruneDeliveriesLoop, WebhooksLoop
 from holdfast.controller.runtime.context import Controller
@@ -33,6 +34,7 @@ LOOPS: tuple[type[Loop], ...] = (
     sweeps.LeasesLoop,
     sweeps.ReservationsLoop,
     DueLoop,
+    DependantsLoop,
     sweeps.DeadHostsLoop,
     sweeps.HostDrainsLoop,
     sweeps.PruneLoop,

@@ -14,6 +14,7 @@ from holdfast.core.records import (
     ProjectRecord,
     QueueRecord,
     TaskRecord,
+    WaitRecord,
 )
 from holdfast.core.settings.resolve import Value
 from holdfast.core.settings.watch import WatchSettings
@@ -44,6 +45,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     stopped for it, those with the least time left first. start_limit: the setting that limits its
     start, and its seconds. reservation_seconds: how long a host may take to answer a reservation.
     pools: those that serve its queue.
+    waits: the ends of other jobs that it waits for, the first of them.
     watch: what its tasks are watched by.
     """
 
@@ -70,3 +72,4 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     reservation_seconds: float | None = None
     pools: tuple[PoolRecord, ...] = ()
     watch: WatchSettings | None = None
+    waits: tuple[WaitRecord, ...] = ()

@@ -3,7 +3,7 @@ it. Pure."""
 
 from collections.abc import Callable, Iterator
 
-from holdfast.controller.why import gangs, places, pools, retries, shares
+from holdfast.controller.why import gangs, places, pools, retries, shares, waits
 from holdfast.controller.why.circumstances import Circumstances
 from holdfast.controller.why.words import line, say_moment, say_span
 from holdfast.core.causes import Cause
@@ -45,7 +45,7 @@ def _explain_waiting(found: Circumstances) -> Iterator[WhyLine]:
         yield from retries.explain_retry(found)
         yield from gangs.explain_start_error(found)
     elif job.wait_cause == "dependency":
-        yield line("dependency", f"it waits for another job: {job.reason}")
+        yield from waits.explain_waits(found)
     else:
         yield line(job.wait_cause or "held", f"it is held{until}: {job.reason}")
     yield from _explain_queue(found)

@@ -13,9 +13,11 @@ from holdfast.core.placement.preemption import find_winner
 from holdfast.core.placement.shares import Shares
 from holdfast.core.records import JobRecord
 from holdfast.core.states import JobState
+from holdfast.moves.rows import DEPENDENCY
 from holdfast.moves.values import JobFilter
 
 MAX_DRAINING = 1000
+MAX_WAITS = 20
 MAX_RANKS = 4096  # the ranks beyond these in a larger gang are not looked at one by one
 
 
@@ -38,6 +40,8 @@ async def find_circumstances(
     )
     places = await store.jobs.queue_places(queued) if queued else {}
     attempts = await store.jobs.get_attempts(newest.values(), members=True) if newest else {}
+    dependants = [job.id for job in jobs if job.wait_cause == DEPENDENCY]
+    ends = await store.dependencies.list_waits(dependants, first=MAX_WAITS) if dependants else {}
     rows = await store.admission.list_reserved(reserved) if reserved else []
     starts = {row.job.id: row.start_limit for row in rows}
     victims = await _find_victims(controller) if queued else {}
@@ -68,6 +72,7 @@ async def find_circumstances(
                 young=tuple(y for y in young if _yields(y, job, held)) if is_queued else (),
                 share=shares.get(job.project),
                 start_limit=limit,
+                waits=tuple(ends.get(job.id, ())),
                 pools=tuple(
                     p for p in pools if is_queued and job.queue in (p.spec.queues or (job.queue,))
                 ),

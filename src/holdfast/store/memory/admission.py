@@ -26,7 +26,7 @@ from holdfast.moves.moves import LIVE_JOB_STATES
 from holdfast.moves.quotas import SHARES, Allotment, plan_owned, quota_left, read_quota, read_share
 from holdfast.moves.requests import DUE
 from holdfast.moves.room import RoomCheck, plan_headroom, serves
-from holdfast.moves.rows import BACK_OFF, RETRIES_HELD, TaskRow
+from holdfast.moves.rows import BACK_OFF, RETRIES_HELD, START_TIME, TaskRow
 from holdfast.moves.values import AdmissionSnapshot, Released, Reserved
 from holdfast.store.memory.members import MemoryMembers
 from holdfast.store.memory.state import InMemory, MemoryJob, MemoryState
@@ -51,7 +51,8 @@ class MemoryAdmission(InMemory):
         due = (
             r.id
             for r in rows
-            if (r.wait_until is not None and r.wait_until <= at) or r.wait_cause == RETRIES_HELD
+            if r.wait_cause == RETRIES_HELD
+            or (r.wait_cause in (START_TIME, BACK_OFF) and r.wait_until and r.wait_until <= at)
         )
         m = s.load(due, at)
         retries, done = [], {"started": 0, "held": 0}

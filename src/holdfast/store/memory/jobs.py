@@ -7,6 +7,7 @@ import msgspec
 
 from holdfast.core.causes import Cause
 from holdfast.core.records import AttemptRecord, JobRecord, MemberRecord, TaskRecord
+from holdfast.core.series.dependencies import parse_all, say_wait
 from holdfast.core.settings.resolve import Value
 from holdfast.core.states import AttemptState, JobEvent, JobState
 from holdfast.core.transitions import JOB, sources
@@ -14,8 +15,9 @@ from holdfast.errors import Conflict
 from holdfast.moves import drains, requests
 from holdfast.moves.moves import last_beat
 from holdfast.moves.quotas import check_quota, read_quota
-from holdfast.moves.rows import JobRow, NewEvent
+from holdfast.moves.rows import DEPENDENCY, START_TIME, JobRow, NewEvent
 from holdfast.moves.values import JobFilter, NewJob, Submitted
+from holdfast.store.memory.series.dependencies import find_parents, write_dependencies
 from holdfast.store.memory.state import UNFINISHED, InMemory, MemoryJob, MemoryState
 from holdfast.store.port.clock import Now
 
@@ -55,8 +57,11 @@ class MemoryJobs(InMemory):
         self._check_quotas(
             [(job.spec.project, job.spec.gpus * job.spec.tasks) for job, _ in planned.values()]
         )
+        new = [job for job, _ in planned.values()]
+        names = find_parents(s, new)
         for job, digest in planned.values():
-            self._insert(job, digest, at)
+            self._insert(job, digest, at, names)
+        write_dependencies(s, new, at)
         return [
             Submitted(job=s.job_record(found), created=found == job.id)
             for job, found in zip(jobs, stands_for, strict=True)
@@ -77,10 +82,14 @@ class MemoryJobs(InMemory):
                     [gpus for project, gpus in asked if project == name],
                 )
 
-    def _insert(self, job: NewJob, digest: str, at: datetime) -> None:
+    def _insert(self, job: NewJob, digest: str, at: datetime, names: dict[str, str]) -> None:
         s, spec = self.state, job.spec
         start = None if spec.start_at is None else datetime.fromtimestamp(spec.start_at, UTC)
         late = start is not None and start > at
+        cause = DEPENDENCY if spec.after else START_TIME if late else None
+        reason = requests.WAITS_FOR_START if late else requests.SUBMITTED
+        if spec.after:
+            reason = say_wait(parse_all(spec.after), names, spec.start_at is not None)
         row = JobRow(
             supervised=spec.supervised,
             id=job.id,
@@ -90,11 +99,11 @@ class MemoryJobs(InMemory):
             queue=job.queue,
             tasks=spec.tasks,
             created_at=at,
-            state=JobState.WAITING if late else JobState.QUEUED,
-            reason=requests.WAITS_FOR_START if late else requests.SUBMITTED,
-            wait_cause="start_time" if late else None,
+            state=JobState.QUEUED if cause is None else JobState.WAITING,
+            reason=reason,
+            wait_cause=cause,
             wait_until=start if late else None,
-            queued_at=None if late else at,
+            queued_at=at if cause is None else None,
         )
         s.jobs[job.id] = MemoryJob(
             row=row,
@@ -340,10 +349,12 @@ class MemoryJobs(InMemory):
             for i, job in s.jobs.items()
             if job.row.ended_at is not None and job.row.ended_at < before
         ]
-        gone = {i for _, i in sorted(old)[:limit]}
+        awaited = {parent for _, parent in s.edges}
+        gone = {i for _, i in sorted(old)[:limit] if i not in awaited}
         for job_id in gone:
             s.attempts.pop(job_id, None)
             del s.jobs[job_id]
+        s.edges = {edge: wants for edge, wants in s.edges.items() if edge[0] not in gone}
         s.keys = {key: i for key, i in s.keys.items() if i not in gone}
         s.streams = {place: log for place, log in s.streams.items() if place[0] not in gone}
         s.replacements = [r for r in s.replacements if r.job_id not in gone]

@@ -28,6 +28,7 @@ from holdfast.core.records import (
     TokenRecord,
     shared_fields,
 )
+from holdfast.core.series.dependencies import Wants
 from holdfast.core.settings.resolve import BUILTIN_QUEUES, Value
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import HostState, InstanceState, JobState
@@ -216,6 +217,7 @@ class MemoryState:
         self.replacements: list[Seated] = []
         self.log_reads: dict[str, MemoryLogRead] = {}
         self.log_bases: dict[tuple[str, int, int, str], int] = {}
+        self.edges: dict[tuple[str, str], Wants] = {}  # child, parent
         self._order = 0
         self._event_number = 0
 

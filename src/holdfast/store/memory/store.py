@@ -24,6 +24,7 @@ from holdfast.store.memory.jobs import MemoryJobs
 from holdfast.store.memory.leases import MemoryLeases
 from holdfast.store.memory.logs import MemoryLogs
 from holdfast.store.memory.members import MemoryMembers
+from holdfast.store.memory.series.dependencies import MemoryDependencies
 from holdfast.store.memory.settings import MemorySettings
 from holdfast.store.memory.state import MemoryState
 from holdfast.store.memory.tokens import MemoryTokens
@@ -70,6 +71,7 @@ class MemoryStore(Store):
         members = MemoryMembers(state)
         self.admission = MemoryAdmission(state, self.environment, members)
         self.checkpoints = MemoryCheckpoints(state)
+        self.dependencies = MemoryDependencies(state)
         self.drains = MemoryDrains(state)
         self.events = MemoryEvents(state)
         self.fleet = MemoryFleet(state)

@@ -30,6 +30,7 @@ from holdfast.store.port.leadership import LeadershipStore
 from holdfast.store.port.leases import LeaseStore
 from holdfast.store.port.logs import LogStore
 from holdfast.store.port.members import MemberStore
+from holdfast.store.port.series.dependencies import DependencyStore
 from holdfast.store.port.settings import SettingsStore
 from holdfast.store.port.tokens import TokenStore
 from holdfast.store.port.webhooks import WebhookStore
@@ -44,6 +45,7 @@ class Store(Protocol):
 
     admission: AdmissionStore
     checkpoints: CheckpointStore
+    dependencies: DependencyStore
     drains: DrainStore
     events: EventStore
     fleet: FleetStore

@@ -14,6 +14,7 @@ from holdfast.core.transitions import JOB, sources
 from holdfast.errors import Conflict
 from holdfast.moves import drains, requests
 from holdfast.moves.quotas import sets_quota
+from holdfast.moves.rows import DEPENDENCY
 from holdfast.moves.values import JobFilter, NewJob, Submitted
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.connection.session import (
@@ -25,6 +26,7 @@ from holdfast.store.postgres.connection.session import (
     transacts,
 )
 from holdfast.store.postgres.moves import load_moves, write_moves
+from holdfast.store.postgres.series.dependencies import find_parents, say_waits, write_dependencies
 from holdfast.store.postgres.settings import check_quotas
 
 T = TypeVar("T")
@@ -36,6 +38,7 @@ _PRUNED = (
     "prune_attempts",
     "prune_replacements",
     "prune_secrets",
+    "prune_dependencies",
     "prune_events",
     "prune_jobs",
 )
@@ -58,19 +61,18 @@ class PostgresJobs(OnSession):
         if not jobs:
             return []
         hashes = [requests.hash_spec(job.spec) for job in jobs]
-        rows = [_new_row(job, digest) for job, digest in zip(jobs, hashes, strict=True)]
         params = {
-            "rows": to_json(rows),
             "names": sorted({job.queue for job in jobs}),
             "now": now,
             "submitted": requests.SUBMITTED,
             "waits": requests.WAITS_FOR_START,
             "limited_too": True,
         }
-        if len(jobs) == 1 and not sets_quota(self.environment):
+        if len(jobs) == 1 and not jobs[0].spec.after and not sets_quota(self.environment):
             # The usual case, one new job without a quota, is a transaction of one statement, which
             # may be sent again. In any other case it writes nothing and the code below takes over.
-            written = await self.session.rows("insert_jobs", **(params | {"limited_too": False}))
+            given = {"rows": to_json([_new_row(jobs[0], hashes[0], {})]), "limited_too": False}
+            written = await self.session.rows("insert_jobs", **(params | given))
             if written:
                 return [Submitted(job=msgspec.convert(written[0], JobRecord), created=True)]
         return await self._insert_jobs(jobs, hashes, params)
@@ -79,6 +81,9 @@ class PostgresJobs(OnSession):
     async def _insert_jobs(
         self, tx: Tx, jobs: Sequence[NewJob], hashes: Sequence[str], params: Mapping[str, Any]
     ) -> list[Submitted]:
+        parents = await find_parents(tx, jobs)
+        rows = [_new_row(job, digest, parents) for job, digest in zip(jobs, hashes, strict=True)]
+        params = {**params, "rows": to_json(rows)}
         written = await tx.rows("insert_jobs", **params)
         ids = [job.id for job in jobs]
         if len(written) == len(jobs):  # nearly always; a new job's row is its whole record
@@ -97,6 +102,11 @@ class PostgresJobs(OnSession):
             # After the rows are written, so that the project's lock is not held in a wait.
             asked = [(row["project"], row["gpus"] * row["tasks"]) for row in written]
             await check_quotas(tx, asked, self.environment, written=[row["id"] for row in written])
+        new = {row["id"] for row in written}
+        waiting = [job for job in jobs if job.spec.after and job.id in new]
+        if waiting:
+            await write_dependencies(tx, waiting, parents, params["now"])
+            records |= await read_jobs(tx, [job.id for job in waiting])
         return [
             Submitted(job=records[found], created=found == job.id)
             for job, found in zip(jobs, ids, strict=True)
@@ -271,9 +281,11 @@ class PostgresJobs(OnSession):
         return total
 
 
-def _new_row(job: NewJob, digest: str) -> dict[str, Any]:
+def _new_row(job: NewJob, digest: str, parents: Mapping[str, str]) -> dict[str, Any]:
     spec = job.spec
+    waits = {"wait_cause": DEPENDENCY, "wait_reason": say_waits(job, parents)} if spec.after else {}
     return {
+        **waits,
         "id": job.id,
         "name": spec.title,
         "queue": job.queue,

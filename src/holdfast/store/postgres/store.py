@@ -27,6 +27,7 @@ from holdfast.store.postgres.jobs import PostgresJobs
 from holdfast.store.postgres.leases import PostgresLeases
 from holdfast.store.postgres.logs import PostgresLogs
 from holdfast.store.postgres.members import PostgresMembers
+from holdfast.store.postgres.series.dependencies import PostgresDependencies
 from holdfast.store.postgres.settings import PostgresSettings
 from holdfast.store.postgres.tokens import PostgresTokens
 from holdfast.store.postgres.webhooks import PostgresWebhooks
@@ -63,6 +64,7 @@ class PostgresStore(Store):
         self._leadership = PostgresLeadership(session, lead_seconds)
         self.admission = PostgresAdmission(session, self.environment)
         self.checkpoints = PostgresCheckpoints(session)
+        self.dependencies = PostgresDependencies(session)
         self.drains = PostgresDrains(session)
         self.events = PostgresEvents(session)
         self.fleet = PostgresFleet(session)

@@ -9,6 +9,7 @@ select name from queues where name = any(%(names)s) order by name for key share;
 -- The queues are held as by hold_queues; where one is missing nothing is written.
 -- `limited`: whether any project's or the cluster's settings set a quota, so that quotas cost nothing where there are
 -- none. Without `limited_too` nothing is written where one is set.
+-- `wait_cause`: what the job waits for besides its start time, which is kept until that wait is over.
 with limits as materialized (
   select exists (select from cluster where settings ?| array['quota_jobs', 'quota_gpus'])
     or exists (select from projects where settings ?| array['quota_jobs', 'quota_gpus']) as limited
@@ -20,17 +21,19 @@ with limits as materialized (
   select * from jsonb_to_recordset(%(rows)s::jsonb) as x(
     id text, name text, project text, queue text, priority smallint, tasks integer, gpus integer, cpu_slots integer,
     memory_bytes bigint, labels jsonb, spec jsonb, spec_hash text, idempotency_key text, start_at double precision,
-    secrets jsonb)
+    secrets jsonb, wait_cause text, wait_reason text)
 ), written as (
   insert into jobs (id, name, project, queue, priority, state, reason, tasks, gpus, cpu_slots, memory_bytes, labels,
                     spec, spec_hash, idempotency_key, preemptible, wait_cause, wait_until, created_at, queued_at)
-  select g.id, g.name, g.project, g.queue, g.priority, case when w.late then 'waiting' else 'queued' end,
-         case when w.late then %(waits)s::text else %(submitted)s::text end, g.tasks, g.gpus, g.cpu_slots,
+  select g.id, g.name, g.project, g.queue, g.priority, case when w.cause is null then 'queued' else 'waiting' end,
+         case when g.wait_cause is not null then g.wait_reason when w.late then %(waits)s::text else %(submitted)s::text end, g.tasks, g.gpus, g.cpu_slots,
          g.memory_bytes, coalesce(g.labels, '{}'), g.spec, decode(g.spec_hash, 'hex'), g.idempotency_key,
          coalesce((g.spec->>'preemptible')::boolean, false),
-         case when w.late then 'start_time' end, case when w.late then to_timestamp(g.start_at) end, c.at,
-         case when w.late then null else c.at end
-  from clock c cross join given g cross join lateral (select coalesce(to_timestamp(g.start_at) > c.at, false) as late) w
+         w.cause, case when w.late then to_timestamp(g.start_at) end, c.at, case when w.cause is null then c.at end
+  from clock c cross join given g cross join lateral (
+    select l.late, coalesce(g.wait_cause, case when l.late then 'start_time' end) as cause
+    from (select coalesce(to_timestamp(g.start_at) > c.at, false) as late) l
+  ) w
   where (select count(*) from held) = cardinality(%(names)s::text[])
     and (%(limited_too)s::boolean or not (select limited from limits))
   on conflict do nothing

@@ -1,6 +1,6 @@
 -- name: find_old_jobs
--- Skips locked rows: a job that is being revived is no longer old.
-select id from jobs where ended_at < %(before)s order by ended_at limit %(limit)s for update skip locked;
+-- Skips locked rows: a job that is being revived is no longer old. What is awaited is kept until its dependants know.
+select id from jobs where ended_at < %(before)s and not awaited order by ended_at limit %(limit)s for update skip locked;
 
 -- name: prune_chunks
 delete from log_chunks where job_id = any(%(ids)s);

@@ -1,0 +1,24 @@
+"""Why a job waits for others."""
+
+from collections.abc import Iterator
+
+from holdfast.controller.why.circumstances import Circumstances
+from holdfast.controller.why.words import line, say_moment
+from holdfast.core.series.dependencies import SAID, say_name
+from holdfast.wire.api import WhyLine
+
+
+def explain_waits(found: Circumstances) -> Iterator[WhyLine]:
+    """Name each end that the job waits for, and how far that is."""
+    for wait in found.waits:
+        parent = say_name(wait.parent, wait.name)
+        yield line(
+            "dependency",
+            f"it waits for {parent} {SAID[wait.wants]}; that one is {wait.state}",
+            f"holdfast why {wait.parent}",
+        )
+    if not found.waits:  # all have ended, and the loop is about to see it
+        yield line("dependency", f"it {found.job.reason}; the controller decides within seconds")
+    if found.job.wait_until is not None and found.job.wait_until > found.now:
+        until = say_moment(found.job.wait_until)
+        yield line("waiting_start_time", f"and then it waits for its start time until {until}")

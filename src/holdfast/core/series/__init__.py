@@ -1,0 +1,1 @@
+"""Jobs that come in series: after others, in arrays, by a schedule. Pure."""

@@ -1,0 +1,1 @@
+"""Jobs that come in series, in PostgreSQL."""
