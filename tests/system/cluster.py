@@ -56,7 +56,9 @@ def signal_all(pids: list[int], number: int) -> None:
 
 class Controller:
     """One `holdfast server` process. Its port stays the same over restarts, so that agents find it
-    again."""
+    again. program: the arguments of Python that run the command line."""
+
+    program: tuple[str, ...] = ("-P", "-m", "holdfast.cli")
 
     def __init__(self, folder: Path, name: str, dsn: str, environment: dict[str, str]) -> None:
         self.log_path = folder / f"{name}.log"
@@ -80,7 +82,7 @@ class Controller:
         begins = self.log_path.stat().st_size if self.log_path.exists() else 0
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "holdfast.cli", "server", "--port", str(self.port), "--log-format", "json",
+                [sys.executable, *self.program, "server", "--port", str(self.port), "--log-format", "json",
                  "--token-file", str(self.token_file)],
                 stdout=log, stderr=log, env=clean_environment(HOLDFAST_DSN=self.dsn, **self._environment),
             )  # fmt: skip
