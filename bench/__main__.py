@@ -31,6 +31,7 @@ NAMES = (
     "gangs",
     "gang-restart",
     "fleet-day",
+    "fleet-cycle",
     "supervisor",
     "supervisor-heartbeats",
     "supervisor-crowd",

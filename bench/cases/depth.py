@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import psycopg
 
@@ -14,6 +15,21 @@ from bench.system import Database, Place, Scratch, start_server
 
 name = "depth"
 budget = "1M queued rows within 10 % of 1k"
+
+
+def copy_queued(connection: psycopg.Connection[Any], made: int, count: int) -> None:
+    """Copy one real queued row so often; `made`: how many copies there are."""
+    names = connection.execute(
+        "select attname from pg_attribute where attrelid = 'jobs'::regclass and attnum > 0 "
+        "and not attisdropped and attname not in ('id', 'ord') and attgenerated = ''"
+    ).fetchall()
+    columns = ", ".join(f'"{row[0]}"' for row in names)
+    connection.execute(
+        f"insert into jobs (id, {columns}) select lpad((%s + n)::text, 20, '0'), {columns} "
+        "from (select * from jobs where state = 'queued' limit 1) as pattern, "
+        "generate_series(1, %s) as n order by n".encode(),
+        (made, count),
+    )
 
 
 class Lane:
@@ -37,24 +53,12 @@ class Lane:
     def fill(self, queued: int) -> None:
         """Copy one real queued row until `queued` jobs are in the queue."""
         with psycopg.connect(self._dsn, autocommit=True) as connection:
-            names = connection.execute(
-                "select attname from pg_attribute where attrelid = 'jobs'::regclass and attnum > 0 "
-                "and not attisdropped and attname not in ('id', 'ord') and attgenerated = ''"
-            ).fetchall()
-            columns = ", ".join(f'"{row[0]}"' for row in names)
             there = connection.execute(
                 "select count(*) from jobs where state = 'queued'"
             ).fetchone()
             missing = queued - (there[0] if there else 0)
             if missing > 0:
-                connection.execute(
-                    f"insert into jobs (id, {columns}) select lpad((%s + n)::text, 20, '0'), "
-                    f"{columns} "
-                    "from (select * from jobs where state = 'queued' limit 1) as pattern, "
-                    "generate_series(1, %s) as n "
-                    "order by n".encode(),
-                    (self._made, missing),
-                )
+                copy_queued(connection, self._made, missing)
                 self._made += missing
             connection.execute("vacuum (analyze) jobs")
 

@@ -30,6 +30,7 @@ BUDGETED = {
     "gangs": 0,
     "gang-restart": 1,
     "fleet-day": 0,
+    "fleet-cycle": 0,
     "supervisor": 4,
     "supervisor-heartbeats": 4,
     "supervisor-crowd": 1,

@@ -18,6 +18,7 @@ from holdfast.core.health.checks import CheckVerdict
 from holdfast.core.records import HostCheckRecord
 from holdfast.core.states import HostState, InstanceEvent, InstanceState, JobState
 from holdfast.errors import Conflict, Forbidden, NotFound
+from holdfast.store.port.fleet.instances import SEEN_SECONDS
 from holdfast.wire.agent import HostFacts
 from tests.store.conformance.shared import HASH
 from tests.store.rig import OK, START, Rig
@@ -419,7 +420,17 @@ async def test_listings_are_noted(rig: Rig) -> None:
     assert (found.missing_times, found.missing_since) == (2, since)
     await fleet.note_listing([host], [], now=rig.tick(1))
     found = (await fleet.find_instances([host]))[host]
-    assert (found.missing_times, found.missing_since, found.seen_at) == (0, None, rig.now)
+    seen_at = rig.now
+    assert (found.missing_times, found.missing_since, found.seen_at) == (0, None, seen_at)
+    await fleet.note_listing([host], [], now=rig.tick(30))
+    assert (await fleet.find_instances([host]))[host].seen_at == seen_at, "nothing has changed"
+    await fleet.note_listing([host], [], now=rig.tick(SEEN_SECONDS))
+    assert (await fleet.find_instances([host]))[host].seen_at == rig.now
+    await fleet.want_end(host, "enough", now=rig.now)
+    await fleet.note_listing([host], [], now=rig.tick(1))
+    assert (await fleet.find_instances([host]))[host].seen_at == rig.now, "its end is awaited"
+    assert await fleet.list_instances(states=[InstanceState.MADE]) == []
+    assert [i.host_id for i in await fleet.list_instances(states=[InstanceState.ENDING])] == [host]
 
 
 async def test_money_counts_from_the_question_to_the_end_within_the_day(rig: Rig) -> None:

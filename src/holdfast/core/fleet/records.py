@@ -28,9 +28,10 @@ class PoolRecord(Record, frozen=True, kw_only=True):
 class InstanceRecord(Record, frozen=True, kw_only=True):
     """The rental of one machine. host_id: the intent. ref: the provider's id of the machine.
 
-    seen_at: when a listing last showed it. missing_since, missing_times: since when, and in how
-    many listings in a row, it has been missing. end_asked_at: when the provider was last asked to
-    end it. fault: why its host is in error.
+    seen_at: when a listing last showed it, to ten minutes while all is well. missing_since,
+    missing_times: since when, and in how many listings in a row, it has been missing. end_asked_at:
+    when the provider was last asked to end it. fault: why its host is in error. heartbeat_at: its
+    agent's last call, None before the first.
     """
 
     host_id: str
@@ -51,6 +52,7 @@ class InstanceRecord(Record, frozen=True, kw_only=True):
     seen_at: datetime | None = None
     missing_since: datetime | None = None
     missing_times: int = 0
+    heartbeat_at: datetime | None = None
 
 
 class PoolMoney(Record, frozen=True, kw_only=True):

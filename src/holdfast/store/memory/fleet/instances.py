@@ -17,6 +17,7 @@ from holdfast.store.memory.fleet.snapshot import show_fleet
 from holdfast.store.memory.hosts import end_instance, find_rented, lose_host_tasks, set_host_state
 from holdfast.store.memory.state import MemoryHost, MemoryInstance, MemoryState, MemoryToken
 from holdfast.store.port.clock import Now
+from holdfast.store.port.fleet.instances import SEEN_SECONDS
 
 
 class MemoryFleet(MemoryPools):
@@ -142,6 +143,9 @@ class MemoryFleet(MemoryPools):
             if i.state is InstanceState.GONE:
                 continue
             if i.host_id in seen:
+                fresh = i.seen_at and (at - i.seen_at).total_seconds() < SEEN_SECONDS
+                if i.state is InstanceState.MADE and i.missing_since is None and fresh:
+                    continue
                 i.seen_at, i.missing_since, i.missing_times = at, None, 0
             elif i.host_id in missing:
                 i.missing_since, i.missing_times = i.missing_since or at, i.missing_times + 1
@@ -213,13 +217,19 @@ class MemoryFleet(MemoryPools):
         return self._terminate(rental, reason, self.state.at(now))
 
     async def list_instances(
-        self, pool: str | None = None, *, include_gone: bool = False
+        self,
+        pool: str | None = None,
+        *,
+        states: Collection[InstanceState] | None = None,
+        include_gone: bool = False,
     ) -> list[InstanceRecord]:
         s = self.state
         found = [
             _as_record(s, i)
             for i in s.instances.values()
-            if pool in (None, i.pool) and (include_gone or is_open(s, i))
+            if pool in (None, i.pool)
+            and (states is None or i.state in states)
+            and (include_gone or is_open(s, i))
         ]
         return sorted(found, key=lambda i: (i.intended_at, i.host_id))
 
@@ -294,4 +304,5 @@ class MemoryFleet(MemoryPools):
 def _as_record(s: MemoryState, found: MemoryInstance) -> InstanceRecord:
     host = s.hosts[found.host_id]
     fields = {n: getattr(found, n) for n in found.__struct_fields__ if n != "active_at"}
-    return InstanceRecord(**fields, name=host.name, host_state=host.state)
+    heard = host.heartbeat_at if host.incarnation else None
+    return InstanceRecord(**fields, name=host.name, host_state=host.state, heartbeat_at=heard)

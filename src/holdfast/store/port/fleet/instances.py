@@ -7,9 +7,11 @@ from holdfast.core.fleet.faults import HostFault
 from holdfast.core.fleet.instances import Offer
 from holdfast.core.fleet.records import InstanceRecord
 from holdfast.core.fleet.snapshot import FleetSnapshot
-from holdfast.core.states import InstanceEvent
+from holdfast.core.states import InstanceEvent, InstanceState
 from holdfast.store.port.clock import Now
 from holdfast.store.port.fleet.pools import PoolStore
+
+SEEN_SECONDS = 600.0
 
 
 class FleetStore(PoolStore, Protocol):
@@ -72,7 +74,8 @@ class FleetStore(PoolStore, Protocol):
     async def note_listing(
         self, seen: Collection[str], missing: Collection[str], *, now: Now = None
     ) -> None:
-        """Write which hosts' machines a listing showed, and which it should have and did not."""
+        """Write which hosts' machines a listing showed, and which it should have and did not. That
+        a machine was there all along is written every `SEEN_SECONDS`."""
 
     async def note_gone(
         self,
@@ -113,7 +116,11 @@ class FleetStore(PoolStore, Protocol):
         lease is left. Returns the jobs; None where nothing was changed."""
 
     async def list_instances(
-        self, pool: str | None = None, *, include_gone: bool = False
+        self,
+        pool: str | None = None,
+        *,
+        states: Collection[InstanceState] | None = None,
+        include_gone: bool = False,
     ) -> list[InstanceRecord]:
         """Return instances, oldest intent first."""
 

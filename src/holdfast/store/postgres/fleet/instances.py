@@ -27,6 +27,7 @@ from holdfast.moves.fleet.rented import (
 )
 from holdfast.moves.registration import lost_event
 from holdfast.store.port.clock import Now
+from holdfast.store.port.fleet.instances import SEEN_SECONDS
 from holdfast.store.postgres.connection.session import Tx, to_json
 from holdfast.store.postgres.fleet.pools import PostgresPools
 from holdfast.store.postgres.fleet.snapshot import read_snapshot
@@ -143,7 +144,7 @@ class PostgresFleet(PostgresPools):
     ) -> None:
         async def work(tx: Tx) -> None:
             at = await tx.now(now)
-            await tx.run("note_seen", ids=sorted(seen), now=at)
+            await tx.run("note_seen", ids=sorted(seen), now=at, seconds=SEEN_SECONDS)
             await tx.run("note_missing", ids=sorted(missing), now=at)
 
         if seen or missing:
@@ -237,14 +238,19 @@ class PostgresFleet(PostgresPools):
         return await self._move(host_id, now, work, None)
 
     async def list_instances(
-        self, pool: str | None = None, *, include_gone: bool = False
+        self,
+        pool: str | None = None,
+        *,
+        states: Collection[InstanceState] | None = None,
+        include_gone: bool = False,
     ) -> list[InstanceRecord]:
         params = {"ids": None, "pool": pool, "include_gone": include_gone}
-        rows = await self.session.rows("read_instances", **params)
+        wanted = None if states is None else [str(state) for state in states]
+        rows = await self.session.rows("read_instances", **params, states=wanted)
         return [msgspec.convert(row, InstanceRecord) for row in rows]
 
     async def find_instances(self, host_ids: Collection[str]) -> Mapping[str, InstanceRecord]:
-        params = {"ids": sorted(host_ids), "pool": None, "include_gone": True}
+        params = {"ids": sorted(host_ids), "pool": None, "states": None, "include_gone": True}
         rows = await self.session.rows("read_instances", **params) if host_ids else []
         return {row["host_id"]: msgspec.convert(row, InstanceRecord) for row in rows}
 
@@ -276,7 +282,7 @@ class PostgresFleet(PostgresPools):
 
 
 async def _read_instance(tx: Tx, host_id: str) -> InstanceRecord | None:
-    row = await tx.one("read_instances", ids=[host_id], pool=None, include_gone=True)
+    row = await tx.one("read_instances", ids=[host_id], pool=None, states=None, include_gone=True)
     return None if row is None else msgspec.convert(row, InstanceRecord)
 
 

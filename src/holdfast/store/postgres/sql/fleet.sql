@@ -122,8 +122,11 @@ update instances set state = 'gone', gone_at = %(now)s, reason = %(reason)s wher
 update instances set end_asked_at = %(now)s where host_id = %(id)s;
 
 -- name: note_seen
+-- Most listings show what the one before did, and write nothing.
 update instances set seen_at = %(now)s, missing_since = null, missing_times = 0
-where host_id = any(%(ids)s) and state <> 'gone';
+where host_id = any(%(ids)s) and state <> 'gone' and (
+  state <> 'made' or missing_since is not null or seen_at is null
+  or seen_at <= %(now)s::timestamptz - %(seconds)s * interval '1 second');
 
 -- name: note_missing
 update instances set missing_since = coalesce(missing_since, %(now)s), missing_times = missing_times + 1
@@ -150,9 +153,11 @@ select count(*) from tasks where host_id = %(id)s and state in ('reserved', 'run
 
 -- name: read_instances
 select i.host_id, h.name, i.pool, i.offer, i.usd_per_hour, i.state, h.state as host_state, i.ref, i.reason, i.fault,
-       i.intended_at, i.asked_at, i.made_at, i.end_asked_at, i.gone_at, i.seen_at, i.missing_since, i.missing_times
-from instances i join hosts h on h.id = i.host_id
+       i.intended_at, i.asked_at, i.made_at, i.end_asked_at, i.gone_at, i.seen_at, i.missing_since, i.missing_times,
+       case when b.incarnation <> '' then b.heartbeat_at end as heartbeat_at
+from instances i join hosts h on h.id = i.host_id join heartbeats b on b.host_id = i.host_id
 where (%(ids)s::text[] is null or i.host_id = any(%(ids)s)) and (%(pool)s::text is null or i.pool = %(pool)s)
+  and (%(states)s::text[] is null or i.state = any(%(states)s))
   and (%(include_gone)s or i.state <> 'gone' or h.state <> 'terminated')
 order by i.intended_at, i.host_id;
 
