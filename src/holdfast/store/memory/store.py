@@ -19,6 +19,7 @@ from holdfast.store.memory.fleet.health import MemoryHealth
 from holdfast.store.memory.fleet.instances import MemoryFleet
 from holdfast.store.memory.fleet.telemetry import MemoryTelemetry
 from holdfast.store.memory.fleet.views import MemoryFleetViews
+from holdfast.store.memory.flow.calls import MemoryCalls
 from holdfast.store.memory.hosts import MemoryHosts
 from holdfast.store.memory.jobs import MemoryJobs
 from holdfast.store.memory.leases import MemoryLeases
@@ -70,6 +71,7 @@ class MemoryStore(Store):
         self.environment = dict(environment or {})
         members = MemoryMembers(state)
         self.admission = MemoryAdmission(state, self.environment, members)
+        self.calls = MemoryCalls(state)
         self.checkpoints = MemoryCheckpoints(state)
         self.dependencies = MemoryDependencies(state)
         self.drains = MemoryDrains(state)

@@ -24,6 +24,7 @@ from holdfast.store.port.fleet.health import HealthStore
 from holdfast.store.port.fleet.instances import FleetStore
 from holdfast.store.port.fleet.telemetry import TelemetryStore
 from holdfast.store.port.fleet.views import FleetViews
+from holdfast.store.port.flow.calls import CallStore
 from holdfast.store.port.hosts import HostStore
 from holdfast.store.port.jobs import JobStore
 from holdfast.store.port.leadership import LeadershipStore
@@ -44,6 +45,7 @@ class Store(Protocol):
     """
 
     admission: AdmissionStore
+    calls: CallStore
     checkpoints: CheckpointStore
     dependencies: DependencyStore
     drains: DrainStore

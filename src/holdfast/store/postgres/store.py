@@ -22,6 +22,7 @@ from holdfast.store.postgres.fleet.health import PostgresHealth
 from holdfast.store.postgres.fleet.instances import PostgresFleet
 from holdfast.store.postgres.fleet.telemetry import PostgresTelemetry
 from holdfast.store.postgres.fleet.views import PostgresFleetViews
+from holdfast.store.postgres.flow.calls import PostgresCalls
 from holdfast.store.postgres.hosts import PostgresHosts
 from holdfast.store.postgres.jobs import PostgresJobs
 from holdfast.store.postgres.leases import PostgresLeases
@@ -63,6 +64,7 @@ class PostgresStore(Store):
         self.environment = dict(environment or {})
         self._leadership = PostgresLeadership(session, lead_seconds)
         self.admission = PostgresAdmission(session, self.environment)
+        self.calls = PostgresCalls(session)
         self.checkpoints = PostgresCheckpoints(session)
         self.dependencies = PostgresDependencies(session)
         self.drains = PostgresDrains(session)

@@ -1,7 +1,7 @@
 """Calls of Python functions: submitted in sets, handed out in batches, their results kept.
 
-CALLSET-1  A call's result is written once. An end counts only while its batch is that executor's and
-        holds that call, and its executor's lease (job, epoch, incarnation) is current.
+CALLSET-1  A call's result is written once. An end counts only while its batch is that executor's
+        (job, epoch, host) and the call has no end in it; a new batch needs a current lease.
 CALLSET-2  A batch is leased with its executor's task: when that task is over, its calls are ready
         again. Only the call that ran is charged; the others keep their places.
 CALLSET-3  A call is ready, backing off, in one open batch, or ended; never two of these.
@@ -9,12 +9,13 @@ CALLSET-4  A repeat of any request changes nothing: sets and indices are the cli
         batch, and a batch that was not heard of is sent again.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal, Protocol
 
+from holdfast.core.calls.decide import PolicyOf
+from holdfast.core.calls.feeds import ColdWaitOf
 from holdfast.core.calls.values import CallCharges, CallState, Family, FunctionSpec
-from holdfast.core.endings.decide import Policy
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.ids import TaskKey
 from holdfast.moves.values import StoreValue
@@ -39,8 +40,8 @@ class FailedCall(StoreValue, frozen=True, kw_only=True):
     attempt: int
 
 
-PolicyOf = Callable[[str, FunctionSpec], Policy]
-"""Queue and function → the policy that decides about the end of its calls, by the settings in force."""
+CLOSING_SECONDS = 10.0
+"""How long a closing report may come after its executor's task was found to be over."""
 
 
 class ExecutorTurn(StoreValue, frozen=True, kw_only=True):
@@ -53,8 +54,9 @@ class ExecutorTurn(StoreValue, frozen=True, kw_only=True):
 
 
 class ExecutorTurned(StoreValue, frozen=True, kw_only=True):
-    """The answer to one turn. lost: no current lease. sets_ended: sets whose results may be awaited
-    now (ids; to be poked)."""
+    """The answer to one turn. lost: no current lease. touched_sets: with the first of an exchange, ids
+    of all sets that have new ends, whose results may be waited for. ready_again: calls came back, so
+    that other executors may be woken."""
 
     key: TaskKey
     batches: Sequence[Batch] = ()
@@ -63,12 +65,14 @@ class ExecutorTurned(StoreValue, frozen=True, kw_only=True):
     cancelled: Sequence[tuple[int, int]] = ()
     lost: bool = False
     touched_sets: Sequence[str] = ()
+    ready_again: bool = False
 
 
 class Feed(StoreValue, frozen=True, kw_only=True):
     """Calls that wait for one family and one model. ready: how many, at most counted to a bound.
 
-    head_priority, head_age_seconds: of the first in order.
+    head_priority, head_age_seconds: of the first in order. unserved_seconds: about how long ago a
+    batch of it was last handed out.
     """
 
     id: int
@@ -79,6 +83,7 @@ class Feed(StoreValue, frozen=True, kw_only=True):
     head_priority: int
     head_age_seconds: float
     cold_wait_seconds: float
+    unserved_seconds: float = 1e9
 
 
 class CallStanding(StoreValue, frozen=True, kw_only=True):
@@ -134,12 +139,14 @@ class CallStore(Protocol):
         *,
         policy_of: PolicyOf | None = None,
         rules: Sequence[OperatorRule] = (),
+        cold_wait_of: ColdWaitOf | None = None,
         now: Now = None,
     ) -> list[ExecutorTurned]:
         """Take ends and hand out batches, of many executors in one transaction.
 
         policy_of, rules: what decides about failures; None: a function's own fields over the
-        defaults.
+        defaults. cold_wait_of: of functions that set none; None: the default.
+        The batches' `SetInfo.watch` and `out_dir` are the caller's to fill in.
         """
 
     async def return_batches(
@@ -151,10 +158,16 @@ class CallStore(Protocol):
         now: Now = None,
     ) -> int:
         """Return the calls of batches whose executor's task is over without a closing report; the
-        first without an end is charged to infra. Returns how many batches."""
+        first without an end is charged to infra. Returns how many batches.
 
-    async def release_due(self, *, limit: int = 10_000, now: Now = None) -> int:
-        """Make calls ready whose back-off is over."""
+        A closing report may come a little later than the end of its task, so a batch is returned
+        `CLOSING_SECONDS` after it was first found so.
+        """
+
+    async def release_due(
+        self, *, limit: int = 10_000, policy_of: PolicyOf | None = None, now: Now = None
+    ) -> int:
+        """Make calls ready whose back-off is over, unless a kill switch holds them (RETRY-5)."""
 
     async def find_due(self) -> datetime | None:
         """The next time at which `release_due` has something to do."""
@@ -200,5 +213,10 @@ class CallStore(Protocol):
     async def read_failures(self, set_id: str, index: int) -> list[Mapping[str, object]]:
         """A call's failed attempts: number, host, cause, reason, began and ended."""
 
-    async def read_feeds(self, *, now: Now = None) -> list[Feed]:
+    async def read_feeds(
+        self, *, cold_wait_of: ColdWaitOf | None = None, now: Now = None
+    ) -> list[Feed]:
         """Every feed with a ready call, for the executors' loop and for `why`."""
+
+    async def prune_sets(self, history_days: float, *, limit: int = 1000, now: Now = None) -> int:
+        """Delete sets that ended longer ago, with their calls. Returns how many sets."""

@@ -57,6 +57,7 @@ _RELAXED = b"set local synchronous_commit = off"
 # the cost of a plan for an array of unknown length; planning took as long as running them.
 KEEP_PLANS = QUERIES["keep_plans"]
 _BOTH = KEEP_PLANS + b", set_config('synchronous_commit', 'off', true)"
+_BY_INDEX = QUERIES["plan_by_index"]
 # The statements rely on these settings, so they hold also where the server or the role has others.
 _SESSION_SETTINGS = (
     b"set timezone = 'UTC'; set datestyle = 'ISO'; set default_transaction_isolation = 'read "
@@ -240,13 +241,19 @@ class Session:
         return conn
 
     async def transact(
-        self, work: Callable[[Tx], Awaitable[T]], *, relaxed: bool = False, keep_plans: bool = False
+        self,
+        work: Callable[[Tx], Awaitable[T]],
+        *,
+        relaxed: bool = False,
+        keep_plans: bool = False,
+        by_index: bool = False,
     ) -> T:
         """Run `work` in one transaction, committed when it returns.
 
         `work` may run more than once; each time, nothing of the time before has happened.
         relaxed: a crash of the server may lose it. keep_plans: each statement has one plan for all
-        its parameters.
+        its parameters. by_index: one plan, and by indexes alone; its statements are sent in no other
+        way.
 
         Raises:
             Unavailable: the server cannot be reached, or the fate of the commit is unknown.
@@ -255,6 +262,7 @@ class Session:
         settings = {(True, False): _RELAXED, (False, True): KEEP_PLANS, (True, True): _BOTH}.get(
             (relaxed, keep_plans)
         )
+        settings = _BY_INDEX if by_index else settings
         begin = _BEGIN if settings is None else (*_BEGIN, settings)
         return await self._attempt(lambda conn, mark: self._transact_once(conn, work, begin, mark))
 
@@ -388,6 +396,19 @@ def transacts(work: Work[S, P, T]) -> Method[S, P, T]:
     @wraps(work)
     async def method(port: S, /, *given: P.args, **named: P.kwargs) -> T:
         return await port.session.transact(lambda tx: work(port, tx, *given, **named))
+
+    return method
+
+
+def transacts_by_index(work: Work[S, P, T]) -> Method[S, P, T]:
+    """Make a port's method of `work`, which runs in one transaction of statements whose plans go by
+    indexes alone."""
+
+    @wraps(work)
+    async def method(port: S, /, *given: P.args, **named: P.kwargs) -> T:
+        return await port.session.transact(
+            lambda tx: work(port, tx, *given, **named), by_index=True
+        )
 
     return method
 

@@ -1,0 +1,138 @@
+"""decide_call(…) → CallDecision: what becomes of a call that ended badly, by the decisions of jobs.
+
+A call's charges are its own, and a batch's other calls are charged nothing (CALLSET-2). What a job
+does as a whole has no counterpart here: a call has no steps, no gang and no start of its own.
+"""
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from holdfast.core.calls.executors import as_job
+from holdfast.core.calls.values import CallCharges, FunctionSpec
+from holdfast.core.causes import Cause
+from holdfast.core.endings.classify import classify
+from holdfast.core.endings.decide import AttemptEnding, Charges, Policy, decide
+from holdfast.core.endings.rules import OperatorRule
+from holdfast.core.facts import Classified, TaskFacts
+from holdfast.core.retry import make_policy
+from holdfast.core.settings.resolve import job_layer, resolve_all
+from holdfast.core.states import JobEvent
+
+HELD_SECONDS = 30.0
+"""How long a call waits before it is asked again whether a kill switch still holds retries."""
+MAX_TEXT = 4000
+
+PolicyOf = Callable[[str, FunctionSpec], Policy]
+"""Queue and function → the policy that decides about the end of its calls, by the settings in force."""
+
+
+class CallOutcome(StrEnum):
+    """What becomes of a call after an attempt that did not succeed."""
+
+    READY = "ready"
+    WAIT = "wait"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class CallDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """What happens to the call, and the sentence that every face shows. delay_seconds: with WAIT."""
+
+    outcome: CallOutcome
+    cause: Cause
+    rule: str
+    charged_to: str
+    charges: CallCharges
+    reason: str
+    delay_seconds: float = 0.0
+    held: bool = False
+
+
+def default_policy(queue: str, spec: FunctionSpec) -> Policy:
+    """Return the policy of a function where no other layer sets anything."""
+    found = resolve_all([("job", job_layer(as_job(spec)))], gpus=spec.gpus)
+    values = {name: effective.value for name, effective in found.items()}
+    return Policy(
+        retry=make_policy(values),
+        watchdog_cap=int(values["watchdog_cap"] or 0),
+        infra_cap=int(values["infra_cap"] or 0),
+        on_trip="fail" if values["on_trip"] == "fail" else "requeue",
+    )
+
+
+def classify_exception(
+    kind: str, message: str, traceback: str, rules: Sequence[OperatorRule], *, invalid: bool = False
+) -> Classified:
+    """Return the cause of an exception that left a call.
+
+    invalid: arguments, result or import do not fit, which no retry mends.
+    """
+    said = " ".join(f"{kind}: {message}".split()) if message else kind
+    said = said[:MAX_TEXT]
+    if invalid:
+        return Classified(
+            cause=Cause.VALIDATION_ERROR, rule="call-invalid", message=said, exit_code=1
+        )
+    tail = traceback[-16_000:] or said
+    found = classify(TaskFacts(exit_code=1, log_tail=tail), rules)
+    if found.rule == "exit-code":
+        return msgspec.structs.replace(found, rule="call-raised", message=said)
+    return found
+
+
+def decide_call(
+    found: Classified,
+    charges: CallCharges,
+    policy: Policy,
+    *,
+    name: str,
+    chance: float,
+    lasted_seconds: float = 0.0,
+) -> CallDecision:
+    """Return what becomes of a call after an attempt that ended as `found`.
+
+    name: `SET.INDEX`, for jitter that can be computed again. chance: uniform in [0, 1).
+    """
+    before = Charges(
+        retries=charges.retries,
+        watchdog=charges.watchdog,
+        infra=charges.infra,
+        infra_in_row=charges.infra_in_row,
+    )
+    ending = AttemptEnding(job_id=name, ran_seconds=lasted_seconds, lasted_seconds=lasted_seconds)
+    decision = decide(found, before, policy, ending, chance=chance)
+    after = decision.charges
+    outcome, delay = _OUTCOMES[decision.event], decision.delay_seconds
+    if decision.held is not None:
+        delay = max(delay, HELD_SECONDS)
+    elif outcome is CallOutcome.WAIT and delay <= 0:
+        outcome = CallOutcome.READY
+    return CallDecision(
+        outcome=outcome,
+        cause=found.cause,
+        rule=found.rule,
+        charged_to=str(decision.charged_to or ""),
+        charges=CallCharges(after.retries, after.watchdog, after.infra, after.infra_in_row),
+        reason=decision.reason,
+        delay_seconds=delay if outcome is CallOutcome.WAIT else 0.0,
+        held=decision.held is not None,
+    )
+
+
+_OUTCOMES = {
+    JobEvent.REQUEUE: CallOutcome.READY,
+    JobEvent.BACK_OFF: CallOutcome.WAIT,
+    JobEvent.FAIL: CallOutcome.FAILED,
+    JobEvent.CANCEL: CallOutcome.CANCELLED,
+}
+
+
+class CallJudge(msgspec.Struct, frozen=True):
+    """What failures of calls are decided by: the policy in force, the operators' rules, and a
+    chance, uniform in [0, 1), for random jitter."""
+
+    policy_of: PolicyOf
+    rules: Sequence[OperatorRule]
+    chance: Callable[[], float]

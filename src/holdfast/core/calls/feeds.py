@@ -1,0 +1,77 @@
+"""choose_feed(…): which waiting calls an executor takes next.
+
+FEED-1  A feed whose model is loaded goes first, so that models are seldom swapped.
+FEED-2  A feed that was passed over for its `cold_wait_seconds` goes before the warm one: its head has
+        waited so long, and so long no batch of it was handed out. The second condition keeps
+        executors from swapping at every batch when more waits than they can serve.
+FEED-3  Otherwise the highest priority goes first, then the oldest head.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from holdfast.core.settings.table import SETTINGS
+
+
+class WaitingFeed(Protocol):
+    """What the choice looks at. unserved_seconds: since a batch was last taken from it."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def model(self) -> str | None: ...
+    @property
+    def vram_gb(self) -> float: ...
+    @property
+    def ready(self) -> int: ...
+    @property
+    def head_priority(self) -> int: ...
+    @property
+    def head_age_seconds(self) -> float: ...
+    @property
+    def unserved_seconds(self) -> float: ...
+    @property
+    def cold_wait_seconds(self) -> float: ...
+
+
+ColdWaitOf = Callable[[str], float]
+"""Queue → how long its calls may wait because warm executors take others first."""
+
+
+def find_cold_wait(own: float | None, queue: str, cold_wait_of: ColdWaitOf | None) -> float:
+    """Return the bound in force for a feed whose function sets `own`."""
+    if own is not None:
+        return own
+    if cold_wait_of is not None:
+        return cold_wait_of(queue)
+    default = SETTINGS["cold_wait_seconds"].default
+    assert isinstance(default, (int, float))
+    return float(default)
+
+
+F = TypeVar("F", bound=WaitingFeed)
+
+
+def choose_feed(feeds: Sequence[F], loaded: str | None, free_gb: float | None = None) -> F | None:
+    """Return the feed that an executor with the model `loaded` takes its next batch from, or None.
+
+    free_gb: memory of its GPU for a model, what the loaded one frees included; None: not known.
+    """
+    fitting = [f for f in feeds if f.ready > 0 and (free_gb is None or f.vram_gb <= free_gb)]
+    return min(fitting, key=lambda feed: _order(feed, loaded), default=None)
+
+
+def overdue_seconds(feed: WaitingFeed) -> float:
+    """Return how long the feed has been passed over beyond its bound; at most 0: not yet (FEED-2)."""
+    return min(feed.head_age_seconds, feed.unserved_seconds) - feed.cold_wait_seconds
+
+
+def _order(feed: WaitingFeed, loaded: str | None) -> tuple[float, bool, int, float, int]:
+    cold = not is_warm(feed, loaded)
+    overdue = overdue_seconds(feed) if cold else 0.0
+    return (-max(0.0, overdue), cold, -feed.head_priority, -feed.head_age_seconds, feed.id)
+
+
+def is_warm(feed: WaitingFeed, loaded: str | None) -> bool:
+    """Return whether calls of the feed need no model loaded before they run."""
+    return feed.model is None or feed.model == loaded

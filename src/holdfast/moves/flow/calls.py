@@ -1,0 +1,440 @@
+"""The moves of calls: ends taken, batches closed, calls that failed judged, calls taken back.
+
+What a move writes is gathered here, and both stores write it. A success needs nothing but its batch;
+what failed needs its set and its charges, so it is judged in a second step (`judge`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from holdfast.core.calls.decide import (
+    CallDecision,
+    CallJudge,
+    CallOutcome,
+    PolicyOf,
+    classify_exception,
+    decide_call,
+)
+from holdfast.core.calls.values import CallCharges, CallState, FunctionSpec
+from holdfast.core.endings.classify import classify
+from holdfast.core.facts import Classified, TaskFacts
+from holdfast.moves.flow.pieces import (
+    Piece,
+    Ranges,
+    add_ranges,
+    count_calls,
+    cut_positions,
+    find_position,
+    list_ranges,
+    place_pieces,
+    subtract_ranges,
+)
+from holdfast.wire.calls import CallEnd, CallError, Closing
+
+CALL_LOST = TaskFacts(lost="lease_lapsed")
+"""The end of an executor that no report told of."""
+DETAIL_CHARS = 4000
+
+
+class OpenBatch(msgspec.Struct, kw_only=True):
+    """What an executor holds. ended, cancelled: positions."""
+
+    id: int
+    job_id: str
+    task_rank: int
+    epoch: int
+    host_id: str
+    feed: int
+    pieces: list[Piece]
+    ended: Ranges = []
+    cancelled: Ranges = []
+    began_at: datetime
+    left_at: datetime | None = None
+
+    @property
+    def size(self) -> int:
+        """How many calls it was handed out with."""
+        return count_calls(self.pieces)
+
+    @property
+    def left(self) -> Ranges:
+        """The positions without an end."""
+        return subtract_ranges((0, self.size), self.ended)
+
+
+class CallSetRow(msgspec.Struct, kw_only=True, frozen=True):
+    """A set, as its calls' decisions need it."""
+
+    n: int
+    id: str
+    spec: FunctionSpec
+    queue: str
+    cancelled_at: datetime | None = None
+    cancel_reason: str = ""
+
+
+class CallRun(msgspec.Struct, kw_only=True):
+    """Neighbours that ended alike."""
+
+    set_n: int
+    first: int
+    last: int
+    state: CallState
+    attempts: int
+    results: list[str] | None = None
+    reason: str = ""
+
+
+class WaitingCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that backs off."""
+
+    feed: int
+    piece: Piece
+    due_at: datetime
+    held: bool = False
+
+
+class FailureRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A failed attempt of a call."""
+
+    set_n: int
+    index: int
+    attempt: int
+    host_id: str
+    job_id: str
+    cause: str
+    rule: str
+    charged_to: str
+    reason: str
+    detail: str
+    began_at: datetime
+    ended_at: datetime
+
+
+class BadEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """A call whose attempt failed and is to be judged. end: None where its executor ended."""
+
+    batch: OpenBatch
+    piece: Piece
+    index: int
+    cancelled: bool
+    end: CallEnd | None = None
+    facts: TaskFacts | None = None
+
+
+class CallMoves:
+    """Gathers what happens to calls in one transaction."""
+
+    def __init__(self, now: datetime) -> None:
+        self.now = now
+        self.runs: list[CallRun] = []
+        self.undone: dict[int, list[int]] = {}  # by set: succeeded, failed, cancelled
+        self.bad: list[BadEnd] = []
+        self.returned: list[tuple[int, Piece]] = []  # taken back, to be ready or cancelled
+        self.ready: list[tuple[int, Piece]] = []  # by feed
+        self.waiting: list[WaitingCall] = []
+        self.failures: list[FailureRow] = []
+        self.charges: dict[tuple[int, int], CallCharges] = {}
+        self.changed: dict[int, OpenBatch] = {}
+        self.gone: set[int] = set()
+        self._cancelled_pieces: list[tuple[int, Piece]] = []
+
+    # ---- first step: needs the batches alone
+
+    def take_ends(self, batch: OpenBatch, ends: Iterable[CallEnd]) -> None:
+        """Take ends of calls of an open batch; what it does not hold, or has ended, is passed over
+        (CALLSET-1)."""
+        size, ended = batch.size, batch.ended
+        fresh = {e.position: e for e in ends if 0 <= e.position < size}
+        for first, last in ended if fresh else ():
+            for position in [p for p in fresh if first <= p < last]:
+                del fresh[position]
+        if not fresh:
+            return
+        for at, piece in place_pieces(batch.pieces):
+            self._take_run(batch, piece, at, fresh)
+        self._settle(batch, add_ranges(ended, list_ranges(sorted(fresh))))
+
+    def _take_run(
+        self, batch: OpenBatch, piece: Piece, at: int, fresh: Mapping[int, CallEnd]
+    ) -> None:
+        run: CallRun | None = None
+        for index in range(piece.first, piece.last):
+            end = fresh.get(at + index - piece.first)
+            if end is None:
+                run = None
+            elif end.error:
+                run = None
+                position = at + index - piece.first
+                cancelled = any(a <= position < b for a, b in batch.cancelled)
+                self.bad.append(
+                    BadEnd(batch=batch, piece=piece, index=index, cancelled=cancelled, end=end)
+                )
+            elif run is not None and run.results is not None:
+                run.results.append(end.value)
+                run.last = index + 1
+            else:
+                run = CallRun(
+                    set_n=piece.set_n,
+                    first=index,
+                    last=index + 1,
+                    state=CallState.SUCCEEDED,
+                    attempts=piece.attempts + 1,
+                    results=[end.value],
+                )
+                self.runs.append(run)
+
+    def _settle(self, batch: OpenBatch, ended: Ranges) -> None:
+        batch.ended = ended
+        if batch.left:
+            self.changed[batch.id] = batch
+        else:
+            self.changed.pop(batch.id, None)
+            self.gone.add(batch.id)
+
+    def close_executor(self, batches: Sequence[OpenBatch], closing: Closing) -> None:
+        """Take an executor's last report: the call that ran is judged, the others are taken back
+        uncharged (CALLSET-2).
+
+        A model that was being loaded for no call in particular is charged to the first that waited
+        for it, because a loader that always fails would otherwise be tried for ever.
+        """
+        loading = closing.loading and closing.batch < 0
+        for batch in batches:
+            position = closing.position if batch.id == closing.batch else -1
+            if loading and batch.left:
+                position, loading = batch.left[0][0], False
+            self.return_batch(batch, position, closing.facts)
+
+    def return_batch(self, batch: OpenBatch, position: int, facts: TaskFacts) -> None:
+        """Take a batch back; the call at `position` is judged by `facts` if it has no end."""
+        left = batch.left
+        found = find_position(batch.pieces, position) if position >= 0 else None
+        if found is not None and any(a <= position < b for a, b in left):
+            piece, index = found
+            cancelled = any(a <= position < b for a, b in batch.cancelled)
+            self.bad.append(
+                BadEnd(batch=batch, piece=piece, index=index, cancelled=cancelled, facts=facts)
+            )
+            left = add_ranges((), [s for span in left for s in _without(span, position)])
+        for span in left:
+            for asked, taken in _split_asked(span, batch.cancelled):
+                pieces = [(batch.feed, piece) for piece in cut_positions(batch.pieces, taken)]
+                (self._cancelled_pieces if asked else self.returned).extend(pieces)
+        self.changed.pop(batch.id, None)
+        self.gone.add(batch.id)
+
+    # ---- second step: needs the sets and the charges
+
+    @property
+    def needs_judging(self) -> bool:
+        """Whether the second step has something to do."""
+        return bool(self.bad or self.returned or self._cancelled_pieces)
+
+    @property
+    def judged_sets(self) -> list[int]:
+        """The sets that `judge` needs."""
+        pieces = [piece for _, piece in (*self.returned, *self._cancelled_pieces)]
+        return sorted({p.set_n for p in pieces} | {bad.piece.set_n for bad in self.bad})
+
+    @property
+    def judged_calls(self) -> list[tuple[int, int]]:
+        """The calls whose charges `judge` needs."""
+        return sorted({(bad.piece.set_n, bad.index) for bad in self.bad})
+
+    def judge(
+        self,
+        sets: Mapping[int, CallSetRow],
+        charges: Mapping[tuple[int, int], CallCharges],
+        judge: CallJudge,
+    ) -> None:
+        """Decide about every call that failed or was taken back."""
+        for feed, piece in self.returned:
+            row = sets[piece.set_n]
+            if row.cancelled_at is None:
+                self.ready.append((feed, piece))
+            else:
+                self.cancel_piece(piece, row.cancel_reason)
+        for _, piece in self._cancelled_pieces:
+            self.cancel_piece(piece, sets[piece.set_n].cancel_reason)
+        for bad in self.bad:
+            row = sets[bad.piece.set_n]
+            self._judge_one(bad, row, charges.get((row.n, bad.index), CallCharges()), judge)
+        self.returned, self._cancelled_pieces, self.bad = [], [], []
+
+    def _judge_one(
+        self, bad: BadEnd, row: CallSetRow, charges: CallCharges, judge: CallJudge
+    ) -> None:
+        found, detail, value = _explain(bad, judge)
+        seconds = bad.end.seconds if bad.end is not None else _lasted(bad, self.now)
+        decision = decide_call(
+            found,
+            charges,
+            judge.policy_of(row.queue, row.spec),
+            name=f"{row.id}.{bad.index}",
+            chance=judge.chance(),
+            lasted_seconds=max(0.0, seconds),
+        )
+        asked = bad.cancelled or row.cancelled_at is not None
+        outcome = CallOutcome.CANCELLED if asked else decision.outcome
+        again = msgspec.structs.replace(
+            bad.piece.cut(bad.index, bad.index + 1), attempts=min(bad.piece.attempts + 1, 32_000)
+        )
+        self.failures.append(_failure(bad, decision, detail, seconds, self.now))
+        self.charges[row.n, bad.index] = decision.charges
+        feed = bad.batch.feed
+        if outcome is CallOutcome.READY:
+            self.ready.append((feed, msgspec.structs.replace(again, since=self.now.timestamp())))
+        elif outcome is CallOutcome.WAIT:
+            due = self.now + timedelta(seconds=decision.delay_seconds)
+            held = decision.held
+            self.waiting.append(WaitingCall(feed=feed, piece=again, due_at=due, held=held))
+        elif outcome is CallOutcome.CANCELLED:
+            reason = row.cancel_reason if asked else decision.reason
+            self._end(again, CallState.CANCELLED, reason or "cancelled", [value])
+        else:
+            self._end(again, CallState.FAILED, decision.reason, [value])
+
+    def cancel_piece(self, piece: Piece, reason: str) -> None:
+        """End calls that wait, cancelled."""
+        self._end(piece, CallState.CANCELLED, reason or "cancelled", None)
+
+    def _end(self, piece: Piece, state: CallState, reason: str, results: list[str] | None) -> None:
+        self.runs.append(
+            CallRun(
+                set_n=piece.set_n,
+                first=piece.first,
+                last=piece.last,
+                state=state,
+                attempts=piece.attempts,
+                results=results,
+                reason=reason,
+            )
+        )
+
+    # ---- requests
+
+    def release(
+        self,
+        due: Iterable[tuple[int, bool, Piece]],
+        sets: Mapping[int, CallSetRow],
+        policy_of: PolicyOf,
+    ) -> list[Piece]:
+        """Make calls ready whose back-off is over; return those that a kill switch still holds.
+
+        due: feed, whether a kill switch held it, the call.
+        """
+        still: list[Piece] = []
+        for feed, held, piece in due:
+            row = sets[piece.set_n]
+            if row.cancelled_at is not None:
+                self.cancel_piece(piece, row.cancel_reason)
+            elif held and policy_of(row.queue, row.spec).held is not None:
+                still.append(piece)
+            else:
+                since = self.now.timestamp()
+                self.ready.append((feed, msgspec.structs.replace(piece, since=since)))
+        return still
+
+    def revive(
+        self,
+        n: int,
+        feed: int,
+        rank: int,
+        ord: int,
+        runs: Iterable[Mapping[str, Any]],
+        asked: Ranges | None,
+    ) -> list[Piece]:
+        """Make the asked calls (None: all) of failed and cancelled runs ready at the back; return
+        them. What was not asked for is a run again."""
+        freed: list[Piece] = []
+        for run in runs:
+            span = (run["first"], run["last"])
+            kept = [] if asked is None else subtract_ranges(span, asked)
+            gone = subtract_ranges(span, kept)
+            place = (run["page"], rank, ord, run["attempts"], self.now.timestamp())
+            freed += [Piece(n, first, last, *place) for first, last in gone]
+            counts = self.undone.setdefault(n, [0, 0, 0])
+            counts[run["state"] - 1] -= span[1] - span[0]
+            self.runs += [
+                CallRun(
+                    set_n=n,
+                    first=first,
+                    last=last,
+                    state=CallState(run["state"]),
+                    attempts=run["attempts"],
+                    results=None,
+                    reason=run["reason"],
+                )
+                for first, last in kept
+            ]
+        self.ready += [(feed, piece) for piece in freed]
+        return freed
+
+    def count(self) -> dict[int, tuple[int, int, int]]:
+        """Return how many calls of each set succeeded, failed and were cancelled."""
+        found = {n: list(counts) for n, counts in self.undone.items()}
+        for run in self.runs:
+            counts = found.setdefault(run.set_n, [0, 0, 0])
+            counts[run.state - 1] += run.last - run.first
+        return {n: (a, b, c) for n, (a, b, c) in sorted(found.items())}
+
+
+def _without(span: tuple[int, int], position: int) -> Ranges:
+    return subtract_ranges(span, [(position, position + 1)])
+
+
+def _split_asked(span: tuple[int, int], asked: Ranges) -> list[tuple[bool, tuple[int, int]]]:
+    """Return the parts of `span` that were asked to stop, and those that were not."""
+    rest = subtract_ranges(span, asked)
+    return [(False, part) for part in rest] + [(True, p) for p in subtract_ranges(span, rest)]
+
+
+def _lasted(bad: BadEnd, now: datetime) -> float:
+    ran = bad.facts.runtime_seconds if bad.facts is not None else 0.0
+    since = (now - bad.batch.began_at).total_seconds()
+    return min(ran, since) if ran > 0 else since
+
+
+def _explain(bad: BadEnd, judge: CallJudge) -> tuple[Classified, str, str]:
+    """Return the cause, what a person may want to read, and the error as a result's text."""
+    if bad.end is not None:
+        error = read_error(bad.end.value)
+        found = classify_exception(
+            error.kind, error.message, error.traceback, judge.rules, invalid=error.invalid
+        )
+        return found, error.traceback[-DETAIL_CHARS:], bad.end.value
+    assert bad.facts is not None
+    found = classify(bad.facts, judge.rules)
+    error = CallError(kind=f"holdfast.{found.cause}", message=found.message)
+    return found, bad.facts.log_tail[-DETAIL_CHARS:], msgspec.json.encode(error).decode()
+
+
+def read_error(value: str) -> CallError:
+    """Read an exception; one that cannot be read is an exception all the same."""
+    try:
+        return msgspec.json.decode(value, type=CallError)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return CallError(kind="Error", message=value[:DETAIL_CHARS])
+
+
+def _failure(
+    bad: BadEnd, decision: CallDecision, detail: str, seconds: float, now: datetime
+) -> FailureRow:
+    return FailureRow(
+        set_n=bad.piece.set_n,
+        index=bad.index,
+        attempt=min(bad.piece.attempts + 1, 32_000),
+        host_id=bad.batch.host_id,
+        job_id=bad.batch.job_id,
+        cause=str(decision.cause),
+        rule=decision.rule,
+        charged_to=decision.charged_to,
+        reason=decision.reason,
+        detail=detail,
+        began_at=now - timedelta(seconds=max(0.0, seconds)),
+        ended_at=now,
+    )

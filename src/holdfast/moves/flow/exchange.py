@@ -1,0 +1,230 @@
+"""One exchange with executors: what their reports do, which calls each takes next, the answers.
+
+A store reads what `Exchange` asks for, in this order, and writes what it gathered in `moves`:
+`take`, `judge` where it is needed, `choose`, `cut`, `answer`.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Protocol
+
+import msgspec
+
+from holdfast.core.calls.feeds import choose_feed
+from holdfast.core.ids import TaskKey
+from holdfast.moves.flow.calls import CallMoves, CallSetRow, OpenBatch
+from holdfast.moves.flow.pieces import Piece, Ranges, cut_heads
+from holdfast.wire.calls import MAX_BATCH_CALLS, Batch, CallOrder, ExecutorReport, SetInfo
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """An executor's lease. live: it is current. takes: it may be handed calls."""
+
+    live: bool = False
+    takes: bool = False
+
+
+class Head(msgspec.Struct, kw_only=True):
+    """A feed with ready calls, as the exchange chooses by it. sizes: of its first ranges."""
+
+    id: int
+    family_name: str
+    model: str | None
+    vram_gb: float
+    head_priority: int
+    head_age_seconds: float
+    unserved_seconds: float
+    cold_wait_seconds: float
+    sizes: list[int]
+
+    @property
+    def ready(self) -> int:
+        """How many calls are known to be ready."""
+        return sum(self.sizes)
+
+
+class Taking(msgspec.Struct, kw_only=True):
+    """An executor that is to be handed a batch. batch: its number, once it is known."""
+
+    turn: int
+    head: Head
+    want: int
+    pieces: list[Piece] = []
+    batch: int = 0
+
+
+class HeardReport(Protocol):
+    """One executor's report, and where it was heard."""
+
+    @property
+    def host_id(self) -> str: ...
+    @property
+    def family(self) -> str: ...
+    @property
+    def report(self) -> ExecutorReport: ...
+
+
+class Exchange:
+    """The pure part of an exchange. standings: by turn. batches: every open one of these executors,
+    locked."""
+
+    def __init__(
+        self,
+        now: datetime,
+        turns: Sequence[HeardReport],
+        standings: Sequence[Standing],
+        batches: Sequence[OpenBatch],
+    ) -> None:
+        self.now = now
+        self.turns = turns
+        self.standings = standings
+        self.moves = CallMoves(now)
+        self.takings: list[Taking] = []
+        self.left_heads: dict[int, list[Piece]] = {}
+        self.taken_heads: dict[int, list[Piece]] = {}
+        self.unheard: list[list[OpenBatch]] = [[] for _ in turns]
+        self._mine: list[dict[int, OpenBatch]] = [
+            {
+                batch.id: batch
+                for batch in batches
+                if _holds(batch, turn.report.key) and batch.host_id == turn.host_id
+            }
+            for turn in turns
+        ]
+
+    def take(self) -> None:
+        """Take every end, and what closing reports say."""
+        for turn, mine, unheard in zip(self.turns, self._mine, self.unheard, strict=True):
+            report = turn.report
+            for ends in report.ends:
+                if ends.batch in mine:
+                    self.moves.take_ends(mine[ends.batch], ends.ends)
+            open_ones = [b for b in mine.values() if b.id not in self.moves.gone]
+            if report.closing is not None:
+                self.moves.close_executor(open_ones, report.closing)
+                continue
+            # One with ends was heard of; what is left of it is under way.
+            unheard += [b for b in open_ones if b.id not in report.held and not b.ended]
+
+    @property
+    def families(self) -> list[str]:
+        """The families that calls are wanted from."""
+        wanted = [self._want(i) > 0 for i in range(len(self.turns))]
+        return sorted({t.family for t, w in zip(self.turns, wanted, strict=True) if w and t.family})
+
+    def _want(self, i: int) -> int:
+        report = self.turns[i].report
+        if report.closing is not None or not self.standings[i].takes:
+            return 0
+        # It asked before it heard of these.
+        return min(report.want, MAX_BATCH_CALLS) - sum(b.size for b in self.unheard[i])
+
+    def choose(self, heads: Sequence[Head]) -> None:
+        """Choose the feed that each executor takes from, and how much."""
+        left = {head.id: sum(head.sizes) for head in heads}
+        for i, turn in enumerate(self.turns):
+            want = self._want(i)
+            offered = [h for h in heads if h.family_name == turn.family and left[h.id] > 0]
+            head = choose_feed(offered, turn.report.loaded) if want > 0 else None
+            if head is not None:
+                want = min(want, left[head.id])
+                left[head.id] -= want
+                self.takings.append(Taking(turn=i, head=head, want=want))
+
+    def count_heads(self) -> dict[int, int]:
+        """Return how many ranges of each feed the takings need."""
+        wants: dict[int, int] = {}
+        for taking in self.takings:
+            wants[taking.head.id] = wants.get(taking.head.id, 0) + taking.want
+        found = {}
+        for taking in self.takings:
+            want, count = wants[taking.head.id], 0
+            while want > 0 and count < len(taking.head.sizes):
+                want -= taking.head.sizes[count]
+                count += 1
+            found[taking.head.id] = count
+        return found
+
+    def cut(self, heads: Mapping[int, Sequence[Piece]], numbers: Sequence[int]) -> None:
+        """Cut the batches out of the ranges that were locked. numbers: for as many batches."""
+        left = {feed: list(pieces) for feed, pieces in heads.items()}
+        for taking in self.takings:
+            feed = taking.head.id
+            here = left.get(feed, [])
+            taking.pieces, rest = cut_heads(here, taking.want)
+            taken = len(taking.pieces)
+            left[feed] = rest + here[taken:]
+        self.takings = [taking for taking in self.takings if taking.pieces]
+        for taking, number in zip(self.takings, numbers, strict=False):
+            taking.batch = number
+        for feed, pieces in heads.items():
+            whole = {piece.place: piece.first for piece in left[feed]}
+            self.taken_heads[feed] = [p for p in pieces if p.place not in whole]
+            self.left_heads[feed] = [
+                p.cut(whole[p.place], p.last)
+                for p in pieces
+                if p.place in whole and whole[p.place] != p.first
+            ]
+
+    @property
+    def sent_pieces(self) -> list[Piece]:
+        """Return the calls that go out, whose arguments and sets the answer needs."""
+        again = [piece for held in self.unheard for batch in held for piece in batch.pieces]
+        return again + [piece for taking in self.takings for piece in taking.pieces]
+
+    def answer(
+        self, i: int, sets: Mapping[int, CallSetRow], pages: Mapping[tuple[int, int], Sequence[str]]
+    ) -> tuple[list[Batch], list[tuple[int, int]], list[int], list[tuple[int, int]]]:
+        """Return a turn's batches, recorded ends, dropped batches and cancelled calls."""
+        report, mine = self.turns[i].report, self._mine[i]
+        batches = [make_batch(b.id, b.pieces, sets, pages) for b in self.unheard[i]]
+        batches += [make_batch(t.batch, t.pieces, sets, pages) for t in self.takings if t.turn == i]
+        recorded = [(ends.batch, end.position) for ends in report.ends for end in ends.ends]
+        dropped = [number for number in report.held if number not in mine]
+        gone = self.moves.gone
+        cancelled = [
+            (batch.id, position)
+            for batch in mine.values()
+            if batch.id not in gone
+            for first, last in without_ended(batch)
+            for position in range(first, last)
+        ]
+        return batches, recorded, dropped, cancelled
+
+
+def _holds(batch: OpenBatch, key: TaskKey) -> bool:
+    return (batch.job_id, batch.task_rank, batch.epoch) == (key.job_id, key.rank, key.epoch)
+
+
+def without_ended(batch: OpenBatch) -> Ranges:
+    """Return the positions that were asked to stop and have no end."""
+    if not batch.cancelled:
+        return []
+    return [
+        (max(a, c), min(b, d))
+        for a, b in batch.left
+        for c, d in batch.cancelled
+        if max(a, c) < min(b, d)
+    ]
+
+
+def make_batch(
+    number: int,
+    pieces: Sequence[Piece],
+    sets: Mapping[int, CallSetRow],
+    pages: Mapping[tuple[int, int], Sequence[str]],
+) -> Batch:
+    """Return a batch as it goes to its executor."""
+    places: dict[int, int] = {}
+    orders: list[CallOrder] = []
+    for piece in pieces:
+        place = places.setdefault(piece.set_n, len(places))
+        args = pages[piece.set_n, piece.page]
+        attempt, page = piece.attempts + 1, piece.page
+        orders += [
+            CallOrder(place, index, attempt, args[index - page])
+            for index in range(piece.first, piece.last)
+        ]
+    rows = [sets[n] for n in places]
+    infos = [SetInfo(id=row.id, spec=row.spec) for row in rows]
+    return Batch(id=number, model=rows[0].spec.model if rows else None, sets=infos, calls=orders)

@@ -1,0 +1,1 @@
+"""What is built on jobs, in memory: calls of Python functions, workflows."""

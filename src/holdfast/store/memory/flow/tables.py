@@ -1,0 +1,131 @@
+"""The tables of calls in memory."""
+
+import random
+from bisect import insort
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import count as counter
+
+import msgspec
+
+from holdfast.core.calls.decide import CallJudge, PolicyOf, default_policy
+from holdfast.core.calls.feeds import ColdWaitOf, find_cold_wait
+from holdfast.core.calls.values import CallCharges
+from holdfast.core.endings.rules import OperatorRule
+from holdfast.moves.flow.calls import CallMoves, CallSetRow, FailureRow, OpenBatch, WaitingCall
+from holdfast.moves.flow.exchange import Head
+from holdfast.moves.flow.pieces import Piece
+from holdfast.moves.flow.sets import no_set
+from holdfast.store.memory.flow.rows import MemoryCallSet, MemoryFeed, MemoryRun
+from holdfast.store.memory.state import InMemory, MemoryState
+
+
+class CallTables(InMemory):
+    """The tables of calls, and how what moves gathered is written.
+
+    outbox: (run, node, kind, ref) of each row.
+    """
+
+    def __init__(self, state: MemoryState) -> None:
+        super().__init__(state)
+        self.outbox: list[tuple[str, int, str, str]] = []
+        self.sets: dict[int, MemoryCallSet] = {}
+        self.by_id: dict[str, int] = {}
+        self.feeds: dict[tuple[str, str], MemoryFeed] = {}
+        self.pages: dict[int, dict[int, list[str]]] = {}
+        self.batches: dict[int, OpenBatch] = {}
+        self.runs: dict[int, list[MemoryRun]] = {}
+        self.waiting: list[WaitingCall] = []
+        self.charges: dict[tuple[int, int], CallCharges] = {}
+        self.failures: dict[tuple[int, int], list[FailureRow]] = {}
+        self.numbers = counter(1)
+        self.order = counter(1)
+
+    def get_set(self, set_id: str) -> MemoryCallSet:
+        """Return a set's row. Raises NotFound."""
+        n = self.by_id.get(set_id)
+        if n is None:
+            raise no_set(set_id)
+        return self.sets[n]
+
+    def look_at(
+        self, feed: MemoryFeed, at: datetime, cold_wait_of: ColdWaitOf | None
+    ) -> Head | None:
+        """Return a feed as the choice of the next batch sees it; None where nothing is ready."""
+        if not feed.ready:
+            return None
+        first, served = feed.ready[0], feed.served_at
+        own, queue = feed.cold_wait_seconds, feed.family.queue
+        return Head(
+            id=feed.id,
+            family_name=feed.family.name,
+            model=feed.model,
+            vram_gb=feed.vram_gb,
+            head_priority=100 - first.rank,
+            head_age_seconds=max(0.0, at.timestamp() - first.since),
+            unserved_seconds=1e9 if served is None else max(0.0, (at - served).total_seconds()),
+            cold_wait_seconds=find_cold_wait(own, queue, cold_wait_of),
+            sizes=[piece.size for piece in feed.ready],
+        )
+
+    def put_ready(self, feed: int, piece: Piece) -> None:
+        """Put a range in its place."""
+        found = next(f for f in self.feeds.values() if f.id == feed)
+        insort(found.ready, piece, key=lambda p: p.place)
+
+    def judge(
+        self, moves: CallMoves, policy_of: PolicyOf | None, rules: Sequence[OperatorRule]
+    ) -> None:
+        """Decide about calls that failed or were taken back."""
+        if moves.needs_judging:
+            sets = {n: row_of(self.sets[n]) for n in moves.judged_sets}
+            judge = CallJudge(policy_of or default_policy, rules, random.random)
+            moves.judge(sets, self.charges, judge)
+
+    def write(self, moves: CallMoves) -> tuple[str, ...]:
+        """Write what was gathered; return the sets that have new ends."""
+        for run in moves.runs:
+            results = None if run.results is None else msgspec.json.encode(run.results).decode()
+            self.runs[run.set_n].append(
+                MemoryRun(
+                    first=run.first,
+                    last=run.last,
+                    state=int(run.state),
+                    attempts=run.attempts,
+                    results=results,
+                    reason=run.reason,
+                )
+            )
+        for number in moves.gone:
+            self.batches.pop(number, None)
+        for feed, piece in moves.ready:
+            self.put_ready(feed, piece)
+        self.waiting += moves.waiting
+        self.charges |= moves.charges
+        for row in moves.failures:
+            self.failures.setdefault((row.set_n, row.index), []).append(row)
+        return tuple(self.count(n, counts, moves.now) for n, counts in moves.count().items())
+
+    def count(self, n: int, counts: tuple[int, int, int], at: datetime) -> str:
+        """Add to a set's counts, and end it where they are all; return its id."""
+        row = self.sets[n]
+        row.succeeded += counts[0]
+        row.failed += counts[1]
+        row.cancelled += counts[2]
+        if row.count == row.ended:
+            row.ended_at = at
+            if row.origin is not None:
+                self.outbox.append((row.origin.run, row.origin.node, "call_set", row.id))
+        return row.id
+
+
+def row_of(found: MemoryCallSet) -> CallSetRow:
+    """Return a set as decisions need it."""
+    return CallSetRow(
+        n=found.n,
+        id=found.id,
+        spec=found.spec,
+        queue=found.queue,
+        cancelled_at=found.cancelled_at,
+        cancel_reason=found.cancel_reason,
+    )

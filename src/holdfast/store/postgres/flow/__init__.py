@@ -1,0 +1,1 @@
+"""What is built on jobs, in PostgreSQL: calls of Python functions, workflows."""

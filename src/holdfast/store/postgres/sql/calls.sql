@@ -1,0 +1,366 @@
+-- Calls of Python functions. Locks are taken in one order: batches, then sets by number. Ready ranges are skipped where
+-- they are locked, except by a cancel, which waits for them before it locks anything else.
+
+-- name: plan_by_index
+-- For the rest of the transaction: rows are found by key and in the order of an index, whatever the tables' sizes. A plan
+-- that was made while a table was empty would read all of it, or sort it, when it is full.
+select set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
+       set_config('enable_bitmapscan', 'off', true), set_config('enable_hashjoin', 'off', true),
+       set_config('enable_mergejoin', 'off', true);
+
+-- name: find_call_feed
+select id, family, vram_gb, cold_wait_seconds from call_feeds where family_name = %(family_name)s and model = %(model)s;
+
+-- name: put_call_feed
+insert into call_feeds (family_name, model, family, vram_gb, cold_wait_seconds)
+values (%(family_name)s, %(model)s, %(family)s, %(vram_gb)s, %(cold_wait_seconds)s)
+on conflict (family_name, model) do update
+set vram_gb = excluded.vram_gb, cold_wait_seconds = excluded.cold_wait_seconds
+returning id;
+
+-- name: insert_call_set
+-- Its count, where it is known, is written with the first calls.
+insert into call_sets (id, feed, queue, project, function, priority, spec, run, node, created_at)
+values (%(id)s, %(feed)s, %(queue)s, %(project)s, %(function)s, %(priority)s, %(spec)s, %(run)s, %(node)s, %(now)s)
+on conflict (id) do nothing;
+
+-- name: lock_call_set
+select *, spec = coalesce(%(spec)s::jsonb, spec) as same, nextval('call_order') as ord from call_sets where id = %(id)s
+for no key update;
+
+-- name: read_call_set
+select * from call_sets where id = %(id)s;
+
+-- name: list_call_sets
+select * from call_sets
+where (%(before)s::text is null or id < %(before)s) and (%(project)s::text is null or project = %(project)s)
+order by id desc limit %(limit)s;
+
+-- name: find_call_pages
+select first, last from call_pages where set_n = %(n)s and first < %(last)s and first >= coalesce(
+  (select max(first) from call_pages where set_n = %(n)s and first <= %(first)s), 0)
+order by first;
+
+-- name: insert_call_pages
+insert into call_pages (set_n, first, last, args)
+select %(n)s, * from unnest(%(firsts)s::integer[], %(lasts)s::integer[], %(args)s::text[]);
+
+-- name: insert_call_ready
+insert into call_ready (feed, rank, ord, set_n, last, first, page, attempts, since)
+select g.feed, g.rank, g.ord, g.set_n, g.last, g.first, g.page, g.attempts, to_timestamp(g.since)
+from unnest(%(feeds)s::bigint[], %(ranks)s::smallint[], %(ords)s::bigint[], %(sets)s::bigint[], %(lasts)s::integer[],
+            %(firsts)s::integer[], %(pages)s::integer[], %(attempts)s::smallint[], %(sinces)s::double precision[])
+  as g(feed, rank, ord, set_n, last, first, page, attempts, since);
+
+-- name: grow_call_set
+-- A set whose calls had all ended before its count was known ends here.
+with grown as (
+  update call_sets set submitted = submitted + %(more)s, count = coalesce(count, %(count)s),
+    ended_at = case when coalesce(count, %(count)s) = succeeded + failed + cancelled then %(now)s::timestamptz end
+  where n = %(n)s returning *
+), told as (
+  insert into workflow_outbox (run, node, kind, ref)
+  select run, node, 'call_set', id from grown where ended_at is not null and run is not null
+)
+select * from grown;
+
+-- name: read_executors
+-- The leases of executors, and their families where the caller does not know them.
+select g.n::integer as n, t.state in ('reserved', 'running') as takes
+from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[], %(hosts)s::text[], %(incarnations)s::text[])
+  with ordinality as g(job_id, rank, epoch, host_id, incarnation, n)
+join tasks t on t.job_id = g.job_id and t.rank = g.rank
+where t.epoch = g.epoch and t.host_id = g.host_id and t.incarnation = g.incarnation
+  and t.state in ('reserved', 'running', 'preempting');
+
+-- name: lock_call_batches
+select * from call_batches where job_id = any(%(jobs)s) order by id for update;
+
+-- name: read_call_heads
+-- The first ranges of each feed, unlocked: what the choice of a feed looks at. Counted to a bound.
+select f.id, f.family_name, nullif(f.model, '') as model, f.vram_gb,
+  100 - h.rank as head_priority,
+  greatest(0, extract(epoch from coalesce(%(now)s::timestamptz, clock_timestamp()) - h.since))::double precision as head_age_seconds,
+  greatest(0, coalesce(extract(epoch from coalesce(%(now)s::timestamptz, clock_timestamp()) - f.served_at), 1e9))::double precision as unserved_seconds,
+  f.cold_wait_seconds, f.family->>'queue' as queue,
+  h.sizes
+from call_feeds f
+cross join lateral (
+  select array_agg(r.last - r.first) as sizes, (array_agg(r.rank))[1] as rank, (array_agg(r.since))[1] as since
+  from (
+    select last, first, rank, since from call_ready where feed = f.id
+    order by feed, rank, ord, set_n, last limit %(most)s
+  ) r
+) h
+where f.family_name = any(%(families)s) and h.sizes is not null;
+
+-- name: lock_call_heads
+-- Those that another transaction is taking are skipped; a later version of a range is returned as it is now.
+select feed, set_n, first, last, page, rank, ord, attempts, extract(epoch from since)::double precision as since
+from call_ready where feed = %(feed)s
+order by feed, rank, ord, set_n, last limit %(limit)s
+for update skip locked;
+
+-- name: take_call_batch_numbers
+select nextval(pg_get_serial_sequence('call_batches', 'id')) as id from generate_series(1, %(count)s);
+
+-- name: delete_call_heads
+delete from call_ready r
+using unnest(%(feeds)s::bigint[], %(ranks)s::smallint[], %(ords)s::bigint[], %(sets)s::bigint[], %(lasts)s::integer[])
+  as g(feed, rank, ord, set_n, last)
+where r.feed = g.feed and r.rank = g.rank and r.ord = g.ord and r.set_n = g.set_n and r.last = g.last;
+
+-- name: cut_call_heads
+update call_ready r set first = g.first
+from unnest(%(feeds)s::bigint[], %(ranks)s::smallint[], %(ords)s::bigint[], %(sets)s::bigint[], %(lasts)s::integer[],
+            %(firsts)s::integer[]) as g(feed, rank, ord, set_n, last, first)
+where r.feed = g.feed and r.rank = g.rank and r.ord = g.ord and r.set_n = g.set_n and r.last = g.last;
+
+-- name: insert_call_batches
+insert into call_batches (id, job_id, task_rank, epoch, host_id, feed, sets, pieces, began_at)
+overriding system value
+select x.id, x.job_id, x.task_rank, x.epoch, x.host_id, x.feed, x.sets, x.pieces, %(now)s
+from jsonb_to_recordset(%(rows)s::jsonb) as x(
+  id bigint, job_id text, task_rank integer, epoch bigint, host_id text, feed bigint, sets bigint[], pieces jsonb);
+
+-- name: note_served_feeds
+-- About once a second a feed, because every claim would wait for it otherwise.
+with locked as (
+  select id from call_feeds where id = any(%(feeds)s)
+    and (served_at is null or served_at < %(now)s::timestamptz - interval '1 second')
+  order by id for no key update skip locked
+)
+update call_feeds f set served_at = %(now)s from locked l where f.id = l.id;
+
+-- name: read_call_pages
+select p.set_n, p.first, p.args
+from unnest(%(sets)s::bigint[], %(pages)s::integer[]) as g(set_n, first)
+join call_pages p on p.set_n = g.set_n and p.first = g.first;
+
+-- name: read_call_sets
+select n, id, spec::text as spec, queue, cancelled_at, cancel_reason from call_sets where n = any(%(sets)s);
+
+-- name: lock_call_sets
+select n, id, spec::text as spec, queue, cancelled_at, cancel_reason from call_sets where n = any(%(sets)s)
+order by n for no key update;
+
+-- name: read_call_charges
+select c.set_n, c.index, c.charges
+from unnest(%(sets)s::bigint[], %(indices)s::integer[]) as g(set_n, index)
+join call_charges c on c.set_n = g.set_n and c.index = g.index;
+
+-- name: insert_call_results
+insert into call_results (set_n, first, last, state, attempts, results, reason, ended_at)
+select g.set_n, g.first, g.last, g.state, g.attempts, g.results, g.reason, %(now)s
+from unnest(%(sets)s::bigint[], %(firsts)s::integer[], %(lasts)s::integer[], %(states)s::smallint[], %(attempts)s::smallint[],
+            %(results)s::text[], %(reasons)s::text[]) as g(set_n, first, last, state, attempts, results, reason);
+
+-- name: write_call_batches
+update call_batches b set ended = g.ended::jsonb
+from unnest(%(ids)s::bigint[], %(ended)s::text[]) as g(id, ended) where b.id = g.id;
+
+-- name: delete_call_batches
+delete from call_batches where id = any(%(ids)s);
+
+-- name: count_call_ends
+-- The sets' rows are locked in order, and last of all; the outbox row is there if and only if the set is over.
+with given as (
+  select * from unnest(%(sets)s::bigint[], %(succeeded)s::integer[], %(failed)s::integer[], %(cancelled)s::integer[])
+    as g(n, succeeded, failed, cancelled)
+), locked as (
+  select s.n from call_sets s where s.n = any(%(sets)s) order by s.n for no key update
+), counted as (
+  update call_sets s set succeeded = s.succeeded + g.succeeded, failed = s.failed + g.failed,
+    cancelled = s.cancelled + g.cancelled,
+    ended_at = case when s.count = s.succeeded + s.failed + s.cancelled + g.succeeded + g.failed + g.cancelled
+               then %(now)s::timestamptz end
+  from locked l join given g on g.n = l.n
+  where s.n = l.n
+  returning s.n, s.id, s.run, s.node, s.ended_at
+), told as (
+  insert into workflow_outbox (run, node, kind, ref)
+  select run, node, 'call_set', id from counted where ended_at is not null and run is not null
+)
+select n, id from counted;
+
+-- name: insert_call_waiting
+insert into call_waiting (set_n, index, due_at, feed, rank, ord, page, attempts, held)
+select * from unnest(%(sets)s::bigint[], %(indices)s::integer[], %(dues)s::timestamptz[], %(feeds)s::bigint[],
+  %(ranks)s::smallint[], %(ords)s::bigint[], %(pages)s::integer[], %(attempts)s::smallint[], %(held)s::boolean[]);
+
+-- name: insert_call_failures
+insert into call_failures (set_n, index, attempt, host_id, job_id, cause, rule, charged_to, reason, detail, began_at, ended_at)
+select x.set_n, x.index, x.attempt, x.host_id, x.job_id, x.cause, x.rule, x.charged_to, x.reason, x.detail, x.began_at, x.ended_at
+from jsonb_to_recordset(%(rows)s::jsonb) as x(
+  set_n bigint, index integer, attempt smallint, host_id text, job_id text, cause text, rule text, charged_to text,
+  reason text, detail text, began_at timestamptz, ended_at timestamptz);
+
+-- name: put_call_charges
+insert into call_charges (set_n, index, charges)
+select g.set_n, g.index, g.charges::jsonb
+from unnest(%(sets)s::bigint[], %(indices)s::integer[], %(charges)s::text[]) as g(set_n, index, charges)
+on conflict (set_n, index) do update set charges = excluded.charges;
+
+-- name: read_call_results
+-- Runs that touch [first, last).
+with given as materialized (select n from call_sets where id = %(id)s)
+select r.first, r.last, r.state, r.attempts, r.results, r.reason
+from given g cross join lateral (
+  select * from call_results where set_n = g.n and first < %(last)s and first >= coalesce(
+    (select max(first) from call_results where set_n = g.n and first <= %(first)s), 0)
+) r
+order by r.first;
+
+-- name: find_call_results
+with given as materialized (select n from call_sets where id = %(id)s)
+select distinct on (r.first) r.first, r.last, r.state, r.attempts, r.results, r.reason
+from given s cross join unnest(%(indices)s::integer[]) as g(index)
+cross join lateral (
+  select * from call_results where set_n = s.n and first <= g.index order by first desc limit 1
+) r
+where r.last > g.index
+order by r.first;
+
+-- name: list_call_results
+with given as materialized (select n from call_sets where id = %(id)s)
+select r.first, r.last, r.state, r.attempts, r.results, r.reason
+from given g join call_results r on r.set_n = g.n
+where r.state = any(%(states)s) and r.last > %(first)s
+order by r.first limit %(limit)s;
+
+-- name: list_call_failures
+select f.attempt, f.host_id, h.name as host, f.job_id, f.cause, f.rule, f.charged_to, f.reason, f.detail, f.began_at, f.ended_at
+from call_failures f left join hosts h on h.id = f.host_id
+where f.set_n = (select n from call_sets where id = %(id)s) and f.index = %(index)s order by f.n;
+
+-- name: read_call_feeds
+select f.id, f.family, nullif(f.model, '') as model, f.vram_gb, h.ready::integer as ready,
+  100 - h.rank as head_priority,
+  greatest(0, extract(epoch from coalesce(%(now)s::timestamptz, clock_timestamp()) - h.since))::double precision as head_age_seconds,
+  greatest(0, coalesce(extract(epoch from coalesce(%(now)s::timestamptz, clock_timestamp()) - f.served_at), 1e9))::double precision as unserved_seconds,
+  f.cold_wait_seconds, f.family->>'queue' as queue
+from call_feeds f
+cross join lateral (
+  select sum(r.last - r.first) as ready, (array_agg(r.rank))[1] as rank, (array_agg(r.since))[1] as since
+  from (
+    select last, first, rank, since from call_ready where feed = f.id
+    order by feed, rank, ord, set_n, last limit %(most)s
+  ) r
+) h
+where h.ready is not null
+order by f.id;
+
+-- name: find_left_batches
+-- Batches whose executor's task is over, marked when they are first found, because its closing report may still be under way.
+with over as (
+  select b.id, b.left_at from call_batches b
+  where not exists (select from tasks t where t.job_id = b.job_id and t.rank = b.task_rank and t.epoch = b.epoch
+    and t.state in ('reserved', 'running', 'preempting'))
+  order by b.id for update skip locked
+), marked as (
+  update call_batches b set left_at = %(now)s from over o where b.id = o.id and o.left_at is null
+)
+select b.* from call_batches b join over o on o.id = b.id
+where o.left_at <= %(now)s::timestamptz - %(patience)s * interval '1 second' order by b.id;
+
+-- name: lock_due_calls
+select set_n, index as first, index + 1 as last, page, rank, ord, attempts, 0::double precision as since, feed, held
+from call_waiting where due_at <= %(now)s order by due_at limit %(limit)s for update skip locked;
+
+-- name: find_due_call
+select min(due_at) as due_at from call_waiting;
+
+-- name: delete_call_waiting
+delete from call_waiting w
+using unnest(%(sets)s::bigint[], %(indices)s::integer[]) as g(set_n, index)
+where w.set_n = g.set_n and w.index = g.index;
+
+-- name: defer_held_calls
+update call_waiting w set due_at = %(until)s
+from unnest(%(sets)s::bigint[], %(indices)s::integer[]) as g(set_n, index)
+where w.set_n = g.set_n and w.index = g.index;
+
+-- name: lock_ready_of_set
+-- A cancel's first look, which waits for claims that are under way.
+select feed, set_n, first, last, page, rank, ord, attempts, extract(epoch from since)::double precision as since
+from call_ready where feed = %(feed)s and rank = %(rank)s and set_n = %(n)s for update;
+
+-- name: lock_free_ready_of_set
+-- Its second, with the set locked: what was made ready meanwhile. A claim may hold one and wait for the set.
+select feed, set_n, first, last, page, rank, ord, attempts, extract(epoch from since)::double precision as since
+from call_ready where feed = %(feed)s and rank = %(rank)s and set_n = %(n)s for update skip locked;
+
+-- name: lock_waiting_of_set
+select set_n, index as first, index + 1 as last, page, rank, ord, attempts, 0::double precision as since
+from call_waiting where set_n = %(n)s for update;
+
+-- name: lock_free_waiting_of_set
+select set_n, index as first, index + 1 as last, page, rank, ord, attempts, 0::double precision as since
+from call_waiting where set_n = %(n)s for update skip locked;
+
+-- name: lock_batches_of_set
+select * from call_batches where %(n)s = any(sets) order by id for update;
+
+-- name: stop_call_batches
+update call_batches b set cancelled = g.cancelled::jsonb
+from unnest(%(ids)s::bigint[], %(cancelled)s::text[]) as g(id, cancelled) where b.id = g.id;
+
+-- name: close_call_set
+update call_sets set count = coalesce(count, submitted), cancelled_at = %(now)s, cancel_reason = %(reason)s where n = %(n)s;
+
+-- name: reopen_call_set
+update call_sets set cancelled_at = null, cancel_reason = '' where n = %(n)s;
+
+-- name: take_call_results
+-- Failed and cancelled runs; what was not asked for of them is written again.
+delete from call_results r
+where r.set_n = %(n)s and r.state in (2, 3)
+  and (%(firsts)s::integer[] is null
+       or exists (select from unnest(%(firsts)s::integer[], %(lasts)s::integer[]) as g(first, last)
+                  where g.first < r.last and r.first < g.last))
+returning r.first, r.last, r.state, r.attempts, r.results, r.reason, r.ended_at, (
+  select max(p.first) from call_pages p where p.set_n = r.set_n and p.first <= r.first) as page;
+
+-- name: delete_call_charges
+delete from call_charges c
+using unnest(%(firsts)s::integer[], %(lasts)s::integer[]) as g(first, last)
+where c.set_n = %(n)s and c.index >= g.first and c.index < g.last;
+
+-- name: find_old_sets
+select n from call_sets where ended_at < %(before)s order by ended_at limit %(limit)s for update skip locked;
+
+-- name: prune_call_pages
+delete from call_pages where set_n = any(%(sets)s);
+
+-- name: prune_call_results
+delete from call_results where set_n = any(%(sets)s);
+
+-- name: prune_call_charges
+delete from call_charges where set_n = any(%(sets)s);
+
+-- name: prune_call_failures
+delete from call_failures where set_n = any(%(sets)s);
+
+-- name: prune_call_sets
+delete from call_sets where n = any(%(sets)s);
+
+-- name: read_waiting_call
+select due_at, attempts from call_waiting where set_n = %(n)s and index = %(index)s;
+
+-- name: read_ready_call
+select feed, set_n, first, last, page, rank, ord, attempts, extract(epoch from since)::double precision as since
+from call_ready where feed = %(feed)s and rank = %(rank)s and set_n = %(n)s and first <= %(index)s and last > %(index)s;
+
+-- name: count_calls_ahead
+-- Counted to a bound of ranges.
+select sum(r.last - r.first)::integer from (
+  select last, first from call_ready
+  where feed = %(feed)s and (rank, ord, set_n, last) < (%(rank)s, %(ord)s, %(set_n)s, %(last)s)
+  order by feed, rank, ord, set_n, last limit 10000
+) r;
+
+-- name: read_batches_of_set
+select * from call_batches where %(n)s = any(sets) order by id;
+
+-- name: read_call_family
+select family from call_feeds where id = %(id)s;

@@ -1,0 +1,577 @@
+"""CALLSET-1…4: sets, exchanges with executors, ends, and what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.core.calls.decide import PolicyOf, default_policy
+from holdfast.core.calls.values import CallState, FunctionSpec, find_family
+from holdfast.core.causes import Watchdog
+from holdfast.core.endings.decide import Policy
+from holdfast.core.facts import TaskFacts, Trip
+from holdfast.core.ids import TaskKey
+from holdfast.core.retry import RetryFields
+from holdfast.errors import Conflict, NotFound
+from holdfast.store.port.flow.calls import CallSetOrigin, ExecutorTurn, ExecutorTurned
+from holdfast.wire.calls import BatchEnds, CallEnd, CallError, Closing, ExecutorReport
+from tests.store.rig import Rig
+
+DOUBLE = FunctionSpec(function="mytasks:double", retry=RetryFields(max_retries=1, retry_delay=0))
+FAMILY = find_family(DOUBLE, "cpu").name
+TRIPPED = TaskFacts(
+    signal=9, trip=Trip(watchdog=Watchdog.STALL, exit_code=76, reason="no beat for 2 s")
+)
+
+
+def args(count: int, first: int = 0) -> list[str]:
+    return [f"[{i}]" for i in range(first, first + count)]
+
+
+async def executor(rig: Rig, host: str = "h1") -> TaskKey:
+    if host not in rig.incarnations:
+        await rig.host(host)
+    _, key = await rig.running(host=host)
+    return key
+
+
+async def say(
+    rig: Rig,
+    key: TaskKey,
+    *,
+    host: str = "h1",
+    family: str = FAMILY,
+    policy_of: PolicyOf | None = None,
+    incarnation: str | None = None,
+    **report: Any,
+) -> ExecutorTurned:
+    turn = ExecutorTurn(
+        host_id=host,
+        incarnation=incarnation or rig.incarnations[host],
+        family=family,
+        report=ExecutorReport(key=key, **report),
+    )
+    (answer,) = await rig.store.calls.exchange([turn], policy_of=policy_of, now=rig.now)
+    assert answer.key == key
+    return answer
+
+
+def done(batch: int, *positions: int, value: str = "{}") -> BatchEnds:
+    return BatchEnds(batch, [CallEnd(p, False, 0.01, value.format(p)) for p in positions])
+
+
+def raised(batch: int, position: int, **error: Any) -> BatchEnds:
+    told = CallError(**{"kind": "ValueError", "message": "bad", "traceback": "…", **error})
+    return BatchEnds(batch, [CallEnd(position, True, 0.01, msgspec.json.encode(told).decode())])
+
+
+def names(answer: ExecutorTurned) -> list[str]:
+    return [
+        f"{batch.sets[call.set].id}.{call.index}"
+        for batch in answer.batches
+        for call in batch.calls
+    ]
+
+
+async def results(rig: Rig, set_id: str = "s1", **given: Any) -> list[tuple[int, int, str]]:
+    found = await rig.store.calls.read_results(set_id, **given)
+    return [(r.index, r.state, r.value) for r in found]
+
+
+async def counts(rig: Rig, set_id: str = "s1") -> tuple[int, int, int, str]:
+    view = await rig.store.calls.read_set(set_id)
+    return view.succeeded, view.failed, view.cancelled, view.state
+
+
+async def test_calls_run_in_order_and_their_set_ends(rig: Rig) -> None:
+    key = await executor(rig)
+    view = await rig.store.calls.create_set("s1", DOUBLE, "cpu", count=5, args=args(5), now=rig.now)
+    assert (view.state, view.count, view.submitted, view.spec) == ("open", 5, 5, DOUBLE)
+    answer = await say(rig, key, want=3)
+    (batch,) = answer.batches
+    assert [(c.set, c.index, c.attempt, c.args) for c in batch.calls] == [
+        (0, i, 1, f"[{i}]") for i in range(3)
+    ]
+    assert ([s.id for s in batch.sets], batch.sets[0].spec, batch.model) == (["s1"], DOUBLE, None)
+    second = await say(rig, key, ends=[done(batch.id, 0, 1)], held=[batch.id], want=5)
+    assert second.recorded == [(batch.id, 0), (batch.id, 1)]
+    assert (second.touched_sets, names(second)) == (("s1",), ["s1.3", "s1.4"])
+    assert await results(rig) == [(0, 1, "0"), (1, 1, "1")]
+    other = second.batches[0].id
+    held = [batch.id, other]
+    third = await say(rig, key, ends=[done(other, 0, 1)], held=held, want=5)
+    assert (names(third), third.dropped) == ([], [])
+    assert await results(rig) == [(0, 1, "0"), (1, 1, "1")], "no gap is passed over"
+    assert await results(rig, indices=[0, 2, 4]) == [(0, 1, "0"), (4, 1, "1")]
+    assert await counts(rig) == (4, 0, 0, "open")
+    await say(rig, key, ends=[done(batch.id, 2)], held=[batch.id])
+    assert await counts(rig) == (5, 0, 0, "ended")
+    assert [i for i, _, _ in await results(rig)] == [0, 1, 2, 3, 4]
+    assert [i for i, _, _ in await results(rig, first=1, limit=2)] == [1, 2]
+    assert (await rig.store.calls.read_results("s1"))[3].attempts == 1
+
+
+async def test_an_end_is_written_once(rig: Rig) -> None:
+    key = await executor(rig)
+    await rig.store.calls.create_set("s1", DOUBLE, "cpu", count=2, args=args(2), now=rig.now)
+    (batch,) = (await say(rig, key, want=2)).batches
+    for value in ("1", "2"):
+        answer = await say(rig, key, ends=[done(batch.id, 0, value=value)], held=[batch.id])
+        assert answer.recorded == [(batch.id, 0)], "a repeat is recorded too"
+    await say(rig, key, ends=[done(batch.id, 1, 7, value="3")], held=[batch.id])
+    late = await say(rig, key, ends=[done(batch.id, 0, 1, value="4")], held=[batch.id])
+    assert (late.recorded, late.dropped) == ([(batch.id, 0), (batch.id, 1)], [batch.id])
+    assert await results(rig) == [(0, 1, "1"), (1, 1, "3")]
+    assert await counts(rig) == (2, 0, 0, "ended")
+
+
+async def test_a_batch_that_was_not_heard_of_is_sent_again(rig: Rig) -> None:
+    key = await executor(rig)
+    await rig.store.calls.create_set("s1", DOUBLE, "cpu", args=args(9), now=rig.now)
+    first = await say(rig, key, want=3)
+    again = await say(rig, key, want=4)
+    assert again.batches[0] == first.batches[0]
+    assert names(again) == ["s1.0", "s1.1", "s1.2", "s1.3"], "what it asked for, with the first"
+    held = [batch.id for batch in again.batches]
+    assert names(await say(rig, key, held=held, want=1)) == ["s1.4"]
+
+
+async def test_submissions_repeat_and_come_in_any_order(rig: Rig) -> None:
+    calls = rig.store.calls
+    for _ in range(2):
+        await calls.create_set("s1", DOUBLE, "cpu", args=args(3), now=rig.now)
+        await calls.append_calls("s1", 6, args(3, 6), now=rig.now)
+        await calls.append_calls("s1", 2, args(5, 2), now=rig.now)
+    view = await calls.append_calls("s1", 9, [], count=9, now=rig.now)
+    assert (view.submitted, view.count) == (9, 9)
+    key = await executor(rig)
+    (batch,) = (await say(rig, key, want=99)).batches
+    assert sorted((c.index, c.args) for c in batch.calls) == [(i, f"[{i}]") for i in range(9)]
+    for past in (lambda: calls.append_calls("s1", 9, args(1, 9)),
+                 lambda: calls.append_calls("s1", 9, [], count=10)):  # fmt: skip
+        with pytest.raises(Conflict, match="has 9 calls"):
+            await past()
+    with pytest.raises(Conflict, match="another function"):
+        await calls.create_set("s1", FunctionSpec(function="m:other"), "cpu")
+    for unknown in (calls.append_calls("s9", 0, []), calls.read_set("s9"),
+                    calls.read_results("s9"), calls.cancel_calls("s9"), calls.retry_calls("s9")):  # fmt: skip
+        with pytest.raises(NotFound, match="no call set s9"):
+            await unknown
+    with pytest.raises(Conflict):
+        await calls.create_set("s2", DOUBLE, "cpu", count=1, args=args(2), now=rig.now)
+    with pytest.raises(NotFound):
+        await calls.read_set("s2")
+
+
+async def test_a_set_without_calls_is_over_when_its_count_is_known(rig: Rig) -> None:
+    await rig.store.calls.create_set("s1", DOUBLE, "cpu", now=rig.now)
+    assert await counts(rig) == (0, 0, 0, "open")
+    view = await rig.store.calls.append_calls("s1", 0, [], count=0, now=rig.now)
+    assert view.state == "ended"
+    key = await executor(rig)
+    await rig.store.calls.create_set("s2", DOUBLE, "cpu", args=args(1), now=rig.now)
+    (batch,) = (await say(rig, key, want=1)).batches
+    await say(rig, key, ends=[done(batch.id, 0)])
+    assert await counts(rig, "s2") == (1, 0, 0, "open"), "more may come"
+    assert (await rig.store.calls.append_calls("s2", 1, [], count=1)).state == "ended"
+
+
+async def test_stale_executors_get_nothing(rig: Rig) -> None:
+    key = await executor(rig)
+    await rig.store.calls.create_set("s1", DOUBLE, "cpu", args=args(4), now=rig.now)
+    for stale in (TaskKey(key.job_id, 0, key.epoch + 1), TaskKey("nothing", 0, 1)):
+        answer = await say(rig, stale, want=1, held=[3])
+        assert (answer.lost, answer.batches, answer.dropped) == (True, [], [3])
+    assert (await say(rig, key, want=1, incarnation="inc-99999")).lost
+    assert (await say(rig, key, want=1, family="another-0")).batches == []
+    (batch,) = (await say(rig, key, want=1)).batches
+    await rig.host("h2")
+    other = await say(rig, key, host="h2", ends=[done(batch.id, 0)], held=[batch.id])
+    assert (other.lost, other.dropped) == (True, [batch.id])
+    assert await results(rig) == []
+    await rig.store.jobs.cancel_job(key.job_id, "", now=rig.now)
+    draining = await say(rig, key, want=1, ends=[done(batch.id, 0)])
+    assert (draining.lost, draining.batches) == (False, []), (
+        "it ends what it has, and takes no more"
+    )
+    assert await results(rig) == [(0, 1, "0")]
+
+
+async def test_a_failure_is_retried_by_its_policy_and_keeps_its_chain(rig: Rig) -> None:
+    key = await executor(rig)
+    await rig.store.calls.create_set("s1", DOUBLE, "cpu", count=3, args=args(3), now=rig.now)
+    (batch,) = (await say(rig, key, want=3)).batches
+    answer = await say(rig, key, ends=[raised(batch.id, 1)], held=[batch.id], want=5)
+    (again,) = (
+        answer.batches if answer.batches else (await say(rig, key, held=[batch.id], want=5)).batches
+    )
+    assert [(c.index, c.attempt) for c in again.calls] == [(1, 2)]
+    held = [batch.id, again.id]
+    await say(
+        rig, key, ends=[done(batch.id, 0, 2), raised(again.id, 0, message="worse")], held=held
+    )
+    assert await counts(rig) == (2, 1, 0, "ended")
+    (failed,) = await rig.store.calls.read_results("s1", states=[CallState.FAILED])
+    assert (failed.index, failed.attempts) == (1, 2)
+    assert failed.reason == "ValueError: worse; its one retry is spent"
+    assert msgspec.json.decode(failed.value)["message"] == "worse"
+    chain = await rig.store.calls.read_failures("s1", 1)
+    assert [(f["attempt"], f["host"], f["cause"], f["charged_to"]) for f in chain] == [
+        (1, "name-h1", "nonzero_exit", "retries"),
+        (2, "name-h1", "nonzero_exit", "retries"),
+    ]
+    assert chain[0]["reason"] == "ValueError: bad; retry 1 of 1 in 0 s"
+    assert await rig.store.calls.read_failures("s1", 0) == []
+
+
+async def test_what_does_not_fit_is_never_retried(rig: Rig) -> None:
+    key = await executor(rig)
+    await rig.store.calls.create_set("s1", DOUBLE, "cpu", count=1, args=args(1), now=rig.now)
+    (batch,) = (await say(rig, key, want=1)).batches
+    await say(rig, key, ends=[raised(batch.id, 0, invalid=True)])
+    assert await counts(rig) == (0, 1, 0, "ended")
+    (found,) = await rig.store.calls.read_failures("s1", 0)
+    assert found["cause"] == "validation_error"
+
+
+async def test_a_back_off_is_a_row_with_a_due_time(rig: Rig) -> None:
+    key = await executor(rig)
+    later = FunctionSpec(
+        function="mytasks:double", retry=RetryFields(max_retries=3, retry_delay=30)
+    )
+    await rig.store.calls.create_set("s1", later, "cpu", count=1, args=args(1), now=rig.now)
+    (batch,) = (await say(rig, key, want=1)).batches
+    await say(rig, key, ends=[raised(batch.id, 0)])
+    assert names(await say(rig, key, want=1)) == []
+    due = await rig.store.calls.find_due()
+    assert due == rig.now + timedelta(seconds=30)
+    assert await rig.store.calls.release_due(now=rig.tick(29)) == 0
+    assert await rig.store.calls.release_due(now=rig.tick(1)) == 1
+    assert await rig.store.calls.find_due() is None
+    (again,) = (await say(rig, key, want=1)).batches
+    assert again.calls[0].attempt == 2
+
+
+async def test_a_kill_switch_holds_retries_of_calls(rig: Rig) -> None:
+    def held(queue: str, spec: FunctionSpec) -> Policy:
+        return msgspec.structs.replace(default_policy(queue, spec), held="the cluster")
+
+    key = await executor(rig)
+    await rig.store.calls.create_set("s1", DOUBLE, "cpu", count=1, args=args(1), now=rig.now)
+    (batch,) = (await say(rig, key, want=1)).batches
+    await say(rig, key, ends=[raised(batch.id, 0)], policy_of=held)
+    assert await rig.store.calls.release_due(now=rig.tick(60), policy_of=held) == 0
+    assert names(await say(rig, key, want=1)) == []
+    assert await rig.store.calls.release_due(now=rig.tick(60)) == 1
+    assert names(await say(rig, key, want=1)) == ["s1.0"]
+
+
+async def test_only_the_call_that_ran_is_charged(rig: Rig) -> None:
+    key = await executor(rig)
+    await rig.store.calls.create_set("s1", DOUBLE, "cpu", count=6, args=args(6), now=rig.now)
+    (one,) = (await say(rig, key, want=3)).batches
+    (two,) = (await say(rig, key, want=2, held=[one.id])).batches
+    closing = Closing(batch=one.id, position=1, facts=TRIPPED)
+    answer = await say(
+        rig, key, held=[one.id, two.id], ends=[done(one.id, 0)], closing=closing, want=9
+    )
+    assert (answer.recorded, names(answer)) == ([(one.id, 0)], [])
+    again = await say(rig, await executor(rig), want=9)
+    assert names(again) == [f"s1.{i}" for i in (1, 2, 3, 4, 5)], "all keep their places"
+    attempts = {c.index: c.attempt for b in again.batches for c in b.calls}
+    assert attempts == {1: 2, 2: 1, 3: 1, 4: 1, 5: 1}
+    assert await rig.store.calls.read_failures("s1", 2) == []
+    (failure,) = await rig.store.calls.read_failures("s1", 1)
+    assert (failure["cause"], failure["charged_to"]) == ("stalled", "watchdog")
+    late = await say(rig, key, ends=[done(one.id, 1)], held=[one.id])
+    assert late.recorded == [(one.id, 1)]
+    assert await results(rig) == [(0, 1, "0")], "the old executor's end comes too late"
+
+
+async def test_a_loader_that_always_fails_is_charged_to_what_waits_for_it(rig: Rig) -> None:
+    never = FunctionSpec(function="mytasks:double", retry=RetryFields(max_retries=0))
+    await rig.store.calls.create_set("s1", never, "cpu", count=2, args=args(2), now=rig.now)
+    facts = TaskFacts(exit_code=3)
+    for _ in range(2):
+        key = await executor(rig)
+        await say(rig, key, want=2)
+        await say(rig, key, closing=Closing(loading=True, facts=facts))
+    assert await counts(rig) == (0, 2, 0, "ended")
+
+
+async def test_batches_of_lost_executors_come_back(rig: Rig) -> None:
+    key = await executor(rig)
+    await rig.store.calls.create_set("s1", DOUBLE, "cpu", count=4, args=args(4), now=rig.now)
+    (batch,) = (await say(rig, key, want=3)).batches
+    await say(rig, key, ends=[done(batch.id, 0)], held=[batch.id])
+    since = rig.now
+    rig.tick(20)
+    assert await rig.store.calls.return_batches(since, now=rig.now) == 0, "its lease is in force"
+    await rig.sync(ended=[(key, TaskFacts(signal=9))])
+    await rig.complete()
+    assert await rig.store.calls.return_batches(since, now=rig.now) == 0, "a report may come yet"
+    assert await rig.store.calls.return_batches(since, now=rig.tick(11)) == 1
+    assert await rig.store.calls.return_batches(since, now=rig.tick(11)) == 0
+    await rig.sync()
+    (again,) = (await say(rig, await executor(rig), want=9)).batches
+    assert [(c.index, c.attempt) for c in again.calls] == [(1, 2), (2, 1), (3, 1)]
+    (failure,) = await rig.store.calls.read_failures("s1", 1)
+    assert (failure["cause"], failure["charged_to"]) == ("agent_transient", "infra")
+
+
+async def test_a_closing_report_after_the_end_of_its_task_counts(rig: Rig) -> None:
+    key = await executor(rig)
+    await rig.store.calls.create_set("s1", DOUBLE, "cpu", count=2, args=args(2), now=rig.now)
+    (batch,) = (await say(rig, key, want=2)).batches
+    await rig.sync(ended=[(key, TaskFacts(signal=9))])
+    await rig.complete()
+    closing = Closing(batch=batch.id, position=1, facts=TRIPPED)
+    answer = await say(rig, key, held=[batch.id], ends=[done(batch.id, 0)], closing=closing)
+    assert answer.lost
+    assert await results(rig) == [(0, 1, "0")]
+    (failure,) = await rig.store.calls.read_failures("s1", 1)
+    assert failure["cause"] == "stalled"
+
+
+async def test_priority_then_place(rig: Rig) -> None:
+    key, calls = await executor(rig), rig.store.calls
+    urgent = msgspec.structs.replace(DOUBLE, priority=90)
+    await calls.create_set("low", DOUBLE, "cpu", args=args(3), now=rig.now)
+    await calls.create_set("high", urgent, "cpu", args=args(2), now=rig.now)
+    await calls.create_set("late", DOUBLE, "cpu", args=args(1), now=rig.now)
+    await calls.append_calls("low", 3, args(1, 3), now=rig.now)
+    (batch,) = (await say(rig, key, want=4)).batches
+    assert names(await say(rig, key, want=9, held=[batch.id])) == ["low.2", "late.0", "low.3"]
+    named = [f"{batch.sets[c.set].id}.{c.index}" for c in batch.calls]
+    assert named == ["high.0", "high.1", "low.0", "low.1"], "one batch of two sets"
+
+
+async def test_a_batch_is_of_one_model_and_the_warm_one_is_preferred(rig: Rig) -> None:
+    key, calls = await executor(rig), rig.store.calls
+    for model in ("red", "blue"):
+        spec = msgspec.structs.replace(DOUBLE, model=model, vram_gb=4.0)
+        await calls.create_set(model, spec, "cpu", args=args(30), now=rig.now)
+    feeds = await calls.read_feeds(now=rig.tick(5))
+    assert [(f.model, f.ready, f.vram_gb, f.head_age_seconds) for f in feeds] == [
+        ("red", 30, 4.0, 5.0),
+        ("blue", 30, 4.0, 5.0),
+    ]
+    assert feeds[0].family == find_family(DOUBLE, "cpu")
+    first = await say(rig, key, want=2, loaded="blue")
+    assert (first.batches[0].model, names(first)) == ("blue", ["blue.0", "blue.1"])
+    held = [first.batches[0].id]
+    rig.tick(61)
+    overdue = await say(rig, key, want=1, loaded="blue", held=held)
+    assert names(overdue) == ["red.0"], "it was passed over for too long"
+    held.append(overdue.batches[0].id)
+    warm = await say(rig, key, want=1, loaded="blue", held=held)
+    assert names(warm) == ["blue.2"], "served since"
+
+
+async def test_two_executors_take_different_calls(rig: Rig) -> None:
+    one, two = await executor(rig), await executor(rig)
+    await rig.store.calls.create_set("s1", DOUBLE, "cpu", count=2000, args=args(2000), now=rig.now)
+    turns = [
+        ExecutorTurn(
+            host_id="h1",
+            incarnation=rig.incarnations["h1"],
+            family=FAMILY,
+            report=ExecutorReport(key=key, want=700),
+        )
+        for key in (one, two)
+    ]
+    both = await rig.store.calls.exchange(turns, now=rig.now)
+    assert [len(names(answer)) for answer in both] == [700, 700]
+    found = {name for answer in both for name in names(answer)}
+    assert found == {f"s1.{i}" for i in range(1400)}
+
+
+async def test_exchanges_that_race_hand_each_call_out_once(rig: Rig) -> None:
+    keys = [await executor(rig) for _ in range(4)]
+    sizes = [1, 1, 1, 600, 3, 1200, 1, 7]
+    for i, size in enumerate(sizes):
+        await rig.store.calls.create_set(f"s{i}", DOUBLE, "cpu", count=size, args=args(size))
+    seen: list[str] = []
+
+    async def drain(key: TaskKey, want: int) -> None:
+        held: list[int] = []
+        ends: list[BatchEnds] = []
+        idle = 0
+        while idle < 20:
+            answer = await say(rig, key, want=want, held=held, ends=ends)
+            idle = 0 if answer.batches else idle + 1
+            seen.extend(names(answer))
+            ends = [done(b.id, *range(len(b.calls))) for b in answer.batches]
+
+    await asyncio.gather(
+        *(drain(key, want) for key, want in zip(keys, (7, 50, 400, 1), strict=True))
+    )
+    assert sorted(seen) == sorted(f"s{i}.{j}" for i, n in enumerate(sizes) for j in range(n))
+    for i, size in enumerate(sizes):
+        assert await counts(rig, f"s{i}") == (size, 0, 0, "ended")
+
+
+async def test_cancel_of_a_whole_set(rig: Rig) -> None:
+    key, calls = await executor(rig), rig.store.calls
+    await calls.create_set("s1", DOUBLE, "cpu", args=args(600), now=rig.now)
+    (batch,) = (await say(rig, key, want=3)).batches
+    view = await calls.cancel_calls("s1", reason="not needed", now=rig.now)
+    assert (view.state, view.count, view.cancelled) == ("open", 600, 597)
+    answer = await say(rig, key, held=[batch.id], want=5)
+    assert (answer.cancelled, answer.batches) == ([(batch.id, i) for i in range(3)], [])
+    ends = [done(batch.id, 0), raised(batch.id, 1)]
+    again = await say(rig, key, held=[batch.id], ends=ends)
+    assert again.cancelled == [(batch.id, 2)]
+    await say(rig, key, closing=Closing(facts=TaskFacts(exit_code=0)))
+    assert await counts(rig) == (1, 0, 599, "ended")
+    found = await calls.read_results("s1", first=1, limit=3)
+    assert [(r.state, r.reason) for r in found] == [(3, "not needed")] * 3
+    with pytest.raises(Conflict):
+        await calls.append_calls("s1", 600, args(1), now=rig.now)
+    assert (await calls.cancel_calls("s1", now=rig.now)).cancelled == 599
+
+
+async def test_cancel_of_some_calls(rig: Rig) -> None:
+    key, calls = await executor(rig), rig.store.calls
+    later = FunctionSpec(function="mytasks:double", retry=RetryFields(max_retries=3, retry_delay=9))
+    await calls.create_set("s1", later, "cpu", count=8, args=args(8), now=rig.now)
+    (batch,) = (await say(rig, key, want=3)).batches
+    await say(rig, key, ends=[raised(batch.id, 0)], held=[batch.id])
+    view = await calls.cancel_calls("s1", [0, 1, 4, 5, 7], now=rig.now)
+    assert view.cancelled == 4
+    assert await calls.find_due() is None
+    answer = await say(rig, key, held=[batch.id], want=9)
+    assert (answer.cancelled, names(answer)) == ([(batch.id, 1)], ["s1.3", "s1.6"])
+    other = answer.batches[0].id
+    await say(rig, key, ends=[raised(batch.id, 1), done(batch.id, 2), done(other, 0, 1)])
+    assert await counts(rig) == (3, 0, 5, "ended")
+    cancelled = await calls.read_results("s1", states=[CallState.CANCELLED])
+    assert [r.index for r in cancelled] == [0, 1, 4, 5, 7]
+
+
+async def test_retry_of_what_failed_or_was_cancelled(rig: Rig) -> None:
+    key, calls = await executor(rig), rig.store.calls
+    never = FunctionSpec(function="mytasks:double")
+    await calls.create_set("s1", never, "cpu", count=1200, args=args(1200), now=rig.now)
+    (batch,) = (await say(rig, key, want=2)).batches
+    await say(rig, key, ends=[raised(batch.id, 0), done(batch.id, 1)])
+    await calls.cancel_calls("s1", now=rig.now)
+    assert await counts(rig) == (1, 1, 1198, "ended")
+    view = await calls.retry_calls("s1", [0, 1, 700], now=rig.now)
+    assert (view.state, view.failed, view.cancelled) == ("open", 0, 1197)
+    answer = await say(rig, key, want=9)
+    assert [(c.index, c.attempt, c.args) for b in answer.batches for c in b.calls] == [
+        (0, 2, "[0]"),
+        (700, 1, "[700]"),
+    ]
+    await say(rig, key, ends=[done(answer.batches[0].id, 0, 1)])
+    assert await counts(rig) == (3, 0, 1197, "ended")
+    assert (await calls.retry_calls("s1", now=rig.now)).cancelled == 0
+    assert len(names(await say(rig, key, want=1000))) == 1000
+    assert len(await calls.read_failures("s1", 0)) == 1, "its chain stays"
+
+
+async def test_a_set_of_a_workflow_tells_its_end_once(rig: Rig) -> None:
+    key = await executor(rig)
+    origin = CallSetOrigin(run="r1", node=4)
+    create = rig.store.calls.create_set
+    await create("s1", DOUBLE, "cpu", count=2, args=args(2), origin=origin, now=rig.now)
+    (batch,) = (await say(rig, key, want=2)).batches
+    await say(rig, key, ends=[done(batch.id, 0)], held=[batch.id])
+    assert await outbox(rig) == []
+    for _ in range(2):
+        await say(rig, key, ends=[done(batch.id, 1)])
+        assert await outbox(rig) == [("r1", 4, "call_set", "s1")]
+    await create("s2", DOUBLE, "cpu", count=0, origin=origin, now=rig.now)
+    assert len(await outbox(rig)) == 2, "a set without calls has ended too"
+
+
+async def outbox(rig: Rig) -> list[tuple[str, int, str, str]]:
+    if hasattr(rig.store.calls, "outbox"):
+        return list(rig.store.calls.outbox)
+    session: Any = rig.store.calls
+    async with session.session._pool.connection() as conn:
+        cursor = await conn.execute("select run, node, kind, ref from workflow_outbox order by n")
+        return [tuple(row.values()) for row in await cursor.fetchall()]
+
+
+async def test_sets_are_listed_and_pruned(rig: Rig) -> None:
+    key, calls = await executor(rig), rig.store.calls
+    for i in range(4):
+        spec = msgspec.structs.replace(DOUBLE, project="b" if i == 2 else "a")
+        await calls.create_set(f"s{i}", spec, "cpu", count=1, args=args(1), now=rig.now)
+    listed = await calls.list_sets()
+    assert [view.id for view in listed] == ["s3", "s2", "s1", "s0"]
+    assert [view.id for view in await calls.list_sets(before="s3", limit=2)] == ["s2", "s1"]
+    assert [view.id for view in await calls.list_sets(project="b")] == ["s2"]
+    family = find_family(msgspec.structs.replace(DOUBLE, project="a"), "cpu").name
+    (batch,) = (await say(rig, key, family=family, want=2)).batches
+    await say(rig, key, family=family, ends=[raised(batch.id, 0, invalid=True), done(batch.id, 1)])
+    assert await calls.prune_sets(1.0, now=rig.tick(86_000)) == 0
+    assert await calls.prune_sets(1.0, now=rig.tick(1000)) == 2
+    assert [view.id for view in await calls.list_sets()] == ["s3", "s2"]
+
+
+async def test_many_executors_in_one_exchange(rig: Rig) -> None:
+    keys = [await executor(rig) for _ in range(3)]
+    await rig.store.calls.create_set("s1", DOUBLE, "cpu", count=9, args=args(9), now=rig.now)
+
+    async def all_say(reports: Sequence[ExecutorReport]) -> list[ExecutorTurned]:
+        turns = [
+            ExecutorTurn(
+                host_id="h1", incarnation=rig.incarnations["h1"], family=FAMILY, report=report
+            )
+            for report in reports
+        ]
+        return await rig.store.calls.exchange(turns, now=rig.now)
+
+    first = await all_say([ExecutorReport(key=key, want=2) for key in keys])
+    assert [names(a) for a in first] == [["s1.0", "s1.1"], ["s1.2", "s1.3"], ["s1.4", "s1.5"]]
+    ids = [answer.batches[0].id for answer in first]
+    second = await all_say(
+        [
+            ExecutorReport(key=keys[0], ends=[done(ids[0], 0, 1)], want=2),
+            ExecutorReport(key=keys[1], held=[ids[1]], closing=Closing(facts=TRIPPED)),
+            ExecutorReport(key=keys[2], held=[ids[2]], ends=[raised(ids[2], 0)], want=0),
+        ]
+    )
+    assert names(second[0]) == ["s1.2", "s1.3"], "what came back goes out again at once"
+    assert second[1].batches == []
+    assert await results(rig) == [(0, 1, "0"), (1, 1, "1")]
+
+
+async def test_where_a_call_stands(rig: Rig) -> None:
+    key, calls = await executor(rig), rig.store.calls
+    later = FunctionSpec(function="mytasks:double", retry=RetryFields(max_retries=3, retry_delay=9))
+    await calls.create_set("s0", later, "cpu", args=args(3), now=rig.now)
+    await calls.create_set("s1", later, "cpu", args=args(600), now=rig.now)
+    (batch,) = (await say(rig, key, want=5)).batches
+    await say(rig, key, ends=[done(batch.id, 0, 1), raised(batch.id, 3)], held=[batch.id])
+    ended = await calls.read_call("s0", 1)
+    assert (ended.phase, ended.state, ended.value, ended.attempts) == ("ended", 1, "1", 1)
+    running = await calls.read_call("s0", 2)
+    assert (running.phase, running.executor, running.attempts) == ("running", key.job_id, 1)
+    back = await calls.read_call("s1", 0)
+    assert (back.phase, back.due_at, back.attempts) == (
+        "backing_off",
+        rig.now + timedelta(seconds=9),
+        1,
+    )
+    for index, ahead in ((2, 0), (510, 508)):
+        ready = await calls.read_call("s1", index)
+        assert (ready.phase, ready.state, ready.ahead) == ("ready", CallState.PENDING, ahead)
+    assert (ready.spec, ready.family) == (later, find_family(later, "cpu"))
+    for unknown in (("s1", 600), ("s9", 0)):
+        with pytest.raises(NotFound):
+            await calls.read_call(*unknown)
+
+
+def test_the_policy_of_a_function() -> None:
+    found = default_policy("cpu", DOUBLE)
+    assert isinstance(found, Policy)
+    assert (found.retry.max_retries, found.retry.retry_delay) == (1, 0)
