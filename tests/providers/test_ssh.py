@@ -110,16 +110,24 @@ async def test_another_process_with_the_pid_is_left_alone(
     os.kill(pid, signal.SIGKILL)
 
 
-async def test_a_box_that_is_away_fails_the_list(rig: SshRig, server: Sshd) -> None:
-    """RENT-3; until the operator takes it out. Nothing is made meanwhile."""
+async def test_a_box_that_is_away_is_unknown_and_the_others_serve(rig: SshRig) -> None:
+    """RENT-3, LEAK-4; until the operator takes it out."""
     away = {"name": "away", "address": "127.0.0.1", "port": 9}
-    provider = open_rig(rig, boxes=[*rig.config["boxes"], away])
-    with pytest.raises(ProviderDown, match=r"1 of 3 boxes .* away cannot be reached"):
-        await provider.list_machines()
-    with pytest.raises(ProviderDown):
+    provider = open_rig(rig, boxes=[away, *rig.config["boxes"]])
+    (unknown,) = await provider.list_machines()
+    assert (unknown.ref, unknown.intent, unknown.state) == ("away:", "", MachineState.UNKNOWN)
+    assert "box away cannot be reached by ssh" in unknown.reason
+    machines = [await provider.create(make_order(offer=rig.offer)) for _ in range(2)]
+    listed = await provider.list_machines()
+    assert {m.ref for m in listed} == {"away:", *(m.ref for m in machines)}
+    with pytest.raises(NoCapacity, match="box away cannot be reached"):
         await provider.create(make_order(offer=rig.offer))
+    for machine in machines:
+        await provider.terminate(machine.ref)
     provider = open_rig(rig, boxes=[*rig.config["boxes"], away | {"down": True}])
     assert await provider.list_machines() == ()
+    with pytest.raises(ProviderDown, match="none of 1 boxes can be read"):
+        await open_rig(rig, boxes=[away]).list_machines()
 
 
 async def test_an_unknown_host_key_is_refused(rig: SshRig, tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ RENT-2  `create` with an intent that has a machine already returns this machine 
         as far as the provider can know; where its service has no idempotency, the caller lists
         before it tries again.
 RENT-3  `list_machines` returns every machine of this installation, or raises. A part of the list is
-        never returned as the whole. Machines of other installations are never shown.
+        never returned as the whole: a place of its own that could not be looked at is listed as
+        `unknown`, with the beginning of its machines' refs. Machines of other installations are
+        never shown.
 RENT-4  `terminate` is idempotent: of a machine that is gone it returns in peace. A return means that
         the provider took the order, not that the machine is gone; a listing says that.
 RENT-5  Every call ends within its deadline, also where a program below it hangs, and leaves no

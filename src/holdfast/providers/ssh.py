@@ -98,10 +98,7 @@ launch() {
 
 
 class SshBox(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One box. `None` takes the pool's.
-
-    down: it is left out, with what may run on it, because a listing of the others would else fail.
-    """
+    """One box. `None` takes the pool's. down: it is left out, with what may run on it."""
 
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
     address: Annotated[str, Meta(pattern=r"^[^-\s][^\s]*$")] = ""
@@ -173,7 +170,7 @@ class SshProvider:
 
     async def quote(self, offers: tuple[Offer, ...]) -> tuple[Quote, ...]:
         """See `Provider`: an offer is available while one of its boxes is free."""
-        views = await self._look()
+        views, _ = await self._look()
         quotes = []
         for offer in offers:
             only = overlay(self.kind, self._config, offer).only
@@ -193,7 +190,7 @@ class SshProvider:
         """See `Provider`. The boxes are tried in the inventory's order."""
         check_order(order, self._installation)
         config = overlay(self.kind, self._config, order.offer)
-        views = await self._look()
+        views, away = await self._look()
         for view in views:
             if view.record is not None and view.record.intent == order.intent:
                 return _show(view, view.record)
@@ -204,15 +201,18 @@ class SshProvider:
             made = await self._start(config, box, order)
             if made is not None:
                 return made
-        raise NoCapacity(f"none of the boxes of offer {order.offer.name} is free")
+        also = "".join(f"; {error.message}" for error in away.values())
+        raise NoCapacity(f"none of the boxes of offer {order.offer.name} is free{also}")
 
     async def list_machines(self) -> tuple[Machine, ...]:
-        """See `Provider`. One box that cannot be read fails the whole list (RENT-3)."""
-        return tuple(
+        """See `Provider`. A box that cannot be read is `unknown`; if none can, the list fails."""
+        views, away = await self._look()
+        found = [
             _show(view, view.record)
-            for view in await self._look()
+            for view in views
             if view.record is not None and view.record.installation == self._installation
-        )
+        ]
+        return (*found, *(_hide(name, error) for name, error in away.items()))
 
     async def get_machine(self, ref: str) -> Machine | None:
         """See `Provider`."""
@@ -247,7 +247,9 @@ class SshProvider:
             f"the inventory has no box {name!r}; give it back before its machine is ended"
         )
 
-    async def _look(self) -> list[BoxView]:
+    async def _look(self) -> tuple[list[BoxView], dict[str, ProviderDown]]:
+        """Return the boxes that could be read, and why the others could not. Raises ProviderDown
+        where there is none."""
         boxes = [box for box in self._config.boxes if not box.down]
         async with (
             within(self._config.deadline_seconds, "the look at every box"),
@@ -255,13 +257,16 @@ class SshProvider:
         ):
             looks = [group.create_task(self._try_look(box)) for box in boxes]
         found = [look.result() for look in looks]
-        bad = [error for error in found if isinstance(error, ProviderDown)]
-        if bad:
-            raise ProviderDown(
-                f"{len(bad)} of {len(boxes)} boxes cannot be read: {bad[0].message}. "
-                "Set `down` on a box that stays away, so that the others can be used."
-            )
-        return [view for view in found if isinstance(view, BoxView)]
+        views = [view for view in found if isinstance(view, BoxView)]
+        away = {
+            box.name: error
+            for box, error in zip(boxes, found, strict=True)
+            if isinstance(error, ProviderDown)
+        }
+        if away and not views:
+            first = next(iter(away.values()))
+            raise ProviderDown(f"none of {len(boxes)} boxes can be read: {first.message}")
+        return views, away
 
     async def _try_look(self, box: SshBox) -> BoxView | ProviderDown:
         try:
@@ -370,6 +375,14 @@ def _show(view: BoxView, record: BoxRecord) -> Machine:
         lost=lost,
         usd_per_hour=record.usd_per_hour,
         created_at=record.created_at,
+    )
+
+
+def _hide(name: str, error: ProviderDown) -> Machine:
+    """Return what a listing says of a box that could not be read."""
+    unknown = MachineState.UNKNOWN
+    return Machine(
+        ref=f"{name}:", intent="", pool="", name=name, state=unknown, reason=error.message
     )
 
 

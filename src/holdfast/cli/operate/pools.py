@@ -87,7 +87,7 @@ def _say_state(pool: PoolStatus) -> str:
 @click.argument("name")
 @talks
 def show(face: Face, name: str) -> None:
-    """Show a pool: what it may rent, its bounds, its money.
+    """Show a pool: what it may rent, its bounds, its money, and what its last cycle says.
 
     \b
     Example:
@@ -97,12 +97,14 @@ def show(face: Face, name: str) -> None:
 
     with face.client() as client:
         pool = client.pool(name)
+        last = client.pool_cycles(name, limit=1)[:1]
     lines = [f"{pool.name}: {_say_state(pool)}", pools_table([pool]), ""]
     for key, value in msgspec.to_builtins(pool.spec).items():
         if key not in ("name", "offers"):
             lines.append(f"{key} = {msgspec.json.encode(value).decode()}")
     for offer in pool.spec.offers:
         lines.append(f"offer {offer.name}: {_say_offer(offer)}")
+    lines += [line for cycle in last for line in _say_reasons(cycle)]
     face.show(pool, "\n".join(lines))
 
 
@@ -261,12 +263,13 @@ def cycles_table(found: Sequence[CycleSummary]) -> str:
         for c in found
     ]
     head = ("AGO", "QUEUED", "STARTING", "ACTIVE", "ENDING", "TOTAL", "DID")
-    said = [
-        f"{age(c.timestamp)} ago: {reason}"
-        for c in found
-        for reason in ((c.error,) if c.error else c.reasons)
-    ]
+    said = [line for cycle in found for line in _say_reasons(cycle)]
     return "\n".join([table(head, rows), *([""] if said else []), *said])
+
+
+def _say_reasons(cycle: CycleSummary) -> list[str]:
+    reasons = (cycle.error,) if cycle.error else cycle.reasons
+    return [f"{age(cycle.timestamp)} ago: {reason}" for reason in reasons]
 
 
 def _say_actions(cycle: CycleSummary) -> str:

@@ -168,6 +168,7 @@ class PoolCycles:
         """Write what the listing means, and end what no record asks for. Returns how many hosts it
         put in error."""
         store = self._controller.store.fleet
+        notes += [f"unknown: {reason}" for reason in findings.unknown]
         for host_id, ref in findings.adopted.items():
             if await store.note_made(host_id, ref) is not None:
                 notes.append(f"adopted {ref}: its creation was never answered")

@@ -52,6 +52,7 @@ class MachineState(StrEnum):
     RUNNING = "running"
     ENDING = "ending"
     GONE = "gone"  # ended or failed; nothing of it is charged any more
+    UNKNOWN = "unknown"  # no machine, but a place that could not be looked at (LEAK-4)
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):

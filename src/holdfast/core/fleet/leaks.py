@@ -7,6 +7,8 @@ LEAK-2  A provider is believed at once where it says that a machine is gone. Tha
         is believed only after `MISSES` whole listings and `MISSING_SECONDS`, and never of a machine
         whose agent was heard meanwhile; of all at once, only after `ALL_MISSING_SECONDS`.
 LEAK-3  A listing that could not be read whole means nothing.
+LEAK-4  A place that could not be looked at, `unknown`, says nothing of the machines whose refs begin
+        with its own, and nothing of those without a ref yet: they may be there.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,7 +46,8 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
 
     lost: host → why, where the machine is there and costs money, and its provider says that it will
     not serve again. missing: hosts whose machine is not listed, and not believed gone. gone: host → why.
-    missed: hosts whose creation made nothing. reap: refs of machines to end, and why.
+    missed: hosts whose creation made nothing. reap: refs of machines to end, and why. unknown: why
+    places could not be looked at.
     """
 
     adopted: dict[str, str]
@@ -54,6 +57,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     gone: dict[str, str]
     missed: list[str]
     reap: dict[str, str]
+    unknown: list[str]
 
 
 def read_listing(
@@ -63,22 +67,33 @@ def read_listing(
 
     sightings: how often each ref was listed before without being known.
     """
-    findings = Findings(adopted={}, seen={}, lost={}, missing=[], gone={}, missed=[], reap={})
+    unknown = [machine for machine in machines if machine.state is MachineState.UNKNOWN]
+    machines = [machine for machine in machines if machine.state is not MachineState.UNKNOWN]
+    findings = Findings(
+        adopted={}, seen={}, lost={}, missing=[], gone={}, missed=[], reap={},
+        unknown=[machine.reason for machine in unknown],
+    )  # fmt: skip
     of_intent: dict[str, list[Machine]] = {}
     for machine in machines:
         of_intent.setdefault(machine.intent, []).append(machine)
     known = {rental.host_id for rental in rentals if rental.state is not InstanceState.GONE}
-    made = [r for r in rentals if r.state is InstanceState.MADE]
+    places = tuple(machine.ref for machine in unknown)
+
+    def hides(rental: Rental) -> bool:
+        unseen = bool(places) and rental.host_id not in of_intent
+        return unseen and (rental.ref is None or rental.ref.startswith(places))
+
+    made = [r for r in rentals if r.state is InstanceState.MADE and not hides(r)]
     all_missing = len(made) > 1 and not any(
         m.state is not MachineState.GONE for r in made for m in of_intent.get(r.host_id, ())
     )
     for rental in rentals:
-        if rental.state in (InstanceState.GONE, InstanceState.INTENDED):
+        if rental.state in (InstanceState.GONE, InstanceState.INTENDED) or hides(rental):
             continue
         _match(rental, of_intent.get(rental.host_id, []), all_missing, findings)
     for machine in machines:
-        unknown = machine.intent not in known and machine.state is not MachineState.GONE
-        if unknown and sightings.get(machine.ref, 0) + 1 >= UNKNOWN_SIGHTINGS:
+        stray = machine.intent not in known and machine.state is not MachineState.GONE
+        if stray and sightings.get(machine.ref, 0) + 1 >= UNKNOWN_SIGHTINGS:
             findings.reap[machine.ref] = "no intent on record asks for it"
     return findings
 

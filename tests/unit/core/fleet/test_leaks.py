@@ -53,6 +53,23 @@ def test_one_that_is_wanted_no_more_is_adopted_too_so_that_it_can_be_ended() -> 
     assert read(rental(0, "ending", ref=None), machines=(machine(0),)).adopted == {"h0": "m0"}
 
 
+def test_a_place_that_could_not_be_looked_at_says_nothing_of_its_machines() -> None:
+    """LEAK-4; and what is known of the others counts as ever."""
+    away = machine(9, "", ref="away:", state=MachineState.UNKNOWN, reason="no route")
+    long_gone = {"misses": 99, "missing_seconds": 9999.0}
+    found = read(
+        rental(0, ref="away:h0", **long_gone),
+        rental(1, "asked", **long_gone),
+        rental(2, "asked"),
+        rental(3, ref="box:h3", **long_gone),
+        machines=(away, machine(2)),
+        **{"away:": 9},
+    )
+    assert found.unknown == ["no route"]
+    assert (found.missing, found.missed, found.reap) == ([], [], {})
+    assert (list(found.adopted), list(found.gone)) == (["h2"], ["h3"])
+
+
 def test_a_second_machine_of_one_intent_is_ended_and_the_first_is_kept() -> None:
     found = read(rental(0), machines=(machine(0), machine(7, "h0")))
     assert list(found.reap) == ["m7"]
@@ -138,7 +155,7 @@ def test_a_machine_that_a_living_rental_holds_is_never_ended(
             )
     for each in machines:
         known = any(r.host_id == each.intent and r.state is not InstanceState.GONE for r in rentals)
-        alive = each.state is not MachineState.GONE
+        alive = each.state not in (MachineState.GONE, MachineState.UNKNOWN)
         if alive and not known:
             assert each.ref in found.reap, "what no intent on record asks for does not live on"
     said = [*found.seen, *found.missing, *found.gone, *found.missed]
