@@ -23,6 +23,7 @@ from tests.store.conformance.store import *  # noqa: F403
 from tests.store.conformance.telemetry import *  # noqa: F403
 from tests.store.conformance.tokens import *  # noqa: F403
 from tests.store.conformance.webhooks import *  # noqa: F403
+from tests.store.conformance.workflows import *  # noqa: F403
 from tests.store.rig import START, Rig
 
 

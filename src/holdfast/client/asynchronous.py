@@ -17,6 +17,7 @@ from holdfast.client.methods.jobs import JobMethods
 from holdfast.client.methods.operate import OperateMethods
 from holdfast.client.methods.pools import PoolMethods
 from holdfast.client.methods.webhooks import WebhookMethods
+from holdfast.client.methods.workflows import WorkflowMethods
 from holdfast.client.scripts import Awaited, FetchFile, Script, SendFile, Sleep, Step
 from holdfast.client.sse import EventStreamReader, ServerEvent
 from holdfast.client.transport import (
@@ -185,6 +186,7 @@ class AsyncClient(
     OperateMethods,
     PoolMethods,
     WebhookMethods,
+    WorkflowMethods,
     CheckpointMethods,
     CallMethods,
     AsyncRestConnection,

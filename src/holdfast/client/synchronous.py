@@ -19,6 +19,7 @@ from holdfast.client.methods.jobs import JobMethods
 from holdfast.client.methods.operate import OperateMethods
 from holdfast.client.methods.pools import PoolMethods
 from holdfast.client.methods.webhooks import WebhookMethods
+from holdfast.client.methods.workflows import WorkflowMethods
 from holdfast.client.scripts import Blocking, FetchFile, Script, SendFile, Sleep, Step
 from holdfast.client.sse import EventStreamReader, ServerEvent
 from holdfast.client.transport import (
@@ -184,6 +185,7 @@ class Client(
     OperateMethods,
     PoolMethods,
     WebhookMethods,
+    WorkflowMethods,
     CheckpointMethods,
     CallMethods,
     RestConnection,

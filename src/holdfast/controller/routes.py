@@ -22,6 +22,7 @@ from holdfast.controller.api import (
     tokens,
     webhooks,
 )
+from holdfast.controller.flow import workflows
 from holdfast.controller.graphql import endpoint as graphql
 from holdfast.controller.http import queries
 from holdfast.controller.http.endpoints import ApiCall, Endpoint, PageOf
@@ -48,9 +49,11 @@ from holdfast.core.records import (
 from holdfast.core.settings.resolve import Effective
 from holdfast.core.spec import JobSpec
 from holdfast.core.webhooks.values import DeliveryRecord, WebhookRecord
+from holdfast.core.workflows.records import NodeRecord, RunRecord
 from holdfast.wire import agent, api, health
 from holdfast.wire import pools as fleet
 from holdfast.wire import webhooks as hooks
+from holdfast.wire import workflows as flow
 
 R, S, A = Role.READ, Role.SUBMIT, Role.ADMIN
 _SSE = ("text/event-stream",)
@@ -80,6 +83,7 @@ def _get(
 JOB = "/v1/jobs/{id}"
 HOOK = "/v1/webhooks/{id}"
 POOL = "/v1/pools/{name}"
+RUN = "/v1/workflows/{id}"
 ENDPOINTS: tuple[Endpoint, ...] = (
     # agents: hot, so first
     Endpoint("POST", "/v1/agent/sync", Role.HOST, route.sync, "State up, commands down: a long poll.",
@@ -138,6 +142,25 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              "Another attempt for a job that failed or was cancelled; of one that runs, another "
              "try for its parked members.",
              body=api.RetryRequest, optional_body=True, answers={200: JobRecord}),
+    # workflows
+    Endpoint("POST", "/v1/workflows", S, workflows.submit_workflow,
+             "Run a workflow; a repeat of its id changes nothing.", body=flow.NewWorkflow,
+             answers={201: flow.RunView}),
+    _get("/v1/workflows", workflows.list_runs, "Runs of workflows, newest first.", PageOf(RunRecord),
+         workflows.RunsQuery),
+    _get(RUN, workflows.get_run, "One run, and how many of its nodes are in each state.", flow.RunView),
+    _get(RUN + "/nodes", workflows.list_nodes, "Its nodes, in the workflow's order.", PageOf(NodeRecord),
+         workflows.NodesQuery),
+    _get(RUN + "/nodes/{node}", workflows.get_node, "One node with what it does and its result.",
+         flow.NodeView),
+    _get(RUN + "/nodes/{node}/why", workflows.get_node_why, "Why a node is where it is.", flow.NodeWhy),
+    Endpoint("POST", RUN + "/nodes/{node}/answer", S, workflows.answer_node, "Answer a node's question.",
+             body=flow.AnswerRequest, answers={200: NodeRecord}),
+    Endpoint("POST", RUN + "/cancel", S, workflows.cancel_run, "Cancel it: what runs, cooperatively.",
+             body=flow.CancelRun, optional_body=True, answers={200: flow.RunView, 202: flow.RunView}),
+    Endpoint("POST", RUN + "/restart", S, workflows.restart_run,
+             "Run again what did not succeed; finished results are used again.", body=flow.RestartRun,
+             optional_body=True, answers={200: flow.RunView}),
     # queues
     _get("/v1/queues", queues.list_queues, "Every queue and what is in it.", PageOf(QueueRecord)),
     _get("/v1/queues/{name}", queues.get_queue, "One queue.", QueueRecord),

@@ -1,10 +1,12 @@
 """Draw the state machines as a Markdown page: `python -m holdfast.core.diagrams`."""
 
 from holdfast.core.transitions import AGENT_TASK, ATTEMPT, HOST, INSTANCE, JOB, TASK, E, S, Table
+from holdfast.core.workflows.transitions import NODE, RUN
 
 _HEAD = """# States
 
-Generated from `src/holdfast/core/transitions.py` by `python -m holdfast.core.diagrams`; a test holds the two together.
+Generated from `core/transitions.py` and `core/workflows/transitions.py`
+by `python -m holdfast.core.diagrams`; a test holds the two together.
 Each edge is `event`, then the reason why it exists.
 """
 
@@ -29,6 +31,8 @@ def render_states_page() -> str:
         render_table("Host", HOST),
         render_table("Rented instance", INSTANCE),
         render_table("Task inside its agent", AGENT_TASK),
+        render_table("Run of a workflow", RUN),
+        render_table("Node of a run", NODE),
     ]
     return "\n".join([_HEAD, *tables])
 

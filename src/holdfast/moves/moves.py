@@ -16,7 +16,7 @@ from holdfast.core.endings.decide import Charges
 from holdfast.core.endings.drain import Completion
 from holdfast.core.states import AttemptEvent, AttemptState, JobEvent, JobState, TaskEvent
 from holdfast.core.transitions import ATTEMPT, JOB, TASK, step
-from holdfast.moves.rows import AttemptChange, JobRow, NewEvent, TaskRow
+from holdfast.moves.rows import AttemptChange, EndedWork, JobRow, NewEvent, TaskRow
 from holdfast.moves.values import DrainNews, Seated
 
 MAX_AVOIDED_HOSTS = 16
@@ -38,6 +38,7 @@ class Moves:
         self.cleared: set[str] = set()
         self.attempts: dict[tuple[str, int], AttemptChange] = {}
         self.events: list[NewEvent] = []
+        self.ended_work: list[EndedWork] = []
         self.opened: set[str] = set()
         self.drain_news: list[DrainNews] = []  # told when all this is on record
         self.seated: list[Seated] = []
@@ -76,6 +77,9 @@ class Moves:
     def move_job(self, job: JobRow, event: JobEvent, reason: str) -> None:
         """Carry out one edge of the job's machine."""
         job.state = step(JOB, job.state, event)
+        if job.state.terminal and job.origin_run is not None and job.origin_node is not None:
+            ended = EndedWork(run=job.origin_run, node=job.origin_node, ref=job.id)
+            self.ended_work.append(ended)
         self.touch(job, reason)
 
     def touch(self, job: JobRow, reason: str) -> None:

@@ -30,9 +30,11 @@ class JobRow(JobFields, kw_only=True):
     """A job as moves change it.
 
     supervised: its spec's, and never written. to_place: "front" or "back" asks the writer for a new
-    place in the queue.
+    place in the queue. origin_run, origin_node: the workflow node that it belongs to.
     """
 
+    origin_run: str | None = None
+    origin_node: int | None = None
     barred_hosts: tuple[str, ...] = ()
     supervised: bool = False
     retry_events: bool = True
@@ -71,6 +73,15 @@ class AttemptChange(Row, kw_only=True):
     total: int | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
+
+
+class EndedWork(Row, kw_only=True):
+    """A job of a workflow node that has ended: a post of the outbox (POST-1)."""
+
+    run: str
+    node: int
+    kind: str = "job"
+    ref: str
 
 
 class NewEvent(Row, kw_only=True):

@@ -19,17 +19,26 @@ class StoreValue(msgspec.Struct, frozen=True, kw_only=True):
     """Root of the store's own values."""
 
 
+class NodeOrigin(StoreValue, frozen=True, kw_only=True):
+    """The workflow node that a job belongs to."""
+
+    run: str
+    node: int
+
+
 class NewJob(StoreValue, frozen=True, kw_only=True):
     """A job to be written. `spec` still holds its secrets; the store keeps them apart.
 
     minted: secrets that are not its user's (`core.run_seed`); they are kept with the others, and do
     not count when an idempotency key's specs are compared.
+    origin: its end is a post of the outbox, in the same transaction (POST-1).
     """
 
     id: str
     spec: JobSpec
     queue: str
     minted: Mapping[str, str] = {}
+    origin: NodeOrigin | None = None
 
 
 class Submitted(StoreValue, frozen=True, kw_only=True):

@@ -492,12 +492,8 @@ async def test_a_set_of_a_workflow_tells_its_end_once(rig: Rig) -> None:
 
 
 async def outbox(rig: Rig) -> list[tuple[str, int, str, str]]:
-    if hasattr(rig.store.calls, "outbox"):
-        return list(rig.store.calls.outbox)
-    session: Any = rig.store.calls
-    async with session.session._pool.connection() as conn:
-        cursor = await conn.execute("select run, node, kind, ref from workflow_outbox order by n")
-        return [tuple(row.values()) for row in await cursor.fetchall()]
+    posts = await rig.store.workflows.read_outbox()
+    return [(post.run, post.node, post.kind, post.ref) for post in posts]
 
 
 async def test_sets_are_listed_and_pruned(rig: Rig) -> None:

@@ -10,6 +10,7 @@ CMD-3  A stop for a task that is not known here is answered at once: ended, stop
        will run (CMD-1).
 """
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -228,6 +229,9 @@ class Commands:
             checkpoint_out=str(out_path(task)),
             checkpoint_in=in_path(task) if order.checkpoint else None,
         )
+        if env.get("HOLDFAST_OUT_DIR"):
+            with contextlib.suppress(OSError):  # the program says what it could not write
+                Path(env["HOLDFAST_OUT_DIR"]).mkdir(parents=True, exist_ok=True)
         argv, cwd = make_command(order), order.cwd or str(work)
         if order.executor:
             home = self.places.executors

@@ -71,13 +71,13 @@ async def _submit(
     controller: Controller, specs: Sequence[JobSpec], where: Sequence[str]
 ) -> list[Submitted]:
     settings = await controller.settings.current()
-    if any(_queue_of(spec) not in settings.queues for spec in specs):
+    if any(queue_of(spec) not in settings.queues for spec in specs):
         settings = await controller.settings.refresh()
     sizes = await controller.sizes.current()
     jobs = []
     for spec, prefix in zip(specs, where, strict=True):
         try:
-            _check(spec, settings)
+            check_job(spec, settings)
             if _find_impossible(spec, sizes):
                 sizes = await controller.sizes.refresh()  # a host may have joined a moment ago
             reason = _find_impossible(spec, sizes)
@@ -92,7 +92,7 @@ async def _submit(
                 ) from None
             raise
         minted = mint_secrets(spec, secrets.token_bytes(SEED_BYTES)) if spec.supervised else {}
-        jobs.append(NewJob(id=make_new_id(), spec=spec, queue=_queue_of(spec), minted=minted))
+        jobs.append(NewJob(id=make_new_id(), spec=spec, queue=queue_of(spec), minted=minted))
     submitted = await controller.store.jobs.submit_jobs(jobs)
     if any(s.created for s in submitted):
         controller.poke("admit", "events")
@@ -103,7 +103,7 @@ def _find_impossible(spec: JobSpec, sizes: Sequence[Size]) -> str | None:
     candidate = Candidate(
         job_id="",
         epoch=0,
-        queue=_queue_of(spec),
+        queue=queue_of(spec),
         priority=spec.priority,
         tasks=spec.tasks,
         gpus=spec.gpus,
@@ -113,14 +113,16 @@ def _find_impossible(spec: JobSpec, sizes: Sequence[Size]) -> str | None:
     return find_impossible(candidate, sizes)
 
 
-def _queue_of(spec: JobSpec) -> str:
+def queue_of(spec: JobSpec) -> str:
+    """Return the queue that a job goes to."""
     return spec.queue or ("gpu" if spec.gpus else "cpu")
 
 
-def _check(spec: JobSpec, settings: Settings) -> None:
+def check_job(spec: JobSpec, settings: Settings) -> None:
+    """Raise ValidationError where a job cannot run under these settings."""
     check_spec(spec)
     check_layer(job_layer(spec), "job")
-    queue = _queue_of(spec)
+    queue = queue_of(spec)
     if queue not in settings.queues:
         raise ValidationError(
             f"there is no queue {queue!r}; there are "

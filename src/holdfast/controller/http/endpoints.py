@@ -85,9 +85,11 @@ class ApiCall:
         repeated or unfit."""
         return decode_query(self.scope["query_string"], type_)
 
-    async def body(self, type_: type[T], *, default: T | None = None) -> T:
+    async def body(
+        self, type_: type[T], *, default: T | None = None, limit_bytes: int = MAX_BODY_BYTES
+    ) -> T:
         """Return the JSON body as `type_`, or `default` for an absent one."""
-        data = await read_body(self.scope, self.receive, MAX_BODY_BYTES)
+        data = await read_body(self.scope, self.receive, limit_bytes)
         if not data and default is not None:
             return default
         decoder: msgspec.json.Decoder[T] = _find_decoder(type_)  # type: ignore[arg-type]  # see below

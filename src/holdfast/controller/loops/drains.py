@@ -42,7 +42,7 @@ class DrainsLoop(Loop):
             if len(drains) < LIMIT or not completed:
                 break
         if done:
-            self._controller.poke("admit", "events", "logs")
+            self._controller.poke("admit", "events", "logs", "flow")
         return {"completed": done, "forced": forced} if done or forced else {}
 
     async def _force(self) -> int:

@@ -17,6 +17,7 @@ from holdfast.controller.loops.checkpoints import CheckpointsLoop
 from holdfast.controller.loops.drains import DrainsLoop
 from holdfast.controller.loops.due import DueLoop
 from holdfast.controller.loops.fleet import FleetLoop
+from holdfast.controller.loops.flow.dispatch import DispatchLoop, PruneRunsLoop
 from holdfast.controller.loops.health import HealthLoop, PruneHealthLoop
 from holdfast.controller.loops.members import MembersLoop
 from holdfast.controller.loops.series.dependants import DependantsLoop
@@ -44,6 +45,8 @@ LOOPS: tuple[type[Loop], ...] = (
     HealthLoop,
     PruneHealthLoop,
     FleetLoop,
+    DispatchLoop,
+    PruneRunsLoop,
 )
 """Every loop there is."""
 

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from holdfast.controller.runtime.fleet_metrics import FleetMetrics
 from holdfast.controller.runtime.run_counts import RunCounts
+from holdfast.controller.runtime.workflow_metrics import WorkflowMetrics
 from holdfast.moves.values import Gauges
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -81,6 +82,7 @@ class Metrics:
         self._count_retries()
         self.run_counts = RunCounts(self.registry)
         self.fleet = FleetMetrics(self.registry)
+        self.workflows = WorkflowMetrics(self.registry)
         histogram = functools.partial(Histogram, registry=self.registry)
         counter = functools.partial(Counter, registry=self.registry)
         gauge = functools.partial(Gauge, registry=self.registry)

@@ -199,7 +199,7 @@ def _act_on(controller: Controller, request: wire.SyncRequest | None, found: Hos
     if found.draining:
         controller.poke("drain", "events")
     if found.succeeded or found.acked:
-        controller.poke("admit", "drain", "events")
+        controller.poke("admit", "drain", "events", "flow")
         if controller.saved.take(found.succeeded):
             controller.poke("checkpoints")
         controller.metrics.ended.labels("succeeded", "").inc(len(found.succeeded))

@@ -202,6 +202,9 @@ _ALL = (
             low=1, high=30 * _DAY, may_be_off=True, scope="cluster"),
     Setting("blame_hosts", "bool", True,
             "quarantine a host whose checks fail, or that fails jobs which then succeed elsewhere", scope="cluster"),
+    Setting("workflow_out_dir", "text", "",
+            "folder that all hosts see, in which runs of workflows keep their files; a workflow may name another",
+            high=1024, scope="cluster"),
     Setting("history_days", "number", 30.0, "ended jobs, their attempts and logs are deleted after this",
             low=0.01, high=36_500, may_be_off=True, scope="cluster"),
 )

@@ -92,6 +92,8 @@ class MemoryJobs(InMemory):
             reason = say_wait(parse_all(spec.after), names, spec.start_at is not None)
         row = JobRow(
             supervised=spec.supervised,
+            origin_run=None if job.origin is None else job.origin.run,
+            origin_node=None if job.origin is None else job.origin.node,
             id=job.id,
             epoch=0,
             attempts=0,

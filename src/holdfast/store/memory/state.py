@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -32,6 +32,9 @@ from holdfast.core.series.dependencies import Wants
 from holdfast.core.settings.resolve import BUILTIN_QUEUES, Value
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import HostState, InstanceState, JobState
+from holdfast.core.workflows.advance import NodeRow, RunRow
+from holdfast.core.workflows.values import NodeSpec
+from holdfast.moves.flow.workflows import Post
 from holdfast.moves.moves import LIVE_JOB_STATES, Moves, last_beat
 from holdfast.moves.quotas import Use
 from holdfast.moves.rows import AttemptChange, JobRow, NewEvent, TaskRow
@@ -168,6 +171,20 @@ class MemoryToken(msgspec.Struct, kw_only=True):
     secret_hash: bytes
 
 
+class MemoryWorkflowRun(msgspec.Struct, kw_only=True):
+    """A run, its nodes and the order between them."""
+
+    row: RunRow
+    nodes: dict[int, NodeRow]
+    specs: Sequence[NodeSpec]
+    parents: Sequence[Sequence[int]]
+    children: dict[int, list[int]]
+    spec_hash: str
+    out_dir: str
+    labels: dict[str, str]
+    created_at: datetime
+
+
 StreamKey = tuple[str, int, int, str]
 
 
@@ -220,6 +237,10 @@ class MemoryState:
         self.edges: dict[tuple[str, str], Wants] = {}  # child, parent
         self._order = 0
         self._event_number = 0
+        self._post_number = 0
+        self.outbox: dict[int, Post] = {}
+        self.set_aside: list[Post] = []
+        self.runs: dict[str, MemoryWorkflowRun] = {}
 
     def at(self, now: datetime | None) -> datetime:
         """Return `now`, or the store's clock."""
@@ -259,6 +280,8 @@ class MemoryState:
         for (job_id, number), change in m.attempts.items():
             chain = self.attempts[job_id]
             chain[number - 1] = change_attempt(chain[number - 1], change)
+        for ended in m.ended_work:
+            self.post(ended.run, ended.node, ended.kind, ended.ref, m.now)
         self.log(m.events, m.now)
         if m.drain_news:
             self.tell_drains(m.drain_news)
@@ -279,6 +302,12 @@ class MemoryState:
         """Add a task."""
         self.tasks.setdefault(task.job_id, {})[task.rank] = task
         self.on_host.setdefault(task.host_id or "", {})[task.job_id, task.rank] = None
+
+    def post(self, run: str, node: int, kind: str, ref: str, due_at: datetime) -> None:
+        """Write a row of the outbox."""
+        self._post_number += 1
+        n = self._post_number
+        self.outbox[n] = Post(n=n, run=run, node=node, kind=kind, ref=ref, due_at=due_at)
 
     def log(self, events: Iterable[NewEvent], now: datetime) -> None:
         """Append events."""

@@ -20,6 +20,7 @@ from holdfast.store.memory.fleet.instances import MemoryFleet
 from holdfast.store.memory.fleet.telemetry import MemoryTelemetry
 from holdfast.store.memory.fleet.views import MemoryFleetViews
 from holdfast.store.memory.flow.calls import MemoryCalls
+from holdfast.store.memory.flow.workflows import MemoryWorkflows
 from holdfast.store.memory.hosts import MemoryHosts
 from holdfast.store.memory.jobs import MemoryJobs
 from holdfast.store.memory.leases import MemoryLeases
@@ -89,6 +90,7 @@ class MemoryStore(Store):
         self.tokens = MemoryTokens(state)
         self.views = MemoryFleetViews(state)
         self.webhooks = MemoryWebhooks(state)
+        self.workflows = MemoryWorkflows(state)
 
     async def open(self) -> None:
         pass

@@ -25,6 +25,7 @@ from holdfast.store.port.fleet.instances import FleetStore
 from holdfast.store.port.fleet.telemetry import TelemetryStore
 from holdfast.store.port.fleet.views import FleetViews
 from holdfast.store.port.flow.calls import CallStore
+from holdfast.store.port.flow.workflows import WorkflowStore
 from holdfast.store.port.hosts import HostStore
 from holdfast.store.port.jobs import JobStore
 from holdfast.store.port.leadership import LeadershipStore
@@ -63,6 +64,7 @@ class Store(Protocol):
     tokens: TokenStore
     views: FleetViews
     webhooks: WebhookStore
+    workflows: WorkflowStore
 
     async def open(self) -> None:
         """Connect. Does not migrate: `store.postgres.connection.migrate` does.

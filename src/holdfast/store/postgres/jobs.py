@@ -15,7 +15,7 @@ from holdfast.errors import Conflict
 from holdfast.moves import drains, requests
 from holdfast.moves.quotas import sets_quota
 from holdfast.moves.rows import DEPENDENCY
-from holdfast.moves.values import JobFilter, NewJob, Submitted
+from holdfast.moves.values import JobFilter, NewJob, NodeOrigin, Submitted
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.connection.session import (
     OnSession,
@@ -293,7 +293,12 @@ def _new_row(job: NewJob, digest: str, parents: Mapping[str, str]) -> dict[str, 
         "spec_hash": digest,
         **{name: getattr(spec, name) for name in _SPEC_COLUMNS},
         "secrets": requests.list_secrets(job) or None,
+        **({} if job.origin is None else _name_origin(job.origin)),
     }
+
+
+def _name_origin(origin: NodeOrigin) -> dict[str, Any]:
+    return {"origin_run": origin.run, "origin_node": origin.node}
 
 
 async def _find_earlier(tx: Tx, jobs: Sequence[NewJob], hashes: Sequence[str]) -> list[str]:

@@ -37,6 +37,8 @@ async def write_moves(tx: Tx, m: Moves) -> None:
     if m.attempts:
         given = _give(list(m.attempts.values()), [job_id for job_id, _ in m.attempts])
         steps.append(("write_attempts", given))
+    if m.ended_work:
+        steps.append(("write_posts", {"rows": to_json(m.ended_work), "now": m.now}))
     if m.events:
         steps.append(("write_events", {"now": m.now, "rows": to_json(m.events)}))
     if len(steps) == 1:

@@ -23,6 +23,7 @@ from holdfast.store.postgres.fleet.instances import PostgresFleet
 from holdfast.store.postgres.fleet.telemetry import PostgresTelemetry
 from holdfast.store.postgres.fleet.views import PostgresFleetViews
 from holdfast.store.postgres.flow.calls import PostgresCalls
+from holdfast.store.postgres.flow.workflows import PostgresWorkflows
 from holdfast.store.postgres.hosts import PostgresHosts
 from holdfast.store.postgres.jobs import PostgresJobs
 from holdfast.store.postgres.leases import PostgresLeases
@@ -82,6 +83,7 @@ class PostgresStore(Store):
         self.tokens = PostgresTokens(session)
         self.views = PostgresFleetViews(session)
         self.webhooks = PostgresWebhooks(session)
+        self.workflows = PostgresWorkflows(session)
 
     async def open(self) -> None:
         await self.session.open()

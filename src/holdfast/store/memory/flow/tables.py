@@ -21,14 +21,10 @@ from holdfast.store.memory.state import InMemory, MemoryState
 
 
 class CallTables(InMemory):
-    """The tables of calls, and how what moves gathered is written.
-
-    outbox: (run, node, kind, ref) of each row.
-    """
+    """The tables of calls, and how what moves gathered is written."""
 
     def __init__(self, state: MemoryState) -> None:
         super().__init__(state)
-        self.outbox: list[tuple[str, int, str, str]] = []
         self.sets: dict[int, MemoryCallSet] = {}
         self.by_id: dict[str, int] = {}
         self.feeds: dict[tuple[str, str], MemoryFeed] = {}
@@ -115,7 +111,7 @@ class CallTables(InMemory):
         if row.count == row.ended:
             row.ended_at = at
             if row.origin is not None:
-                self.outbox.append((row.origin.run, row.origin.node, "call_set", row.id))
+                self.state.post(row.origin.run, row.origin.node, "call_set", row.id, at)
         return row.id
 
 

@@ -21,15 +21,17 @@ with limits as materialized (
   select * from jsonb_to_recordset(%(rows)s::jsonb) as x(
     id text, name text, project text, queue text, priority smallint, tasks integer, gpus integer, cpu_slots integer,
     memory_bytes bigint, labels jsonb, spec jsonb, spec_hash text, idempotency_key text, start_at double precision,
-    secrets jsonb, wait_cause text, wait_reason text)
+    secrets jsonb, wait_cause text, wait_reason text, origin_run text, origin_node integer)
 ), written as (
   insert into jobs (id, name, project, queue, priority, state, reason, tasks, gpus, cpu_slots, memory_bytes, labels,
-                    spec, spec_hash, idempotency_key, preemptible, wait_cause, wait_until, created_at, queued_at)
+                    spec, spec_hash, idempotency_key, preemptible, wait_cause, wait_until, created_at, queued_at,
+                    origin_run, origin_node)
   select g.id, g.name, g.project, g.queue, g.priority, case when w.cause is null then 'queued' else 'waiting' end,
          case when g.wait_cause is not null then g.wait_reason when w.late then %(waits)s::text else %(submitted)s::text end, g.tasks, g.gpus, g.cpu_slots,
          g.memory_bytes, coalesce(g.labels, '{}'), g.spec, decode(g.spec_hash, 'hex'), g.idempotency_key,
          coalesce((g.spec->>'preemptible')::boolean, false),
-         w.cause, case when w.late then to_timestamp(g.start_at) end, c.at, case when w.cause is null then c.at end
+         w.cause, case when w.late then to_timestamp(g.start_at) end, c.at, case when w.cause is null then c.at end,
+         g.origin_run, g.origin_node
   from clock c cross join given g cross join lateral (
     select l.late, coalesce(g.wait_cause, case when l.late then 'start_time' end) as cause
     from (select coalesce(to_timestamp(g.start_at) > c.at, false) as late) l

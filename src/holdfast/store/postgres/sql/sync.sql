@@ -97,7 +97,10 @@ with given as (
     beat_at = coalesce(g.beat_at, j.beat_at), revision = j.revision + 1
   from gone g where j.id = any(array(select job_id from gone)) and j.id = g.job_id
   returning j.id, j.attempts, j.epoch, j.queue, j.project, j.reason, g.n, g.unseen, g.host_id, g.rank, g.host_name, g.facts,
-            g.step as last_step, g.total as last_total, g.started_at as began
+            g.step as last_step, g.total as last_total, g.started_at as began, j.origin_run, j.origin_node
+), posted as (
+  insert into workflow_outbox (run, node, kind, ref, due_at)
+  select d.origin_run, d.origin_node, 'job', d.id, %(now)s from done d where d.origin_run is not null
 ), ended as (
   update attempts a set
     state = 'ended', outcome = 'succeeded', exit_code = 0, reason = d.reason, ended_at = %(now)s,

@@ -1,0 +1,1 @@
+"""Workflows as their users build them: in Python, or in a file."""

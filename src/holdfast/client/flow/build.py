@@ -1,0 +1,381 @@
+"""A workflow built in Python.
+
+    wf = holdfast.Workflow("contact-sheet")
+    frames = wf.add(decode, "in.mp4")
+    variants = wf.map(variant, frames.out)
+    wf.add(sheet, variants.out)
+    run = wf.submit()
+    run.wait()
+
+What a node gives is `node.out`; a part of it `node.out["frames"][0]`. Used as an argument it is
+replaced by the result when the node that takes it starts, and orders the two nodes.
+"""
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import UNSET
+
+from holdfast.core.calls.values import FunctionSpec
+from holdfast.core.workflows.check import check_workflow
+from holdfast.core.workflows.types import is_mismatch, item_of
+from holdfast.core.workflows.values import (
+    ANSWER_SECONDS,
+    AskWork,
+    CallWork,
+    Condition,
+    JobWork,
+    NodeSpec,
+    OnFailure,
+    WorkflowSpec,
+)
+from holdfast.errors import ValidationError
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+    from holdfast.core.workflows.records import NodeRecord
+    from holdfast.wire.workflows import NodeView, RunView
+
+
+class Output:
+    """The result of a node, or a part of it, before it is there. annotation: its type, if known."""
+
+    def __init__(self, node: str, path: tuple[str | int, ...] = (), annotation: Any = Any) -> None:
+        self.node = node
+        self.path = path
+        self.annotation = annotation
+
+    def __getitem__(self, key: str | int) -> "Output":
+        return Output(self.node, (*self.path, key))
+
+    def __iter__(self) -> typing.NoReturn:
+        raise TypeError(
+            f"the result of node {self.node} is known only when the run is there: use "
+            "Workflow.map to call a function for each of its items"
+        )
+
+    def __bool__(self) -> typing.NoReturn:
+        raise TypeError(
+            f"the result of node {self.node} is known only when the run is there: use skip_if"
+        )
+
+    def refer(self) -> dict[str, Any]:
+        """Return the reference as JSON."""
+        return {"$node": self.node, **({"path": list(self.path)} if self.path else {})}
+
+
+class WorkflowNode:
+    """A node of a workflow that is being built."""
+
+    def __init__(self, spec: NodeSpec, annotation: Any = Any) -> None:
+        self.spec = spec
+        self.name = spec.name
+        self.out = Output(spec.name, (), annotation)
+
+    def __repr__(self) -> str:
+        return f"<node {self.name}: {self.spec.kind}>"
+
+
+SkipIf = Output | Condition | None
+
+
+class Workflow:
+    """A workflow that is being built; see `WorkflowSpec` for `on_failure` and `out_dir`."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        project: str = "default",
+        on_failure: OnFailure = "cancel_queued",
+        out_dir: str = "",
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self._fields = {
+            "project": project,
+            "on_failure": on_failure,
+            "out_dir": out_dir,
+            "labels": dict(labels or {}),
+        }
+        self._nodes: dict[str, WorkflowNode] = {}
+
+    def add(
+        self,
+        function: Any,
+        /,
+        *args: Any,
+        name: str | None = None,
+        after: Sequence[WorkflowNode | str] = (),
+        skip_if: SkipIf = None,
+        options: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> WorkflowNode:
+        """Add a call of a function that `@holdfast.task` declared, or that "module:name" names.
+
+        options: fields of its `FunctionSpec` for this node alone (queue, model, retry, …).
+        """
+        spec, target = _find_function(function, options)
+        _check_arguments(target, args, kwargs, name or spec.function)
+        work = CallWork(spec=spec, args=_plain(list(args)), kwargs=_plain(kwargs))
+        returns = _annotation(target, "return")
+        return self._keep(name, spec, returns, call=work, after=after, skip_if=skip_if)
+
+    def map(
+        self,
+        function: Any,
+        over: Any,
+        /,
+        *args: Any,
+        name: str | None = None,
+        after: Sequence[WorkflowNode | str] = (),
+        skip_if: SkipIf = None,
+        options: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> WorkflowNode:
+        """Add a call for each item of a list, which may be another node's result. The item is the
+        first argument; the node's result is the list of results in the order of the items."""
+        spec, target = _find_function(function, options)
+        if isinstance(over, Output):
+            item: Any = Output(over.node, over.path, item_of(over.annotation))
+        else:
+            over = list(over)
+            item = over[0] if over else UNSET
+        if item is not UNSET:
+            _check_arguments(target, (item, *args), kwargs, name or spec.function)
+        given = {"args": _plain(list(args)), "kwargs": _plain(kwargs), "over": _plain(over)}
+        returns = _annotation(target, "return")
+        made = list[returns] if returns is not Any else Any  # type: ignore[valid-type]  # a value
+        work = CallWork(spec=spec, **given)
+        return self._keep(name, spec, made, call=work, after=after, skip_if=skip_if)
+
+    def job(
+        self,
+        name: str,
+        *,
+        after: Sequence[WorkflowNode | str] = (),
+        skip_if: SkipIf = None,
+        inputs: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> WorkflowNode:
+        """Add a job; `fields` are those of `Client.submit` (argv, gpus, tasks, image, …). Its
+        result is its id, exit code and count of attempts; `inputs` are in `HOLDFAST_INPUTS`."""
+        from holdfast.client.specs import build_spec
+
+        work = JobWork(spec=build_spec(fields), inputs=_plain(dict(inputs or {})))
+        return self._keep(name, None, dict, job=work, after=after, skip_if=skip_if)
+
+    def ask(
+        self,
+        prompt: str,
+        choices: Sequence[str] = (),
+        *,
+        name: str | None = None,
+        timeout: float | str = ANSWER_SECONDS,
+        default: str | None = None,
+        after: Sequence[WorkflowNode | str] = (),
+        skip_if: SkipIf = None,
+    ) -> WorkflowNode:
+        """Add a question to a person; it holds no host. timeout: seconds, "10m", or "off"."""
+        from holdfast.core.settings.resolve import parse_duration
+
+        if isinstance(timeout, str) and timeout != "off":
+            timeout = parse_duration(timeout)
+        work = _convert(
+            {"prompt": prompt, "choices": list(choices), "timeout_seconds": timeout,
+             "default": default},
+            AskWork,
+        )  # fmt: skip
+        return self._keep(name or "ask", None, str, ask=work, after=after, skip_if=skip_if)
+
+    def _keep(
+        self,
+        name: str | None,
+        spec: FunctionSpec | None,
+        annotation: Any,
+        *,
+        after: Sequence[WorkflowNode | str],
+        skip_if: SkipIf,
+        **work: Any,
+    ) -> WorkflowNode:
+        wanted = name or ("" if spec is None else spec.function.rpartition(":")[2])
+        made = self._name(wanted, exact=name is not None and spec is not None)
+        condition = Condition(value=skip_if.refer()) if isinstance(skip_if, Output) else skip_if
+        names = [node.name if isinstance(node, WorkflowNode) else node for node in after]
+        fields = {"name": made, "after": names, "skip_if": condition, **work}
+        node = WorkflowNode(_convert(msgspec.to_builtins(fields), NodeSpec), annotation)
+        self._nodes[made] = node
+        return node
+
+    def _name(self, wanted: str, *, exact: bool) -> str:
+        if wanted not in self._nodes:
+            return wanted
+        if exact:
+            raise ValidationError(f"two nodes are called {wanted}; give one another name")
+        number = 2
+        while f"{wanted}-{number}" in self._nodes:
+            number += 1
+        return f"{wanted}-{number}"
+
+    @property
+    def spec(self) -> WorkflowSpec:
+        """The workflow as it is submitted. Raises ValidationError, as `check_workflow` does."""
+        nodes = [node.spec for node in self._nodes.values()]
+        plain = {"name": self.name, "nodes": msgspec.to_builtins(nodes), **self._fields}
+        spec: WorkflowSpec = _convert(plain, WorkflowSpec)
+        check_workflow(spec)
+        return spec
+
+    def submit(self, client: "Client | None" = None, *, run_id: str | None = None) -> "WorkflowRun":
+        """Run it, by a client of its own where none is given."""
+        client = client or _open_client()
+        return WorkflowRun(client.submit_workflow(self.spec, run_id), client)
+
+
+class WorkflowRun:
+    """A run of a workflow, through a client."""
+
+    def __init__(self, view: "RunView", client: "Client") -> None:
+        self.id = view.id
+        self.view = view
+        self._client = client
+
+    def refresh(self) -> "RunView":
+        """Return the run as it is now."""
+        self.view = self._client.workflow(self.id)
+        return self.view
+
+    def wait(self, timeout: float | None = None) -> "RunView":
+        """Wait until it has ended. Raises TimeoutError after `timeout` seconds."""
+        self.view = self._client.wait_workflow(self.id, timeout)
+        return self.view
+
+    def nodes(self) -> "list[NodeRecord]":
+        """Return its nodes."""
+        return self._client.workflow_nodes(self.id)
+
+    def node(self, node: WorkflowNode | str) -> "NodeView":
+        """Return one node with its result."""
+        name = node.name if isinstance(node, WorkflowNode) else node
+        return self._client.workflow_node(self.id, name)
+
+    def result(self, node: WorkflowNode | str) -> Any:
+        """Return a node's result; of a map, the list of its results."""
+        view = self.node(node)
+        if view.kind.value == "map" and view.result is None and view.ref is not None:
+            from holdfast.client.flow.results import read_set_results
+
+            return read_set_results(self._client, view.ref)
+        return view.result
+
+    def answer(self, node: WorkflowNode | str, answer: str) -> None:
+        """Answer a node's question."""
+        name = node.name if isinstance(node, WorkflowNode) else node
+        self._client.answer_node(self.id, name, answer)
+
+    def cancel(self, reason: str = "", *, hard: bool = False) -> "RunView":
+        """Cancel it: what waits at once, what runs cooperatively."""
+        self.view = self._client.cancel_workflow(self.id, reason, hard=hard)
+        return self.view
+
+    def restart(self, reason: str = "", *, origins: Sequence[WorkflowNode | str] = ()) -> "RunView":
+        """Run again what did not succeed, and what follows from `origins`."""
+        names = [node.name if isinstance(node, WorkflowNode) else node for node in origins]
+        self.view = self._client.restart_workflow(self.id, reason, origins=names)
+        return self.view
+
+
+def _open_client() -> "Client":
+    from holdfast.client.synchronous import Client
+
+    return Client()
+
+
+def _convert(plain: Any, kind: type[Any]) -> Any:
+    try:
+        return msgspec.convert(plain, kind)
+    except msgspec.ValidationError as error:
+        raise ValidationError(str(error)) from None
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON, outputs as references; an own key `$node` is kept apart."""
+    if isinstance(value, Output):
+        return value.refer()
+    if isinstance(value, WorkflowNode):
+        raise ValidationError(f"give {value.name}.out, the result of node {value.name}")
+    if isinstance(value, Mapping):
+        inside = {str(key): _plain(part) for key, part in value.items()}
+        if "$node" in inside or inside.keys() == {"$value"}:
+            return {"$value": inside}
+        return inside
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    try:
+        return msgspec.to_builtins(value)
+    except TypeError as error:
+        raise ValidationError(
+            f"{value!r:.80} cannot be an argument of a node, because it is no JSON: {error}"
+        ) from None
+
+
+def _find_function(
+    function: Any, options: Mapping[str, Any] | None
+) -> tuple[FunctionSpec, Callable[..., Any] | None]:
+    """Return the declaration, and the Python function where it is here."""
+    spec = function if isinstance(function, FunctionSpec) else getattr(function, "spec", None)
+    if isinstance(function, str):
+        spec = _convert({"function": function}, FunctionSpec)
+    if not isinstance(spec, FunctionSpec):
+        raise ValidationError(
+            f"{function!r} is no task: declare the function with @holdfast.task, or name it as "
+            '"module:function"'
+        )
+    if options:
+        known = msgspec.to_builtins(spec) | msgspec.to_builtins(dict(options))
+        spec = _convert(known, FunctionSpec)
+    target = inspect.unwrap(function) if callable(function) else None
+    return spec, target
+
+
+def _annotation(target: Callable[..., Any] | None, name: str) -> Any:
+    if target is None:
+        return Any
+    try:
+        return typing.get_type_hints(target).get(name, Any)
+    except Exception:  # a name that cannot be found here is not known
+        return Any
+
+
+def _check_arguments(
+    target: Callable[..., Any] | None, args: Sequence[Any], kwargs: Mapping[str, Any], name: str
+) -> None:
+    """Raise ValidationError where arguments do not fit the function's parameters or the results of
+    other nodes their annotations."""
+    if target is None:
+        return
+    try:
+        signature = inspect.signature(target)
+    except (TypeError, ValueError):
+        return
+    hidden = [p for p in ("ctx",) if p in signature.parameters and p not in kwargs]
+    shown = [p for n, p in signature.parameters.items() if n not in hidden]
+    try:
+        bound = signature.replace(parameters=shown).bind(*args, **kwargs)
+    except TypeError as error:
+        raise ValidationError(f"node {name}: {error}") from None
+    for parameter, value in bound.arguments.items():
+        wanted = _annotation(target, parameter)
+        if isinstance(value, Output) and is_mismatch(value.annotation, wanted):
+            raise ValidationError(
+                f"node {name}: its parameter {parameter} takes {_say(wanted)}, and node "
+                f"{value.node} gives {_say(value.annotation)}",
+                code="type_mismatch",
+            )
+
+
+def _say(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)

@@ -1,0 +1,128 @@
+"""Workflows: run them, look at their nodes, wait, cancel, restart, answer."""
+
+import os
+import time
+from collections.abc import Sequence
+
+from holdfast.client.calls import PageCall, RestCall, get, get_pages, path_of, send
+from holdfast.client.scripts import (
+    Script,
+    Sleep,
+    gives_each,
+    gives_list,
+    gives_one,
+    runs,
+    take_answer,
+)
+from holdfast.core.ids import ENTROPY_BITS, make_id
+from holdfast.core.workflows.check import check_workflow
+from holdfast.core.workflows.records import NodeRecord, RunRecord
+from holdfast.core.workflows.values import WorkflowSpec
+from holdfast.wire.workflows import (
+    AnswerRequest,
+    CancelRun,
+    NewWorkflow,
+    NodeView,
+    NodeWhy,
+    RestartRun,
+    RunView,
+)
+
+WORKFLOWS = "workflows"
+
+
+def make_run_id() -> str:
+    """Return a new id of a run."""
+    entropy = int.from_bytes(os.urandom((ENTROPY_BITS + 7) // 8), "big")
+    return make_id(int(time.time() * 1000), entropy)
+
+
+class WorkflowMethods:
+    """The client's methods about workflows."""
+
+    @gives_one
+    def submit_workflow(self, spec: WorkflowSpec, run_id: str | None = None) -> RestCall[RunView]:
+        """Run a workflow. `run_id` (20 characters, `core.ids`) makes a repeat find the first run."""
+        check_workflow(spec)
+        body = NewWorkflow(id=run_id or make_run_id(), spec=spec)
+        return send("POST", path_of(WORKFLOWS), RunView, body)
+
+    @gives_one
+    def workflow(self, run_id: str) -> RestCall[RunView]:
+        """Return one run, and how many of its nodes are in each state."""
+        return get(path_of(WORKFLOWS, run_id), RunView)
+
+    @gives_each
+    def workflows(
+        self,
+        *,
+        states: Sequence[str] = (),
+        project: str | None = None,
+        name: str | None = None,
+        page_size: int | None = None,
+    ) -> PageCall[RunRecord]:
+        """Yield runs, newest first."""
+        return get_pages(
+            path_of(WORKFLOWS),
+            RunRecord,
+            state=list(states),
+            project=project,
+            name=name,
+            limit=page_size,
+        )
+
+    @gives_list
+    def workflow_nodes(self, run_id: str, states: Sequence[str] = ()) -> PageCall[NodeRecord]:
+        """Return the nodes of a run, in the workflow's order."""
+        path = path_of(WORKFLOWS, run_id, "nodes")
+        return get_pages(path, NodeRecord, state=list(states), limit=10_000)
+
+    @gives_one
+    def workflow_node(self, run_id: str, node: str) -> RestCall[NodeView]:
+        """Return one node with what it does and its result."""
+        return get(path_of(WORKFLOWS, run_id, "nodes", node), NodeView)
+
+    @gives_one
+    def why_node(self, run_id: str, node: str) -> RestCall[NodeWhy]:
+        """Return what holds a node where it is, and what to do about it."""
+        return get(path_of(WORKFLOWS, run_id, "nodes", node, "why"), NodeWhy)
+
+    @gives_one
+    def answer_node(self, run_id: str, node: str, answer: str) -> RestCall[NodeRecord]:
+        """Answer a node's question. A lost answer is not sent again, because the second is refused."""
+        path = path_of(WORKFLOWS, run_id, "nodes", node, "answer")
+        return send("POST", path, NodeRecord, AnswerRequest(answer=answer), repeatable=False)
+
+    @gives_one
+    def cancel_workflow(
+        self, run_id: str, reason: str = "", *, hard: bool = False
+    ) -> RestCall[RunView]:
+        """Cancel a run: what waits at once, what runs cooperatively."""
+        body = CancelRun(reason=reason, hard=hard)
+        return send("POST", path_of(WORKFLOWS, run_id, "cancel"), RunView, body)
+
+    @gives_one
+    def restart_workflow(
+        self, run_id: str, reason: str = "", *, origins: Sequence[str] = ()
+    ) -> RestCall[RunView]:
+        """Run again what did not succeed, and what follows from the nodes named `origins`."""
+        body = RestartRun(reason=reason, origins=tuple(origins))
+        path = path_of(WORKFLOWS, run_id, "restart")
+        return send("POST", path, RunView, body, repeatable=False)
+
+    @runs
+    def wait_workflow(self, run_id: str, timeout_seconds: float | None = None) -> Script[RunView]:
+        """Wait until the run has ended, and return it. TimeoutError after `timeout_seconds`."""
+        until = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        delay = 0.02
+        while True:
+            run = yield from take_answer(get(path_of(WORKFLOWS, run_id), RunView))
+            if run.state.terminal:
+                return run
+            left = delay if until is None else until - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(
+                    f"run {run_id} is still {run.state.value} after {timeout_seconds:g} s"
+                )
+            yield Sleep(min(delay, left))
+            delay = min(delay * 1.5, 1.0)

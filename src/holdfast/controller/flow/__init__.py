@@ -1,0 +1,1 @@
+"""What routes and loops share about workflows and calls."""

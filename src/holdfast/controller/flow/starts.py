@@ -1,0 +1,126 @@
+"""Start the nodes of a run: resolve what they refer to, and submit their work.
+
+A start is repeated where a replica died in it; the work's id was on record before (FLOW-2), so a
+repeat finds what the first one submitted.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.controller.flow.call_nodes import read_map_result, start_calls
+from holdfast.controller.flow.ends import describe_job_end
+from holdfast.controller.runtime.context import Controller
+from holdfast.core.records import JobRecord
+from holdfast.core.states import JobState
+from holdfast.core.workflows.advance import NodeEnd
+from holdfast.core.workflows.plan_start import (
+    Planned,
+    PlannedCalls,
+    PlannedJob,
+    find_out_dir,
+    name_references,
+    plan_start,
+)
+from holdfast.core.workflows.records import NodeWork, RunRecord
+from holdfast.core.workflows.values import AskWork, NodeKind, NodeState
+from holdfast.errors import Conflict, NotFound, ValidationError
+from holdfast.moves.flow.workflows import Post, Processed, Started
+from holdfast.moves.values import NewJob, NodeOrigin
+
+
+async def start_nodes(
+    controller: Controller, run: RunRecord, posts: Sequence[Post]
+) -> list[Processed]:
+    """Submit the work of the nodes that these posts start. Raises QuotaExceeded and Unavailable."""
+    store = controller.store.workflows
+    works = await store.read_works(run.id, [post.node for post in posts])
+    ready = {n: work for n, work in works.items() if work.state is NodeState.READY}
+    results = await _read_results(controller, run, ready)
+    plans = {
+        n: plan_start(run.id, work, results, find_out_dir(run.out_dir, work.name))
+        for n, work in ready.items()
+    }
+    changes = await _submit_jobs(controller, run, ready, plans)
+    for number, plan in plans.items():
+        if isinstance(plan, PlannedCalls):
+            out_dir = find_out_dir(run.out_dir, ready[number].name)
+            changes[number] = await start_calls(controller, run, ready[number], plan, out_dir)
+        elif isinstance(plan, AskWork):
+            seconds = None if plan.timeout_seconds == "off" else plan.timeout_seconds
+            changes[number] = Started(prompt=plan.prompt, over_seconds=seconds)
+        elif isinstance(plan, NodeEnd):
+            changes[number] = plan
+    # A node that is not ready any more: what was submitted for it meanwhile is stopped.
+    return [Processed(post=post, change=changes.get(post.node, Started())) for post in posts]
+
+
+async def _read_results(
+    controller: Controller, run: RunRecord, works: Mapping[int, NodeWork]
+) -> dict[str, Any]:
+    names = {name for work in works.values() for name in name_references(work.spec)}
+    parents = await controller.store.workflows.read_parents(run.id, list(works), names)
+    results: dict[str, Any] = {}
+    for name, parent in parents.items():
+        if parent.result is not None:
+            results[name] = msgspec.json.decode(parent.result)
+        elif parent.kind is NodeKind.MAP and parent.state is NodeState.SUCCEEDED:
+            results[name] = await read_map_result(controller, parent)
+        else:
+            results[name] = None
+    return results
+
+
+async def _submit_jobs(
+    controller: Controller,
+    run: RunRecord,
+    works: Mapping[int, NodeWork],
+    plans: Mapping[int, Planned],
+) -> dict[int, Any]:
+    jobs: dict[int, NewJob] = {}
+    for number, plan in plans.items():
+        if isinstance(plan, PlannedJob):
+            origin = NodeOrigin(run=run.id, node=number)
+            queue = plan.spec.queue or "cpu"
+            job_id = works[number].ref or ""
+            jobs[number] = NewJob(id=job_id, spec=plan.spec, queue=queue, origin=origin)
+    again = {n: job.id for n, job in jobs.items() if works[n].rounds > 1}
+    there = await controller.store.jobs.get_jobs(list(again.values())) if again else {}
+    changes: dict[int, Any] = {}
+    for number, job_id in again.items():
+        if job_id in there:
+            changes[number] = await _go_on(controller, there[job_id])
+    new = {n: job for n, job in jobs.items() if n not in changes}
+    changes |= await _submit(controller, new)
+    if jobs:
+        controller.poke("admit", "events")
+    return changes
+
+
+async def _submit(controller: Controller, jobs: Mapping[int, NewJob]) -> dict[int, Any]:
+    """Submit jobs together; where one is refused, each by itself, so that only its node fails."""
+    if not jobs:
+        return {}
+    try:
+        await controller.store.jobs.submit_jobs(list(jobs.values()))
+    except (ValidationError, Conflict) as error:
+        if len(jobs) == 1:
+            return dict.fromkeys(jobs, NodeEnd(state=NodeState.FAILED, reason=error.message))
+        changes: dict[int, Any] = {}
+        for number, job in jobs.items():
+            changes |= await _submit(controller, {number: job})
+        return changes
+    return dict.fromkeys(jobs, Started())
+
+
+async def _go_on(controller: Controller, job: JobRecord) -> Started | NodeEnd:
+    """Retry the job of an earlier round, with its checkpoints and fresh budgets."""
+    if job.state is JobState.SUCCEEDED:
+        return describe_job_end(job) or Started()
+    if job.state.terminal:
+        try:
+            await controller.store.jobs.revive_job(job.id, "its workflow was restarted")
+        except (Conflict, NotFound, ValidationError) as error:
+            return NodeEnd(state=NodeState.FAILED, reason=error.message)
+    return Started()

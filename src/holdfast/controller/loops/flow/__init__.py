@@ -1,0 +1,1 @@
+"""Loops of what is built on jobs."""

@@ -1,0 +1,76 @@
+"""The REST API's bodies about workflows.
+
+POST /v1/workflows                          NewWorkflow → RunView: submit a workflow; a repeat of the id changes nothing
+GET  /v1/workflows                          ?state=&project=&name=&limit=&cursor= → page of RunRecord, newest first
+GET  /v1/workflows/{id}                     → RunView
+GET  /v1/workflows/{id}/nodes               ?state=&limit=&cursor= → page of NodeRecord, in the workflow's order
+GET  /v1/workflows/{id}/nodes/{node}        → NodeView: with what it does and its result
+GET  /v1/workflows/{id}/nodes/{node}/why    → NodeWhy
+POST /v1/workflows/{id}/nodes/{node}/answer AnswerRequest → NodeRecord
+POST /v1/workflows/{id}/cancel              CancelRun → RunView
+POST /v1/workflows/{id}/restart             RestartRun → RunView
+"""
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from holdfast.core.workflows.records import NodeRecord, RunRecord
+from holdfast.core.workflows.values import NodeName, NodeSpec, WorkflowSpec
+from holdfast.wire.api import ApiBody, WhyLine
+
+MAX_WORKFLOW_BYTES = 64 * 1024 * 1024
+Reason = Annotated[str, Meta(max_length=512)]
+
+
+class NewWorkflow(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A workflow to run. id: of the run, chosen by the client (20 characters, `core.ids`), so that
+    a repeat changes nothing."""
+
+    id: Annotated[str, Meta(pattern=r"^[0-9a-hjkmnp-tv-z]{20}$(?!\n)")]
+    spec: WorkflowSpec
+
+
+class RunView(RunRecord, frozen=True, kw_only=True):
+    """A run, and how many of its nodes are in each state."""
+
+    counts: dict[str, int]
+
+
+class NodeView(NodeRecord, frozen=True, kw_only=True):
+    """A node with what it does and its result; a map's results are in its call set (`ref`)."""
+
+    spec: NodeSpec
+    result: Any = None
+    out_dir: str = ""
+
+
+class NodeWhy(ApiBody, frozen=True, kw_only=True):
+    """Why a node is where it is."""
+
+    run: str
+    node: str
+    state: str
+    summary: str
+    lines: list[WhyLine]
+
+
+class CancelRun(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`hard` kills what runs, without TERM and grace."""
+
+    reason: Reason = ""
+    hard: bool = False
+
+
+class RestartRun(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Run again what did not succeed. origins: nodes that are run again even so, with all that
+    follows from them."""
+
+    reason: Reason = ""
+    origins: Annotated[tuple[NodeName, ...], Meta(max_length=1000)] = ()
+
+
+class AnswerRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The answer to a node's question."""
+
+    answer: Annotated[str, Meta(max_length=4096)]
