@@ -49,6 +49,7 @@ class Listed:
     """A provider that lists as many machines as there are on record, and does nothing."""
 
     kind = "listed"
+    tells_prices = False
 
     def __init__(self, hosts: int) -> None:
         ids = [f"host-{n:06d}" for n in range(1, hosts + 1)]

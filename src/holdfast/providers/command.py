@@ -90,6 +90,11 @@ class CommandProvider:
         self._config = config
         self._installation = installation
 
+    @property
+    def tells_prices(self) -> bool:
+        """See `Provider`: where there is a script for it."""
+        return self._config.quote is not None
+
     async def quote(self, offers: tuple[Offer, ...]) -> tuple[Quote, ...]:
         """See `Provider`. Without a script for it, the offers' own prices."""
         config = self._config

@@ -63,6 +63,10 @@ class Provider(Protocol):
 
     kind: str
 
+    @property
+    def tells_prices(self) -> bool:
+        """Whether its quotes have prices of their own; else they repeat the offers'."""
+
     async def quote(self, offers: tuple[Offer, ...]) -> tuple[Quote, ...]:
         """Return what is known of these offers now: price and availability. Never raises NoCapacity."""
 

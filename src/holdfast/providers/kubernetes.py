@@ -70,6 +70,7 @@ class KubernetesProvider:
     """See the module."""
 
     kind = "kubernetes"
+    tells_prices = False
 
     def __init__(self, config: KubernetesConfig, installation: str) -> None:
         self._config = config

@@ -91,6 +91,7 @@ class LocalProvider:
     """See the module."""
 
     kind = "local"
+    tells_prices = False
 
     def __init__(self, config: LocalConfig, installation: str) -> None:
         self._config = config

@@ -110,6 +110,7 @@ class RunpodProvider:
     """See the module."""
 
     kind = "runpod"
+    tells_prices = True
 
     def __init__(self, config: RunpodConfig, installation: str) -> None:
         self._config = config

@@ -99,6 +99,7 @@ class SlurmProvider:
     """See the module."""
 
     kind = "slurm"
+    tells_prices = False
 
     def __init__(self, config: SlurmConfig, installation: str) -> None:
         self._config = config

@@ -156,6 +156,7 @@ class SshProvider:
     """See the module."""
 
     kind = "ssh"
+    tells_prices = False
 
     def __init__(self, config: SshConfig, installation: str) -> None:
         self._config = config

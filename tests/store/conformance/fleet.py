@@ -15,6 +15,7 @@ from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.fleet.snapshot import FleetHost
 from holdfast.core.gpus import Gpu
 from holdfast.core.health.checks import CheckVerdict
+from holdfast.core.placement.types import QuotaLeft
 from holdfast.core.records import HostCheckRecord
 from holdfast.core.states import HostState, InstanceEvent, InstanceState, JobState
 from holdfast.errors import Conflict, Forbidden, NotFound
@@ -408,6 +409,17 @@ async def test_waiting_jobs_are_counted_by_shape(rig: Rig) -> None:
         (w.queue, w.jobs, w.tasks, w.gpus, w.cpu_slots, w.oldest_seconds) for w in found
     ) == [("cpu", 1, 4, 1, 0, 1.0), ("cpu", 3, 1, 0, 1, 11.0)]
     assert {tuple(w.host_labels.items()) for w in found} == {(), (("zone", "a"),)}
+
+
+async def test_what_projects_may_still_start_is_shown(rig: Rig) -> None:
+    await rig.host()
+    await rig.store.settings.put_project("small", {"quota_jobs": 2, "quota_gpus": 5})
+    await rig.running(project="small")
+    for project in ("small", "small", "free"):
+        await rig.submit(project=project)
+    found = await rig.store.fleet.read_snapshot(now=rig.tick(1))
+    assert sorted((w.project, w.jobs) for w in found.waiting) == [("free", 1), ("small", 2)]
+    assert found.quotas == {"small": QuotaLeft(jobs=1, gpus=5)}
 
 
 async def test_listings_are_noted(rig: Rig) -> None:

@@ -28,11 +28,12 @@ from holdfast.core.fleet.actions import (
     Spawn,
 )
 from holdfast.core.fleet.breaker import BREAKER_WINDOW_SECONDS
-from holdfast.core.fleet.cycle import plan_fleet
+from holdfast.core.fleet.cycle import Prices, plan_fleet
 from holdfast.core.fleet.demand import cap_waiting
 from holdfast.core.fleet.faults import HostFault
 from holdfast.core.fleet.instances import Machine
 from holdfast.core.fleet.leaks import Findings, Rental, read_listing
+from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.fleet.records import InstanceRecord, PoolMoney, PoolRecord
 from holdfast.core.fleet.snapshot import FleetHost, FleetSnapshot, PoolView
 from holdfast.core.states import InstanceEvent, InstanceState
@@ -42,6 +43,7 @@ from holdfast.providers.interface import Provider
 
 log = logging.getLogger("holdfast.fleet")
 LIST_SECONDS = 120.0
+PRICES_SECONDS = 60.0
 
 
 class PoolCycles:
@@ -53,6 +55,8 @@ class PoolCycles:
         self._lock = asyncio.Lock()
         self._opened: tuple[bytes, Provider] | None = None
         self._sightings: dict[str, int] = {}
+        self._prices: dict[str, float] = {}
+        self._asked_at: float | None = None
         self.rentals = Rentals(controller, name)
 
     async def run(self, pool: PoolRecord, *, listing: bool = True) -> CycleSummary:
@@ -69,7 +73,7 @@ class PoolCycles:
             except HoldfastError as error:
                 return self._give_up(await self._controller.store.now(), error, dry_run=True)
             findings = await self._compare(machines)
-            plan, _ = await self._decide(findings)
+            plan, _ = await self._decide(provider, findings)
             summary = msgspec.structs.replace(plan.summary, dry_run=True)
             return msgspec.structs.replace(plan, summary=summary)
 
@@ -100,7 +104,7 @@ class PoolCycles:
                 notes.append(f"its machines cannot be listed, so none is judged: {error.message}")
             else:
                 failed = await self._follow(provider, findings, notes)
-        plan, machines = await self._decide(findings)
+        plan, machines = await self._decide(provider, findings)
         done = []
         for action in plan.actions:
             if await self._carry_out(action, machines):
@@ -203,7 +207,7 @@ class PoolCycles:
         self._controller.guard.forget()
         return before.state is InstanceState.ENDING
 
-    async def _decide(self, findings: Findings | None) -> tuple[PoolPlan, int]:
+    async def _decide(self, provider: Provider, findings: Findings | None) -> tuple[PoolPlan, int]:
         """Return the plan, and how many machines it was made for."""
         controller = self._controller
         settings = await controller.settings.current()
@@ -213,20 +217,44 @@ class PoolCycles:
         snapshot = await self._cap_demand(snapshot, settings)
         since = controller.leadership.hears_since
         snapshot = _overlay(snapshot, self._name, findings, since)
-        # In a thread, because it takes 0.1 s for 10,000 hosts and this loop answers syncs.
-        found = await asyncio.to_thread(plan_fleet, snapshot)
-        plans: Mapping[str, PoolPlan] = {plan.pool: plan for plan in found}
         mine = next(view for view in snapshot.pools if view.spec.name == self._name)
-        return plans[self._name], sum(host.is_paid for host in mine.hosts)
+        plan = await self._plan(snapshot, {})
+        if provider.tells_prices and any(isinstance(action, Spawn) for action in plan.actions):
+            prices = await self._ask_prices(provider, mine.spec)
+            plan = await self._plan(snapshot, {self._name: prices})
+        return plan, sum(host.is_paid for host in mine.hosts)
+
+    async def _plan(self, snapshot: FleetSnapshot, prices: Prices) -> PoolPlan:
+        # In a thread, because it takes 0.1 s for 10,000 hosts and this loop answers syncs.
+        plans = await asyncio.to_thread(plan_fleet, snapshot, prices)
+        return next(plan for plan in plans if plan.pool == self._name)
+
+    async def _ask_prices(self, provider: Provider, spec: PoolSpec) -> Mapping[str, float]:
+        """Return the provider's prices, a minute old at most; where they cannot be had the last ones
+        count, and the offers' own where there are none."""
+        now = self._controller.clock()
+        if self._asked_at is None or now - self._asked_at >= PRICES_SECONDS:
+            self._asked_at = now
+            try:
+                async with asyncio.timeout(LIST_SECONDS):
+                    quotes = await provider.quote(spec.offers)
+            except (HoldfastError, TimeoutError) as error:
+                log.warning("pool %s: its provider's prices cannot be had: %s", self._name, error)
+            else:
+                self._prices = {
+                    q.offer: q.usd_per_hour for q in quotes if q.usd_per_hour is not None
+                }
+        return self._prices
 
     async def _cap_demand(self, snapshot: FleetSnapshot, settings: Settings) -> FleetSnapshot:
-        """Leave out the jobs that their queues' `max_running` does not let run now."""
+        """Leave out the jobs that their queues' `max_running`, or their projects' quotas, do not let
+        run now."""
         limits = {
             waiting.queue: limit
             for waiting in snapshot.waiting
             if isinstance(limit := settings.value("max_running", waiting.queue), int)
         }
-        if not limits:
+        if not limits and not snapshot.quotas:
             return snapshot
         counts = await self._controller.store.jobs.count_jobs()
         live = {
@@ -234,7 +262,7 @@ class PoolCycles:
             for queue in limits
         }
         headroom = {queue: max(0, limit - live[queue]) for queue, limit in limits.items()}
-        waiting = cap_waiting(snapshot.waiting, headroom)
+        waiting = cap_waiting(snapshot.waiting, headroom, snapshot.quotas)
         return msgspec.structs.replace(snapshot, waiting=waiting)
 
     async def _carry_out(self, action: Action, machines: int) -> bool:
@@ -275,6 +303,9 @@ class PoolCycles:
         offer = spec.offer(spawn.offer)
         if offer is None:
             return False
+        offer = msgspec.structs.replace(
+            offer, usd_per_hour=self._prices.get(offer.name, offer.usd_per_hour)
+        )
         ids = [make_new_id() for _ in range(spawn.count)]
         return bool(
             await store.intend(self._name, offer, ids, spawn.reason, open_machines=machines)

@@ -9,12 +9,14 @@ DEMAND-3  A host whose offer a job does not fit is no supply for that job.
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
 from holdfast.core.fleet.instances import Offer
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.fleet.snapshot import PoolView, Waiting
+from holdfast.core.placement.types import QuotaLeft
 
 Offers = frozenset[str]
 
@@ -92,17 +94,31 @@ def split_demand(
     return demands
 
 
-def cap_waiting(waiting: Sequence[Waiting], headroom: Mapping[str, int]) -> tuple[Waiting, ...]:
-    """Return the jobs that their queues' limits let run, the oldest first: hosts for the others would
-    stand idle. headroom: how many more jobs each limited queue may run."""
-    left = dict(headroom)
+def cap_waiting(
+    waiting: Sequence[Waiting],
+    headroom: Mapping[str, int],
+    quotas: Mapping[str, QuotaLeft] = MappingProxyType({}),
+) -> tuple[Waiting, ...]:
+    """Return the jobs that their queues' limits and their projects' quotas let run, the oldest first:
+    hosts for the others would stand idle. headroom: how many more jobs each limited queue may
+    run."""
+    queues = dict(headroom)
+    jobs = {name: left.jobs for name, left in quotas.items() if left.jobs is not None}
+    gpus = {name: left.gpus for name, left in quotas.items() if left.gpus is not None}
     kept = []
     for each in sorted(waiting, key=lambda w: -w.oldest_seconds):
-        jobs = min(each.jobs, left.get(each.queue, each.jobs))
-        if each.queue in left:
-            left[each.queue] -= jobs
-        if jobs > 0:
-            kept.append(msgspec.structs.replace(each, jobs=jobs))
+        queue, project, wide = each.queue, each.project, each.tasks * each.gpus
+        bounds = [each.jobs, queues.get(queue, each.jobs), jobs.get(project, each.jobs)]
+        if wide and project in gpus:
+            bounds.append(gpus[project] // wide)
+        run = max(0, min(bounds))
+        for left, name, taken in (
+            (queues, queue, run), (jobs, project, run), (gpus, project, run * wide)
+        ):  # fmt: skip
+            if name in left:
+                left[name] -= taken
+        if run:
+            kept.append(msgspec.structs.replace(each, jobs=run))
     return tuple(kept)
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.core.fleet.instances import MachineState
 from holdfast.core.fleet.pools import PoolSpec
+from holdfast.core.placement.types import QuotaLeft
 from holdfast.core.states import HostState, InstanceState
 
 
@@ -76,9 +77,11 @@ _LIVE = (InstanceState.INTENDED, InstanceState.ASKED, InstanceState.MADE)
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
-    """Queued jobs of one shape. tasks: ranks of each; the resources are of one task."""
+    """Queued jobs of one shape. tasks: ranks of each; the resources are of one task. project: "" for
+    members of jobs that run, which no quota holds back."""
 
     queue: str
+    project: str = ""
     jobs: int
     tasks: int = 1
     gpus: int = 0
@@ -127,8 +130,10 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FleetSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Every pool, and every queued job by shape, at one moment of the store's clock."""
+    """Every pool, and every queued job by shape, at one moment of the store's clock. quotas: what
+    projects that have one may still start."""
 
     at: datetime
     pools: tuple[PoolView, ...] = ()
     waiting: tuple[Waiting, ...] = ()
+    quotas: Mapping[str, QuotaLeft] = {}

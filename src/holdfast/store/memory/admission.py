@@ -10,7 +10,6 @@ from holdfast.core.host_faults import find_runtime_word
 from holdfast.core.placement.plan import (
     Candidate,
     JobPlacement,
-    QuotaLeft,
     RunningTask,
     Share,
     silence_seconds,
@@ -23,12 +22,13 @@ from holdfast.core.states import AttemptState, JobEvent, JobState, TaskEvent, Ta
 from holdfast.core.transitions import JOB, TASK, sources, step
 from holdfast.moves import dispatch, requests
 from holdfast.moves.moves import LIVE_JOB_STATES
-from holdfast.moves.quotas import SHARES, Allotment, plan_owned, quota_left, read_quota, read_share
+from holdfast.moves.quotas import SHARES, Allotment, plan_owned, read_share
 from holdfast.moves.requests import DUE
 from holdfast.moves.room import RoomCheck, plan_headroom, serves
 from holdfast.moves.rows import BACK_OFF, RETRIES_HELD, START_TIME, TaskRow
 from holdfast.moves.values import AdmissionSnapshot, Released, Reserved
 from holdfast.store.memory.members import MemoryMembers
+from holdfast.store.memory.settings import quotas_left
 from holdfast.store.memory.state import InMemory, MemoryJob, MemoryState
 from holdfast.store.port.clock import Now
 
@@ -96,7 +96,9 @@ class MemoryAdmission(InMemory):
             for job_id in s.by_state[state]:
                 queue = s.jobs[job_id].row.queue
                 live[queue] = live.get(queue, 0) + 1
-        quotas = self._quotas_left({s.jobs[i].row.project for i in s.by_state[JobState.QUEUED]})
+        quotas = quotas_left(
+            s, self.environment, {s.jobs[i].row.project for i in s.by_state[JobState.QUEUED]}
+        )
         limits: dict[str, int | None] = {}
         for q in s.queues.values():
             value = resolve("max_running", [("queue", q.settings), *cluster]).value
@@ -137,17 +139,6 @@ class MemoryAdmission(InMemory):
                 default=None,
             ),
         )
-
-    def _quotas_left(self, projects: Iterable[str]) -> dict[str, QuotaLeft]:
-        """Return what each of `projects` with a quota may still start (QUOTA-2)."""
-        s, left = self.state, {}
-        below = [("cluster", s.settings), ("environment", self.environment)]
-        for name in projects:
-            found = s.projects.get(name)
-            quota = read_quota({} if found is None else found.settings, below)
-            if quota is not None:
-                left[name] = quota_left(quota, s.use_of(name))
-        return left
 
     def _read_shares(self) -> dict[str, Share]:
         """Return the shares of all projects with queued or live jobs; none where none is set."""
@@ -236,8 +227,10 @@ class MemoryAdmission(InMemory):
         ids = {t.host_id for p in placements for t in p.tasks}
         room = RoomCheck(s.capacity(h) for h in s.hosts.values() if h.id in ids and h.takes_work)
         allotment = Allotment(
-            self._quotas_left(
-                {s.jobs[p.job_id].row.project for p in placements if p.job_id in s.jobs}
+            quotas_left(
+                s,
+                self.environment,
+                {s.jobs[p.job_id].row.project for p in placements if p.job_id in s.jobs},
             )
         )
         applied = []

@@ -1,15 +1,22 @@
 """Settings, queues and projects in memory."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.core.causes import Cause
+from holdfast.core.placement.types import QuotaLeft
 from holdfast.core.records import ProjectRecord, QueueRecord, shared_fields
 from holdfast.core.settings.resolve import Value
 from holdfast.core.states import JobState
-from holdfast.moves import layers
+from holdfast.moves import layers, quotas
 from holdfast.moves.registration import drain_jobs_for
 from holdfast.moves.values import SettingsLayers
-from holdfast.store.memory.state import UNFINISHED, InMemory, MemoryProject, MemoryQueue
+from holdfast.store.memory.state import (
+    UNFINISHED,
+    InMemory,
+    MemoryProject,
+    MemoryQueue,
+    MemoryState,
+)
 from holdfast.store.port.clock import Now
 
 
@@ -157,3 +164,17 @@ class MemorySettings(InMemory):
         del self.state.projects[name]
         self.state.settings_rev += 1
         self.state.log([layers.forgotten_event(name)], self.state.at(now))
+
+
+def quotas_left(
+    s: MemoryState, environment: Mapping[str, Value], projects: Iterable[str]
+) -> dict[str, QuotaLeft]:
+    """Return what each of `projects` with a quota may still start (QUOTA-2)."""
+    left = {}
+    below = [("cluster", s.settings), ("environment", environment)]
+    for name in projects:
+        found = s.projects.get(name)
+        quota = quotas.read_quota({} if found is None else found.settings, below)
+        if quota is not None:
+            left[name] = quotas.quota_left(quota, s.use_of(name))
+    return left

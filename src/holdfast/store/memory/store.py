@@ -77,7 +77,7 @@ class MemoryStore(Store):
         self.dependencies = MemoryDependencies(state)
         self.drains = MemoryDrains(state)
         self.events = MemoryEvents(state)
-        self.fleet = MemoryFleet(state)
+        self.fleet = MemoryFleet(state, self.environment)
         self.health = MemoryHealth(state)
         self.hosts = MemoryHosts(state)
         self.jobs = MemoryJobs(state, self.environment)

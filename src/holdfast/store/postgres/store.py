@@ -70,7 +70,7 @@ class PostgresStore(Store):
         self.dependencies = PostgresDependencies(session)
         self.drains = PostgresDrains(session)
         self.events = PostgresEvents(session)
-        self.fleet = PostgresFleet(session)
+        self.fleet = PostgresFleet(session, self.environment)
         self.health = PostgresHealth(session)
         self.hosts = PostgresHosts(session)
         self.jobs = PostgresJobs(session, self.environment)

@@ -155,3 +155,32 @@ async def test_jobs_that_their_queue_does_not_let_run_rent_no_hosts(world: World
     await world.controller.settings.refresh()
     summary = await world.cycle()
     assert summary.actions.workers_spawned == 2
+
+
+async def test_a_providers_own_price_counts_at_the_ceilings_and_on_record() -> None:
+    world = World(msgspec.structs.replace(POOL, max_usd_per_hour=2.0))
+    await world.make_pool()
+    world.provider.price = 2.5
+    summary = await world.cycle()
+    assert summary.actions.workers_spawned == 0
+    assert "pool p at its $/hour ceiling of $2.00" in summary.reasons
+    world.provider.quote_error = ProviderDown("no prices now")
+    await world.cycle(seconds=90)
+    assert not world.provider.alive, "the last price counts where none can be had"
+    world.provider.quote_error, world.provider.price = None, 1.5
+    world.provider.calls.clear()
+    await world.cycle(seconds=90)
+    assert world.provider.calls.count("quote") == 1
+    (instance,) = await world.store.fleet.list_instances()
+    assert instance.usd_per_hour == 1.5
+    await world.cycle()
+    assert world.provider.calls.count("quote") == 1, "asked only where something is to be spawned"
+
+
+async def test_without_prices_of_the_provider_the_offers_count() -> None:
+    world = World()
+    await world.make_pool()
+    world.provider.quote_error = ProviderDown("no prices now")
+    assert (await world.cycle()).actions.workers_spawned == 1
+    (instance,) = await world.store.fleet.list_instances()
+    assert instance.usd_per_hour == 1.0

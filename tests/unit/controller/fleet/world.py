@@ -49,12 +49,15 @@ class ScriptedProvider:
     machine is made all the same, as where an answer is lost."""
 
     kind = "scripted"
+    tells_prices = True
 
     def __init__(self) -> None:
         self.machines: dict[str, Machine] = {}
         self.orders: dict[str, CreateOrder] = {}
         self.create_errors: list[tuple[Exception, bool]] = []
         self.list_error: Exception | None = None
+        self.quote_error: Exception | None = None
+        self.price: float | None = None
         self.hidden: set[str] = set()
         self.calls: list[str] = []
         self._numbers = itertools.count(1)
@@ -64,7 +67,10 @@ class ScriptedProvider:
         return [m for m in self.machines.values() if m.state is not MachineState.GONE]
 
     async def quote(self, offers: tuple[Offer, ...]) -> tuple[Quote, ...]:
-        return tuple(Quote(offer=offer.name) for offer in offers)
+        self.calls.append("quote")
+        if self.quote_error is not None:
+            raise self.quote_error
+        return tuple(Quote(offer=offer.name, usd_per_hour=self.price) for offer in offers)
 
     async def create(self, order: CreateOrder) -> Machine:
         self.calls.append(f"create {order.intent}")
@@ -169,7 +175,9 @@ class World:
         def open_provider(kind: str, config: Mapping[str, Any], installation: str) -> Any:
             return provider
 
-        self.controller = Controller(store, open_provider=open_provider)
+        self.controller = Controller(
+            store, clock=lambda: self.now.timestamp(), open_provider=open_provider
+        )
         self.controller.url = "http://controller"
         self.controller.leadership.begin(START)
         self.cycles = PoolCycles(self.controller, self.spec.name)

@@ -14,6 +14,7 @@ from holdfast.core.fleet.breaker import BREAKER_FAILURES, PROBE_SECONDS
 from holdfast.core.fleet.cycle import plan_fleet
 from holdfast.core.fleet.demand import cap_waiting
 from holdfast.core.fleet.snapshot import FleetSnapshot, OfferTrouble, PoolView, SpawnOutcome
+from holdfast.core.placement.types import QuotaLeft
 from tests.unit.core.fleet.fleets import (
     EIGHT,
     NOON,
@@ -116,6 +117,25 @@ def test_jobs_beyond_their_queues_limit_rent_nothing() -> None:
     assert [w.jobs for w in cap_waiting(waiting, {"gpu": 3})] == [2, 1]
     assert cap_waiting(waiting, {"gpu": 0}) == ()
     assert [w.jobs for w in cap_waiting(waiting, {"cpu": 0})] == [2, 9]
+
+
+def test_jobs_beyond_their_projects_quotas_rent_nothing() -> None:
+    """QUOTA-2: the same rooms as admission would give them, the oldest first."""
+    waiting = (
+        waits(9, project="a", oldest_seconds=2.0),
+        waits(2, project="a", oldest_seconds=5.0, gpus=8),
+        waits(4, project="b", oldest_seconds=1.0),
+    )
+
+    def cap(**left: int | None) -> list[int]:
+        return [w.jobs for w in cap_waiting(waiting, {}, {"a": QuotaLeft(**left)})]
+
+    assert cap(jobs=3) == [2, 1, 4]
+    assert cap(gpus=12) == [1, 4, 4]
+    assert cap(gpus=12, jobs=2) == [1, 1, 4]
+    assert cap(jobs=0) == cap(gpus=0) == cap(jobs=-2) == [4], "a quota that was lowered"
+    members = (waits(3, tasks=1),)
+    assert cap_waiting(members, {}, {"": QuotaLeft(jobs=9)}) == members
 
 
 def test_queues_and_labels_decide_which_pool_serves() -> None:

@@ -9,6 +9,7 @@ from holdfast.core.fleet.instances import Offer
 from holdfast.core.fleet.records import InstanceRecord
 from holdfast.core.fleet.snapshot import FleetSnapshot
 from holdfast.core.records import TokenRecord
+from holdfast.core.settings.resolve import Value
 from holdfast.core.states import HostEvent, HostState, InstanceEvent, InstanceState
 from holdfast.moves.fleet import rented
 from holdfast.moves.registration import lost_event
@@ -23,11 +24,17 @@ from holdfast.store.port.fleet.instances import SEEN_SECONDS
 class MemoryFleet(MemoryPools):
     """`FleetStore` in memory."""
 
+    def __init__(self, state: MemoryState, environment: Mapping[str, Value]) -> None:
+        super().__init__(state)
+        self.environment = environment
+
     async def read_snapshot(
         self, *, outcome_seconds: float = 3600.0, grace_seconds: float = 60.0, now: Now = None
     ) -> FleetSnapshot:
         money = await self.read_money(now=now)
-        return show_fleet(self.state, money, outcome_seconds, grace_seconds, self.state.at(now))
+        return show_fleet(
+            self.state, self.environment, money, outcome_seconds, grace_seconds, self.state.at(now)
+        )
 
     async def intend(
         self,

@@ -14,16 +14,19 @@ from holdfast.core.fleet.snapshot import (
     SpawnOutcome,
     Waiting,
 )
+from holdfast.core.settings.resolve import Value
 from holdfast.core.states import HostState, InstanceState, JobState, TaskState
 from holdfast.moves.fleet import pools as moves
 from holdfast.moves.fleet import rented
 from holdfast.moves.moves import LIVE_JOB_STATES
 from holdfast.store.memory.fleet.pools import is_open
+from holdfast.store.memory.settings import quotas_left
 from holdfast.store.memory.state import MemoryHost, MemoryInstance, MemoryJob, MemoryState
 
 
 def show_fleet(
     s: MemoryState,
+    environment: Mapping[str, Value],
     money: Mapping[str, PoolMoney],
     outcome_seconds: float,
     grace_seconds: float,
@@ -57,7 +60,9 @@ def show_fleet(
                 },
             )
         )
-    return FleetSnapshot(at=at, pools=tuple(views), waiting=tuple(_wait_by_shape(s, at)))
+    waiting = tuple(_wait_by_shape(s, at))
+    quotas = quotas_left(s, environment, {w.project for w in waiting if w.project})
+    return FleetSnapshot(at=at, pools=tuple(views), waiting=waiting, quotas=quotas)
 
 
 def _show(
@@ -130,7 +135,7 @@ def _wait_by_shape(s: MemoryState, at: datetime) -> list[Waiting]:
         job = s.jobs[job_id]
         if s.queues[job.row.queue].paused_at is None:
             age = moves.seconds_since(at, job.row.queued_at)
-            _count(found, job.row.queue, job.row.tasks, job, age)
+            _count(found, job.row.queue, job.row.tasks, job, age, job.row.project)
     jobs = list(found.values())
     found = {}
     for state in LIVE_JOB_STATES:
@@ -147,13 +152,20 @@ def _wait_by_shape(s: MemoryState, at: datetime) -> list[Waiting]:
 
 
 def _count(
-    found: dict[tuple[object, ...], Waiting], queue: str, tasks: int, job: MemoryJob, age: float
+    found: dict[tuple[object, ...], Waiting],
+    queue: str,
+    tasks: int,
+    job: MemoryJob,
+    age: float,
+    project: str = "",
 ) -> None:
     labels = dict(job.spec.host_labels)
-    key = (queue, tasks, job.gpus, job.cpu_slots, job.memory_bytes, tuple(sorted(labels.items())))
+    shape = (tasks, job.gpus, job.cpu_slots, job.memory_bytes, tuple(sorted(labels.items())))
+    key = (queue, project, *shape)
     known = found.get(key)
     found[key] = Waiting(
         queue=queue,
+        project=project,
         jobs=1 + (0 if known is None else known.jobs),
         tasks=tasks,
         gpus=job.gpus,

@@ -12,6 +12,7 @@ from holdfast.core.fleet.instances import Offer
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.fleet.records import InstanceRecord
 from holdfast.core.fleet.snapshot import FleetSnapshot
+from holdfast.core.settings.resolve import Value
 from holdfast.core.states import HostEvent, HostState, InstanceEvent, InstanceState
 from holdfast.moves.fleet.rented import (
     RentedHost,
@@ -28,7 +29,7 @@ from holdfast.moves.fleet.rented import (
 from holdfast.moves.registration import lost_event
 from holdfast.store.port.clock import Now
 from holdfast.store.port.fleet.instances import SEEN_SECONDS
-from holdfast.store.postgres.connection.session import Tx, to_json
+from holdfast.store.postgres.connection.session import Session, Tx, to_json
 from holdfast.store.postgres.fleet.pools import PostgresPools
 from holdfast.store.postgres.fleet.snapshot import read_snapshot
 from holdfast.store.postgres.hosts import lock_rented, lose_host_tasks, set_host_state
@@ -39,13 +40,17 @@ PRUNE_ROWS = 500
 
 
 class PostgresFleet(PostgresPools):
-    """`FleetStore` on PostgreSQL."""
+    """`FleetStore` on PostgreSQL. environment: settings of this process, under the stored ones."""
+
+    def __init__(self, session: Session, environment: Mapping[str, Value]) -> None:
+        super().__init__(session)
+        self.environment = environment
 
     async def read_snapshot(
         self, *, outcome_seconds: float = 3600.0, grace_seconds: float = 60.0, now: Now = None
     ) -> FleetSnapshot:
         return await self.session.transact(
-            lambda tx: read_snapshot(tx, outcome_seconds, grace_seconds, now)
+            lambda tx: read_snapshot(tx, self.environment, outcome_seconds, grace_seconds, now)
         )
 
     async def intend(

@@ -16,17 +16,23 @@ from holdfast.core.fleet.snapshot import (
     Waiting,
 )
 from holdfast.core.gpus import Gpu
+from holdfast.core.settings.resolve import Value
 from holdfast.core.states import HostState
 from holdfast.moves.fleet.pools import effective_spec
 from holdfast.moves.fleet.rented import judge_host, say_stuck
 from holdfast.store.postgres.connection.session import Rows, Tx
+from holdfast.store.postgres.settings import read_quotas, read_quotas_left
 
 _BEGIN = "set transaction isolation level repeatable read, read only"
 _FIELDS = tuple(f for f in FleetHost.__struct_fields__ if not f.startswith(("stuck", "preflight")))
 
 
 async def read_snapshot(
-    tx: Tx, outcome_seconds: float, grace_seconds: float, now: datetime | None
+    tx: Tx,
+    environment: Mapping[str, Value],
+    outcome_seconds: float,
+    grace_seconds: float,
+    now: datetime | None,
 ) -> FleetSnapshot:
     """Read every pool and the queue at one moment."""
     await tx.conn.execute(_BEGIN, prepare=False)
@@ -41,6 +47,7 @@ async def read_snapshot(
         ("snapshot_outcomes", {**when, "seconds": outcome_seconds}),
         ("snapshot_troubles", when),
     )
+    quotas = await read_quotas(tx, {row["project"] for row in waiting}, environment)
     spent = {row["pool"]: row["spent_today_usd"] for row in money}
     hosts_of, outcomes_of, troubles_of = map(_group, (hosts, outcomes, troubles))
     return FleetSnapshot(
@@ -56,6 +63,7 @@ async def read_snapshot(
             for row in pools
         ),
         waiting=tuple(msgspec.convert(row, Waiting) for row in (*waiting, *members)),
+        quotas=await read_quotas_left(tx, quotas),
     )
 
 

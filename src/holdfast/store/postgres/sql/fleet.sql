@@ -201,13 +201,13 @@ order by i.pool, i.host_id;
 
 -- name: snapshot_waiting
 -- Queued jobs by shape, so that a hundred thousand alike are one row. Those of paused queues start on no host.
-select j.queue, count(*) as jobs, j.tasks, j.gpus, j.cpu_slots, j.memory_bytes,
+select j.queue, j.project, count(*) as jobs, j.tasks, j.gpus, j.cpu_slots, j.memory_bytes,
        coalesce(j.spec->'host_labels', '{}') as host_labels,
        greatest(0, extract(epoch from %(now)s::timestamptz - min(j.queued_at)))::double precision as oldest_seconds
 from jobs j join queues q on q.name = j.queue
 where j.state = 'queued' and q.paused_at is null
-group by j.queue, j.tasks, j.gpus, j.cpu_slots, j.memory_bytes, coalesce(j.spec->'host_labels', '{}')
-order by j.queue, j.tasks, j.gpus, j.cpu_slots, j.memory_bytes, 7;
+group by j.queue, j.project, j.tasks, j.gpus, j.cpu_slots, j.memory_bytes, coalesce(j.spec->'host_labels', '{}')
+order by j.queue, j.project, j.tasks, j.gpus, j.cpu_slots, j.memory_bytes, 8;
 
 -- name: snapshot_members
 -- Members of supervised jobs that wait for another host: each is one task.
