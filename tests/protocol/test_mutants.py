@@ -22,6 +22,7 @@ from holdfast.core import lease
 from holdfast.core.causes import Cause
 from holdfast.core.endings import drain, replace
 from holdfast.core.endings.decide import decide
+from holdfast.core.placement import takes
 from holdfast.core.records import RankCharges
 from holdfast.core.states import TaskEvent, TaskState
 from holdfast.errors import InvalidTransition
@@ -238,14 +239,14 @@ def back_off_without_a_time(p: Patch) -> None:
 
 
 def retries_not_counted_on_the_attempt(p: Patch) -> None:
-    reserve = MemoryAdmission._reserve
+    reserve = MemoryAdmission.reserve_one
 
-    def forgetful(self: Any, job: Any, *args: Any) -> None:
-        reserve(self, job, *args)
+    def forgetful(self: Any, job: Any, *args: Any, **road: Any) -> None:
+        reserve(self, job, *args, **road)
         chain = self.state.attempts[job.row.id]
         chain[-1] = msgspec.structs.replace(chain[-1], retry_count=0)
 
-    p.setattr(MemoryAdmission, "_reserve", forgetful)
+    p.setattr(MemoryAdmission, "reserve_one", forgetful)
 
 
 def room_not_checked_again(p: Patch) -> None:
@@ -253,13 +254,17 @@ def room_not_checked_again(p: Patch) -> None:
 
 
 def reservation_of_an_earlier_epoch_and_state(p: Patch) -> None:
-    take = MemoryAdmission._reserve
+    take = MemoryAdmission.reserve_one
 
-    def twice(self: Any, job: Any, placement: Any, ttl: float, room: Any, at: datetime) -> None:
-        take(self, job, placement, ttl, room, at)
+    def twice(self: Any, job: Any, *args: Any, **road: Any) -> None:
+        take(self, job, *args, **road)
         job.row.epoch -= 1
 
-    p.setattr(MemoryAdmission, "_reserve", twice)
+    p.setattr(MemoryAdmission, "reserve_one", twice)
+
+
+def taken_without_a_look_at_the_room(p: Patch) -> None:
+    p.setattr(takes, "_fits", lambda job, host: True)
 
 
 def one_rank_is_enough(p: Patch) -> None:
@@ -525,6 +530,7 @@ BREAKS: Sequence[Break] = [
     lease_shorter_in_the_store, kill_switch_not_looked_at, held_retries_forgotten, retries_before_their_time,
     back_off_without_a_time, retries_not_counted_on_the_attempt, barrier_opens_one_claim_early,
     told_ranks_confirmed_at_once, all_who_fell_are_charged, a_second_drain_of_an_epoch,
+    taken_without_a_look_at_the_room,
 ]  # fmt: skip
 
 
@@ -533,7 +539,7 @@ QUICK = (
     guardian_without_deadline, drain_done_while_tasks_still_stop, stop_confirmed_by_asking, epoch_given_twice,
     epoch_not_grown_by_drains, cancelled_jobs_run_again, reservation_of_an_earlier_epoch_and_state,
     requeue_without_event, ends_never_acknowledged, lease_not_renewed_in_the_store, lease_shorter_in_the_store,
-    told_ranks_confirmed_at_once, a_second_drain_of_an_epoch,
+    told_ranks_confirmed_at_once, a_second_drain_of_an_epoch, taken_without_a_look_at_the_room,
 )  # fmt: skip
 
 

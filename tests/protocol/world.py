@@ -25,6 +25,7 @@ from holdfast.core.gpus import Gpu
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import AdmissionPlan, JobPlacement, RunningTask, plan_admission
 from holdfast.core.placement.preemption import say_preempted
+from holdfast.core.placement.takes import TakeTerms
 from holdfast.core.records import AttemptRecord, EventRecord, JobRecord, TaskRecord
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobState, TaskState
@@ -343,12 +344,19 @@ class World:
             ended=() if again else request.ended,
             claimed=request.claimed,
             leaving=request.leaving and not again,
+            takes=bool(request.ended) and not again,
         )
         before = None
         host = run(self.store.hosts.get_host(request.host_id))
         if host.incarnation != request.incarnation:
             before = self.view()
-        found = run(self.store.leases.sync_hosts([sync], now=self.now()))[0]
+        layers = run(self.store.settings.read_settings())
+        terms = TakeTerms(
+            revision=layers.revision,
+            ttls=dict.fromkeys(layers.queues, self.times.lease_ttl_seconds),
+            whole=True,
+        )
+        found = run(self.store.leases.sync_hosts([sync], terms=terms, now=self.now()))[0]
         if before is not None:
             assert found.status == "stale", "FENCE-1: an earlier incarnation was heard"
             assert self.view() == before, "FENCE-1: a stale report changed something"
@@ -538,6 +546,8 @@ class World:
                 lowest_preemptible=found.lowest_preemptible,
             )
             if running is not None or not plan.needs_running:
+                passed = [c.job_id for c in found.candidates if c.job_id in plan.refusals]
+                run(self.store.admission.note_passed(passed, holds=plan.holds, now=self.now()))
                 return plan
             running = run(self.store.admission.read_running(now=self.now()))
 

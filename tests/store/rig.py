@@ -17,6 +17,7 @@ from holdfast.core.gpus import Gpu
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import plan_admission
+from holdfast.core.placement.takes import TakeTerms
 from holdfast.core.records import EventRecord, JobRecord
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.spec import JobSpec
@@ -147,6 +148,18 @@ class Rig:
         """The host of a rank."""
         return str((await self.store.jobs.list_tasks(job_id))[rank].host_id)
 
+    def make_sync(self, host: str = "h1", incarnation: str | None = None, **said: Any) -> HostSync:
+        return HostSync(
+            host_id=host, incarnation=incarnation or self.incarnations.get(host, "inc-none"), **said
+        )
+
+    async def terms(self) -> TakeTerms:
+        """Hosts may take jobs everywhere, under the settings as they are now."""
+        layers = await self.store.settings.read_settings()
+        return TakeTerms(
+            revision=layers.revision, ttls=dict.fromkeys(layers.queues, 300.0), whole=True
+        )
+
     async def sync(
         self,
         host: str = "h1",
@@ -159,10 +172,11 @@ class Rig:
         incarnation: str | None = None,
         claimed: Sequence[tuple[TaskKey, int]] = (),
         faults: Sequence[Hindrance] | None = None,
+        takes: bool = False,
     ) -> HostSynced:
-        sync = HostSync(
-            host_id=host,
-            incarnation=incarnation or self.incarnations.get(host, "inc-none"),
+        sync = self.make_sync(
+            host,
+            incarnation,
             live=tuple(live),
             started=tuple(started),
             ended=tuple(ended),
@@ -170,8 +184,10 @@ class Rig:
             leaving=leaving,
             claimed=tuple(claimed),
             faults=None if faults is None else tuple(faults),
+            takes=takes,
         )
-        return (await self.store.leases.sync_hosts([sync], now=self.now))[0]
+        terms = await self.terms() if takes else None
+        return (await self.store.leases.sync_hosts([sync], terms=terms, now=self.now))[0]
 
     async def key(self, job_id: str, rank: int = 0) -> TaskKey:
         tasks = await self.store.jobs.list_tasks(job_id)

@@ -289,10 +289,17 @@ class Agreement(RuleBasedStateMachine):
         tasks = self.loop.run_until_complete(live_keys(self.memory, host))
         self.both("sync", host, live=tasks, started=tasks)
 
-    @rule(host=st.sampled_from(HOSTS), facts=ENDS)
-    def agent_ends_one(self, host: str, facts: TaskFacts) -> None:
+    @rule(host=st.sampled_from(HOSTS), facts=ENDS, takes=st.booleans())
+    def agent_ends_one(self, host: str, facts: TaskFacts, takes: bool) -> None:
         tasks = self.loop.run_until_complete(live_keys(self.memory, host))
-        self.both("sync", host, live=tasks[1:], ended=[(key, facts) for key in tasks[:1]])
+        ended = [(key, facts) for key in tasks[:1]]
+        self.both("sync", host, live=tasks[1:], ended=ended, takes=takes)
+
+    @rule(first=st.integers(0, 3), holds=st.booleans())
+    def leader_passes_over(self, first: int, holds: bool) -> None:
+        """The leader's word on jobs that may come first: hosts go past them, or do not."""
+        passed = self.jobs[-3:][first:] if first < 3 else self.jobs[-64:]
+        self.both("admission.note_passed", passed, holds=holds)
 
     @rule(host=st.sampled_from(HOSTS), new=st.booleans())
     def register(self, host: str, new: bool) -> None:

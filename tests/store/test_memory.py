@@ -20,6 +20,7 @@ from tests.store.conformance.logs import *  # noqa: F403
 from tests.store.conformance.members import *  # noqa: F403
 from tests.store.conformance.settings import *  # noqa: F403
 from tests.store.conformance.store import *  # noqa: F403
+from tests.store.conformance.takes import *  # noqa: F403
 from tests.store.conformance.telemetry import *  # noqa: F403
 from tests.store.conformance.tokens import *  # noqa: F403
 from tests.store.conformance.webhooks import *  # noqa: F403

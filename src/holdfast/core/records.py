@@ -4,7 +4,7 @@ Times are aware UTC datetimes of the *database's* clock, durations are seconds; 
 """
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -203,6 +203,7 @@ class AttemptRecord(Record, frozen=True, kw_only=True):
 
     retry_count: retries charged before it began. policy: the one that decided its end.
     next_at: when the next attempt was due, where one was decided.
+    road: whether the leader chose its hosts, or its host took it itself (TAKE-1).
     """
 
     job_id: str
@@ -221,6 +222,7 @@ class AttemptRecord(Record, frozen=True, kw_only=True):
     reason: str = ""
     host: str | None = None
     host_ids: tuple[str, ...] = ()
+    road: Literal["leader", "host"] = "leader"
     trigger_rank: int | None = None
     members: tuple[MemberRecord, ...] = ()
     step: int | None = None

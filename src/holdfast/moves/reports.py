@@ -38,6 +38,7 @@ class Draft:
         self.succeeded: list[str] = []
         self.retried: list[str] = []
         self.draining: list[str] = []
+        self.settled = False
         self._ended = {key: facts for key, facts in sync.ended if is_storable_key(key)}
         started = [k for k in dict.fromkeys(sync.started) if k not in self._ended]
         self._started = [k for k in started if is_storable_key(k)]
@@ -104,6 +105,7 @@ class Draft:
             retried=tuple(dict.fromkeys(self.retried)),
             draining=tuple(dict.fromkeys(self.draining)),
             fenced=self.fenced,
+            settled=self.settled,
             reads=self.reads,
         )
 

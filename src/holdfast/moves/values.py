@@ -110,6 +110,7 @@ class HostSync(StoreValue, frozen=True, kw_only=True):
 
     live: started or starting, so their leases are renewed. started: a process runs. claimed: places
     kept for ranks of gangs, and rank 0's port (0: none). faults: None where it says nothing of them.
+    takes: what is free on the host after its ends may be filled at once (TAKE-1).
     """
 
     host_id: str
@@ -121,6 +122,7 @@ class HostSync(StoreValue, frozen=True, kw_only=True):
     beats: tuple[TaskBeat, ...] = ()
     leaving: bool = False
     faults: tuple[Hindrance, ...] | None = None
+    takes: bool = False
 
 
 class GangSeat(StoreValue, frozen=True, kw_only=True):
@@ -230,6 +232,7 @@ class HostSynced(StoreValue, frozen=True, kw_only=True):
     succeeded: jobs this sync finished. draining: jobs it made drain; the completer has work.
     fenced: why the host is in error: it is given no work, and none of its leases is renewed
     (CYCLE-1). reads: whether readers wait for output from this host's disk.
+    settled: its room was offered to the queues, and the leader could start nothing more on it.
     """
 
     host_id: str
@@ -247,6 +250,7 @@ class HostSynced(StoreValue, frozen=True, kw_only=True):
     draining: tuple[str, ...] = ()
     fenced: str = ""
     reads: bool = False
+    settled: bool = False
 
 
 class Seated(StoreValue, frozen=True, kw_only=True):

@@ -44,3 +44,29 @@ async def test_a_setting_of_an_earlier_version_is_named_once(
 def test_a_renamed_setting_is_gone_and_its_successor_is_there() -> None:
     assert not RENAMED.keys() & SETTINGS.keys()
     assert SETTINGS.keys() >= set(RENAMED.values())
+
+
+async def test_hosts_take_jobs_only_where_no_setting_binds() -> None:
+    store = MemoryStore(clock=lambda: START)
+    cache = SettingsCache(store, {})
+    terms = (await cache.refresh()).take_terms
+    assert terms is not None
+    queues = set((await store.settings.read_settings()).queues)
+    assert (terms.whole, set(terms.ttls)) == (True, queues)
+    assert terms.revision == (await store.settings.read_settings()).revision
+    await store.settings.put_queue("cpu", {"lease_ttl_seconds": 90})
+    await store.settings.put_queue("gpu", {"max_running": 4})
+    terms = (await cache.refresh()).take_terms
+    assert terms is not None
+    assert (terms.whole, set(terms.ttls)) == (False, queues - {"gpu"}), "a cap is the leader's"
+    assert terms.ttls["cpu"] == 90.0
+    await store.settings.put_project("team", {"quota_jobs": 9})
+    assert (await cache.refresh()).take_terms is None, "a quota binds in every queue"
+    await store.settings.put_project("team", {"share_gpus": 1}, unset=["quota_jobs"])
+    assert (await cache.refresh()).take_terms is None, "and so does a share"
+    await store.settings.put_project("team", {}, unset=["share_gpus"])
+    assert (await cache.refresh()).take_terms is not None
+    assert (await SettingsCache(store, {"quota_gpus": 3}).refresh()).take_terms is None
+    capped = (await SettingsCache(store, {"max_running": 3}).refresh()).take_terms
+    assert capped is not None
+    assert capped.ttls == {}, "the cluster's limit holds in each queue"

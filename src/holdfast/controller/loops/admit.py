@@ -21,6 +21,7 @@ from holdfast.core.placement.plan import (
     plan_admission,
 )
 from holdfast.core.placement.preemption import say_preempted, say_reclaimed
+from holdfast.core.placement.takes import MAX_PASSED
 from holdfast.moves.values import AdmissionSnapshot
 
 log = logging.getLogger("holdfast.loops")
@@ -110,6 +111,7 @@ class AdmitLoop(Loop):
         else:
             self._whole_at = controller.clock() + self.interval_seconds
             controller.refusals.replace(plan.refusals)
+        await self._note_passed(snapshot, plan, settings)
         if plan.preemptions:
             await self._preempt(plan.preemptions, running)
         if not plan.placements:
@@ -130,6 +132,16 @@ class AdmitLoop(Loop):
             full=len(applied) == len(snapshot.candidates),
             more=len(applied) < len(snapshot.candidates) or len(applied) >= limit,
         )
+
+    async def _note_passed(
+        self, snapshot: AdmissionSnapshot, plan: AdmissionPlan, settings: Settings
+    ) -> None:
+        """Tell the hosts what they may go past (TAKE-2)."""
+        if settings.take_terms is not None:
+            passed = [c.job_id for c in snapshot.candidates if c.job_id in plan.refusals]
+            await self._controller.store.admission.note_passed(
+                passed[:MAX_PASSED], holds=plan.holds
+            )
 
     async def _plan(
         self, snapshot: AdmissionSnapshot, settings: Settings

@@ -11,6 +11,7 @@ from holdfast.core.calls.executors import as_job, unwatched
 from holdfast.core.calls.values import ExecutorLimits, FunctionSpec
 from holdfast.core.endings.decide import Policy
 from holdfast.core.endings.rules import OperatorRule, parse_rules
+from holdfast.core.placement.takes import TakeTerms
 from holdfast.core.placement.types import Share
 from holdfast.core.records import ProjectRecord
 from holdfast.core.retry import make_policy
@@ -19,7 +20,7 @@ from holdfast.core.settings.table import RENAMED
 from holdfast.core.settings.watch import WatchSettings, watch_settings
 from holdfast.core.spec import JobSpec
 from holdfast.errors import Unavailable, ValidationError
-from holdfast.moves.quotas import Use, read_share, sets_share
+from holdfast.moves.quotas import Use, read_share, sets_quota, sets_share
 from holdfast.moves.values import SettingsLayers
 from holdfast.store.port.store import Store
 
@@ -51,6 +52,7 @@ class Settings:
         self._below = [("cluster", layers.cluster), ("environment", environment)]
         self._watches: dict[_WatchKey, WatchSettings] = {}
         self._values: dict[tuple[str, str | None, bool], Value] = {}
+        self.take_terms = self._find_terms()
 
     def effective(
         self, queue: str | None = None, spec: JobSpec | None = None, project: str | None = None
@@ -90,6 +92,16 @@ class Settings:
         return self.number(
             "gang_lease_ttl_seconds" if gang and not own else "lease_ttl_seconds", queue
         )
+
+    def _find_terms(self) -> TakeTerms | None:
+        """Return where hosts may take jobs by themselves (TAKE-1); None where a quota or a share is
+        set, because these bind across queues."""
+        layers = [*(layer for _, layer in self._below), *self.projects.values()]
+        if any(sets_share(layer) or sets_quota(layer) for layer in layers):
+            return None
+        free = [name for name in self.queues if self.value("max_running", name) is None]
+        ttls = {name: self.lease_ttl_seconds(name, gang=False) for name in free}
+        return TakeTerms(revision=self.rev, ttls=ttls, whole=len(free) == len(self.queues))
 
     def watch(self, queue: str, spec: JobSpec) -> WatchSettings:
         """Return the watchdogs' settings for the tasks of a job."""

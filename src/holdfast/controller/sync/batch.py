@@ -83,8 +83,10 @@ class SyncBatcher:
     async def _send(self, batch: Sequence[Waiting]) -> None:
         began = time.perf_counter()
         try:
-            rules = (await self._settings.current()).rules
-            answers = await self._store.leases.sync_hosts([sync for sync, _ in batch], rules=rules)
+            settings = await self._settings.current()
+            answers = await self._store.leases.sync_hosts(
+                [sync for sync, _ in batch], rules=settings.rules, terms=settings.take_terms
+            )
         except Unavailable as error:
             self._outages.note_failure(error)
             return _fail(batch, error)

@@ -106,7 +106,7 @@ async def _poll(
     seconds = min(request.wait_seconds, settings.number("sync_interval_seconds"))
     until = controller.clock() + (seconds if newest and not request.leaving else 0.0)
     seen = line.wake.version
-    wanted = _read_request(host.id, request)
+    wanted = _read_request(host.id, request, newest=newest)
     found = await _ask_store(controller, host, wanted)
     _act_on(controller, request, found)
     answer = await _make_answer(controller, host, request, found, settings)
@@ -134,7 +134,7 @@ async def _poll(
     return answer
 
 
-def _read_request(host_id: str, request: wire.SyncRequest) -> HostSync:
+def _read_request(host_id: str, request: wire.SyncRequest, *, newest: bool) -> HostSync:
     return HostSync(
         host_id=host_id,
         incarnation=request.incarnation,
@@ -155,6 +155,7 @@ def _read_request(host_id: str, request: wire.SyncRequest) -> HostSync:
         ),
         leaving=request.leaving,
         faults=_read_faults(request.faults),
+        takes=newest and any(t.state == "ended" for t in request.tasks),
     )
 
 
@@ -199,7 +200,9 @@ def _act_on(controller: Controller, request: wire.SyncRequest | None, found: Hos
     if found.draining:
         controller.poke("drain", "events")
     if found.succeeded or found.acked:
-        controller.poke("admit", "drain", "events", "flow")
+        controller.poke("drain", "events", "flow")
+        if not found.settled:
+            controller.poke("admit")
         if controller.saved.take(found.succeeded):
             controller.poke("checkpoints")
         controller.metrics.ended.labels("succeeded", "").inc(len(found.succeeded))

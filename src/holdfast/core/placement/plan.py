@@ -282,6 +282,7 @@ class _Admission:
             preemptions=tuple(self._preemptions),
             needs_running=self._needs_running,
             room_left=self._room.is_left,
+            holds=bool(self._holds or self._preemptions or self._passed_over),
         )
 
 

@@ -32,6 +32,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     that it asks for, or `any`. barred_hosts: not used at all.
     member: the rank of a supervised job that waits for another host while the others run; its
     `tasks` is then 1, and it counts against no quota and no queue's limit, because its job does.
+    supervised: its script may replace members, so it is never taken by a host itself (TAKE-1).
     """
 
     job_id: str
@@ -52,6 +53,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     placement: Literal["pack", "spread"] = "pack"
     host_labels: Mapping[str, str] = {}
     runtime: str = ""
+    supervised: bool = False
 
 
 class QuotaLeft(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,7 +139,8 @@ class AdmissionPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The placements, and for every other job that was looked at, the reason.
 
     needs_running: a job was passed over, or could preempt: plan again, with the tasks that run.
-    room_left: some host has a slot or a device free after all this.
+    room_left: some host has a slot or a device free after all this. holds: room is held back for a
+    job, or is being made for one, or would be held back if another came next.
     """
 
     placements: tuple[JobPlacement, ...]
@@ -145,3 +148,4 @@ class AdmissionPlan(msgspec.Struct, frozen=True, kw_only=True):
     preemptions: tuple[Preemption, ...] = ()
     needs_running: bool = False
     room_left: bool = False
+    holds: bool = False

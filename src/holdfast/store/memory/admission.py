@@ -4,6 +4,7 @@ import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Literal
 
 from holdfast.core.causes import UNSTARTED
 from holdfast.core.host_faults import find_runtime_word
@@ -29,7 +30,7 @@ from holdfast.moves.rows import BACK_OFF, RETRIES_HELD, START_TIME, TaskRow
 from holdfast.moves.values import AdmissionSnapshot, Released, Reserved
 from holdfast.store.memory.members import MemoryMembers
 from holdfast.store.memory.settings import quotas_left
-from holdfast.store.memory.state import InMemory, MemoryJob, MemoryState
+from holdfast.store.memory.state import InMemory, MemoryJob, MemoryState, PassedOver
 from holdfast.store.port.clock import Now
 
 
@@ -116,13 +117,13 @@ class MemoryAdmission(InMemory):
                 job.row.project, job.gpus * job.row.tasks
             ):
                 queues[job.row.queue].append(job)
-        tops = [heapq.nsmallest(limit, jobs, key=_order) for jobs in queues.values()]
+        tops = [heapq.nsmallest(limit, jobs, key=order_of) for jobs in queues.values()]
         shares = self._read_shares()
         owned = self._list_owned(list(queues), shares, limit)
         return AdmissionSnapshot(
             candidates=(
                 *self.members.list_blocked(at, limit),
-                *(_candidate(job, at) for job in _put_first(owned, tops)),
+                *(candidate_of(job, at) for job in _put_first(owned, tops)),
             ),
             hosts=tuple(hosts),
             headroom=headroom,
@@ -165,11 +166,16 @@ class MemoryAdmission(InMemory):
         found = []
         for (project, _), jobs in tops.items():
             gpus, cpu_slots = below[project]
-            for job in heapq.nsmallest(most, jobs, key=_order):
+            for job in heapq.nsmallest(most, jobs, key=order_of):
                 size = (job.gpus or job.cpu_slots) * job.row.tasks
                 if size <= (gpus if job.gpus else cpu_slots):
                     found.append(job)
-        return sorted(found, key=_order)
+        return sorted(found, key=order_of)
+
+    async def note_passed(self, job_ids: Sequence[str], *, holds: bool, now: Now = None) -> None:
+        self.state.passed_over = PassedOver(
+            at=self.state.at(now), holds=holds, job_ids=frozenset(job_ids)
+        )
 
     async def read_running(self, *, now: Now = None) -> list[RunningTask]:
         s, at, running = self.state, self.state.at(now), []
@@ -250,19 +256,27 @@ class MemoryAdmission(InMemory):
                 continue
             if room.take(p, (job.gpus, job.cpu_slots, job.memory_bytes)):
                 allotment.take(job.row.project, gpus)
-                self._reserve(job, p, ttls[p.job_id], room, at)
+                self.reserve_one(job, p, ttls[p.job_id], at)
                 applied.append(p.job_id)
         return applied
 
-    def _reserve(
-        self, job: MemoryJob, placement: JobPlacement, ttl: float, room: RoomCheck, at: datetime
+    def reserve_one(
+        self,
+        job: MemoryJob,
+        placement: JobPlacement,
+        ttl: float,
+        at: datetime,
+        *,
+        road: Literal["leader", "host"] = "leader",
     ) -> None:
+        """Write a placement that was checked."""
         s = self.state
         m = s.load([job.row.id], at)
         row = m.jobs[job.row.id]
         ranks = sorted(placement.tasks, key=lambda t: t.rank)
-        hosts = say_names((room.name(t.host_id) for t in ranks), 3)
-        m.move_job(row, JobEvent.RESERVE, f"reserved on {hosts}")
+        hosts = say_names((s.hosts[t.host_id].name for t in ranks), 3)
+        how = ", which took it" if road == "host" else ""
+        m.move_job(row, JobEvent.RESERVE, f"reserved on {hosts}{how}")
         row.epoch += 1
         row.attempts += 1
         row.started_at = row.step = row.total = row.beat_at = row.trigger_rank = None
@@ -291,6 +305,7 @@ class MemoryAdmission(InMemory):
             reason=row.reason,
             host=hosts,
             host_ids=tuple(t.host_id for t in ranks),
+            road=road,
             reserved_at=at,
         )
         s.attempts.setdefault(row.id, []).append(attempt)
@@ -316,14 +331,16 @@ class MemoryAdmission(InMemory):
 def _put_first(owned: list[MemoryJob], tops: Iterable[list[MemoryJob]]) -> list[MemoryJob]:
     """Return all in order, the jobs of `owned` first and none twice."""
     first = {job.row.id for job in owned}
-    return owned + sorted((j for top in tops for j in top if j.row.id not in first), key=_order)
+    return owned + sorted((j for top in tops for j in top if j.row.id not in first), key=order_of)
 
 
-def _order(job: MemoryJob) -> tuple[int, int]:
+def order_of(job: MemoryJob) -> tuple[int, int]:
+    """Return a queued job's place in the order of admission."""
     return (-job.priority, job.ord)
 
 
-def _candidate(job: MemoryJob, at: datetime) -> Candidate:
+def candidate_of(job: MemoryJob, at: datetime) -> Candidate:
+    """Return a queued job as admission sees it."""
     row, spec = job.row, job.spec
     waited = (at - row.queued_at).total_seconds() if row.queued_at is not None else 0.0
     return Candidate(
@@ -343,6 +360,7 @@ def _candidate(job: MemoryJob, at: datetime) -> Candidate:
         placement=spec.placement,
         host_labels=spec.host_labels,
         runtime=find_runtime_word(spec.image, spec.runtime),
+        supervised=spec.supervised,
     )
 
 

@@ -8,28 +8,43 @@ import msgspec
 from holdfast.core.causes import Cause
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.ids import TaskKey
+from holdfast.core.placement.takes import TakeTerms
 from holdfast.core.states import HostEvent, HostState, TaskState
 from holdfast.moves import members, moves, reports, requests
 from holdfast.moves.registration import faults_event, lost_event
 from holdfast.moves.reports import Draft
 from holdfast.moves.rows import TaskRow
 from holdfast.moves.values import ClaimRow, GangSeat, HostSync, HostSynced, LiveTask, TaskOffer
+from holdfast.store.memory.admission import MemoryAdmission
 from holdfast.store.memory.hosts import lose_host_tasks, quarantine_host, set_host_state
-from holdfast.store.memory.state import InMemory
+from holdfast.store.memory.state import InMemory, MemoryState
+from holdfast.store.memory.takes import take_jobs
 from holdfast.store.port.clock import Now
 
 
 class MemoryLeases(InMemory):
     """`LeaseStore` in memory."""
 
+    def __init__(self, state: MemoryState, admission: MemoryAdmission) -> None:
+        super().__init__(state)
+        self._admission = admission
+
     async def sync_hosts(
-        self, syncs: Sequence[HostSync], *, rules: Sequence[OperatorRule] = (), now: Now = None
+        self,
+        syncs: Sequence[HostSync],
+        *,
+        rules: Sequence[OperatorRule] = (),
+        terms: TakeTerms | None = None,
+        now: Now = None,
     ) -> list[HostSynced]:
         at = self.state.at(now)
         answers: list[HostSynced | None] = [None] * len(syncs)
         for group in reports.group_syncs(syncs):
             drafts = [Draft(syncs[i], self._status(syncs[i])) for i in group]
-            self._sync([d for d in drafts if d.status == "ok"], rules, at)
+            fresh = [d for d in drafts if d.status == "ok"]
+            self._sync(fresh, rules, at)
+            if terms is not None:
+                self._take(fresh, terms, at)
             for i, draft in zip(group, drafts, strict=True):
                 answers[i] = draft.answer()
         return [answer for answer in answers if answer is not None]
@@ -80,6 +95,13 @@ class MemoryLeases(InMemory):
         for d in drafts:
             if not d.sync.leaving:
                 self._give_orders(d, at)
+
+    def _take(self, drafts: Sequence[Draft], terms: TakeTerms, at: datetime) -> None:
+        takers = [d for d in drafts if d.sync.takes and not d.sync.leaving and not d.fenced]
+        for d, job_id in take_jobs(self.state, self._admission, takers, terms, at):
+            task = self.state.tasks[job_id][0]
+            _grant(task, at)
+            self._offer(d, task)
 
     def _ended_here(self, host_id: str, key: TaskKey) -> bool:
         for attempt in self.state.attempts.get(key.job_id, []):

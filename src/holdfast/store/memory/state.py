@@ -95,6 +95,14 @@ class MemoryHost(msgspec.Struct, kw_only=True):
         return self.state is HostState.ACTIVE and not is_set_aside(self.faults)
 
 
+class PassedOver(msgspec.Struct, frozen=True, kw_only=True):
+    """What the leader's last round passed over, and whether it held room back (TAKE-2)."""
+
+    at: datetime
+    holds: bool
+    job_ids: frozenset[str]
+
+
 class MemoryInstance(msgspec.Struct, kw_only=True):
     """The rental of a host's machine."""
 
@@ -204,6 +212,9 @@ class MemoryState:
         created = self.clock()
         self.settings: dict[str, Value] = {}
         self.settings_rev = 1
+        self.passed_over = PassedOver(
+            at=datetime.min.replace(tzinfo=UTC), holds=True, job_ids=frozenset()
+        )
         self.rules = ""
         self.projects: dict[str, MemoryProject] = {}
         self.queues = {

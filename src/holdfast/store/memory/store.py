@@ -82,7 +82,7 @@ class MemoryStore(Store):
         self.hosts = MemoryHosts(state)
         self.jobs = MemoryJobs(state, self.environment)
         self.leadership = MemoryLeadership()
-        self.leases = MemoryLeases(state)
+        self.leases = MemoryLeases(state, self.admission)
         self.logs = MemoryLogs(state)
         self.members = members
         self.settings = MemorySettings(state)

@@ -24,6 +24,10 @@ class AdmissionStore(Protocol):
     async def read_admission(self, limit: int, *, now: Now = None) -> AdmissionSnapshot:
         """Return the candidates, at most `limit` of each queue, and the room for them."""
 
+    async def note_passed(self, job_ids: Sequence[str], *, holds: bool, now: Now = None) -> None:
+        """Tell the hosts which jobs the leader's round passed over, and whether it held room back
+        for any (TAKE-2). It may be lost in a crash of the server."""
+
     async def read_running(self, *, now: Now = None) -> list[RunningTask]:
         """Return every task that holds room. `ends_in_seconds` is left to the caller, which knows
         the settings."""

@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Protocol
 
 from holdfast.core.endings.rules import OperatorRule
+from holdfast.core.placement.takes import TakeTerms
 from holdfast.moves.values import HostSync, HostSynced, LiveTask
 from holdfast.store.port.clock import Now
 
@@ -13,11 +14,20 @@ class LeaseStore(Protocol):
     """What agents report, and what their silence means."""
 
     async def sync_hosts(
-        self, syncs: Sequence[HostSync], *, rules: Sequence[OperatorRule] = (), now: Now = None
+        self,
+        syncs: Sequence[HostSync],
+        *,
+        rules: Sequence[OperatorRule] = (),
+        terms: TakeTerms | None = None,
+        now: Now = None,
     ) -> list[HostSynced]:
         """Take many hosts' syncs in one transaction; answers come in the same order.
 
         rules: the operators' own, by which a drain that begins here says its cause (CLASSIFY-4).
+
+        terms: where hosts whose syncs say `takes` fill their free room at once, by
+        `core.placement.takes`: each job taken is reserved and offered like any other, with
+        AttemptRecord.road `host`. None: nowhere.
 
         Per host: its heartbeat (clears `flagged_dead_at` with a host.recovered event), beats,
         renewals, starts and ends. A start makes its task running; when all tasks run, attempt and

@@ -176,7 +176,7 @@ class PostgresAdmission(OnSession):
             *_ask_owned(names, shares, limit, revision["now"]),
         )
         queued = _put_first(owned[0], queued) if owned else queued
-        hosts = [_as_capacity(row) for row in found]
+        hosts = [as_capacity(row) for row in found]
         served = serves(hosts)  # without the silent ones
         rows = [row for row in queued if served(row["queue"])]
         return AdmissionSnapshot(
@@ -188,6 +188,10 @@ class PostgresAdmission(OnSession):
             shares=shares,
             lowest_preemptible=revision["lowest_preemptible"],
         )
+
+    async def note_passed(self, job_ids: Sequence[str], *, holds: bool, now: Now = None) -> None:
+        given = {"ids": list(job_ids), "holds": holds, "now": now}
+        await self.session.transact(lambda tx: tx.run("note_passed", **given), relaxed=True)
 
     async def read_running(self, *, now: Now = None) -> list[RunningTask]:
         return await self.session.list_of(RunningTask, "read_running", now=now)
@@ -230,7 +234,7 @@ class PostgresAdmission(OnSession):
             ("read_needs", {"ids": ids}),
         )
         paused = [row["name"] for row in queues if row["paused"]]
-        room = RoomCheck(_as_capacity(row) for row in capacity)
+        room = RoomCheck(as_capacity(row) for row in capacity)
         needs = {row["id"]: row for row in needed}
         allotment = await self._allot(tx, needed)
         fitting = [
@@ -290,12 +294,12 @@ async def read_capacity(
     """Return the free room of active hosts: all, or those of `ids`; only those heard since a time,
     where one is given."""
     return [
-        _as_capacity(row)
-        for row in await tx.rows("read_capacity", ids=ids, heard_since=heard_since)
+        as_capacity(row) for row in await tx.rows("read_capacity", ids=ids, heard_since=heard_since)
     ]
 
 
-def _as_capacity(row: Mapping[str, Any]) -> Capacity:
+def as_capacity(row: Mapping[str, Any]) -> Capacity:
+    """Return a host's free room from its size and what its live leases hold."""
     faults = msgspec.convert(row["faults"], tuple[Hindrance, ...])
     busy = {*row["busy_devices"], *list_held(faults)}
     return Capacity(

@@ -5,7 +5,7 @@ whose tasks were reported started or ended, then renewals, then offers. A batch 
 offers nothing commits relaxed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -16,13 +16,14 @@ from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.facts import TaskFacts
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
+from holdfast.core.placement.takes import TakeTerms
 from holdfast.core.records import JobRecord, TaskRecord
 from holdfast.core.states import HostEvent, HostState, JobEvent, JobState, TaskEvent
 from holdfast.core.transitions import HOST, JOB, TASK, sources, step
 from holdfast.moves import moves, reports, requests
 from holdfast.moves.registration import lost_event
 from holdfast.moves.reports import Draft
-from holdfast.moves.rows import clean_text
+from holdfast.moves.rows import clean_text, is_storable_key
 from holdfast.moves.values import (
     ClaimRow,
     GangSeat,
@@ -37,6 +38,7 @@ from holdfast.store.postgres.connection.session import OnSession, Rows, Tx, to_j
 from holdfast.store.postgres.drains import quarantine_host
 from holdfast.store.postgres.hosts import lose_host_tasks, set_host_state, write_faults
 from holdfast.store.postgres.moves import load_moves, write_events, write_moves
+from holdfast.store.postgres.takes import Step, give_taken, plan_steps
 
 SUCCEED_FROM = [str(s) for s in sources(JOB, JobEvent.SUCCEED) if s is not JobState.DRAINING]
 FINISH_FROM = [str(s) for s in sources(TASK, TaskEvent.FINISH)]
@@ -46,25 +48,36 @@ class PostgresLeases(OnSession):
     """`LeaseStore` on PostgreSQL."""
 
     async def sync_hosts(
-        self, syncs: Sequence[HostSync], *, rules: Sequence[OperatorRule] = (), now: Now = None
+        self,
+        syncs: Sequence[HostSync],
+        *,
+        rules: Sequence[OperatorRule] = (),
+        terms: TakeTerms | None = None,
+        now: Now = None,
     ) -> list[HostSynced]:
         answers: list[HostSynced | None] = [None] * len(syncs)
         for group in reports.group_syncs(
             syncs
         ):  # a host that occurs twice is taken once in each group
             batch = [syncs[i] for i in group]
-            for i, answer in zip(group, await self._sync_batch(batch, rules, now), strict=True):
+            for i, answer in zip(
+                group, await self._sync_batch(batch, rules, terms, now), strict=True
+            ):
                 answers[i] = answer
         return [answer for answer in answers if answer is not None]
 
     async def _sync_batch(
-        self, syncs: Sequence[HostSync], rules: Sequence[OperatorRule], now: datetime | None
+        self,
+        syncs: Sequence[HostSync],
+        rules: Sequence[OperatorRule],
+        terms: TakeTerms | None,
+        now: datetime | None,
     ) -> list[HostSynced]:
         # A batch that moves state or offers a task is committed for good before its answer
         # (`_give_orders`).
         relaxed = not any(s.started or s.ended or s.claimed or s.leaving for s in syncs)
         drafts = await self.session.transact(
-            lambda tx: _sync(tx, syncs, rules, now), relaxed=relaxed, keep_plans=True
+            lambda tx: _sync(tx, syncs, rules, terms, now), relaxed=relaxed, keep_plans=True
         )
         return [d.answer() for d in drafts]
 
@@ -105,9 +118,14 @@ async def _settle_clock(tx: Tx, now: datetime | None) -> None:
 
 
 async def _sync(
-    tx: Tx, syncs: Sequence[HostSync], rules: Sequence[OperatorRule], now: datetime | None
+    tx: Tx,
+    syncs: Sequence[HostSync],
+    rules: Sequence[OperatorRule],
+    terms: TakeTerms | None,
+    now: datetime | None,
 ) -> list[Draft]:
     by_host = {s.host_id: s for s in syncs}
+    live = [k for s in syncs for k in (*s.live, *s.started) if is_storable_key(k)]
     rows = await tx.rows(
         "touch_hosts",
         # Cleaned, so that one host's malformed value is stale instead of failing the whole batch.
@@ -115,6 +133,9 @@ async def _sync(
         incarnations=[clean_text(s.incarnation) for s in by_host.values()],
         leaving=[s.leaving for s in by_host.values()],
         busy=[bool(s.live or s.claimed or s.ended) for s in by_host.values()],
+        jobs=[k.job_id for k in live],
+        ranks=[k.rank for k in live],
+        epochs=[k.epoch for k in live],
         now=now,
     )
     found = {row["host_id"]: row for row in rows}
@@ -133,6 +154,29 @@ async def _sync(
         row = found[d.sync.host_id]
         d.name, d.orders, d.reads = row["name"], row["orders"], row["reads"]
         d.fenced = row["reason"] if row["state"] == HostState.ERROR else ""
+    await _note_health(tx, fresh, found, at)
+    moved = await _take_moves(tx, fresh, rules, at)
+    for d in fresh:
+        stuck = reports.find_stuck(d)
+        if stuck is not None:
+            await quarantine_host(tx, d.sync.host_id, stuck, at)
+    await _renew(tx, fresh, at)
+    for d in fresh:
+        if d.sync.leaving:
+            await _leave(tx, d, at)
+    staying = [d for d in fresh if not d.sync.leaving]
+    takers = [d for d in staying if d.sync.takes and not d.fenced]
+    taking = await plan_steps(tx, takers, terms, at) if takers and terms else []
+    listening = [d for d in staying if moved or d.orders]
+    if listening or taking:
+        await _give_orders(tx, listening, staying, taking, at)
+    return drafts
+
+
+async def _note_health(
+    tx: Tx, fresh: Sequence[Draft], found: Mapping[str, dict[str, Any]], at: datetime
+) -> None:
+    """Record hosts that are heard again, and what hosts say that they cannot do."""
     flagged = [d for d in fresh if found[d.sync.host_id]["flagged_dead_at"] is not None]
     if flagged:
         # An event that may have been read must not be lost by a crash (STORE-4).
@@ -149,25 +193,13 @@ async def _sync(
         if d.sync.faults is not None and d.sync.faults != told:
             await tx.run("commit_for_good")  # STORE-4
             await write_faults(tx, d.sync.host_id, d.name, told, d.sync.faults, at)
-    moved = await _take_moves(tx, fresh, rules, at)
-    for d in fresh:
-        stuck = reports.find_stuck(d)
-        if stuck is not None:
-            await quarantine_host(tx, d.sync.host_id, stuck, at)
-    await _renew(tx, fresh, at)
-    for d in fresh:
-        if d.sync.leaving:
-            await _leave(tx, d, at)
-    listening = [d for d in fresh if not d.sync.leaving and (moved or d.orders)]
-    if listening:
-        await _give_orders(tx, listening, at)
-    return drafts
 
 
 async def _take_moves(
     tx: Tx, drafts: Sequence[Draft], rules: Sequence[OperatorRule], at: datetime
 ) -> bool:
-    """Take starts, claims and ends. Returns whether there were any."""
+    """Take starts, claims and ends. Returns whether any of them may bring orders to a host: more
+    than the ends of jobs of one task that succeeded."""
     ended = [(d, key, facts) for d in drafts for key, facts in d.ended()]
     started = {key.job_id for d in drafts for key in d.started()}
     claims = [(d, key, port) for d in drafts for key, port in d.claimed().items()]
@@ -194,7 +226,7 @@ async def _take_moves(
         await write_moves(tx, m)
         if repeats:
             await _ack_repeats(tx, repeats)
-    return True
+    return bool(ids or claims)
 
 
 async def _take_claims(
@@ -308,7 +340,23 @@ async def _leave(tx: Tx, d: Draft, at: datetime) -> None:
     d.draining.extend(lost)
 
 
-async def _give_orders(tx: Tx, drafts: Sequence[Draft], at: datetime) -> None:
+async def _give_orders(
+    tx: Tx,
+    listening: Sequence[Draft],
+    staying: Sequence[Draft],
+    taking: Sequence[Step],
+    at: datetime,
+) -> None:
+    """Commit with what brings the orders: first those of the leader, then what hosts take."""
+    asked = _ask_orders(listening, at) if listening else []
+    _, *found = await tx.last(("commit_for_good", None), *asked, *taking)
+    if asked:
+        _fill_orders(listening, *found[: len(asked)])
+    if taking:
+        give_taken(staying, taking, *found[len(asked) :])
+
+
+def _ask_orders(drafts: Sequence[Draft], at: datetime) -> list[Step]:
     by_host = {d.sync.host_id: d for d in drafts}
     claimed = [key for d in drafts for key in d.claimed()]
     live = [key for d in drafts for key in d.live() if key not in d.claimed()]
@@ -324,14 +372,19 @@ async def _give_orders(tx: Tx, drafts: Sequence[Draft], at: datetime) -> None:
         "claimed_epochs": [k.epoch for k in claimed],
     }  # fmt: skip
     here = {"hosts": list(by_host), "incarnations": [d.sync.incarnation for d in by_host.values()]}
-    _, rows, preempts, found, secrets, seats = await tx.last(
-        ("commit_for_good", None),
+    return [
         ("offer_tasks", offers),
         ("read_preempts", here),
         ("read_offered_jobs", offered),
         ("read_offered_secrets", offered),
         ("read_offered_seats", offered),
-    )
+    ]
+
+
+def _fill_orders(
+    drafts: Sequence[Draft], rows: Rows, preempts: Rows, found: Rows, secrets: Rows, seats: Rows
+) -> None:
+    by_host = {d.sync.host_id: d for d in drafts}
     for row in [row for row in rows if not row["barrier"]]:
         key = TaskKey(row["job_id"], row["rank"], row["epoch"])
         claim = ClaimRow(

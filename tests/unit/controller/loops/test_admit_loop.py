@@ -3,6 +3,9 @@ starting."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from holdfast.controller.loops.admit import LIMIT, SHALLOW_LIMIT, AdmitLoop
@@ -86,3 +89,30 @@ async def test_many_slots_are_filled_in_a_few_readings(
     started, limits = await deep.run()
     assert started == 300
     assert limits == [SHALLOW_LIMIT, 8 * SHALLOW_LIMIT, LIMIT]
+
+
+async def test_the_hosts_are_told_what_was_passed_over(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = Deep(store, monkeypatch)
+    deep.rig.now = await store.now()
+    await deep.rig.host(slots=2)
+    await deep.rig.submit(priority=90)
+    gangs = [await deep.rig.submit(tasks=2) for _ in range(2)]
+    said: list[tuple[list[str], bool]] = []
+
+    async def note_passed(job_ids: Sequence[str], *, holds: bool, now: Any = None) -> None:
+        said.append((list(job_ids), holds))
+
+    monkeypatch.setattr(store.admission, "note_passed", note_passed)
+    await deep.run()
+    assert said[-1] == (gangs, False)
+    await store.settings.write_cluster_settings({"hold_back_seconds": 0})
+    await deep.controller.settings.refresh()
+    await deep.run()
+    assert said[-1][1], "room is held back for the first gang"
+    await store.settings.put_project("team", {"quota_jobs": 9})
+    await deep.controller.settings.refresh()
+    said.clear()
+    await deep.run()
+    assert said == [], "no host takes anything"

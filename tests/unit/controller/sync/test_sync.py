@@ -15,6 +15,7 @@ from holdfast.core.ids import TaskKey
 from holdfast.errors import Unavailable
 from holdfast.moves.values import HostSync
 from holdfast.wire import agent as wire
+from tests.store.rig import OK
 from tests.unit.controller.conftest import FakeAgent, Served, bearer, make_join
 
 
@@ -97,6 +98,24 @@ async def test_cancel_reaches_a_waiting_poll_at_once(served: Served, agent: Fake
     await agent.end(order, signal=15, stopped=True)
     found = await served.until(job["id"], "cancelled")
     assert "enough" in found["reason"]
+
+
+async def test_the_answer_to_an_end_brings_the_next_job(served: Served, agent: FakeAgent) -> None:
+    """TAKE-1: the leader has no part in it."""
+    first = [await served.submit() for _ in range(4)]
+    orders = [await agent.take() for _ in range(1)]
+    while len(orders) < len(first):
+        starting = [wire.TaskReport(key=o.key, state="starting") for o in orders]
+        orders += (await agent.sync(*starting, wait=2.0)).launch
+    more = [await served.submit() for _ in range(2)]
+    running = [wire.TaskReport(key=o.key, state="running") for o in orders[1:]]
+    done = wire.TaskReport(key=orders[0].key, state="ended", facts=OK)
+    answer = await agent.sync(done, *running)
+    assert [order.key.job_id for order in answer.launch] == [more[0]["id"]]
+    attempts = (await served.call("GET", f"/v1/jobs/{more[0]['id']}/attempts")).json()["items"]
+    assert [a["road"] for a in attempts] == ["host"]
+    left = (await served.call("GET", f"/v1/jobs/{more[1]['id']}")).json()
+    assert left["state"] == "queued"
 
 
 async def test_a_trip_is_requeued_and_runs_again(served: Served, agent: FakeAgent) -> None:

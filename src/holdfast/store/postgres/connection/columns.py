@@ -77,7 +77,7 @@ COLUMNS: Mapping[str, Mapping[str, tuple[str, Writer]]] = {
                members jsonb, step bigint, total bigint, started_at timestamptz,
                ended_at timestamptz
         none:  parent integer, epoch bigint, retry_count integer, host text, host_ids text[],
-               reserved_at timestamptz
+               road text, reserved_at timestamptz
     """),
 }
 """Table → column → its SQL type, and what writes it."""

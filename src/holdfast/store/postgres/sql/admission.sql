@@ -31,6 +31,7 @@ select c.id as job_id, c.epoch, c.queue, c.project, c.priority, c.tasks, c.gpus,
        (c.spec->>'lease_ttl_seconds')::double precision as lease_ttl_seconds,
        replace(c.spec->>'time_limit_seconds', 'off', 'infinity')::double precision as time_limit_seconds,
        coalesce(c.spec->>'placement', 'pack') as placement, coalesce(c.spec->'host_labels', '{}') as host_labels,
+       coalesce((c.spec->>'supervised')::boolean, false) as supervised,
        case when c.spec->>'image' is null then '' else coalesce(c.spec->>'runtime', 'any') end as runtime,
        greatest(0, extract(epoch from %(now)s::timestamptz - c.queued_at))::double precision as waited_seconds
 from unnest(%(queues)s::text[]) as q(name)
@@ -49,6 +50,7 @@ select c.id as job_id, c.epoch, c.queue, c.project, c.priority, c.tasks, c.gpus,
        (c.spec->>'lease_ttl_seconds')::double precision as lease_ttl_seconds,
        replace(c.spec->>'time_limit_seconds', 'off', 'infinity')::double precision as time_limit_seconds,
        coalesce(c.spec->>'placement', 'pack') as placement, coalesce(c.spec->'host_labels', '{}') as host_labels,
+       coalesce((c.spec->>'supervised')::boolean, false) as supervised,
        case when c.spec->>'image' is null then '' else coalesce(c.spec->>'runtime', 'any') end as runtime,
        greatest(0, extract(epoch from %(now)s::timestamptz - c.queued_at))::double precision as waited_seconds
 from unnest(%(queues)s::text[]) as q(name)
@@ -70,6 +72,7 @@ select c.id as job_id, c.epoch, c.queue, c.project, c.priority, c.tasks, c.gpus,
        (c.spec->>'lease_ttl_seconds')::double precision as lease_ttl_seconds,
        replace(c.spec->>'time_limit_seconds', 'off', 'infinity')::double precision as time_limit_seconds,
        coalesce(c.spec->>'placement', 'pack') as placement, coalesce(c.spec->'host_labels', '{}') as host_labels,
+       coalesce((c.spec->>'supervised')::boolean, false) as supervised,
        greatest(0, extract(epoch from %(now)s::timestamptz - c.queued_at))::double precision as waited_seconds
 from unnest(%(queues)s::text[]) as q(name)
 cross join unnest(%(projects)s::text[], %(gpus)s::bigint[], %(cpu_slots)s::bigint[]) as o(project, gpus, cpu_slots)
@@ -196,6 +199,12 @@ with clock as materialized (
   order by m.n
 )
 select id from moved order by n;
+
+-- name: note_passed
+-- Written only where it changes, or grows old (TAKE-2).
+update passed_over set at = coalesce(%(now)s::timestamptz, clock_timestamp()), holds = %(holds)s, job_ids = %(ids)s
+where holds <> %(holds)s or job_ids <> %(ids)s::text[]
+   or (at < coalesce(%(now)s::timestamptz, clock_timestamp()) - interval '1 second' and job_ids <> '{}');
 
 -- name: find_unoffered
 -- Candidates only; each is checked again under its lock.

@@ -11,10 +11,13 @@ select set_config('plan_cache_mode', 'force_generic_plan', true), set_config('en
 
 -- name: touch_hosts
 -- The incarnation is compared in the locked row, so an old incarnation cannot get past a registration.
--- `orders`: whether the host has tasks to start or stop, so that idle hosts cost no second statement.
+-- `orders`: whether the host has tasks to start or stop that it has not heard of, so that most syncs cost no second
+-- statement.
 with given as (
   select * from unnest(%(ids)s::text[], %(incarnations)s::text[], %(leaving)s::boolean[], %(busy)s::boolean[])
     as g(host_id, incarnation, leaving, busy)
+), live as materialized (
+  select * from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[]) as l(job_id, rank, epoch)
 ), locked as (
   select b.host_id, b.flagged_dead_at, b.heartbeat_at, b.incarnation = g.incarnation as same, g.leaving, g.busy
   from heartbeats b join given g on g.host_id = b.host_id
@@ -32,7 +35,9 @@ with given as (
 )
 select k.host_id, k.name, k.state, k.faults, k.reason, k.fresh, k.flagged_dead_at, k.heartbeat_at,
        k.fresh and exists (
-         select from tasks t where t.host_id = k.host_id and t.state in ('reserved', 'preempting')) as orders,
+         select from tasks t where t.host_id = k.host_id and t.state in ('reserved', 'preempting')
+           and (t.state = 'preempting' or t.offered_at is null or t.claimed_at is not null
+                or (t.job_id, t.rank, t.epoch) not in (select job_id, rank, epoch from live))) as orders,
        k.fresh and exists (select from log_reads r where r.host_id = k.host_id and r.at is null) as reads,
        coalesce(%(now)s, clock_timestamp()) as now
 from known k;
@@ -154,6 +159,96 @@ update tasks t set
 from locked l
 where t.job_id = any(array(select job_id from locked)) and t.job_id = l.job_id and t.rank = l.rank and t.state = 'reserved'
 returning {columns:task:t};
+
+-- name: begin_takes
+-- Whether hosts may take jobs under these settings, and what the leader has just passed over (TAKE-2).
+select c.settings_rev = %(revision)s as allowed, coalesce(%(now)s::timestamptz, clock_timestamp()) as now,
+       case when p.holds or p.at < %(now)s::timestamptz - %(seconds)s::double precision * interval '1 second' then '{}'
+            else p.job_ids end as passed
+from cluster c cross join passed_over p;
+
+-- name: read_room
+-- As read_capacity, of a few hosts, with kept plans.
+with busy as materialized (
+  select t.host_id, t.cpu_slots, t.memory_bytes, t.devices from tasks t
+  where t.host_id = any(%(ids)s::text[]) and t.state in ('reserved', 'running', 'preempting')
+), used as (
+  select host_id, sum(cpu_slots)::bigint as cpu_slots, sum(memory_bytes)::bigint as memory_bytes from busy group by host_id
+), held as (
+  select b.host_id, array_agg(d) as devices from busy b cross join lateral unnest(b.devices) d group by b.host_id
+)
+select h.id as host_id, h.name, b.incarnation, h.queues, h.labels, h.cpu_slots, h.memory_bytes, h.gpus, h.faults,
+       coalesce(u.cpu_slots, 0) as busy_cpu_slots, coalesce(u.memory_bytes, 0) as busy_memory_bytes,
+       coalesce(d.devices, '{}') as busy_devices
+from hosts h join heartbeats b on b.host_id = any(%(ids)s::text[]) and b.host_id = h.id
+left join used u on u.host_id = h.id
+left join held d on d.host_id = h.id
+where h.id = any(%(ids)s::text[]) and h.state = 'active' and not h.faults @> '[{"part": "starts"}]' -- ASIDE-1
+order by h.id;
+
+-- name: read_takable
+-- As read_candidates, of the queues that these hosts serve. A queue that is paused is asked again under its lock.
+select c.id as job_id, c.epoch, c.queue, c.project, c.priority, c.tasks, c.gpus, c.cpu_slots, c.memory_bytes, c.avoid_hosts,
+       c.barred_hosts, (c.spec->>'lease_ttl_seconds')::double precision as lease_ttl_seconds,
+       coalesce(c.spec->'host_labels', '{}') as host_labels, coalesce((c.spec->>'supervised')::boolean, false) as supervised,
+       case when c.spec->>'image' is null then '' else coalesce(c.spec->>'runtime', 'any') end as runtime
+from queues q
+cross join lateral (
+  select j.* from jobs j
+  where j.state = 'queued' and j.queue = q.name
+  order by j.priority desc, j.ord
+  limit %(limit)s
+) c
+where q.paused_at is null
+  and exists (select from hosts h where h.id = any(%(ids)s::text[]) and (h.queues = '{}' or q.name = any(h.queues)))
+order by c.priority desc, c.ord
+limit %(limit)s;
+
+-- name: take_jobs
+-- As reserve_jobs and offer_tasks in one, for jobs of one task: the host's room was read under its lock. A queue that is
+-- being paused or changed, and a job that another transaction holds, is left alone, because locks of queues come
+-- before those of hosts, and a wait here could be for ever.
+with given as (
+  select * from jsonb_to_recordset(%(jobs)s::jsonb) as x(
+    n integer, job_id text, epoch bigint, ttl double precision, host_id text, host text, incarnation text, devices integer[])
+), open as materialized (
+  select q.name from queues q
+  where q.name = any(%(queues)s::text[]) and q.paused_at is null
+    and exists (select from cluster where settings_rev = %(revision)s)
+  order by q.name
+  for share skip locked
+), locked as materialized (
+  select j.id from jobs j
+  where j.id = any(array(select job_id from given)) and j.state = any(%(reserve_from)s) and j.queue in (select name from open)
+  order by j.id
+  for update skip locked
+), moved as (
+  update jobs j set state = 'reserved', epoch = j.epoch + 1, attempts = j.attempts + 1, reason = 'reserved on ' || g.host || ', which took it',
+         barred_hosts = '{}', revision = j.revision + 1, started_at = null, step = null, total = null, beat_at = null, trigger_rank = null
+  from given g
+  where j.id = any(array(select id from locked)) and g.job_id = j.id and g.epoch = j.epoch
+  returning {columns:job:j}, j.retries_charged as charged, g.n, g.ttl, g.host_id, g.host, g.incarnation, g.devices
+), placed as (
+  insert into tasks (job_id, rank, epoch, attempt, state, queue, gpus, cpu_slots, memory_bytes, host_id, incarnation,
+                     devices, lease_ttl_seconds, barrier, offered_at, lease_until)
+  select m.id, 0, m.epoch, m.attempts, 'reserved', m.queue, m.gpus, m.cpu_slots, m.memory_bytes, m.host_id,
+         m.incarnation, m.devices, m.ttl, true, %(now)s, %(now)s::timestamptz + m.ttl * interval '1 second'
+  from moved m
+), chained as (
+  insert into attempts (job_id, number, parent, epoch, state, retry_count, reason, host, host_ids, road, reserved_at)
+  select m.id, m.attempts, nullif(m.attempts - 1, 0), m.epoch, 'reserved', m.charged, m.reason, m.host,
+         array[m.host_id], 'host', %(now)s
+  from moved m
+), logged as (
+  insert into events (at, kind, job_id, attempt, epoch, host_id, queue, project, message)
+  select %(now)s, 'job.reserved', m.id, m.attempts, m.epoch, m.host_id, m.queue, m.project, m.reason
+  from moved m
+  order by m.n
+)
+select * from moved order by n;
+
+-- name: read_taken_secrets
+select s.job_id, s.secrets from job_secrets s where s.job_id = any(%(ids)s::text[]);
 
 -- name: claim_tasks
 -- Writes the places kept for ranks of gangs, and returns the gangs whose last rank has one now: only those are

@@ -1,0 +1,115 @@
+"""Which queued jobs a host takes for itself when its sync has made room. Pure.
+
+TAKE-1  A host takes only what needs no view of the cluster: jobs of one task, in queues where no
+        limit, quota or share binds, on room of its own that is free by live leases (ADMIT-2), and
+        none that avoids it (ADMIT-3).
+TAKE-2  It takes them in their order, and stops at the first that it serves and may not take, so that
+        no job waits for the ever same ones behind it; unless the leader has just considered that
+        job, passed it over, and held no room back for any (ADMIT-4).
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+from holdfast.core.placement.room import HostRoom, Kind, count_fitting
+from holdfast.core.placement.types import Candidate, Capacity, JobPlacement, TaskPlacement
+
+MAX_TAKEN = 500
+"""Jobs that one batch of syncs takes at most: what one round of the leader starts."""
+SPARE = 8
+MAX_PASSED = 64
+"""Jobs that the leader names as passed over. The hosts stop at the next one."""
+PASSED_SECONDS = 5.0
+"""For how long the leader's word counts: two of its rounds and a little."""
+
+
+class TakeTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """In which queues hosts may take jobs, and the lease of each queue's jobs.
+
+    revision: of the settings that say so. The store takes nothing under another one.
+    whole: no other queue is left to the leader.
+    """
+
+    revision: int
+    ttls: Mapping[str, float]
+    whole: bool
+
+
+class Takes(msgspec.Struct, frozen=True, kw_only=True):
+    """What hosts take, and which of them leave nothing that the leader could start on them."""
+
+    placements: tuple[JobPlacement, ...] = ()
+    settled: frozenset[str] = frozenset()
+
+
+def plan_takes(
+    candidates: Sequence[Candidate],
+    hosts: Sequence[Capacity],
+    queues: Collection[str],
+    passed: Collection[str],
+    *,
+    cut: bool,
+) -> Takes:
+    """Let each host take from `candidates`, which stand in the order of admission.
+
+    queues: those in which hosts may take jobs. passed: jobs that the leader has just passed over;
+    empty where it held room back for any. cut: there may be more candidates than these.
+    """
+    left = list(candidates)
+    placements: list[JobPlacement] = []
+    settled = set()
+    for capacity in hosts:
+        host, rest, waiting = HostRoom(capacity, Kind(capacity)), [], False
+        for at, job in enumerate(left):
+            if is_full(host):
+                rest += left[at:]
+                break
+            if not _serves(host, job):
+                rest.append(job)
+            elif _is_plain(job, queues) and _fits(job, host):
+                placements.append(_place(job, host))
+            elif job.job_id in passed:
+                rest.append(job)
+                waiting = True
+            else:
+                rest += left[at:]
+                waiting = True
+                break
+        left = rest
+        if is_full(host) or not (waiting or cut):
+            settled.add(host.host_id)
+    return Takes(placements=tuple(placements), settled=frozenset(settled))
+
+
+def is_full(host: HostRoom) -> bool:
+    """Return whether the host has neither a slot nor a device free."""
+    return host.cpu_slots <= 0 and not host.devices
+
+
+def count_worth(ended: int) -> int:
+    """Return how many candidates are worth reading for the room of `ended` tasks: one for each, and
+    a few that are passed over."""
+    return min(ended + SPARE, MAX_TAKEN)
+
+
+def _serves(host: HostRoom, job: Candidate) -> bool:
+    return host.kind.serves(job) and host.host_id not in job.barred_hosts
+
+
+def _is_plain(job: Candidate, queues: Collection[str]) -> bool:
+    return job.tasks == 1 and not job.supervised and job.member is None and job.queue in queues
+
+
+def _fits(job: Candidate, host: HostRoom) -> bool:
+    return host.host_id not in job.avoid_hosts and count_fitting(job, host.free, 1) == 1
+
+
+def _place(job: Candidate, host: HostRoom) -> JobPlacement:
+    seat = TaskPlacement(
+        rank=0,
+        host_id=host.host_id,
+        incarnation=host.capacity.incarnation,
+        devices=host.take(job, 1)[0],
+    )
+    return JobPlacement(job_id=job.job_id, epoch=job.epoch, tasks=(seat,))

@@ -1,0 +1,102 @@
+"""Jobs that hosts take for themselves, in the transaction of their own syncs (`core.placement.takes`)."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from holdfast.core.placement.takes import PASSED_SECONDS, TakeTerms, count_worth, plan_takes
+from holdfast.core.placement.types import Candidate
+from holdfast.core.records import JobRecord, TaskRecord
+from holdfast.core.states import JobEvent, TaskState
+from holdfast.core.transitions import JOB, sources
+from holdfast.moves.reports import Draft
+from holdfast.moves.values import TaskOffer
+from holdfast.store.postgres.admission import as_capacity
+from holdfast.store.postgres.connection.session import Rows, Tx, to_json
+
+RESERVE_FROM = [str(s) for s in sources(JOB, JobEvent.RESERVE)]
+Step = tuple[str, dict[str, Any]]
+
+
+async def plan_steps(tx: Tx, drafts: Sequence[Draft], terms: TakeTerms, at: datetime) -> list[Step]:
+    """Return the statements that let these hosts take jobs; none where there is nothing to take.
+
+    Their heartbeats are locked, so the room that is read stays theirs. Marks the drafts that are
+    settled.
+    """
+    by_host = {d.sync.host_id: d for d in drafts}
+    ids = list(by_host)
+    limit = count_worth(sum(len(d.sync.ended) for d in drafts))
+    begun, rooms, queued = await tx.many(
+        ("begin_takes", {"revision": terms.revision, "seconds": PASSED_SECONDS, "now": at}),
+        ("read_room", {"ids": ids}),
+        ("read_takable", {"ids": ids, "limit": limit}),
+    )
+    if not begun or not begun[0]["allowed"]:
+        return []
+    found = plan_takes(
+        [msgspec.convert(row, Candidate) for row in queued],
+        [as_capacity(row) for row in rooms],
+        terms.ttls,
+        begun[0]["passed"],
+        cut=len(queued) >= limit,
+    )
+    for host_id in found.settled:
+        by_host[host_id].settled = terms.whole
+    if not found.placements:
+        return []
+    rows = {row["job_id"]: row for row in queued}
+    given = [
+        {
+            "n": n,
+            "job_id": p.job_id,
+            "epoch": p.epoch,
+            "ttl": rows[p.job_id]["lease_ttl_seconds"] or terms.ttls[rows[p.job_id]["queue"]],
+            "host": by_host[p.tasks[0].host_id].name,
+            "host_id": p.tasks[0].host_id,
+            "incarnation": p.tasks[0].incarnation,
+            "devices": p.tasks[0].devices,
+        }
+        for n, p in enumerate(found.placements)
+    ]
+    ask = {
+        "jobs": to_json(given),
+        "queues": sorted({rows[p.job_id]["queue"] for p in found.placements}),
+        "revision": terms.revision,
+        "reserve_from": RESERVE_FROM,
+        "now": at,
+    }
+    jobs = [p.job_id for p in found.placements]
+    return [("take_jobs", ask), ("read_taken_secrets", {"ids": jobs})]
+
+
+def give_taken(drafts: Sequence[Draft], steps: Sequence[Step], rows: Rows, hidden: Rows) -> None:
+    """Put the offers of jobs that were taken into the drafts. A host whose job another transaction
+    got first is not settled."""
+    by_host = {d.sync.host_id: d for d in drafts}
+    secrets = {row["job_id"]: row["secrets"] for row in hidden}
+    at: datetime = steps[0][1]["now"]
+    for row in rows:
+        ttl = row["ttl"]
+        task = TaskRecord(
+            job_id=row["id"],
+            rank=0,
+            epoch=row["epoch"],
+            attempt=row["attempts"],
+            state=TaskState.RESERVED,
+            host_id=row["host_id"],
+            host_name=row["host"],
+            incarnation=row["incarnation"],
+            devices=tuple(row["devices"]),
+            lease_ttl_seconds=ttl,
+            lease_until=at + timedelta(seconds=ttl),
+            offered_at=at,
+        )
+        job = msgspec.convert(row, JobRecord)
+        offer = TaskOffer(task=task, job=job, secrets=secrets.get(job.id, {}))
+        by_host[task.host_id or ""].offers.append(offer)
+    if len(rows) < len(steps[1][1]["ids"]):
+        for d in drafts:
+            d.settled = False
