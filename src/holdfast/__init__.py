@@ -32,6 +32,10 @@ def __getattr__(name: str) -> Any:
         from holdfast import client
 
         return getattr(client, name)
+    if name == "Workflow":
+        from holdfast.client.flow.build import Workflow
+
+        return Workflow
     raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
 
 

@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "why": ("jobs.show", "Say what holds a job up, and what to do about it."),
     "cancel": ("jobs.cancel", "Cancel jobs."),
     "retry": ("jobs.cancel", "Queue failed or cancelled jobs again."),
+    "workflow": ("flow.workflow", "Run workflows: graphs of jobs, calls and questions."),
     "checkpoints": ("jobs.checkpoints", "List, fetch or forget a job's saved files."),
     "events": ("operate.events", "Show what happened; -f follows."),
     "hosts": ("operate.hosts", "List hosts; drain, quarantine or end them."),
@@ -58,7 +59,7 @@ HIDDEN: dict[str, str] = {"supervised-member": "supervise"}
 # modules one by one, which costs more than starting Python.
 PLAIN = (
     *("jobs", "show", "why", "logs", "attempts", "cancel", "retry", "submit", "events", "hosts"),
-    *("pools", "projects", "queues", "retries", "version"),
+    *("pools", "projects", "queues", "retries", "version", "workflow"),
 )
 
 _EPILOG = """\

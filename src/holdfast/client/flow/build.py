@@ -14,10 +14,10 @@ replaced by the result when the node that takes it starts, and orders the two no
 import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import UNSET
 
 from holdfast.core.calls.values import FunctionSpec
 from holdfast.core.workflows.check import check_workflow
@@ -119,8 +119,8 @@ class Workflow:
         options: fields of its `FunctionSpec` for this node alone (queue, model, retry, …).
         """
         spec, target = _find_function(function, options)
-        _check_arguments(target, args, kwargs, name or spec.function)
-        work = CallWork(spec=spec, args=_plain(list(args)), kwargs=_plain(kwargs))
+        given = _bind_arguments(target, args, kwargs, name or spec.function)
+        work = CallWork(spec=spec, args=_plain(given))
         returns = _annotation(target, "return")
         return self._keep(name, spec, returns, call=work, after=after, skip_if=skip_if)
 
@@ -131,25 +131,28 @@ class Workflow:
         /,
         *args: Any,
         name: str | None = None,
+        item_name: str | None = None,
         after: Sequence[WorkflowNode | str] = (),
         skip_if: SkipIf = None,
         options: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> WorkflowNode:
         """Add a call for each item of a list, which may be another node's result. The item is the
-        first argument; the node's result is the list of results in the order of the items."""
+        first argument, or the one called `item_name`; the node's result is the list of results in
+        the order of the items."""
         spec, target = _find_function(function, options)
+        label = name or spec.function
         if isinstance(over, Output):
             item: Any = Output(over.node, over.path, item_of(over.annotation))
         else:
             over = list(over)
-            item = over[0] if over else UNSET
-        if item is not UNSET:
-            _check_arguments(target, (item, *args), kwargs, name or spec.function)
-        given = {"args": _plain(list(args)), "kwargs": _plain(kwargs), "over": _plain(over)}
+            item = over[0] if over else None
+        parameter = item_name or _name_first(target, label)
+        given = _bind_arguments(target, (), {}, label, {parameter: item}, args, kwargs)
+        del given[parameter]
+        work = CallWork(spec=spec, args=_plain(given), over=_plain(over), item=parameter)
         returns = _annotation(target, "return")
         made = list[returns] if returns is not Any else Any  # type: ignore[valid-type]  # a value
-        work = CallWork(spec=spec, **given)
         return self._keep(name, spec, made, call=work, after=after, skip_if=skip_if)
 
     def job(
@@ -350,31 +353,75 @@ def _annotation(target: Callable[..., Any] | None, name: str) -> Any:
         return Any
 
 
-def _check_arguments(
-    target: Callable[..., Any] | None, args: Sequence[Any], kwargs: Mapping[str, Any], name: str
-) -> None:
-    """Raise ValidationError where arguments do not fit the function's parameters or the results of
-    other nodes their annotations."""
+def _read_signature(target: Callable[..., Any] | None) -> inspect.Signature | None:
+    """Return a function's parameters, without the `ctx` that the executor gives."""
     if target is None:
-        return
+        return None
     try:
         signature = inspect.signature(target)
     except (TypeError, ValueError):
-        return
-    hidden = [p for p in ("ctx",) if p in signature.parameters and p not in kwargs]
-    shown = [p for n, p in signature.parameters.items() if n not in hidden]
+        return None
+    shown = [p for n, p in signature.parameters.items() if n != "ctx"]
+    return signature.replace(parameters=shown)
+
+
+def _name_first(target: Callable[..., Any] | None, label: str) -> str:
+    signature = _read_signature(target)
+    first = next(iter(signature.parameters.values()), None) if signature else None
+    if first is None or first.kind not in (first.POSITIONAL_OR_KEYWORD, first.KEYWORD_ONLY):
+        raise ValidationError(
+            f"node {label}: say with item_name which parameter takes the items, because the "
+            "function's own parameters are not known here"
+        )
+    return first.name
+
+
+def _bind_arguments(
+    target: Callable[..., Any] | None,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    label: str,
+    item: Mapping[str, Any] = MappingProxyType({}),
+    more: Sequence[Any] = (),
+    named: Mapping[str, Any] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Return arguments by their parameters' names. item, more, named: of a map: the item's
+    parameter, and the arguments after it.
+
+    Raises:
+        ValidationError: they do not fit the function's parameters, or the result of another node
+        does not fit its parameter's annotation.
+    """
+    signature = _read_signature(target)
+    if signature is None:
+        if args or more:
+            raise ValidationError(
+                f"node {label}: name its arguments, because the function is not here to say what "
+                "its parameters are called"
+            )
+        return {**item, **kwargs, **named}
     try:
-        bound = signature.replace(parameters=shown).bind(*args, **kwargs)
+        if item:
+            rest = [p for p in signature.parameters.values() if p.name not in item]
+            bound = {**item, **signature.replace(parameters=rest).bind(*more, **named).arguments}
+        else:
+            bound = dict(signature.bind(*args, **kwargs).arguments)
     except TypeError as error:
-        raise ValidationError(f"node {name}: {error}") from None
-    for parameter, value in bound.arguments.items():
+        raise ValidationError(f"node {label}: {error}") from None
+    for kind in signature.parameters.values():
+        if kind.kind is kind.VAR_KEYWORD:
+            bound |= bound.pop(kind.name, {})
+        elif kind.kind is kind.VAR_POSITIONAL and bound.pop(kind.name, ()):
+            raise ValidationError(f"node {label}: a task takes its arguments by name, not as *args")
+    for parameter, value in bound.items():
         wanted = _annotation(target, parameter)
         if isinstance(value, Output) and is_mismatch(value.annotation, wanted):
             raise ValidationError(
-                f"node {name}: its parameter {parameter} takes {_say(wanted)}, and node "
+                f"node {label}: its parameter {parameter} takes {_say(wanted)}, and node "
                 f"{value.node} gives {_say(value.annotation)}",
                 code="type_mismatch",
             )
+    return bound
 
 
 def _say(annotation: Any) -> str:

@@ -122,7 +122,11 @@ def check_job(spec: JobSpec, settings: Settings) -> None:
     """Raise ValidationError where a job cannot run under these settings."""
     check_spec(spec)
     check_layer(job_layer(spec), "job")
-    queue = queue_of(spec)
+    check_queue(queue_of(spec), settings)
+
+
+def check_queue(queue: str, settings: Settings) -> None:
+    """Raise ValidationError where there is no such queue."""
     if queue not in settings.queues:
         raise ValidationError(
             f"there is no queue {queue!r}; there are "

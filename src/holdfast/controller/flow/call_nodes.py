@@ -2,30 +2,106 @@
 
 from typing import Any
 
+import msgspec
+
 from holdfast.controller.runtime.context import Controller
+from holdfast.core.calls.values import CallState
 from holdfast.core.workflows.advance import NodeEnd
 from holdfast.core.workflows.plan_start import PlannedCalls
 from holdfast.core.workflows.records import NodeWork, RunRecord
+from holdfast.core.workflows.values import NodeKind, NodeState
+from holdfast.errors import Conflict, NotFound, ValidationError
 from holdfast.moves.flow.workflows import Post, Started
+from holdfast.store.port.flow.calls import CallSetOrigin
+from holdfast.wire.calls import CallSetView
+
+CHUNK_CALLS = 10_000
 
 
 async def start_calls(
-    controller: Controller, run: RunRecord, work: NodeWork, plan: PlannedCalls, out_dir: str
+    controller: Controller, run: RunRecord, work: NodeWork, plan: PlannedCalls
 ) -> Started | NodeEnd:
     """Submit a node's calls as one set; after a restart, retry those that did not succeed."""
-    raise NotImplementedError
+    store, set_id = controller.store.calls, work.ref or ""
+    try:
+        if work.rounds > 1:
+            found = await _find_set(controller, set_id)
+            if found is not None:
+                return await _go_on(controller, found, work)
+        origin = CallSetOrigin(run=run.id, node=work.number)
+        queue, count = plan.spec.queue or "cpu", len(plan.args)
+        first = plan.args[:CHUNK_CALLS]
+        await store.create_set(set_id, plan.spec, queue, count=count, args=first, origin=origin)
+        for begin in range(CHUNK_CALLS, count, CHUNK_CALLS):
+            await store.append_calls(set_id, begin, plan.args[begin : begin + CHUNK_CALLS])
+    except (Conflict, ValidationError) as error:
+        return NodeEnd(state=NodeState.FAILED, reason=error.message)
+    controller.poke("executors", "events")
+    return Started()
+
+
+async def _find_set(controller: Controller, set_id: str) -> CallSetView | None:
+    try:
+        return await controller.store.calls.read_set(set_id)
+    except NotFound:
+        return None
+
+
+async def _go_on(controller: Controller, found: CallSetView, work: NodeWork) -> Started | NodeEnd:
+    if found.state == "open":
+        return Started()
+    if found.failed or found.cancelled:
+        await controller.store.calls.retry_calls(found.id)
+        controller.poke("executors", "events")
+        return Started()
+    return await describe_calls_end(controller, work) or Started()
 
 
 async def describe_calls_end(controller: Controller, work: NodeWork) -> NodeEnd | None:
     """Return how a set's end ends its node; None where calls of it go on."""
-    raise NotImplementedError
+    found = await _find_set(controller, work.ref or "")
+    if found is None:
+        return NodeEnd(state=NodeState.FAILED, reason="its calls are not on record any more")
+    if found.state == "open":
+        return None
+    if found.failed or found.cancelled:
+        return await _describe_failure(controller, found, work)
+    if work.kind is NodeKind.MAP:
+        reason = f"{found.succeeded} call{'s' if found.succeeded != 1 else ''} succeeded"
+        return NodeEnd(state=NodeState.SUCCEEDED, reason=reason)
+    (result,) = await controller.store.calls.read_results(found.id, indices=[0])
+    return NodeEnd(state=NodeState.SUCCEEDED, result=result.value or "null", reason=result.reason)
+
+
+async def _describe_failure(controller: Controller, found: CallSetView, work: NodeWork) -> NodeEnd:
+    state = CallState.FAILED if found.failed else CallState.CANCELLED
+    ended = await controller.store.calls.read_results(found.id, states=[state], limit=1)
+    words = ended[0].reason if ended else ""
+    if work.kind is NodeKind.MAP:
+        number, what = (
+            (found.failed, "failed") if found.failed else (found.cancelled, "were cancelled")
+        )
+        first = f"; call {ended[0].index}: {words}" if ended else ""
+        words = f"{number} of {found.submitted} calls {what}{first}"
+    return NodeEnd(state=NodeState.FAILED if found.failed else NodeState.CANCELLED, reason=words)
 
 
 async def read_map_result(controller: Controller, work: NodeWork) -> list[Any]:
     """Return the results of a map, in the order of its items."""
-    raise NotImplementedError
+    values: list[Any] = []
+    while True:
+        page = await controller.store.calls.read_results(
+            work.ref or "", first=len(values), limit=CHUNK_CALLS
+        )
+        values += [msgspec.json.decode(result.value or "null") for result in page]
+        if len(page) < CHUNK_CALLS:
+            return values
 
 
 async def stop_calls(controller: Controller, post: Post, reason: str) -> None:
     """Cancel a node's calls: at once those that wait, cooperatively those that run."""
-    raise NotImplementedError
+    try:
+        await controller.store.calls.cancel_calls(post.ref, reason=reason)
+    except NotFound:
+        return
+    controller.poke("executors", "flow", "events")

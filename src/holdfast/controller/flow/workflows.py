@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from holdfast.controller.api.jobs import check_job, queue_of
+from holdfast.controller.api.jobs import check_job, check_queue, queue_of
 from holdfast.controller.flow.node_why import explain_node
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page, make_cursor, read_cursor
@@ -14,6 +14,7 @@ from holdfast.controller.http.problems import answer_json
 from holdfast.controller.http.queries import Query
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
+from holdfast.core.calls.values import FunctionSpec
 from holdfast.core.spec import Name
 from holdfast.core.workflows.check import check_workflow
 from holdfast.core.workflows.plan_start import find_out_dir
@@ -72,8 +73,9 @@ async def submit_workflow(call: ApiCall) -> Response:
 
 
 def _names_unknown_queue(spec: WorkflowSpec, settings: Settings) -> bool:
-    jobs = (node.job.spec for node in spec.nodes if node.job is not None)
-    return any(queue_of(job) not in settings.queues for job in jobs)
+    names = {queue_of(node.job.spec) for node in spec.nodes if node.job is not None}
+    names |= {node.call.spec.queue or "cpu" for node in spec.nodes if node.call is not None}
+    return any(name not in settings.queues for name in names)
 
 
 def _settle_node(number: int, node: NodeSpec, settings: Settings) -> NodeSpec:
@@ -86,13 +88,21 @@ def _settle_node(number: int, node: NodeSpec, settings: Settings) -> NodeSpec:
             job = msgspec.structs.replace(node.job.spec, queue=queue_of(node.job.spec))
             return msgspec.structs.replace(node, job=msgspec.structs.replace(node.job, spec=job))
         if node.call is not None:
-            raise ValidationError("nodes that call functions are not available yet", field="call")
+            function = _settle_function(node.call.spec, settings)
+            call = msgspec.structs.replace(node.call, spec=function)
+            return msgspec.structs.replace(node, call=call)
     except ValidationError as error:
         where = f"nodes[{number}].{error.field}" if error.field else f"nodes[{number}]"
         raise ValidationError(
             f"node {node.name}: {error.message}", code=error.code, field=where
         ) from None
     return node
+
+
+def _settle_function(spec: FunctionSpec, settings: Settings) -> FunctionSpec:
+    queue = spec.queue or ("gpu" if spec.gpus else "cpu")
+    check_queue(queue, settings)
+    return msgspec.structs.replace(spec, queue=queue)
 
 
 async def _view(controller: Controller, run: RunRecord) -> RunView:

@@ -83,6 +83,13 @@ def _check_node(node: NodeSpec, number: int) -> None:
             "files or in the result of a node",
             field=where,
         )
+    call = node.call
+    if call is not None and (call.over is msgspec.UNSET) is not (not call.item):
+        raise ValidationError(
+            f"node {node.name}: `over` (a list) and `item` (the parameter that takes each item) go "
+            "together",
+            field=f"{where}.call.item",
+        )
     ask = node.ask
     if ask is not None and ask.choices and ask.default not in (None, *ask.choices):
         raise ValidationError(
@@ -139,4 +146,6 @@ def find_cycle(graph: Graph) -> list[int]:
         seen[number] = len(way)
         way.append(number)
         number = next(parent for parent in graph.parents[number] if waiting[parent])
-    return way[seen[number] :][::-1]
+    cycle = way[seen[number] :][::-1]
+    first = cycle.index(min(cycle))
+    return cycle[first:] + cycle[:first]

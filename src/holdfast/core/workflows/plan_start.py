@@ -99,9 +99,8 @@ def _plan_calls(spec: NodeSpec, results: Mapping[str, Any]) -> Planned:
     call = spec.call
     assert call is not None
     args = resolve_value(call.args, results.__getitem__)
-    kwargs = resolve_value(call.kwargs, results.__getitem__)
     if call.over is UNSET:
-        return PlannedCalls(call.spec, [_check_size(make_args(args, kwargs))])
+        return PlannedCalls(call.spec, [_check_size(encode(args))])
     items = resolve_value(call.over, results.__getitem__)
     if not isinstance(items, list):
         raise ValidationError(f"it maps over a list, and was given {describe_value(items)}")
@@ -111,14 +110,8 @@ def _plan_calls(spec: NodeSpec, results: Mapping[str, Any]) -> Planned:
         return NodeEnd(
             state=NodeState.SUCCEEDED, result="[]", reason="it mapped over an empty list"
         )
-    return PlannedCalls(
-        call.spec, [_check_size(make_args([item, *args], kwargs)) for item in items]
-    )
-
-
-def make_args(args: list[Any], kwargs: dict[str, Any]) -> str:
-    """Return the JSON text of a call's arguments."""
-    return encode([args, kwargs])
+    texts = [_check_size(encode({**args, call.item: item})) for item in items]
+    return PlannedCalls(call.spec, texts)
 
 
 def _check_size(text: str) -> str:

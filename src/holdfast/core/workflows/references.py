@@ -46,7 +46,7 @@ def list_inputs(node: NodeSpec) -> list[Any]:
     """Return the JSON values of a node that may hold references."""
     found: list[Any] = []
     if node.call is not None:
-        found += [node.call.args, node.call.kwargs]
+        found.append(node.call.args)
         if node.call.over is not msgspec.UNSET:
             found.append(node.call.over)
     if node.job is not None:

@@ -113,13 +113,13 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class CallWork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A call of a function; with `over`, one for each item of that list, given as the first
-    argument. Arguments are JSON values with references anywhere in them."""
+    """A call of a function; with `over`, one for each item of that list, given as the parameter
+    `item`. args: by the parameters' names; JSON values with references anywhere in them."""
 
     spec: FunctionSpec
-    args: list[Any] = []
-    kwargs: dict[str, Any] = {}
+    args: dict[str, Any] = {}
     over: Any | UnsetType = UNSET
+    item: str = ""
 
 
 class JobWork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,0 +1,1 @@
+"""Commands about what is built on jobs: workflows, tasks."""
