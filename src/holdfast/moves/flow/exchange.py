@@ -1,10 +1,10 @@
 """One exchange with executors: what their reports do, which calls each takes next, the answers.
 
 A store reads what `Exchange` asks for, in this order, and writes what it gathered in `moves`:
-`take`, `judge` where it is needed, `choose`, `cut`, `answer`.
+`take`, the moves' `judge` where it is needed, `choose`, `number`, `answer`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -13,7 +13,7 @@ import msgspec
 from holdfast.core.calls.feeds import choose_feed
 from holdfast.core.ids import TaskKey
 from holdfast.moves.flow.calls import CallMoves, CallSetRow, OpenBatch
-from holdfast.moves.flow.pieces import Piece, Ranges, cut_heads
+from holdfast.moves.flow.pieces import Piece, Ranges, count_calls, cut_heads
 from holdfast.wire.calls import MAX_BATCH_CALLS, Batch, CallOrder, ExecutorReport, SetInfo
 
 
@@ -25,7 +25,7 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class Head(msgspec.Struct, kw_only=True):
-    """A feed with ready calls, as the exchange chooses by it. sizes: of its first ranges."""
+    """A feed with ready calls, as the exchange chooses by it. pieces: its first, locked."""
 
     id: int
     family_name: str
@@ -35,12 +35,12 @@ class Head(msgspec.Struct, kw_only=True):
     head_age_seconds: float
     unserved_seconds: float
     cold_wait_seconds: float
-    sizes: list[int]
+    pieces: list[Piece]
 
     @property
     def ready(self) -> int:
         """How many calls are known to be ready."""
-        return sum(self.sizes)
+        return count_calls(self.pieces)
 
 
 class Taking(msgspec.Struct, kw_only=True):
@@ -48,8 +48,7 @@ class Taking(msgspec.Struct, kw_only=True):
 
     turn: int
     head: Head
-    want: int
-    pieces: list[Piece] = []
+    pieces: list[Piece]
     batch: int = 0
 
 
@@ -80,8 +79,8 @@ class Exchange:
         self.standings = standings
         self.moves = CallMoves(now)
         self.takings: list[Taking] = []
-        self.left_heads: dict[int, list[Piece]] = {}
-        self.taken_heads: dict[int, list[Piece]] = {}
+        self.taken: list[tuple[int, Piece]] = []  # whole ranges, by feed
+        self.cut: list[tuple[int, Piece]] = []  # what is left of a range
         self.unheard: list[list[OpenBatch]] = [[] for _ in turns]
         self._mine: list[dict[int, OpenBatch]] = [
             {
@@ -106,12 +105,6 @@ class Exchange:
             # One with ends was heard of; what is left of it is under way.
             unheard += [b for b in open_ones if b.id not in report.held and not b.ended]
 
-    @property
-    def families(self) -> list[str]:
-        """The families that calls are wanted from."""
-        wanted = [self._want(i) > 0 for i in range(len(self.turns))]
-        return sorted({t.family for t, w in zip(self.turns, wanted, strict=True) if w and t.family})
-
     def _want(self, i: int) -> int:
         report = self.turns[i].report
         if report.closing is not None or not self.standings[i].takes:
@@ -120,51 +113,41 @@ class Exchange:
         return min(report.want, MAX_BATCH_CALLS) - sum(b.size for b in self.unheard[i])
 
     def choose(self, heads: Sequence[Head]) -> None:
-        """Choose the feed that each executor takes from, and how much."""
-        left = {head.id: sum(head.sizes) for head in heads}
+        """Choose the feed that each executor takes from, and cut its batch out of the ranges that
+        are locked."""
+        left = {head.id: list(head.pieces) for head in heads}
         for i, turn in enumerate(self.turns):
             want = self._want(i)
-            offered = [h for h in heads if h.family_name == turn.family and left[h.id] > 0]
-            head = choose_feed(offered, turn.report.loaded) if want > 0 else None
+            if want <= 0:
+                continue
+            offered = [h for h in heads if h.family_name == turn.family and left[h.id]]
+            head = choose_feed(offered, turn.report.loaded)
             if head is not None:
-                want = min(want, left[head.id])
-                left[head.id] -= want
-                self.takings.append(Taking(turn=i, head=head, want=want))
-
-    def count_heads(self) -> dict[int, int]:
-        """Return how many ranges of each feed the takings need."""
-        wants: dict[int, int] = {}
-        for taking in self.takings:
-            wants[taking.head.id] = wants.get(taking.head.id, 0) + taking.want
-        found = {}
-        for taking in self.takings:
-            want, count = wants[taking.head.id], 0
-            while want > 0 and count < len(taking.head.sizes):
-                want -= taking.head.sizes[count]
-                count += 1
-            found[taking.head.id] = count
-        return found
-
-    def cut(self, heads: Mapping[int, Sequence[Piece]], numbers: Sequence[int]) -> None:
-        """Cut the batches out of the ranges that were locked. numbers: for as many batches."""
-        left = {feed: list(pieces) for feed, pieces in heads.items()}
-        for taking in self.takings:
-            feed = taking.head.id
-            here = left.get(feed, [])
-            taking.pieces, rest = cut_heads(here, taking.want)
-            taken = len(taking.pieces)
-            left[feed] = rest + here[taken:]
-        self.takings = [taking for taking in self.takings if taking.pieces]
-        for taking, number in zip(self.takings, numbers, strict=False):
-            taking.batch = number
-        for feed, pieces in heads.items():
-            whole = {piece.place: piece.first for piece in left[feed]}
-            self.taken_heads[feed] = [p for p in pieces if p.place not in whole]
-            self.left_heads[feed] = [
-                p.cut(whole[p.place], p.last)
-                for p in pieces
-                if p.place in whole and whole[p.place] != p.first
+                here = left[head.id]
+                pieces, rest = cut_heads(here, want)
+                left[head.id] = rest + here[len(pieces) :]
+                self.takings.append(Taking(turn=i, head=head, pieces=pieces))
+        for head in heads:
+            kept = {piece.place: piece for piece in left[head.id]}
+            self.taken += [(head.id, p) for p in head.pieces if p.place not in kept]
+            self.cut += [
+                (head.id, kept[p.place])
+                for p in head.pieces
+                if p.place in kept and kept[p.place].first != p.first
             ]
+
+    def number(self, numbers: Iterable[tuple[str, int]]) -> None:
+        """Give the batches their numbers: each executor's job and a number."""
+        given: dict[str, list[int]] = {}
+        for job_id, number in numbers:
+            given.setdefault(job_id, []).append(number)
+        for taking in self.takings:
+            taking.batch = given[self.turns[taking.turn].report.key.job_id].pop(0)
+
+    @property
+    def wanted(self) -> int:
+        """How many calls are wanted in all."""
+        return sum(max(0, self._want(i)) for i in range(len(self.turns)))
 
     @property
     def sent_pieces(self) -> list[Piece]:

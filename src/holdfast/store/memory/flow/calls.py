@@ -257,16 +257,12 @@ class MemoryCalls(CallTables):
 
     def _claim(self, ex: Exchange, at: datetime) -> None:
         feeds = {feed.id: feed for feed in self.feeds.values()}
-        heads = {id_: feeds[id_].ready[:many] for id_, many in ex.count_heads().items()}
-        ex.cut(heads, [next(self.numbers) for _ in ex.takings])
-        for id_, taken in heads.items():
-            feed = feeds[id_]
-            feed.ready = feed.ready[len(taken) :]
-            for piece in taken:
-                if piece not in ex.taken_heads[id_] and not _is_cut(piece, ex.left_heads[id_]):
-                    self.put_ready(id_, piece)
-            for piece in ex.left_heads[id_]:
-                self.put_ready(id_, piece)
+        for feed, piece in (*ex.taken, *ex.cut):
+            feeds[feed].ready = [p for p in feeds[feed].ready if p.place != piece.place]
+        for feed, piece in ex.cut:
+            self.put_ready(feed, piece)
+        keys = [ex.turns[taking.turn].report.key for taking in ex.takings]
+        ex.number((key.job_id, next(self.numbers)) for key in keys)
         for taking in ex.takings:
             key = ex.turns[taking.turn].report.key
             feeds[taking.head.id].served_at = at
@@ -401,7 +397,3 @@ class MemoryCalls(CallTables):
                 for key in [key for key in table if key[0] == row.n]:
                     table.pop(key, None)
         return len(old[:limit])
-
-
-def _is_cut(piece: Piece, left: Sequence[Piece]) -> bool:
-    return any(piece.place == other.place for other in left)

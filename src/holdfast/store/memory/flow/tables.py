@@ -61,7 +61,7 @@ class CallTables(InMemory):
             head_age_seconds=max(0.0, at.timestamp() - first.since),
             unserved_seconds=1e9 if served is None else max(0.0, (at - served).total_seconds()),
             cold_wait_seconds=find_cold_wait(own, queue, cold_wait_of),
-            sizes=[piece.size for piece in feed.ready],
+            pieces=list(feed.ready),
         )
 
     def put_ready(self, feed: int, piece: Piece) -> None:

@@ -84,13 +84,14 @@ async def judge_moves(tx: Tx, moves: CallMoves, judge: CallJudge) -> None:
 def list_writes(moves: CallMoves) -> Steps:
     """Return the writes of what was gathered, without the sets' counts."""
     steps: Steps = []
-    if moves.runs:
-        steps.append(("insert_call_results", run_columns(moves)))
-    if moves.changed:
-        ended = {b.id: msgspec.json.encode(b.ended).decode() for b in moves.changed.values()}
-        steps.append(("write_call_batches", {"ids": list(ended), "ended": list(ended.values())}))
-    if moves.gone:
-        steps.append(("delete_call_batches", {"ids": sorted(moves.gone)}))
+    if moves.runs or moves.changed or moves.gone:
+        steps.append(("write_call_ends", {**run_columns(moves), **batch_columns(moves)}))
+    return steps + list_backs(moves)
+
+
+def list_backs(moves: CallMoves) -> Steps:
+    """Return the writes of calls that come back, and of their failures."""
+    steps: Steps = []
     if moves.ready:
         steps.append(ready_step(moves.ready))
     if moves.waiting:
@@ -135,6 +136,15 @@ def run_columns(moves: CallMoves) -> dict[str, Any]:
         ],
         "reasons": [clean_text(run.reason) for run in runs],
         "now": moves.now,
+    }
+
+
+def batch_columns(moves: CallMoves) -> dict[str, Any]:
+    """Return the columns of batches that are over, or of which more has ended."""
+    return {
+        "changed": list(moves.changed),
+        "ended": [msgspec.json.encode(b.ended).decode() for b in moves.changed.values()],
+        "gone": sorted(moves.gone),
     }
 
 

@@ -35,6 +35,7 @@ from holdfast.store.port.flow.calls import (
 from holdfast.store.postgres.connection.session import (
     OnSession,
     Rows,
+    Session,
     Tx,
     to_json,
     transacts_by_index,
@@ -51,7 +52,7 @@ from holdfast.store.postgres.flow.call_rows import (
     read_piece,
     ready_step,
 )
-from holdfast.store.postgres.flow.exchange import MAX_HEADS, fill_waits, make_judge, run_exchange
+from holdfast.store.postgres.flow.exchange import MAX_HEADS, CallExchanges, fill_waits, make_judge
 from holdfast.wire.calls import CallResult, CallSetView
 
 MAX_AHEAD = 10_000
@@ -59,6 +60,10 @@ MAX_AHEAD = 10_000
 
 class PostgresCalls(OnSession):
     """`CallStore` on PostgreSQL."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._exchanges = CallExchanges()
 
     @transacts_by_index
     async def create_set(
@@ -123,7 +128,9 @@ class PostgresCalls(OnSession):
         if not turns:
             return []
         return await self.session.transact(
-            lambda tx: run_exchange(tx, turns, make_judge(policy_of, rules), cold_wait_of, now),
+            lambda tx: self._exchanges.run(
+                tx, turns, make_judge(policy_of, rules), cold_wait_of, now
+            ),
             by_index=True,
         )
 

@@ -1,5 +1,5 @@
-"""The hot path of calls: an exchange with executors, one transaction of two round trips where nothing
-is handed out, and three where something is; another one where a call failed."""
+"""The hot path of calls: an exchange with executors, one transaction of two round trips; another one
+where a call failed."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -11,8 +11,9 @@ import msgspec
 from holdfast.core.calls.decide import CallJudge, PolicyOf, default_policy
 from holdfast.core.calls.feeds import ColdWaitOf, find_cold_wait
 from holdfast.core.endings.rules import OperatorRule
-from holdfast.moves.flow.calls import CallSetRow
+from holdfast.moves.flow.calls import CallSetRow, OpenBatch
 from holdfast.moves.flow.exchange import Exchange, Head, Standing
+from holdfast.moves.flow.pieces import Piece
 from holdfast.moves.rows import clean_text
 from holdfast.store.port.flow.calls import ExecutorTurn, ExecutorTurned
 from holdfast.store.postgres.connection.session import Rows, Tx, to_json
@@ -23,53 +24,142 @@ from holdfast.store.postgres.flow.call_rows import (
     list_counts,
     list_writes,
     place_columns,
-    read_batch,
     read_page,
-    read_piece,
 )
 
 MAX_HEADS = 256
-"""Ranges that are looked at in each feed."""
+"""Ranges of a feed that are looked at."""
 
 
-async def run_exchange(
-    tx: Tx,
-    turns: Sequence[ExecutorTurn],
-    judge: CallJudge,
-    cold_wait_of: ColdWaitOf | None,
-    now: datetime | None,
-) -> list[ExecutorTurned]:
-    """Take ends and hand out batches."""
-    families = sorted({turn.family for turn in turns if turn.report.want and turn.family})
-    look: tuple[str, dict[str, Any]] = (
-        "read_call_heads",
-        {"families": families, "now": now, "most": MAX_HEADS},
+class FeedRow(msgspec.Struct, kw_only=True):
+    """A feed of the families of an exchange."""
+
+    id: int
+    family_name: str
+    model: str | None
+    vram_gb: float
+    own_wait_seconds: float | None
+    queue: str
+    served_at: datetime | None
+
+
+class CallExchanges:
+    """Runs exchanges, and remembers between them what never changes (sets) or only guides (sizes)."""
+
+    def __init__(self) -> None:
+        self._sets: dict[int, CallSetRow] = {}
+        self._calls_of_range = 1.0
+
+    async def run(
+        self,
+        tx: Tx,
+        turns: Sequence[ExecutorTurn],
+        judge: CallJudge,
+        cold_wait_of: ColdWaitOf | None,
+        now: datetime | None,
+    ) -> list[ExecutorTurned]:
+        """Take ends and hand out batches."""
+        look = self._look(turns, now)
+        ((seen,),) = await tx.many(look)
+        at: datetime = seen["now"]
+        found = {
+            i: Standing(live=True, takes=takes) for i, takes in _leases(seen["leases"] or "[]")
+        }
+        standings = [found.get(i, Standing()) for i in range(len(turns))]
+        ex = Exchange(at, turns, standings, _batches(seen["batches"] or "[]"))
+        ex.take()
+        await judge_moves(tx, ex.moves, judge)
+        steps, counting = list_writes(ex.moves), list_counts(ex.moves)
+        if ex.moves.ready:  # what came back may be handed out at once
+            *_, (seen,) = await tx.many(*steps, look)
+            steps = []
+        ex.choose(self._read_heads(seen, at, cold_wait_of))
+        if ex.takings:
+            steps.append(("claim_calls", _claim_columns(ex, at)))
+        reads = self._list_reads(ex)
+        rows = await tx.last(*steps, *reads, *counting) if steps or reads or counting else []
+        if ex.takings:
+            ex.number((row["job_id"], row["id"]) for row in rows[len(steps) - 1])
+        texts = self._take_reads(rows[len(steps) : len(steps) + len(reads)])
+        touched = tuple(row["id"] for row in rows[-1]) if counting else ()
+        sets = self._sets
+        return [_turn_back(ex, i, standings[i], sets, texts, touched) for i in range(len(turns))]
+
+    def _look(
+        self, turns: Sequence[ExecutorTurn], now: datetime | None
+    ) -> tuple[str, dict[str, Any]]:
+        want = sum(turn.report.want for turn in turns)
+        families = {turn.family for turn in turns if turn.report.want and turn.family}
+        most = min(MAX_HEADS, int(want / self._calls_of_range) + 2)
+        keys = [turn.report.key for turn in turns]
+        return "look_at_calls", {
+            "now": now,
+            "families": sorted(families),
+            "most": most,
+            "jobs": sorted({clean_text(key.job_id) for key in keys}),
+            "keys": [clean_text(key.job_id) for key in keys],
+            "ranks": [key.rank for key in keys],
+            "epochs": [key.epoch for key in keys],
+            "hosts": [turn.host_id for turn in turns],
+            "incarnations": [clean_text(turn.incarnation) for turn in turns],
+        }
+
+    def _read_heads(
+        self, seen: Mapping[str, Any], at: datetime, cold_wait_of: ColdWaitOf | None
+    ) -> list[Head]:
+        pieces: dict[int, list[Piece]] = {}
+        for feed, piece in _heads(seen["heads"] or "[]"):
+            pieces.setdefault(feed, []).append(piece)
+        found = [
+            _make_head(feed, pieces[feed.id], at, cold_wait_of)
+            for feed in _feeds(seen["feeds"] or "[]")
+            if feed.id in pieces
+        ]
+        if found:
+            ranges = sum(len(head.pieces) for head in found)
+            self._calls_of_range = sum(head.ready for head in found) / ranges
+        return found
+
+    def _list_reads(self, ex: Exchange) -> Steps:
+        """Return the reads of what goes out: arguments, and sets that are not known yet."""
+        pages = sorted({(piece.set_n, piece.page) for piece in ex.sent_pieces})
+        if not pages:
+            return []
+        if len(self._sets) > MAX_KNOWN_SETS:
+            self._sets.clear()
+        sets = sorted({n for n, _ in pages if n not in self._sets})
+        given = {"sets": [n for n, _ in pages], "pages": [page for _, page in pages]}
+        reads: Steps = [("read_call_pages", given)]
+        return [*reads, ("read_call_sets", {"sets": sets})] if sets else reads
+
+    def _take_reads(self, rows: Sequence[Rows]) -> dict[tuple[int, int], list[str]]:
+        if len(rows) > 1:
+            self._sets |= index_sets(rows[1])
+        return {(r["set_n"], r["first"]): read_page(r["args"]) for r in rows[0]} if rows else {}
+
+
+MAX_KNOWN_SETS = 20_000
+_leases = msgspec.json.Decoder(list[tuple[int, bool]]).decode
+_batches = msgspec.json.Decoder(list[OpenBatch]).decode
+_heads = msgspec.json.Decoder(list[tuple[int, Piece]]).decode
+_feeds = msgspec.json.Decoder(list[FeedRow]).decode
+
+
+def _make_head(
+    feed: FeedRow, pieces: list[Piece], at: datetime, cold_wait_of: ColdWaitOf | None
+) -> Head:
+    first, served = pieces[0], feed.served_at
+    return Head(
+        id=feed.id,
+        family_name=feed.family_name,
+        model=feed.model,
+        vram_gb=feed.vram_gb,
+        head_priority=100 - first.rank,
+        head_age_seconds=max(0.0, at.timestamp() - first.since),
+        unserved_seconds=1e9 if served is None else max(0.0, (at - served).total_seconds()),
+        cold_wait_seconds=find_cold_wait(feed.own_wait_seconds, feed.queue, cold_wait_of),
+        pieces=pieces,
     )
-    jobs = sorted({clean_text(turn.report.key.job_id) for turn in turns})
-    at_rows, leases, held, heads = await tx.many(
-        ("read_now", {"now": now}),
-        ("read_executors", _key_columns(turns)),
-        ("lock_call_batches", {"jobs": jobs}),
-        look,
-    )
-    at: datetime = next(iter(at_rows[0].values()))
-    found = {row["n"] - 1: Standing(live=True, takes=row["takes"]) for row in leases}
-    standings = [found.get(i, Standing()) for i in range(len(turns))]
-    ex = Exchange(at, turns, standings, [read_batch(row) for row in held])
-    ex.take()
-    await judge_moves(tx, ex.moves, judge)
-    steps, counting = list_writes(ex.moves), list_counts(ex.moves)
-    if ex.moves.ready:  # what came back may be handed out at once
-        *_, heads = await tx.many(*steps, look)
-        steps = []
-    ex.choose(msgspec.convert(fill_waits(heads, cold_wait_of), list[Head]))
-    if ex.takings:
-        steps = await _claim(tx, ex, steps, at)
-    reads = _list_reads(ex)
-    rows = await tx.last(*steps, *reads, *counting) if steps or reads or counting else []
-    texts, infos = _index_reads(rows[len(steps) : len(steps) + len(reads)])
-    touched = tuple(row["id"] for row in rows[-1]) if counting else ()
-    return [_turn_back(ex, i, standings[i], infos, texts, touched) for i in range(len(turns))]
 
 
 def fill_waits(rows: Rows, cold_wait_of: ColdWaitOf | None) -> Rows:
@@ -83,17 +173,6 @@ def fill_waits(rows: Rows, cold_wait_of: ColdWaitOf | None) -> Rows:
 def make_judge(policy_of: PolicyOf | None, rules: Sequence[OperatorRule]) -> CallJudge:
     """Return what failures are decided by."""
     return CallJudge(policy_of or default_policy, rules, random.random)
-
-
-def _key_columns(turns: Sequence[ExecutorTurn]) -> dict[str, Any]:
-    keys = [turn.report.key for turn in turns]
-    return {
-        "jobs": [clean_text(key.job_id) for key in keys],
-        "ranks": [key.rank for key in keys],
-        "epochs": [key.epoch for key in keys],
-        "hosts": [turn.host_id for turn in turns],
-        "incarnations": [clean_text(turn.incarnation) for turn in turns],
-    }
 
 
 def _turn_back(
@@ -117,69 +196,25 @@ def _turn_back(
     )
 
 
-async def _claim(tx: Tx, ex: Exchange, steps: Steps, at: datetime) -> Steps:
-    """Lock the heads of the chosen feeds and cut the batches out of them; return what writes that. The
-    writes gathered so far go along."""
-    counts = ex.count_heads()
-    locks: Steps = [
-        ("lock_call_heads", {"feed": feed, "limit": count})
-        for feed, count in sorted(counts.items())
+def _claim_columns(ex: Exchange, at: datetime) -> dict[str, Any]:
+    cut = {f"cut_{name}": column for name, column in place_columns(ex.cut).items()}
+    rows = [
+        {
+            "job_id": ex.turns[taking.turn].report.key.job_id,
+            "task_rank": ex.turns[taking.turn].report.key.rank,
+            "epoch": ex.turns[taking.turn].report.key.epoch,
+            "host_id": ex.turns[taking.turn].host_id,
+            "feed": taking.head.id,
+            "sets": sorted({piece.set_n for piece in taking.pieces}),
+            "pieces": taking.pieces,
+        }
+        for taking in ex.takings
     ]
-    numbers = ("take_call_batch_numbers", {"count": len(ex.takings)})
-    found = await tx.many(*steps, *locks, numbers)
-    heads = {
-        feed: [read_piece(row) for row in rows]
-        for feed, rows in zip(sorted(counts), found[len(steps) : -1], strict=True)
+    return {
+        **place_columns(ex.taken),
+        **cut,
+        "cut_firsts": [piece.first for _, piece in ex.cut],
+        "rows": to_json(rows),
+        "served": sorted({t.head.id for t in ex.takings if t.head.unserved_seconds > 1}),
+        "now": at,
     }
-    ex.cut(heads, [row["id"] for row in found[-1]])
-    return _list_takings(ex, at)
-
-
-def _list_takings(ex: Exchange, at: datetime) -> Steps:
-    steps: Steps = []
-    gone = [(feed, piece) for feed, pieces in ex.taken_heads.items() for piece in pieces]
-    left = [(feed, piece) for feed, pieces in ex.left_heads.items() for piece in pieces]
-    if gone:
-        steps.append(("delete_call_heads", place_columns(gone)))
-    if left:
-        firsts = [piece.first for _, piece in left]
-        steps.append(("cut_call_heads", {**place_columns(left), "firsts": firsts}))
-    if ex.takings:
-        rows = [
-            {
-                "id": taking.batch,
-                "job_id": ex.turns[taking.turn].report.key.job_id,
-                "task_rank": ex.turns[taking.turn].report.key.rank,
-                "epoch": ex.turns[taking.turn].report.key.epoch,
-                "host_id": ex.turns[taking.turn].host_id,
-                "feed": taking.head.id,
-                "sets": sorted({piece.set_n for piece in taking.pieces}),
-                "pieces": taking.pieces,
-            }
-            for taking in ex.takings
-        ]
-        steps.append(("insert_call_batches", {"rows": to_json(rows), "now": at}))
-        stale = {t.head.id for t in ex.takings if t.head.unserved_seconds > 1}
-        if stale:
-            steps.append(("note_served_feeds", {"feeds": sorted(stale), "now": at}))
-    return steps
-
-
-def _list_reads(ex: Exchange) -> Steps:
-    """Return the reads of the arguments and the sets of what goes out."""
-    pages = sorted({(piece.set_n, piece.page) for piece in ex.sent_pieces})
-    if not pages:
-        return []
-    sets = sorted({n for n, _ in pages})
-    given = {"sets": [n for n, _ in pages], "pages": [page for _, page in pages]}
-    return [("read_call_pages", given), ("read_call_sets", {"sets": sets})]
-
-
-def _index_reads(
-    rows: Sequence[Rows],
-) -> tuple[dict[tuple[int, int], list[str]], dict[int, CallSetRow]]:
-    if not rows:
-        return {}, {}
-    pages, sets = rows
-    texts = {(row["set_n"], row["first"]): read_page(row["args"]) for row in pages}
-    return texts, index_sets(sets)

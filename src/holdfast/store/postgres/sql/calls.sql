@@ -64,45 +64,33 @@ with grown as (
 )
 select * from grown;
 
--- name: read_executors
--- The leases of executors, and their families where the caller does not know them.
-select g.n::integer as n, t.state in ('reserved', 'running') as takes
-from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[], %(hosts)s::text[], %(incarnations)s::text[])
-  with ordinality as g(job_id, rank, epoch, host_id, incarnation, n)
-join tasks t on t.job_id = g.job_id and t.rank = g.rank
-where t.epoch = g.epoch and t.host_id = g.host_id and t.incarnation = g.incarnation
-  and t.state in ('reserved', 'running', 'preempting');
-
--- name: lock_call_batches
-select * from call_batches where job_id = any(%(jobs)s) order by id for update;
-
--- name: read_call_heads
--- The first ranges of each feed, unlocked: what the choice of a feed looks at. Counted to a bound.
-select f.id, f.family_name, nullif(f.model, '') as model, f.vram_gb,
-  100 - h.rank as head_priority,
-  greatest(0, extract(epoch from coalesce(%(now)s::timestamptz, clock_timestamp()) - h.since))::double precision as head_age_seconds,
-  greatest(0, coalesce(extract(epoch from coalesce(%(now)s::timestamptz, clock_timestamp()) - f.served_at), 1e9))::double precision as unserved_seconds,
-  f.cold_wait_seconds, f.family->>'queue' as queue,
-  h.sizes
-from call_feeds f
-cross join lateral (
-  select array_agg(r.last - r.first) as sizes, (array_agg(r.rank))[1] as rank, (array_agg(r.since))[1] as since
-  from (
-    select last, first, rank, since from call_ready where feed = f.id
-    order by feed, rank, ord, set_n, last limit %(most)s
+-- name: look_at_calls
+-- What an exchange begins with: the time, the leases of its executors, their batches and the first ranges of each feed of
+-- their families, both locked. One row of JSON, because a statement costs its driver more than its rows.
+with held as (
+  select * from call_batches where job_id = any(%(jobs)s) order by id for update
+), heads as (
+  select f.id as feed, r.set_n, r.first, r.last, r.page, r.rank, r.ord, r.attempts,
+    extract(epoch from r.since)::double precision as since
+  from call_feeds f cross join lateral (
+    select * from call_ready where feed = f.id
+    order by feed, rank, ord, set_n, last limit %(most)s for update skip locked
   ) r
-) h
-where f.family_name = any(%(families)s) and h.sizes is not null;
-
--- name: lock_call_heads
--- Those that another transaction is taking are skipped; a later version of a range is returned as it is now.
-select feed, set_n, first, last, page, rank, ord, attempts, extract(epoch from since)::double precision as since
-from call_ready where feed = %(feed)s
-order by feed, rank, ord, set_n, last limit %(limit)s
-for update skip locked;
-
--- name: take_call_batch_numbers
-select nextval(pg_get_serial_sequence('call_batches', 'id')) as id from generate_series(1, %(count)s);
+  where f.family_name = any(%(families)s)
+)
+select coalesce(%(now)s::timestamptz, clock_timestamp()) as now,
+  (select json_agg(json_build_array(g.n - 1, t.state in ('reserved', 'running')))
+   from unnest(%(keys)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[], %(hosts)s::text[], %(incarnations)s::text[])
+     with ordinality as g(job_id, rank, epoch, host_id, incarnation, n)
+   join tasks t on t.job_id = g.job_id and t.rank = g.rank
+   where t.epoch = g.epoch and t.host_id = g.host_id and t.incarnation = g.incarnation
+     and t.state in ('reserved', 'running', 'preempting'))::text as leases,
+  (select json_agg(h) from held h)::text as batches,
+  (select json_agg(json_build_array(h.feed, json_build_array(
+     h.set_n, h.first, h.last, h.page, h.rank, h.ord, h.attempts, h.since))) from heads h)::text as heads,
+  (select json_agg(json_build_object('id', f.id, 'family_name', f.family_name, 'model', nullif(f.model, ''),
+     'vram_gb', f.vram_gb, 'own_wait_seconds', f.cold_wait_seconds, 'queue', f.family->>'queue', 'served_at', f.served_at))
+   from call_feeds f where f.family_name = any(%(families)s))::text as feeds;
 
 -- name: delete_call_heads
 delete from call_ready r
@@ -110,27 +98,31 @@ using unnest(%(feeds)s::bigint[], %(ranks)s::smallint[], %(ords)s::bigint[], %(s
   as g(feed, rank, ord, set_n, last)
 where r.feed = g.feed and r.rank = g.rank and r.ord = g.ord and r.set_n = g.set_n and r.last = g.last;
 
--- name: cut_call_heads
-update call_ready r set first = g.first
-from unnest(%(feeds)s::bigint[], %(ranks)s::smallint[], %(ords)s::bigint[], %(sets)s::bigint[], %(lasts)s::integer[],
-            %(firsts)s::integer[]) as g(feed, rank, ord, set_n, last, first)
-where r.feed = g.feed and r.rank = g.rank and r.ord = g.ord and r.set_n = g.set_n and r.last = g.last;
-
--- name: insert_call_batches
-insert into call_batches (id, job_id, task_rank, epoch, host_id, feed, sets, pieces, began_at)
-overriding system value
-select x.id, x.job_id, x.task_rank, x.epoch, x.host_id, x.feed, x.sets, x.pieces, %(now)s
-from jsonb_to_recordset(%(rows)s::jsonb) as x(
-  id bigint, job_id text, task_rank integer, epoch bigint, host_id text, feed bigint, sets bigint[], pieces jsonb);
-
--- name: note_served_feeds
--- About once a second a feed, because every claim would wait for it otherwise.
-with locked as (
-  select id from call_feeds where id = any(%(feeds)s)
+-- name: claim_calls
+-- Whole ranges go, the last one is cut; they are locked. A feed is noted as served about once a second, because every
+-- claim would wait for its row otherwise.
+with gone as (
+  delete from call_ready r
+  using unnest(%(feeds)s::bigint[], %(ranks)s::smallint[], %(ords)s::bigint[], %(sets)s::bigint[], %(lasts)s::integer[])
+    as g(feed, rank, ord, set_n, last)
+  where r.feed = g.feed and r.rank = g.rank and r.ord = g.ord and r.set_n = g.set_n and r.last = g.last
+), cut as (
+  update call_ready r set first = g.first
+  from unnest(%(cut_feeds)s::bigint[], %(cut_ranks)s::smallint[], %(cut_ords)s::bigint[], %(cut_sets)s::bigint[],
+              %(cut_lasts)s::integer[], %(cut_firsts)s::integer[]) as g(feed, rank, ord, set_n, last, first)
+  where r.feed = g.feed and r.rank = g.rank and r.ord = g.ord and r.set_n = g.set_n and r.last = g.last
+), stale as (
+  select id from call_feeds where id = any(%(served)s)
     and (served_at is null or served_at < %(now)s::timestamptz - interval '1 second')
   order by id for no key update skip locked
+), noted as (
+  update call_feeds f set served_at = %(now)s from stale l where f.id = l.id
 )
-update call_feeds f set served_at = %(now)s from locked l where f.id = l.id;
+insert into call_batches (job_id, task_rank, epoch, host_id, feed, sets, pieces, began_at)
+select x.job_id, x.task_rank, x.epoch, x.host_id, x.feed, x.sets, x.pieces, %(now)s
+from jsonb_to_recordset(%(rows)s::jsonb) as x(
+  job_id text, task_rank integer, epoch bigint, host_id text, feed bigint, sets bigint[], pieces jsonb)
+returning id, job_id;
 
 -- name: read_call_pages
 select p.set_n, p.first, p.args
@@ -149,18 +141,17 @@ select c.set_n, c.index, c.charges
 from unnest(%(sets)s::bigint[], %(indices)s::integer[]) as g(set_n, index)
 join call_charges c on c.set_n = g.set_n and c.index = g.index;
 
--- name: insert_call_results
-insert into call_results (set_n, first, last, state, attempts, results, reason, ended_at)
-select g.set_n, g.first, g.last, g.state, g.attempts, g.results, g.reason, %(now)s
-from unnest(%(sets)s::bigint[], %(firsts)s::integer[], %(lasts)s::integer[], %(states)s::smallint[], %(attempts)s::smallint[],
-            %(results)s::text[], %(reasons)s::text[]) as g(set_n, first, last, state, attempts, results, reason);
-
--- name: write_call_batches
-update call_batches b set ended = g.ended::jsonb
-from unnest(%(ids)s::bigint[], %(ended)s::text[]) as g(id, ended) where b.id = g.id;
-
--- name: delete_call_batches
-delete from call_batches where id = any(%(ids)s);
+-- name: write_call_ends
+with written as (
+  insert into call_results (set_n, first, last, state, attempts, results, reason, ended_at)
+  select g.set_n, g.first, g.last, g.state, g.attempts, g.results, g.reason, %(now)s
+  from unnest(%(sets)s::bigint[], %(firsts)s::integer[], %(lasts)s::integer[], %(states)s::smallint[], %(attempts)s::smallint[],
+              %(results)s::text[], %(reasons)s::text[]) as g(set_n, first, last, state, attempts, results, reason)
+), changed as (
+  update call_batches b set ended = g.ended::jsonb
+  from unnest(%(changed)s::bigint[], %(ended)s::text[]) as g(id, ended) where b.id = g.id
+)
+delete from call_batches where id = any(%(gone)s);
 
 -- name: count_call_ends
 -- The sets' rows are locked in order, and last of all; the outbox row is there if and only if the set is over.
