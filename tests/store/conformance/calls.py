@@ -168,6 +168,24 @@ async def test_submissions_repeat_and_come_in_any_order(rig: Rig) -> None:
         await calls.read_set("s2")
 
 
+async def test_texts_come_back_as_they_were(rig: Rig) -> None:
+    key, calls = await executor(rig), rig.store.calls
+    odd = ['["\\u0000", "\\\\"]', "[\x00]", "not JSON, '\"{}", "[1, 2 ,3]", "é" * 70_000, ""]
+    await calls.create_set("s1", DOUBLE, "cpu", count=len(odd), args=odd, now=rig.now)
+    (batch,) = (await say(rig, key, want=9)).batches
+    kept = [text.replace("\x00", "\ufffd") for text in odd]  # no JSON text has it
+    assert [call.args.replace("\x00", "\ufffd") for call in batch.calls] == kept
+    ends = [CallEnd(i, False, 0.0, text) for i, text in enumerate(odd)]
+    await say(rig, key, ends=[BatchEnds(batch.id, ends)])
+    assert [value.replace("\x00", "\ufffd") for _, _, value in await results(rig)] == kept
+    await calls.create_set("s2", DOUBLE, "cpu", count=2, args=args(2), now=rig.now)
+    (batch,) = (await say(rig, key, want=9)).batches
+    nul = CallEnd(1, True, 0.0, "no error at all \x00")
+    await say(rig, key, ends=[raised(batch.id, 0, message="\x00", invalid=True)], held=[batch.id])
+    await say(rig, key, ends=[BatchEnds(batch.id, [nul])], held=[batch.id])
+    assert len(await calls.read_failures("s2", 0)) == 1
+
+
 async def test_a_set_without_calls_is_over_when_its_count_is_known(rig: Rig) -> None:
     await rig.store.calls.create_set("s1", DOUBLE, "cpu", now=rig.now)
     assert await counts(rig) == (0, 0, 0, "open")

@@ -1,6 +1,7 @@
 """Rows of calls: read as the values that moves work on, and the writes of what moves gathered."""
 
 import functools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -85,7 +86,7 @@ def list_writes(moves: CallMoves) -> Steps:
     """Return the writes of what was gathered, without the sets' counts."""
     steps: Steps = []
     if moves.runs or moves.changed or moves.gone:
-        steps.append(("write_call_ends", {**run_columns(moves), **batch_columns(moves)}))
+        steps.append(("write_call_ends", end_columns(moves)))
     return steps + list_backs(moves)
 
 
@@ -111,53 +112,61 @@ def list_backs(moves: CallMoves) -> Steps:
 def list_counts(moves: CallMoves, *, also: int | None = None) -> Steps:
     """Return the write of the sets' counts, which is to be the last. also: a set that is counted
     though none of its calls ended."""
+    counts = count_rows(moves, also=also)
+    return (
+        [("count_call_ends", {"counts": encode_rows(counts), "now": moves.now})] if counts else []
+    )
+
+
+def count_rows(moves: CallMoves, *, also: int | None = None) -> list[dict[str, int]]:
+    """Return what is added to each set's counts."""
     counts = moves.count()
     if also is not None:
         counts.setdefault(also, (0, 0, 0))
-    if not counts:
-        return []
-    columns = [list(column) for column in zip(*counts.values(), strict=True)]
-    named = dict(zip(("succeeded", "failed", "cancelled"), columns, strict=True))
-    return [("count_call_ends", {"sets": list(counts), **named, "now": moves.now})]
+    return [
+        {"n": n, "succeeded": succeeded, "failed": failed, "cancelled": cancelled}
+        for n, (succeeded, failed, cancelled) in counts.items()
+    ]
 
 
-def run_columns(moves: CallMoves) -> dict[str, Any]:
-    """Return the columns of ended calls."""
-    runs = moves.runs
+def encode_rows(rows: object) -> str:
+    """Return rows as JSON for `json_to_recordset`: a list of arrays costs its driver several times as
+    much. NUL, which no JSON text has and no database keeps, becomes U+FFFD."""
+    raw = msgspec.json.encode(rows)
+    if b"\\u0000" in raw:  # most often in a text's own escape, `\\\\u0000`
+        raw = _NUL.sub(rb"\1\\ufffd", raw)
+    return raw.decode()
+
+
+_NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
+
+
+def end_columns(moves: CallMoves) -> dict[str, Any]:
+    """Return ended calls, and batches that are over or of which more has ended."""
+    for run in moves.runs:
+        run.reason = clean_text(run.reason)
+    changed = [{"id": batch.id, "ended": batch.ended} for batch in moves.changed.values()]
     return {
-        "sets": [run.set_n for run in runs],
-        "firsts": [run.first for run in runs],
-        "lasts": [run.last for run in runs],
-        "states": [int(run.state) for run in runs],
-        "attempts": [run.attempts for run in runs],
-        "results": [
-            None if run.results is None else msgspec.json.encode(run.results).decode()
-            for run in runs
-        ],
-        "reasons": [clean_text(run.reason) for run in runs],
+        "runs": encode_rows(moves.runs),
+        "changed": encode_rows(changed),
+        "gone": sorted(moves.gone),
         "now": moves.now,
     }
 
 
-def batch_columns(moves: CallMoves) -> dict[str, Any]:
-    """Return the columns of batches that are over, or of which more has ended."""
-    return {
-        "changed": list(moves.changed),
-        "ended": [msgspec.json.encode(b.ended).decode() for b in moves.changed.values()],
-        "gone": sorted(moves.gone),
-    }
-
-
-def place_columns(pieces: Iterable[tuple[int, Piece]]) -> dict[str, Any]:
-    """Return the columns that find ready ranges, with their feeds."""
-    given = list(pieces)
-    return {
-        "feeds": [feed for feed, _ in given],
-        "ranks": [piece.rank for _, piece in given],
-        "ords": [piece.ord for _, piece in given],
-        "sets": [piece.set_n for _, piece in given],
-        "lasts": [piece.last for _, piece in given],
-    }
+def place_rows(pieces: Iterable[tuple[int, Piece]]) -> list[dict[str, int]]:
+    """Return what finds ready ranges, with what is left of them."""
+    return [
+        {
+            "feed": feed,
+            "rank": piece.rank,
+            "ord": piece.ord,
+            "set_n": piece.set_n,
+            "last": piece.last,
+            "first": piece.first,
+        }
+        for feed, piece in pieces
+    ]
 
 
 def name_calls(pieces: Iterable[Piece]) -> dict[str, Any]:
@@ -167,14 +176,12 @@ def name_calls(pieces: Iterable[Piece]) -> dict[str, Any]:
 
 
 def ready_step(pieces: Sequence[tuple[int, Piece]]) -> tuple[str, dict[str, Any]]:
-    """Return the write of ranges that are ready."""
-    return "insert_call_ready", {
-        **place_columns(pieces),
-        "firsts": [piece.first for _, piece in pieces],
-        "pages": [piece.page for _, piece in pieces],
-        "attempts": [piece.attempts for _, piece in pieces],
-        "sinces": [piece.since for _, piece in pieces],
-    }
+    """Return the write of ranges that are ready, by feed."""
+    rows = [
+        {**row, "page": piece.page, "attempts": piece.attempts, "since": piece.since}
+        for row, (_, piece) in zip(place_rows(pieces), pieces, strict=True)
+    ]
+    return "insert_call_ready", {"rows": encode_rows(rows)}
 
 
 def waiting_columns(moves: CallMoves) -> dict[str, Any]:

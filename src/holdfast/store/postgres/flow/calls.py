@@ -42,12 +42,13 @@ from holdfast.store.postgres.connection.session import (
 )
 from holdfast.store.postgres.flow.call_rows import (
     Steps,
+    encode_rows,
     index_sets,
     judge_moves,
     list_counts,
     list_writes,
     name_calls,
-    place_columns,
+    place_rows,
     read_batch,
     read_piece,
     ready_step,
@@ -354,7 +355,8 @@ async def _take_waiting(
         moves.cancel_piece(piece, reason)
     steps: Steps = []
     if found:
-        steps.append(("delete_call_heads", place_columns((feed, piece) for piece in ready)))
+        gone = place_rows((feed, piece) for piece in ready)
+        steps.append(("delete_call_ready", {"rows": encode_rows(gone)}))
         steps.append(ready_step([(feed, piece) for piece in rest]))
     if waiting:
         steps.append(("delete_call_waiting", name_calls(waiting)))
@@ -405,9 +407,8 @@ async def _grow(
     ]
     steps: Steps = []
     if pages:
-        firsts, lasts, texts = zip(*pages, strict=True)
-        packed = [msgspec.json.encode(text).decode() for text in texts]
-        given = {"n": n, "firsts": list(firsts), "lasts": list(lasts), "args": packed}
+        rows = [{"first": begin, "last": end, "args": texts} for begin, end, texts in pages]
+        given = {"n": n, "pages": encode_rows(rows)}
         steps = [("insert_call_pages", given), ready_step(ready)]
     steps.append(("grow_call_set", {"n": n, "more": more, "count": count, "now": at}))
     grown = await tx.many(*steps)

@@ -2,7 +2,7 @@
 where a call failed."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -11,19 +11,22 @@ import msgspec
 from holdfast.core.calls.decide import CallJudge, PolicyOf, default_policy
 from holdfast.core.calls.feeds import ColdWaitOf, find_cold_wait
 from holdfast.core.endings.rules import OperatorRule
-from holdfast.moves.flow.calls import CallSetRow, OpenBatch
+from holdfast.moves.flow.calls import CallMoves, CallSetRow, OpenBatch
 from holdfast.moves.flow.exchange import Exchange, Head, Standing
 from holdfast.moves.flow.pieces import Piece
 from holdfast.moves.rows import clean_text
 from holdfast.store.port.flow.calls import ExecutorTurn, ExecutorTurned
-from holdfast.store.postgres.connection.session import Rows, Tx, to_json
+from holdfast.store.postgres.connection.session import Rows, Tx
 from holdfast.store.postgres.flow.call_rows import (
     Steps,
+    count_rows,
+    encode_rows,
+    end_columns,
     index_sets,
     judge_moves,
-    list_counts,
+    list_backs,
     list_writes,
-    place_columns,
+    place_rows,
     read_page,
 )
 
@@ -69,21 +72,31 @@ class CallExchanges:
         ex = Exchange(at, turns, standings, _batches(seen["batches"] or "[]"))
         ex.take()
         await judge_moves(tx, ex.moves, judge)
-        steps, counting = list_writes(ex.moves), list_counts(ex.moves)
         if ex.moves.ready:  # what came back may be handed out at once
-            *_, (seen,) = await tx.many(*steps, look)
-            steps = []
+            *_, (seen,) = await tx.many(*list_writes(ex.moves), look)
+            ends = end_columns(CallMoves(at))
+        else:
+            backs = list_backs(ex.moves)
+            if backs:
+                await tx.many(*backs)
+            ends = end_columns(ex.moves)
         ex.choose(self._read_heads(seen, at, cold_wait_of))
-        if ex.takings:
-            steps.append(("claim_calls", _claim_columns(ex, at)))
-        reads = self._list_reads(ex)
-        rows = await tx.last(*steps, *reads, *counting) if steps or reads or counting else []
-        if ex.takings:
-            ex.number((row["job_id"], row["id"]) for row in rows[len(steps) - 1])
-        texts = self._take_reads(rows[len(steps) : len(steps) + len(reads)])
-        touched = tuple(row["id"] for row in rows[-1]) if counting else ()
-        sets = self._sets
-        return [_turn_back(ex, i, standings[i], sets, texts, touched) for i in range(len(turns))]
+        counts = count_rows(ex.moves)
+        pages = sorted({(piece.set_n, piece.page) for piece in ex.sent_pieces})
+        sets = self._list_unknown({n for n, _ in pages})
+        texts: dict[tuple[int, int], list[str]] = {}
+        touched: tuple[str, ...] = ()
+        if pages or counts or ex.moves.gone or ex.moves.changed:
+            given = {**ends, **_claim_columns(ex), "counts": encode_rows(counts)}
+            given["pages"] = encode_rows([{"set_n": n, "first": page} for n, page in pages])
+            rows, *more = await tx.last(("exchange_calls", given), *sets)
+            ex.number(_numbers(rows[0]["batches"] or "[]"))
+            texts = {(r["set_n"], r["first"]): read_page(r["args"]) for r in rows if r["args"]}
+            touched = _names(rows[0]["touched"] or "[]")
+            for found_sets in more:
+                self._sets |= index_sets(found_sets)
+        known = self._sets
+        return [_turn_back(ex, i, standings[i], known, texts, touched) for i in range(len(turns))]
 
     def _look(
         self, turns: Sequence[ExecutorTurn], now: datetime | None
@@ -120,27 +133,19 @@ class CallExchanges:
             self._calls_of_range = sum(head.ready for head in found) / ranges
         return found
 
-    def _list_reads(self, ex: Exchange) -> Steps:
-        """Return the reads of what goes out: arguments, and sets that are not known yet."""
-        pages = sorted({(piece.set_n, piece.page) for piece in ex.sent_pieces})
-        if not pages:
-            return []
+    def _list_unknown(self, sets: Collection[int]) -> Steps:
+        """Return the read of sets that are not known yet."""
         if len(self._sets) > MAX_KNOWN_SETS:
             self._sets.clear()
-        sets = sorted({n for n, _ in pages if n not in self._sets})
-        given = {"sets": [n for n, _ in pages], "pages": [page for _, page in pages]}
-        reads: Steps = [("read_call_pages", given)]
-        return [*reads, ("read_call_sets", {"sets": sets})] if sets else reads
-
-    def _take_reads(self, rows: Sequence[Rows]) -> dict[tuple[int, int], list[str]]:
-        if len(rows) > 1:
-            self._sets |= index_sets(rows[1])
-        return {(r["set_n"], r["first"]): read_page(r["args"]) for r in rows[0]} if rows else {}
+        unknown = sorted(n for n in sets if n not in self._sets)
+        return [("read_call_sets", {"sets": unknown})] if unknown else []
 
 
 MAX_KNOWN_SETS = 20_000
 _leases = msgspec.json.Decoder(list[tuple[int, bool]]).decode
 _batches = msgspec.json.Decoder(list[OpenBatch]).decode
+_numbers = msgspec.json.Decoder(list[tuple[str, int]]).decode
+_names = msgspec.json.Decoder(tuple[str, ...]).decode
 _heads = msgspec.json.Decoder(list[tuple[int, Piece]]).decode
 _feeds = msgspec.json.Decoder(list[FeedRow]).decode
 
@@ -196,8 +201,7 @@ def _turn_back(
     )
 
 
-def _claim_columns(ex: Exchange, at: datetime) -> dict[str, Any]:
-    cut = {f"cut_{name}": column for name, column in place_columns(ex.cut).items()}
+def _claim_columns(ex: Exchange) -> dict[str, Any]:
     rows = [
         {
             "job_id": ex.turns[taking.turn].report.key.job_id,
@@ -211,10 +215,8 @@ def _claim_columns(ex: Exchange, at: datetime) -> dict[str, Any]:
         for taking in ex.takings
     ]
     return {
-        **place_columns(ex.taken),
-        **cut,
-        "cut_firsts": [piece.first for _, piece in ex.cut],
-        "rows": to_json(rows),
+        "taken": encode_rows(place_rows(ex.taken)),
+        "cut": encode_rows(place_rows(ex.cut)),
+        "batches": encode_rows(rows),
         "served": sorted({t.head.id for t in ex.takings if t.head.unserved_seconds > 1}),
-        "now": at,
     }

@@ -43,14 +43,13 @@ order by first;
 
 -- name: insert_call_pages
 insert into call_pages (set_n, first, last, args)
-select %(n)s, * from unnest(%(firsts)s::integer[], %(lasts)s::integer[], %(args)s::text[]);
+select %(n)s, g.first, g.last, g.args from json_to_recordset(%(pages)s::json) as g(first integer, last integer, args text);
 
 -- name: insert_call_ready
 insert into call_ready (feed, rank, ord, set_n, last, first, page, attempts, since)
 select g.feed, g.rank, g.ord, g.set_n, g.last, g.first, g.page, g.attempts, to_timestamp(g.since)
-from unnest(%(feeds)s::bigint[], %(ranks)s::smallint[], %(ords)s::bigint[], %(sets)s::bigint[], %(lasts)s::integer[],
-            %(firsts)s::integer[], %(pages)s::integer[], %(attempts)s::smallint[], %(sinces)s::double precision[])
-  as g(feed, rank, ord, set_n, last, first, page, attempts, since);
+from json_to_recordset(%(rows)s::json) as g(feed bigint, rank smallint, ord bigint, set_n bigint, last integer, first integer,
+  page integer, attempts smallint, since double precision);
 
 -- name: grow_call_set
 -- A set whose calls had all ended before its count was known ends here.
@@ -92,42 +91,10 @@ select coalesce(%(now)s::timestamptz, clock_timestamp()) as now,
      'vram_gb', f.vram_gb, 'own_wait_seconds', f.cold_wait_seconds, 'queue', f.family->>'queue', 'served_at', f.served_at))
    from call_feeds f where f.family_name = any(%(families)s))::text as feeds;
 
--- name: delete_call_heads
+-- name: delete_call_ready
 delete from call_ready r
-using unnest(%(feeds)s::bigint[], %(ranks)s::smallint[], %(ords)s::bigint[], %(sets)s::bigint[], %(lasts)s::integer[])
-  as g(feed, rank, ord, set_n, last)
+using json_to_recordset(%(rows)s::json) as g(feed bigint, rank smallint, ord bigint, set_n bigint, last integer)
 where r.feed = g.feed and r.rank = g.rank and r.ord = g.ord and r.set_n = g.set_n and r.last = g.last;
-
--- name: claim_calls
--- Whole ranges go, the last one is cut; they are locked. A feed is noted as served about once a second, because every
--- claim would wait for its row otherwise.
-with gone as (
-  delete from call_ready r
-  using unnest(%(feeds)s::bigint[], %(ranks)s::smallint[], %(ords)s::bigint[], %(sets)s::bigint[], %(lasts)s::integer[])
-    as g(feed, rank, ord, set_n, last)
-  where r.feed = g.feed and r.rank = g.rank and r.ord = g.ord and r.set_n = g.set_n and r.last = g.last
-), cut as (
-  update call_ready r set first = g.first
-  from unnest(%(cut_feeds)s::bigint[], %(cut_ranks)s::smallint[], %(cut_ords)s::bigint[], %(cut_sets)s::bigint[],
-              %(cut_lasts)s::integer[], %(cut_firsts)s::integer[]) as g(feed, rank, ord, set_n, last, first)
-  where r.feed = g.feed and r.rank = g.rank and r.ord = g.ord and r.set_n = g.set_n and r.last = g.last
-), stale as (
-  select id from call_feeds where id = any(%(served)s)
-    and (served_at is null or served_at < %(now)s::timestamptz - interval '1 second')
-  order by id for no key update skip locked
-), noted as (
-  update call_feeds f set served_at = %(now)s from stale l where f.id = l.id
-)
-insert into call_batches (job_id, task_rank, epoch, host_id, feed, sets, pieces, began_at)
-select x.job_id, x.task_rank, x.epoch, x.host_id, x.feed, x.sets, x.pieces, %(now)s
-from jsonb_to_recordset(%(rows)s::jsonb) as x(
-  job_id text, task_rank integer, epoch bigint, host_id text, feed bigint, sets bigint[], pieces jsonb)
-returning id, job_id;
-
--- name: read_call_pages
-select p.set_n, p.first, p.args
-from unnest(%(sets)s::bigint[], %(pages)s::integer[]) as g(set_n, first)
-join call_pages p on p.set_n = g.set_n and p.first = g.first;
 
 -- name: read_call_sets
 select n, id, spec::text as spec, queue, cancelled_at, cancel_reason from call_sets where n = any(%(sets)s);
@@ -145,34 +112,91 @@ join call_charges c on c.set_n = g.set_n and c.index = g.index;
 with written as (
   insert into call_results (set_n, first, last, state, attempts, results, reason, ended_at)
   select g.set_n, g.first, g.last, g.state, g.attempts, g.results, g.reason, %(now)s
-  from unnest(%(sets)s::bigint[], %(firsts)s::integer[], %(lasts)s::integer[], %(states)s::smallint[], %(attempts)s::smallint[],
-              %(results)s::text[], %(reasons)s::text[]) as g(set_n, first, last, state, attempts, results, reason)
+  from json_to_recordset(%(runs)s::json) as g(
+    set_n bigint, first integer, last integer, state smallint, attempts smallint, results text, reason text)
 ), changed as (
-  update call_batches b set ended = g.ended::jsonb
-  from unnest(%(changed)s::bigint[], %(ended)s::text[]) as g(id, ended) where b.id = g.id
+  update call_batches b set ended = g.ended
+  from json_to_recordset(%(changed)s::json) as g(id bigint, ended jsonb) where b.id = g.id
 )
 delete from call_batches where id = any(%(gone)s);
 
 -- name: count_call_ends
 -- The sets' rows are locked in order, and last of all; the outbox row is there if and only if the set is over.
-with given as (
-  select * from unnest(%(sets)s::bigint[], %(succeeded)s::integer[], %(failed)s::integer[], %(cancelled)s::integer[])
-    as g(n, succeeded, failed, cancelled)
-), locked as (
-  select s.n from call_sets s where s.n = any(%(sets)s) order by s.n for no key update
+with locked as (
+  select s.n from call_sets s
+  where s.n = any(array(select n from json_to_recordset(%(counts)s::json) as g(n bigint))) order by s.n for no key update
 ), counted as (
   update call_sets s set succeeded = s.succeeded + g.succeeded, failed = s.failed + g.failed,
     cancelled = s.cancelled + g.cancelled,
     ended_at = case when s.count = s.succeeded + s.failed + s.cancelled + g.succeeded + g.failed + g.cancelled
                then %(now)s::timestamptz end
-  from locked l join given g on g.n = l.n
+  from locked l
+  join json_to_recordset(%(counts)s::json) as g(n bigint, succeeded integer, failed integer, cancelled integer) on g.n = l.n
   where s.n = l.n
   returning s.n, s.id, s.run, s.node, s.ended_at
 ), told as (
   insert into workflow_outbox (run, node, kind, ref)
   select run, node, 'call_set', id from counted where ended_at is not null and run is not null
 )
-select n, id from counted;
+select id from counted;
+
+-- name: exchange_calls
+-- All that an exchange writes, and the arguments it answers with, in one statement: ends as in write_call_ends and
+-- count_call_ends; of the ranges that look_at_calls locked, whole ones go and the last one is cut. A feed is noted as
+-- served about once a second, because every claim would wait for its row otherwise.
+with written as (
+  insert into call_results (set_n, first, last, state, attempts, results, reason, ended_at)
+  select g.set_n, g.first, g.last, g.state, g.attempts, g.results, g.reason, %(now)s
+  from json_to_recordset(%(runs)s::json) as g(
+    set_n bigint, first integer, last integer, state smallint, attempts smallint, results text, reason text)
+), changed as (
+  update call_batches b set ended = g.ended
+  from json_to_recordset(%(changed)s::json) as g(id bigint, ended jsonb) where b.id = g.id
+), over as (
+  delete from call_batches where id = any(%(gone)s)
+), taken as (
+  delete from call_ready r
+  using json_to_recordset(%(taken)s::json) as g(feed bigint, rank smallint, ord bigint, set_n bigint, last integer)
+  where r.feed = g.feed and r.rank = g.rank and r.ord = g.ord and r.set_n = g.set_n and r.last = g.last
+), cut as (
+  update call_ready r set first = g.first
+  from json_to_recordset(%(cut)s::json) as g(feed bigint, rank smallint, ord bigint, set_n bigint, last integer, first integer)
+  where r.feed = g.feed and r.rank = g.rank and r.ord = g.ord and r.set_n = g.set_n and r.last = g.last
+), stale as (
+  select id from call_feeds where id = any(%(served)s)
+    and (served_at is null or served_at < %(now)s::timestamptz - interval '1 second')
+  order by id for no key update skip locked
+), noted as (
+  update call_feeds f set served_at = %(now)s from stale l where f.id = l.id
+), made as (
+  insert into call_batches (job_id, task_rank, epoch, host_id, feed, sets, pieces, began_at)
+  select x.job_id, x.task_rank, x.epoch, x.host_id, x.feed, x.sets, x.pieces, %(now)s
+  from json_to_recordset(%(batches)s::json) as x(
+    job_id text, task_rank integer, epoch bigint, host_id text, feed bigint, sets bigint[], pieces jsonb)
+  returning id, job_id
+), locked as (
+  select s.n from call_sets s
+  where s.n = any(array(select n from json_to_recordset(%(counts)s::json) as g(n bigint))) order by s.n for no key update
+), counted as (
+  update call_sets s set succeeded = s.succeeded + g.succeeded, failed = s.failed + g.failed,
+    cancelled = s.cancelled + g.cancelled,
+    ended_at = case when s.count = s.succeeded + s.failed + s.cancelled + g.succeeded + g.failed + g.cancelled
+               then %(now)s::timestamptz end
+  from locked l
+  join json_to_recordset(%(counts)s::json) as g(n bigint, succeeded integer, failed integer, cancelled integer) on g.n = l.n
+  where s.n = l.n
+  returning s.n, s.id, s.run, s.node, s.ended_at
+), told as (
+  insert into workflow_outbox (run, node, kind, ref)
+  select run, node, 'call_set', id from counted where ended_at is not null and run is not null
+)
+select d.batches, d.touched, p.set_n, p.first, p.args
+from (select (select json_agg(json_build_array(m.job_id, m.id) order by m.id) from made m)::text as batches,
+             (select json_agg(c.id) from counted c)::text as touched) d
+left join (
+  select c.* from json_to_recordset(%(pages)s::json) as g(set_n bigint, first integer)
+  join call_pages c on c.set_n = g.set_n and c.first = g.first
+) p on true;
 
 -- name: insert_call_waiting
 insert into call_waiting (set_n, index, due_at, feed, rank, ord, page, attempts, held)
