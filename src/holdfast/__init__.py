@@ -1,7 +1,8 @@
 """Holdfast keeps GPU work running until it is finished.
 
 A job uses `beat`, `section`, `track`, `checkpoint` and `on_drain`, which load nothing but the
-standard library. `Client` and `AsyncClient` are imported from `holdfast.client` at first use.
+standard library. `Client` and `AsyncClient` are imported from `holdfast.client` at first use, and
+`task`, `model`, `context` and `as_completed` from `holdfast.tasks`.
 """
 
 from __future__ import annotations
@@ -13,18 +14,24 @@ if TYPE_CHECKING:
     from typing import Any
 
     from holdfast.client import AsyncClient, Client
+    from holdfast.tasks import as_completed, context, model, task
 
 __version__ = "0.1.0"
 __all__ = [
     "AsyncClient",
     "Client",
     "__version__",
+    "as_completed",
     "beat",
     "checkpoint",
+    "context",
+    "model",
     "on_drain",
     "section",
+    "task",
     "track",
 ]
+_OF_TASKS = ("task", "model", "context", "as_completed")
 
 
 def __getattr__(name: str) -> Any:
@@ -36,8 +43,12 @@ def __getattr__(name: str) -> Any:
         from holdfast.client.flow.build import Workflow
 
         return Workflow
+    if name in _OF_TASKS:
+        from holdfast import tasks
+
+        return getattr(tasks, name)
     raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "Client", "AsyncClient"})
+    return sorted({*globals(), "Client", "AsyncClient", *_OF_TASKS})

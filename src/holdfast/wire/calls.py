@@ -17,13 +17,15 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from holdfast.core.calls.batches import (
+    MAX_BATCH_CALLS as MAX_BATCH_CALLS,  # and to those that read messages
+)
 from holdfast.core.calls.values import FunctionSpec
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.core.settings.watch import WatchSettings
 
 MAX_CALLS_BYTES = 16 * 1024 * 1024
-MAX_BATCH_CALLS = 1000
 
 PLACE_FORMAT = "<QQQIIdQ"
 """The executor's place: sequence (odd while it is written), batch, position in the batch, phase,

@@ -1,0 +1,29 @@
+"""choose_want(…) → how many more calls an executor can take now. Pure.
+
+WANT-1  A batch is about `BATCH_SECONDS` of work: longer ones would keep calls from other executors
+         and waste more when their executor dies; shorter ones leave a slot idle for the time of a
+         round trip.
+WANT-2  Two batches are in flight at most: one runs while the next is fetched. Of calls longer than
+         a batch one is run at a time, and one more is held where they are short enough that waiting
+         for the next would be noticed. Executors with GPUs hold none, because such a call may be
+         wanted by another executor, and a GPU's memory is rarely shared.
+"""
+
+MAX_BATCH_CALLS = 1000
+BATCH_SECONDS = 0.05
+AHEAD_SECONDS = 1.0
+
+
+def choose_want(mean_seconds: float, in_hand: int, gpus: int) -> int:
+    """Return how many calls to ask for.
+
+    mean_seconds: of recent calls, 0 before the first has ended. in_hand: calls that the executor
+    has and has not ended, the running one included.
+    """
+    if mean_seconds <= 0:
+        return 0 if in_hand else 1  # nothing is known of them yet
+    if mean_seconds <= BATCH_SECONDS:
+        batch = min(MAX_BATCH_CALLS, int(BATCH_SECONDS / mean_seconds))
+        return batch if in_hand <= batch else 0
+    ahead = mean_seconds < AHEAD_SECONDS and not gpus
+    return 1 if in_hand <= ahead else 0

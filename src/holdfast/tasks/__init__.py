@@ -1,0 +1,32 @@
+"""Python functions as calls: `task` declares one, `model` a model that calls find warm, `context` is
+the running call's, `as_completed` takes handles in the order of their ends.
+
+    @holdfast.task(queue="gpu", retry=2)
+    def double(n: int) -> int:
+        return 2 * n
+
+    double(3)                       # runs here, in place
+    double.submit(3).result()       # runs on a host that lists this module
+    list(double.map(range(1000)))   # results in the order of the items
+"""
+
+from holdfast.tasks.declare import TaskFunction, task
+from holdfast.tasks.failures import CallCancelled, CallFailed
+from holdfast.tasks.handles import CallHandle, as_completed
+from holdfast.tasks.mapping import MapResults
+from holdfast.tasks.models import WarmModel, model
+from holdfast.tasks.running import CallContext, context
+
+__all__ = [
+    "CallCancelled",
+    "CallContext",
+    "CallFailed",
+    "CallHandle",
+    "MapResults",
+    "TaskFunction",
+    "WarmModel",
+    "as_completed",
+    "context",
+    "model",
+    "task",
+]

@@ -1,0 +1,212 @@
+"""`@holdfast.task`: a plain function becomes one whose calls can run on the hosts of a cluster."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
+
+import msgspec
+
+from holdfast.client.specs import parse_bytes, read_retry
+from holdfast.core.calls.values import FunctionSpec
+from holdfast.core.settings.resolve import parse_duration
+from holdfast.errors import ValidationError
+from holdfast.tasks.codec import CallCodec
+from holdfast.tasks.connection import CONNECTION
+from holdfast.tasks.handles import CallHandle
+from holdfast.tasks.mapping import MapResults
+from holdfast.tasks.models import SHELF, WarmModel
+from holdfast.tasks.submitting import OpenSet
+from holdfast.tasks.texts import shorten
+from holdfast.wire.mismatch import say_mismatch, split_path
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_LONG = {
+    "time_limit": "time_limit_seconds",
+    "stall_timeout": "stall_timeout_seconds",
+    "silence_limit": "silence_limit_seconds",
+    "first_beat_timeout": "first_beat_timeout_seconds",
+    "cold_wait": "cold_wait_seconds",
+    "memory": "memory_bytes",
+}
+
+
+class TaskFunction(Generic[P, R]):
+    """A function and how its calls are run. Calling it runs it here, in place."""
+
+    def __init__(self, function: Callable[P, R], given: Mapping[str, Any]) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self._given = dict(given)
+        self._fields = _read_fields(given)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<task {self.function.__module__}:{self.function.__qualname__}>"
+
+    @functools.cached_property
+    def name(self) -> str:
+        """Its `module:name`, by which hosts import it. Raises ValidationError where they cannot."""
+        return find_name(self.function)
+
+    @functools.cached_property
+    def codec(self) -> CallCodec:
+        """What reads and writes its calls. Raises ValidationError for an annotation without JSON."""
+        return CallCodec(self.function, self.name)
+
+    @functools.cached_property
+    def spec(self) -> FunctionSpec:
+        """How its calls are run. Raises ValidationError."""
+        fields = {"function": self.name, **self._fields}
+        wanted = fields.get("model")
+        if isinstance(wanted, str) and "vram_gb" not in fields and wanted in SHELF.list_limits():
+            fields["vram_gb"] = SHELF.find(wanted).vram_gb
+        if fields.get("vram_gb") and "gpus" not in fields:
+            fields["gpus"] = 1
+        try:
+            return msgspec.convert(fields, FunctionSpec)
+        except msgspec.ValidationError as error:
+            said, field = split_path(str(error))
+            sentence = f"@holdfast.task of {self.name}: {field}: {say_mismatch(said)}"
+            raise ValidationError(sentence, field=field or None) from None
+
+    @functools.cached_property
+    def _singles(self) -> OpenSet:
+        return OpenSet(self.spec)
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> CallHandle[R]:
+        """Submit one call; it is on record when this returns.
+
+        Raises:
+            ValidationError: an argument does not fit; nothing was sent.
+        """
+        text = shorten(self.codec.encode_args(args, kwargs), CONNECTION.keep)
+        set_id, index = self._singles.submit(text)
+        return CallHandle(self.codec, set_id, index)
+
+    def map(
+        self, *items: Iterable[Any], errors: Literal["raise", "return"] = "raise"
+    ) -> MapResults[R]:
+        """Submit a call for each item, or each tuple of items of several iterables; return the
+        results in their order.
+
+        errors: "raise" a failed item's CallFailed when its turn comes, or "return" it in its place.
+        """
+        encode = self.codec.encode_args
+        texts = (shorten(encode(args, {}), CONNECTION.keep) for args in zip(*items, strict=False))
+        return MapResults(self.spec, self.codec, texts, errors)
+
+    def options(self, **changes: Any) -> TaskFunction[P, R]:
+        """Return the same function with other options: `edit.options(priority=90).submit(…)`."""
+        return TaskFunction(self.function, {**self._given, **changes})
+
+
+def _read_fields(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options as fields of a `FunctionSpec`. Raises ValidationError."""
+    fields: dict[str, Any] = {}
+    for option, value in given.items():
+        name = _LONG.get(option, option)
+        if name not in FunctionSpec.__struct_fields__ or name == "function":
+            known = ", ".join([*_LONG, *(n for n in FunctionSpec.__struct_fields__ if n[0] != "f")])
+            raise ValidationError(f"a task has no option {option!r}; there are {known}")
+        if value is None:
+            continue
+        try:
+            fields[name] = _read_option(name, value)
+        except ValueError as error:
+            raise ValidationError(f"{option}: {error}", field=option) from None
+        if isinstance(value, WarmModel):
+            fields.setdefault("vram_gb", value.vram_gb)
+    return fields
+
+
+def _read_option(name: str, value: Any) -> Any:
+    if isinstance(value, WarmModel):
+        return value.name
+    if name == "retry":
+        return read_retry({"max_retries": value} if isinstance(value, int) else value)
+    if name == "memory_bytes":
+        return parse_bytes(value)
+    if name.endswith("_seconds") and isinstance(value, str):
+        word = value.strip().lower()
+        return word if word == "off" else parse_duration(word)
+    return value
+
+
+def find_name(function: Callable[..., Any]) -> str:
+    """Return the `module:name` of a function. Raises ValidationError where no import finds it."""
+    module, name = function.__module__, function.__qualname__
+    if "<" in name:
+        raise ValidationError(
+            f"{name} cannot be imported by a host, because it is inside a function; declare it at "
+            "the top of a module"
+        )
+    if module == "__main__":
+        main = sys.modules["__main__"]
+        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+        if spec is not None:
+            module = spec.name.removesuffix(".__main__")
+        elif file is not None:
+            module = Path(file).stem
+        else:
+            raise ValidationError(
+                f"{name} cannot be imported by a host, because it is defined in a notebook or at "
+                "a prompt; move it into a module (a file) and import it"
+            )
+    return f"{module}:{name}"
+
+
+@overload
+def task(function: Callable[P, R], /) -> TaskFunction[P, R]:
+    """Declare a function without options."""
+
+
+@overload
+def task(
+    *,
+    queue: str | None = None,
+    model: str | WarmModel[Any] | None = None,
+    retry: int | Mapping[str, Any] | None = None,
+    time_limit: float | str | None = None,
+    stall_timeout: float | str | None = None,
+    silence_limit: float | str | None = None,
+    first_beat_timeout: float | str | None = None,
+    watchdog_cap: int | None = None,
+    gpus: int | None = None,
+    cpus: int | None = None,
+    memory: int | str | None = None,
+    vram_gb: float | None = None,
+    project: str | None = None,
+    priority: int | None = None,
+    app: str | None = None,
+    cold_wait: float | str | None = None,
+) -> Callable[[Callable[P, R]], TaskFunction[P, R]]:
+    """Declare a function with options."""
+
+
+def task(function: Any = None, /, **options: Any) -> Any:
+    """Declare that calls of the decorated function can run on the hosts of a cluster.
+
+    Args:
+        queue, project, priority: as of jobs.
+        model: the `@holdfast.model` that it runs with; executors that have it loaded are preferred.
+        retry: how many times it is retried, or a policy's fields.
+        time_limit, stall_timeout, silence_limit, first_beat_timeout: of one call, "2m" or seconds,
+            or "off"; the time in which its model is loaded is not in them.
+        gpus, cpus, memory: of the process that runs it.
+        app: the app that a host must list to run it; the first part of its module by default.
+        cold_wait: how long it may wait while executors prefer calls of the model they have loaded.
+
+    Raises:
+        ValidationError: an option that cannot be used.
+    """
+    if function is not None:
+        return TaskFunction(function, {})
+    return lambda decorated: TaskFunction(decorated, options)

@@ -1,0 +1,136 @@
+"""Functions by their `module:name`, imported at first use."""
+
+import asyncio
+import importlib
+import inspect
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.errors import HoldfastError
+from holdfast.tasks.codec import CallCodec
+from holdfast.tasks.declare import TaskFunction
+from holdfast.wire.calls import CallError
+
+MAX_TRACEBACK_CHARS = 16_000
+MAX_MESSAGE_CHARS = 4_000
+_OWN = os.path.dirname(__file__)
+
+
+class CallRefused(Exception):
+    """A call that can have no result here. `error` says why."""
+
+    def __init__(self, error: CallError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class HostedFunction:
+    """A function as this host has it."""
+
+    def __init__(self, declared: TaskFunction[..., Any], name: str) -> None:
+        self.codec = CallCodec(declared.function, name)
+        self._function = declared.function
+        self._is_async = inspect.iscoroutinefunction(declared.function)
+
+    def run(self, args: list[Any], kwargs: dict[str, Any], runner: asyncio.Runner) -> Any:
+        """Run one call to its end."""
+        value: Any = self._function(*args, **kwargs)
+        return runner.run(value) if self._is_async else value
+
+
+class FunctionTable:
+    """The functions that this executor has run. A refusal stands until the executor is replaced,
+    because a module that failed to import is left in an unknown state."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, HostedFunction | CallRefused] = {}
+
+    def knows(self, name: str) -> bool:
+        """Whether it was looked for before."""
+        return name in self._found
+
+    def find(self, name: str) -> HostedFunction:
+        """Return a function. Raises CallRefused."""
+        found = self._found.get(name)
+        if found is None:
+            try:
+                found = _import_function(name)
+            except CallRefused as refused:
+                found = refused
+            self._found[name] = found
+        if isinstance(found, CallRefused):
+            raise found
+        return found
+
+
+def _import_function(name: str) -> HostedFunction:
+    module_name, _, path = name.partition(":")
+    host = os.environ.get("HOLDFAST_HOST_NAME") or socket.gethostname()
+    try:
+        value: Any = importlib.import_module(module_name)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | MemoryError):
+            raise
+        why = f"{type(error).__name__}: {error}"
+        hint = ""
+        if isinstance(error, ModuleNotFoundError):
+            where = os.environ.get("HOLDFAST_APP_PATH") or os.getcwd()
+            hint = f" (looked in {where} and in the packages of {sys.executable})"
+        message = f"module {module_name} cannot be imported on host {host}: {why}{hint}"
+        raise _refuse(type(error).__name__, message, describe_trace(error)) from None
+    for part in path.split("."):
+        value = getattr(value, part, None)
+    if not isinstance(value, TaskFunction):
+        what = "there is none" if value is None else f"it is a {type(value).__name__}"
+        raise _refuse(
+            "NotATask",
+            f"module {module_name} on host {host} has no task {path!r}: {what}; is its version "
+            "another than the caller's, or does it lack @holdfast.task?",
+        )
+    try:
+        return HostedFunction(value, name)
+    except HoldfastError as error:
+        raise _refuse(type(error).__name__, str(error)) from None
+
+
+def _refuse(kind: str, message: str, trace: str = "") -> CallRefused:
+    text = message[:MAX_MESSAGE_CHARS]
+    return CallRefused(CallError(kind=kind, message=text, traceback=trace, invalid=True))
+
+
+def describe_error(error: BaseException) -> CallError:
+    """Return an exception that left a function, as it is told."""
+    if isinstance(error, CallRefused):
+        return error.error
+    kind = type(error)
+    name = (
+        kind.__qualname__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
+    return CallError(
+        kind=name, message=_say(str, error)[:MAX_MESSAGE_CHARS], traceback=describe_trace(error)
+    )
+
+
+def _say(read: Callable[[BaseException], str], error: BaseException) -> str:
+    try:
+        return read(error).encode("utf-8", "replace").decode()
+    except Exception:  # a `__str__` of the user's own
+        return "(its text cannot be read)"
+
+
+def describe_trace(error: BaseException) -> str:
+    """Return a traceback without the executor's own frames, its end where it is long."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN):
+        trace = trace.tb_next
+
+    def read(error: BaseException) -> str:
+        return "".join(traceback.format_exception(type(error), error, trace))
+
+    return _say(read, error)[-MAX_TRACEBACK_CHARS:]

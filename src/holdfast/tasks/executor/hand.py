@@ -1,0 +1,195 @@
+"""What an executor has in hand: batches to run, and the ends that are not on record yet.
+
+The runner's thread takes calls and puts ends; the line's thread takes frames and makes them. They
+share it without a lock: each value is written by one of them, and those that both write are deques
+and dicts, whose single operations are whole under the interpreter.
+
+HAND-1  An end is kept until its agent says that it is on record, and told again whole to every new
+        agent. A batch counts as held until all of its ends are on record.
+"""
+
+import threading
+from collections import deque
+
+import msgspec
+
+from holdfast.core.calls.batches import choose_want
+from holdfast.wire.calls import (
+    AgentFrame,
+    Batch,
+    BatchEnds,
+    CallEnd,
+    ExecutorFrame,
+    ModelLimits,
+    ModelLoad,
+)
+
+MAX_ENDS_BYTES = 8 * 1024 * 1024
+"""Of one frame, beside one last end."""
+_MEAN_WEIGHT = 0.1
+
+
+class HeldBatch:
+    """A batch and how far it is. cursor: of the next call. ends: those not on record."""
+
+    __slots__ = ("batch", "cancelled", "cursor", "dropped", "ends", "recorded")
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.cursor = 0
+        self.ends: dict[int, CallEnd] = {}
+        self.recorded = 0
+        self.cancelled: set[int] = set()
+        self.dropped = False
+
+    @property
+    def left(self) -> int:
+        """How many calls have not begun."""
+        return 0 if self.dropped else len(self.batch.calls) - self.cursor
+
+
+class Hand:
+    """All batches. gpus: devices of the executor. news: set when the runner may have work."""
+
+    def __init__(self, task: str, gpus: int) -> None:
+        self._task, self._gpus = task, gpus
+        self._held: dict[int, HeldBatch] = {}
+        self._waiting: deque[HeldBatch] = deque()
+        self._unsent: deque[tuple[int, CallEnd]] = deque()
+        self._loads: deque[ModelLoad] = deque()
+        self._said: tuple[int, str | None, int] = (0, None, 0)
+        self.news = threading.Event()
+        self.running: tuple[HeldBatch, int] | None = None
+        self.mean_seconds = 0.0
+        self.loaded: str | None = None
+        self.models: dict[str, ModelLimits] = {}
+        self.open = False  # it wants calls
+        self.leaving = False
+        self.cancelled = False  # the running call
+
+    # ---- the runner's side
+
+    def next_batch(self) -> HeldBatch | None:
+        """Return the next batch with a call to run."""
+        while self._waiting:
+            held = self._waiting[0]
+            if held.left > 0:
+                return held
+            self._waiting.popleft()
+        return None
+
+    def end_call(self, held: HeldBatch, end: CallEnd) -> None:
+        """Take the end of a call."""
+        if not held.dropped:
+            held.ends[end.position] = end
+            self._unsent.append((held.batch.id, end))
+        seconds = end.seconds
+        mean = self.mean_seconds
+        self.mean_seconds = mean + _MEAN_WEIGHT * (seconds - mean) if mean else seconds
+
+    def note_load(self, load: ModelLoad) -> None:
+        """Take how long a model's loading took."""
+        self._loads.append(load)
+
+    @property
+    def in_hand(self) -> int:
+        """Calls that have not ended."""
+        return sum(held.left for held in list(self._waiting)) + (self.running is not None)
+
+    @property
+    def unrecorded(self) -> bool:
+        """Whether an end is not on record."""
+        return any(held.ends for held in list(self._held.values()))
+
+    @property
+    def unsent(self) -> bool:
+        """Whether an end was not told."""
+        return bool(self._unsent)
+
+    # ---- the line's side
+
+    def take(self, frame: AgentFrame) -> None:
+        """Take what the agent says."""
+        for batch in frame.batches:
+            if batch.id not in self._held:
+                held = self._held[batch.id] = HeldBatch(batch)
+                self._waiting.append(held)
+        for batch_id, position in frame.recorded:
+            held_one = self._held.get(batch_id)
+            if held_one is not None and held_one.ends.pop(position, None) is not None:
+                held_one.recorded += 1
+                if held_one.recorded == len(held_one.batch.calls):
+                    del self._held[batch_id]
+        for batch_id in frame.dropped:
+            self._drop(batch_id)
+        for batch_id, position in frame.cancelled:
+            held_one = self._held.get(batch_id)
+            if held_one is not None:
+                held_one.cancelled.add(position)
+                if self.running == (held_one, position):
+                    self.cancelled = True
+        self.leaving = self.leaving or frame.leave
+        self.news.set()
+
+    def _drop(self, batch_id: int) -> None:
+        held = self._held.pop(batch_id, None)
+        if held is None:
+            return
+        held.dropped = True
+        running = self.running
+        if running is not None and running[0] is held:
+            self.cancelled = True
+
+    def make_hello(self) -> ExecutorFrame:
+        """Return what a new agent must know. Ends not on record are told again in the frames that
+        follow (HAND-1)."""
+        self._unsent.clear()
+        held = list(self._held.copy().values())
+        for one in held:
+            self._unsent.extend((one.batch.id, end) for end in list(one.ends.copy().values()))
+        frame = self.make_frame(full=True)
+        assert frame is not None
+        batches = [_without_arguments(one.batch) for one in held]
+        return msgspec.structs.replace(frame, task=self._task, hello=True, batches=batches)
+
+    def make_frame(self, *, full: bool = False) -> ExecutorFrame | None:
+        """Return what is new since the last frame, None where nothing is. full: one in any case."""
+        said = (self._choose_want(), self.loaded, len(self.models))
+        if not full and not self._unsent and not self._loads and said == self._said:
+            return None
+        self._said = said
+        return ExecutorFrame(
+            held=list(self._held),
+            ends=self._take_ends(),
+            want=said[0],
+            loaded=said[1],
+            models=dict(self.models),
+            mean_seconds=self.mean_seconds,
+            loads=self._take_loads(),
+        )
+
+    def _take_ends(self) -> list[BatchEnds]:
+        """Return as many ends as a frame may hold."""
+        ends: dict[int, list[CallEnd]] = {}
+        size = 0
+        while self._unsent and size < MAX_ENDS_BYTES:
+            batch_id, end = self._unsent.popleft()
+            ends.setdefault(batch_id, []).append(end)
+            size += 4 * len(end.value)  # a character has at most four bytes
+        return [BatchEnds(*pair) for pair in ends.items()]
+
+    def _choose_want(self) -> int:
+        if not self.open or self.leaving:
+            return 0
+        return choose_want(self.mean_seconds, self.in_hand, self._gpus)
+
+    def _take_loads(self) -> list[ModelLoad]:
+        loads = []
+        while self._loads:
+            loads.append(self._loads.popleft())
+        return loads
+
+
+def _without_arguments(batch: Batch) -> Batch:
+    calls = [msgspec.structs.replace(call, args="") for call in batch.calls]
+    return msgspec.structs.replace(batch, calls=calls)

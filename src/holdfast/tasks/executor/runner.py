@@ -1,0 +1,311 @@
+"""Calls, one after the other, and when the process goes.
+
+EXEC-1  A process that ends by itself does so between two calls, with status 0, after the ends it
+        has are told: it was idle for long, it was told to leave, it ran its number of calls, it
+        holds more memory than it may, or an exception left its GPU unusable.
+EXEC-2  The end of a call that ran while the process was told to stop (TERM) and raised is not told:
+        the stop made it raise, and the call is run again elsewhere.
+"""
+
+import asyncio
+import contextlib
+import importlib
+import os
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.core.calls.values import ExecutorLimits
+from holdfast.errors import HoldfastError, NotFound, Unavailable, ValidationError
+from holdfast.tasks.executor.functions import (
+    CallRefused,
+    FunctionTable,
+    HostedFunction,
+    describe_error,
+)
+from holdfast.tasks.executor.hand import Hand, HeldBatch
+from holdfast.tasks.executor.line import AgentLine
+from holdfast.tasks.executor.place import PlaceWriter
+from holdfast.tasks.executor.streams import MarkedStream
+from holdfast.tasks.models import SHELF
+from holdfast.tasks.running import CallContext, enter
+from holdfast.tasks.texts import lengthen, shorten
+from holdfast.wire.calls import (
+    PHASE_CALLING,
+    PHASE_IDLE,
+    PHASE_LOADING,
+    AgentFrame,
+    CallEnd,
+    CallError,
+    CallOrder,
+    ModelLoad,
+)
+
+_LAST_WORDS_SECONDS = 5.0
+_LOOK_SECONDS = 1.0
+_BROKEN_DEVICE = ("CUDA error", "HIP error", "device-side assert")
+_encode_error = msgspec.json.Encoder().encode
+
+
+class RunnerPlaces(msgspec.Struct, frozen=True, kw_only=True):
+    """app: imported ahead, where it is a module. blobs: large values on their way. files: folders of
+    calls."""
+
+    app: str
+    blobs: Path
+    files: Path
+
+
+class CallRunner:
+    """The main thread of an executor."""
+
+    def __init__(
+        self,
+        hand: Hand,
+        place: PlaceWriter,
+        streams: tuple[MarkedStream, MarkedStream],
+        limits: ExecutorLimits,
+        places: RunnerPlaces,
+        address: str,
+    ) -> None:
+        self._hand, self._place, self._streams = hand, place, streams
+        self._limits, self._places = limits, places
+        self._line = AgentLine(address, hand, self._hear)
+        self._functions = FunctionTable()
+        self._asyncio = asyncio.Runner()
+        self._ran = 0
+        self._stopped = self._broken = False
+        self._context: CallContext | None = None
+        self._looked_at = 0.0
+        self._before_load = PHASE_IDLE
+        SHELF.loading, SHELF.loaded = self._begin_load, self._end_load
+
+    def stop(self) -> None:
+        """End after the running call (TERM)."""
+        self._stopped = True
+        if self._context is not None:
+            self._context.cancelled = True
+        self._hand.news.set()
+
+    def run(self) -> int:
+        """Run calls until there is a reason to go. Returns the exit status."""
+        self._line.start()
+        self._import_app()
+        self._hand.open = True
+        self._line.wake()
+        used_at = time.monotonic()
+        while not self._must_go():
+            held = self._hand.next_batch()
+            if held is not None:
+                self._run_batch(held)
+                used_at = time.monotonic()
+            elif self._hand.leaving or not self._wait(time.monotonic() - used_at):
+                break
+        self._say_last_words()
+        self._drop_model()
+        self._asyncio.close()
+        return 0
+
+    def _import_app(self) -> None:
+        """Import the app ahead of the first call. Its errors are told by the calls that meet them."""
+        self._place.write(0, 0, PHASE_LOADING)
+        with contextlib.suppress(Exception):
+            importlib.import_module(self._places.app)
+        self._hand.models = SHELF.list_limits()
+        self._place.write(0, 0, PHASE_IDLE)
+
+    # ---- when to go
+
+    def _must_go(self) -> bool:
+        if self._stopped or self._broken:
+            return True
+        limits = self._limits
+        if limits.calls and self._ran >= limits.calls:
+            return True
+        if not limits.memory_bytes:
+            return False
+        now = time.monotonic()
+        if now - self._looked_at < _LOOK_SECONDS:
+            return False
+        self._looked_at = now
+        return read_resident_bytes() > limits.memory_bytes
+
+    def _wait(self, idle_seconds: float) -> bool:
+        """Wait for calls; unload a model that is not used. False when it was idle for long."""
+        hand, limits = self._hand, self._limits
+        if hand.next_batch() is not None:
+            return True
+        until = [limits.idle_seconds] if limits.idle_seconds else []
+        if SHELF.name is not None and limits.model_idle_seconds:
+            if idle_seconds >= limits.model_idle_seconds:
+                self._drop_model()
+                self._line.wake()
+            else:
+                until.append(limits.model_idle_seconds)
+        if limits.idle_seconds and idle_seconds >= limits.idle_seconds:
+            return False
+        self._line.wake()
+        hand.news.wait(min(until) - idle_seconds if until else None)
+        hand.news.clear()
+        return True
+
+    def _say_last_words(self) -> None:
+        """Take no more calls, and wait for a moment until all ends are on record."""
+        self._hand.open = False
+        until = time.monotonic() + _LAST_WORDS_SECONDS
+        while self._hand.unrecorded and time.monotonic() < until:
+            self._line.wake()
+            self._hand.news.wait(0.05)
+            self._hand.news.clear()
+
+    def _hear(self, frame: AgentFrame) -> None:
+        """On the line's thread: a cancelled call sees it at once."""
+        context = self._context
+        if context is not None and self._hand.cancelled:
+            context.cancelled = True
+
+    # ---- calls
+
+    def _run_batch(self, held: HeldBatch) -> None:
+        calls, hand = held.batch.calls, self._hand
+        model = held.batch.model
+        while held.cursor < len(calls) and not held.dropped and not self._must_go():
+            position = held.cursor
+            hand.cancelled = False
+            hand.running = (held, position)
+            held.cursor += 1
+            end: CallEnd | None
+            try:
+                if position in held.cancelled:
+                    end = _end_uncalled(position, "it was cancelled before it began")
+                else:
+                    end = self._run_call(held, position, calls[position], model)
+            finally:
+                hand.running = None
+                enter(None)
+                self._context = None
+            if end is not None:
+                hand.end_call(held, end)
+                if not self._line.looks or not hand.in_hand:
+                    self._line.wake()
+        self._place.write(0, 0, PHASE_IDLE)
+
+    def _run_call(
+        self, held: HeldBatch, position: int, order: CallOrder, model: str | None
+    ) -> CallEnd | None:
+        info = held.batch.sets[order.set]
+        self._ran += 1
+        for stream in self._streams:
+            stream.begin_call(info.id, order.index, order.attempt)
+        folder = info.out_dir or str(self._places.files / info.id)
+        name = f"{info.id}.{order.index}"
+        context = CallContext(name, order.attempt, f"{folder}/{order.index}")
+        place, where = self._place, (held.batch.id, position)
+        cold = not self._functions.knows(info.spec.function) or model != SHELF.name
+        place.write(*where, PHASE_LOADING if cold else PHASE_CALLING, begins=True)
+        began = time.perf_counter()
+        try:
+            function = self._functions.find(info.spec.function)
+            args, kwargs = self._read(function, order.args)
+            if model is not None:
+                self._load(model)
+            self._context = context
+            context.cancelled = self._stopped or self._hand.cancelled
+            enter(context)
+            if cold:
+                place.write(*where, PHASE_CALLING)
+                began = time.perf_counter()
+            value = function.run(args, kwargs, self._asyncio)
+            text, error = self._write(function, value), False
+        except BaseException as failure:
+            if self._stopped:
+                return None  # EXEC-2
+            self._broken = self._broken or _breaks_device(failure)
+            text, error = _encode_error(describe_error(failure)).decode(), True
+        return CallEnd(position, error, time.perf_counter() - began, text)
+
+    def _read(self, function: HostedFunction, text: str) -> tuple[list[Any], dict[str, Any]]:
+        text = lengthen(text, self._fetch)
+        try:
+            return function.codec.decode_args(text)
+        except ValidationError as error:
+            raise _refuse(error) from None
+
+    def _write(self, function: HostedFunction, value: object) -> str:
+        try:
+            text = function.codec.encode_result(value)
+        except ValidationError as error:
+            raise _refuse(error) from None
+        return shorten(text, self._keep)
+
+    def _load(self, name: str) -> None:
+        if SHELF.name == name:
+            return
+        try:
+            wanted = SHELF.find(name)
+        except NotFound as missing:
+            raise _refuse(missing) from None
+        wanted()
+
+    def _drop_model(self) -> None:
+        """Unload the model, in the time that its loading may take."""
+        if SHELF.name is not None:
+            self._place.write(0, 0, PHASE_LOADING)
+            with contextlib.suppress(Exception):  # an unloader of the user's own
+                SHELF.drop()
+            self._hand.loaded = None
+            self._place.write(0, 0, PHASE_IDLE)
+
+    def _begin_load(self, name: str) -> None:
+        self._hand.loaded = None
+        self._before_load = self._place.phase
+        self._place.change_phase(PHASE_LOADING)
+
+    def _end_load(self, name: str, seconds: float) -> None:
+        self._hand.loaded = SHELF.name
+        self._hand.models = SHELF.list_limits()
+        self._hand.note_load(ModelLoad(name, seconds))
+        self._place.change_phase(self._before_load)
+
+    # ---- large values
+
+    def _fetch(self, sha256: str) -> bytes:
+        path = self._places.blobs / sha256
+        why = self._line.move_blob("fetch", sha256)
+        if why is not None:
+            raise Unavailable(f"a large value of this call cannot be had: {why}")
+        return path.read_bytes()
+
+    def _keep(self, sha256: str, data: bytes) -> None:
+        path = self._places.blobs / sha256
+        part = path.with_name(f".{sha256}.{os.getpid()}.part")
+        part.write_bytes(data)
+        part.replace(path)
+        why = self._line.move_blob("keep", sha256)
+        if why is not None:
+            raise Unavailable(f"a large result of this call cannot be kept: {why}")
+
+
+def _end_uncalled(position: int, why: str) -> CallEnd:
+    error = CallError(kind="Cancelled", message=why)
+    return CallEnd(position, True, 0.0, _encode_error(error).decode())
+
+
+def _refuse(error: HoldfastError) -> CallRefused:
+    """Return the refusal of a call that no other attempt would mend."""
+    return CallRefused(CallError(kind=type(error).__name__, message=error.message, invalid=True))
+
+
+def _breaks_device(failure: BaseException) -> bool:
+    """Whether this process can use its GPU no more after such an exception."""
+    text = str(failure) if not isinstance(failure, HoldfastError) else ""
+    return any(words in text for words in _BROKEN_DEVICE)
+
+
+def read_resident_bytes() -> int:
+    """Resident memory of this process."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()

@@ -1,0 +1,47 @@
+"""What a call that has no result raises where its result is asked for."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.errors import HoldfastError
+from holdfast.wire.calls import CallError
+
+
+class CallFailed(HoldfastError, code="call_failed", status=500):
+    """A call failed for good. kind: the exception's class, or empty where its process ended.
+
+    remote_traceback: as its executor saw it. attempts: how many there were. reason: why there is no
+    other.
+    """
+
+    def __init__(
+        self, call: str, kind: str, message: str, traceback: str, *, attempts: int, reason: str
+    ) -> None:
+        what = f"{kind}: {message}" if kind else message
+        because = f" ({reason})" if reason and reason != message else ""
+        super().__init__(f"call {call} failed: {what}{because}")
+        self.call, self.kind, self.remote_traceback = call, kind, traceback
+        self.attempts, self.reason = attempts, reason
+        if traceback:
+            self.add_note(f"on its host:\n{traceback.rstrip()}")
+
+
+class CallCancelled(CallFailed, code="call_cancelled", status=409):
+    """A call was cancelled."""
+
+
+def read_failure(
+    call: str, value: str, *, cancelled: bool, attempts: int, reason: str
+) -> CallFailed:
+    """Return the exception of a call without a result; `value` is its `CallError` or empty."""
+    try:
+        error = msgspec.json.decode(value, type=CallError)
+    except msgspec.MsgspecError:
+        error = CallError(kind="", message=reason or "there is no word of why")
+    if cancelled:
+        text = reason or "its user cancelled it"
+        return CallCancelled(call, "", text, "", attempts=attempts, reason="")
+    return CallFailed(
+        call, error.kind, error.message, error.traceback, attempts=attempts, reason=reason
+    )

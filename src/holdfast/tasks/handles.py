@@ -1,0 +1,163 @@
+"""Handles of submitted calls: their results are asked for, waited for, taken as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection, Generator, Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+from holdfast.core.calls.values import CallState
+from holdfast.tasks.codec import CallCodec
+from holdfast.tasks.connection import CONNECTION
+from holdfast.tasks.failures import CallFailed, read_failure
+from holdfast.tasks.texts import lengthen
+from holdfast.wire.calls import CallResult
+
+R = TypeVar("R")
+WAIT_SECONDS = 20.0
+_INDICES = 500  # in one request
+_ROUND_SECONDS = 0.25  # of one set, where calls of several are awaited
+
+
+class CallHandle(Generic[R]):
+    """A submitted call. id: `SET.INDEX`. Also awaitable."""
+
+    def __init__(self, codec: CallCodec, set_id: str, index: int) -> None:
+        self._codec, self.set_id, self.index = codec, set_id, index
+        self._found: CallResult | None = None
+
+    def __repr__(self) -> str:
+        return f"<CallHandle {self.id}>"
+
+    @property
+    def id(self) -> str:
+        """The call's name."""
+        return f"{self.set_id}.{self.index}"
+
+    def result(self, timeout: float | None = None) -> R:
+        """Return the result once the call has ended.
+
+        Raises:
+            CallFailed: it failed for good. CallCancelled: it was cancelled.
+            TimeoutError: it has not ended after `timeout` seconds; it goes on.
+        """
+        value: R = read_outcome(self._codec, self.set_id, self._wait(timeout))
+        return value
+
+    def exception(self, timeout: float | None = None) -> CallFailed | None:
+        """Return the failure of the call once it has ended, None for a success. Raises TimeoutError."""
+        found = self._wait(timeout)
+        return None if found.state == CallState.SUCCEEDED else make_failure(self.set_id, found)
+
+    def done(self) -> bool:
+        """Return whether the call has ended."""
+        return self._found is not None or bool(_ask([self], 0.0))
+
+    def cancel(self) -> None:
+        """Cancel the call: at once where it waits; one that runs is told (`context().cancelled`) and,
+        after a grace, ended."""
+        CONNECTION.client.cancel_calls(self.set_id, [self.index])
+
+    @property
+    def attempts(self) -> int:
+        """How many attempts it took; 0 before its end is known here."""
+        return 0 if self._found is None else self._found.attempts
+
+    def __await__(self) -> Generator[Any, Any, R]:
+        return asyncio.to_thread(self.result).__await__()
+
+    def learn(self, found: CallResult) -> None:
+        """Take its end, which is final."""
+        self._found = found
+
+    @property
+    def ended(self) -> bool:
+        """Whether its end is known here."""
+        return self._found is not None
+
+    def _wait(self, timeout: float | None) -> CallResult:
+        until = None if timeout is None else time.monotonic() + timeout
+        while self._found is None:
+            left = WAIT_SECONDS if until is None else until - time.monotonic()
+            _ask([self], max(0.0, min(left, WAIT_SECONDS)))
+            if self._found is None and until is not None and time.monotonic() >= until:
+                raise TimeoutError(f"call {self.id} has not ended after {timeout:g} s; it goes on")
+        return self._found
+
+
+def read_outcome(codec: CallCodec, set_id: str, found: CallResult) -> Any:
+    """Return the result of an ended call. Raises CallFailed."""
+    if found.state != CallState.SUCCEEDED:
+        raise make_failure(set_id, found)
+    return codec.decode_result(lengthen(found.value, CONNECTION.fetch))
+
+
+def make_failure(set_id: str, found: CallResult) -> CallFailed:
+    """Return the exception of a call that did not succeed."""
+    return read_failure(
+        f"{set_id}.{found.index}",
+        lengthen(found.value, CONNECTION.fetch),
+        cancelled=found.state == CallState.CANCELLED,
+        attempts=found.attempts,
+        reason=found.reason,
+    )
+
+
+def _ask(handles: Collection[CallHandle[Any]], wait_seconds: float) -> list[CallHandle[Any]]:
+    """Ask for the ends of calls of one set; return those that are known now."""
+    by_index = {handle.index: handle for handle in handles}
+    set_id = next(iter(handles)).set_id
+    answer = CONNECTION.client.call_results(
+        set_id, indices=list(by_index), wait_seconds=wait_seconds
+    )
+    ended = []
+    for found in answer.results:
+        handle = by_index.get(found.index)
+        if handle is not None:
+            handle.learn(found)
+            ended.append(handle)
+    return ended
+
+
+def as_completed(
+    handles: Iterable[CallHandle[R]], timeout: float | None = None
+) -> Iterator[CallHandle[R]]:
+    """Yield the handles as their calls end, each once.
+
+    Raises:
+        TimeoutError: not all have ended after `timeout` seconds.
+    """
+    waiting: dict[str, dict[int, CallHandle[R]]] = {}
+    for handle in handles:
+        waiting.setdefault(handle.set_id, {})[handle.index] = handle
+    until = None if timeout is None else time.monotonic() + timeout
+    quiet = False  # the last round over all sets brought nothing
+    while waiting:
+        came = False
+        for set_id in list(waiting):
+            wanted = waiting[set_id]
+            ended: list[CallHandle[R]] = [handle for handle in wanted.values() if handle.ended]
+            if not ended:
+                alone = len(waiting) == 1 and len(wanted) <= _INDICES
+                wait = WAIT_SECONDS if alone else _ROUND_SECONDS if quiet else 0.0
+                if until is not None:
+                    wait = max(0.0, min(wait, until - time.monotonic()))
+                ended = _ask_all(list(wanted.values()), wait)
+            for handle in ended:
+                del wanted[handle.index]
+                yield handle
+            came = came or bool(ended)
+            if not wanted:
+                del waiting[set_id]
+        quiet = not came
+        if waiting and quiet and until is not None and time.monotonic() >= until:
+            left = sum(map(len, waiting.values()))
+            raise TimeoutError(f"{left} calls have not ended after {timeout:g} s; they go on")
+
+
+def _ask_all(handles: list[CallHandle[R]], wait_seconds: float) -> list[CallHandle[R]]:
+    ended: list[CallHandle[R]] = []
+    for first in range(0, len(handles), _INDICES):
+        ended += _ask(handles[first : first + _INDICES], 0.0 if ended else wait_seconds)
+    return ended

@@ -1,0 +1,113 @@
+"""`map`: many calls in few requests, their results in the order of the items.
+
+Items are read, and results fetched, only so far ahead of the caller: a generator without end can be
+mapped, and memory stays bounded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Generic, Literal, Self, TypeVar
+
+from holdfast.client.methods.calls import CHUNK_BYTES, CHUNK_CALLS, make_set_id
+from holdfast.core.calls.values import FunctionSpec
+from holdfast.errors import HoldfastError
+from holdfast.tasks.codec import CallCodec
+from holdfast.tasks.connection import CONNECTION
+from holdfast.tasks.failures import CallFailed
+from holdfast.tasks.handles import WAIT_SECONDS, read_outcome
+from holdfast.wire.calls import CallResult
+
+R = TypeVar("R")
+AHEAD_CALLS = 50_000
+_FIRST_CHUNK = 100  # so that work begins at once; later chunks are ten times larger
+_CHUNK_SECONDS = 0.05  # a slow generator's items are not held back for a full chunk
+_PAGE = 1000
+
+
+class MapResults(Iterator[R], Generic[R]):
+    """The results of a map, in order. id: of its call set. The first calls are submitted at once.
+
+    An item's failure is raised when its turn comes, and the next item can still be asked for.
+    """
+
+    def __init__(
+        self,
+        spec: FunctionSpec,
+        codec: CallCodec,
+        texts: Iterator[str],
+        errors: Literal["raise", "return"],
+    ) -> None:
+        self.id = make_set_id()
+        self._spec, self._codec, self._texts, self._errors = spec, codec, texts, errors
+        self._submitted = self._fetched = 0
+        self._more = True  # items may be left
+        self._chunk = _FIRST_CHUNK
+        self._page: deque[CallResult] = deque()
+        self._submit()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> R:
+        while not self._page:
+            room = self._submitted - self._fetched < AHEAD_CALLS
+            if self._more and room:
+                self._submit()
+            if self._fetched >= self._submitted and not self._more:
+                raise StopIteration
+            self._fetch(0.0 if self._more and room else WAIT_SECONDS)
+        found = self._page.popleft()
+        try:
+            value: R = read_outcome(self._codec, self.id, found)
+        except CallFailed as failure:
+            if self._errors == "return":
+                return failure  # type: ignore[return-value]  # asked for by the caller
+            raise
+        return value
+
+    def cancel(self) -> None:
+        """Read no more items, and cancel the calls that have not ended."""
+        if self._more:
+            self._more = False
+            with contextlib.suppress(HoldfastError):
+                client = CONNECTION.client
+                client.append_calls(self.id, self._submitted, [], count=self._submitted)
+        CONNECTION.client.cancel_calls(self.id)
+
+    def _submit(self) -> None:
+        """Submit the next chunk."""
+        chunk = self._read_chunk()
+        first, total = self._submitted, self._submitted + len(chunk)
+        count = None if self._more else total
+        client = CONNECTION.client
+        if first == 0:
+            client.create_call_set(self._spec, chunk, set_id=self.id, count=count)
+        else:
+            client.append_calls(self.id, first, chunk, count=count)
+        self._submitted = total
+        self._chunk = min(10 * self._chunk, CHUNK_CALLS)
+
+    def _read_chunk(self) -> list[str]:
+        chunk: list[str] = []
+        size, until = 0, time.monotonic() + _CHUNK_SECONDS
+        while len(chunk) < self._chunk and size < CHUNK_BYTES:
+            text = next(self._texts, None)
+            if text is None:
+                self._more = False
+                break
+            chunk.append(text)
+            size += len(text)
+            if time.monotonic() > until:
+                break
+        return chunk
+
+    def _fetch(self, wait_seconds: float) -> None:
+        answer = CONNECTION.client.call_results(
+            self.id, first=self._fetched, limit=_PAGE, wait_seconds=wait_seconds
+        )
+        self._page.extend(answer.results)
+        self._fetched += len(answer.results)

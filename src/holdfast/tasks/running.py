@@ -1,0 +1,77 @@
+"""The running call, as its function sees it. Outside of an executor the same code runs with the
+context of a call that has no name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from holdfast.work import beat
+
+_FILE = "checkpoint"
+
+
+class CallCheckpoint:
+    """What an attempt of a call leaves for the next attempt on the same host, or on every host
+    where the folder is shared."""
+
+    def __init__(self, call: CallContext) -> None:
+        self._call = call
+
+    def save(self, data: bytes) -> None:
+        """Keep `data` in place of what was kept before. Raises OSError."""
+        path = self._call.out_dir / f".{_FILE}"
+        part = path.with_name(f"{path.name}.{os.getpid()}.part")
+        part.write_bytes(data)
+        part.replace(path)
+
+    def load(self) -> bytes | None:
+        """Return what was kept, None where nothing was."""
+        try:
+            return (self._call.out_dir / f".{_FILE}").read_bytes()
+        except FileNotFoundError:
+            return None
+
+
+class CallContext:
+    """One call. id: `SET.INDEX`, empty in place. attempt: from 1. cancelled: its user cancelled it,
+    or its host stops: come to an end soon.
+
+    out_dir: a folder of this call's own, the same for each of its attempts; it is made at first use.
+    """
+
+    def __init__(self, call_id: str = "", attempt: int = 1, folder: str = "") -> None:
+        self.id, self.attempt = call_id, attempt
+        self.cancelled = False
+        self._folder = folder
+
+    @property
+    def out_dir(self) -> Path:
+        """A folder of this call's own. Raises OSError."""
+        path = Path(self._folder or "out")
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    @property
+    def checkpoint(self) -> CallCheckpoint:
+        """What is left for the next attempt."""
+        return CallCheckpoint(self)
+
+    def beat(self, step: int | None = None, total: int | None = None) -> None:
+        """Report that the call moved forward, as `holdfast.beat` does."""
+        beat(step, total)
+
+
+_running: CallContext | None = None  # a process runs one call at a time, on any of its threads
+_in_place = CallContext()
+
+
+def context() -> CallContext:
+    """Return the context of the running call."""
+    return _running or _in_place
+
+
+def enter(call: CallContext | None) -> None:
+    """Make this the running call; None: no call runs."""
+    global _running
+    _running = call

@@ -1,0 +1,345 @@
+"""A real executor, told what to do by a scripted desk over its real socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.wire.calls import PHASE_CALLING, PHASE_IDLE, BlobDone, ModelLimits, ModelLoad
+from tests.unit.tasks.executor.desk import ScriptedDesk, error_of
+from tests.waits import wait_until
+
+Start = Callable[..., ScriptedDesk]
+
+APP = """
+import asyncio, os, sys, time
+from pathlib import Path
+
+loads = []
+
+@holdfast.task
+def double(n: int) -> int:
+    return 2 * n
+
+@holdfast.task
+async def later(n: int) -> int:
+    await asyncio.sleep(0)
+    return n + 1
+
+@holdfast.task
+def fail(how: str) -> int:
+    if how == "exit":
+        sys.exit(3)
+    if how == "result":
+        return "text"
+    raise ValueError("bad " + how)
+
+@holdfast.task
+def hold(path: str) -> str:
+    ctx = holdfast.context()
+    Path(path).touch()
+    while Path(path).exists() and not ctx.cancelled:
+        time.sleep(0.01)
+    if ctx.cancelled:
+        raise RuntimeError("was told to end")
+    return f"{ctx.id} {ctx.attempt} {ctx.out_dir}"
+
+@holdfast.task
+def talk(word: str) -> None:
+    print(word)
+    print(word, file=sys.stderr)
+
+@holdfast.task
+def long_text(n: int, text: str = "") -> str:
+    return n * "x" + text[:1]
+
+@holdfast.model("a", time_limit=5)
+def model_a():
+    loads.append("a")
+    return "A"
+
+@holdfast.model("b", stall="off")
+def model_b():
+    loads.append("b")
+    return "B"
+
+@model_a.unloader
+def unload_a(value):
+    loads.append("-" + value)
+
+@holdfast.task(model=model_a)
+def with_a() -> list[str]:
+    return [model_a(), *loads]
+
+@holdfast.task(model="b")
+def with_b() -> list[str]:
+    return [model_b(), *loads]
+
+def plain() -> None: ...
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    desks: list[ScriptedDesk] = []
+
+    def begin(app: str = APP, *, wants: bool = True, **limits: Any) -> ScriptedDesk:
+        desk = ScriptedDesk(tmp_path, app, limits)
+        desks.append(desk)
+        hello = desk.accept()
+        if wants and not hello.want:
+            desk.hear(lambda frame: frame.want == 1)
+        return desk
+
+    yield begin
+    for desk in desks:
+        desk.close()
+
+
+def values(ends: list[Any]) -> list[Any]:
+    return [json.loads(end.value) for end in ends]
+
+
+def test_calls_run_and_the_next_batch_grows_with_how_short_they_are(start: Start) -> None:
+    desk = start()
+    assert values(desk.run(1, ("double", {"n": 3}))) == [6]
+    assert values(desk.run(2, ("double", {"n": 1}), ("later", {"n": 1}))) == [2, 2]
+    frame = desk.heard[-1]
+    assert 0 < frame.mean_seconds < 0.05
+    assert frame.want == int(0.05 / frame.mean_seconds) or frame.want == 1000
+    wait_until(lambda: desk.place()[2:] == (PHASE_IDLE, 3))
+
+
+def test_what_goes_wrong_is_told_with_its_kind_and_goes_on(start: Start) -> None:
+    desk = start()
+    ends = desk.run(
+        1,
+        ("fail", {"how": "luck"}),
+        ("fail", {"how": "exit"}),
+        ("fail", {"how": "result"}),
+        ("fail", {"how": 3}),
+        ("plain", {}),
+        ("absent", {}),
+        ("double", {"n": 2}),
+    )
+    raised, left, wrong, unfit, plain, absent = (error_of(end) for end in ends[:6])
+    assert (raised.kind, raised.message, raised.invalid) == ("ValueError", "bad luck", False)
+    assert 'raise ValueError("bad " + how)' in raised.traceback
+    assert "runner.py" not in raised.traceback
+    assert (left.kind, left.message, left.invalid) == ("SystemExit", "3", False)
+    assert (wrong.invalid, unfit.invalid, plain.invalid, absent.invalid) == (True,) * 4
+    assert "the result of pages:fail: must be a whole number" in wrong.message
+    assert "argument 'how' of pages:fail: must be text" in unfit.message
+    assert "has no task 'plain': it is a function" in plain.message
+    assert "has no task 'absent': there is none" in absent.message
+    assert json.loads(ends[6].value) == 4
+
+
+def test_a_module_that_cannot_be_imported_is_named_with_its_host(start: Start) -> None:
+    desk = start("import no_such_package\n")
+    [end] = desk.run(1, ("double", {"n": 3}))
+    error = error_of(end)
+    assert error.invalid
+    assert error.message.startswith(
+        "module pages cannot be imported on host box: ModuleNotFoundError: No module named "
+        f"'no_such_package' (looked in {desk.folder}"
+    )
+
+
+def test_an_end_is_kept_until_it_is_on_record_over_agents_that_die(start: Start) -> None:
+    """HAND-1."""
+    desk = start()
+    desk.say(batches=[desk.batch(7, ("double", {"n": 1}), ("double", {"n": 2}))])
+    desk.hear(lambda frame: len(desk.ends) == 2, record=False)
+    desk.hang_up()
+    desk.ends.clear()
+    hello = desk.accept(record=False)
+    assert (hello.held, [b.id for b in hello.batches]) == ([7], [7])
+    assert [call.args for call in hello.batches[0].calls] == ["", ""]
+    assert desk.ends.keys() == {(7, 0), (7, 1)}
+    desk.say(batches=[desk.batch(7, ("double", {"n": 1}), ("double", {"n": 2}))])  # sent again
+    desk.say(recorded=[(7, 0), (7, 1)])
+    desk.hang_up()
+    assert desk.accept().held == []
+    assert desk.place()[3] == 2  # nothing ran twice
+
+
+def test_an_end_is_told_while_the_next_call_still_runs(start: Start) -> None:
+    """LINE-2."""
+    desk = start()
+    flag = desk.folder / "flag"
+    desk.say(batches=[desk.batch(1, ("double", {"n": 4}), ("hold", {"path": str(flag)}))])
+    desk.hear(lambda frame: (1, 0) in desk.ends)
+    wait_until(flag.exists)
+    assert desk.place() == (1, 1, PHASE_CALLING, 2)
+    flag.unlink()
+    desk.hear(lambda frame: (1, 1) in desk.ends)
+    call, attempt, folder = json.loads(desk.ends[1, 1].value).split()
+    assert (call, attempt) == ("set1.1", "1")
+    assert Path(folder) == desk.folder / "files" / "set1" / "1"
+    assert Path(folder).is_dir()
+
+
+def test_a_cancelled_call_sees_it_and_one_that_waits_never_begins(start: Start) -> None:
+    desk = start()
+    flag = desk.folder / "flag"
+    calls = [("hold", {"path": str(flag)}), ("double", {"n": 1}), ("double", {"n": 2})]
+    desk.say(batches=[desk.batch(1, *calls)])
+    wait_until(flag.exists)
+    desk.say(cancelled=[(1, 1), (1, 0)])
+    desk.hear(lambda frame: len(desk.ends) == 3)
+    assert error_of(desk.ends[1, 0]).message == "was told to end"
+    assert error_of(desk.ends[1, 1]).kind == "Cancelled"
+    assert json.loads(desk.ends[1, 2].value) == 4
+    assert desk.place()[3] == 2
+
+
+def test_a_dropped_batch_is_dropped_without_a_word(start: Start) -> None:
+    desk = start()
+    flag = desk.folder / "flag"
+    desk.say(batches=[desk.batch(1, ("hold", {"path": str(flag)}), ("double", {"n": 1}))])
+    wait_until(flag.exists)
+    desk.say(dropped=[1])
+    assert values(desk.run(2, ("double", {"n": 5}))) == [10]
+    assert desk.ends.keys() == {(2, 0)}
+    assert desk.place()[3] == 2
+
+
+def test_output_is_told_apart(start: Start) -> None:
+    desk = start()
+    desk.run(1, ("talk", {"word": "one"}), ("double", {"n": 1}), ("talk", {"word": "two"}))
+    expected = "[holdfast] call set0.0 attempt 1\none\n[holdfast] call set0.2 attempt 1\ntwo\n"
+    assert (desk.read("stdout"), desk.read("stderr")) == (expected, expected)
+
+
+def test_models_swap_and_their_loading_is_told(start: Start) -> None:
+    desk = start()
+    limits = {"a": ModelLimits(load_seconds=5.0), "b": ModelLimits(stall_seconds=0.0)}
+    assert desk.heard[-1].models == limits
+    assert values(desk.run(1, ("with_a", {}), ("with_a", {}), model="a")) == [["A", "a"]] * 2
+    assert desk.heard[-1].loaded == "a"
+    assert values(desk.run(2, ("with_b", {}), model="b")) == [["B", "a", "-A", "b"]]
+    loads = [load for frame in desk.heard for load in frame.loads]
+    assert [load.model for load in loads] == ["a", "b"]
+    assert all(isinstance(load, ModelLoad) for load in loads)
+    [end] = desk.run(3, ("with_b", {}), model="c")
+    assert "no model 'c' is declared" in error_of(end).message
+
+
+def test_an_idle_model_is_unloaded_and_an_idle_executor_ends(start: Start) -> None:
+    desk = start(model_idle_seconds=0.2, idle_seconds=1.0)
+    desk.run(1, ("with_a", {}), model="a")
+    if desk.heard[-1].loaded == "a":
+        desk.hear(lambda frame: frame.loaded is None)
+    assert "a" in {frame.loaded for frame in desk.heard}
+    assert desk.process.poll() is None
+    assert desk.wait() == 0
+
+
+def test_it_leaves_when_it_is_idle(start: Start) -> None:
+    desk = start()
+    flag = desk.folder / "flag"
+    calls = [("hold", {"path": str(flag)}), ("double", {"n": 1})]
+    desk.say(batches=[desk.batch(1, *calls)], leave=True)
+    wait_until(flag.exists)
+    flag.unlink()
+    assert desk.wait() == 0
+    assert desk.ends.keys() == {(1, 0), (1, 1)}
+
+
+def test_it_is_replaced_after_its_number_of_calls(start: Start) -> None:
+    desk = start(calls=2)
+    desk.say(batches=[desk.batch(1, *[("double", {"n": n}) for n in range(4)])])
+    assert desk.wait() == 0
+    assert desk.ends.keys() == {(1, 0), (1, 1)}
+
+
+def test_it_is_replaced_when_it_holds_too_much(start: Start) -> None:
+    desk = start(wants=False, memory_bytes=1)
+    assert desk.wait() == 0
+
+
+@pytest.mark.parametrize("raises", [True, False])
+def test_a_stop_waits_for_the_running_call(start: Start, raises: bool) -> None:
+    """EXEC-1, EXEC-2: what the stop itself made fail is not told."""
+    app = (
+        APP
+        if raises
+        else APP.replace("if ctx.cancelled:\n        raise", "if False:\n        raise")
+    )
+    desk = start(app)
+    flag = desk.folder / "flag"
+    calls = [("hold", {"path": str(flag)}), ("double", {"n": 1})]
+    desk.say(batches=[desk.batch(1, *calls)])
+    wait_until(flag.exists)
+    desk.terminate()
+    assert desk.wait() == 0
+    assert desk.ends.keys() == (set() if raises else {(1, 0)})
+
+
+def test_a_broken_gpu_context_replaces_the_process(start: Start) -> None:
+    desk = start(
+        "@holdfast.task\ndef kernel() -> None:\n    raise RuntimeError('CUDA error: an illegal "
+        "memory access was encountered')\n"
+    )
+    desk.say(batches=[desk.batch(1, ("kernel", {}), ("kernel", {}))])
+    assert desk.wait() == 0
+    assert desk.ends.keys() == {(1, 0)}
+
+
+def test_large_values_go_through_the_agents_folder(start: Start) -> None:
+    desk = start()
+    desk.say(batches=[desk.batch(1, ("long_text", {"n": 300_000}))])
+    [sha256] = desk.hear(lambda frame: frame.keep).keep
+    assert (desk.blobs / sha256).read_text() == json.dumps(300_000 * "x")
+    assert (1, 0) not in desk.ends
+    desk.say(blobs=[BlobDone(sha256=sha256)])
+    desk.hear(lambda frame: (1, 0) in desk.ends)
+    reference = desk.ends[1, 0].value
+    assert json.loads(reference) == {"$blob": sha256, "size": 300_002}
+
+    batch = desk.batch(2, ("long_text", {}))
+    call = msgspec.structs.replace(batch.calls[0], args=reference)
+    batch = msgspec.structs.replace(batch, calls=[call])
+    desk.say(batches=[batch])
+    assert desk.hear(lambda frame: frame.fetch).fetch == [sha256]
+    desk.say(blobs=[BlobDone(sha256=sha256, error="the store is away")])
+    desk.hear(lambda frame: (2, 0) in desk.ends)
+    error = error_of(desk.ends[2, 0])
+    assert (error.kind.rpartition(".")[2], error.invalid) == ("Unavailable", False)
+    assert "the store is away" in error.message
+
+
+def test_a_call_that_kills_its_process_is_where_the_place_says(start: Start) -> None:
+    desk = start(
+        "import os, signal\n@holdfast.task\ndef die() -> None:\n    os.kill(os.getpid(), 9)\n"
+        "@holdfast.task\ndef live() -> None: ...\n"
+    )
+    desk.say(batches=[desk.batch(5, ("live", {}), ("die", {}), ("live", {}))])
+    assert desk.wait() == -signal.SIGKILL
+    assert desk.place() == (5, 1, PHASE_CALLING, 2)
+
+
+def test_short_calls_cost_no_system_call(start: Start) -> None:
+    """LINE-2: 1000 calls write their place into memory and wake the line a few times."""
+    desk = start()
+    desk.run(1, ("double", {"n": 1}))
+    before = count_switches(desk.process.pid)
+    desk.run(2, *[("double", {"n": n}) for n in range(1000)])
+    assert desk.place()[3] == 1001
+    assert count_switches(desk.process.pid) - before < 250
+
+
+def count_switches(pid: int) -> int:
+    """How often the main thread gave its core up by itself."""
+    for line in Path(f"/proc/{pid}/task/{pid}/status").read_text().splitlines():
+        if line.startswith("voluntary_ctxt"):
+            return int(line.split()[1])
+    raise AssertionError(os.listdir(f"/proc/{pid}"))

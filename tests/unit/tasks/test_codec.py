@@ -1,0 +1,107 @@
+"""Arguments and results as JSON texts, checked against annotations."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+
+from holdfast.errors import ValidationError
+from holdfast.tasks.codec import CallCodec
+
+
+class Crop(msgspec.Struct):
+    left: int
+    width: Annotated[int, msgspec.Meta(gt=0)] = 1
+
+
+@dataclasses.dataclass
+class Picture:
+    path: Path
+    crops: list[Crop]
+
+
+WHOLE = Crop(0, 9)
+
+
+def work(n: int, /, name: str, *sizes: float, crop: Crop = WHOLE, **more: int) -> Picture:
+    return Picture(Path(name), [crop] * n)
+
+
+def codec(function: Any = work) -> CallCodec:
+    return CallCodec(function, f"pages:{function.__name__}")
+
+
+def test_every_kind_of_parameter_comes_back() -> None:
+    text = codec().encode_args((2, "a", 1.5, 2.5), {"crop": Crop(3), "extra": 4})
+    assert json.loads(text) == {
+        "n": 2, "name": "a", "sizes": [1.5, 2.5], "crop": {"left": 3, "width": 1}, "more": {"extra": 4},
+    }  # fmt: skip
+    args, kwargs = codec().decode_args(text)
+    assert (args, kwargs) == ([2, "a", 1.5, 2.5], {"crop": Crop(3), "extra": 4})
+    assert work(*args, **kwargs).crops == [Crop(3), Crop(3)]
+
+
+def test_defaults_are_the_hosts() -> None:
+    text = codec().encode_args((1, "a"), {})
+    assert json.loads(text) == {"n": 1, "name": "a"}
+    assert codec().decode_args(text) == ([1, "a"], {"crop": Crop(0, 9)})
+
+
+def test_a_result_is_of_the_annotated_type() -> None:
+    picture = Picture(Path("x.png"), [Crop(1)])
+    assert codec().decode_result(codec().encode_result(picture)) == picture
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "field", "words"),
+    [
+        (("two", "a"), {}, "n", "argument 'n' of pages:work: must be a whole number, not text"),
+        ((1, "a"), {"crop": {"left": 1, "width": 0}}, "crop.width", "must be at least 1"),
+        ((1, "a", "x"), {}, "sizes[0]", "must be a number"),
+        ((1,), {}, None, "missing a required argument: 'name'"),
+        ((1, "a"), {"crop": object()}, "crop", "builtins.object has no JSON form"),
+    ],
+)
+def test_a_wrong_argument_is_named(
+    args: tuple[Any, ...], kwargs: dict[str, Any], field: str | None, words: str
+) -> None:
+    with pytest.raises(ValidationError, match="pages:work") as refused:
+        codec().encode_args(args, kwargs)
+    assert refused.value.field == field
+    assert words in str(refused.value)
+
+
+def test_a_wrong_result_is_refused() -> None:
+    def count() -> int:
+        return 0
+
+    with pytest.raises(ValidationError, match="the result of pages:count: must be a whole number"):
+        codec(count).encode_result("three")
+
+
+def test_an_annotation_without_json_is_refused_before_anything_is_sent() -> None:
+    def show(image: list[socket_like]) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    with pytest.raises(ValidationError, match="cannot be read"):
+        codec(show)
+
+    def resize(image: list[CallCodec]) -> None: ...
+
+    with pytest.raises(
+        ValidationError, match=r"parameter 'image' of pages:resize is annotated .*CallCodec"
+    ):
+        codec(resize)
+
+
+def test_unannotated_parameters_take_any_json() -> None:
+    def anything(a, b=[1]):  # type: ignore[no-untyped-def]  # noqa: B006
+        return a
+
+    text = codec(anything).encode_args(({"x": [1, None]},), {})
+    assert codec(anything).decode_args(text) == ([{"x": [1, None]}, [1]], {})
+    assert codec(anything).decode_result(codec(anything).encode_result([1])) == [1]

@@ -1,0 +1,242 @@
+"""Submission and results, against a controller in memory that runs every call at once."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import pytest
+
+import holdfast
+from holdfast.client import Client
+from holdfast.core.calls.values import CallState, FunctionSpec
+from holdfast.errors import Conflict, ValidationError
+from holdfast.tasks import CallCancelled, CallFailed, TaskFunction
+from holdfast.tasks.connection import CONNECTION
+from holdfast.tasks.submitting import close_all
+from holdfast.wire.calls import CallResult, CallResults
+
+
+@holdfast.task(queue="gpu", retry=2, time_limit="2m", stall_timeout="off")
+def double(n: int) -> int:
+    """Twice as much."""
+    return 2 * n
+
+
+@holdfast.task
+async def later(n: int) -> int:
+    return n
+
+
+class Controller:
+    """Runs `double` at once, except what is held; -1 fails and -2 is cancelled."""
+
+    def __init__(self) -> None:
+        self.sets: dict[str, list[str]] = {}
+        self.counts: dict[str, int | None] = {}
+        self.specs: dict[str, FunctionSpec] = {}
+        self.requests: list[int] = []
+        self.asked = 0
+        self.held: set[int] = set()
+        self.closed: set[str] = set()
+
+    def create_call_set(
+        self, spec: FunctionSpec, args: Sequence[str], *, set_id: str, count: int | None = None
+    ) -> None:
+        self.sets[set_id], self.specs[set_id], self.counts[set_id] = list(args), spec, count
+        self.requests.append(len(args))
+
+    def append_calls(
+        self, set_id: str, first: int, args: Sequence[str], *, count: int | None = None
+    ) -> None:
+        if set_id in self.closed:
+            raise Conflict("it is closed")
+        assert first == len(self.sets[set_id])
+        self.sets[set_id] += args
+        self.counts[set_id] = count
+        self.requests.append(len(args))
+
+    def call_results(
+        self,
+        set_id: str,
+        *,
+        first: int = 0,
+        limit: int = 1000,
+        indices: Sequence[int] | None = None,
+        wait_seconds: float = 0.0,
+    ) -> CallResults:
+        self.asked += 1
+        texts = self.sets[set_id]
+        if indices is None:
+            gap = min([i for i in self.held if i >= first], default=len(texts))
+            indices = range(first, min(gap, first + limit, len(texts)))
+        if wait_seconds and not indices:
+            self.held.clear()
+        return CallResults(results=[self._end(i, texts[i]) for i in indices if i not in self.held])
+
+    def _end(self, index: int, text: str) -> CallResult:
+        n = json.loads(text)["n"]
+        if n == -1:
+            error = json.dumps({"kind": "ValueError", "message": "too low", "traceback": "line 7"})
+            return CallResult(index, CallState.FAILED, error, 3, "2 retries are spent")
+        if n == -2:
+            return CallResult(index, CallState.CANCELLED, "", 1, "")
+        return CallResult(index, CallState.SUCCEEDED, json.dumps(2 * n), 1, "")
+
+
+@pytest.fixture
+def controller() -> Iterator[Controller]:
+    fake = Controller()
+    CONNECTION.use(cast(Client, fake))
+    yield fake
+    close_all()
+    CONNECTION.use(None)
+
+
+def test_a_task_called_directly_runs_in_place() -> None:
+    assert double(3) == 6
+    assert asyncio.run(later(4)) == 4
+    assert (double.__name__, double.__doc__) == ("double", "Twice as much.")
+
+
+def test_a_call_is_submitted_and_its_result_taken(controller: Controller) -> None:
+    handle = double.submit(3)
+    assert handle.result(timeout=1) == 6
+    assert handle.done()
+    [(set_id, spec)] = controller.specs.items()
+    assert handle.id == f"{set_id}.0"
+    assert spec.function == f"{__name__}:double"
+    assert (spec.queue, spec.time_limit_seconds, spec.stall_timeout_seconds) == (
+        "gpu",
+        120.0,
+        "off",
+    )
+    assert spec.retry is not None
+    assert spec.retry.max_retries == 2
+
+
+def test_calls_of_one_function_share_a_set_until_it_is_closed(controller: Controller) -> None:
+    handles = [double.options(priority=9).submit(1), double.submit(2), double.submit(3)]
+    assert handles[1].set_id == handles[2].set_id != handles[0].set_id
+    controller.closed.add(handles[1].set_id)
+    assert double.submit(4).set_id not in {handle.set_id for handle in handles}
+    asked = controller.asked
+    found = {handle.result() for handle in holdfast.as_completed(handles)}
+    assert found == {2, 4, 6}
+    assert controller.asked - asked <= 3
+
+
+def test_handles_come_in_the_order_of_their_ends(controller: Controller) -> None:
+    function = TaskFunction(double.function, {})
+    handles = [function.submit(n) for n in range(4)]
+    controller.held = {0, 2}
+    ended = holdfast.as_completed(handles)
+    assert {next(ended).index, next(ended).index} == {1, 3}
+    controller.held = {0}
+    assert next(ended).index == 2
+    with pytest.raises(TimeoutError, match="1 calls have not ended"):
+        list(holdfast.as_completed([handles[0]], timeout=0.01))
+    with pytest.raises(TimeoutError, match=r"has not ended after 0\.01 s; it goes on"):
+        handles[0].result(timeout=0.01)
+    controller.held = set()
+    assert next(ended).index == 0
+
+
+def test_a_failure_says_what_was_raised(controller: Controller) -> None:
+    handle = double.submit(-1)
+    with pytest.raises(CallFailed, match=r"ValueError: too low \(2 retries are spent\)") as failed:
+        handle.result()
+    assert (failed.value.kind, failed.value.attempts) == ("ValueError", 3)
+    assert failed.value.__notes__ == ["on its host:\nline 7"]
+    assert isinstance(double.submit(-2).exception(), CallCancelled)
+    assert double.submit(2).exception() is None
+
+
+def test_a_wrong_argument_is_refused_before_anything_is_sent(controller: Controller) -> None:
+    with pytest.raises(ValidationError, match="argument 'n'"):
+        double.submit("three")  # type: ignore[arg-type]  # wrong on purpose
+    with pytest.raises(ValidationError, match="argument 'n'"):
+        double.map(["three"])
+    assert controller.requests == []
+
+
+@pytest.mark.parametrize("count", [0, 1, 99, 100, 101, 25_000])
+def test_a_map_gives_results_in_order_in_few_requests(controller: Controller, count: int) -> None:
+    results = double.map(range(count))
+    assert list(results) == [2 * n for n in range(count)]
+    assert controller.counts[results.id] == count
+    assert sum(controller.requests) == count
+    assert len(controller.requests) <= 8 + count // 1000
+
+
+def test_a_generator_without_end_is_read_only_so_far_ahead(controller: Controller) -> None:
+    results = double.map(itertools.count())
+    assert [next(results) for _ in range(3)] == [0, 2, 4]
+    assert sum(controller.requests) <= 1100
+
+
+def test_a_failed_item_is_raised_in_its_turn(controller: Controller) -> None:
+    results = double.map([1, -1, 2])
+    assert next(results) == 2
+    with pytest.raises(CallFailed):
+        next(results)
+    assert list(results) == [4]
+    one, failure, two = double.map([1, -1, 2], errors="return")
+    assert (one, two) == (2, 4)
+    assert isinstance(failure, CallFailed)
+
+
+def test_a_gap_is_waited_for(controller: Controller) -> None:
+    controller.held = {1}
+    assert list(double.map(range(4))) == [0, 2, 4, 6]
+
+
+def test_a_handle_can_be_awaited(controller: Controller) -> None:
+    async def both() -> list[int]:
+        return await asyncio.gather(*(wait(double.submit(n)) for n in (1, 2)))
+
+    async def wait(handle: Any) -> int:
+        found: int = await handle
+        return found
+
+    assert asyncio.run(both()) == [2, 4]
+
+
+def test_what_no_host_can_import_is_refused(controller: Controller) -> None:
+    @holdfast.task
+    def inner() -> None: ...
+
+    with pytest.raises(ValidationError, match="inside a function; declare it at the top"):
+        inner.submit()
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ({"priorty": 3}, "a task has no option 'priorty'"),
+        ({"time_limit": "soon"}, "time_limit: 'soon' is not a duration"),
+        ({"retry": {"retries": 3}}, "a retry policy has no field 'retries'"),
+        ({"memory": "lots"}, "memory: 'lots' is not a size"),
+    ],
+)
+def test_bad_options_are_refused_at_the_declaration(option: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        holdfast.task(**option)(double.function)
+
+
+def test_a_bad_value_is_refused_at_submission(controller: Controller) -> None:
+    with pytest.raises(ValidationError, match="priority: must be at most 100"):
+        double.options(priority=101).submit(1)
+
+
+def test_a_model_brings_its_memory_and_a_gpu() -> None:
+    @holdfast.model("tiny-model", vram_gb=3)
+    def tiny() -> int:
+        return 1
+
+    assert (double.options(model=tiny).spec.vram_gb, double.options(model=tiny).spec.gpus) == (3, 1)
+    assert double.options(model="tiny-model").spec.vram_gb == 3
+    assert double.options(model="tiny-model", gpus=0).spec.gpus == 0
