@@ -1,5 +1,8 @@
 """Start a program: fork, a few calls, exec. The caller must be single-threaded.
 
+The child is the native starter where the package has one (`process.starter`), else a fork of this
+process; both take the same steps and say the same.
+
 The start is finished in two steps so that the caller never waits for a disk: `spawn` returns as
 soon as the child exists, and `Child.error_fd` becomes readable when the exec happened or failed
 (`read_start`). A child stuck in `chdir` on a dead network folder therefore holds up nothing else.
@@ -19,13 +22,14 @@ import errno
 import os
 import resource
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NoReturn
 
 import msgspec
 
 from holdfast.errors import ValidationError
 from holdfast.process import syscalls
+from holdfast.process.starter import Launch, find_starter, name_limit, name_path
 
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 _LOG_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
@@ -76,98 +80,131 @@ class Child:
     pidfd: -1 where none could be had (SPAWN-3); its watcher (`process.watch`) closes it. error_fd:
     closed by `read_start`. hosts_fault: `read_start` found that the machine, not the program, is
     why it did not start. start_code: it found that the program, or its folder, can never be
-    started here: 126 or 127, else None. started_at: CLOCK_BOOTTIME seconds.
+    started here: 126 or 127, else None. launch: the native starter's, until the start is decided
+    (STARTER-2). started_at: CLOCK_BOOTTIME seconds.
     """
 
-    __slots__ = ("error_fd", "hosts_fault", "pid", "pidfd", "start_code", "started_at")
+    __slots__ = ("error_fd", "hosts_fault", "launch", "pid", "pidfd", "start_code", "started_at")
 
-    def __init__(self, pid: int, pidfd: int, error_fd: int, started_at: float) -> None:
+    def __init__(
+        self, pid: int, pidfd: int, error_fd: int, started_at: float, launch: Launch | None = None
+    ) -> None:
         self.pid = pid
         self.pidfd = pidfd
         self.error_fd = error_fd
         self.started_at = started_at
+        self.launch = launch
         self.hosts_fault = False
         self.start_code: int | None = None
 
 
+def _list_candidates(request: SpawnRequest) -> list[bytes]:
+    """The paths at which the program may lie, in the order they are tried."""
+    program = request.argv[0]
+    if "/" in program:
+        return [os.fsencode(program)]
+    folders = request.env.get("PATH", _DEFAULT_PATH).split(":")
+    return [os.fsencode(f"{folder or '.'}/{program}") for folder in folders]
+
+
 class _SpawnPlan:
-    """Everything the child needs, turned into bytes before the fork."""
+    """Everything the child needs, turned into bytes before it is made.
+
+    Raises:
+        ValidationError: for what no kernel could start: an empty program name, a NUL character, an
+        environment name that is empty or has a `=`.
+    """
 
     __slots__ = ("argv", "candidates", "env", "request")
 
     def __init__(self, request: SpawnRequest) -> None:
-        self.request = request
-        self.argv = syscalls.WordArray([os.fsencode(word) for word in request.argv])
-        self.env = syscalls.WordArray(
-            [os.fsencode(f"{name}={value}") for name, value in request.env.items()]
-        )
-        program = request.argv[0]
-        if "/" in program:
-            self.candidates = [os.fsencode(program)]
-        else:
-            folders = request.env.get("PATH", _DEFAULT_PATH).split(":")
-            self.candidates = [os.fsencode(f"{folder or '.'}/{program}") for folder in folders]
-
-
-def check_request(request: SpawnRequest) -> None:
-    """Refuse what no kernel could start.
-
-    Raises:
-        ValidationError: an empty program name, a NUL character, an environment name that is empty
-        or has a `=`.
-    """
-    if not request.argv or not request.argv[0]:
-        sentence = "the program's name, the first word of the command, is empty"
-        raise ValidationError(sentence, field="argv")
-    for word in request.argv:
-        _check_word(word, "argv")
-    for name, value in request.env.items():
-        if not name or "=" in name:
+        if not request.argv or not request.argv[0]:
+            sentence = "the program's name, the first word of the command, is empty"
+            raise ValidationError(sentence, field="argv")
+        if "" in request.env or "=" in "".join(request.env):
+            name = next(name for name in request.env if not name or "=" in name)
             sentence = f"{name!r} cannot be the name of an environment variable"
             raise ValidationError(sentence, field="env")
-        _check_word(name, "env")
-        _check_word(value, "env")
+        self.request = request
+        self.argv = _encode_words(request.argv, "argv")
+        self.env = syscalls.WordArray(_encode_words(map("=".join, request.env.items()), "env"))
+        self.candidates = _list_candidates(request)
 
 
-def _check_word(word: str, field: str) -> None:
-    if "\0" in word:
-        raise ValidationError("a NUL character cannot be passed to a program", field=field)
+def _encode_words(words: Iterable[str], field: str) -> list[bytes]:
+    """Return the bytes of each, all encoded at once."""
+    words = tuple(words)
     try:
-        os.fsencode(word)
+        found = os.fsencode("\0".join(words)).split(b"\0") if words else []
     except UnicodeEncodeError:
         sentence = "half of a surrogate pair cannot be passed to a program"
         raise ValidationError(sentence, field=field) from None
+    if len(found) != len(words):
+        raise ValidationError("a NUL character cannot be passed to a program", field=field)
+    return found
 
 
 def spawn(request: SpawnRequest, *, spare_descriptors: int = SPARE_DESCRIPTORS) -> Child:
     """Fork a child that becomes `request`'s program, leader of its own session and process group.
 
     Raises, when nothing was started:
-        ValidationError: see `check_request`.
+        ValidationError: see `_SpawnPlan`.
         OSError: the kernel could not make a process or a descriptor (EAGAIN, ENOMEM, EMFILE;
         SPAWN-4).
     """
-    check_request(request)
     plan = _SpawnPlan(request)
-    parent = os.getpid()
+    starter = None if request.pass_fds else find_starter()
     error_fd, child_fd = _open_pipe(spare_descriptors)
-    old_mask = syscalls.block_all_signals()
+    launch: Launch | None = None
     try:
         started_at = syscalls.read_boottime()
-        pid = os.fork()
-        if pid == 0:
-            _become(plan, child_fd, parent)
+        if starter is None:
+            pid = _fork(plan, child_fd)
+        else:
+            os.set_inheritable(child_fd, True)
+            launch = Launch(starter, _name_start(plan, child_fd), plan.env)
+            pid = launch.pid
     except OSError:
         os.close(error_fd)
         raise
     finally:
         os.close(child_fd)
-        syscalls.restore_signals(old_mask)
     try:
         pidfd = os.pidfd_open(pid)
     except OSError:
         pidfd = -1
-    return Child(pid, pidfd, error_fd, started_at)
+    return Child(pid, pidfd, error_fd, started_at, launch)
+
+
+def _name_start(plan: _SpawnPlan, error_fd: int) -> syscalls.WordArray:
+    """Return the command line of the starter, in the order in which `starter.c` reads it."""
+    request = plan.request
+    death, score = request.parent_death_signal, request.oom_score_adj
+    words = [
+        "holdfast-starter",
+        str(error_fd),
+        str(int(death)) if death else "",
+        str(os.getpid()),
+        *name_limit(request.descriptor_limit),
+        *name_limit(request.brand),
+        "" if score is None else str(score),
+        *map(name_path, (request.group_procs, request.cwd, request.stdout, request.stderr)),
+        str(len(plan.candidates)),
+    ]
+    return syscalls.WordArray([*_encode_words(words, "cwd"), *plan.candidates, *plan.argv])
+
+
+def _fork(plan: _SpawnPlan, error_fd: int) -> int:
+    """Return the pid of a fork that becomes the program. Raises OSError."""
+    argv, parent = syscalls.WordArray(plan.argv), os.getpid()
+    old_mask = syscalls.block_all_signals()
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _become(plan, argv, error_fd, parent)
+    finally:
+        syscalls.restore_signals(old_mask)
+    return pid
 
 
 def _open_pipe(spare: int) -> tuple[int, int]:
@@ -198,7 +235,7 @@ def raise_descriptor_limit() -> tuple[int, int]:
     return soft, hard
 
 
-def _become(plan: _SpawnPlan, error_fd: int, parent: int) -> NoReturn:
+def _become(plan: _SpawnPlan, argv: syscalls.WordArray, error_fd: int, parent: int) -> NoReturn:
     """Be the child until the exec; never return and never raise, because it is a copy of its
     parent."""
     request = plan.request
@@ -238,7 +275,7 @@ def _become(plan: _SpawnPlan, error_fd: int, parent: int) -> NoReturn:
         stage = "stderr"
         _open_log(request.stderr, 2)
         stage = "exec"
-        code, interpreter_missing = _exec_first(plan)
+        code, interpreter_missing = _exec_first(plan, argv)
         _report(error_fd, "interpreter" if interpreter_missing else stage, code)
     except OSError as error:
         _report(error_fd, stage, error.errno or 0)
@@ -248,11 +285,11 @@ def _become(plan: _SpawnPlan, error_fd: int, parent: int) -> NoReturn:
         os._exit(_CHILD_FAILED)
 
 
-def _exec_first(plan: _SpawnPlan) -> tuple[int, bool]:
+def _exec_first(plan: _SpawnPlan, argv: syscalls.WordArray) -> tuple[int, bool]:
     """Try each candidate as a shell does: pass over the missing, remember what may not be run."""
     remembered = errno.ENOENT
     for path in plan.candidates:
-        code = syscalls.execve(path, plan.argv, plan.env)
+        code = syscalls.execve(path, argv, plan.env)
         if code == errno.ENOENT and os.path.lexists(path):
             return code, True
         if code == errno.EACCES:
@@ -301,10 +338,14 @@ def read_start(child: Child, request: SpawnRequest) -> str | None:
         return None
     os.close(child.error_fd)
     child.error_fd = -1
-    if not data:
+    launch, child.launch = child.launch, None
+    if data:
+        stage, _, number = data.decode(errors="replace").partition("\0")
+        code = int(number or 0)
+    elif launch is not None and (code := launch.read_errno()):
+        stage = "exec" if code == errno.E2BIG else "prepare"
+    else:
         return ""
-    stage, _, number = data.decode(errors="replace").partition("\0")
-    code = int(number or 0)
     child.hosts_fault = code in _SHORTAGES or stage in _OWN_STAGES
     if stage in ("exec", "cwd"):
         child.start_code = _FOR_GOOD.get(code)

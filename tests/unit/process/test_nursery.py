@@ -22,6 +22,8 @@ from holdfast.process.syscalls import PR_SET_CHILD_SUBREAPER, become_subreaper, 
 from holdfast.process.table import ProcessEntry
 from tests.waits import Patience, is_alive
 
+pytestmark = pytest.mark.usefixtures("way")
+
 SPARED = b"holdfast-test-survives-sigkill"
 
 

@@ -17,6 +17,7 @@ from holdfast.process.spawn import SpawnRequest, read_start, signal_group, spawn
 from holdfast.process.watch import MAX_EXITS, Exit, Watcher
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
+pytestmark = pytest.mark.usefixtures("way")
 
 
 @pytest.fixture
@@ -247,3 +248,45 @@ def test_a_signal_to_a_group_reaches_a_child_that_has_none_yet(
         select.select([watcher], [], [], 10)
         assert [found.signal for found in watcher.collect()] == [signal.SIGTERM]
         assert read_start(started, request) == ""
+
+
+def test_a_start_that_waits_for_a_disk_holds_up_nothing(watcher: Watcher, tmp_path: Path) -> None:
+    """A pipe without a reader stands for a log on a network disk that is gone."""
+    os.mkfifo(tmp_path / "stuck")
+    stuck = make_request(tmp_path, "true", stdout=str(tmp_path / "stuck"))
+    child = spawn(stuck)
+    watcher.watch_child(child.pid, child.pidfd)
+    assert run(watcher, make_request(tmp_path, "true"))[0] == ""
+    assert read_start(child, stuck) is None
+    reader = os.open(tmp_path / "stuck", os.O_RDONLY)
+    select.select([child.error_fd], [], [], 10)
+    assert read_start(child, stuck) == ""
+    os.close(reader)
+
+
+def test_many_starts_at_once_keep_their_own_words(watcher: Watcher, tmp_path: Path) -> None:
+    """STARTER-2: no memory that a child has still to read is given to the next start."""
+    children = []
+    for number in range(60):
+        words = [f"{number}-{k}" for k in range(50)]
+        request = make_request(
+            tmp_path, "sh", "-c", 'echo "$OWN" "$@"', "sh", *words,
+            env={"PATH": PATH, "OWN": f"own-{number}"}, stdout=str(tmp_path / f"out-{number}"),
+        )  # fmt: skip
+        children.append((spawn(request), request, f"own-{number} {' '.join(words)}\n"))
+    for number, (child, request, said) in enumerate(children):
+        os.waitid(os.P_PIDFD, child.pidfd, os.WEXITED | os.WNOWAIT)
+        assert read_start(child, request) == ""
+        assert (tmp_path / f"out-{number}").read_text() == said
+        watcher.watch_child(child.pid, child.pidfd)
+    watcher.collect()
+
+
+def test_limits_and_scores_are_those_of_the_request(watcher: Watcher, tmp_path: Path) -> None:
+    code = (
+        "import resource, os; print(resource.getrlimit(resource.RLIMIT_NOFILE), "
+        "open('/proc/self/oom_score_adj').read().strip(), os.getcwd())"
+    )
+    said = run_python(watcher, tmp_path, code, descriptor_limit=(64, 128), oom_score_adj=7)
+    assert said == f"(64, 128) 7 {tmp_path}"
+    assert Path("/proc/self/oom_score_adj").read_text().strip() != "7"

@@ -1,0 +1,183 @@
+/* The native starter, a library and a program in one file; see starter.py.
+ *
+ * As a library it has `launch`, which makes a process without a copy of its parent. As a program it
+ * is what that process becomes: it does what must happen before the task's own program, the same
+ * steps as `_become` in spawn.py. Its error pipe is closed by the program's exec, or told
+ * "<stage>\0<errno>". It needs no C library, because an exec of it must cost less than a fork of
+ * Python.
+ */
+
+typedef unsigned long word;
+
+#if defined(__x86_64__)
+enum { OPEN_AT = 257, WRITE = 1, DUP3 = 292, CHDIR = 80, EXECVE = 59, EXIT = 231, FCNTL = 72,
+       GETPPID = 110, LSTAT_AT = 262, PRCTL = 157, PRLIMIT = 302, SETSID = 112, SIGACTION = 13,
+       SIGPROCMASK = 14, CLOSE = 3, CLOSE_RANGE = 436 };
+
+static long call(long number, word a, word b, word c, word d) {
+    long result;
+    register word r10 __asm__("r10") = d;
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10)
+                     : "rcx", "r11", "memory");
+    return result;
+}
+
+__asm__(".globl _start\n.hidden _start\n_start:\n  xor %rbp, %rbp\n  mov %rsp, %rdi\n  and $-16, %rsp\n"
+        "  call begin\n");
+
+/* long launch(path, argv, env, stack): clone(CLONE_VM | SIGCHLD), and execve in the child, which
+ * keeps everything in registers. Should that fail, the errno is left on its stack. */
+__asm__(".globl launch\n.type launch, @function\nlaunch:\n"
+        "  mov %rdi, %r8\n  mov %rsi, %r9\n  mov %rcx, %rsi\n  mov $0x111, %edi\n  xor %r10d, %r10d\n"
+        "  mov $56, %eax\n  syscall\n  test %rax, %rax\n  jnz 1f\n"
+        "  mov %r8, %rdi\n  mov %r9, %rsi\n  mov $59, %eax\n  syscall\n"
+        "  neg %eax\n  mov %eax, (%rsp)\n  mov $127, %edi\n  mov $231, %eax\n  syscall\n"
+        "1:\n  ret\n");
+#elif defined(__aarch64__)
+enum { OPEN_AT = 56, WRITE = 64, DUP3 = 24, CHDIR = 49, EXECVE = 221, EXIT = 94, FCNTL = 25,
+       GETPPID = 173, LSTAT_AT = 79, PRCTL = 167, PRLIMIT = 261, SETSID = 157, SIGACTION = 134,
+       SIGPROCMASK = 135, CLOSE = 57, CLOSE_RANGE = 436 };
+
+static long call(long number, word a, word b, word c, word d) {
+    register long x8 __asm__("x8") = number;
+    register word x0 __asm__("x0") = a;
+    register word x1 __asm__("x1") = b;
+    register word x2 __asm__("x2") = c;
+    register word x3 __asm__("x3") = d;
+    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3) : "memory");
+    return (long)x0;
+}
+
+__asm__(".globl _start\n.hidden _start\n_start:\n  mov x29, #0\n  mov x0, sp\n  bl begin\n");
+
+__asm__(".globl launch\n.type launch, %function\nlaunch:\n"
+        "  mov x9, x0\n  mov x10, x1\n  mov x1, x3\n  mov x0, #0x111\n  mov x3, #0\n  mov x4, #0\n"
+        "  mov x8, #220\n  svc 0\n  cbnz x0, 1f\n"
+        "  mov x0, x9\n  mov x1, x10\n  mov x8, #221\n  svc 0\n"
+        "  neg w0, w0\n  str w0, [sp]\n  mov x0, #127\n  mov x8, #94\n  svc 0\n"
+        "1:\n  ret\n");
+#else
+#error "no system call numbers for this machine: Holdfast forks in Python instead"
+#endif
+
+enum { AT_CWD = -100, NO_FOLLOW = 0x100, CLOEXEC_FLAG = 02000000, SET_FD = 2,
+       PDEATHSIG = 1, NOFILE = 7, LOCKS = 10, SET_MASK = 2, SIGNALS = 64, SIGSET_BYTES = 8,
+       LOG_FLAGS = 01 | 02000 | 0100 | CLOEXEC_FLAG, FAILED = 127,
+       NOT_THERE = 2, NO_ACCESS = 13, NO_FOLDER = 20 };
+
+static word errors; /* the error pipe */
+
+static word length(const char *text) {
+    word n = 0;
+    while (text[n]) n++;
+    return n;
+}
+
+static word number(const char *text) {
+    word n = 0;
+    while (*text) n = n * 10 + (word)(*text++ - '0');
+    return n;
+}
+
+static void leave(void) {
+    for (;;) call(EXIT, FAILED, 0, 0, 0);
+}
+
+static void fail(const char *stage, long result) {
+    char text[64];
+    char digits[8];
+    word at = 0, count = 0, code = (word)-result;
+    while (stage[at]) { text[at] = stage[at]; at++; }
+    text[at++] = 0;
+    do { digits[count++] = (char)('0' + code % 10); code /= 10; } while (code && count < 8);
+    while (count) text[at++] = digits[--count];
+    call(WRITE, errors, (word)text, at, 0);
+    leave();
+}
+
+static void check(const char *stage, long result) {
+    if (result < 0) fail(stage, result);
+}
+
+static long open_file(const char *path, word flags) {
+    return call(OPEN_AT, (word)AT_CWD, (word)path, flags, 0600);
+}
+
+static long write_file(const char *path, const char *text) {
+    long fd = open_file(path, 01 | CLOEXEC_FLAG);
+    if (fd < 0) return fd;
+    long result = call(WRITE, (word)fd, (word)text, length(text), 0);
+    call(CLOSE, (word)fd, 0, 0, 0);
+    return result;
+}
+
+static void put_in(const char *stage, const char *path, word flags, word where) {
+    long fd = open_file(path, flags);
+    check(stage, fd);
+    if ((word)fd == where) call(FCNTL, where, SET_FD, 0, 0);
+    else check(stage, call(DUP3, (word)fd, where, 0, 0));
+}
+
+static long limit(word resource, const char *soft, const char *hard) {
+    word pair[2];
+    pair[0] = number(soft);
+    pair[1] = number(hard);
+    return call(PRLIMIT, 0, resource, (word)pair, 0);
+}
+
+static int is_there(const char *path) {
+    char status[256];
+    return call(LSTAT_AT, (word)AT_CWD, (word)path, (word)status, NO_FOLLOW) == 0;
+}
+
+/* Try each candidate as a shell does: pass over the missing, remember what may not be run. */
+static void exec_first(char **candidates, word count, char **argv, char **env) {
+    long remembered = -NOT_THERE;
+    for (word i = 0; i < count; i++) {
+        char *path = candidates[i];
+        long result = call(EXECVE, (word)path, (word)argv, (word)env, 0);
+        if (result == -NOT_THERE && is_there(path)) fail("interpreter", result);
+        if (result == -NO_ACCESS) {
+            if (count == 1 || is_there(path)) remembered = result;
+        } else if (result != -NOT_THERE && result != -NO_FOLDER) {
+            fail("exec", result);
+        } else if (count == 1) {
+            remembered = result;
+        }
+    }
+    fail("exec", remembered);
+}
+
+/* A path is given as "+path"; "" is none. */
+__attribute__((visibility("hidden"), used)) void begin(word *stack) {
+    word count = stack[0];
+    char **given = (char **)(stack + 1);
+    char **env = given + count + 1;
+    if (count < 15) call(EXIT, 0, 0, 0, 0); /* only asked whether it can be run */
+    char *death = given[2], *parent = given[3], *oom = given[8], *group = given[9];
+    char *cwd = given[10], *out = given[11], *err = given[12];
+    word candidates = number(given[13]);
+
+    errors = number(given[1]);
+    if (*death) {
+        check("prepare", call(PRCTL, PDEATHSIG, number(death), 0, 0));
+        if ((word)call(GETPPID, 0, 0, 0, 0) != number(parent)) leave();
+    }
+    call(SETSID, 0, 0, 0, 0);
+    call(FCNTL, errors, SET_FD, 1, 0);
+    if (errors > 3) call(CLOSE_RANGE, 3, errors - 1, 0, 0);
+    call(CLOSE_RANGE, errors + 1, 0xFFFFFFFF, 0, 0);
+    word handler[4], none = 0; /* the kernel's sigaction: SIG_DFL, no flags, no mask */
+    for (word i = 0; i < 4; i++) ((volatile word *)handler)[i] = 0;
+    for (word n = 1; n <= SIGNALS; n++) call(SIGACTION, n, (word)handler, 0, SIGSET_BYTES);
+    call(SIGPROCMASK, SET_MASK, (word)&none, 0, SIGSET_BYTES);
+    if (*given[4]) check("prepare", limit(NOFILE, given[4], given[5]));
+    if (*given[6]) limit(LOCKS, given[6], given[7]); /* only root may raise a lower one */
+    if (*oom) write_file("/proc/self/oom_score_adj", oom); /* an ordinary user may not lower it */
+    if (*group) check("group", write_file(group + 1, "0"));
+    if (*cwd) check("cwd", call(CHDIR, (word)(cwd + 1), 0, 0, 0));
+    put_in("stdin", "/dev/null", CLOEXEC_FLAG, 0);
+    if (*out) put_in("stdout", out + 1, LOG_FLAGS, 1);
+    if (*err) put_in("stderr", err + 1, LOG_FLAGS, 2);
+    exec_first(given + 14, candidates, given + 14 + candidates, env);
+}
