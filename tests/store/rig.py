@@ -222,7 +222,9 @@ class Rig:
         assert (await self.job(job_id)).state == "running"
         return job_id, keys
 
-    async def complete(self, *, chance: float = 0.0, **policy: Any) -> list[str]:
+    async def complete(
+        self, *, chance: float = 0.0, at_once: bool = False, **policy: Any
+    ) -> list[str]:
         """Complete every drain that is ready. `policy`: fields of the policy and of its
         `RetryPolicy`; no delay unless said."""
         retry = RetryPolicy(
@@ -236,7 +238,7 @@ class Rig:
             )
             assert plan is not None
             if await self.store.drains.complete_drain(
-                snap.job.id, snap.job.epoch, plan, now=self.now
+                snap.job.id, snap.job.epoch, plan, at_once=at_once, now=self.now
             ):
                 done.append(snap.job.id)
         return done

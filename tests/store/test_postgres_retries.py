@@ -67,6 +67,20 @@ async def wait_until_blocked(dsn: str) -> None:
             await asyncio.sleep(0.01)
 
 
+async def test_a_retry_whose_row_is_locked_for_a_moment_is_left_for_the_next_look(
+    rigs: tuple[Rig, Rig], pg_database: str
+) -> None:
+    """The loop looks again soon, and not in a second as where nothing is due."""
+    rig = rigs[0]
+    await fill(rig, pg_database, 1)
+    async with await psycopg.AsyncConnection.connect(pg_database) as conn:
+        await conn.execute("select id from jobs for update")
+        found = await rig.release()
+        assert (found.retries, found.left) == (0, True)
+    found = await rig.release()
+    assert (found.retries, found.left) == (1, False)
+
+
 async def test_two_leaders_dispatch_each_retry_once(
     rigs: tuple[Rig, Rig], pg_database: str
 ) -> None:

@@ -306,10 +306,8 @@ class Agent:
 
     def _note_reported(self, task: AgentTask) -> None:
         """An end is due in the next sync."""
-        if self._table.ends_with_others(task):
-            asyncio.get_running_loop().call_later(ENDS_TOLD_SECONDS, self._report)
-        else:
-            self._report()
+        together = self._table.ends_with_others(task)
+        self._sync.report(within_seconds=ENDS_TOLD_SECONDS if together else 0.0)
         self._shipper.hurry()
         self._watching.forget(task.key)
         self._note_health(task)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 
 from holdfast.core.causes import CHARGED_TO, Budget
 from holdfast.core.settings.resolve import Value
-from holdfast.core.states import JobEvent
+from holdfast.core.states import JobEvent, JobState
 from holdfast.moves.drains import hold_retry
 from holdfast.moves.moves import Moves
 from holdfast.moves.rows import BACK_OFF, RETRIES_HELD, JobRow
@@ -50,6 +50,13 @@ def dispatch_retry(m: Moves, job: JobRow) -> None:
         due_at=due_at.isoformat(),
         waited_seconds=round(max(0.0, (m.now - due_at).total_seconds()), 3),
     )
+
+
+def dispatch_at_once(m: Moves, job: JobRow, switches: Switches) -> None:
+    """Queue a retry that is due already, unless a kill switch holds it; others wait for the loop."""
+    due = job.state is JobState.WAITING and job.wait_cause == BACK_OFF
+    if due and (job.retry_at or m.now) <= m.now and switches.held_by(job.project) is None:
+        dispatch_retry(m, job)
 
 
 def _leave_waiting(m: Moves, job: JobRow, reason: str) -> None:

@@ -309,7 +309,7 @@ class Released(StoreValue, frozen=True, kw_only=True):
 
     started: jobs whose start time came. retries: retries dispatched. held: retries newly held by a
     kill switch.
-    left: due retries that the rate limit left for the next call.
+    left: due retries are left for the next call, by the rate limit or because their rows were locked.
     """
 
     started: int = 0

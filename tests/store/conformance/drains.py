@@ -44,6 +44,29 @@ async def test_completing_twice_does_it_once(rig: Rig) -> None:
     assert attempt.members[0].trigger
 
 
+@pytest.mark.parametrize(
+    ("delay", "on", "state", "dispatched"),
+    [(0.0, True, "queued", True), (5.0, True, "waiting", False), (0.0, False, "waiting", False)],
+)
+async def test_a_retry_that_is_due_is_dispatched_with_its_decision(
+    rig: Rig, delay: float, on: bool, state: str, dispatched: bool
+) -> None:
+    """Unless a kill switch was thrown since it was decided (RETRY-6); the loop then holds it."""
+    await rig.host()
+    job_id, key = await rig.running()
+    await rig.sync(ended=[(key, fails())])
+    await rig.store.settings.write_cluster_settings({"retries_enabled": on}, now=rig.now)
+    assert await rig.complete(at_once=True, max_retries=1, retry_delay=delay) == [job_id]
+    job = await rig.job(job_id)
+    assert (job.state, job.epoch) == (state, 2)
+    assert (job.retry_at is None, job.wait_cause is None) == (dispatched, dispatched)
+    kinds = [event.kind for event in await rig.events(job_id)]
+    assert "job.retry_scheduled" in kinds
+    assert ("job.retry_dispatched" in kinds) is dispatched
+    found = await rig.release()
+    assert (found.retries, found.held) == (0, 0 if on else 1)
+
+
 async def test_success_beats_a_drain_that_came_too_late(rig: Rig) -> None:
     await rig.host()
     job_id, key = await rig.running()

@@ -89,6 +89,10 @@ class Commands:
             news = self._lose(key) or news
         for preempt in answer.preempt:
             news = self._preempt(preempt) or news
+        for preempt in answer.preempt:  # once all are told, because a disk must keep none waiting
+            stopped = self.table.get(preempt.key)
+            if stopped is not None:
+                self.table.save_changed(stopped, read_boottime())
         for claim in answer.claim:
             news = self._claim(claim, started_at) or news
         self._peers.learn(answer.gangs)
@@ -340,7 +344,7 @@ class Commands:
         if order.hard:
             self.checkpoints.let_go(order.key)
         self.link.stop(order.key, grace_seconds)
-        self.table.save(task, now)
+        task.dirty = True
         return True
 
     def _lose(self, key: TaskKey) -> bool:

@@ -79,6 +79,7 @@ class SyncLoop:
         self._seq = int(read_boottime() * 1000)
         self._newest_taken = 0
         self._news = asyncio.Event()
+        self._later: asyncio.TimerHandle | None = None
         self._flights: dict[asyncio.Task[SyncAnswer], _Call] = {}
         self._connected: bool | None = None
         self.heard_at = read_boottime()  # the last answer
@@ -86,9 +87,14 @@ class SyncLoop:
         self._retry_at = 0.0
         self._echo_seconds = 0.0
 
-    def report(self) -> None:
-        """Something happened: tell the controller now."""
-        self._news.set()
+    def report(self, *, within_seconds: float = 0.0) -> None:
+        """Something happened: tell the controller now, or this much later with what happens
+        meanwhile."""
+        if within_seconds <= 0.0:
+            self._news.set()
+        elif self._later is None:
+            loop = asyncio.get_running_loop()
+            self._later = loop.call_later(within_seconds, self._news.set)
 
     async def run(self) -> None:
         """Sync for ever."""
@@ -118,6 +124,9 @@ class SyncLoop:
 
     def _start(self) -> None:
         self._news.clear()
+        if self._later is not None:
+            self._later.cancel()  # this call tells it
+            self._later = None
         self._seq += 1
         wait = min(self.interval_seconds, MAX_WAIT_SECONDS) if self._connected else 0.0
         request = SyncRequest(

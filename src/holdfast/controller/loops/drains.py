@@ -73,6 +73,7 @@ class DrainsLoop(Loop):
         try:
             settings = await controller.settings.current()
             policy = settings.policy(job.queue, job.spec)
+            rate = settings.value("retry_rate_limit")
             completion = plan_completion(
                 job, drain.tasks, policy, settings.rules, chance=controller.chance()
             )
@@ -87,15 +88,19 @@ class DrainsLoop(Loop):
                     elsewhere=may_start_elsewhere(job, drain.tasks, hosts),
                     others_serve=do_others_serve(job, drain.tasks, hosts),
                 )
-            if completion is None or not await controller.store.drains.complete_drain(
-                job.id, job.epoch, completion
+            if completion is None:
+                return False
+            decision = completion.decision
+            backs_off = decision.event is JobEvent.BACK_OFF and decision.held is None
+            at_once = backs_off and decision.delay_seconds <= 0 and rate is None
+            if not await controller.store.drains.complete_drain(
+                job.id, job.epoch, completion, at_once=at_once
             ):
                 return False
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             # One job that cannot be decided must not hold the others up.
             log.exception("drain of job %s could not be decided", job.id, extra=_about(job))
             return False
-        decision = completion.decision
         log.info(
             "drain completed: attempt %d %s: %s",
             job.attempts,
@@ -105,7 +110,9 @@ class DrainsLoop(Loop):
         )
         self._count(job, decision)
         controller.metrics.drain_seconds.observe(drain.seconds)
-        if decision.event is JobEvent.BACK_OFF and decision.held is None:
+        if at_once:
+            controller.metrics.retry_dispatched.inc()
+        elif backs_off:
             controller.dues.expect(decision.delay_seconds)
         return True
 

@@ -51,7 +51,7 @@ class DueLoop(Loop):
         self.interval_seconds = wait
         if retries:
             controller.metrics.retry_dispatched.inc(retries)
-            more = "; the rate limit keeps others for later" if left else ""
+            more = "; the rate limit keeps others for later" if left and rate is not None else ""
             log.info("%d retries dispatched%s", retries, more)
         if held:
             log.warning(

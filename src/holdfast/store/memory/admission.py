@@ -29,7 +29,7 @@ from holdfast.moves.room import RoomCheck, plan_headroom, serves
 from holdfast.moves.rows import BACK_OFF, RETRIES_HELD, START_TIME, TaskRow
 from holdfast.moves.values import AdmissionSnapshot, Released, Reserved
 from holdfast.store.memory.members import MemoryMembers
-from holdfast.store.memory.settings import quotas_left
+from holdfast.store.memory.settings import quotas_left, read_switches
 from holdfast.store.memory.state import InMemory, MemoryJob, MemoryState, PassedOver
 from holdfast.store.port.clock import Now
 
@@ -46,8 +46,7 @@ class MemoryAdmission(InMemory):
 
     async def release_due(self, retry_limit: int | None = None, *, now: Now = None) -> Released:
         s, at = self.state, self.state.at(now)
-        off = [p.name for p in s.projects.values() if p.settings.get(dispatch.SWITCH) is False]
-        switches = dispatch.Switches(s.settings, self.environment, off)
+        switches = read_switches(s, self.environment)
         rows = [s.jobs[job_id].row for job_id in s.by_state[JobState.WAITING]]
         due = (
             r.id

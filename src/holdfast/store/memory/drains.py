@@ -1,19 +1,26 @@
 """Drains in memory."""
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from holdfast.core.endings.drain import Completion
 from holdfast.core.records import JobRecord
+from holdfast.core.settings.resolve import Value
 from holdfast.core.states import JobState, TaskState
-from holdfast.moves import drains
+from holdfast.moves import dispatch, drains
 from holdfast.moves.values import DrainSnapshot, TellDrains
 from holdfast.store.memory.hosts import quarantine_host
-from holdfast.store.memory.state import InMemory
+from holdfast.store.memory.settings import read_switches
+from holdfast.store.memory.state import InMemory, MemoryState
 from holdfast.store.port.clock import Now
 
 
 class MemoryDrains(InMemory):
     """`DrainStore` in memory."""
+
+    def __init__(self, state: MemoryState, environment: Mapping[str, Value]) -> None:
+        super().__init__(state)
+        self.environment = environment
 
     def watch_drains(self, tell: TellDrains) -> None:
         self.state.tell_drains = tell
@@ -55,7 +62,13 @@ class MemoryDrains(InMemory):
         return forced
 
     async def complete_drain(
-        self, job_id: str, epoch: int, completion: Completion, *, now: Now = None
+        self,
+        job_id: str,
+        epoch: int,
+        completion: Completion,
+        *,
+        at_once: bool = False,
+        now: Now = None,
     ) -> bool:
         s, at = self.state, self.state.at(now)
         m = s.load([job_id], at)
@@ -65,6 +78,8 @@ class MemoryDrains(InMemory):
         if any(task.state.holds_lease for task in m.ranks(job)):
             return False
         quarantined = drains.complete_drain(m, job, completion)
+        if at_once:
+            dispatch.dispatch_at_once(m, job, read_switches(s, self.environment))
         s.commit(m)
         host = s.hosts.get(quarantined or "")
         if host is not None:

@@ -8,6 +8,7 @@ from holdfast.core.records import ProjectRecord, QueueRecord, shared_fields
 from holdfast.core.settings.resolve import Value
 from holdfast.core.states import JobState
 from holdfast.moves import layers, quotas
+from holdfast.moves.dispatch import SWITCH, Switches
 from holdfast.moves.registration import drain_jobs_for
 from holdfast.moves.values import SettingsLayers
 from holdfast.store.memory.state import (
@@ -178,3 +179,9 @@ def quotas_left(
         if quota is not None:
             left[name] = quotas.quota_left(quota, s.use_of(name))
     return left
+
+
+def read_switches(state: MemoryState, environment: Mapping[str, Value]) -> Switches:
+    """Return the kill switches as they stand."""
+    off = [p.name for p in state.projects.values() if p.settings.get(SWITCH) is False]
+    return Switches(state.settings, environment, off)

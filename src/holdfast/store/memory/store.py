@@ -75,7 +75,7 @@ class MemoryStore(Store):
         self.calls = MemoryCalls(state)
         self.checkpoints = MemoryCheckpoints(state)
         self.dependencies = MemoryDependencies(state)
-        self.drains = MemoryDrains(state)
+        self.drains = MemoryDrains(state, self.environment)
         self.events = MemoryEvents(state)
         self.fleet = MemoryFleet(state, self.environment)
         self.health = MemoryHealth(state)

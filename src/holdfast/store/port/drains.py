@@ -21,11 +21,18 @@ class DrainStore(Protocol):
         """Return draining jobs none of whose tasks holds a lease: ready to be completed."""
 
     async def complete_drain(
-        self, job_id: str, epoch: int, completion: Completion, *, now: Now = None
+        self,
+        job_id: str,
+        epoch: int,
+        completion: Completion,
+        *,
+        at_once: bool = False,
+        now: Now = None,
     ) -> bool:
         """Write a completion where the job still drains under `epoch`, in one transaction: attempt
         ended, task rows deleted, job moved, charges, avoid-list and quarantine applied, epoch + 1,
-        events. False when another call did it."""
+        events. at_once: a retry that is due already is dispatched as well, unless a kill switch
+        holds it (RETRY-6). False when another call did it."""
 
     async def list_slow_drains(self, before: datetime) -> list[JobRecord]:
         """Return draining jobs, not forced yet, with tasks that were told to stop before a time and

@@ -39,7 +39,13 @@ from holdfast.store.postgres.connection.session import (
 )
 from holdfast.store.postgres.jobs import read_jobs
 from holdfast.store.postgres.moves import load_moves, write_moves
-from holdfast.store.postgres.settings import lock_quotas, read_quotas, read_quotas_left, read_shares
+from holdfast.store.postgres.settings import (
+    lock_quotas,
+    read_quotas,
+    read_quotas_left,
+    read_shares,
+    read_switches,
+)
 
 RELEASE_BATCH = 1000
 
@@ -87,10 +93,7 @@ class PostgresAdmission(OnSession):
     ) -> tuple[Released, bool]:
         """Release one batch of each kind. Returns also whether there may be more."""
         at = await tx.now(now)
-        (cluster,), rows = await tx.many(("share_switch", None), ("list_switched_off", None))
-        switches = dispatch.Switches(
-            cluster["settings"], self.environment, [row["name"] for row in rows]
-        )
+        switches = await read_switches(tx, self.environment)
         off, free = switches.projects_off, [p for p in held_projects if switches.held_by(p) is None]
         batch = RELEASE_BATCH if limit is None else min(limit, RELEASE_BATCH)
         started, *found = await tx.many(
@@ -120,8 +123,9 @@ class PostgresAdmission(OnSession):
             dispatch.dispatch_retry(m, m.jobs[job_id])
         await write_moves(tx, m)
         spent = limit is not None and len(due) >= limit
+        # Where none was found though one is due, another transaction had its row for a moment.
         left = (
-            spent
+            (spent or not due)
             and switches.everywhere is None
             and bool(await tx.value("retries_left", now=at, off=off))
         )

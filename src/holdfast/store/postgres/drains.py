@@ -1,22 +1,29 @@
 """Drains in PostgreSQL: the ready ones, and the one write that ends each."""
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from holdfast.core.endings.drain import Completion
 from holdfast.core.records import JobRecord, TaskRecord
+from holdfast.core.settings.resolve import Value
 from holdfast.core.states import HostEvent, HostState, JobState
 from holdfast.core.transitions import HOST, sources, step
-from holdfast.moves import drains
+from holdfast.moves import dispatch, drains
 from holdfast.moves.values import DrainSnapshot, TellDrains
 from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.session import OnSession, Tx, reads, transacts
+from holdfast.store.postgres.connection.session import OnSession, Session, Tx, reads, transacts
 from holdfast.store.postgres.hosts import set_host_state
 from holdfast.store.postgres.jobs import read_jobs
 from holdfast.store.postgres.moves import load_moves, write_moves
+from holdfast.store.postgres.settings import read_switches
 
 
 class PostgresDrains(OnSession):
     """`DrainStore` on PostgreSQL."""
+
+    def __init__(self, session: Session, environment: Mapping[str, Value]) -> None:
+        super().__init__(session)
+        self.environment = environment
 
     def watch_drains(self, tell: TellDrains) -> None:
         self.session.tell_drains = tell
@@ -55,9 +62,17 @@ class PostgresDrains(OnSession):
 
     @transacts
     async def complete_drain(
-        self, tx: Tx, job_id: str, epoch: int, completion: Completion, *, now: Now = None
+        self,
+        tx: Tx,
+        job_id: str,
+        epoch: int,
+        completion: Completion,
+        *,
+        at_once: bool = False,
+        now: Now = None,
     ) -> bool:
         at = await tx.now(now)
+        switches = await read_switches(tx, self.environment) if at_once else None
         suspect = None
         if completion.decision.quarantine_host and completion.trigger_rank is not None:
             # The host's lock comes before the job's.
@@ -72,6 +87,8 @@ class PostgresDrains(OnSession):
         if any(task.state.holds_lease for task in m.ranks(job)):
             return False
         quarantined = drains.complete_drain(m, job, completion)
+        if switches is not None:
+            dispatch.dispatch_at_once(m, job, switches)
         await write_moves(tx, m)
         if quarantined is not None and quarantined == suspect:
             await quarantine_host(tx, suspect, completion.decision.reason, at)

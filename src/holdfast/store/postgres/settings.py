@@ -11,6 +11,7 @@ from holdfast.core.records import ProjectRecord, QueueRecord
 from holdfast.core.settings.resolve import Value
 from holdfast.errors import NotFound
 from holdfast.moves import layers
+from holdfast.moves.dispatch import Switches
 from holdfast.moves.quotas import Quota, Use, check_quota, quota_left, read_quota, read_share
 from holdfast.moves.registration import drain_jobs_for
 from holdfast.moves.rows import NewEvent
@@ -281,3 +282,10 @@ async def check_quotas(
         if quota.hard:
             use = Use(**(await tx.one("unfinished_of_project", name=name, but=list(written)) or {}))
         check_quota(name, quota, use, [gpus for project, gpus in asked if project == name])
+
+
+async def read_switches(tx: Tx, environment: Mapping[str, Value]) -> Switches:
+    """Return the kill switches; a change of one waits for this transaction, or it for the change
+    (RETRY-6)."""
+    (cluster,), rows = await tx.many(("share_switch", None), ("list_switched_off", None))
+    return Switches(cluster["settings"], environment, [row["name"] for row in rows])

@@ -68,7 +68,7 @@ class PostgresStore(Store):
         self.calls = PostgresCalls(session)
         self.checkpoints = PostgresCheckpoints(session)
         self.dependencies = PostgresDependencies(session)
-        self.drains = PostgresDrains(session)
+        self.drains = PostgresDrains(session, self.environment)
         self.events = PostgresEvents(session)
         self.fleet = PostgresFleet(session, self.environment)
         self.health = PostgresHealth(session)

@@ -153,6 +153,22 @@ def test_leases_count_from_the_start_of_the_call(commands: Commands, line: Line)
     assert line.said.pop() == Extend(deadlines=[(KEY, host_deadline(began, 100.0))])
 
 
+def test_every_rank_is_told_to_stop_before_any_disk_is_written(
+    commands: Commands, line: Line, table: TaskTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [TaskKey("gang", rank, 1) for rank in range(3)]
+    launch = [order(key, world_size=3, master_port=1) for key in keys]
+    commands.carry_out(SyncAnswer(launch=launch), started_at=read_boottime(), newest=True)
+    line.said.clear()
+    told: list[int] = []
+    save = table.save
+    monkeypatch.setattr(table, "save", lambda *a: (told.append(len(line.said)), save(*a)))
+    stop = [PreemptOrder(key=key, cause=Cause.PREEMPTED, grace_seconds=1.0) for key in keys]
+    commands.carry_out(SyncAnswer(preempt=stop), started_at=read_boottime(), newest=True)
+    assert told == [3, 3, 3]
+    assert all(b"stop_asked" in (table.folder_of(key) / "state.json").read_bytes() for key in keys)
+
+
 def test_an_executors_command_is_the_agents(commands: Commands, line: Line, tmp_path: Path) -> None:
     asked = order(
         executor="mytasks-0123456789", app="mytasks", gpus=[0, 1], limits=ExecutorLimits(calls=7)

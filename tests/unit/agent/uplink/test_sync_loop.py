@@ -72,3 +72,41 @@ async def test_a_retry_that_falls_due_between_two_readings_of_the_clock_is_made(
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+class CountingController:
+    """Counts calls, and answers each when the next one comes."""
+
+    def __init__(self) -> None:
+        self.called = 0
+
+    async def sync(self, request: SyncRequest) -> SyncAnswer:
+        """Wait, as a controller without news does."""
+        self.called += 1
+        mine = self.called
+        while self.called == mine:
+            await asyncio.sleep(0.001)
+        return SyncAnswer()
+
+
+async def test_what_may_wait_a_little_goes_with_the_next_call_and_costs_none_of_its_own() -> None:
+    calls, taker = CountingController(), Taker()
+    taker.take_answer = lambda *_, **__: True  # type: ignore[method-assign]
+    loop = sync.SyncLoop(
+        calls, taker, incarnation="i", interval_seconds=60.0, settings_rev=lambda: 0
+    )  # type: ignore[arg-type]  # what the loop uses of it
+    running = asyncio.create_task(loop.run())
+    try:
+        async with asyncio.timeout(20):
+            while calls.called < 1:
+                await asyncio.sleep(0.001)
+            for _ in range(3):
+                loop.report(within_seconds=0.2)
+            loop.report()
+            while calls.called < 2:
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.3)
+            assert calls.called == 2, "what was told is told again"
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
