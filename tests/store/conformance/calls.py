@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -583,6 +584,136 @@ async def test_where_a_call_stands(rig: Rig) -> None:
     for unknown in (("s1", 600), ("s9", 0)):
         with pytest.raises(NotFound):
             await calls.read_call(*unknown)
+
+
+class Chances:
+    """A run of random requests, against what each call was seen to do."""
+
+    def __init__(self, rig: Rig, seed: int) -> None:
+        self.rig, self.chance = rig, random.Random(seed)
+        self.keys: list[TaskKey] = []
+        self.batches: dict[TaskKey, dict[int, list[str]]] = {}
+        self.first_value: dict[str, str] = {}
+        self.running: dict[str, int] = {}
+        self.sizes = {"s0": 0, "s1": 0}
+        self.specs = {
+            "s0": msgspec.structs.replace(DOUBLE, model="red"),
+            "s1": msgspec.structs.replace(DOUBLE, model="red", priority=60),
+        }
+
+    async def start(self) -> None:
+        for set_id, spec in self.specs.items():
+            await self.rig.store.calls.create_set(set_id, spec, "cpu", now=self.rig.now)
+        self.keys = [await executor(self.rig) for _ in range(3)]
+        self.batches = {key: {} for key in self.keys}
+
+    async def step(self) -> None:
+        self.rig.tick(1)
+        act = self.chance.choices(
+            [self.submit, self.exchange, self.close, self.cancel, self.retry, self.release],
+            [2, 12, 1, 1, 1, 2],
+        )[0]
+        await act()
+
+    async def submit(self) -> None:
+        set_id = self.chance.choice(list(self.sizes))
+        first, many = self.sizes[set_id], self.chance.randint(1, 12)
+        first = max(0, first - self.chance.randint(0, 2))  # some repeat
+        calls = self.rig.store.calls
+        view = await calls.append_calls(set_id, first, args(many, first), now=self.rig.now)
+        self.sizes[set_id] = max(self.sizes[set_id], first + many)
+        assert view.submitted == self.sizes[set_id]
+
+    async def exchange(self) -> None:
+        key = self.chance.choice(self.keys)
+        mine, ends = self.batches[key], []
+        for number, names_ in mine.items():
+            told = [p for p in range(len(names_)) if self.chance.random() < 0.4]
+            for position in told:
+                if self.chance.random() < 0.2:
+                    ends.append(raised(number, position))
+                else:
+                    value = str(self.chance.random())
+                    ends.append(done(number, position, value=value))
+        await self.report(key, ends=ends, want=self.chance.choice([0, 1, 5, 40]))
+
+    async def report(self, key: TaskKey, **told: Any) -> None:
+        held = list(self.batches[key])
+        answer = await say(self.rig, key, held=held, **told)
+        for batch in answer.batches:
+            assert batch.id not in held
+            orders = [f"{batch.sets[c.set].id}.{c.index}" for c in batch.calls]
+            assert [c.args for c in batch.calls] == [f"[{c.index}]" for c in batch.calls]
+            self.batches[key][batch.id] = orders
+        for number in answer.dropped:
+            del self.batches[key][number]
+
+    async def close(self) -> None:
+        key = self.chance.choice(self.keys)
+        if not self.batches[key]:
+            return
+        number = self.chance.choice(list(self.batches[key]))
+        position = self.chance.randint(-1, len(self.batches[key][number]) - 1)
+        facts = self.chance.choice([TRIPPED, TaskFacts(signal=9), TaskFacts(lost="host_gone")])
+        await self.report(key, closing=Closing(batch=number, position=position, facts=facts))
+        self.batches[key].clear()
+
+    async def cancel(self) -> None:
+        set_id = self.chance.choice(list(self.sizes))
+        indices = [i for i in range(self.sizes[set_id]) if self.chance.random() < 0.1]
+        await self.rig.store.calls.cancel_calls(set_id, indices, now=self.rig.now)
+
+    async def retry(self) -> None:
+        set_id = self.chance.choice(list(self.sizes))
+        indices = [i for i in range(self.sizes[set_id]) if self.chance.random() < 0.3]
+        await self.rig.store.calls.retry_calls(set_id, indices, now=self.rig.now)
+
+    async def release(self) -> None:
+        self.rig.tick(60)
+        await self.rig.sync()
+        await self.rig.store.calls.release_due(now=self.rig.now)
+
+    async def check(self) -> None:
+        """CALLSET-1 and CALLSET-3: each call is in one place, and a result never changes."""
+        for set_id, size in self.sizes.items():
+            view = await self.rig.store.calls.read_set(set_id)
+            ended = 0
+            for index in range(size):
+                found = await self.rig.store.calls.read_call(set_id, index)
+                name = f"{set_id}.{index}"
+                ended += found.phase == "ended"
+                if found.state is CallState.SUCCEEDED:
+                    assert self.first_value.setdefault(name, found.value) == found.value
+                else:
+                    assert name not in self.first_value
+            assert ended == view.succeeded + view.failed + view.cancelled
+
+    async def finish(self) -> None:
+        """Run what is left to its end: nothing is lost."""
+        calls = self.rig.store.calls
+        for _ in range(60):
+            await self.release()
+            for key in self.keys:
+                ends = [
+                    done(number, *range(len(found))) for number, found in self.batches[key].items()
+                ]
+                await self.report(key, ends=ends, want=100)
+        for set_id, size in self.sizes.items():
+            view = await calls.append_calls(set_id, size, [], count=size, now=self.rig.now)
+            assert (view.state, view.submitted) == ("ended", size)
+        assert await calls.read_feeds() == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_chance(rig: Rig, seed: int) -> None:
+    run = Chances(rig, seed)
+    await run.start()
+    for number in range(120):
+        await run.step()
+        if number % 30 == 29:
+            await run.check()
+    await run.finish()
+    await run.check()
 
 
 def test_the_policy_of_a_function() -> None:
