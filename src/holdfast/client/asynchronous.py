@@ -17,6 +17,7 @@ from holdfast.client.methods.checkpoints import CheckpointMethods
 from holdfast.client.methods.jobs import JobMethods
 from holdfast.client.methods.operate import OperateMethods
 from holdfast.client.methods.pools import PoolMethods
+from holdfast.client.methods.series import SeriesMethods
 from holdfast.client.methods.webhooks import WebhookMethods
 from holdfast.client.methods.workflows import WorkflowMethods
 from holdfast.client.scripts import Awaited, FetchFile, Script, SendFile, Sleep, Step
@@ -186,6 +187,7 @@ class AsyncClient(
     JobMethods,
     OperateMethods,
     PoolMethods,
+    SeriesMethods,
     WebhookMethods,
     WorkflowMethods,
     CheckpointMethods,

@@ -19,6 +19,7 @@ from holdfast.client.methods.checkpoints import CheckpointMethods
 from holdfast.client.methods.jobs import JobMethods
 from holdfast.client.methods.operate import OperateMethods
 from holdfast.client.methods.pools import PoolMethods
+from holdfast.client.methods.series import SeriesMethods
 from holdfast.client.methods.webhooks import WebhookMethods
 from holdfast.client.methods.workflows import WorkflowMethods
 from holdfast.client.scripts import Blocking, FetchFile, Script, SendFile, Sleep, Step
@@ -185,6 +186,7 @@ class Client(
     JobMethods,
     OperateMethods,
     PoolMethods,
+    SeriesMethods,
     WebhookMethods,
     WorkflowMethods,
     CheckpointMethods,

@@ -17,10 +17,11 @@ from urllib.parse import unquote_to_bytes
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from holdfast.controller.api.series.arrays import resolve_member
 from holdfast.controller.http.bodies import Gone, header
 from holdfast.controller.http.endpoints import ApiCall, Endpoint
 from holdfast.controller.http.problems import MethodNotAllowed, answer_problem
-from holdfast.controller.routes import ENDPOINTS
+from holdfast.controller.routes import ENDPOINTS, JOB
 from holdfast.controller.runtime.auth import Role, check_role
 from holdfast.controller.runtime.context import Controller
 from holdfast.errors import HoldfastError, NotFound, Unavailable
@@ -151,6 +152,8 @@ class App:
             raise MethodNotAllowed(f"{node.path} takes {allowed}, not {method}", allowed)
         call = ApiCall(self.controller, scope, receive)
         await self._let_in(endpoint, call)
+        if "[" in call.params.get("id", "") and endpoint.path.startswith(JOB):
+            call.params = {**call.params, "id": await resolve_member(call.store, call.params["id"])}
         return await endpoint.handle(call)
 
     async def _let_in(self, endpoint: Endpoint, call: ApiCall) -> None:  # AUTH-1

@@ -22,6 +22,7 @@ from holdfast.controller.api import (
     tokens,
     webhooks,
 )
+from holdfast.controller.api.series import arrays
 from holdfast.controller.flow import workflows
 from holdfast.controller.graphql import endpoint as graphql
 from holdfast.controller.http import queries
@@ -46,6 +47,7 @@ from holdfast.core.records import (
     WorkerHealth,
     WorkerPerformance,
 )
+from holdfast.core.series.records import ArrayRecord
 from holdfast.core.settings.resolve import Effective
 from holdfast.core.spec import JobSpec
 from holdfast.core.webhooks.values import DeliveryRecord, WebhookRecord
@@ -54,6 +56,7 @@ from holdfast.wire import agent, api, health
 from holdfast.wire import pools as fleet
 from holdfast.wire import webhooks as hooks
 from holdfast.wire import workflows as flow
+from holdfast.wire.series.arrays import ArrayRequest
 
 R, S, A = Role.READ, Role.SUBMIT, Role.ADMIN
 _SSE = ("text/event-stream",)
@@ -81,6 +84,7 @@ def _get(
 
 
 JOB = "/v1/jobs/{id}"
+ARRAY = "/v1/arrays/{id}"
 HOOK = "/v1/webhooks/{id}"
 POOL = "/v1/pools/{name}"
 RUN = "/v1/workflows/{id}"
@@ -142,6 +146,15 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              "Another attempt for a job that failed or was cancelled; of one that runs, another "
              "try for its parked members.",
              body=api.RetryRequest, optional_body=True, answers={200: JobRecord}),
+    # arrays
+    Endpoint("POST", "/v1/arrays", S, arrays.submit_array, "Submit an array: all of its jobs, or none.",
+             body=ArrayRequest, headers=_KEY, answers={201: ArrayRecord, 200: ArrayRecord}),
+    _get("/v1/arrays", arrays.list_arrays, "Arrays, newest first.", PageOf(ArrayRecord), queries.ArraysQuery),
+    _get(ARRAY, arrays.get_array, "One array.", ArrayRecord),
+    Endpoint("POST", ARRAY + "/cancel", S, arrays.cancel_array, "Cancel all of its members.", body=api.CancelRequest,
+             optional_body=True, answers={200: ArrayRecord, 202: ArrayRecord}),
+    Endpoint("POST", ARRAY + "/retry", S, arrays.retry_array, "Another attempt for its failed members.",
+             answers={200: ArrayRecord}),
     # workflows
     Endpoint("POST", "/v1/workflows", S, workflows.submit_workflow,
              "Run a workflow; a repeat of its id changes nothing.", body=flow.NewWorkflow,

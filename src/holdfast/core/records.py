@@ -46,7 +46,7 @@ class JobFields(msgspec.Struct, kw_only=True):
     attempts: how many attempts it has had, with the running one; also the number of the last.
     reason: the sentence of the last decision.
     wait_cause, wait_until: while `waiting`: why ("start_time", "back_off", "retries_held",
-    "dependency", "held") and until when. retry_at: when the pending retry is due; a kill switch may
+    "dependency", "array", "held") and until when. retry_at: when the pending retry is due; a kill switch may
     hold it longer.
     best_step, no_progress: the furthest step of any attempt, and how many attempts in a row got no
     further.
@@ -56,6 +56,7 @@ class JobFields(msgspec.Struct, kw_only=True):
     start_failures: starts in a row that failed before every task ran. infra_in_row: infrastructure
     failures in a row.
     avoid_hosts: ids of hosts that are used only where no other fits.
+    array_id, array_index: of a member of an array.
     revision: how often the row has changed.
     """
 
@@ -93,6 +94,8 @@ class JobFields(msgspec.Struct, kw_only=True):
     queued_at: datetime | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
+    array_id: str | None = None
+    array_index: int | None = None
     revision: int = 0
 
     @property
@@ -234,13 +237,15 @@ class AttemptRecord(Record, frozen=True, kw_only=True):
 
 
 class WaitRecord(Record, frozen=True, kw_only=True):
-    """An end that a job waits for: the parent, and how far that is. wants: ok, any or failed."""
+    """An end that a job waits for: the parent, a job or an array, and how far that is.
+
+    wants: ok, any or failed.
+    """
 
     parent: str
     wants: Wants
     name: str
     state: JobState
-    reason: str
 
 
 class CheckpointRecord(Record, frozen=True, kw_only=True):

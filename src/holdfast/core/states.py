@@ -123,6 +123,7 @@ class JobEvent(StrEnum):
     FAIL = "fail"
     CANCEL = "cancel"
     REVIVE = "revive"  # a person's `retry` of a job that had ended
+    LINE_UP = "line_up"  # the same for a member of an array that runs only so many at once
 
 
 class TaskEvent(StrEnum):

@@ -114,6 +114,8 @@ JOB: Table[JobState, JobEvent] = {
     ),
     (_J.FAILED, _JE.REVIVE): (_J.QUEUED, "a person asked for another attempt"),
     (_J.CANCELLED, _JE.REVIVE): (_J.QUEUED, "a person asked for another attempt"),
+    (_J.FAILED, _JE.LINE_UP): (_J.WAITING, "the same, when its array has room"),
+    (_J.CANCELLED, _JE.LINE_UP): (_J.WAITING, "the same, when its array has room"),
 }
 
 _T, _TE = TaskState, TaskEvent

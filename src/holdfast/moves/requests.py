@@ -10,6 +10,7 @@ from holdfast.core.causes import Cause
 from holdfast.core.lease import margin_seconds
 from holdfast.core.placement.ranks import name_places
 from holdfast.core.records import RankCharges
+from holdfast.core.series.arrays import IN_LINE
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import AttemptEvent, JobEvent, JobState, Outcome, TaskEvent, TaskState
 from holdfast.core.transitions import JOB, sources, step
@@ -48,6 +49,11 @@ def refuse_queue(name: str) -> ValidationError:
     """Return the error for a queue that does not exist."""
     text = f"there is no queue {name!r}; `holdfast queues` lists them"
     return ValidationError(text, code="unknown_queue", field="queue")
+
+
+def no_array(array_id: str) -> NotFound:
+    """Return the error for an unknown array."""
+    return NotFound(f"there is no array {array_id}; `holdfast jobs` lists them")
 
 
 def no_job(job_id: str) -> NotFound:
@@ -147,6 +153,8 @@ def _release_tasks(m: Moves, job: JobRow) -> None:
 def revive(m: Moves, job: JobRow, reason: str, *, made: int | None) -> None:
     """Queue a job again at the back for a person's `retry`. The caller has checked the state.
 
+    A member of an array that runs only so many at once waits for its turn.
+
     A job that backs off goes on at once, in its old place and with its budgets as they are, because
     it was charged when it began to.
 
@@ -156,8 +164,15 @@ def revive(m: Moves, job: JobRow, reason: str, *, made: int | None) -> None:
     charged (GANG-4).
     """
     waited, backed_off = job.state is JobState.WAITING, job.wait_cause == BACK_OFF
-    m.move_job(job, JobEvent.RELEASE if waited else JobEvent.REVIVE, reason)
-    job.wait_cause = job.wait_until = job.retry_at = None
+    if job.array_limited and not backed_off:  # else it has its turn already (ARRAY-1)
+        if waited:
+            m.touch(job, reason)
+        else:
+            m.move_job(job, JobEvent.LINE_UP, reason)
+        job.wait_cause, job.wait_until, job.retry_at = IN_LINE, None, None
+    else:
+        m.move_job(job, JobEvent.RELEASE if waited else JobEvent.REVIVE, reason)
+        job.wait_cause = job.wait_until = job.retry_at = None
     job.start_failures = job.infra_in_row = 0
     if not backed_off:  # else it has its charge and keeps its place
         _charge_revival(job, made)

@@ -29,14 +29,17 @@ class Row(msgspec.Struct, kw_only=True):
 class JobRow(JobFields, kw_only=True):
     """A job as moves change it.
 
-    supervised: its spec's, and never written. to_place: "front" or "back" asks the writer for a new
-    place in the queue. origin_run, origin_node: the workflow node that it belongs to.
+    supervised, array_limited: its spec's and its array's, and never written: whether the array
+    runs only so many at once. to_place: "front" or "back" asks the writer for a new
+    place in the queue. origin_run, origin_node: the workflow node that it belongs
+    to.
     """
 
     origin_run: str | None = None
     origin_node: int | None = None
     barred_hosts: tuple[str, ...] = ()
     supervised: bool = False
+    array_limited: bool = False
     retry_events: bool = True
     drain_hard: bool = False
     drain_operator_stop: bool = False

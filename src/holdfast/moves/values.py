@@ -11,6 +11,8 @@ from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import Candidate, Capacity, QuotaLeft, Share
 from holdfast.core.records import JobRecord, TaskRecord
+from holdfast.core.series.arrays import Member
+from holdfast.core.series.records import ArrayRecord
 from holdfast.core.settings.resolve import Value
 from holdfast.core.spec import JobSpec
 
@@ -57,6 +59,47 @@ class Settled(StoreValue, frozen=True, kw_only=True):
     left: bool = False
 
 
+class NewArray(StoreValue, frozen=True, kw_only=True):
+    """An array to be written. member_ids: of its members, in their order. digest: what an
+    idempotency key is compared by, in hex."""
+
+    id: str
+    spec: JobSpec
+    queue: str
+    members: tuple[Member, ...]
+    member_ids: tuple[str, ...]
+    at_once: int | None = None
+    digest: str
+
+
+class ArraySubmitted(StoreValue, frozen=True, kw_only=True):
+    """A submission's array; not `created` when the idempotency key named an earlier one."""
+
+    array: ArrayRecord
+    created: bool
+
+
+class ArrayFilter(StoreValue, frozen=True, kw_only=True):
+    """Which arrays to list, newest first. states: with a member in one of these."""
+
+    states: tuple[str, ...] = ()
+    queue: str | None = None
+    project: str | None = None
+    name: str | None = None
+    prefix: str | None = None
+    before: str | None = None
+    limit: int = 100
+
+
+class Advanced(StoreValue, frozen=True, kw_only=True):
+    """Members of arrays: how many were released and cancelled, and whether there may be more to do
+    at once."""
+
+    released: int = 0
+    cancelled: int = 0
+    left: bool = False
+
+
 class JobFilter(StoreValue, frozen=True, kw_only=True):
     """Which jobs to list, newest first. `before` is the id the last page ended on."""
 
@@ -70,6 +113,8 @@ class JobFilter(StoreValue, frozen=True, kw_only=True):
     min_retries: int | None = None  # by retries charged so far
     max_retries: int | None = None
     host_id: str | None = None  # jobs with a live task there
+    array_id: str | None = None  # its members
+    single: bool = False  # jobs of no array
     before: str | None = None
     limit: int = 100
 

@@ -7,7 +7,7 @@ pages: `{"items": [...], "next": cursor|null}`.
     POST   /v1/jobs                         JobSpec → 201 JobRecord (200 when the idempotency key named an earlier one)
     POST   /v1/jobs/batch                   {"jobs": [JobSpec, …]} (≤ 1000) → 201 {"items": [JobRecord, …]}, all or none
     GET    /v1/jobs                         ?state=&queue=&project=&name=&label=k=v&cause=&host=&limit=&cursor= → page of JobRecord
-    GET    /v1/jobs                         also ?retries_min=&retries_max=
+    GET    /v1/jobs                         also ?retries_min=&retries_max=&array=
     GET    /v1/jobs/{id}                    → JobView
     GET    /v1/jobs/{id}/policy             → PolicyView: the retry policy in force and where each field comes from
     GET    /v1/jobs/{id}/attempts           ?cause= → page of AttemptRecord, oldest first
@@ -31,6 +31,7 @@ pages: `{"items": [...], "next": cursor|null}`.
                                             epoch: of the attempt that is on; left out when none is
     POST   /v1/jobs/{id}/cancel             CancelRequest → JobRecord (202 while it drains, 200 once ended)
     POST   /v1/jobs/{id}/retry              RetryRequest → JobRecord
+    …      /v1/arrays…                      see wire.series.arrays
     GET    /v1/projects                     → page of ProjectRecord
     GET    /v1/projects/{name}              → ProjectRecord
     PUT    /v1/projects/{name}              SettingsPatch → ProjectRecord

@@ -57,13 +57,17 @@ class Request:
         return msgspec.json.decode(self.body, type=JobSpec)
 
 
+NO_ARRAYS = {"GET /v1/arrays": [Answer({"items": [], "next": None})]}
+"""What a controller without arrays says, which most tests are about."""
+
+
 @dataclass
 class Stub:
     """The stub. `answers` maps `METHOD /path` (without the query) to answers given in turn; the
     last one repeats."""
 
     url: str = ""
-    answers: dict[str, list[Answer]] = field(default_factory=dict)
+    answers: dict[str, list[Answer]] = field(default_factory=lambda: dict(NO_ARRAYS))
     requests: list[Request] = field(default_factory=list)
 
     def on(self, what: str, *answers: Answer) -> None:

@@ -201,6 +201,9 @@ def test_the_help_teaches() -> None:
     ours = {option for parameter in supervise.params for option in parameter.opts}
     theirs = {option for parameter in submit.params for option in parameter.opts}
     left_out = {
+        "--array",
+        "--sweep",
+        "--at-once",
         "--gpus",
         "--tasks",
         "--placement",

@@ -111,7 +111,7 @@ def test_what_is_final() -> None:
 
 def test_a_terminal_job_leaves_only_by_a_persons_retry() -> None:
     leaving = {event for (source, event) in JOB if source.terminal}
-    assert leaving == {JobEvent.REVIVE}
+    assert leaving == {JobEvent.REVIVE, JobEvent.LINE_UP}
     assert {state for state in JobState if state.terminal} == {
         JobState.SUCCEEDED,
         JobState.FAILED,

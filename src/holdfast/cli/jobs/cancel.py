@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from holdfast.cli.jobs.find import find_job
+from holdfast.cli.jobs.find import act_on
 from holdfast.cli.options import add_options, read_pairs
 from holdfast.cli.output import Face, count_of, note, paint, print_text, talks
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, ValidationError
 
 if TYPE_CHECKING:
     from holdfast.client import Client
     from holdfast.core.records import JobRecord
+    from holdfast.core.series.records import ArrayRecord
+
+
+class Acts(NamedTuple):
+    """What is done to a job, and to an array."""
+
+    job: Callable[[str], JobRecord | ArrayRecord]
+    array: Callable[[ArrayRecord], JobRecord | ArrayRecord]
+
 
 _UNFINISHED = ("waiting", "queued", "reserved", "running", "draining")
 _RETRIABLE = ("failed", "cancelled")
@@ -59,13 +68,17 @@ def cancel(face: Face, words: Sequence[str], reason: str, hard: bool, **chosen: 
     Examples:
       holdfast cancel 06ch2v8wq1m4kz7d9x3t --reason "wrong data"
       holdfast cancel --label sweep=7 --state queued
+      holdfast cancel my-array                      every member; one is my-array[7]
     """
     with face.client() as client:
 
         def act(job_id: str) -> JobRecord:
             return client.cancel(job_id, reason, hard=hard)
 
-        _act(face, client, "cancel", words, _UNFINISHED, chosen, act)
+        def act_on_array(array: ArrayRecord) -> ArrayRecord:
+            return client.cancel_array(array.id, reason, hard=hard)
+
+        _act(face, client, "cancel", words, _UNFINISHED, chosen, Acts(act, act_on_array))
 
 
 @click.command()
@@ -92,13 +105,22 @@ def retry(face: Face, words: Sequence[str], counted: bool, keep: bool, **chosen:
       holdfast retry --counted 06ch2v8wq1m4kz7d9x3t
       holdfast retry --from-scratch 06ch2v8wq1m4kz7d9x3t
       holdfast retry --label sweep=7 --state failed --yes
+      holdfast retry my-array                       its failed members alone
     """
     with face.client() as client:
 
         def act(job_id: str) -> JobRecord:
             return client.retry(job_id, counted=counted, from_scratch=not keep)
 
-        _act(face, client, "retry", words, _RETRIABLE, chosen, act)
+        def act_on_array(array: ArrayRecord) -> ArrayRecord:
+            if counted or not keep:
+                raise ValidationError(
+                    "an array's failed members are retried with new budgets, from their "
+                    f"checkpoints; name one as {array.id}[N] for --counted or --from-scratch"
+                )
+            return client.retry_array(array.id)
+
+        _act(face, client, "retry", words, _RETRIABLE, chosen, Acts(act, act_on_array))
 
 
 def _act(
@@ -108,7 +130,7 @@ def _act(
     words: Sequence[str],
     states: Sequence[str],
     chosen: dict[str, Any],
-    act: Callable[[str], JobRecord],
+    acts: Acts,
 ) -> None:
     """Act on the jobs that the words name, or on those that the filters select."""
     name, yes, every = chosen["name"], chosen["yes"], chosen["every"]
@@ -118,7 +140,7 @@ def _act(
             raise click.UsageError(
                 "give either jobs, or --name, --state, --label or --all to select them"
             )
-        _each(face, client, words, act, as_list=len(words) > 1)
+        _each(face, client, words, acts, as_list=len(words) > 1)
         return
     if not filters and not every:
         raise click.UsageError("give a JOB, or select jobs with --name, --state, --label or --all")
@@ -130,7 +152,7 @@ def _act(
         return
     if not yes:
         _ask(f"{verb.capitalize()} {count_of(len(job_ids), 'job')}?")
-    _each(face, client, job_ids, act, as_list=True)
+    _each(face, client, job_ids, acts, as_list=True)
 
 
 def _ask(question: str) -> None:
@@ -144,20 +166,13 @@ def _ask(question: str) -> None:
         raise click.UsageError("nothing was changed")
 
 
-def _each(
-    face: Face,
-    client: Client,
-    words: Sequence[str],
-    act: Callable[[str], JobRecord],
-    *,
-    as_list: bool,
-) -> None:
+def _each(face: Face, client: Client, words: Sequence[str], acts: Acts, *, as_list: bool) -> None:
     """Act on every job, even after a refusal; the first refusal decides the exit code."""
-    done: list[JobRecord] = []
+    done: list[JobRecord | ArrayRecord] = []
     refused: HoldfastError | None = None
     for word in words:
         try:
-            job = act(find_job(client, word))
+            job: JobRecord | ArrayRecord = act_on(client, word, acts.job, acts.array)
         except HoldfastError as error:
             if refused is not None and not face.as_json:
                 note(f"{word}: {error}")

@@ -1,4 +1,4 @@
-"""JOB on the command line: an id, the beginning of one, a unique name, or `@last`."""
+"""JOB on the command line: an id, the beginning of one, a unique name, `ARRAY[7]` or `@last`."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import contextlib
 import itertools
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.cli.output import shorten
+from holdfast.cli.series.names import find_array, find_member
 from holdfast.core.series.dependencies import Wants
 from holdfast.errors import NotFound, ValidationError
 
 if TYPE_CHECKING:
     from holdfast.client import Client
     from holdfast.core.records import JobRecord
+    from holdfast.core.series.records import ArrayRecord
 
+T = TypeVar("T")
 LAST = "@last"
 MAX_CANDIDATES = 10
 # The file of last jobs forgets the controller that was used longest ago.
@@ -40,6 +44,9 @@ def find_job(client: Client, word: str) -> str:
         raise NotFound(f"{word!r} names nothing")
     if ID_PATTERN.fullmatch(word):
         return word
+    member = find_member(client, word)
+    if member is not None:
+        return member
     found: dict[str, JobRecord] = {}
     most = MAX_CANDIDATES + 1
     if len(word) <= 128:
@@ -60,11 +67,24 @@ def find_job(client: Client, word: str) -> str:
 
 
 def find_parent(client: Client, word: str) -> str:
-    """Return `JOB[:END]` with the job's id in place of the word that names it."""
-    for end in Wants:
-        if word.endswith(f":{end}"):
-            return f"{find_job(client, word.removesuffix(f':{end}'))}:{end}"
-    return find_job(client, word)
+    """Return `JOB[:END]` with an id in place of the word that names the job or the array."""
+    name, colon, end = word.rpartition(":")
+    if colon and end in list(Wants):
+        return f"{find_parent(client, name)}:{end}"
+    return act_on(client, word, lambda job_id: job_id, lambda array: array.id)
+
+
+def act_on(
+    client: Client, word: str, on_job: Callable[[str], T], on_array: Callable[[ArrayRecord], T]
+) -> T:
+    """Act on the job that a word names, or, where there is none, on the array."""
+    try:
+        return on_job(find_job(client, word))
+    except NotFound as missing:
+        array = find_array(client, word)
+        if array is None:
+            raise missing from None
+        return on_array(array)
 
 
 def _list_candidates(word: str, jobs: list[JobRecord]) -> str:

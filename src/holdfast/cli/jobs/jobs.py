@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.cli.options import COUNT, POSITIVE, read_pairs
 from holdfast.cli.output import Face, age, columns, count_columns, shorten, table, talks
+from holdfast.cli.series.names import find_array, say_counts, say_progress
 from holdfast.core.states import JobState
 
 if TYPE_CHECKING:
     from holdfast.core.records import JobRecord
+    from holdfast.core.series.records import ArrayRecord
 
 # The least room in which a reason is read easily beside the other columns; else it goes under them.
+_OF_JOBS = ("cause", "min_retries", "max_retries", "host")
 REASON_COLUMNS, UNDER_COLUMNS = 30, 5
 
 
@@ -38,6 +42,8 @@ REASON_COLUMNS, UNDER_COLUMNS = 30, 5
 @click.option("--min-retries", type=COUNT, help="Only jobs charged with so many or more.")
 @click.option("--max-retries", type=COUNT, help="Only jobs charged with so many or fewer.")
 @click.option("--host", help="Only jobs with a task on this host now.")
+@click.option("--array", "array", metavar="ARRAY", help="Only the members of this array.")
+@click.option("--indices", is_flag=True, help="Give each member of an array a line of its own.")
 @click.option("--limit", type=POSITIVE, default=50, help="The most to list.")
 @click.option("--all", "everything", is_flag=True, help="List all of them.")
 @click.option("--wide", is_flag=True, help="One line for each job, with nothing cut or wrapped.")
@@ -49,9 +55,13 @@ def jobs(
     limit: int,
     everything: bool,
     wide: bool,
+    array: str | None,
+    indices: bool,
     **only: Any,
 ) -> None:
     """List jobs, newest first. A reason that finds no room in its row is written under it.
+
+    An array is one line, with how many of its members have ended and in which states they are.
 
     \b
     Examples:
@@ -61,14 +71,28 @@ def jobs(
     """
     pairs = read_pairs("--label", labels, "label")
     with face.client() as client:
-        page_size = 500 if everything else min(limit, 500)
-        found = client.jobs(states=states, labels=pairs, page_size=page_size, **only)
+        paging: dict[str, Any] = {"page_size": 500 if everything else min(limit, 500)}
+        if array is not None:
+            named = find_array(client, array)
+            only["array"] = array if named is None else named.id
+        # Other filters are about jobs, and an array that has some such members is not one of them.
+        apart = not (array or indices or pairs or any(only[name] is not None for name in _OF_JOBS))
+        chosen = {"states": states, **paging, **only}
+        found: Iterator[JobRecord | ArrayRecord] = iter(
+            client.jobs(**chosen | ({"array": "none"} if apart else {}), labels=pairs)
+        )
+        if apart:
+            about = {name: only[name] for name in ("queue", "project", "name")}
+            arrays = client.arrays(states=states, **paging, **about)
+            found = heapq.merge(found, arrays, key=lambda row: row.id, reverse=True)
         rows = list(found if everything else itertools.islice(found, min(limit, sys.maxsize)))
     face.show(rows, jobs_table(rows, wide=wide) if rows else "no jobs")
 
 
-def jobs_table(rows: Sequence[JobRecord], *, wide: bool = False) -> str:
+def jobs_table(rows: Sequence[JobRecord | ArrayRecord], *, wide: bool = False) -> str:
     """Draw the table of `jobs`. No reason is cut: it wraps in its column, or under a narrow table."""
+    from holdfast.core.series.records import ArrayRecord
+
     head, *lines = table(
         ("ID", "STATE", "QUEUE", "NAME", "TRY", "STEP", "AGE"),
         [
@@ -77,8 +101,8 @@ def jobs_table(rows: Sequence[JobRecord], *, wide: bool = False) -> str:
                 job.state.value,
                 job.queue,
                 job.name if wide else shorten(job.name, 16),
-                str(job.attempts),
-                _step_text(job),
+                "-" if isinstance(job, ArrayRecord) else str(job.attempts),
+                say_progress(job) if isinstance(job, ArrayRecord) else _step_text(job),
                 age(job.created_at),
             )
             for job in rows
@@ -92,7 +116,10 @@ def jobs_table(rows: Sequence[JobRecord], *, wide: bool = False) -> str:
     indent, wrap = (used, room) if beside else (UNDER_COLUMNS, columns() - UNDER_COLUMNS)
     out = [_pad(head, used) + "REASON" if beside else head]
     for job, line in zip(rows, lines, strict=True):
-        texts = [job.reason] if wide else textwrap.wrap(job.reason, wrap)
+        reason = job.reason
+        if isinstance(job, ArrayRecord):
+            reason = f"{say_counts(job.counts)}; {reason}"
+        texts = [reason] if wide else textwrap.wrap(reason, wrap)
         first = texts.pop(0) if beside and texts else ""
         out.append((_pad(line, used) + first).rstrip())
         out += [" " * indent + text for text in texts]

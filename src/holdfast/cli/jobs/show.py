@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.jobs.attempts import attempts_table, policy_text
-from holdfast.cli.jobs.find import find_job
+from holdfast.cli.jobs.find import act_on
 from holdfast.cli.jobs.gang_view import draw_attempt, draw_tasks, has_fallen
 from holdfast.cli.operate.events import event_text
 from holdfast.cli.options import JOB, POSITIVE
@@ -25,6 +25,7 @@ from holdfast.cli.output import (
     span,
     talks,
 )
+from holdfast.cli.series.arrays import show_array
 from holdfast.core.placement.ranks import name_ranks, say_names
 from holdfast.errors import NotFound
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 @click.option("--attempt", type=POSITIVE, help="One attempt and its ranks.")
 @click.option("--ranks", is_flag=True, help="Give each rank of a gang a row.")
 @click.option("--events", is_flag=True, help="Its events.")
+@click.option("--indices", is_flag=True, help="Of an array: every member.")
 @click.option("--policy", is_flag=True, help="Its retry policy, field by field, with each source.")
 @talks
 def show(
@@ -50,8 +52,11 @@ def show(
     ranks: bool,
     events: bool,
     policy: bool,
+    indices: bool,
 ) -> None:
     """Show one job: its state and reason, its attempts, what holds it up, the ranks of a gang.
+
+    Of an array: how many of its members are in which state, and those that run or failed.
 
     In a large gang, ranks that are alike share a row; --ranks gives each its own. With --forensics,
     --attempt selects one attempt's.
@@ -66,32 +71,49 @@ def show(
     if attempt is not None and (events or policy):
         raise click.UsageError("--attempt goes with neither --events nor --policy")
     with face.client() as client:
-        job_id = find_job(client, job_id)
-        if forensics:
-            views = client.forensics(job_id, attempt)
-            text = "\n\n".join(map(_forensics_text, views))
-            face.show(views, text or "no forensics: no watchdog ended an attempt of it")
-            return
-        if policy:
-            view = client.policy(job_id)
-            face.show(view, policy_text(view))
-            return
-        if events:
-            happened = list(client.events(job_id=job_id))
-            if not happened:
-                client.job(job_id)  # raises NotFound for an unknown job
-            face.show(happened, "\n".join(map(event_text, happened)))
-            return
-        if attempt is not None:
-            _show_attempt(face, client, job_id, attempt, ranks)
-            return
-        job = client.job(job_id)
-        if face.as_json:
-            face.show_json(job)
-            return
-        attempts, tasks = client.attempts(job_id), client.tasks(job_id)
-        gang = _draw_gang(client, job, attempts, tasks, ranks)
-        reasons = None if job.state.terminal else client.why(job_id)
+        act_on(
+            client,
+            job_id,
+            lambda found: _show_job(face, client, found, forensics, attempt, ranks, events, policy),
+            lambda array: show_array(face, client, array, indices=indices),
+        )
+
+
+def _show_job(
+    face: Face,
+    client: Client,
+    job_id: str,
+    forensics: bool,
+    attempt: int | None,
+    ranks: bool,
+    events: bool,
+    policy: bool,
+) -> None:
+    if forensics:
+        views = client.forensics(job_id, attempt)
+        text = "\n\n".join(map(_forensics_text, views))
+        face.show(views, text or "no forensics: no watchdog ended an attempt of it")
+        return
+    if policy:
+        view = client.policy(job_id)
+        face.show(view, policy_text(view))
+        return
+    if events:
+        happened = list(client.events(job_id=job_id))
+        if not happened:
+            client.job(job_id)  # raises NotFound for an unknown job
+        face.show(happened, "\n".join(map(event_text, happened)))
+        return
+    if attempt is not None:
+        _show_attempt(face, client, job_id, attempt, ranks)
+        return
+    job = client.job(job_id)
+    if face.as_json:
+        face.show_json(job)
+        return
+    attempts, tasks = client.attempts(job_id), client.tasks(job_id)
+    gang = _draw_gang(client, job, attempts, tasks, ranks)
+    reasons = None if job.state.terminal else client.why(job_id)
     print_text(_job_text(job, attempts, tasks, gang))
     if reasons is not None:
         print_text("\n" + why_text(reasons))
@@ -210,8 +232,15 @@ def why(face: Face, job_id: str) -> None:
       holdfast why 06ch2v8wq1m4kz7d9x3t
     """
     with face.client() as client:
-        job_id = find_job(client, job_id)
-        reasons = client.why(job_id)
+        act_on(
+            client,
+            job_id,
+            lambda found: _show_reasons(face, client.why(found)),
+            lambda array: face.show(array, say_state(array.state, array.reason)),
+        )
+
+
+def _show_reasons(face: Face, reasons: Why) -> None:
     face.show(reasons, why_text(reasons))
 
 

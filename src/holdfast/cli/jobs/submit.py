@@ -18,7 +18,7 @@ from holdfast.cli.jobs.flags import (
     read_gang,
     read_policy,
 )
-from holdfast.cli.options import LABEL, add_options, read_pairs
+from holdfast.cli.options import LABEL, POSITIVE, add_options, read_pairs
 from holdfast.cli.output import Face, note, talks
 from holdfast.errors import ValidationError
 
@@ -286,10 +286,17 @@ def submit_spec(client: Any, options: Mapping[str, Any], rank: int | None = None
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
+@click.option(
+    "--array", metavar="LIST[%N]", help="Once for each index: 0-999, 1,3,5-9; %N at once."
+)
+@click.option("--sweep", metavar="FILE", help="Once for each point of a grid in TOML.")
+@click.option("--at-once", type=POSITIVE, help="How many of them run at once.")
 @takes_spec
 @talks
-def submit(face: Face, **options: Any) -> None:
-    """Submit a job and print its id.
+def submit(
+    face: Face, array: str | None, sweep: str | None, at_once: int | None, **options: Any
+) -> None:
+    """Submit a job and print its id; with --array or --sweep many jobs, and the id of them all.
 
     CMD runs without a shell. Its output is kept: `holdfast logs ID`.
 
@@ -303,8 +310,24 @@ def submit(face: Face, **options: Any) -> None:
       holdfast submit --image docker.io/library/python:3.12 -- python -V
       holdfast submit --secret HF_TOKEN --env SEED=7 -- ./run.sh
       holdfast submit --after prepare --after fetch:any -- python train.py
+      holdfast submit --array 0-999%50 -- ./one.sh         which reads $HOLDFAST_ARRAY_INDEX
+      holdfast submit --sweep grid.toml -- python train.py --lr {lr} --seed {seed}
     """
+    from holdfast.cli.series.arrays import submit_many
+
+    if array is not None and sweep is not None:
+        raise click.UsageError("give either --array or --sweep, not both")
+    if at_once is not None and array is None and sweep is None:
+        raise click.UsageError("--at-once goes with --array or --sweep")
     with face.client() as client:
+        if array is not None or sweep is not None:
+            spec = read_spec(client.place, name_parents(client, options), os.environ, time.time())
+            grid = None if sweep is None else read_file(sweep)
+            made = submit_many(client, spec, array, grid, at_once)
+            face.show(made, made.id)
+            if not face.as_json and os.isatty(2):
+                note(f"submitted {made.size} jobs. Follow them: holdfast show {made.id}")
+            return
         job = submit_spec(client, options)
     face.show(job, job.id)
     if not face.as_json and os.isatty(2):

@@ -84,9 +84,11 @@ class JobMethods:
         min_retries: int | None = None,
         max_retries: int | None = None,
         host: str | None = None,
+        array: str | None = None,
         page_size: int | None = None,
     ) -> PageCall[JobRecord]:
-        """Yield jobs, newest first; `prefix` is the beginning of their ids."""
+        """Yield jobs, newest first; `prefix` is the beginning of their ids. array: only the members
+        of that one, or, with "none", the jobs of no array."""
         return get_pages(
             path_of("jobs"),
             JobRecord,
@@ -100,6 +102,7 @@ class JobMethods:
             retries_min=min_retries,
             retries_max=max_retries,
             host=host,
+            array=array,
             limit=page_size,
         )
 

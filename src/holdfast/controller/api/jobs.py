@@ -32,7 +32,7 @@ MAX_KEY_CHARS = 256
 
 async def submit_job(call: ApiCall) -> Response:
     """Submit one job. An idempotency key that was used before answers 200 with the first job."""
-    spec = _take_key(await call.body(JobSpec), call.header("idempotency-key"))
+    spec = take_key(await call.body(JobSpec), call.header("idempotency-key"))
     submitted = (await _submit(call.controller, [spec], [""]))[0]
     location = {"Location": f"/v1/jobs/{submitted.job.id}"}
     return answer_json(submitted.job, 201 if submitted.created else 200, location)
@@ -51,7 +51,8 @@ async def submit_batch(call: ApiCall) -> Response:
     return answer_json({"items": [s.job for s in submitted], "next": None}, 201)
 
 
-def _take_key(spec: JobSpec, key: str | None) -> JobSpec:
+def take_key(spec: JobSpec, key: str | None) -> JobSpec:
+    """Return the spec with the idempotency key of the request's header. Raises ValidationError."""
     if key is None:
         return spec
     if not 1 <= len(key) <= MAX_KEY_CHARS or not all("\x21" <= c <= "\x7e" for c in key):
@@ -70,6 +71,17 @@ def _take_key(spec: JobSpec, key: str | None) -> JobSpec:
 async def _submit(
     controller: Controller, specs: Sequence[JobSpec], where: Sequence[str]
 ) -> list[Submitted]:
+    submitted = await controller.store.jobs.submit_jobs(await check_specs(controller, specs, where))
+    if any(s.created for s in submitted):
+        controller.poke("admit", "events")
+    return submitted
+
+
+async def check_specs(
+    controller: Controller, specs: Sequence[JobSpec], where: Sequence[str]
+) -> list[NewJob]:
+    """Check specs against the settings and the sizes of the hosts, and return them ready to be
+    written. where: the place of each in the request, for errors. Raises ValidationError."""
     settings = await controller.settings.current()
     if any(queue_of(spec) not in settings.queues for spec in specs):
         settings = await controller.settings.refresh()
@@ -93,10 +105,7 @@ async def _submit(
             raise
         minted = mint_secrets(spec, secrets.token_bytes(SEED_BYTES)) if spec.supervised else {}
         jobs.append(NewJob(id=make_new_id(), spec=spec, queue=queue_of(spec), minted=minted))
-    submitted = await controller.store.jobs.submit_jobs(jobs)
-    if any(s.created for s in submitted):
-        controller.poke("admit", "events")
-    return submitted
+    return jobs
 
 
 def _find_impossible(spec: JobSpec, sizes: Sequence[Size]) -> str | None:
@@ -158,6 +167,8 @@ async def read_jobs_page(store: Store, query: JobsQuery) -> tuple[list[JobRecord
             min_retries=query.retries_min,
             max_retries=query.retries_max,
             host_id=host_id,
+            array_id=None if query.array == "none" else query.array,
+            single=query.array == "none",
             before=read_cursor(query.cursor) if query.cursor else None,
             limit=query.limit + 1,
         )

@@ -24,8 +24,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 class JobsQuery(Query, frozen=True, kw_only=True):
     """Which jobs, newest first. label: `name=value`; state and label may be repeated. host: an id
-    or a name. prefix: the beginning of the id. retries_min, retries_max: how many retries it was
-    charged, both included."""
+    or a name. prefix: the beginning of the id. array: an array's id, or "none". retries_min,
+    retries_max: how many retries it was charged, both included."""
 
     state: tuple[JobState, ...] = ()
     queue: Name | None = None
@@ -36,9 +36,22 @@ class JobsQuery(Query, frozen=True, kw_only=True):
         tuple[Annotated[str, Meta(max_length=400, pattern=r"^[^=]+=")], ...], Meta(max_length=64)
     ] = ()
     cause: Cause | None = None
+    array: Text | None = None
     retries_min: Count | None = None
     retries_max: Count | None = None
     host: Text | None = None
+    limit: Limit = 100
+    cursor: Text | None = None
+
+
+class ArraysQuery(Query, frozen=True, kw_only=True):
+    """Which arrays, newest first. state: with a member in this state; may be repeated."""
+
+    state: tuple[JobState, ...] = ()
+    queue: Name | None = None
+    project: Name | None = None
+    name: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    prefix: Annotated[str, Meta(pattern=r"^[0-9a-hjkmnp-tv-z]{1,20}$")] | None = None
     limit: Limit = 100
     cursor: Text | None = None
 

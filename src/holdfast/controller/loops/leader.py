@@ -20,6 +20,7 @@ from holdfast.controller.loops.fleet import FleetLoop
 from holdfast.controller.loops.flow.dispatch import DispatchLoop, PruneRunsLoop
 from holdfast.controller.loops.health import HealthLoop, PruneHealthLoop
 from holdfast.controller.loops.members import MembersLoop
+from holdfast.controller.loops.series.arrays import ArraysLoop
 from holdfast.controller.loops.series.dependants import DependantsLoop
 from holdfast.controller.loops.silhouette import Loop, end_if_cancelled, keep_running
 from holdfast.controller.loops.webhooks import PruneDeliveriesLoop, WebhooksLoop
@@ -36,6 +37,7 @@ LOOPS: tuple[type[Loop], ...] = (
     sweeps.ReservationsLoop,
     DueLoop,
     DependantsLoop,
+    ArraysLoop,
     sweeps.DeadHostsLoop,
     sweeps.HostDrainsLoop,
     sweeps.PruneLoop,

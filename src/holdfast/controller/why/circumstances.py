@@ -16,6 +16,7 @@ from holdfast.core.records import (
     TaskRecord,
     WaitRecord,
 )
+from holdfast.core.series.records import ArrayRecord
 from holdfast.core.settings.resolve import Value
 from holdfast.core.settings.watch import WatchSettings
 
@@ -45,7 +46,8 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     stopped for it, those with the least time left first. start_limit: the setting that limits its
     start, and its seconds. reservation_seconds: how long a host may take to answer a reservation.
     pools: those that serve its queue.
-    waits: the ends of other jobs that it waits for, the first of them.
+    waits: the ends of other jobs that it waits for, the first of them. array: the one in which it
+    waits for its turn.
     watch: what its tasks are watched by.
     """
 
@@ -73,3 +75,4 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     pools: tuple[PoolRecord, ...] = ()
     watch: WatchSettings | None = None
     waits: tuple[WaitRecord, ...] = ()
+    array: ArrayRecord | None = None

@@ -9,6 +9,7 @@ from holdfast.controller.why.words import line, say_moment, say_span
 from holdfast.core.causes import Cause
 from holdfast.core.placement.preemption import find_winner
 from holdfast.core.placement.ranks import name_ranks, say_names
+from holdfast.core.series.arrays import IN_LINE
 from holdfast.core.states import JobState
 from holdfast.core.watchdogs.watch import ends_hangs
 from holdfast.wire.api import Why, WhyLine
@@ -46,6 +47,8 @@ def _explain_waiting(found: Circumstances) -> Iterator[WhyLine]:
         yield from gangs.explain_start_error(found)
     elif job.wait_cause == "dependency":
         yield from waits.explain_waits(found)
+    elif job.wait_cause == IN_LINE:
+        yield from waits.explain_turn(found)
     else:
         yield line(job.wait_cause or "held", f"it is held{until}: {job.reason}")
     yield from _explain_queue(found)

@@ -11,7 +11,9 @@ from holdfast.controller.why.places import as_candidate
 from holdfast.core.placement.plan import RunningTask
 from holdfast.core.placement.preemption import find_winner
 from holdfast.core.placement.shares import Shares
-from holdfast.core.records import JobRecord
+from holdfast.core.records import JobRecord, WaitRecord
+from holdfast.core.series.arrays import IN_LINE
+from holdfast.core.series.records import ArrayRecord
 from holdfast.core.states import JobState
 from holdfast.moves.rows import DEPENDENCY
 from holdfast.moves.values import JobFilter
@@ -40,8 +42,7 @@ async def find_circumstances(
     )
     places = await store.jobs.queue_places(queued) if queued else {}
     attempts = await store.jobs.get_attempts(newest.values(), members=True) if newest else {}
-    dependants = [job.id for job in jobs if job.wait_cause == DEPENDENCY]
-    ends = await store.dependencies.list_waits(dependants, first=MAX_WAITS) if dependants else {}
+    ends, lines = await _read_waits(controller, jobs)
     rows = await store.admission.list_reserved(reserved) if reserved else []
     starts = {row.job.id: row.start_limit for row in rows}
     victims = await _find_victims(controller) if queued else {}
@@ -72,6 +73,7 @@ async def find_circumstances(
                 young=tuple(y for y in young if _yields(y, job, held)) if is_queued else (),
                 share=shares.get(job.project),
                 start_limit=limit,
+                array=lines.get(job.array_id or ""),
                 waits=tuple(ends.get(job.id, ())),
                 pools=tuple(
                     p for p in pools if is_queued and job.queue in (p.spec.queues or (job.queue,))
@@ -80,6 +82,19 @@ async def find_circumstances(
             )
         )
     return found
+
+
+async def _read_waits(
+    controller: Controller, jobs: Sequence[JobRecord]
+) -> tuple[dict[str, list[WaitRecord]], dict[str, ArrayRecord]]:
+    """Return what jobs wait for, and the arrays in whose lines they stand, by id."""
+    store = controller.store
+    waiting = [job.id for job in jobs if job.wait_cause in (DEPENDENCY, IN_LINE)]
+    lines = {job.array_id for job in jobs if job.wait_cause == IN_LINE and job.array_id}
+    arrays = {array_id: await store.arrays.get_array(array_id) for array_id in sorted(lines)}
+    if not waiting:
+        return {}, arrays
+    return await store.dependencies.list_waits(waiting, first=MAX_WAITS), arrays
 
 
 def _read_rules(settings: Settings, job: JobRecord) -> dict[str, Any]:

@@ -22,3 +22,19 @@ def explain_waits(found: Circumstances) -> Iterator[WhyLine]:
     if found.job.wait_until is not None and found.job.wait_until > found.now:
         until = say_moment(found.job.wait_until)
         yield line("waiting_start_time", f"and then it waits for its start time until {until}")
+
+
+def explain_turn(found: Circumstances) -> Iterator[WhyLine]:
+    """Say that the job waits for its turn in its array, or for what the whole array waits for."""
+    array = found.array
+    if found.waits or array is None:
+        yield from explain_waits(found)
+    elif array.at_once is None:
+        yield line("array", f"it waits for array {array.name}: {array.reason}")
+    else:
+        yield line(
+            "array",
+            f"it waits for its turn: array {array.name} runs {array.active} of its "
+            f"{array.at_once} at once",
+            f"holdfast show {array.id}",
+        )

@@ -4,7 +4,7 @@ A job that a person cancelled or retried meanwhile waits no more; what is left o
 forgotten when its parents end.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -28,11 +28,12 @@ class Edge(msgspec.Struct, frozen=True, order=True, kw_only=True):
 
 
 class Decided(msgspec.Struct):
-    """What became of some edges. gone: over, one by one. broken: children that were cancelled, whose
-    other edges go too. met: children that may be free now, if nothing else is left to wait for."""
+    """What became of some edges. gone: over, one by one. broken: children whose wait became
+    pointless, and why; jobs among them are cancelled, and their other edges go too. met: children
+    that may be free now, if nothing else is left to wait for."""
 
     gone: list[Edge] = []
-    broken: list[str] = []
+    broken: list[tuple[str, str]] = []
     met: list[str] = []
 
 
@@ -48,24 +49,29 @@ def waits_for_parents(job: JobRow) -> bool:
     return job.state is JobState.WAITING and job.wait_cause == DEPENDENCY
 
 
-def decide_edges(m: Moves, edges: Sequence[Edge], ends: Mapping[str, ParentEnd]) -> Decided:
-    """Judge the edges whose parents ended, and cancel the children whose wait became pointless.
+def decide_edges(
+    m: Moves, edges: Sequence[Edge], ends: Mapping[str, ParentEnd], held: Container[str]
+) -> Decided:
+    """Judge the edges whose parents ended, and cancel the jobs whose wait became pointless.
 
-    edges: to parents of `ends` alone, and children of jobs that are loaded or gone.
+    edges: to parents of `ends` alone, from jobs that are loaded, from arrays, or from what is gone.
+    held: the arrays that wait still.
     """
     found, by_child = Decided(), dict[str, list[Edge]]()
     for edge in edges:
         by_child.setdefault(edge.child, []).append(edge)
     for child, own in by_child.items():
         job = m.jobs.get(child)
-        if job is None or not waits_for_parents(job):
+        if child not in held and (job is None or not waits_for_parents(job)):
             found.gone += own
             continue
         broken = [e for e in own if not is_met(e.wants, ends[e.parent].state)]
         if broken:
             first = broken[0]
-            cancel_waiting(m, job, say_broken(first.parent, first.wants, ends[first.parent]))
-            found.broken.append(child)
+            reason = say_broken(first.parent, first.wants, ends[first.parent])
+            if job is not None:
+                cancel_waiting(m, job, reason)
+            found.broken.append((child, reason))
         else:
             found.gone += own
             found.met.append(child)

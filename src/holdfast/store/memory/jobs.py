@@ -7,8 +7,8 @@ import msgspec
 
 from holdfast.core.causes import Cause
 from holdfast.core.records import AttemptRecord, JobRecord, MemberRecord, TaskRecord
-from holdfast.core.series.dependencies import parse_all, say_wait
 from holdfast.core.settings.resolve import Value
+from holdfast.core.spec import JobSpec
 from holdfast.core.states import AttemptState, JobEvent, JobState
 from holdfast.core.transitions import JOB, sources
 from holdfast.errors import Conflict
@@ -17,7 +17,7 @@ from holdfast.moves.moves import last_beat
 from holdfast.moves.quotas import check_quota, read_quota
 from holdfast.moves.rows import DEPENDENCY, START_TIME, JobRow, NewEvent
 from holdfast.moves.values import JobFilter, NewJob, Submitted
-from holdfast.store.memory.series.dependencies import find_parents, write_dependencies
+from holdfast.store.memory.series.dependencies import find_parents, say_waits, write_dependencies
 from holdfast.store.memory.state import UNFINISHED, InMemory, MemoryJob, MemoryState
 from holdfast.store.port.clock import Now
 
@@ -54,85 +54,21 @@ class MemoryJobs(InMemory):
                         raise Conflict(f"job {job.id} is there already, with another spec")
                     raise requests.refuse_mismatch(job.spec.project, key, earlier)
             stands_for.append(earlier or job.id)
-        self._check_quotas(
-            [(job.spec.project, job.spec.gpus * job.spec.tasks) for job, _ in planned.values()]
+        check_quotas(
+            s,
+            self.environment,
+            [(job.spec.project, job.spec.gpus * job.spec.tasks) for job, _ in planned.values()],
         )
-        new = [job for job, _ in planned.values()]
-        names = find_parents(s, new)
+        new = {job.id: job.spec for job, _ in planned.values()}
+        names = find_parents(s, new.values())
         for job, digest in planned.values():
-            self._insert(job, digest, at, names)
+            reason = say_waits(job.spec, names) if job.spec.after else ""
+            insert_job(s, job, digest, at, wait_cause=DEPENDENCY if reason else None, reason=reason)
         write_dependencies(s, new, at)
         return [
             Submitted(job=s.job_record(found), created=found == job.id)
             for job, found in zip(jobs, stands_for, strict=True)
         ]
-
-    def _check_quotas(self, asked: Sequence[tuple[str, int]]) -> None:
-        """QUOTA-1. `asked`: project and GPUs of each job that is to be added."""
-        s = self.state
-        below = [("cluster", s.settings), ("environment", self.environment)]
-        for name in sorted({project for project, _ in asked}):
-            found = s.projects.get(name)
-            quota = read_quota({} if found is None else found.settings, below)
-            if quota is not None:
-                check_quota(
-                    name,
-                    quota,
-                    s.use_of(name),
-                    [gpus for project, gpus in asked if project == name],
-                )
-
-    def _insert(self, job: NewJob, digest: str, at: datetime, names: dict[str, str]) -> None:
-        s, spec = self.state, job.spec
-        start = None if spec.start_at is None else datetime.fromtimestamp(spec.start_at, UTC)
-        late = start is not None and start > at
-        cause = DEPENDENCY if spec.after else START_TIME if late else None
-        reason = requests.WAITS_FOR_START if late else requests.SUBMITTED
-        if spec.after:
-            reason = say_wait(parse_all(spec.after), names, spec.start_at is not None)
-        row = JobRow(
-            supervised=spec.supervised,
-            origin_run=None if job.origin is None else job.origin.run,
-            origin_node=None if job.origin is None else job.origin.node,
-            id=job.id,
-            epoch=0,
-            attempts=0,
-            project=spec.project,
-            queue=job.queue,
-            tasks=spec.tasks,
-            created_at=at,
-            state=JobState.QUEUED if cause is None else JobState.WAITING,
-            reason=reason,
-            wait_cause=cause,
-            wait_until=start if late else None,
-            queued_at=at if cause is None else None,
-        )
-        s.jobs[job.id] = MemoryJob(
-            row=row,
-            name=spec.title,
-            priority=spec.priority,
-            gpus=spec.gpus,
-            cpu_slots=spec.cpu_slots,
-            memory_bytes=spec.memory_bytes,
-            labels=dict(spec.labels),
-            spec=spec.without_secrets(),
-            secrets=requests.list_secrets(job),
-            spec_hash=digest,
-            ord=s.next_ord(),
-        )
-        s.by_state[row.state][job.id] = None
-        if spec.idempotency_key is not None:
-            s.keys[spec.project, spec.idempotency_key] = job.id
-        event = NewEvent(
-            kind="job.submitted",
-            job_id=job.id,
-            epoch=0,
-            queue=job.queue,
-            project=spec.project,
-            message=row.reason,
-            data={"name": spec.title},
-        )
-        s.log([event], at)
 
     async def get_job(self, job_id: str) -> JobRecord:
         if job_id not in self.state.jobs:
@@ -166,6 +102,8 @@ class MemoryJobs(InMemory):
             and (filter.min_retries is None or self._retries(row) >= filter.min_retries)
             and (filter.max_retries is None or self._retries(row) <= filter.max_retries)
             and filter.labels.items() <= job.labels.items()
+            and filter.array_id in (None, row.array_id)
+            and not (filter.single and row.array_id is not None)
             and (filter.before is None or job_id < filter.before)
             and (
                 filter.host_id is None
@@ -312,7 +250,11 @@ class MemoryJobs(InMemory):
         if job.queue not in self.state.queues:
             raise requests.refuse_queue(job.queue)
         if job.ended_at is not None:  # a parked one is unfinished as it is
-            self._check_quotas([(job.project, self.state.jobs[job_id].gpus * job.tasks)])
+            check_quotas(
+                self.state,
+                self.environment,
+                [(job.project, self.state.jobs[job_id].gpus * job.tasks)],
+            )
         chain = self.state.attempts.get(job_id, [])
         requests.revive(
             m, job, reason, made=(chain[-1].retry_count if chain else 0) if counted else None
@@ -358,6 +300,7 @@ class MemoryJobs(InMemory):
             del s.jobs[job_id]
         s.edges = {edge: wants for edge, wants in s.edges.items() if edge[0] not in gone}
         s.keys = {key: i for key, i in s.keys.items() if i not in gone}
+        s.arrays = {i: a for i, a in s.arrays.items() if s.jobs.keys() & set(a.member_ids)}
         s.streams = {place: log for place, log in s.streams.items() if place[0] not in gone}
         s.replacements = [r for r in s.replacements if r.job_id not in gone]
         s.log_bases = {place: base for place, base in s.log_bases.items() if place[0] not in gone}
@@ -366,6 +309,88 @@ class MemoryJobs(InMemory):
             e for e in s.events if e.job_id not in gone and (e.job_id is not None or e.at >= before)
         ]
         return len(gone)
+
+
+def insert_job(
+    s: MemoryState,
+    job: NewJob,
+    digest: str,
+    at: datetime,
+    *,
+    wait_cause: str | None,
+    reason: str,
+    array: tuple[str, int] | None = None,
+    limited: bool = False,
+) -> None:
+    """Write a new job and its event. wait_cause, reason: what it waits for besides its start time.
+    array: its array and its index there, which may be limited."""
+    spec = job.spec
+    start = None if spec.start_at is None else datetime.fromtimestamp(spec.start_at, UTC)
+    late = start is not None and start > at
+    cause = wait_cause or (START_TIME if late else None)
+    row = JobRow(
+        supervised=spec.supervised,
+        array_limited=limited,
+        origin_run=None if job.origin is None else job.origin.run,
+        origin_node=None if job.origin is None else job.origin.node,
+        array_id=array[0] if array else None,
+        array_index=array[1] if array else None,
+        id=job.id,
+        epoch=0,
+        attempts=0,
+        project=spec.project,
+        queue=job.queue,
+        tasks=spec.tasks,
+        created_at=at,
+        state=JobState.QUEUED if cause is None else JobState.WAITING,
+        reason=reason or (requests.WAITS_FOR_START if late else requests.SUBMITTED),
+        wait_cause=cause,
+        wait_until=start if late else None,
+        queued_at=at if cause is None else None,
+    )
+    s.jobs[job.id] = MemoryJob(
+        row=row,
+        name=spec.title,
+        priority=spec.priority,
+        gpus=spec.gpus,
+        cpu_slots=spec.cpu_slots,
+        memory_bytes=spec.memory_bytes,
+        labels=dict(spec.labels),
+        spec=spec.without_secrets(),
+        secrets=requests.list_secrets(job),
+        spec_hash=digest,
+        ord=s.next_ord(),
+    )
+    s.by_state[row.state][job.id] = None
+    if spec.idempotency_key is not None:
+        s.keys[spec.project, spec.idempotency_key] = job.id
+    s.log([_tell_submitted(row, spec)], at)
+
+
+def _tell_submitted(row: JobRow, spec: JobSpec) -> NewEvent:
+    return NewEvent(
+        kind="job.submitted",
+        job_id=row.id,
+        epoch=0,
+        queue=row.queue,
+        project=row.project,
+        message=row.reason,
+        data={"name": spec.title},
+    )
+
+
+def check_quotas(
+    s: MemoryState, environment: Mapping[str, Value], asked: Sequence[tuple[str, int]]
+) -> None:
+    """QUOTA-1. `asked`: project and GPUs of each job that is to be added."""
+    below = [("cluster", s.settings), ("environment", environment)]
+    for name in sorted({project for project, _ in asked}):
+        found = s.projects.get(name)
+        quota = read_quota({} if found is None else found.settings, below)
+        if quota is not None:
+            check_quota(
+                name, quota, s.use_of(name), [gpus for project, gpus in asked if project == name]
+            )
 
 
 def _stands_before(other: MemoryJob, job: MemoryJob) -> bool:

@@ -60,6 +60,25 @@ class MemoryJob(msgspec.Struct, kw_only=True):
     ord: int
 
 
+class MemoryArray(msgspec.Struct, kw_only=True):
+    """An array. member_ids: of its jobs, in the order of their indices."""
+
+    id: str
+    spec: JobSpec
+    queue: str
+    digest: str
+    indices: str
+    size: int
+    at_once: int | None
+    held: str
+    created_at: datetime
+    member_ids: tuple[str, ...]
+    awaited: bool = False
+    cancel_reason: str | None = None
+    cancel_cause: Cause = Cause.USER_CANCELLED
+    cancel_hard: bool = False
+
+
 class MemoryHost(msgspec.Struct, kw_only=True):
     """A host and its heartbeat."""
 
@@ -245,6 +264,7 @@ class MemoryState:
         self.replacements: list[Seated] = []
         self.log_reads: dict[str, MemoryLogRead] = {}
         self.log_bases: dict[tuple[str, int, int, str], int] = {}
+        self.arrays: dict[str, MemoryArray] = {}
         self.edges: dict[tuple[str, str], Wants] = {}  # child, parent
         self._order = 0
         self._event_number = 0

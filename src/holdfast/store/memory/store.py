@@ -26,6 +26,7 @@ from holdfast.store.memory.jobs import MemoryJobs
 from holdfast.store.memory.leases import MemoryLeases
 from holdfast.store.memory.logs import MemoryLogs
 from holdfast.store.memory.members import MemoryMembers
+from holdfast.store.memory.series.arrays import MemoryArrays
 from holdfast.store.memory.series.dependencies import MemoryDependencies
 from holdfast.store.memory.settings import MemorySettings
 from holdfast.store.memory.state import MemoryState
@@ -72,6 +73,7 @@ class MemoryStore(Store):
         self.environment = dict(environment or {})
         members = MemoryMembers(state)
         self.admission = MemoryAdmission(state, self.environment, members)
+        self.arrays = MemoryArrays(state, self.environment)
         self.calls = MemoryCalls(state)
         self.checkpoints = MemoryCheckpoints(state)
         self.dependencies = MemoryDependencies(state)

@@ -32,6 +32,7 @@ from holdfast.store.port.leadership import LeadershipStore
 from holdfast.store.port.leases import LeaseStore
 from holdfast.store.port.logs import LogStore
 from holdfast.store.port.members import MemberStore
+from holdfast.store.port.series.arrays import ArrayStore
 from holdfast.store.port.series.dependencies import DependencyStore
 from holdfast.store.port.settings import SettingsStore
 from holdfast.store.port.tokens import TokenStore
@@ -46,6 +47,7 @@ class Store(Protocol):
     """
 
     admission: AdmissionStore
+    arrays: ArrayStore
     calls: CallStore
     checkpoints: CheckpointStore
     dependencies: DependencyStore

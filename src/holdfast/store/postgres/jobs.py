@@ -67,6 +67,7 @@ class PostgresJobs(OnSession):
             "submitted": requests.SUBMITTED,
             "waits": requests.WAITS_FOR_START,
             "limited_too": True,
+            "silent": False,
         }
         if len(jobs) == 1 and not jobs[0].spec.after and not sets_quota(self.environment):
             # The usual case, one new job without a quota, is a transaction of one statement, which
@@ -81,7 +82,7 @@ class PostgresJobs(OnSession):
     async def _insert_jobs(
         self, tx: Tx, jobs: Sequence[NewJob], hashes: Sequence[str], params: Mapping[str, Any]
     ) -> list[Submitted]:
-        parents = await find_parents(tx, jobs)
+        parents = await find_parents(tx, [job.spec for job in jobs])
         rows = [_new_row(job, digest, parents) for job, digest in zip(jobs, hashes, strict=True)]
         params = {**params, "rows": to_json(rows)}
         written = await tx.rows("insert_jobs", **params)
@@ -105,7 +106,8 @@ class PostgresJobs(OnSession):
         new = {row["id"] for row in written}
         waiting = [job for job in jobs if job.spec.after and job.id in new]
         if waiting:
-            await write_dependencies(tx, waiting, parents, params["now"])
+            specs = {job.id: job.spec for job in waiting}
+            await write_dependencies(tx, specs, parents, params["now"])
             records |= await read_jobs(tx, [job.id for job in waiting])
         return [
             Submitted(job=records[found], created=found == job.id)
@@ -128,6 +130,7 @@ class PostgresJobs(OnSession):
             "name": filter.name, "labels": to_json(dict(filter.labels)) if filter.labels else None,
             "cause": filter.cause, "min_retries": filter.min_retries, "max_retries": filter.max_retries,
             "host_id": filter.host_id, "before": filter.before, "limit": filter.limit, "prefix": filter.prefix,
+            "array_id": filter.array_id, "single": filter.single,
         }  # fmt: skip
         ids = [row["id"] for row in await tx.rows("list_job_ids", **params)]
         found = await read_jobs(tx, ids)
@@ -220,6 +223,8 @@ class PostgresJobs(OnSession):
         if found is None:
             raise requests.no_job(job_id)
         requests.check_revivable(job_id, found.state, found.wait_cause)
+        if found.array_id is not None:
+            await tx.run("line_array", id=found.array_id)
         # The project's lock comes before the job's; the state is checked again under both.
         if found.ended_at is not None:  # a parked one is unfinished as it is
             await check_quotas(
@@ -269,6 +274,7 @@ class PostgresJobs(OnSession):
                 for name in _PRUNED:
                     await tx.run(name, ids=ids)
             await tx.run("prune_other_events", before=before, limit=batch)
+            await tx.run("prune_arrays", before=before)
             return len(ids)
 
         total = 0
@@ -282,10 +288,16 @@ class PostgresJobs(OnSession):
 
 
 def _new_row(job: NewJob, digest: str, parents: Mapping[str, str]) -> dict[str, Any]:
+    row = make_row(job, digest)
+    if job.spec.after:
+        row |= {"wait_cause": DEPENDENCY, "wait_reason": say_waits(job.spec, parents)}
+    return row
+
+
+def make_row(job: NewJob, digest: str) -> dict[str, Any]:
+    """Return a new job as `insert_jobs` takes it. digest: the hash of its spec, in hex."""
     spec = job.spec
-    waits = {"wait_cause": DEPENDENCY, "wait_reason": say_waits(job, parents)} if spec.after else {}
     return {
-        **waits,
         "id": job.id,
         "name": spec.title,
         "queue": job.queue,

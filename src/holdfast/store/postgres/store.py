@@ -29,6 +29,7 @@ from holdfast.store.postgres.jobs import PostgresJobs
 from holdfast.store.postgres.leases import PostgresLeases
 from holdfast.store.postgres.logs import PostgresLogs
 from holdfast.store.postgres.members import PostgresMembers
+from holdfast.store.postgres.series.arrays import PostgresArrays
 from holdfast.store.postgres.series.dependencies import PostgresDependencies
 from holdfast.store.postgres.settings import PostgresSettings
 from holdfast.store.postgres.tokens import PostgresTokens
@@ -65,6 +66,7 @@ class PostgresStore(Store):
         self.environment = dict(environment or {})
         self._leadership = PostgresLeadership(session, lead_seconds)
         self.admission = PostgresAdmission(session, self.environment)
+        self.arrays = PostgresArrays(session, self.environment)
         self.calls = PostgresCalls(session)
         self.checkpoints = PostgresCheckpoints(session)
         self.dependencies = PostgresDependencies(session)

@@ -247,13 +247,14 @@ class Session:
         relaxed: bool = False,
         keep_plans: bool = False,
         by_index: bool = False,
+        seconds: float | None = None,
     ) -> T:
         """Run `work` in one transaction, committed when it returns.
 
         `work` may run more than once; each time, nothing of the time before has happened.
         relaxed: a crash of the server may lose it. keep_plans: each statement has one plan for all
         its parameters. by_index: one plan, and by indexes alone; its statements are sent in no other
-        way.
+        way. seconds: how long it may take, in place of `call_seconds`.
 
         Raises:
             Unavailable: the server cannot be reached, or the fate of the commit is unknown.
@@ -264,7 +265,9 @@ class Session:
         )
         settings = _BY_INDEX if by_index else settings
         begin = _BEGIN if settings is None else (*_BEGIN, settings)
-        return await self._attempt(lambda conn, mark: self._transact_once(conn, work, begin, mark))
+        return await self._attempt(
+            lambda conn, mark: self._transact_once(conn, work, begin, mark), seconds=seconds
+        )
 
     async def _transact_once(
         self,

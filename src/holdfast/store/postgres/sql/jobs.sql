@@ -9,6 +9,7 @@ select name from queues where name = any(%(names)s) order by name for key share;
 -- The queues are held as by hold_queues; where one is missing nothing is written.
 -- `limited`: whether any project's or the cluster's settings set a quota, so that quotas cost nothing where there are
 -- none. Without `limited_too` nothing is written where one is set.
+-- `silent`: the caller needs no rows back.
 -- `wait_cause`: what the job waits for besides its start time, which is kept until that wait is over.
 with limits as materialized (
   select exists (select from cluster where settings ?| array['quota_jobs', 'quota_gpus'])
@@ -21,17 +22,18 @@ with limits as materialized (
   select * from jsonb_to_recordset(%(rows)s::jsonb) as x(
     id text, name text, project text, queue text, priority smallint, tasks integer, gpus integer, cpu_slots integer,
     memory_bytes bigint, labels jsonb, spec jsonb, spec_hash text, idempotency_key text, start_at double precision,
-    secrets jsonb, wait_cause text, wait_reason text, origin_run text, origin_node integer)
+    secrets jsonb, wait_cause text, wait_reason text, origin_run text, origin_node integer,
+    array_id text, array_index integer)
 ), written as (
   insert into jobs (id, name, project, queue, priority, state, reason, tasks, gpus, cpu_slots, memory_bytes, labels,
                     spec, spec_hash, idempotency_key, preemptible, wait_cause, wait_until, created_at, queued_at,
-                    origin_run, origin_node)
+                    origin_run, origin_node, array_id, array_index)
   select g.id, g.name, g.project, g.queue, g.priority, case when w.cause is null then 'queued' else 'waiting' end,
          case when g.wait_cause is not null then g.wait_reason when w.late then %(waits)s::text else %(submitted)s::text end, g.tasks, g.gpus, g.cpu_slots,
          g.memory_bytes, coalesce(g.labels, '{}'), g.spec, decode(g.spec_hash, 'hex'), g.idempotency_key,
          coalesce((g.spec->>'preemptible')::boolean, false),
          w.cause, case when w.late then to_timestamp(g.start_at) end, c.at, case when w.cause is null then c.at end,
-         g.origin_run, g.origin_node
+         g.origin_run, g.origin_node, g.array_id, g.array_index
   from clock c cross join given g cross join lateral (
     select l.late, coalesce(g.wait_cause, case when l.late then 'start_time' end) as cause
     from (select coalesce(to_timestamp(g.start_at) > c.at, false) as late) l
@@ -49,8 +51,10 @@ with limits as materialized (
   from written w cross join clock c
 )
 select id, name, project, queue, priority, state, reason, tasks, gpus, cpu_slots, memory_bytes, labels, spec, epoch,
-       attempts, wait_cause, wait_until, created_at, queued_at, revision, (select limited from limits) as limited
-from written;
+       attempts, wait_cause, wait_until, created_at, queued_at, revision, array_id, array_index,
+       (select limited from limits) as limited
+from written
+where not %(silent)s::boolean;
 
 -- name: find_submitted
 -- The jobs a submission found there already, by id or by idempotency key.
@@ -88,6 +92,8 @@ where (%(states)s::text[] is null or j.state = any(%(states)s))
   and (%(host_id)s::text is null or j.id in (
     select t.job_id from tasks t
     where t.host_id = %(host_id)s and t.state in ('reserved', 'running', 'preempting')))
+  and (%(array_id)s::text is null or j.array_id = %(array_id)s)
+  and (not %(single)s::boolean or j.array_id is null)
   and (%(before)s::text is null or j.id < %(before)s)
 order by j.id desc
 limit %(limit)s;

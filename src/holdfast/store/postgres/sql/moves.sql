@@ -3,7 +3,8 @@
 -- name: lock_jobs
 -- The job's row lock guards all of its tasks; it is always taken in id order and before any task's row.
 select {columns:job_row:j},
-       coalesce((j.spec->>'supervised')::boolean, false) as supervised
+       coalesce((j.spec->>'supervised')::boolean, false) as supervised,
+       j.array_id is not null and exists (select from arrays r where r.id = j.array_id and r.at_once is not null) as array_limited
 from jobs j
 where j.id = any(%(ids)s)
 order by j.id

@@ -1,0 +1,1 @@
+"""Commands about jobs that come in series: arrays, sweeps, schedules."""

@@ -1,0 +1,1 @@
+"""The routes of jobs that come in series: arrays and schedules."""

@@ -1,0 +1,1 @@
+"""The REST API's bodies about jobs that come in series: arrays and schedules."""
