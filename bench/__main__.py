@@ -32,6 +32,7 @@ NAMES = (
     "gang-restart",
     "fleet-day",
     "fleet-cycle",
+    "workflow",
     "supervisor",
     "supervisor-heartbeats",
     "supervisor-crowd",

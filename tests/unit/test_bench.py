@@ -31,6 +31,7 @@ BUDGETED = {
     "gang-restart": 1,
     "fleet-day": 0,
     "fleet-cycle": 0,
+    "workflow": 1,
     "supervisor": 4,
     "supervisor-heartbeats": 4,
     "supervisor-crowd": 1,

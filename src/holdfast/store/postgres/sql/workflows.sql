@@ -133,10 +133,10 @@ with recursive runs as (
   select (select o.run from workflow_outbox o where o.run > r.run order by o.run limit 1), r.count + 1
   from runs r where r.run is not null and r.count < %(scan)s
 ), due as (
-  select r.run, (select min(o.n) from workflow_outbox o where o.run = r.run and o.due_at <= %(now)s) as first from runs r
+  select r.run, (select o.due_at from workflow_outbox o where o.run = r.run order by o.due_at limit 1) as first from runs r
   where r.run is not null
 ), chosen as (
-  select run from due where first is not null order by first limit %(runs)s
+  select run from due where first <= %(now)s order by first limit %(runs)s
 )
 select o.n, o.run, o.node, o.kind, o.ref, o.tries, o.due_at, o.error
 from chosen c cross join lateral (
