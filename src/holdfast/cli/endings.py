@@ -4,18 +4,8 @@ import sys
 
 import click
 
+from holdfast import errors
 from holdfast.cli.output import note
-from holdfast.errors import (
-    Conflict,
-    Forbidden,
-    HoldfastError,
-    NotFound,
-    QuotaExceeded,
-    TooLarge,
-    Unauthorized,
-    Unavailable,
-    ValidationError,
-)
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -27,15 +17,15 @@ EXIT_UNREACHABLE = 6
 EXIT_QUOTA = 7
 EXIT_INTERRUPTED = 130
 
-_CODES: tuple[tuple[type[HoldfastError], int], ...] = (
-    (ValidationError, EXIT_USAGE),
-    (TooLarge, EXIT_USAGE),
-    (NotFound, EXIT_NOT_FOUND),
-    (Conflict, EXIT_CONFLICT),
-    (QuotaExceeded, EXIT_QUOTA),
-    (Unauthorized, EXIT_UNAUTHORIZED),
-    (Forbidden, EXIT_UNAUTHORIZED),
-    (Unavailable, EXIT_UNREACHABLE),
+_CODES: tuple[tuple[type[errors.HoldfastError], int], ...] = (
+    (errors.ValidationError, EXIT_USAGE),
+    (errors.TooLarge, EXIT_USAGE),
+    (errors.NotFound, EXIT_NOT_FOUND),
+    (errors.Conflict, EXIT_CONFLICT),
+    (errors.QuotaExceeded, EXIT_QUOTA),
+    (errors.Unauthorized, EXIT_UNAUTHORIZED),
+    (errors.Forbidden, EXIT_UNAUTHORIZED),
+    (errors.Unavailable, EXIT_UNREACHABLE),
 )
 
 
@@ -44,7 +34,7 @@ def exit_code_of(error: BaseException) -> int | None:
     for kind, code in _CODES:
         if isinstance(error, kind):
             return code
-    if isinstance(error, (HoldfastError, OSError, TimeoutError)):
+    if isinstance(error, (errors.HoldfastError, OSError, TimeoutError)):
         return EXIT_FAILED
     return None
 
@@ -68,7 +58,7 @@ def show_error(error: BaseException, as_json: bool) -> None:
 
     problem: dict[str, object] = {"type": "about:blank", "title": type(error).__name__}
     problem |= {"status": 500, "code": "error", "detail": message}
-    if isinstance(error, HoldfastError):
+    if isinstance(error, errors.HoldfastError):
         problem |= {"status": error.status, "code": error.code}
         if error.field is not None:
             problem["field"] = error.field

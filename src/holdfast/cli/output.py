@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -21,6 +21,7 @@ from holdfast.errors import ValidationError
 if TYPE_CHECKING:
     from holdfast.client import Client
 
+T = TypeVar("T")
 PIPED_COLUMNS = 80
 # Long enough for a controller that restarts, short enough for a person at the terminal.
 RETRY_SECONDS = 3.0
@@ -72,6 +73,13 @@ class Face:
             if not token:
                 raise ValidationError(f"the token file {self.token_file} is empty")
         return Client(self.url, token, retry_seconds=retry_seconds, watch=self.waiting.watch)
+
+    def answer(self, ask: Callable[[Client], T], describe: Callable[[T], str]) -> T:
+        """Ask the controller, show its answer, and return it."""
+        with self.client() as client:
+            found = ask(client)
+        self.show(found, describe(found))
+        return found
 
     def show_json(self, value: Any) -> None:
         """Print one JSON document."""

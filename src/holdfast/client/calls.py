@@ -12,18 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from holdfast.errors import (
-    Conflict,
-    Forbidden,
-    HoldfastError,
-    NotFound,
-    QuotaExceeded,
-    Stale,
-    TooLarge,
-    Unauthorized,
-    Unavailable,
-    ValidationError,
-)
+from holdfast import errors
 from holdfast.wire.api import Problem
 
 T = TypeVar("T")
@@ -61,7 +50,7 @@ def path_of(*parts: str) -> str:
     """Return the path of a resource. Raises NotFound for an empty part, which would name another."""
     for part in parts:
         if part in ("", ".", ".."):
-            raise NotFound(f"{part!r} names nothing")
+            raise errors.NotFound(f"{part!r} names nothing")
     return "/".join(("/v1", *(quote(_sendable(part), safe="") for part in parts)))
 
 
@@ -96,7 +85,7 @@ def make_body(given: Mapping[str, Any], kind: type[T], complaint: str) -> T:
     try:
         return msgspec.convert(dict(given), kind)
     except msgspec.ValidationError as error:
-        raise ValidationError(f"{complaint}: {error}") from error
+        raise errors.ValidationError(f"{complaint}: {error}") from error
 
 
 def read_as(kind: type[T]) -> Callable[[bytes], T]:
@@ -106,7 +95,7 @@ def read_as(kind: type[T]) -> Callable[[bytes], T]:
         try:
             return msgspec.json.decode(data, type=kind)
         except msgspec.DecodeError as error:
-            raise HoldfastError(
+            raise errors.HoldfastError(
                 f"the controller's answer is not understood ({error}); its version may differ "
                 "from this client's",
                 code="bad_answer",
@@ -146,27 +135,27 @@ def _encode(value: object) -> bytes:
         raise _not_utf8(str(error.object)) from None
 
 
-def _not_utf8(text: str) -> ValidationError:
-    return ValidationError(f"{ascii(text)[:80]} is not UTF-8 text")
+def _not_utf8(text: str) -> errors.ValidationError:
+    return errors.ValidationError(f"{ascii(text)[:80]} is not UTF-8 text")
 
 
-_BY_STATUS: Mapping[int, type[HoldfastError]] = {
-    400: ValidationError,
-    401: Unauthorized,
-    403: Forbidden,
-    404: NotFound,
-    409: Conflict,
-    413: TooLarge,
-    422: ValidationError,
-    429: Unavailable,
-    431: TooLarge,
-    502: Unavailable,
-    503: Unavailable,
-    504: Unavailable,
+_BY_STATUS: Mapping[int, type[errors.HoldfastError]] = {
+    400: errors.ValidationError,
+    401: errors.Unauthorized,
+    403: errors.Forbidden,
+    404: errors.NotFound,
+    409: errors.Conflict,
+    413: errors.TooLarge,
+    422: errors.ValidationError,
+    429: errors.Unavailable,
+    431: errors.TooLarge,
+    502: errors.Unavailable,
+    503: errors.Unavailable,
+    504: errors.Unavailable,
 }
 
 
-def read_problem(status: int, data: bytes) -> HoldfastError:
+def read_problem(status: int, data: bytes) -> errors.HoldfastError:
     """The error an answer of 400 or above stands for, in the controller's own sentence where it
     gave one."""
     try:
@@ -178,11 +167,11 @@ def read_problem(status: int, data: bytes) -> HoldfastError:
             status=status,
             detail=f"the answer was HTTP {status} without a reason{': ' + text if text else ''}",
         )
-    kind = _BY_STATUS.get(status, HoldfastError)
-    if problem.code == Stale.code:
-        kind = Stale
-    elif problem.code == QuotaExceeded.code:
-        kind = QuotaExceeded
+    kind = _BY_STATUS.get(status, errors.HoldfastError)
+    if problem.code == errors.Stale.code:
+        kind = errors.Stale
+    elif problem.code == errors.QuotaExceeded.code:
+        kind = errors.QuotaExceeded
     detail = problem.detail or problem.title or f"HTTP {status}"
     code = problem.code if problem.code != "error" else None
     error = kind(detail, code=code, field=problem.field)

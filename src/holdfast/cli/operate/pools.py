@@ -75,6 +75,11 @@ def pools_table(rows: Sequence[PoolStatus]) -> str:
     )
 
 
+def pool_table(pool: PoolStatus) -> str:
+    """Draw the table of one pool."""
+    return pools_table([pool])
+
+
 def _say_state(pool: PoolStatus) -> str:
     if pool.deleted_at is not None:
         return "goes, as its hosts fall idle"
@@ -163,9 +168,7 @@ def set_pool(face: Face, name: str, changes: Sequence[str]) -> None:
             raise click.UsageError(f"{change!r} is no KEY=VALUE")
         long = f"{key}_seconds"
         given[long if long in PoolSpec.__struct_fields__ else key] = value
-    with face.client() as client:
-        pool = client.set_pool(name, given)
-    face.show(pool, pools_table([pool]))
+    face.answer(lambda client: client.set_pool(name, given), pool_table)
 
 
 @pools.command()
@@ -181,9 +184,9 @@ def scale(face: Face, name: str, least: int | None, most: int | None, buffer: in
     Example:
       holdfast pools scale a100 --min 1 --max 8
     """
-    with face.client() as client:
-        pool = client.scale_pool(name, min=least, max=most, buffer=buffer)
-    face.show(pool, pools_table([pool]))
+    face.answer(
+        lambda client: client.scale_pool(name, min=least, max=most, buffer=buffer), pool_table
+    )
 
 
 @pools.command()
@@ -197,9 +200,7 @@ def pause(face: Face, name: str, reason: str) -> None:
     Example:
       holdfast pools pause a100 --reason "a bill"
     """
-    with face.client() as client:
-        pool = client.pause_pool(name, reason)
-    face.show(pool, pools_table([pool]))
+    face.answer(lambda client: client.pause_pool(name, reason), pool_table)
 
 
 @pools.command()
@@ -212,9 +213,7 @@ def resume(face: Face, name: str) -> None:
     Example:
       holdfast pools resume a100
     """
-    with face.client() as client:
-        pool = client.resume_pool(name)
-    face.show(pool, pools_table([pool]))
+    face.answer(lambda client: client.resume_pool(name), pool_table)
 
 
 @pools.command()
@@ -227,9 +226,7 @@ def delete(face: Face, name: str) -> None:
     Example:
       holdfast pools delete a100
     """
-    with face.client() as client:
-        pool = client.delete_pool(name)
-    face.show(pool, pools_table([pool]))
+    face.answer(lambda client: client.delete_pool(name), pool_table)
 
 
 @pools.command()

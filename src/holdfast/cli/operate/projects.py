@@ -111,9 +111,7 @@ def show_project(face: Face, name: str) -> None:
     Example:
       holdfast projects show vision
     """
-    with face.client() as client:
-        project = client.project(name)
-    face.show(project, _project_text(project))
+    face.answer(lambda client: client.project(name), _project_text)
 
 
 @projects.command("set")
@@ -135,9 +133,7 @@ def set_project(face: Face, name: str, changes: Sequence[str]) -> None:
       holdfast projects set speech share_gpus=4
       holdfast projects set vision max_retries=2 retry_on=failures,infra,system
     """
-    with face.client() as client:
-        project = client.put_project(name, read_changes(changes))
-    face.show(project, _project_text(project))
+    face.answer(lambda client: client.put_project(name, read_changes(changes)), _project_text)
 
 
 @projects.command("unset")
@@ -151,9 +147,7 @@ def unset_project(face: Face, name: str, settings: Sequence[str]) -> None:
     Example:
       holdfast projects unset vision quota_gpus
     """
-    with face.client() as client:
-        project = client.put_project(name, {}, settings)
-    face.show(project, _project_text(project))
+    face.answer(lambda client: client.put_project(name, {}, settings), _project_text)
 
 
 @projects.command("delete")

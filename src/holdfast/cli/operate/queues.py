@@ -28,9 +28,7 @@ def queues(face: Face, context: click.Context) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    with face.client() as client:
-        rows = client.queues()
-    face.show(rows, queues_table(rows))
+    face.answer(lambda client: client.queues(), queues_table)
 
 
 def queues_table(rows: Sequence[QueueRecord]) -> str:
@@ -86,9 +84,7 @@ def pause(face: Face, name: str, reason: str, hard: bool) -> None:
     Example:
       holdfast queues pause gpu --reason "new driver"
     """
-    with face.client() as client:
-        queue = client.pause_queue(name, reason, hard=hard)
-    face.show(queue, _line(queue))
+    face.answer(lambda client: client.pause_queue(name, reason, hard=hard), _line)
 
 
 @queues.command()
@@ -101,9 +97,7 @@ def resume(face: Face, name: str) -> None:
     Example:
       holdfast queues resume gpu
     """
-    with face.client() as client:
-        queue = client.resume_queue(name)
-    face.show(queue, _line(queue))
+    face.answer(lambda client: client.resume_queue(name), _line)
 
 
 @queues.command()

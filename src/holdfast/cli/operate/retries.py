@@ -26,9 +26,7 @@ def retries(face: Face, context: click.Context) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    with face.client() as client:
-        view = client.retries()
-    face.show(view, retries_text(view))
+    face.answer(lambda client: client.retries(), retries_text)
 
 
 def retries_text(view: RetriesView) -> str:
@@ -63,9 +61,7 @@ def hold(face: Face, project: str | None, reason: str) -> None:
       holdfast retries hold --reason "the registry is down"
       holdfast retries hold --project vision
     """
-    with face.client() as client:
-        view = client.hold_retries(project, reason)
-    face.show(view, retries_text(view))
+    face.answer(lambda client: client.hold_retries(project, reason), retries_text)
 
 
 @retries.command()
@@ -78,6 +74,4 @@ def release(face: Face, project: str | None) -> None:
     Example:
       holdfast retries release
     """
-    with face.client() as client:
-        view = client.release_retries(project)
-    face.show(view, retries_text(view))
+    face.answer(lambda client: client.release_retries(project), retries_text)

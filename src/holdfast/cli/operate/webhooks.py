@@ -95,9 +95,7 @@ def show(face: Face, webhook_id: str) -> None:
     Example:
       holdfast webhooks show 06ch2v8wq1m4kz7d9x3t
     """
-    with face.client() as client:
-        hook = client.webhook(webhook_id)
-    face.show(hook, _describe(hook))
+    face.answer(lambda client: client.webhook(webhook_id), _describe)
 
 
 def _read_secret(secret_file: str | None) -> str | None:
@@ -190,9 +188,7 @@ def set_webhook(
         changes["project"] = project
     if name is not None:
         changes["name"] = name
-    with face.client() as client:
-        hook = client.change_webhook(webhook_id, **changes)
-    face.show(hook, _describe(hook))
+    face.answer(lambda client: client.change_webhook(webhook_id, **changes), _describe)
 
 
 @webhooks.command()

@@ -6,44 +6,41 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from holdfast.client.calls import PageCall, RestCall, get, get_pages, path_of, send
+from holdfast.client.methods.late import LateModule
 from holdfast.client.scripts import gives_list, gives_one
 
 if TYPE_CHECKING:
-    from holdfast.core.fleet.actions import CycleSummary, PoolPlan
-    from holdfast.core.records import OrchestratorStatus, WorkerHealth, WorkerPerformance
-    from holdfast.wire.pools import PoolStatus
+    from holdfast.core import records
+    from holdfast.core.fleet import actions
+    from holdfast.wire import pools as wire
+else:
+    actions = LateModule("holdfast.core.fleet.actions")
+    records = LateModule("holdfast.core.records")
+    wire = LateModule("holdfast.wire.pools")
 
 
 class PoolMethods:
     """The client's methods about pools."""
 
     @gives_list
-    def pools(self) -> PageCall[PoolStatus]:
+    def pools(self) -> PageCall[wire.PoolStatus]:
         """Return every pool, its hosts and its money."""
-        from holdfast.wire.pools import PoolStatus
-
-        return get_pages(path_of("pools"), PoolStatus)
+        return get_pages(path_of("pools"), wire.PoolStatus)
 
     @gives_one
-    def pool(self, name: str) -> RestCall[PoolStatus]:
+    def pool(self, name: str) -> RestCall[wire.PoolStatus]:
         """Return one pool."""
-        from holdfast.wire.pools import PoolStatus
-
-        return get(path_of("pools", name), PoolStatus)
+        return get(path_of("pools", name), wire.PoolStatus)
 
     @gives_one
-    def put_pool(self, name: str, values: Mapping[str, Any]) -> RestCall[PoolStatus]:
+    def put_pool(self, name: str, values: Mapping[str, Any]) -> RestCall[wire.PoolStatus]:
         """Make a pool, or replace it whole. `values` has the keys of a [pool.NAME] table."""
-        from holdfast.wire.pools import PoolStatus
-
-        return send("PUT", path_of("pools", name), PoolStatus, dict(values))
+        return send("PUT", path_of("pools", name), wire.PoolStatus, dict(values))
 
     @gives_one
-    def set_pool(self, name: str, changes: Mapping[str, Any]) -> RestCall[PoolStatus]:
+    def set_pool(self, name: str, changes: Mapping[str, Any]) -> RestCall[wire.PoolStatus]:
         """Change some keys of a pool."""
-        from holdfast.wire.pools import PoolStatus
-
-        return send("PATCH", path_of("pools", name), PoolStatus, dict(changes))
+        return send("PATCH", path_of("pools", name), wire.PoolStatus, dict(changes))
 
     @gives_one
     def scale_pool(
@@ -53,73 +50,55 @@ class PoolMethods:
         min: int | None = None,
         max: int | None = None,
         buffer: int | None = None,
-    ) -> RestCall[PoolStatus]:
+    ) -> RestCall[wire.PoolStatus]:
         """Change a pool's bounds; what is left out stays."""
-        from holdfast.wire.pools import PoolStatus, ScaleRequest
-
-        body = ScaleRequest(min=min, max=max, buffer=buffer)
-        return send("POST", path_of("pools", name, "scale"), PoolStatus, body)
+        body = wire.ScaleRequest(min=min, max=max, buffer=buffer)
+        return send("POST", path_of("pools", name, "scale"), wire.PoolStatus, body)
 
     @gives_one
-    def pause_pool(self, name: str, reason: str = "") -> RestCall[PoolStatus]:
+    def pause_pool(self, name: str, reason: str = "") -> RestCall[wire.PoolStatus]:
         """Have a pool spawn nothing and shrink by nothing."""
-        from holdfast.wire.pools import PoolPause, PoolStatus
-
-        return send("POST", path_of("pools", name, "pause"), PoolStatus, PoolPause(reason=reason))
+        return send(
+            "POST", path_of("pools", name, "pause"), wire.PoolStatus, wire.PoolPause(reason=reason)
+        )
 
     @gives_one
-    def resume_pool(self, name: str) -> RestCall[PoolStatus]:
+    def resume_pool(self, name: str) -> RestCall[wire.PoolStatus]:
         """Have a pool scale again."""
-        from holdfast.wire.pools import PoolStatus
-
-        return send("POST", path_of("pools", name, "resume"), PoolStatus)
+        return send("POST", path_of("pools", name, "resume"), wire.PoolStatus)
 
     @gives_one
-    def delete_pool(self, name: str) -> RestCall[PoolStatus]:
+    def delete_pool(self, name: str) -> RestCall[wire.PoolStatus]:
         """Have a pool shrink to nothing, as its hosts fall idle, and be forgotten then."""
-        from holdfast.wire.pools import PoolStatus
-
-        return send("DELETE", path_of("pools", name), PoolStatus)
+        return send("DELETE", path_of("pools", name), wire.PoolStatus)
 
     @gives_list
-    def pool_cycles(self, name: str, limit: int = 100) -> PageCall[CycleSummary]:
+    def pool_cycles(self, name: str, limit: int = 100) -> PageCall[actions.CycleSummary]:
         """Return a pool's last cycles, newest first."""
-        from holdfast.core.fleet.actions import CycleSummary
-
-        return get_pages(path_of("pools", name, "cycles"), CycleSummary, limit=limit)
+        return get_pages(path_of("pools", name, "cycles"), actions.CycleSummary, limit=limit)
 
     @gives_one
-    def plan_pool(self, name: str) -> RestCall[PoolPlan]:
+    def plan_pool(self, name: str) -> RestCall[actions.PoolPlan]:
         """Return what a pool's cycle would do now, and why. Nothing is changed."""
-        from holdfast.core.fleet.actions import PoolPlan
-
-        return get(path_of("pools", name, "plan"), PoolPlan)
+        return get(path_of("pools", name, "plan"), actions.PoolPlan)
 
     @gives_one
-    def run_pool(self, name: str) -> RestCall[CycleSummary]:
+    def run_pool(self, name: str) -> RestCall[actions.CycleSummary]:
         """Run one cycle of a pool now, and return its summary."""
-        from holdfast.core.fleet.actions import CycleSummary
-
-        return send("POST", path_of("pools", name, "run"), CycleSummary, repeatable=False)
+        return send("POST", path_of("pools", name, "run"), actions.CycleSummary, repeatable=False)
 
     # ---- the whole fleet
     @gives_one
-    def fleet_status(self) -> RestCall[OrchestratorStatus]:
+    def fleet_status(self) -> RestCall[records.OrchestratorStatus]:
         """Return counts of the whole fleet, and one word about its health."""
-        from holdfast.core.records import OrchestratorStatus
-
-        return get(path_of("fleet", "status"), OrchestratorStatus)
+        return get(path_of("fleet", "status"), records.OrchestratorStatus)
 
     @gives_list
-    def workers_health(self) -> PageCall[WorkerHealth]:
+    def workers_health(self) -> PageCall[records.WorkerHealth]:
         """Return the active hosts: heartbeat, task, GPU memory, and a verdict."""
-        from holdfast.core.records import WorkerHealth
-
-        return get_pages(path_of("fleet", "health"), WorkerHealth)
+        return get_pages(path_of("fleet", "health"), records.WorkerHealth)
 
     @gives_list
-    def worker_performance(self) -> PageCall[WorkerPerformance]:
+    def worker_performance(self) -> PageCall[records.WorkerPerformance]:
         """Return what each host did."""
-        from holdfast.core.records import WorkerPerformance
-
-        return get_pages(path_of("fleet", "performance"), WorkerPerformance)
+        return get_pages(path_of("fleet", "performance"), records.WorkerPerformance)

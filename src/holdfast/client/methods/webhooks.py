@@ -15,11 +15,15 @@ from holdfast.client.calls import (
     path_of,
     send,
 )
+from holdfast.client.methods.late import LateModule
 from holdfast.client.scripts import Script, gives_each, gives_list, gives_one, runs, take_answer
 
 if TYPE_CHECKING:
-    from holdfast.core.webhooks.values import DeliveryRecord, WebhookRecord
-    from holdfast.wire.webhooks import DeliveryView, TestResult, WebhookCreated
+    from holdfast.core.webhooks import values
+    from holdfast.wire import webhooks as wire
+else:
+    values = LateModule("holdfast.core.webhooks.values")
+    wire = LateModule("holdfast.wire.webhooks")
 
 
 _COMPLAINT = "a webhook cannot be like this"
@@ -29,18 +33,14 @@ class WebhookMethods:
     """The client's methods about webhooks. All of them take an admin token."""
 
     @gives_list
-    def webhooks(self) -> PageCall[WebhookRecord]:
+    def webhooks(self) -> PageCall[values.WebhookRecord]:
         """Return every webhook, without its secret."""
-        from holdfast.core.webhooks.values import WebhookRecord
-
-        return get_pages(path_of("webhooks"), WebhookRecord)
+        return get_pages(path_of("webhooks"), values.WebhookRecord)
 
     @gives_one
-    def webhook(self, webhook_id: str) -> RestCall[WebhookRecord]:
+    def webhook(self, webhook_id: str) -> RestCall[values.WebhookRecord]:
         """Return one webhook."""
-        from holdfast.core.webhooks.values import WebhookRecord
-
-        return get(path_of("webhooks", webhook_id), WebhookRecord)
+        return get(path_of("webhooks", webhook_id), values.WebhookRecord)
 
     @gives_one
     def create_webhook(
@@ -51,26 +51,21 @@ class WebhookMethods:
         project: str | None = None,
         name: str = "",
         secret: str | None = None,
-    ) -> RestCall[WebhookCreated]:
+    ) -> RestCall[wire.WebhookCreated]:
         """Send events to `url`: those that match a pattern ("job.*"), or all.
 
         The answer has the secret, this once; a lost answer is not asked for again.
         """
-        from holdfast.wire.webhooks import WebhookCreated, WebhookRequest
-
         given = {"url": url, "events": list(events), "project": project}
         given |= {"name": name, "secret": secret}
-        body = make_body(given, WebhookRequest, _COMPLAINT)
-        return send("POST", path_of("webhooks"), WebhookCreated, body, repeatable=False)
+        body = make_body(given, wire.WebhookRequest, _COMPLAINT)
+        return send("POST", path_of("webhooks"), wire.WebhookCreated, body, repeatable=False)
 
     @gives_one
-    def change_webhook(self, /, webhook_id: str, **changes: Any) -> RestCall[WebhookRecord]:
+    def change_webhook(self, /, webhook_id: str, **changes: Any) -> RestCall[values.WebhookRecord]:
         """Change `url`, `events`, `project` (None: every project) or `name`."""
-        from holdfast.core.webhooks.values import WebhookRecord
-        from holdfast.wire.webhooks import WebhookPatch
-
-        body = make_body(changes, WebhookPatch, _COMPLAINT)
-        return send("PATCH", path_of("webhooks", webhook_id), WebhookRecord, body)
+        body = make_body(changes, wire.WebhookPatch, _COMPLAINT)
+        return send("PATCH", path_of("webhooks", webhook_id), values.WebhookRecord, body)
 
     @gives_one
     def delete_webhook(self, webhook_id: str) -> RestCall[None]:
@@ -80,78 +75,61 @@ class WebhookMethods:
     @gives_one
     def rotate_webhook(
         self, webhook_id: str, *, secret: str | None = None, grace_seconds: float = 86_400.0
-    ) -> RestCall[WebhookCreated]:
+    ) -> RestCall[wire.WebhookCreated]:
         """Give it a new secret; the one before signs too for `grace_seconds`.
 
         A lost answer is not asked for again, because a second call would end that grace.
         """
-        from holdfast.wire.webhooks import RotateRequest, WebhookCreated
-
         given = {"secret": secret, "grace_seconds": grace_seconds}
-        body = make_body(given, RotateRequest, _COMPLAINT)
+        body = make_body(given, wire.RotateRequest, _COMPLAINT)
         path = path_of("webhooks", webhook_id, "rotate")
-        return send("POST", path, WebhookCreated, body, repeatable=False)
+        return send("POST", path, wire.WebhookCreated, body, repeatable=False)
 
     @gives_one
-    def pause_webhook(self, webhook_id: str, reason: str = "") -> RestCall[WebhookRecord]:
+    def pause_webhook(self, webhook_id: str, reason: str = "") -> RestCall[values.WebhookRecord]:
         """Send nothing more; events are kept for its resumption."""
-        from holdfast.core.webhooks.values import WebhookRecord
-        from holdfast.wire.webhooks import WebhookPause
-
-        body = make_body({"reason": reason}, WebhookPause, _COMPLAINT)
+        body = make_body({"reason": reason}, wire.WebhookPause, _COMPLAINT)
         path = path_of("webhooks", webhook_id, "pause")
-        return send("POST", path, WebhookRecord, body)
+        return send("POST", path, values.WebhookRecord, body)
 
     @gives_one
-    def resume_webhook(self, webhook_id: str) -> RestCall[WebhookRecord]:
+    def resume_webhook(self, webhook_id: str) -> RestCall[values.WebhookRecord]:
         """Send again, from the event at which it stopped."""
-        from holdfast.core.webhooks.values import WebhookRecord
-
         path = path_of("webhooks", webhook_id, "resume")
-        return send("POST", path, WebhookRecord)
+        return send("POST", path, values.WebhookRecord)
 
     @gives_one
-    def test_webhook(self, webhook_id: str) -> RestCall[TestResult]:
+    def test_webhook(self, webhook_id: str) -> RestCall[wire.TestResult]:
         """Send one event `webhook.test` now, once, and return what came of it."""
-        from holdfast.wire.webhooks import TestResult
-
         path = path_of("webhooks", webhook_id, "test")
-        return send("POST", path, TestResult, repeatable=False)
+        return send("POST", path, wire.TestResult, repeatable=False)
 
     @gives_each
     def deliveries(
         self, webhook_id: str, *, states: Sequence[str] = (), page_size: int | None = None
-    ) -> PageCall[DeliveryRecord]:
+    ) -> PageCall[values.DeliveryRecord]:
         """Yield its deliveries, newest first; `states`: pending, delivered, dead."""
-        from holdfast.core.webhooks.values import DeliveryRecord
-
         path = path_of("webhooks", webhook_id, "deliveries")
-        return get_pages(path, DeliveryRecord, state=list(states), limit=page_size)
+        return get_pages(path, values.DeliveryRecord, state=list(states), limit=page_size)
 
     @gives_one
-    def delivery(self, webhook_id: str, delivery_id: str) -> RestCall[DeliveryView]:
+    def delivery(self, webhook_id: str, delivery_id: str) -> RestCall[wire.DeliveryView]:
         """Return one delivery with its body."""
-        from holdfast.wire.webhooks import DeliveryView
-
         path = path_of("webhooks", webhook_id, "deliveries", delivery_id)
-        return get(path, DeliveryView)
+        return get(path, wire.DeliveryView)
 
     @gives_one
-    def redeliver(self, webhook_id: str, delivery_id: str) -> RestCall[DeliveryRecord]:
+    def redeliver(self, webhook_id: str, delivery_id: str) -> RestCall[values.DeliveryRecord]:
         """Send a delivery again.
 
         A dead or delivered one begins its tries anew; a pending one waits no longer.
         """
-        from holdfast.core.webhooks.values import DeliveryRecord
-
         path = path_of("webhooks", webhook_id, "deliveries", delivery_id, "redeliver")
-        return send("POST", path, DeliveryRecord)
+        return send("POST", path, values.DeliveryRecord)
 
     @runs
     def redeliver_dead(self, webhook_id: str) -> Script[int]:
         """Send every dead delivery again, and return how many there were."""
-        from holdfast.wire.webhooks import Redelivered
-
         path = path_of("webhooks", webhook_id, "redeliver-dead")
-        sent = yield from take_answer(send("POST", path, Redelivered, repeatable=False))
+        sent = yield from take_answer(send("POST", path, wire.Redelivered, repeatable=False))
         return sent.count

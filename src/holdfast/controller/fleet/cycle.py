@@ -16,17 +16,7 @@ from holdfast.controller.fleet.rentals import Rentals
 from holdfast.controller.runtime.auth import make_new_id
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
-from holdfast.core.fleet.actions import (
-    Action,
-    CycleSummary,
-    DrainHost,
-    EndMachine,
-    FailHost,
-    FreeHost,
-    PoolPlan,
-    Promote,
-    Spawn,
-)
+from holdfast.core.fleet import actions
 from holdfast.core.fleet.breaker import BREAKER_WINDOW_SECONDS
 from holdfast.core.fleet.cycle import Prices, plan_fleet
 from holdfast.core.fleet.demand import cap_waiting
@@ -59,12 +49,12 @@ class PoolCycles:
         self._asked_at: float | None = None
         self.rentals = Rentals(controller, name)
 
-    async def run(self, pool: PoolRecord, *, listing: bool = True) -> CycleSummary:
+    async def run(self, pool: PoolRecord, *, listing: bool = True) -> actions.CycleSummary:
         """Run one cycle and return its summary. What the provider is asked for goes on after it."""
         async with self._lock:
             return await self._run(pool, listing=listing)
 
-    async def plan(self, pool: PoolRecord) -> PoolPlan:
+    async def plan(self, pool: PoolRecord) -> actions.PoolPlan:
         """Return what a cycle would do now. Nothing is changed."""
         async with self._lock:
             try:
@@ -84,7 +74,7 @@ class PoolCycles:
         if opened is not None:
             await opened[1].close()
 
-    async def _run(self, pool: PoolRecord, *, listing: bool) -> CycleSummary:
+    async def _run(self, pool: PoolRecord, *, listing: bool) -> actions.CycleSummary:
         controller, store = self._controller, self._controller.store.fleet
         listing = listing or self.rentals.unsure
         try:
@@ -109,7 +99,7 @@ class PoolCycles:
         for action in plan.actions:
             if await self._carry_out(action, machines):
                 done.append(action)
-                machines += action.count if isinstance(action, Spawn) else 0
+                machines += action.count if isinstance(action, actions.Spawn) else 0
         installation = await store.installation()
         due = (InstanceState.INTENDED, InstanceState.ENDING)
         found = await store.list_instances(pool.name, states=due)
@@ -126,12 +116,16 @@ class PoolCycles:
             log.info("pool %s is gone", pool.name)
         return summary
 
-    def _give_up(self, at: datetime, error: HoldfastError, *, dry_run: bool = False) -> PoolPlan:
+    def _give_up(
+        self, at: datetime, error: HoldfastError, *, dry_run: bool = False
+    ) -> actions.PoolPlan:
         log.error("pool %s: no decision: %s", self._name, error.message)
         self._controller.metrics.fleet.cycle_failures.labels(self._name).inc()
-        summary = CycleSummary(timestamp=at, pool=self._name, error=error.message, dry_run=dry_run)
+        summary = actions.CycleSummary(
+            timestamp=at, pool=self._name, error=error.message, dry_run=dry_run
+        )
         blocked = f"pool {self._name} decides nothing: {error.message}"
-        return PoolPlan(pool=self._name, actions=(), summary=summary, blocked=blocked)
+        return actions.PoolPlan(pool=self._name, actions=(), summary=summary, blocked=blocked)
 
     async def _open(self, pool: PoolRecord) -> Provider:
         key = msgspec.json.encode((pool.spec.provider, pool.spec.config), order="sorted")
@@ -207,7 +201,9 @@ class PoolCycles:
         self._controller.guard.forget()
         return before.state is InstanceState.ENDING
 
-    async def _decide(self, provider: Provider, findings: Findings | None) -> tuple[PoolPlan, int]:
+    async def _decide(
+        self, provider: Provider, findings: Findings | None
+    ) -> tuple[actions.PoolPlan, int]:
         """Return the plan, and how many machines it was made for."""
         controller = self._controller
         settings = await controller.settings.current()
@@ -219,12 +215,14 @@ class PoolCycles:
         snapshot = _overlay(snapshot, self._name, findings, since)
         mine = next(view for view in snapshot.pools if view.spec.name == self._name)
         plan = await self._plan(snapshot, {})
-        if provider.tells_prices and any(isinstance(action, Spawn) for action in plan.actions):
+        if provider.tells_prices and any(
+            isinstance(action, actions.Spawn) for action in plan.actions
+        ):
             prices = await self._ask_prices(provider, mine.spec)
             plan = await self._plan(snapshot, {self._name: prices})
         return plan, sum(host.is_paid for host in mine.hosts)
 
-    async def _plan(self, snapshot: FleetSnapshot, prices: Prices) -> PoolPlan:
+    async def _plan(self, snapshot: FleetSnapshot, prices: Prices) -> actions.PoolPlan:
         # In a thread, because it takes 0.1 s for 10,000 hosts and this loop answers syncs.
         plans = await asyncio.to_thread(plan_fleet, snapshot, prices)
         return next(plan for plan in plans if plan.pool == self._name)
@@ -265,39 +263,39 @@ class PoolCycles:
         waiting = cap_waiting(snapshot.waiting, headroom, snapshot.quotas)
         return msgspec.structs.replace(snapshot, waiting=waiting)
 
-    async def _carry_out(self, action: Action, machines: int) -> bool:
+    async def _carry_out(self, action: actions.Action, machines: int) -> bool:
         """Apply one action under its guard; False where another move came first."""
         controller, store = self._controller, self._controller.store.fleet
         metrics = controller.metrics.fleet
-        if isinstance(action, Promote):
+        if isinstance(action, actions.Promote):
             seconds = await store.promote_host(action.host_id, action.reason)
             if seconds is not None:
                 metrics.spawn_seconds.labels(self._name).observe(seconds)
             return seconds is not None
-        if isinstance(action, FailHost):
+        if isinstance(action, actions.FailHost):
             if not await store.fail_host(action.host_id, action.fault, action.reason):
                 return False
             metrics.failed.labels(self._name, str(action.fault)).inc()
             log.error("host %s: %s", action.host_id, action.reason, extra={"host": action.host_id})
             controller.poke(f"host:{action.host_id}")
             return True
-        if isinstance(action, FreeHost):
+        if isinstance(action, actions.FreeHost):
             freed = await store.free_host(action.host_id, action.reason)
             controller.guard.forget()
             return freed is not None
-        if isinstance(action, EndMachine):
+        if isinstance(action, actions.EndMachine):
             return await store.want_end(action.host_id, action.reason) is not None
-        if isinstance(action, DrainHost):
+        if isinstance(action, actions.DrainHost):
             done = await store.drain_if_idle(
                 action.host_id, action.leases, action.grace_seconds, action.reason
             )
             return done
-        if isinstance(action, Spawn):
+        if isinstance(action, actions.Spawn):
             return await self._intend(action, machines)
         log.warning("host %s: %s", action.host_id, action.reason, extra={"host": action.host_id})
         return True
 
-    async def _intend(self, spawn: Spawn, machines: int) -> bool:
+    async def _intend(self, spawn: actions.Spawn, machines: int) -> bool:
         store = self._controller.store.fleet
         spec = (await store.get_pool(self._name)).spec
         offer = spec.offer(spawn.offer)
@@ -312,7 +310,9 @@ class PoolCycles:
         )
 
 
-def _summarize(summary: CycleSummary, refused: int, failed: int, notes: list[str]) -> CycleSummary:
+def _summarize(
+    summary: actions.CycleSummary, refused: int, failed: int, notes: list[str]
+) -> actions.CycleSummary:
     """Return the summary with what the listing did, and what came too late."""
     actions = summary.actions
     if failed:

@@ -6,20 +6,7 @@ shell, action by action, under guards of the store: an action that comes too lat
 
 from collections.abc import Mapping, Sequence
 
-from holdfast.core.fleet.actions import (
-    Action,
-    CycleActions,
-    CycleStatus,
-    CycleSummary,
-    DrainHost,
-    EndMachine,
-    FailHost,
-    FreeHost,
-    PoolPlan,
-    Promote,
-    Spawn,
-    WarnHost,
-)
+from holdfast.core.fleet import actions as acts
 from holdfast.core.fleet.demand import PoolDemand, list_needs, split_demand
 from holdfast.core.fleet.grow import find_bound, scale_up
 from holdfast.core.fleet.health import check_health, free_tasks, promote
@@ -30,7 +17,7 @@ from holdfast.core.states import HostState, InstanceState
 Prices = Mapping[str, Mapping[str, float]]
 
 
-def plan_fleet(snapshot: FleetSnapshot, prices: Prices | None = None) -> tuple[PoolPlan, ...]:
+def plan_fleet(snapshot: FleetSnapshot, prices: Prices | None = None) -> tuple[acts.PoolPlan, ...]:
     """Return what each pool does now. prices: $/h by pool and offer, where providers say other ones
     than the pools' specs."""
     bounds = {view.spec.name: find_bound(view, snapshot.at) for view in snapshot.pools}
@@ -43,7 +30,7 @@ def plan_fleet(snapshot: FleetSnapshot, prices: Prices | None = None) -> tuple[P
 
 def _plan_pool(
     snapshot: FleetSnapshot, before: PoolView, demand: PoolDemand, prices: Mapping[str, float]
-) -> PoolPlan:
+) -> acts.PoolPlan:
     view, promoted = promote(before)
     view, failed = check_health(view, demand.queued)
     view, freed = free_tasks(view)
@@ -52,37 +39,37 @@ def _plan_pool(
     growth = scale_up(smaller, needs, snapshot.at, prices)
     blocked = growth.blocked or demand.unfit
     actions = (*promoted, *failed, *freed, *drained, *growth.spawns)
-    summary = CycleSummary(
+    summary = acts.CycleSummary(
         timestamp=snapshot.at,
         pool=view.spec.name,
         actions=_count_actions(before, actions),
         status=_count_status(smaller, demand),
         reasons=_list_reasons(before, actions, blocked),
     )
-    return PoolPlan(pool=view.spec.name, actions=actions, summary=summary, blocked=blocked)
+    return acts.PoolPlan(pool=view.spec.name, actions=actions, summary=summary, blocked=blocked)
 
 
-def _count_actions(view: PoolView, actions: Sequence[Action]) -> CycleActions:
+def _count_actions(view: PoolView, actions: Sequence[acts.Action]) -> acts.CycleActions:
     ending = {h.host_id for h in view.hosts if h.instance is InstanceState.ENDING}
-    return CycleActions(
-        workers_promoted=sum(isinstance(a, Promote) for a in actions),
-        workers_failed=sum(isinstance(a, FailHost) for a in actions),
-        workers_spawned=sum(a.count for a in actions if isinstance(a, Spawn)),
+    return acts.CycleActions(
+        workers_promoted=sum(isinstance(a, acts.Promote) for a in actions),
+        workers_failed=sum(isinstance(a, acts.FailHost) for a in actions),
+        workers_spawned=sum(a.count for a in actions if isinstance(a, acts.Spawn)),
         workers_terminated=sum(
-            isinstance(a, EndMachine) and a.host_id not in ending for a in actions
+            isinstance(a, acts.EndMachine) and a.host_id not in ending for a in actions
         ),
-        tasks_reset=sum(a.tasks for a in actions if isinstance(a, FreeHost)),
+        tasks_reset=sum(a.tasks for a in actions if isinstance(a, acts.FreeHost)),
     )
 
 
-def _count_status(view: PoolView, demand: PoolDemand) -> CycleStatus:
+def _count_status(view: PoolView, demand: PoolDemand) -> acts.CycleStatus:
     starting = sum(host.is_starting for host in view.hosts)
     serving = sum(host.is_serving for host in view.hosts)
     ending = sum(
         host.state is HostState.DRAINING or host.instance is InstanceState.ENDING
         for host in view.hosts
     )
-    return CycleStatus(
+    return acts.CycleStatus(
         queued_tasks=demand.queued,
         spawning_workers=starting,
         active_workers=serving,
@@ -91,19 +78,24 @@ def _count_status(view: PoolView, demand: PoolDemand) -> CycleStatus:
     )
 
 
-_VERBS = {Promote: "promoted", FailHost: "failed", WarnHost: "warned of", DrainHost: "draining"}
-_VERBS |= {EndMachine: "ending", FreeHost: "freed"}
+_VERBS = {
+    acts.Promote: "promoted",
+    acts.FailHost: "failed",
+    acts.WarnHost: "warned of",
+    acts.DrainHost: "draining",
+}
+_VERBS |= {acts.EndMachine: "ending", acts.FreeHost: "freed"}
 
 
-def _list_reasons(view: PoolView, actions: Sequence[Action], blocked: str) -> tuple[str, ...]:
+def _list_reasons(view: PoolView, actions: Sequence[acts.Action], blocked: str) -> tuple[str, ...]:
     names = {host.host_id: host.name for host in view.hosts}
     ending = {h.host_id for h in view.hosts if h.instance is InstanceState.ENDING}
     said = []
     for action in actions:
-        if isinstance(action, Spawn):
+        if isinstance(action, acts.Spawn):
             said.append(f"spawning {action.count} × {action.offer}: {action.reason}")
-        elif not (isinstance(action, EndMachine) and action.host_id in ending):
-            fault = f" ({action.fault})" if isinstance(action, FailHost) else ""
+        elif not (isinstance(action, acts.EndMachine) and action.host_id in ending):
+            fault = f" ({action.fault})" if isinstance(action, acts.FailHost) else ""
             verb = _VERBS[type(action)]
             said.append(f"{verb} {names[action.host_id]}{fault}: {action.reason}")
     return (*said, *([blocked] if blocked else []))

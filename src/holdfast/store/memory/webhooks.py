@@ -6,18 +6,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from holdfast.core.records import shared_fields
-from holdfast.core.webhooks.values import (
-    ABOUT_HOOKS,
-    DeliveryBatch,
-    DeliveryRecord,
-    DeliveryState,
-    DueDelivery,
-    JobSummary,
-    Subscription,
-    Tried,
-    WebhookRecord,
-    WebhookState,
-)
+from holdfast.core.webhooks import values
 from holdfast.moves.events import (
     dead_letter_event,
     format_event_id,
@@ -30,13 +19,17 @@ from holdfast.store.memory.state import InMemory, MemoryState
 from holdfast.store.port.clock import Now
 from holdfast.store.port.webhooks import NewWebhook, SignedTarget, WebhookChange
 
-PENDING, DELIVERED, DEAD = DeliveryState.PENDING, DeliveryState.DELIVERED, DeliveryState.DEAD
+PENDING, DELIVERED, DEAD = (
+    values.DeliveryState.PENDING,
+    values.DeliveryState.DELIVERED,
+    values.DeliveryState.DEAD,
+)
 
 
 class MemoryHook(msgspec.Struct, kw_only=True):
     """A hook and its hidden fields."""
 
-    record: WebhookRecord
+    record: values.WebhookRecord
     secret: str
     cursor: str
     old_secret: str | None = None
@@ -45,7 +38,7 @@ class MemoryHook(msgspec.Struct, kw_only=True):
 class MemoryDelivery(msgspec.Struct, kw_only=True):
     """A delivery, its body, and its place in the order of events."""
 
-    record: DeliveryRecord
+    record: values.DeliveryRecord
     body: str
     seq: int
 
@@ -64,11 +57,13 @@ class MemoryWebhooks(InMemory):
         self._deliveries: dict[str, MemoryDelivery] = {}
         self._seq = 0
 
-    async def create_webhook(self, new: NewWebhook, *, now: Now = None) -> WebhookRecord:
+    async def create_webhook(self, new: NewWebhook, *, now: Now = None) -> values.WebhookRecord:
         if new.id not in self._hooks:
             at = self.state.at(now)
-            fields = shared_fields(new, WebhookRecord)
-            record = WebhookRecord(**fields, state=WebhookState.ACTIVE, reason="", created_at=at)
+            fields = shared_fields(new, values.WebhookRecord)
+            record = values.WebhookRecord(
+                **fields, state=values.WebhookState.ACTIVE, reason="", created_at=at
+            )
             cursor = self.state.events[-1].id if self.state.events else format_event_id(0, 0)
             self._hooks[new.id] = MemoryHook(record=record, secret=new.secret, cursor=cursor)
             self.state.log(
@@ -76,11 +71,11 @@ class MemoryWebhooks(InMemory):
             )
         return await self.get_webhook(new.id)
 
-    async def list_webhooks(self) -> list[WebhookRecord]:
+    async def list_webhooks(self) -> list[values.WebhookRecord]:
         found = [await self.get_webhook(hook_id) for hook_id in self._hooks]
         return sorted(found, key=lambda hook: (hook.created_at, hook.id))
 
-    async def get_webhook(self, webhook_id: str) -> WebhookRecord:
+    async def get_webhook(self, webhook_id: str) -> values.WebhookRecord:
         record = self._hook(webhook_id).record
         states = [
             d.record.state for d in self._deliveries.values() if d.record.webhook_id == webhook_id
@@ -95,7 +90,7 @@ class MemoryWebhooks(InMemory):
 
     async def change_webhook(
         self, webhook_id: str, change: WebhookChange, *, now: Now = None
-    ) -> WebhookRecord:
+    ) -> values.WebhookRecord:
         hook = self._hook(webhook_id)
         fields = {
             n: v for n in change.__struct_fields__ if (v := getattr(change, n)) is not msgspec.UNSET
@@ -111,7 +106,7 @@ class MemoryWebhooks(InMemory):
 
     async def rotate_webhook(
         self, webhook_id: str, secret: str, grace_seconds: float, *, now: Now = None
-    ) -> WebhookRecord:
+    ) -> values.WebhookRecord:
         hook, at = self._hook(webhook_id), self.state.at(now)
         until = at + timedelta(seconds=grace_seconds) if grace_seconds > 0 else None
         hook.old_secret = hook.secret if grace_seconds > 0 else None
@@ -129,23 +124,25 @@ class MemoryWebhooks(InMemory):
 
     async def pause_webhook(
         self, webhook_id: str, reason: str, *, now: Now = None
-    ) -> WebhookRecord:
+    ) -> values.WebhookRecord:
         self._pause(self._hook(webhook_id), reason, self.state.at(now))
         return await self.get_webhook(webhook_id)
 
     def _pause(self, hook: MemoryHook, reason: str, at: datetime) -> None:
-        if hook.record.state is WebhookState.ACTIVE:
+        if hook.record.state is values.WebhookState.ACTIVE:
             hook.record = msgspec.structs.replace(
-                hook.record, state=WebhookState.PAUSED, reason=reason
+                hook.record, state=values.WebhookState.PAUSED, reason=reason
             )
             self.state.log(
                 [hook_event("paused", hook.record, f"was paused: {reason}", reason=reason)], at
             )
 
-    async def resume_webhook(self, webhook_id: str, *, now: Now = None) -> WebhookRecord:
+    async def resume_webhook(self, webhook_id: str, *, now: Now = None) -> values.WebhookRecord:
         hook, at = self._hook(webhook_id), self.state.at(now)
-        if hook.record.state is WebhookState.PAUSED:
-            hook.record = msgspec.structs.replace(hook.record, state=WebhookState.ACTIVE, reason="")
+        if hook.record.state is values.WebhookState.PAUSED:
+            hook.record = msgspec.structs.replace(
+                hook.record, state=values.WebhookState.ACTIVE, reason=""
+            )
             for delivery in self._of(webhook_id, PENDING):
                 if delivery.record.next_at is not None:
                     next_at = min(at, delivery.record.next_at)
@@ -163,13 +160,13 @@ class MemoryWebhooks(InMemory):
 
     # ---- collecting
 
-    async def list_subscriptions(self, max_pending: int) -> list[Subscription]:
+    async def list_subscriptions(self, max_pending: int) -> list[values.Subscription]:
         found = []
         for hook_id, hook in sorted(self._hooks.items()):
             room = max_pending - len(self._of(hook_id, PENDING))
-            if hook.record.state is WebhookState.ACTIVE and room > 0:
+            if hook.record.state is values.WebhookState.ACTIVE and room > 0:
                 found.append(
-                    Subscription(
+                    values.Subscription(
                         webhook_id=hook_id,
                         cursor=hook.cursor,
                         events=hook.record.events,
@@ -179,24 +176,24 @@ class MemoryWebhooks(InMemory):
                 )
         return found
 
-    async def summarize_jobs(self, job_ids: Collection[str]) -> dict[str, JobSummary]:
+    async def summarize_jobs(self, job_ids: Collection[str]) -> dict[str, values.JobSummary]:
         found = {}
         for job_id in job_ids:
             job = self.state.jobs.get(job_id)
             if job is not None:
-                fields = shared_fields(self.state.job_record(job_id), JobSummary)
-                found[job_id] = JobSummary(**fields, attempt=job.row.attempts)
+                fields = shared_fields(self.state.job_record(job_id), values.JobSummary)
+                found[job_id] = values.JobSummary(**fields, attempt=job.row.attempts)
         return found
 
     async def write_deliveries(
-        self, batches: Sequence[DeliveryBatch], *, now: Now = None
+        self, batches: Sequence[values.DeliveryBatch], *, now: Now = None
     ) -> list[str]:
         at, moved = self.state.at(now), []
         for batch in batches:
             hook = self._hooks.get(batch.webhook_id)
             if (
                 hook is None
-                or hook.record.state is not WebhookState.ACTIVE
+                or hook.record.state is not values.WebhookState.ACTIVE
                 or hook.cursor != batch.before
             ):
                 continue
@@ -211,8 +208,10 @@ class MemoryWebhooks(InMemory):
                 if new.event_id in known:
                     continue
                 self._seq += 1
-                fields = shared_fields(new, DeliveryRecord) | {"webhook_id": batch.webhook_id}
-                record = DeliveryRecord(**fields, state=PENDING, tries=0, created_at=at)
+                fields = shared_fields(new, values.DeliveryRecord) | {
+                    "webhook_id": batch.webhook_id
+                }
+                record = values.DeliveryRecord(**fields, state=PENDING, tries=0, created_at=at)
                 self._deliveries[new.id] = MemoryDelivery(
                     record=record, body=new.body, seq=self._seq
                 )
@@ -223,10 +222,10 @@ class MemoryWebhooks(InMemory):
 
     async def list_due(
         self, per_hook: int, flying: Collection[str], *, now: Now = None
-    ) -> list[DueDelivery]:
+    ) -> list[values.DueDelivery]:
         at, found = self.state.at(now), list[MemoryDelivery]()
         for hook_id, hook in self._hooks.items():
-            if hook.record.state is not WebhookState.ACTIVE:
+            if hook.record.state is not values.WebhookState.ACTIVE:
                 continue
             due = [
                 d
@@ -237,7 +236,7 @@ class MemoryWebhooks(InMemory):
             ]
             found += sorted(due, key=_due_order)[:per_hook]
         return [
-            DueDelivery(
+            values.DueDelivery(
                 id=d.record.id,
                 webhook_id=d.record.webhook_id,
                 sequence=d.sequence,
@@ -250,7 +249,7 @@ class MemoryWebhooks(InMemory):
             for d in sorted(found, key=_due_order)
         ]
 
-    async def record_tries(self, tries: Sequence[Tried], *, now: Now = None) -> list[str]:
+    async def record_tries(self, tries: Sequence[values.Tried], *, now: Now = None) -> list[str]:
         at, done = self.state.at(now), []
         events: list[NewEvent] = []
         for tried in tries:
@@ -277,7 +276,9 @@ class MemoryWebhooks(InMemory):
             )
             if tried.state is not PENDING:
                 self._settle_sequence(delivery, at)
-            if tried.state is DEAD and not after.event_kind.startswith(ABOUT_HOOKS):  # HOOK-3
+            if tried.state is DEAD and not after.event_kind.startswith(
+                values.ABOUT_HOOKS
+            ):  # HOOK-3
                 hook = self._hooks[after.webhook_id].record
                 events.append(
                     dead_letter_event(hook, after.id, after.event_id, after.tries, after.error)
@@ -294,10 +295,10 @@ class MemoryWebhooks(InMemory):
         self,
         webhook_id: str,
         *,
-        states: Sequence[DeliveryState] = (),
+        states: Sequence[values.DeliveryState] = (),
         before: str | None = None,
         limit: int = 100,
-    ) -> list[DeliveryRecord]:
+    ) -> list[values.DeliveryRecord]:
         self._hook(webhook_id)
         found = [
             d.record
@@ -306,13 +307,15 @@ class MemoryWebhooks(InMemory):
         ]
         return sorted(found, key=lambda d: d.id, reverse=True)[:limit]
 
-    async def get_delivery(self, webhook_id: str, delivery_id: str) -> tuple[DeliveryRecord, str]:
+    async def get_delivery(
+        self, webhook_id: str, delivery_id: str
+    ) -> tuple[values.DeliveryRecord, str]:
         found = self._delivery(webhook_id, delivery_id)
         return found.record, found.body
 
     async def redeliver(
         self, webhook_id: str, delivery_id: str, *, now: Now = None
-    ) -> DeliveryRecord:
+    ) -> values.DeliveryRecord:
         found, at = self._delivery(webhook_id, delivery_id), self.state.at(now)
         tries = found.record.tries if found.record.state is PENDING else 0
         next_at = at if found.record.next_at is not None else None
@@ -361,7 +364,7 @@ class MemoryWebhooks(InMemory):
                     delivery.record, next_at=None if place else at
                 )
 
-    def _of(self, webhook_id: str, *states: DeliveryState) -> list[MemoryDelivery]:
+    def _of(self, webhook_id: str, *states: values.DeliveryState) -> list[MemoryDelivery]:
         return [
             d
             for d in self._deliveries.values()

@@ -5,16 +5,7 @@ from typing import Protocol
 
 import msgspec
 
-from holdfast.core.webhooks.values import (
-    DeliveryBatch,
-    DeliveryRecord,
-    DeliveryState,
-    DueDelivery,
-    JobSummary,
-    Subscription,
-    Tried,
-    WebhookRecord,
-)
+from holdfast.core.webhooks import values
 from holdfast.store.port.clock import Now
 
 
@@ -52,14 +43,14 @@ class WebhookStore(Protocol):
     take a webhook's or a delivery's id raise NotFound.
     """
 
-    async def create_webhook(self, new: NewWebhook, *, now: Now = None) -> WebhookRecord:
+    async def create_webhook(self, new: NewWebhook, *, now: Now = None) -> values.WebhookRecord:
         """Write a hook. It gets every event that is committed after this call, and none that a
         reader saw before it. A repeated id returns the hook that is there."""
 
-    async def list_webhooks(self) -> list[WebhookRecord]:
+    async def list_webhooks(self) -> list[values.WebhookRecord]:
         """Return every hook, oldest first."""
 
-    async def get_webhook(self, webhook_id: str) -> WebhookRecord:
+    async def get_webhook(self, webhook_id: str) -> values.WebhookRecord:
         """Return a hook."""
 
     async def get_webhook_target(self, webhook_id: str, *, now: Now = None) -> SignedTarget:
@@ -67,33 +58,33 @@ class WebhookStore(Protocol):
 
     async def change_webhook(
         self, webhook_id: str, change: WebhookChange, *, now: Now = None
-    ) -> WebhookRecord:
+    ) -> values.WebhookRecord:
         """Change a hook. Deliveries that are pending go to the new url too."""
 
     async def rotate_webhook(
         self, webhook_id: str, secret: str, grace_seconds: float, *, now: Now = None
-    ) -> WebhookRecord:
+    ) -> values.WebhookRecord:
         """Give a hook a new secret; the one before signs too for `grace_seconds`."""
 
     async def pause_webhook(
         self, webhook_id: str, reason: str, *, now: Now = None
-    ) -> WebhookRecord:
+    ) -> values.WebhookRecord:
         """Send nothing more; the cursor stands still. A paused hook keeps its first reason."""
 
-    async def resume_webhook(self, webhook_id: str, *, now: Now = None) -> WebhookRecord:
+    async def resume_webhook(self, webhook_id: str, *, now: Now = None) -> values.WebhookRecord:
         """Go on where it stopped; pending deliveries are due at once."""
 
     async def delete_webhook(self, webhook_id: str, *, now: Now = None) -> None:
         """Forget a hook and its deliveries."""
 
-    async def list_subscriptions(self, max_pending: int) -> list[Subscription]:
+    async def list_subscriptions(self, max_pending: int) -> list[values.Subscription]:
         """Return active hooks with fewer than `max_pending` pending deliveries."""
 
-    async def summarize_jobs(self, job_ids: Collection[str]) -> dict[str, JobSummary]:
+    async def summarize_jobs(self, job_ids: Collection[str]) -> dict[str, values.JobSummary]:
         """Return what deliveries say of these jobs; a job that is gone is missing."""
 
     async def write_deliveries(
-        self, batches: Sequence[DeliveryBatch], *, now: Now = None
+        self, batches: Sequence[values.DeliveryBatch], *, now: Now = None
     ) -> list[str]:
         """Write deliveries and cursors in one transaction, each hook's only where it is active and
         its cursor stands at `before`. An event that a hook has a delivery for is not written twice.
@@ -101,11 +92,11 @@ class WebhookStore(Protocol):
 
     async def list_due(
         self, per_hook: int, flying: Collection[str], *, now: Now = None
-    ) -> list[DueDelivery]:
+    ) -> list[values.DueDelivery]:
         """Return pending deliveries of active hooks whose time has come, of each sequence the
         oldest alone (HOOK-1), without the ids in `flying`."""
 
-    async def record_tries(self, tries: Sequence[Tried], *, now: Now = None) -> list[str]:
+    async def record_tries(self, tries: Sequence[values.Tried], *, now: Now = None) -> list[str]:
         """Write the results of tries, each only where the delivery is still pending after as many
         tries as when it was sent, so that of two senders one counts. A dead delivery leaves event
         webhook.dead_letter (HOOK-3), a pause webhook.paused. Returns the delivery ids applied."""
@@ -114,18 +105,20 @@ class WebhookStore(Protocol):
         self,
         webhook_id: str,
         *,
-        states: Sequence[DeliveryState] = (),
+        states: Sequence[values.DeliveryState] = (),
         before: str | None = None,
         limit: int = 100,
-    ) -> list[DeliveryRecord]:
+    ) -> list[values.DeliveryRecord]:
         """Return a hook's deliveries with ids under `before`, newest first."""
 
-    async def get_delivery(self, webhook_id: str, delivery_id: str) -> tuple[DeliveryRecord, str]:
+    async def get_delivery(
+        self, webhook_id: str, delivery_id: str
+    ) -> tuple[values.DeliveryRecord, str]:
         """Return a delivery and its body."""
 
     async def redeliver(
         self, webhook_id: str, delivery_id: str, *, now: Now = None
-    ) -> DeliveryRecord:
+    ) -> values.DeliveryRecord:
         """Make a delivery due at once: a dead or delivered one with its tries fresh and in its old
         place of its sequence; a pending one without waiting longer."""
 

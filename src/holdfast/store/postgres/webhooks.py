@@ -6,18 +6,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.webhooks.values import (
-    ABOUT_HOOKS,
-    DeliveryBatch,
-    DeliveryRecord,
-    DeliveryState,
-    DueDelivery,
-    JobSummary,
-    Subscription,
-    Tried,
-    WebhookRecord,
-    WebhookState,
-)
+from holdfast.core.webhooks import values
 from holdfast.moves.events import dead_letter_event, hook_event, no_delivery, no_webhook
 from holdfast.moves.rows import NewEvent
 from holdfast.store.port.clock import Now
@@ -37,7 +26,9 @@ class PostgresWebhooks(OnSession):
     """`WebhookStore` on PostgreSQL. Hooks are locked in id order, before deliveries."""
 
     @transacts
-    async def create_webhook(self, tx: Tx, new: NewWebhook, *, now: Now = None) -> WebhookRecord:
+    async def create_webhook(
+        self, tx: Tx, new: NewWebhook, *, now: Now = None
+    ) -> values.WebhookRecord:
         at = await tx.now(now)
         params = {**msgspec.structs.asdict(new), "events": list(new.events), "now": at}
         made = await tx.one("insert_webhook", **params)
@@ -48,10 +39,10 @@ class PostgresWebhooks(OnSession):
             )
         return hook
 
-    async def list_webhooks(self) -> list[WebhookRecord]:
-        return await self.session.list_of(WebhookRecord, "list_webhooks", id=None)
+    async def list_webhooks(self) -> list[values.WebhookRecord]:
+        return await self.session.list_of(values.WebhookRecord, "list_webhooks", id=None)
 
-    async def get_webhook(self, webhook_id: str) -> WebhookRecord:
+    async def get_webhook(self, webhook_id: str) -> values.WebhookRecord:
         return await self.session.single(lambda tx: _read(tx, webhook_id))
 
     async def get_webhook_target(self, webhook_id: str, *, now: Now = None) -> SignedTarget:
@@ -63,7 +54,7 @@ class PostgresWebhooks(OnSession):
     @transacts
     async def change_webhook(
         self, tx: Tx, webhook_id: str, change: WebhookChange, *, now: Now = None
-    ) -> WebhookRecord:
+    ) -> values.WebhookRecord:
         before = await _lock(tx, webhook_id)
         fields = {
             n: v for n in change.__struct_fields__ if (v := getattr(change, n)) is not msgspec.UNSET
@@ -81,7 +72,7 @@ class PostgresWebhooks(OnSession):
     @transacts
     async def rotate_webhook(
         self, tx: Tx, webhook_id: str, secret: str, grace_seconds: float, *, now: Now = None
-    ) -> WebhookRecord:
+    ) -> values.WebhookRecord:
         at = await tx.now(now)
         hook = await _lock(tx, webhook_id)
         await tx.run("rotate_webhook", id=webhook_id, secret=secret, grace=grace_seconds, now=at)
@@ -94,17 +85,19 @@ class PostgresWebhooks(OnSession):
     @transacts
     async def pause_webhook(
         self, tx: Tx, webhook_id: str, reason: str, *, now: Now = None
-    ) -> WebhookRecord:
+    ) -> values.WebhookRecord:
         hook = await _lock(tx, webhook_id)
         events = await _pause(tx, hook, reason)
         await write_events(tx, events, await tx.now(now))
         return await _read(tx, webhook_id)
 
     @transacts
-    async def resume_webhook(self, tx: Tx, webhook_id: str, *, now: Now = None) -> WebhookRecord:
+    async def resume_webhook(
+        self, tx: Tx, webhook_id: str, *, now: Now = None
+    ) -> values.WebhookRecord:
         at = await tx.now(now)
         hook = await _lock(tx, webhook_id)
-        if hook.state is not WebhookState.ACTIVE:
+        if hook.state is not values.WebhookState.ACTIVE:
             await tx.run("resume_webhook", id=webhook_id)
             await tx.run("hurry_deliveries", id=webhook_id, now=at)
             await write_events(tx, [hook_event("resumed", hook, "was resumed")], at)
@@ -118,18 +111,23 @@ class PostgresWebhooks(OnSession):
 
     # ---- collecting
 
-    async def list_subscriptions(self, max_pending: int) -> list[Subscription]:
-        return await self.session.list_of(Subscription, "list_subscriptions", max=max_pending)
+    async def list_subscriptions(self, max_pending: int) -> list[values.Subscription]:
+        return await self.session.list_of(
+            values.Subscription, "list_subscriptions", max=max_pending
+        )
 
-    async def summarize_jobs(self, job_ids: Collection[str]) -> dict[str, JobSummary]:
+    async def summarize_jobs(self, job_ids: Collection[str]) -> dict[str, values.JobSummary]:
         if not job_ids:
             return {}
         params = {"ids": sorted(job_ids)}
-        return {j.id: j for j in await self.session.list_of(JobSummary, "summarize_jobs", **params)}
+        return {
+            j.id: j
+            for j in await self.session.list_of(values.JobSummary, "summarize_jobs", **params)
+        }
 
     @transacts
     async def write_deliveries(
-        self, tx: Tx, batches: Sequence[DeliveryBatch], *, now: Now = None
+        self, tx: Tx, batches: Sequence[values.DeliveryBatch], *, now: Now = None
     ) -> list[str]:
         steps = [
             {"webhook_id": b.webhook_id, "before": b.before, "after": b.after} for b in batches
@@ -153,26 +151,29 @@ class PostgresWebhooks(OnSession):
 
     async def list_due(
         self, per_hook: int, flying: Collection[str], *, now: Now = None
-    ) -> list[DueDelivery]:
+    ) -> list[values.DueDelivery]:
         rows = await self.session.rows("list_due", per_hook=per_hook, flying=list(flying), now=now)
         found = []
         for row in rows:
             secrets = _secrets(row)
             del row["secret"], row["old_secret"]
-            found.append(DueDelivery(secrets=secrets, **row))
+            found.append(values.DueDelivery(secrets=secrets, **row))
         return found
 
     @transacts
-    async def record_tries(self, tx: Tx, tries: Sequence[Tried], *, now: Now = None) -> list[str]:
+    async def record_tries(
+        self, tx: Tx, tries: Sequence[values.Tried], *, now: Now = None
+    ) -> list[str]:
         if not tries:
             return []
         at = await tx.now(now)
         ids = sorted({tried.webhook_id for tried in tries})
         hooks = {
-            hook.id: hook for hook in await tx.list_of(WebhookRecord, "lock_webhooks", ids=ids)
+            hook.id: hook
+            for hook in await tx.list_of(values.WebhookRecord, "lock_webhooks", ids=ids)
         }
         applied = await tx.rows("record_tries", rows=to_json(list(tries)), now=at)
-        over = [row for row in applied if row["state"] != DeliveryState.PENDING]
+        over = [row for row in applied if row["state"] != values.DeliveryState.PENDING]
         if over:
             await tx.run("promote_sequences", **_sequences(over), now=at)
         events = [
@@ -180,8 +181,8 @@ class PostgresWebhooks(OnSession):
                 hooks[row["webhook_id"]], row["id"], row["event_id"], row["tries"], row["error"]
             )
             for row in applied
-            if row["state"] == DeliveryState.DEAD
-            and not row["event_kind"].startswith(ABOUT_HOOKS)  # HOOK-3
+            if row["state"] == values.DeliveryState.DEAD
+            and not row["event_kind"].startswith(values.ABOUT_HOOKS)  # HOOK-3
         ]
         done = {row["id"] for row in applied}
         reasons = {
@@ -200,10 +201,10 @@ class PostgresWebhooks(OnSession):
         tx: Tx,
         webhook_id: str,
         *,
-        states: Sequence[DeliveryState] = (),
+        states: Sequence[values.DeliveryState] = (),
         before: str | None = None,
         limit: int = 100,
-    ) -> list[DeliveryRecord]:
+    ) -> list[values.DeliveryRecord]:
         params = {
             "webhook_id": webhook_id,
             "states": [str(s) for s in states] or None,
@@ -211,19 +212,21 @@ class PostgresWebhooks(OnSession):
             "limit": limit,
         }
         await _read(tx, webhook_id)
-        return await tx.list_of(DeliveryRecord, "list_deliveries", **params)
+        return await tx.list_of(values.DeliveryRecord, "list_deliveries", **params)
 
-    async def get_delivery(self, webhook_id: str, delivery_id: str) -> tuple[DeliveryRecord, str]:
+    async def get_delivery(
+        self, webhook_id: str, delivery_id: str
+    ) -> tuple[values.DeliveryRecord, str]:
         rows = await self.session.rows("get_delivery", webhook_id=webhook_id, id=delivery_id)
         if not rows:
             raise no_delivery(webhook_id, delivery_id)
         body = rows[0].pop("body")
-        return msgspec.convert(rows[0], DeliveryRecord), body
+        return msgspec.convert(rows[0], values.DeliveryRecord), body
 
     @transacts
     async def redeliver(
         self, tx: Tx, webhook_id: str, delivery_id: str, *, now: Now = None
-    ) -> DeliveryRecord:
+    ) -> values.DeliveryRecord:
         at = await tx.now(now)
         await _lock(tx, webhook_id)
         params = {"webhook_id": webhook_id, "id": delivery_id}
@@ -234,7 +237,7 @@ class PostgresWebhooks(OnSession):
         found = await tx.one("get_delivery", **params)
         assert found is not None
         del found["body"]
-        return msgspec.convert(found, DeliveryRecord)
+        return msgspec.convert(found, values.DeliveryRecord)
 
     @transacts
     async def redeliver_dead(self, tx: Tx, webhook_id: str, *, now: Now = None) -> int:
@@ -255,23 +258,23 @@ class PostgresWebhooks(OnSession):
         return await tx.run("prune_deliveries", before=before, limit=limit)
 
 
-async def _read(tx: Tx, webhook_id: str) -> WebhookRecord:
-    hook = await tx.find(WebhookRecord, "list_webhooks", id=webhook_id)
+async def _read(tx: Tx, webhook_id: str) -> values.WebhookRecord:
+    hook = await tx.find(values.WebhookRecord, "list_webhooks", id=webhook_id)
     if hook is None:
         raise no_webhook(webhook_id)
     return hook
 
 
-async def _lock(tx: Tx, webhook_id: str) -> WebhookRecord:
-    hook = await tx.find(WebhookRecord, "lock_webhooks", ids=[webhook_id])
+async def _lock(tx: Tx, webhook_id: str) -> values.WebhookRecord:
+    hook = await tx.find(values.WebhookRecord, "lock_webhooks", ids=[webhook_id])
     if hook is None:
         raise no_webhook(webhook_id)
     return hook
 
 
-async def _pause(tx: Tx, hook: WebhookRecord, reason: str) -> list[NewEvent]:
+async def _pause(tx: Tx, hook: values.WebhookRecord, reason: str) -> list[NewEvent]:
     """Pause a locked hook and return the event, unless it is paused."""
-    if hook.state is WebhookState.PAUSED:
+    if hook.state is values.WebhookState.PAUSED:
         return []
     await tx.run("pause_webhook", id=hook.id, reason=reason)
     return [hook_event("paused", hook, f"was paused: {reason}", reason=reason)]

@@ -38,19 +38,7 @@ from holdfast.supervisor.line.keys import ManagerKey, parse_manager_key
 from holdfast.supervisor.line.machine import needs_ipv6, read_facts, read_usage, read_waited_seconds
 from holdfast.supervisor.line.priority import prefer_this_thread
 from holdfast.supervisor.line.session_host import HostSession
-from holdfast.wire.bus import (
-    Down,
-    End,
-    Forget,
-    HostUsage,
-    LaunchProcesses,
-    MachineFacts,
-    Send,
-    SignalProcesses,
-    StopProcesses,
-    Up,
-    encode_message,
-)
+from holdfast.wire import bus
 from holdfast.wire.bus_local import ManagerAlive, WardenRequest, decode_warden_answer, encode_local
 from holdfast.wire.frames import FrameReader, encode_frame
 
@@ -181,7 +169,7 @@ class _HostManager:
     def __init__(
         self,
         config: ManagerConfig,
-        facts: MachineFacts,
+        facts: bus.MachineFacts,
         mark: str,
         warden: socket.socket,
         folder: str,
@@ -352,7 +340,7 @@ class _HostManager:
         link = self._session.link
         return link is not None and link.queued_bytes > _OUTBOX_BYTES
 
-    def _begin_end(self, order: End, now: float) -> None:
+    def _begin_end(self, order: bus.End, now: float) -> None:
         processes = len(self._ranks.living)
         self.note("told to end", reason=order.reason, code=order.code, processes=processes)
         self._end_at = now + order.grace_seconds + KILL_LIMIT_SECONDS + _GOODBYE_SECONDS
@@ -393,32 +381,32 @@ class _HostManager:
             with contextlib.suppress(zmq.Again):  # not connected: the session says it again
                 self._dealer.send(frame, zmq.NOBLOCK)
 
-    def _say(self, message: Up) -> None:
-        self._session.push_ordered(encode_message(message))
+    def _say(self, message: bus.Up) -> None:
+        self._session.push_ordered(bus.encode_message(message))
 
-    def _obey(self, message: Down, now: float) -> None:
+    def _obey(self, message: bus.Down, now: float) -> None:
         answers = self._simulated.take(message, now)
         if answers is not None:
             for answer in answers:
                 self._say(answer)
-        elif isinstance(message, Send):
+        elif isinstance(message, bus.Send):
             self._ranks.send(message)
-        elif isinstance(message, LaunchProcesses):
+        elif isinstance(message, bus.LaunchProcesses):
             if self._end_at is None:
                 self._ranks.launch(message)
-        elif isinstance(message, SignalProcesses):
+        elif isinstance(message, bus.SignalProcesses):
             self._ranks.signal(message)
-        elif isinstance(message, StopProcesses):
+        elif isinstance(message, bus.StopProcesses):
             self._ranks.stop(message)
-        elif isinstance(message, Forget):
+        elif isinstance(message, bus.Forget):
             self._ranks.forget(message.groups)
-        elif isinstance(message, End):
+        elif isinstance(message, bus.End):
             self._session.end(message)
 
     def _sample(self) -> None:
         running = [(p.group, p.rank, p.pid) for p in self._ranks.living if p.pid]
         load, free, uses = read_usage(running)
-        self._session.push(encode_message(HostUsage(time.time(), load, free, uses)))
+        self._session.push(bus.encode_message(bus.HostUsage(time.time(), load, free, uses)))
         if uses:
             shown = [[u.group, u.rank, round(u.cpu_seconds, 1), u.rss_bytes] for u in uses]
             self.note("usage", load=load, free_bytes=free, processes=shown)
@@ -476,7 +464,7 @@ class _HostManager:
             self._end_session(128 + number, reason, self._find_term_grace())
 
     def _end_session(self, code: int, reason: str, grace_seconds: float) -> None:
-        self._session.end(End(self._session.run, code, reason, grace_seconds))
+        self._session.end(bus.End(self._session.run, code, reason, grace_seconds))
 
     def _find_term_grace(self) -> float:
         if self._config.term_grace_seconds is not None:

@@ -14,38 +14,7 @@ from holdfast.supervisor.host.local_line import LocalLine, Mailbox
 from holdfast.supervisor.line.keys import KEY_VARIABLE
 from holdfast.supervisor.rosters.groups import name_process
 from holdfast.supervisor.script.run_config import RUN_VARIABLE
-from holdfast.wire.bus import (
-    Deliver,
-    Dropped,
-    Exited,
-    GroupReport,
-    Launched,
-    LaunchFailed,
-    LaunchProcesses,
-    ProcessEnding,
-    Running,
-    Send,
-    Signalled,
-    SignalProcesses,
-    StopProcesses,
-    Unstarted,
-    Up,
-)
-from holdfast.wire.bus_local import (
-    SOCKET_VARIABLE,
-    TOKEN_VARIABLE,
-    NotStarted,
-    Part,
-    ProcessStarted,
-    SignalDone,
-    SignalTree,
-    Start,
-    StopTree,
-    TreeEnded,
-    Turned,
-    WardenAnswer,
-    WardenRequest,
-)
+from holdfast.wire import bus, bus_local
 
 
 class RankProcess:
@@ -61,8 +30,8 @@ class RankProcess:
         self.box = box
         self.pid = 0
         self.started_at = 0.0
-        self.ended: ProcessEnding | None = None
-        self.unstarted: Unstarted | None = None
+        self.ended: bus.ProcessEnding | None = None
+        self.unstarted: bus.Unstarted | None = None
 
     @property
     def over(self) -> bool:
@@ -79,8 +48,8 @@ class RankProcesses:
     def __init__(
         self,
         line: LocalLine,
-        ask: Callable[[WardenRequest], None],
-        say: Callable[[Up], None],
+        ask: Callable[[bus_local.WardenRequest], None],
+        say: Callable[[bus.Up], None],
         note: Callable[..., None],
     ) -> None:
         self._line = line
@@ -95,7 +64,7 @@ class RankProcesses:
 
     # ---- orders
 
-    def launch(self, launch: LaunchProcesses) -> None:
+    def launch(self, launch: bus.LaunchProcesses) -> None:
         """Start the ranks that are not known yet (MANAGE-1)."""
         group = self._groups.setdefault(launch.group, {})
         for local in range(launch.count):
@@ -112,42 +81,42 @@ class RankProcesses:
                 log = name_process(log.replace("{name}", name), rank, launch.world_size)
                 log = log.replace("{hostname}", self.hostname)
             env = _inherited(os.environ) | launch.env | _describe_rank(launch, rank, local, name)
-            env |= {SOCKET_VARIABLE: self._line.path, TOKEN_VARIABLE: token}
+            env |= {bus_local.SOCKET_VARIABLE: self._line.path, bus_local.TOKEN_VARIABLE: token}
             words = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
-            self._ask(Start(process.key, launch.args, words, launch.cwd, log))
+            self._ask(bus_local.Start(process.key, launch.args, words, launch.cwd, log))
 
-    def signal(self, order: SignalProcesses) -> None:
+    def signal(self, order: bus.SignalProcesses) -> None:
         """Pass a signal on; the warden says how many it reached."""
         keys = [process.key for process in self._meant(order.group, order.ranks)]
         if keys:
-            self._ask(SignalTree(order.request, keys, order.number, order.whole_group))
+            self._ask(bus_local.SignalTree(order.request, keys, order.number, order.whole_group))
         else:
-            self._say(Signalled(order.request, 0))
+            self._say(bus.Signalled(order.request, 0))
 
-    def stop(self, order: StopProcesses) -> None:
+    def stop(self, order: bus.StopProcesses) -> None:
         """TERM, grace, KILL."""
         keys = [process.key for process in self._meant(order.group, order.ranks)]
         if keys:
-            self._ask(StopTree(keys, order.grace_seconds))
+            self._ask(bus_local.StopTree(keys, order.grace_seconds))
 
-    def send(self, message: Send) -> None:
+    def send(self, message: bus.Send) -> None:
         """Put a message into the mailboxes it is for."""
         for process in self._meant(message.group, None if message.rank is None else [message.rank]):
             if not process.box.post(message.data, message.part, message.last):
-                self._say(Dropped(process.group, process.rank, 1))
+                self._say(bus.Dropped(process.group, process.rank, 1))
 
     def forget(self, groups: Iterable[int]) -> None:
         """Let go of these groups; processes that still run are ended."""
         for number in groups:
             for process in self._groups.pop(number, {}).values():
                 if not process.over:
-                    self._ask(StopTree([process.key], 0.0))
+                    self._ask(bus_local.StopTree([process.key], 0.0))
 
     def stop_all(self, grace_seconds: float) -> None:
         """End everything."""
         keys = [process.key for process in self._by_key.values()]
         if keys:
-            self._ask(StopTree(keys, grace_seconds))
+            self._ask(bus_local.StopTree(keys, grace_seconds))
 
     def _meant(self, group: int, ranks: list[int] | None) -> list[RankProcess]:
         found = self._groups.get(group, {})
@@ -161,31 +130,31 @@ class RankProcesses:
 
     # ---- what the warden says
 
-    def take_answer(self, answer: WardenAnswer) -> None:
+    def take_answer(self, answer: bus_local.WardenAnswer) -> None:
         """Pass on what happened."""
-        if isinstance(answer, SignalDone):
-            self._say(Signalled(answer.request, answer.reached))
+        if isinstance(answer, bus_local.SignalDone):
+            self._say(bus.Signalled(answer.request, answer.reached))
             return
-        if isinstance(answer, Turned):
+        if isinstance(answer, bus_local.Turned):
             return
         process = self._by_key.get(answer.key)
         if process is None:
             return
-        if isinstance(answer, ProcessStarted):
+        if isinstance(answer, bus_local.ProcessStarted):
             process.pid, process.started_at = answer.pid, time.time()
-            running = Running(process.rank, answer.pid, process.started_at)
-            self._say(Launched(process.group, [running]))
+            running = bus.Running(process.rank, answer.pid, process.started_at)
+            self._say(bus.Launched(process.group, [running]))
             self._note("process started", process=process.name, pid=answer.pid)
-        elif isinstance(answer, NotStarted):
-            process.unstarted = Unstarted(process.rank, answer.reason)
+        elif isinstance(answer, bus_local.NotStarted):
+            process.unstarted = bus.Unstarted(process.rank, answer.reason)
             self._close(process)
-            self._say(LaunchFailed(process.group, [process.unstarted]))
+            self._say(bus.LaunchFailed(process.group, [process.unstarted]))
             self._note("process failed to start", process=process.name, reason=answer.reason)
         else:
             self._take_end(process, answer)
 
-    def _take_end(self, process: RankProcess, answer: TreeEnded) -> None:
-        process.ended = ProcessEnding(
+    def _take_end(self, process: RankProcess, answer: bus_local.TreeEnded) -> None:
+        process.ended = bus.ProcessEnding(
             process.rank,
             answer.exit_code,
             answer.signal,
@@ -194,7 +163,7 @@ class RankProcesses:
         )
         self._line.drain(process.box)  # LOCAL-3
         self._close(process)
-        self._say(Exited(process.group, [process.ended]))
+        self._say(bus.Exited(process.group, [process.ended]))
         self._note(
             "process ended",
             process=process.name,
@@ -214,20 +183,20 @@ class RankProcesses:
     def write_off(self) -> None:
         """Say of all that ran that it ended, because the warden died."""
         for process in list(self._by_key.values()):
-            self._take_end(process, TreeEnded(process.key, None, 9, 0.0, 0, []))
+            self._take_end(process, bus_local.TreeEnded(process.key, None, 9, 0.0, 0, []))
 
-    def take_part(self, box: Mailbox, part: Part) -> None:
+    def take_part(self, box: Mailbox, part: bus_local.Part) -> None:
         """A process said something."""
         process = self._by_token.get(box.token)
         if process is not None:
-            self._say(Deliver(process.group, process.rank, part.data, part.part, part.last))
+            self._say(bus.Deliver(process.group, process.rank, part.data, part.part, part.last))
 
-    def report(self) -> list[GroupReport]:
+    def report(self) -> list[bus.GroupReport]:
         """Everything known, for `ManagerHello` (MANAGE-2)."""
         return [
-            GroupReport(
+            bus.GroupReport(
                 group=number,
-                running=[Running(p.rank, p.pid, p.started_at) for p in group.values() if p.pid],
+                running=[bus.Running(p.rank, p.pid, p.started_at) for p in group.values() if p.pid],
                 ended=[p.ended for p in group.values() if p.ended is not None],
                 unstarted=[p.unstarted for p in group.values() if p.unstarted is not None],
             )
@@ -241,7 +210,7 @@ def _inherited(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name not in kept_back}
 
 
-def _describe_rank(launch: LaunchProcesses, rank: int, local: int, name: str) -> dict[str, str]:
+def _describe_rank(launch: bus.LaunchProcesses, rank: int, local: int, name: str) -> dict[str, str]:
     """Describe the rank in torchrun's variables, and ours."""
     return {
         "RANK": str(rank),

@@ -9,22 +9,7 @@ end it.
 import heapq
 import signal
 
-from holdfast.wire.bus import (
-    Deliver,
-    Down,
-    Exited,
-    Forget,
-    GroupReport,
-    Launched,
-    LaunchProcesses,
-    ProcessEnding,
-    Running,
-    Send,
-    Signalled,
-    SignalProcesses,
-    StopProcesses,
-    Up,
-)
+from holdfast.wire import bus
 
 _DEADLY = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL}
 _INF = float("inf")
@@ -33,10 +18,10 @@ _INF = float("inf")
 class _Group:
     __slots__ = ("echo", "ended", "first_rank", "living")
 
-    def __init__(self, launch: LaunchProcesses) -> None:
+    def __init__(self, launch: bus.LaunchProcesses) -> None:
         self.first_rank = launch.first_rank
         self.living = set(range(launch.first_rank, launch.first_rank + launch.count))
-        self.ended: list[ProcessEnding] = []
+        self.ended: list[bus.ProcessEnding] = []
         self.echo = launch.args[:1] == ["echo"]
 
 
@@ -47,41 +32,41 @@ class SimulatedProcesses:
         self._groups: dict[int, _Group] = {}
         self._due: list[tuple[float, int, int]] = []
 
-    def take(self, message: Down, now: float) -> list[Up] | None:
+    def take(self, message: bus.Down, now: float) -> list[bus.Up] | None:
         """Carry a message out; None where it is not for a simulated group."""
-        if isinstance(message, Send):
+        if isinstance(message, bus.Send):
             group = self._groups.get(message.group)
             return None if group is None else self._take_send(group, message)
-        if isinstance(message, LaunchProcesses):
+        if isinstance(message, bus.LaunchProcesses):
             return self._launch(message, now) if message.simulate else None
-        if isinstance(message, SignalProcesses):
+        if isinstance(message, bus.SignalProcesses):
             group = self._groups.get(message.group)
             return None if group is None else self._signal(group, message)
-        if isinstance(message, StopProcesses):
+        if isinstance(message, bus.StopProcesses):
             group = self._groups.get(message.group)
             if group is not None:
                 return self._end(message.group, self._meant(group, message.ranks), -15)
-        if isinstance(message, Forget):
+        if isinstance(message, bus.Forget):
             for number in message.groups:
                 self._groups.pop(number, None)
         return None
 
-    def _take_send(self, group: _Group, message: Send) -> list[Up]:
+    def _take_send(self, group: _Group, message: bus.Send) -> list[bus.Up]:
         if not group.echo:
             return []
         number, data, part, last = message.group, message.data, message.part, message.last
         ranks = self._meant(group, None if message.rank is None else [message.rank])
-        return [Deliver(number, rank, data, part, last) for rank in ranks]
+        return [bus.Deliver(number, rank, data, part, last) for rank in ranks]
 
-    def _launch(self, launch: LaunchProcesses, now: float) -> list[Up]:
+    def _launch(self, launch: bus.LaunchProcesses, now: float) -> list[bus.Up]:
         if launch.group in self._groups:
             return []
         group = self._groups[launch.group] = _Group(launch)
         first = launch.first_rank
-        started: list[Up] = [
-            Launched(
+        started: list[bus.Up] = [
+            bus.Launched(
                 launch.group,
-                [Running(rank, rank + 1, now) for rank in range(first, first + launch.count)],
+                [bus.Running(rank, rank + 1, now) for rank in range(first, first + launch.count)],
             )
         ]
         verb = launch.args[0] if launch.args else ""
@@ -93,27 +78,27 @@ class SimulatedProcesses:
             started += self._end(launch.group, sorted(group.living), code)
         return started
 
-    def _signal(self, group: _Group, message: SignalProcesses) -> list[Up]:
+    def _signal(self, group: _Group, message: bus.SignalProcesses) -> list[bus.Up]:
         ranks = self._meant(group, message.ranks)
         ended = (
             self._end(message.group, ranks, -message.number) if message.number in _DEADLY else []
         )
-        return [Signalled(message.request, len(ranks)), *ended]
+        return [bus.Signalled(message.request, len(ranks)), *ended]
 
     def _meant(self, group: _Group, ranks: list[int] | None) -> list[int]:
         return sorted(group.living if ranks is None else group.living & set(ranks))
 
-    def _end(self, number: int, ranks: list[int], code: int) -> list[Up]:
+    def _end(self, number: int, ranks: list[int], code: int) -> list[bus.Up]:
         group = self._groups[number]
         endings = [
-            ProcessEnding(rank, code if code >= 0 else None, -code if code < 0 else None)
+            bus.ProcessEnding(rank, code if code >= 0 else None, -code if code < 0 else None)
             for rank in ranks
         ]
         group.living.difference_update(ranks)
         group.ended += endings
-        return [Exited(number, endings)] if endings else []
+        return [bus.Exited(number, endings)] if endings else []
 
-    def end_all(self) -> list[Up]:
+    def end_all(self) -> list[bus.Up]:
         """End what still runs."""
         return [
             up
@@ -121,9 +106,9 @@ class SimulatedProcesses:
             for up in self._end(number, sorted(group.living), -15)
         ]
 
-    def tick(self, now: float) -> list[Up]:
+    def tick(self, now: float) -> list[bus.Up]:
         """End those whose time is over."""
-        said: list[Up] = []
+        said: list[bus.Up] = []
         while self._due and self._due[0][0] <= now:
             _, number, rank = heapq.heappop(self._due)
             if number in self._groups and rank in self._groups[number].living:
@@ -135,12 +120,12 @@ class SimulatedProcesses:
         """When `tick` has something to do."""
         return self._due[0][0] if self._due else _INF
 
-    def report(self) -> list[GroupReport]:
+    def report(self) -> list[bus.GroupReport]:
         """Everything known, for `ManagerHello`."""
         return [
-            GroupReport(
+            bus.GroupReport(
                 group=number,
-                running=[Running(rank, rank + 1, 0.0) for rank in sorted(group.living)],
+                running=[bus.Running(rank, rank + 1, 0.0) for rank in sorted(group.living)],
                 ended=group.ended,
             )
             for number, group in self._groups.items()

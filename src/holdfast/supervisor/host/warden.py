@@ -41,21 +41,7 @@ from holdfast.process.spawn import SpawnRequest, signal_group
 from holdfast.process.syscalls import become_subreaper, read_boottime
 from holdfast.process.table import TASK_VARIABLE, read_children, read_table
 from holdfast.process.urgent import urgent
-from holdfast.wire.bus_local import (
-    ManagerAlive,
-    NotStarted,
-    ProcessStarted,
-    SignalDone,
-    SignalTree,
-    Start,
-    StopTree,
-    TreeEnded,
-    Turned,
-    WardenAnswer,
-    WardenRequest,
-    decode_warden_request,
-    encode_local,
-)
+from holdfast.wire import bus_local
 from holdfast.wire.frames import FrameReader, encode_frame
 
 KILL_LIMIT_SECONDS = 10.0
@@ -85,7 +71,7 @@ class Warden:
             mark, self._poller, self._mishaps, kill_limit_seconds=KILL_LIMIT_SECONDS
         )
         self._runs: dict[int, ProgramRun] = {}
-        self._asked: deque[WardenRequest] = deque()
+        self._asked: deque[bus_local.WardenRequest] = deque()
         self._heard_at = self._turned_at = self._judge_at = read_boottime()
         self._closing = False
         self._given_up = False
@@ -155,21 +141,21 @@ class Warden:
             return
         self._heard_at, self._given_up = read_boottime(), False
         try:
-            requests = [decode_warden_request(frame) for frame in self._reader.feed(data)]
+            requests = [bus_local.decode_warden_request(frame) for frame in self._reader.feed(data)]
         except (ValidationError, msgspec.MsgspecError) as error:
             _note(f"the host manager's line cannot be read, so it is given up: {error}")
             self._close_down()
             return
         for request in requests:
-            if isinstance(request, ManagerAlive):
-                self._tell(Turned())
+            if isinstance(request, bus_local.ManagerAlive):
+                self._tell(bus_local.Turned())
             else:
                 self._asked.append(request)
 
-    def _tell(self, answer: WardenAnswer) -> None:
+    def _tell(self, answer: bus_local.WardenAnswer) -> None:
         if self._closing:
             return
-        self._unsent += encode_frame(encode_local(answer))
+        self._unsent += encode_frame(bus_local.encode_local(answer))
         self._flush()
 
     def _flush(self) -> None:
@@ -197,27 +183,27 @@ class Warden:
 
     # ---- what the manager asks
 
-    def _obey(self, request: WardenRequest) -> None:
-        if isinstance(request, Start):
+    def _obey(self, request: bus_local.WardenRequest) -> None:
+        if isinstance(request, bus_local.Start):
             self._start(request)
-        elif isinstance(request, SignalTree):
+        elif isinstance(request, bus_local.SignalTree):
             reached = sum(
                 self._signal(key, request.number, request.whole_group) for key in request.keys
             )
-            self._tell(SignalDone(request.request, reached))
-        elif isinstance(request, StopTree):
+            self._tell(bus_local.SignalDone(request.request, reached))
+        elif isinstance(request, bus_local.StopTree):
             for key in request.keys:
                 if key in self._runs:
                     self._nursery.end(self._runs[key], request.grace_seconds)
 
-    def _start(self, order: Start) -> None:
+    def _start(self, order: bus_local.Start) -> None:
         """Start a process, or say why it never ran, because its key must have an answer."""
         env = {os.fsdecode(name): os.fsdecode(value) for name, value in order.env.items()}
         request = SpawnRequest(
             argv=tuple(order.argv), env=env, cwd=order.cwd, stdout=order.output, stderr=order.output
         )
         events = ProgramEvents(
-            running=lambda run: self._tell(ProcessStarted(order.key, run.pid)),
+            running=lambda run: self._tell(bus_local.ProcessStarted(order.key, run.pid)),
             ended=partial(self._take_end, order.key),
         )
         try:
@@ -229,7 +215,7 @@ class Warden:
                 request, str(order.key), events, marked=TASK_VARIABLE not in env
             )
         except Exception as error:
-            self._tell(NotStarted(order.key, str(error)))
+            self._tell(bus_local.NotStarted(order.key, str(error)))
             if not isinstance(error, ValidationError | OSError):
                 raise
 
@@ -249,11 +235,11 @@ class Warden:
         self._nursery.forget(run)
         self._runs.pop(key, None)
         if run.start_error is not None:
-            self._tell(NotStarted(key, run.start_error))
+            self._tell(bus_local.NotStarted(key, run.start_error))
             return
         found = run.exit
         self._tell(
-            TreeEnded(
+            bus_local.TreeEnded(
                 key,
                 found.exit_code if found else None,
                 found.signal if found else None,

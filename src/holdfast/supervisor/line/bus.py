@@ -24,25 +24,8 @@ from holdfast.errors import Unavailable, ValidationError
 from holdfast.supervisor.line.bus_process import BusConfig
 from holdfast.supervisor.line.keys import RunKeys
 from holdfast.supervisor.line.session_fleet import Rules
+from holdfast.wire import bus_line
 from holdfast.wire.bus import MachineFacts, ManagerHello, Up, decode_messages
-from holdfast.wire.bus_line import (
-    Bar,
-    BusFailed,
-    BusReady,
-    BusSays,
-    Came,
-    Counted,
-    Dismiss,
-    FromBus,
-    Heard,
-    Push,
-    SaidBye,
-    Silent,
-    StopBus,
-    ToBus,
-    decode_from_bus,
-    encode_line,
-)
 from holdfast.wire.frames import FrameReader, encode_frame
 
 logger = logging.getLogger("holdfast.supervisor")
@@ -117,24 +100,24 @@ class FleetLine:
 
     def bar(self, identity: bytes, code: int, reason: str) -> None:
         """Have a manager told to end should it ever speak."""
-        self._say(Bar(identity, code, reason))
+        self._say(bus_line.Bar(identity, code, reason))
 
     def dismiss(self, peer: Peer) -> None:
         """Forget a manager that said goodbye, and acknowledge it, so that it need not wait."""
         self.forget(peer)
-        self._say(Dismiss(peer.number))
+        self._say(bus_line.Dismiss(peer.number))
 
     def stop(self) -> None:
         """Have the bus process end, once everything queued was sent."""
-        self._say(StopBus())
+        self._say(bus_line.StopBus())
 
-    def _say(self, message: ToBus) -> None:
+    def _say(self, message: bus_line.ToBus) -> None:
         self._pack()
-        self._out += encode_frame(encode_line(message))
+        self._out += encode_frame(bus_line.encode_line(message))
 
     def _pack(self) -> None:
         if self._pushed:
-            self._out += encode_frame(encode_line(Push(self._pushed)))
+            self._out += encode_frame(bus_line.encode_line(bus_line.Push(self._pushed)))
             self._pushed, self._pushed_bytes = [], 0
 
     def take_outgoing(self) -> bytearray:
@@ -143,7 +126,7 @@ class FleetLine:
         out, self._out = self._out, bytearray()
         return out
 
-    def welcome(self, came: Came) -> Peer:
+    def welcome(self, came: bus_line.Came) -> Peer:
         """Know a manager from now on."""
         peer = Peer(came.peer, came.identity, came.hello)
         self.peers[peer.identity] = self._by_number[peer.number] = peer
@@ -186,7 +169,7 @@ class Load:
         self.messages_in = self.malformed = 0
         self.thread_seconds = 0.0
         self.worst_seconds = 0.0  # of one turn of either, since the last status line
-        self.counted = Counted(0, 0, 0, 0, 0, 0.0, 0.0, 0.0, {})
+        self.counted = bus_line.Counted(0, 0, 0, 0, 0, 0.0, 0.0, 0.0, {})
 
     @property
     def busy_seconds(self) -> float:
@@ -258,12 +241,12 @@ class Bus:
                     break
                 frames = self._reader.feed(data)
         self._talk.settimeout(None)
-        first = decode_from_bus(frames[0]) if frames else None
+        first = bus_line.decode_from_bus(frames[0]) if frames else None
         for frame in frames[1:]:
-            self._take(decode_from_bus(frame))
-        if isinstance(first, BusReady):
+            self._take(bus_line.decode_from_bus(frame))
+        if isinstance(first, bus_line.BusReady):
             return first.port
-        if isinstance(first, BusFailed):
+        if isinstance(first, bus_line.BusFailed):
             raise _NoPort(first.reason)
         raise Unavailable(
             f"the bus process ({sys.executable}) did not begin; what it said is on standard error"
@@ -349,29 +332,29 @@ class Bus:
         except OSError:
             data = b""
         for frame in self._reader.feed(data):
-            self._take(decode_from_bus(frame))
+            self._take(bus_line.decode_from_bus(frame))
         return bool(data)
 
-    def _take(self, message: FromBus) -> None:
+    def _take(self, message: bus_line.FromBus) -> None:
         fleet, roster = self.fleet, self._roster
-        if isinstance(message, Heard):
+        if isinstance(message, bus_line.Heard):
             self._take_heard(message)
-        elif isinstance(message, Came):
+        elif isinstance(message, bus_line.Came):
             roster.take_came(fleet.welcome(message), message.hello)
-        elif isinstance(message, Silent):
+        elif isinstance(message, bus_line.Silent):
             peer = fleet.find(message.peer)
             if peer is not None:
                 fleet.forget(peer)
                 roster.take_silent(peer, message.seconds)
-        elif isinstance(message, SaidBye):
+        elif isinstance(message, bus_line.SaidBye):
             fleet.left.append(message.identity)
-        elif isinstance(message, Counted):
+        elif isinstance(message, bus_line.Counted):
             self.load.worst_seconds = max(self.load.worst_seconds, message.worst_seconds)
             self.load.counted = message
-        elif isinstance(message, BusSays):
+        elif isinstance(message, bus_line.BusSays):
             logger.log(message.level, "%s", message.sentence)
 
-    def _take_heard(self, heard: Heard) -> None:
+    def _take_heard(self, heard: bus_line.Heard) -> None:
         find, take = self.fleet.find, self._roster.take_messages
         for number, body in heard.bodies:
             peer = find(number)

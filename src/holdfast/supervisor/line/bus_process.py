@@ -35,25 +35,8 @@ from holdfast.supervisor.line.keys import RunKeys
 from holdfast.supervisor.line.lag import LagProbe
 from holdfast.supervisor.line.priority import prefer_this_thread
 from holdfast.supervisor.line.session_fleet import EXIT_GIVEN_UP, Fleet, ManagerPeer, Rules
+from holdfast.wire import bus_line
 from holdfast.wire.bus import HEADER_BYTES, MAX_FRAME_BYTES
-from holdfast.wire.bus_line import (
-    Bar,
-    BusFailed,
-    BusReady,
-    BusSays,
-    Came,
-    Counted,
-    Dismiss,
-    FromBus,
-    Heard,
-    Push,
-    SaidBye,
-    Silent,
-    StopBus,
-    ToBus,
-    decode_to_bus,
-    encode_line,
-)
 from holdfast.wire.frames import FrameReader, encode_frame
 
 EXIT_NO_PORT = 2
@@ -110,14 +93,14 @@ class ScriptLine:
         if self._bodies_bytes > _BATCH_BYTES:
             self._pack()
 
-    def say(self, message: FromBus) -> None:
+    def say(self, message: bus_line.FromBus) -> None:
         """Queue a message, after all before it."""
         self._pack()
-        self._unsent += encode_frame(encode_line(message))
+        self._unsent += encode_frame(bus_line.encode_line(message))
 
     def _pack(self) -> None:
         if self._bodies:
-            self._unsent += encode_frame(encode_line(Heard(self._bodies)))
+            self._unsent += encode_frame(bus_line.encode_line(bus_line.Heard(self._bodies)))
             self._bodies, self._bodies_bytes = [], 0
 
     def flush(self) -> None:
@@ -132,7 +115,7 @@ class ScriptLine:
         except OSError:
             self.gone = True
 
-    def read(self) -> list[ToBus]:
+    def read(self) -> list[bus_line.ToBus]:
         """Return the script's messages that are here now."""
         try:
             data = self.talk.recv(_READ_BYTES)
@@ -142,7 +125,7 @@ class ScriptLine:
             data = b""
         if not data:
             self.gone = True
-        return [decode_to_bus(frame) for frame in self._reader.feed(data)]
+        return [bus_line.decode_to_bus(frame) for frame in self._reader.feed(data)]
 
 
 class BusProcess:
@@ -261,7 +244,7 @@ class BusProcess:
         if fleet.left:
             left, fleet.left = fleet.left, []
             for identity in left:
-                self._line.say(SaidBye(identity))
+                self._line.say(bus_line.SaidBye(identity))
         self._line.flush()
         return more or fleet.has_more, min(fleet.speak_at, probe.next_at, silent_at)
 
@@ -309,33 +292,33 @@ class BusProcess:
         came, self._fleet.came = self._fleet.came, []
         for peer, hello in came:
             self._peers[peer.number] = peer
-            self._line.say(Came(peer.number, peer.identity, hello))
+            self._line.say(bus_line.Came(peer.number, peer.identity, hello))
 
     def _give_up(self, peer: ManagerPeer, now: float) -> None:
         silent = now - peer.heard_at
         del self._peers[peer.number]
         reason = f"the supervisor gave this host up: nothing was heard of it for {silent:.1f} s"
         self._fleet.give_up(peer, EXIT_GIVEN_UP, reason)
-        self._line.say(Silent(peer.number, silent))
+        self._line.say(bus_line.Silent(peer.number, silent))
 
     # ---- the script
 
-    def _obey(self, message: ToBus) -> None:
+    def _obey(self, message: bus_line.ToBus) -> None:
         fleet, peers = self._fleet, self._peers
-        if isinstance(message, Push):
+        if isinstance(message, bus_line.Push):
             for numbers, words, ordered in message.messages:
                 push = fleet.push_ordered if ordered else fleet.push
                 for number in numbers:
                     peer = peers.get(number)
                     if peer is not None:  # else it fell silent meanwhile
                         push(peer, words)
-        elif isinstance(message, Bar):
+        elif isinstance(message, bus_line.Bar):
             fleet.bar(message.identity, message.code, message.reason)
-        elif isinstance(message, Dismiss):
+        elif isinstance(message, bus_line.Dismiss):
             peer = peers.pop(message.peer, None)
             if peer is not None:
                 fleet.dismiss(peer)
-        elif isinstance(message, StopBus):
+        elif isinstance(message, bus_line.StopBus):
             self._over = True
 
     def _look_at_script(self, now: float) -> None:
@@ -365,7 +348,7 @@ class BusProcess:
         self._count_at = time.monotonic() + _COUNT_SECONDS
         self._counted = self._count_losses()
         self._line.say(
-            Counted(
+            bus_line.Counted(
                 self._frames_in,
                 self._frames_out,
                 self._fleet.resent,
@@ -382,7 +365,9 @@ class BusProcess:
     def _say_once(self, text: str) -> None:
         if text not in self._said:
             self._said.add(text)
-            self._line.say(BusSays(logging.ERROR, f"a turn of the bus failed; it goes on: {text}"))
+            self._line.say(
+                bus_line.BusSays(logging.ERROR, f"a turn of the bus failed; it goes on: {text}")
+            )
 
     def _close(self) -> None:
         self._gate.close(self._router)
@@ -412,7 +397,7 @@ class _ToScript(logging.Handler):
         self._line = line
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._line.say(BusSays(record.levelno, record.getMessage()))
+        self._line.say(bus_line.BusSays(record.levelno, record.getMessage()))
 
 
 def main() -> int:
@@ -440,10 +425,10 @@ def main() -> int:
     try:
         bus = BusProcess(config, line, script_fd)
     except (zmq.ZMQError, OSError) as error:
-        line.say(BusFailed(error.strerror or str(error)))
+        line.say(bus_line.BusFailed(error.strerror or str(error)))
         line.flush()
         return EXIT_NO_PORT
-    line.say(BusReady(bus.port))
+    line.say(bus_line.BusReady(bus.port))
     line.flush()
     bus.run()
     return 0

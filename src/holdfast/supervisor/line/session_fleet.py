@@ -22,22 +22,7 @@ import msgspec
 
 from holdfast.errors import TooLarge, ValidationError
 from holdfast.supervisor.line.session_link import Link
-from holdfast.wire.bus import (
-    FLAG_DOWN,
-    FLAG_RESEND,
-    HEADER_BYTES,
-    VERSION,
-    Bye,
-    End,
-    ManagerHello,
-    Welcome,
-    Who,
-    decode_header,
-    decode_up,
-    encode_body,
-    encode_header,
-    encode_message,
-)
+from holdfast.wire import bus
 
 HEARTBEAT_SECONDS = 1.0
 MISSES = 3
@@ -94,7 +79,7 @@ class Fleet:
         self.peers: OrderedDict[bytes, ManagerPeer] = OrderedDict()  # heard longest ago first
         self.out: list[tuple[bytes, bytes]] = []
         # Since the roster looked last: welcomed; given up, came back, and said goodbye.
-        self.came: list[tuple[ManagerPeer, ManagerHello]] = []
+        self.came: list[tuple[ManagerPeer, bus.ManagerHello]] = []
         self.left: list[bytes] = []
         self.resent = 0
         self._next_number = 1
@@ -126,14 +111,14 @@ class Fleet:
     def receive(self, identity: bytes, frame: bytes, now: float) -> ManagerPeer | None:
         """Take a frame; return its peer where its messages are to be acted on, each only once."""
         try:
-            header = decode_header(frame)
+            header = bus.decode_header(frame)
             peer = self.peers.get(identity)
             if peer is None or header.session != peer.link.session:
                 self._receive_stranger(identity, frame, header.session, now)
                 return None
             peer.heard_at = now
             self.peers.move_to_end(identity)
-            if len(frame) == HEADER_BYTES and not header.flags & FLAG_RESEND:
+            if len(frame) == bus.HEADER_BYTES and not header.flags & bus.FLAG_RESEND:
                 peer.beat = frame
             act, replies = peer.link.take_header(header, len(frame), now)
             for reply in replies:
@@ -152,29 +137,31 @@ class Fleet:
         if given_up is not None:  # FLEET-1
             self.refused["given up"] += 1
             self.out.append((identity, given_up))
-            if any(isinstance(message, Bye) for message in decode_up(frame)):
+            if any(isinstance(message, bus.Bye) for message in bus.decode_up(frame)):
                 self.left.append(identity)
             return
         if session:
             self.refused["session"] += 1
-            self.out.append((identity, self._seal_unnumbered(0, encode_message(Who(self.run)))))
+            self.out.append(
+                (identity, self._seal_unnumbered(0, bus.encode_message(bus.Who(self.run))))
+            )
             return
-        for message in decode_up(frame) or (None,):
-            if not isinstance(message, ManagerHello):
+        for message in bus.decode_up(frame) or (None,):
+            if not isinstance(message, bus.ManagerHello):
                 self.refused["malformed"] += 1
-            elif message.version != VERSION:
+            elif message.version != bus.VERSION:
                 self.refused["version"] += 1
             elif message.run not in ("", self.run):  # FLEET-4
                 self.refused["run"] += 1
             else:
                 self._welcome(identity, message, now)
 
-    def _welcome(self, identity: bytes, hello: ManagerHello, now: float) -> None:
+    def _welcome(self, identity: bytes, hello: bus.ManagerHello, now: float) -> None:
         peer = self.peers.get(identity)
         if peer is None:
             session = self._make_session()
             rules = self.rules
-            welcome = Welcome(
+            welcome = bus.Welcome(
                 run=self.run,
                 epoch=self.epoch,
                 session=session,
@@ -183,8 +170,10 @@ class Fleet:
                 orphan_grace_seconds=rules.orphan_grace_seconds,
                 kill_grace_seconds=rules.kill_grace_seconds,
             )
-            frame = self._seal_unnumbered(session, encode_message(welcome))
-            peer = ManagerPeer(self._next_number, identity, Link(session, FLAG_DOWN), frame, now)
+            frame = self._seal_unnumbered(session, bus.encode_message(welcome))
+            peer = ManagerPeer(
+                self._next_number, identity, Link(session, bus.FLAG_DOWN), frame, now
+            )
             self._next_number += 1
             self.peers[identity] = peer
             self._spoken[identity] = peer
@@ -240,8 +229,8 @@ class Fleet:
 
     def bar(self, identity: bytes, code: int, reason: str) -> None:
         """Have a manager told to end should it ever speak."""
-        order = End(self.run, code, reason, self.rules.kill_grace_seconds)
-        self._given_up[identity] = self._seal_unnumbered(0, encode_message(order))
+        order = bus.End(self.run, code, reason, self.rules.kill_grace_seconds)
+        self._given_up[identity] = self._seal_unnumbered(0, bus.encode_message(order))
         if len(self._given_up) > _MAX_GIVEN_UP:
             self._given_up.popitem(last=False)
 
@@ -260,7 +249,7 @@ class Fleet:
         self._spoken.move_to_end(peer.identity)
 
     def _seal_unnumbered(self, session: int, message: bytes) -> bytes:
-        return encode_header(session, 0, 0, FLAG_DOWN) + encode_body([message])
+        return bus.encode_header(session, 0, 0, bus.FLAG_DOWN) + bus.encode_body([message])
 
     # ---- time
 
