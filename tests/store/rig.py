@@ -4,7 +4,7 @@ its agents take."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -55,6 +55,7 @@ class Rig:
         slots: int = 8,
         gpus: int = 0,
         queues: Sequence[str] = (),
+        labels: Mapping[str, str] | None = None,
         new: bool = True,
         faults: Sequence[Hindrance] = (),
         held: Sequence[TaskKey] = (),
@@ -66,6 +67,7 @@ class Rig:
             cpu_slots=slots,
             gpus=[Gpu(index=i) for i in range(gpus)],
             queues=list(queues),
+            labels=dict(labels or {}),
             memory_bytes=1 << 34,
         )
         await self.store.hosts.register_host(

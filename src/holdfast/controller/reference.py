@@ -146,6 +146,12 @@ _LABELS = {
     "holdfast_loop_seconds": "`loop`",
     "holdfast_loop_failures_total": "`loop`",
     "holdfast_http_requests_total": "`method`, `route`, `status`",
+    "holdfast_calls_ended_total": "`end`",
+    "holdfast_call_batches_total": "`model`, `warm`",
+    "holdfast_model_load_seconds": "`model`",
+    "holdfast_calls_ready": "`family`, `model`",
+    "holdfast_calls_oldest_seconds": "`family`, `model`",
+    "holdfast_executors": "`family`, `state`",
 }
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from holdfast.controller.api import (
     webhooks,
 )
 from holdfast.controller.api.series import arrays
-from holdfast.controller.flow import workflows
+from holdfast.controller.flow import exchange, sets, values, workflows
 from holdfast.controller.graphql import endpoint as graphql
 from holdfast.controller.http import queries
 from holdfast.controller.http.endpoints import ApiCall, Endpoint, PageOf
@@ -52,7 +52,7 @@ from holdfast.core.settings.resolve import Effective
 from holdfast.core.spec import JobSpec
 from holdfast.core.webhooks.values import DeliveryRecord, WebhookRecord
 from holdfast.core.workflows.records import NodeRecord, RunRecord
-from holdfast.wire import agent, api, health
+from holdfast.wire import agent, api, calls, health
 from holdfast.wire import pools as fleet
 from holdfast.wire import webhooks as hooks
 from holdfast.wire import workflows as flow
@@ -85,6 +85,7 @@ def _get(
 
 JOB = "/v1/jobs/{id}"
 ARRAY = "/v1/arrays/{id}"
+SET = "/v1/call-sets/{id}"
 HOOK = "/v1/webhooks/{id}"
 POOL = "/v1/pools/{name}"
 RUN = "/v1/workflows/{id}"
@@ -110,6 +111,13 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("POST", "/v1/agent/health", Role.HOST, host_health.put_health,
              "What a host's check measured, and which is due.", body=health.HealthRequest,
              answers={200: health.HealthAnswer}),
+    Endpoint("POST", "/v1/agent/calls", Role.HOST, exchange.exchange,
+             "A host's executors: ends up, batches down, msgpack both ways: a long poll.", raw=True,
+             media=("application/msgpack",), answers={200: None}),
+    Endpoint("PUT", "/v1/agent/values/{sha256}", Role.HOST, values.put_value,
+             "Keep a large result of a call; the body is the bytes.", raw=True, media_in=_BYTES, answers={204: None}),
+    Endpoint("GET", "/v1/agent/values/{sha256}", Role.HOST, values.get_value, "A large argument of a call.",
+             media=_BYTES, answers={200: None}),
     # jobs
     Endpoint("POST", "/v1/jobs", S, jobs.submit_job, "Submit a job.", body=JobSpec, headers=_KEY,
              answers={201: JobRecord, 200: JobRecord}),
@@ -174,6 +182,25 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("POST", RUN + "/restart", S, workflows.restart_run,
              "Run again what did not succeed; finished results are used again.", body=flow.RestartRun,
              optional_body=True, answers={200: flow.RunView}),
+    # calls of Python functions
+    Endpoint("POST", "/v1/call-sets", S, sets.create_set, "Submit calls of a function.", body=calls.NewCallSet,
+             answers={201: calls.CallSetView}),
+    _get("/v1/call-sets", sets.list_sets, "Call sets, newest first.", PageOf(calls.CallSetView), sets.SetsQuery),
+    _get(SET, sets.get_set, "One call set and its counts.", calls.CallSetView),
+    Endpoint("POST", SET + "/calls", S, sets.append_calls, "More calls of an open set.", body=calls.MoreCalls,
+             answers={200: calls.CallSetView}),
+    _get(SET + "/results", sets.get_results, "Results in order, or of some calls: a long poll.",
+         calls.CallResults, sets.ResultsQuery),
+    _get(SET + "/calls/{index}", sets.get_call, "One call: its failed attempts, and why it is where it is.",
+         calls.CallView),
+    Endpoint("POST", SET + "/cancel", S, sets.cancel_calls, "Cancel calls, or all of the set.",
+             body=calls.CallsChange, optional_body=True, answers={200: calls.CallSetView}),
+    Endpoint("POST", SET + "/retry", S, sets.retry_calls, "Failed and cancelled calls again, with fresh budgets.",
+             body=calls.CallsChange, optional_body=True, answers={200: calls.CallSetView}),
+    Endpoint("PUT", "/v1/values/{sha256}", S, values.put_value,
+             "Keep a large argument of a call under the SHA-256 of its bytes, which are the body.", raw=True,
+             media_in=_BYTES, answers={204: None}),
+    _get("/v1/values/{sha256}", values.get_value, "The bytes of a large argument or result.", None, media=_BYTES),
     # queues
     _get("/v1/queues", queues.list_queues, "Every queue and what is in it.", PageOf(QueueRecord)),
     _get("/v1/queues/{name}", queues.get_queue, "One queue.", QueueRecord),

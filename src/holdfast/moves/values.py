@@ -1,6 +1,7 @@
 """Values that go into a store and come out of it, besides the records of `core`."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -115,6 +116,8 @@ class JobFilter(StoreValue, frozen=True, kw_only=True):
     host_id: str | None = None  # jobs with a live task there
     array_id: str | None = None  # its members
     single: bool = False  # jobs of no array
+    executors: Literal["hide", "only"] | None = None  # jobs that Holdfast submits to run calls
+    family: str | None = None  # of executors
     before: str | None = None
     limit: int = 100
 

@@ -32,6 +32,7 @@ pages: `{"items": [...], "next": cursor|null}`.
     POST   /v1/jobs/{id}/cancel             CancelRequest → JobRecord (202 while it drains, 200 once ended)
     POST   /v1/jobs/{id}/retry              RetryRequest → JobRecord
     …      /v1/arrays…                      see wire.series.arrays
+    …      /v1/call-sets…                   see wire.calls
     GET    /v1/projects                     → page of ProjectRecord
     GET    /v1/projects/{name}              → ProjectRecord
     PUT    /v1/projects/{name}              SettingsPatch → ProjectRecord
@@ -344,10 +345,14 @@ class ForensicsView(ApiBody, frozen=True, kw_only=True):
 
 
 class HostView(HostRecord, frozen=True, kw_only=True):
-    """A host and its slots: {"cpu": {"total", "busy"}, "gpu": {"total", "busy"}}, from live leases."""
+    """A host and its slots: {"cpu": {"total", "busy"}, "gpu": {"total", "busy"}}, from live leases.
+
+    models: in the memory of its executors, as far as the server that answers heard of them.
+    """
 
     slots: dict[str, dict[str, int]] = {}  # noqa: RUF012  msgspec copies an empty default
     dead: bool = False
+    models: tuple[str, ...] = ()
 
 
 class LogLine(ApiBody, frozen=True, kw_only=True):

@@ -155,9 +155,11 @@ class ExecutorAnswer(CallMessage, frozen=True, kw_only=True):
 
 
 class CallsAnswer(CallMessage, frozen=True, kw_only=True):
-    """What each executor of the request shall do."""
+    """What each executor of the request shall do. unread: of reports that cannot be read, why; the
+    others were taken."""
 
     executors: list[ExecutorAnswer] = []
+    unread: list[str] = []
 
 
 class ModelLimits(CallMessage, frozen=True, kw_only=True):

@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.core.calls.executors import make_executor_spec
+from holdfast.core.calls.values import Family
 from holdfast.core.causes import Cause
 from holdfast.core.run_seed import SEED_VARIABLE, mint_secrets
 from holdfast.core.spec import JobSpec
@@ -576,3 +578,20 @@ async def test_retries_go_with_their_job_when_it_is_pruned(rig: Rig) -> None:
     assert await rig.store.jobs.prune(5, now=rig.now) == 1
     assert await rig.store.jobs.list_jobs(JobFilter()) == []
     assert [e for e in await rig.events() if e.job_id is not None] == []
+
+
+async def test_executors_are_listed_apart_and_by_family(rig: Rig) -> None:
+    plain = await rig.submit()
+    families = [Family(app=app, queue="cpu") for app in ("mytasks", "films")]
+    jobs = [
+        NewJob(id=f"e{number}", spec=make_executor_spec(family), queue="cpu")
+        for number, family in enumerate(families)
+    ]
+    await rig.store.jobs.submit_jobs(jobs, now=rig.now)
+    listed = rig.store.jobs.list_jobs
+    assert {job.id for job in await listed(JobFilter())} == {plain, "e0", "e1"}
+    assert [job.id for job in await listed(JobFilter(executors="hide"))] == [plain]
+    only = await listed(JobFilter(executors="only", states=(JobState.QUEUED,)))
+    assert {job.id for job in only} == {"e0", "e1"}
+    mine = await listed(JobFilter(executors="only", family=families[1].name))
+    assert [(job.id, job.spec.executor) for job in mine] == [("e1", families[1].name)]

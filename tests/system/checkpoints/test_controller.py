@@ -617,7 +617,7 @@ async def test_a_sender_that_drips_is_given_up_and_one_that_is_only_slow_is_not(
 
     answer = await upload(agent, order.key, body(b"x", 0.1), sha=digest(b"x" * 60))
     assert answer.status_code == 408, answer.text
-    assert "bytes of the checkpoint came in 2 s" in answer.json()["detail"]
+    assert "bytes of the body came in 2 s" in answer.json()["detail"]
     answer = await upload(agent, order.key, body(b"x" * 1000, 0.1), sha=digest(b"x" * 60_000))
     assert answer.status_code == 200, answer.text
     await asyncio.to_thread(wait_for, lambda: len(files(blobs)) == 1)

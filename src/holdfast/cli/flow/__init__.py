@@ -1,1 +1,1 @@
-"""Commands about what is built on jobs: workflows, tasks."""
+"""Commands about what is built on jobs: calls of functions, workflows."""

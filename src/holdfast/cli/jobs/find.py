@@ -51,10 +51,13 @@ def find_job(client: Client, word: str) -> str:
     most = MAX_CANDIDATES + 1
     if len(word) <= 128:
         found |= {
-            job.id: job for job in itertools.islice(client.jobs(name=word, page_size=most), most)
+            job.id: job
+            for job in itertools.islice(
+                client.jobs(name=word, executors="show", page_size=most), most
+            )
         }
     if PREFIX_PATTERN.fullmatch(word):
-        jobs = itertools.islice(client.jobs(prefix=word, page_size=most), most)
+        jobs = itertools.islice(client.jobs(prefix=word, executors="show", page_size=most), most)
         found |= {job.id: job for job in jobs}
     if not found:
         raise NotFound(

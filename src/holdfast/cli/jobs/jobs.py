@@ -45,7 +45,8 @@ REASON_COLUMNS, UNDER_COLUMNS = 30, 5
 @click.option("--array", "array", metavar="ARRAY", help="Only the members of this array.")
 @click.option("--indices", is_flag=True, help="Give each member of an array a line of its own.")
 @click.option("--limit", type=POSITIVE, default=50, help="The most to list.")
-@click.option("--all", "everything", is_flag=True, help="List all of them.")
+@click.option("--all", "everything", is_flag=True, help="List all of them, executors too.")
+@click.option("--executors", is_flag=True, help="Only the jobs that run calls of functions.")
 @click.option("--wide", is_flag=True, help="One line for each job, with nothing cut or wrapped.")
 @talks
 def jobs(
@@ -54,6 +55,7 @@ def jobs(
     labels: Sequence[str],
     limit: int,
     everything: bool,
+    executors: bool,
     wide: bool,
     array: str | None,
     indices: bool,
@@ -70,13 +72,20 @@ def jobs(
       holdfast jobs --label team=vision --json | jq -r '.[].id'
     """
     pairs = read_pairs("--label", labels, "label")
+    only["executors"] = "only" if executors else "show" if everything else None
     with face.client() as client:
         paging: dict[str, Any] = {"page_size": 500 if everything else min(limit, 500)}
         if array is not None:
             named = find_array(client, array)
             only["array"] = array if named is None else named.id
         # Other filters are about jobs, and an array that has some such members is not one of them.
-        apart = not (array or indices or pairs or any(only[name] is not None for name in _OF_JOBS))
+        apart = not (
+            array
+            or indices
+            or pairs
+            or executors
+            or any(only[name] is not None for name in _OF_JOBS)
+        )
         chosen = {"states": states, **paging, **only}
         found: Iterator[JobRecord | ArrayRecord] = iter(
             client.jobs(**chosen | ({"array": "none"} if apart else {}), labels=pairs)

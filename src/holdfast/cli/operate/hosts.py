@@ -122,8 +122,10 @@ def hosts_table(rows: Sequence[HostView]) -> str:
     money = ("POOL", "OFFER", "$/H") if rented else ()
     watched = any(h.memory_limits == "watch" for h in rows)
     memory = ("MEMORY",) if watched else ()
+    loaded = any(h.models for h in rows)
+    models = ("MODELS",) if loaded else ()
     return table(
-        ("ID", "NAME", "STATE", "CPU", "GPU", *memory, "SEEN", "QUEUES", *money, "REASON"),
+        ("ID", "NAME", "STATE", "CPU", "GPU", *memory, "SEEN", "QUEUES", *models, *money, "REASON"),
         [
             (
                 h.id,
@@ -134,6 +136,7 @@ def hosts_table(rows: Sequence[HostView]) -> str:
                 *((_MEMORY_LIMITS.get(h.memory_limits, h.memory_limits),) if watched else ()),
                 age(h.heartbeat_at),
                 ",".join(h.queues) or "all",
+                *((",".join(h.models) or "-",) if loaded else ()),
                 *(_say_rental(h) if rented else ()),
                 _say_reason(h) or "-",
             )

@@ -8,7 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.client.calls import PageCall, RestCall, ResultPage, get, get_pages, path_of, send
+from holdfast.client.calls import (
+    PageCall,
+    RestCall,
+    ResultPage,
+    get,
+    get_pages,
+    path_of,
+    read_nothing,
+    send,
+)
 from holdfast.client.scripts import Script, gives_each, gives_one, runs, take_answer
 
 if TYPE_CHECKING:
@@ -16,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.wire.calls import CallResult, CallResults, CallSetView, CallView
 
 CHUNK_CALLS, CHUNK_BYTES = 10_000, 4 * 1024 * 1024
-RESULTS_WAIT_SECONDS = 20.0
+RESULTS_WAIT_SECONDS = 20
 
 
 def make_set_id() -> str:
@@ -124,14 +133,14 @@ class CallMethods:
             limit=limit,
             index=which,
             state=list(states),
-            wait=wait_seconds or None,
+            wait=f"{wait_seconds:.3f}" if wait_seconds > 0 else None,
         )
 
     @gives_each
     def each_result(self, set_id: str, *, first: int = 0) -> PageCall[CallResult]:
         """Yield the result of each call in the order of their indices, waiting for those to come."""
         path = path_of("call-sets", set_id, "results")
-        query = (("first", str(first)), ("wait", f"{RESULTS_WAIT_SECONDS:g}"))
+        query = (("first", str(first)), ("wait", str(RESULTS_WAIT_SECONDS)))
         return RestCall("GET", path, _read_page, query, cursor_name="first")
 
     @gives_one
@@ -155,6 +164,20 @@ class CallMethods:
     ) -> RestCall[CallSetView]:
         """Make failed and cancelled calls ready again with fresh budgets: these, or all of the set."""
         return _change(set_id, "retry", indices, "")
+
+    @runs
+    def put_value(self, data: bytes) -> Script[str]:
+        """Keep a large argument of calls, and return its name, the SHA-256 of its bytes."""
+        import hashlib
+
+        name = hashlib.sha256(data).hexdigest()
+        yield RestCall("PUT", path_of("values", name), read_nothing, body=data)
+        return name
+
+    @gives_one
+    def value(self, sha256: str) -> RestCall[bytes]:
+        """Return the bytes of a large argument or result."""
+        return RestCall("GET", path_of("values", sha256), bytes)
 
 
 def _append(

@@ -85,10 +85,14 @@ class JobMethods:
         max_retries: int | None = None,
         host: str | None = None,
         array: str | None = None,
+        executors: str | None = None,
         page_size: int | None = None,
     ) -> PageCall[JobRecord]:
-        """Yield jobs, newest first; `prefix` is the beginning of their ids. array: only the members
-        of that one, or, with "none", the jobs of no array."""
+        """Yield jobs, newest first; `prefix` is the beginning of their ids.
+
+        array: only the members of that one, or, with "none", the jobs of no array. executors: "show"
+        or "only" the jobs that run calls, which are left out else.
+        """
         return get_pages(
             path_of("jobs"),
             JobRecord,
@@ -103,6 +107,7 @@ class JobMethods:
             retries_max=max_retries,
             host=host,
             array=array,
+            executors=executors,
             limit=page_size,
         )
 

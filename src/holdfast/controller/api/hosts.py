@@ -1,5 +1,7 @@
 """The routes of hosts."""
 
+from collections.abc import Sequence
+
 import msgspec
 from starlette.responses import Response
 
@@ -14,14 +16,17 @@ from holdfast.wire.api import HostActionRequest, HostTelemetryView, HostView
 ACTIONS = ("drain", "undrain", "quarantine", "release", "terminate")
 
 
-def view_host(host: HostRecord) -> HostView:
-    """Return a host with its slots, those under live leases busy."""
+def view_host(host: HostRecord, models: Sequence[str] = ()) -> HostView:
+    """Return a host with its slots, those under live leases busy, and the models in its memory."""
     slots = {
         "cpu": {"total": host.cpu_slots, "busy": host.busy_cpu_slots},
         "gpu": {"total": len(host.gpus), "busy": len(host.busy_gpus)},
     }
     return HostView(
-        **msgspec.structs.asdict(host), slots=slots, dead=host.flagged_dead_at is not None
+        **msgspec.structs.asdict(host),
+        slots=slots,
+        dead=host.flagged_dead_at is not None,
+        models=tuple(models),
     )
 
 
@@ -31,12 +36,14 @@ async def list_hosts(call: ApiCall) -> Response:
     hosts = await call.store.hosts.list_hosts(
         include_terminated=is_on(query.all), dead=is_on(query.dead)
     )
-    return answer_page([view_host(host) for host in hosts])
+    models = call.controller.calls.find_models()
+    return answer_page([view_host(host, models.get(host.id, ())) for host in hosts])
 
 
 async def get_host(call: ApiCall) -> Response:
     """Return one host, by id or name."""
-    return answer_json(view_host(await _find(call)))
+    host = await _find(call)
+    return answer_json(view_host(host, call.controller.calls.find_models().get(host.id, ())))
 
 
 async def list_checks(call: ApiCall) -> Response:

@@ -169,6 +169,7 @@ async def read_jobs_page(store: Store, query: JobsQuery) -> tuple[list[JobRecord
             host_id=host_id,
             array_id=None if query.array == "none" else query.array,
             single=query.array == "none",
+            executors=None if query.executors == "show" else query.executors,
             before=read_cursor(query.cursor) if query.cursor else None,
             limit=query.limit + 1,
         )

@@ -46,12 +46,15 @@ async def get_metrics(call: ApiCall) -> Response:
     """Return the metrics: without the gauges where the store is away."""
     controller = call.controller
     try:
-        gauges, waiting = await asyncio.gather(
-            controller.store.read_gauges(), controller.store.jobs.count_waiting()
+        gauges, waiting, feeds = await asyncio.gather(
+            controller.store.read_gauges(),
+            controller.store.jobs.count_waiting(),
+            controller.store.calls.read_feeds(),
         )
     except Unavailable as error:
         controller.outages.note_failure(error)
-        gauges, waiting = None, {}
+        gauges, waiting, feeds = None, {}, []
+    controller.metrics.calls.show_feeds(feeds)
     page = controller.metrics.render(
         gauges, waiting, controller.wakes.waiting_polls, controller.leadership.since is not None
     )

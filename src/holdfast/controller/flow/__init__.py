@@ -1,1 +1,1 @@
-"""What routes and loops share about workflows and calls."""
+"""What routes and loops share about calls of functions and workflows."""

@@ -1,7 +1,7 @@
 """Reading request bodies: bounded in bytes and in time, then decoded into the shared structs."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -61,6 +61,21 @@ async def _receive(receive: Receive, seconds: float) -> Message:
     if message["type"] == "http.disconnect":
         raise Gone
     return message
+
+
+async def wait_unless_gone(waiting: Coroutine[Any, Any, bool], receive: Receive) -> bool:
+    """Return what `waiting` returns. Raises Gone when the client hangs up before; its body was
+    read."""
+    hang_up = asyncio.ensure_future(receive())
+    woken = asyncio.ensure_future(waiting)
+    try:
+        await asyncio.wait((hang_up, woken), return_when=asyncio.FIRST_COMPLETED)
+        if woken.done():
+            return woken.result()
+        raise Gone
+    finally:
+        hang_up.cancel()
+        woken.cancel()
 
 
 def too_large(limit_bytes: int) -> TooLarge:

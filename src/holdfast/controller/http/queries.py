@@ -25,7 +25,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class JobsQuery(Query, frozen=True, kw_only=True):
     """Which jobs, newest first. label: `name=value`; state and label may be repeated. host: an id
     or a name. prefix: the beginning of the id. array: an array's id, or "none". retries_min,
-    retries_max: how many retries it was charged, both included."""
+    retries_max: how many retries it was charged, both included. executors: of the jobs that Holdfast
+    submits itself to run calls: none (hide), nothing else (only), or beside the others (show)."""
 
     state: tuple[JobState, ...] = ()
     queue: Name | None = None
@@ -40,6 +41,7 @@ class JobsQuery(Query, frozen=True, kw_only=True):
     retries_min: Count | None = None
     retries_max: Count | None = None
     host: Text | None = None
+    executors: Literal["hide", "only", "show"] = "hide"
     limit: Limit = 100
     cursor: Text | None = None
 

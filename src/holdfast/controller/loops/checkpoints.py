@@ -1,8 +1,10 @@
 """Checkpoints that are not needed any more: of jobs that succeeded, and blobs that no row names."""
 
 import logging
+import math
 
 from holdfast.blobs.interface import BlobsUnavailable
+from holdfast.controller.flow.values import VALUES
 from holdfast.controller.loops.silhouette import Loop, Summary
 from holdfast.controller.runtime.context import Controller
 
@@ -61,13 +63,20 @@ class CheckpointsLoop(Loop):
         """Delete old blobs that no row names, and what broken-off writes left."""
         blobs, batch = self._controller.blobs, list[str]()
         swept = await blobs.sweep(self._orphan_seconds)
+        values_seconds = await self._find_values_seconds()
         async for found in blobs.list():
-            if found.age_seconds >= self._orphan_seconds:
+            is_value = found.name.startswith(VALUES)
+            if found.age_seconds >= (values_seconds if is_value else self._orphan_seconds):
                 batch.append(found.name)
             if len(batch) >= _BATCH:
                 swept += await self._sweep_batch(batch)
                 batch = []
         return swept + (await self._sweep_batch(batch) if batch else 0)
+
+    async def _find_values_seconds(self) -> float:
+        """Return how long values of calls are kept: no row names them (VALUE-1)."""
+        days = (await self._controller.settings.current()).value("history_days")
+        return float(days) * 86_400 if isinstance(days, (int, float)) else math.inf
 
     async def _sweep_batch(self, names: list[str]) -> int:
         known = await self._controller.store.checkpoints.find_known_blobs(names)

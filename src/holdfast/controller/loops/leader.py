@@ -17,7 +17,9 @@ from holdfast.controller.loops.checkpoints import CheckpointsLoop
 from holdfast.controller.loops.drains import DrainsLoop
 from holdfast.controller.loops.due import DueLoop
 from holdfast.controller.loops.fleet import FleetLoop
+from holdfast.controller.loops.flow.calls import CallsLoop
 from holdfast.controller.loops.flow.dispatch import DispatchLoop, PruneRunsLoop
+from holdfast.controller.loops.flow.executors import ExecutorsLoop
 from holdfast.controller.loops.health import HealthLoop, PruneHealthLoop
 from holdfast.controller.loops.members import MembersLoop
 from holdfast.controller.loops.series.arrays import ArraysLoop
@@ -49,6 +51,8 @@ LOOPS: tuple[type[Loop], ...] = (
     FleetLoop,
     DispatchLoop,
     PruneRunsLoop,
+    ExecutorsLoop,
+    CallsLoop,
 )
 """Every loop there is."""
 

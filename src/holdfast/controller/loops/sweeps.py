@@ -199,7 +199,7 @@ class DeadHostsLoop(Loop):
 
 
 class PruneLoop(Loop):
-    """Ended jobs, and machines that are gone, older than `history_days` → deleted, in small
+    """Ended jobs and call sets, and machines that are gone, older than `history_days` → deleted, in small
     batches."""
 
     name = "prune"
@@ -209,5 +209,6 @@ class PruneLoop(Loop):
         store = self._controller.store
         jobs = await prune_history(self._controller, store.jobs.prune)
         hosts = await prune_history(self._controller, store.fleet.prune_fleet)
-        deleted = jobs.get("deleted", 0) + hosts.get("deleted", 0)
+        sets = await prune_history(self._controller, store.calls.prune_sets)
+        deleted = sum(found.get("deleted", 0) for found in (jobs, hosts, sets))
         return {"deleted": deleted} if deleted else {}

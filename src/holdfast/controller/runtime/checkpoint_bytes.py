@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 import logging
 import re
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -80,9 +80,19 @@ def too_large(limit_bytes: int) -> TooLarge:
 
 
 class Upload:
-    """One body on its way into the blob store. `size` and `digest` are of what came so far."""
+    """One body on its way into the blob store. `size` and `digest` are of what came so far.
 
-    def __init__(self, receive: Receive, announced: Announced, limit_bytes: int) -> None:
+    refuse: makes the error for one over the limit.
+    """
+
+    def __init__(
+        self,
+        receive: Receive,
+        announced: Announced,
+        limit_bytes: int,
+        refuse: Callable[[int], TooLarge] = too_large,
+    ) -> None:
+        self._refuse = refuse
         self._receive = receive
         self._announced = announced
         self._limit_bytes = limit_bytes
@@ -105,7 +115,7 @@ class Upload:
                     message = await self._receive()
             except TimeoutError:
                 raise SlowRequest(
-                    f"{came} bytes of the checkpoint came in {SILENCE_SECONDS:g} s"
+                    f"{came} bytes of the body came in {SILENCE_SECONDS:g} s"
                 ) from None
             if message["type"] == "http.disconnect":
                 raise Gone
@@ -115,7 +125,7 @@ class Upload:
                 waited, came = 0.0, 0
             self.size += len(piece)
             if self.size > self._limit_bytes:
-                raise too_large(self._limit_bytes)
+                raise self._refuse(self._limit_bytes)
             if piece:
                 self._hash.update(piece)
                 yield piece

@@ -10,6 +10,7 @@ from typing import Any
 
 from holdfast.blobs.interface import BlobStore
 from holdfast.blobs.memory import MemoryBlobs
+from holdfast.controller.flow.desk import CallsDesk
 from holdfast.controller.loops.due_times import DueTimes
 from holdfast.controller.loops.leadership import Leadership
 from holdfast.controller.loops.refusals import Refusals
@@ -22,7 +23,7 @@ from holdfast.controller.runtime.settings import SettingsCache
 from holdfast.controller.runtime.telemetry import TelemetryDesk
 from holdfast.controller.runtime.wakes import WakeBus
 from holdfast.controller.runtime.webhook_sender import Sender
-from holdfast.controller.sync.batch import SyncBatcher
+from holdfast.controller.sync.batch import batch_syncs
 from holdfast.controller.sync.joins import Joins
 from holdfast.controller.sync.orders import GangLayouts
 from holdfast.core.settings.resolve import Value
@@ -70,7 +71,8 @@ class Controller:
         self.webhooks = Sender()
         self.joins = Joins(store, clock)
         self.layouts = GangLayouts()
-        self.batcher = SyncBatcher(store, self.settings, self.metrics, self.outages)
+        self.batcher = batch_syncs(store, self.settings, self.metrics, self.outages)
+        self.calls = CallsDesk(store, self.settings, self.metrics, self.outages, clock)
         self.telemetry = TelemetryDesk(store, clock, self.outages)
         self.refusals = Refusals()
         self.leadership = Leadership(store, clock, self.outages)
@@ -136,3 +138,4 @@ class Controller:
         self.wakes.close()
         await self.background.close()
         await self.batcher.close()
+        await self.calls.close()

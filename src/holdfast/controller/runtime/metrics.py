@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from holdfast.controller.flow.metrics import CallMetrics
 from holdfast.controller.runtime.fleet_metrics import FleetMetrics
 from holdfast.controller.runtime.run_counts import RunCounts
 from holdfast.controller.runtime.workflow_metrics import WorkflowMetrics
@@ -83,6 +84,7 @@ class Metrics:
         self.run_counts = RunCounts(self.registry)
         self.fleet = FleetMetrics(self.registry)
         self.workflows = WorkflowMetrics(self.registry)
+        self.calls = CallMetrics(self.registry)
         histogram = functools.partial(Histogram, registry=self.registry)
         counter = functools.partial(Counter, registry=self.registry)
         gauge = functools.partial(Gauge, registry=self.registry)

@@ -125,6 +125,10 @@ class Settings:
         """Return the policy that decides about the end of a function's call."""
         return self.policy(queue, as_job(spec))
 
+    def cold_wait_seconds(self, queue: str) -> float:
+        """Return how long a call of the queue may wait for a model that is loaded nowhere."""
+        return self.number("cold_wait_seconds", queue)
+
     def executor_limits(self, queue: str, *, ahead: bool) -> ExecutorLimits:
         """Return when an executor of the queue ends by itself; one started ahead of calls waits for
         them without an end."""

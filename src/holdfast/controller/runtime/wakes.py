@@ -6,7 +6,7 @@ WAKE-1  A wake between a read and the wait that follows it is never lost: the wa
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 
 class Wake:
@@ -27,20 +27,36 @@ class Wake:
 
     async def wait(self, seen: int, seconds: float) -> bool:
         """Wait until the version is not `seen`, at most `seconds`. True when it changed."""
-        if self.version != seen:
-            return True
-        if seconds <= 0:
-            return False
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[None] = loop.create_future()
+        return await wait_any({self: seen}, seconds)
+
+    @contextlib.contextmanager
+    def joined(self, waiter: asyncio.Future[None]) -> Iterator[None]:
+        """Have the next `fire` finish `waiter` too, within the block."""
         self._waiters.add(waiter)
-        timer = loop.call_later(seconds, _finish, waiter)
+        try:
+            yield
+        finally:
+            self._waiters.discard(waiter)
+
+
+async def wait_any(seen: Mapping[Wake, int], seconds: float) -> bool:
+    """Wait until a wake's version is not the one that was seen, at most `seconds`. True when one
+    changed."""
+    if any(wake.version != version for wake, version in seen.items()):
+        return True
+    if seconds <= 0:
+        return False
+    loop = asyncio.get_running_loop()
+    waiter: asyncio.Future[None] = loop.create_future()
+    timer = loop.call_later(seconds, _finish, waiter)
+    with contextlib.ExitStack() as joined:
+        for wake in seen:
+            joined.enter_context(wake.joined(waiter))
         try:
             await waiter
         finally:
             timer.cancel()
-            self._waiters.discard(waiter)
-        return self.version != seen
+    return any(wake.version != version for wake, version in seen.items())
 
 
 def _finish(waiter: asyncio.Future[None]) -> None:
@@ -85,11 +101,13 @@ class HostLine:
 
 class WakeBus:
     """Every wake of this replica. Topics are the store's: "admit", "drain", "due", "events",
-    "logs", "log_reads", "host:<id>"."""
+    "logs", "log_reads", "host:<id>", "executors", "calls", "calls:<family>", "set:<id>"."""
 
     def __init__(self) -> None:
         self._topics: dict[str, Wake] = {}
         self._hosts: dict[str, HostLine] = {}
+        self._calls: dict[str, HostLine] = {}
+        self._watched: dict[str, int] = {}
         self.closing = False
 
     def topic(self, name: str) -> Wake:
@@ -106,11 +124,31 @@ class WakeBus:
             line = self._hosts[host_id] = HostLine()
         return line
 
+    def calls(self, host_id: str) -> HostLine:
+        """Return the line of a host's exchanges of calls, which are apart from its syncs."""
+        line = self._calls.get(host_id)
+        if line is None:
+            line = self._calls[host_id] = HostLine()
+        return line
+
+    @contextlib.contextmanager
+    def watching(self, name: str) -> Iterator[Wake]:
+        """Have the wake of a topic that is only there while something waits for it."""
+        self._watched[name] = self._watched.get(name, 0) + 1
+        try:
+            yield self.topic(name)
+        finally:
+            self._watched[name] -= 1
+            if not self._watched[name]:
+                del self._watched[name]
+                del self._topics[name]
+
     def forget_host(self, host_id: str) -> None:
         """Drop a host that will not call again, unless a call of it waits."""
-        line = self._hosts.get(host_id)
-        if line is not None and not line.waiting:
-            del self._hosts[host_id]
+        for lines in (self._hosts, self._calls):
+            line = lines.get(host_id)
+            if line is not None and not line.waiting:
+                del lines[host_id]
 
     def fire(self, topic: str) -> None:
         """Wake every waiter for `topic` on this replica."""
@@ -125,12 +163,13 @@ class WakeBus:
     @property
     def waiting_polls(self) -> int:
         """The number of long polls that wait now."""
-        return sum(line.waiting for line in self._hosts.values())
+        lines = (*self._hosts.values(), *self._calls.values())
+        return sum(line.waiting for line in lines)
 
     def close(self) -> None:
         """Wake every waiter, because the server stops."""
         self.closing = True
-        for line in self._hosts.values():
+        for line in (*self._hosts.values(), *self._calls.values()):
             line.wake.fire()
         for wake in self._topics.values():
             wake.fire()

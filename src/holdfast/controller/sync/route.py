@@ -10,7 +10,6 @@ POLL-3  A client that hung up is never read for again, so nothing is offered to 
         hear it.
 """
 
-import asyncio
 import logging
 from collections.abc import Sequence
 
@@ -18,7 +17,12 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive
 
-from holdfast.controller.http.bodies import Gone, decode_packed, decode_report, read_body
+from holdfast.controller.http.bodies import (
+    decode_packed,
+    decode_report,
+    read_body,
+    wait_unless_gone,
+)
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.runtime.auth import hash_secret, read_bearer
@@ -167,16 +171,7 @@ async def _wait(line: HostLine, seen: int, seconds: float, receive: Receive) -> 
     """True when the host was woken, False when the time is over. Raises Gone when the client hung
     up."""
     with line.wait():
-        hang_up = asyncio.ensure_future(receive())
-        woken = asyncio.ensure_future(line.wake.wait(seen, seconds))
-        try:
-            await asyncio.wait((hang_up, woken), return_when=asyncio.FIRST_COMPLETED)
-            if woken.done():
-                return woken.result()
-            raise Gone
-        finally:
-            hang_up.cancel()
-            woken.cancel()
+        return await wait_unless_gone(line.wake.wait(seen, seconds), receive)
 
 
 async def _ask_store(controller: Controller, host: HostRecord, wanted: HostSync) -> HostSynced:

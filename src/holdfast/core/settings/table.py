@@ -172,6 +172,9 @@ _ALL = (
     Setting("cold_wait_seconds", "seconds", 60.0,
             "a call may wait so long while executors that have another model loaded take calls of that one first",
             low=0, high=_DAY, scope="queue"),
+    Setting("call_value_max_mb", "number", 1024.0,
+            "size of an argument or a result that is kept apart, because it is too large for a row",
+            low=0.001, high=1 << 20, scope="cluster"),
     # checkpoints
     Setting("checkpoint_max_mb", "number", 4096.0,
             "size of one checkpoint of one task; larger ones are better kept as a path or an address in a small one",

@@ -104,6 +104,10 @@ class MemoryJobs(InMemory):
             and filter.labels.items() <= job.labels.items()
             and filter.array_id in (None, row.array_id)
             and not (filter.single and row.array_id is not None)
+            and (
+                filter.executors is None or (filter.executors == "only") == bool(job.spec.executor)
+            )
+            and filter.family in (None, job.spec.executor)
             and (filter.before is None or job_id < filter.before)
             and (
                 filter.host_id is None

@@ -131,6 +131,7 @@ class PostgresJobs(OnSession):
             "cause": filter.cause, "min_retries": filter.min_retries, "max_retries": filter.max_retries,
             "host_id": filter.host_id, "before": filter.before, "limit": filter.limit, "prefix": filter.prefix,
             "array_id": filter.array_id, "single": filter.single,
+            "executors": filter.executors, "family": filter.family,
         }  # fmt: skip
         ids = [row["id"] for row in await tx.rows("list_job_ids", **params)]
         found = await read_jobs(tx, ids)

@@ -1,1 +1,1 @@
-"""Loops of what is built on jobs."""
+"""Loops of what is built on jobs: executors, calls, workflows."""

@@ -94,6 +94,9 @@ where (%(states)s::text[] is null or j.state = any(%(states)s))
     where t.host_id = %(host_id)s and t.state in ('reserved', 'running', 'preempting')))
   and (%(array_id)s::text is null or j.array_id = %(array_id)s)
   and (not %(single)s::boolean or j.array_id is null)
+  and (%(executors)s::text is distinct from 'only' or j.spec ? 'executor')
+  and (%(executors)s::text is distinct from 'hide' or not j.spec ? 'executor')
+  and (%(family)s::text is null or j.spec->>'executor' = %(family)s)
   and (%(before)s::text is null or j.id < %(before)s)
 order by j.id desc
 limit %(limit)s;

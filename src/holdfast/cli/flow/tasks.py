@@ -1,0 +1,428 @@
+"""`tasks`: calls of Python functions, listed, looked into, cancelled, retried and made."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.options import COUNT, POSITIVE, SECONDS, read_seconds
+from holdfast.cli.output import Face, age, facts, print_text, say_state, span, table, talks
+from holdfast.errors import NotFound, ValidationError
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+    from holdfast.core.calls.values import FunctionSpec
+    from holdfast.wire.calls import CallResult, CallSetView, CallView
+
+SET = click.argument("name", metavar="SET")
+CALL = click.argument("name", metavar="SET.INDEX")
+STATES = ("pending", "succeeded", "failed", "cancelled")
+RESULT_SECONDS = 20
+RETRIED_AT_ONCE = 10_000
+
+
+@click.group(invoke_without_command=True)
+@click.option("--project", help="Only this project.")
+@click.option("--limit", type=POSITIVE, default=20, help="The most to list.")
+@click.pass_context
+@talks
+def tasks(face: Face, context: click.Context, project: str | None, limit: int) -> None:
+    """List calls of Python functions, by the sets they were submitted in, newest first.
+
+    \b
+    Examples:
+      holdfast tasks
+      holdfast tasks show SET
+      holdfast tasks why SET.3
+      holdfast tasks call mytasks:double '{"x": 3}'
+    """
+    if context.invoked_subcommand is not None:
+        return
+    with face.client() as client:
+        found = client.call_sets(project=project, page_size=min(limit, 500))
+        rows = list(itertools.islice(found, limit))
+    nothing = "no calls. Submit some with `@holdfast.task`, or `holdfast tasks call`"
+    face.show(rows, tasks_table(rows) if rows else nothing)
+
+
+def tasks_table(rows: Sequence[CallSetView]) -> str:
+    """Draw the table of `tasks`."""
+    return table(
+        ("ID", "FUNCTION", "STATE", "CALLS", "DONE", "FAILED", "RATE", "AGE"),
+        [
+            (
+                each.id,
+                each.spec.function,
+                say_set_state(each),
+                _count_text(each),
+                str(each.succeeded),
+                str(each.failed),
+                rate_text(each),
+                age(datetime.fromtimestamp(each.created_at, UTC)),
+            )
+            for each in rows
+        ],
+        elastic=1,
+    )
+
+
+def say_set_state(view: CallSetView) -> str:
+    """Return the state of a set in the words of jobs."""
+    if view.state == "open":
+        return "running"
+    return "failed" if view.failed else "cancelled" if view.cancelled else "succeeded"
+
+
+def _count_text(view: CallSetView) -> str:
+    return str(view.count) if view.count is not None else f"{view.submitted}+"
+
+
+def rate_text(view: CallSetView, now: float | None = None) -> str:
+    """Return the calls that ended a second, from the set's creation to its end, or until now."""
+    ended = view.succeeded + view.failed + view.cancelled
+    until = view.ended_at if view.ended_at is not None else (now or time.time())
+    seconds = until - view.created_at
+    if not ended or seconds <= 0:
+        return "-"
+    rate = ended / seconds
+    return f"{rate:.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
+
+
+def find_set(client: Client, word: str) -> str:
+    """Return the id of the call set that `word` begins, or @last. Raises NotFound, ValidationError."""
+    from holdfast.core.ids import ID_PATTERN
+
+    if ID_PATTERN.fullmatch(word):
+        return word
+    recent = itertools.islice(client.call_sets(page_size=500), 1 if word == "@last" else 500)
+    ids = [view.id for view in recent if word == "@last" or (word and view.id.startswith(word))]
+    if not ids:
+        message = (
+            f"there is no call set {word[:64]!r} among the last 500; `holdfast tasks` lists them"
+        )
+        raise NotFound(message)
+    if len(ids) > 1:
+        raise ValidationError(f"{word!r} begins {len(ids)} call sets; give more of the id")
+    return ids[0]
+
+
+def read_call_name(word: str) -> tuple[str, int | None]:
+    """Read SET or SET.INDEX. Raises ValidationError."""
+    name, dot, index = word.partition(".")
+    if not dot:
+        return name, None
+    if not (index.isascii() and index.isdigit()):
+        raise ValidationError(f"{word!r} is not SET.INDEX; calls are numbered from 0")
+    return name, int(index)
+
+
+@tasks.command()
+@click.argument("name", metavar="SET[.INDEX]")
+@talks
+def show(face: Face, name: str) -> None:
+    """Show a call set, or one call with its result or error.
+
+    \b
+    Examples:
+      holdfast tasks show 06ch2v8wq1m4kz7d9x3t
+      holdfast tasks show 06ch2v8wq1m4kz7d9x3t.17
+    """
+    word, index = read_call_name(name)
+    with face.client() as client:
+        set_id = find_set(client, word)
+        if index is not None:
+            call = client.call_view(set_id, index)
+            face.show(call, show_call(call))
+            return
+        view = client.call_set(set_id)
+        failed = client.call_results(set_id, states=["failed"], limit=5).results
+    face.show(view, show_set(view, failed))
+
+
+def show_set(view: CallSetView, failed: Sequence[CallResult] = ()) -> str:
+    """Draw one call set."""
+    spec = view.spec
+    ended = view.succeeded + view.failed + view.cancelled
+    until = view.ended_at if view.ended_at is not None else time.time()
+    text = facts(
+        [
+            ("set", view.id),
+            ("function", spec.function),
+            ("state", say_set_state(view)),
+            (
+                "calls",
+                f"{ended} of {_count_text(view)} ended, {view.failed} failed, {view.cancelled} cancelled",
+            ),
+            ("rate", rate_text(view)),
+            ("time", span(until - view.created_at)),
+            ("app", spec.app_name),
+            ("queue", spec.queue or ""),
+            ("model", spec.model or ""),
+            ("gpus", str(spec.gpus or "")),
+        ]
+    )
+    for result in failed:
+        text += f"\n{view.id}.{result.index}: {result.reason}"
+    return text
+
+
+def show_call(call: CallView) -> str:
+    """Draw one call: its state, its attempts that failed, its result."""
+    text = facts(
+        [
+            ("call", f"{call.set}.{call.index}"),
+            ("function", call.function),
+            ("state", say_state(call.state, call.reason)),
+            ("attempts", str(call.attempts)),
+            ("executor", call.executor or ""),
+        ]
+    )
+    for failure in call.failures:
+        where = f" on {failure.host}" if failure.host else ""
+        text += f"\nattempt {failure.attempt}{where}: {failure.cause or 'failed'}: {failure.reason}"
+    if call.value:
+        text += "\n" + value_text(call.value)
+    return text
+
+
+def value_text(value: str) -> str:
+    """Return a result's JSON as it is, and of an error its traceback."""
+    try:
+        found = json.loads(value)
+    except ValueError:
+        return value
+    if isinstance(found, dict) and {"kind", "message"} <= found.keys():
+        return str(found.get("traceback") or f"{found['kind']}: {found['message']}").rstrip()
+    return value
+
+
+@tasks.command()
+@SET
+@click.option("--first", type=COUNT, default=0, help="From this index on.")
+@click.option("--limit", type=POSITIVE, help="The most to print.")
+@click.option("--failed", is_flag=True, help="Only calls that failed, with their errors.")
+@talks
+def results(face: Face, name: str, first: int, limit: int | None, failed: bool) -> int:
+    """Print the results of a set in the order of its calls, a line each, as they come.
+
+    The exit code is 1 where a printed call did not succeed.
+
+    \b
+    Examples:
+      holdfast tasks results 06ch2v8wq1m4kz7d9x3t
+      holdfast tasks results @last --failed --json
+    """
+    bad = 0
+    with face.client() as client:
+        set_id = find_set(client, name)
+        found = (
+            _list_failed(client, set_id, first)
+            if failed
+            else client.each_result(set_id, first=first)
+        )
+        for result in itertools.islice(found, limit):
+            bad += result.state != 1
+            if face.as_json:
+                face.show_json_line(as_plain(result))
+            else:
+                print_text(result_line(result))
+    return int(bad > 0)
+
+
+def _list_failed(client: Client, set_id: str, first: int) -> Any:
+    while True:
+        page = client.call_results(set_id, first=first, states=["failed"], limit=1000)
+        yield from page.results
+        if page.ended:
+            return
+        first = page.next
+
+
+def as_plain(result: CallResult) -> dict[str, Any]:
+    """Return one result as `--json` prints it."""
+    return {
+        "index": result.index,
+        "state": STATES[result.state],
+        "value": _read_value(result.value),
+        "attempts": result.attempts,
+        "reason": result.reason,
+    }
+
+
+def _read_value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text or None
+
+
+def result_line(result: CallResult) -> str:
+    """Return one result as a line for a person."""
+    if result.state == 1:
+        return f"{result.index}\t{result.value}"
+    return f"{result.index}\t{STATES[result.state]}: {result.reason}"
+
+
+@tasks.command()
+@click.argument("names", metavar="SET[.INDEX]...", nargs=-1, required=True)
+@click.option("--reason", default="", help="Kept with each call.")
+@talks
+def cancel(face: Face, names: Sequence[str], reason: str) -> None:
+    """Cancel call sets, or single calls: at once those that wait; those that run are asked to stop.
+
+    \b
+    Examples:
+      holdfast tasks cancel 06ch2v8wq1m4kz7d9x3t
+      holdfast tasks cancel 06ch2v8wq1m4kz7d9x3t.17 --reason "wrong input"
+    """
+    views = []
+    with face.client() as client:
+        for word in names:
+            name, index = read_call_name(word)
+            indices = None if index is None else [index]
+            views.append(client.cancel_calls(find_set(client, name), indices, reason))
+    face.show(views, tasks_table(views))
+
+
+@tasks.command()
+@click.argument("name", metavar="SET[.INDEX]")
+@click.option("--failed", is_flag=True, help="Only calls that failed, none that were cancelled.")
+@talks
+def retry(face: Face, name: str, failed: bool) -> None:
+    """Make failed and cancelled calls ready again, with fresh budgets.
+
+    \b
+    Examples:
+      holdfast tasks retry 06ch2v8wq1m4kz7d9x3t --failed
+      holdfast tasks retry 06ch2v8wq1m4kz7d9x3t.17
+    """
+    word, index = read_call_name(name)
+    with face.client() as client:
+        set_id = find_set(client, word)
+        if index is not None or not failed:
+            view = client.retry_calls(set_id, None if index is None else [index])
+        else:
+            numbers = [result.index for result in _list_failed(client, set_id, 0)]
+            view = client.call_set(set_id)
+            for at in range(0, len(numbers), RETRIED_AT_ONCE):
+                view = client.retry_calls(set_id, numbers[at : at + RETRIED_AT_ONCE])
+    face.show(view, tasks_table([view]))
+
+
+@tasks.command()
+@CALL
+@talks
+def why(face: Face, name: str) -> None:
+    """Say what holds a call up, and what to do about it.
+
+    \b
+    Example:
+      holdfast tasks why 06ch2v8wq1m4kz7d9x3t.17
+    """
+    word, index = read_call_name(name)
+    if index is None:
+        raise ValidationError(f"give the call too, as {word}.0: calls are numbered from 0")
+    with face.client() as client:
+        call = client.call_view(find_set(client, word), index)
+    lines = [say_state(call.state, call.reason if call.state not in ("ready", "running") else "")]
+    for each in call.why:
+        lines.append(f"- {each.message}")
+        if each.hint:
+            lines.append(f"  {each.hint}")
+    face.show({"call": name, "state": call.state, "lines": call.why}, "\n".join(lines))
+
+
+@tasks.command()
+@click.argument("function", metavar="MODULE:FUNCTION")
+@click.argument("arguments", metavar="[ARGUMENTS]", default="{}")
+@click.option("--app", help="The app that hosts list. [default: of the module]")
+@click.option("--queue", help="The queue. [default: gpu with --gpus, else cpu]")
+@click.option("--project", default="default", help="The project.")
+@click.option("--gpus", type=COUNT, default=0, help="GPUs of its executor.")
+@click.option("--model", help="The model that it runs with.")
+@click.option("--time-limit", metavar="TIME", help="Time the call may take, as 90s or 2h.")
+@click.option("--max-retries", type=COUNT, help="Retries after a failure.")
+@click.option("--no-wait", is_flag=True, help="Print the id of its set, and wait for nothing.")
+@click.option("--timeout", type=SECONDS, help="Seconds to wait for the result.")
+@talks
+def call(
+    face: Face, function: str, arguments: str, no_wait: bool, timeout: float | None, **options: Any
+) -> int:
+    """Call a function of an app and print its result as JSON; exit with 1 where it failed.
+
+    ARGUMENTS is a JSON object of the function's parameters by name.
+
+    \b
+    Examples:
+      holdfast tasks call mytasks:double '{"x": 3}'
+      holdfast tasks call mytasks:render '{"prompt": "a fjord"}' --gpus 1 --model qwen-edit
+    """
+    spec = _make_spec(function, **options)
+    check_arguments(arguments)
+    with face.client() as client:
+        made = client.create_call_set(spec, [arguments], count=1)
+        if no_wait:
+            face.show(made, f"{made.id}.0")
+            return 0
+        result = _wait_for(client, made.id, timeout)
+        if result is None:
+            raise TimeoutError(
+                f"call {made.id}.0 has not ended after {timeout:g} s; it goes on: "
+                f"`holdfast tasks why {made.id}.0` says where it is"
+            )
+    done = result.state == 1
+    plain = {"call": f"{made.id}.0", **as_plain(result)}
+    text = result.value if done else f"{STATES[result.state]}: {result.reason}"
+    if not done and result.value:
+        text += "\n" + value_text(result.value)
+    face.show(plain, text)
+    return 0 if done else 1
+
+
+def _wait_for(client: Client, set_id: str, timeout: float | None) -> CallResult | None:
+    until = None if timeout is None else time.monotonic() + timeout
+    while True:
+        left = RESULT_SECONDS if until is None else until - time.monotonic()
+        wait = max(0.0, min(RESULT_SECONDS, left))
+        found = client.call_results(set_id, limit=1, wait_seconds=wait).results
+        if found:
+            return found[0]
+        if until is not None and time.monotonic() >= until:
+            return None
+
+
+def check_arguments(text: str) -> None:
+    """Raise ValidationError for what is no JSON object."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise ValidationError(f"ARGUMENTS is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ValidationError("ARGUMENTS is a JSON object of parameters by name, as '{\"x\": 3}'")
+
+
+def _make_spec(function: str, *, max_retries: int | None, **options: Any) -> FunctionSpec:
+    import msgspec
+
+    from holdfast.core.calls.values import FunctionSpec
+
+    time_limit = options.pop("time_limit")
+    fields = {name: value for name, value in options.items() if value is not None}
+    if time_limit is not None:
+        off = time_limit.strip().lower() == "off"
+        fields["time_limit_seconds"] = "off" if off else read_seconds("--time-limit", time_limit)
+    if max_retries is not None:
+        fields["retry"] = {"max_retries": max_retries}
+    try:
+        return msgspec.convert({"function": function, **fields}, FunctionSpec)
+    except msgspec.ValidationError as error:
+        if "$.function" in str(error):
+            message = f"{function!r} is not MODULE:FUNCTION, as mytasks:double"
+            raise ValidationError(message) from None
+        raise ValidationError(f"the call cannot be made like this: {error}") from None

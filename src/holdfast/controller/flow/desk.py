@@ -1,0 +1,125 @@
+"""What this replica heard of executors lately. All of it can be lost.
+
+The length of calls tells the executors' loop how many are of use, and the models in memory are shown
+with their hosts. Another replica may have heard more: neither is more than a hint.
+"""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from holdfast.controller.flow.slots import SlotsDesk
+from holdfast.controller.runtime.metrics import Metrics
+from holdfast.controller.runtime.outages import Outages
+from holdfast.controller.runtime.settings import SettingsCache
+from holdfast.controller.sync.group_commit import GroupCommit
+from holdfast.core.ids import TaskKey
+from holdfast.store.port.flow.calls import ExecutorTurn, ExecutorTurned
+from holdfast.store.port.store import Store
+
+FRESH_SECONDS = 90.0
+"""Three of the longest polls."""
+_SMOOTHING = 0.3
+_MAX_EXECUTORS = 20_000
+
+
+class HeardExecutor(msgspec.Struct, frozen=True):
+    """An executor as it was last heard of."""
+
+    host_id: str
+    family: str
+    loaded: str | None
+    at: float
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What an executor was told that is repeated until it acts."""
+
+    cancelled: frozenset[tuple[int, int]] = frozenset()
+    leave: bool = False
+
+
+class CallsDesk:
+    """Hands turns of executors to the store, many in one transaction, and notes what they tell."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: SettingsCache,
+        metrics: Metrics,
+        outages: Outages,
+        clock: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._metrics = metrics
+        self._clock = clock
+        self._means: dict[str, float] = {}
+        self._executors: dict[TaskKey, HeardExecutor] = {}
+        self._told: dict[TaskKey, Told] = {}
+        self.slots = SlotsDesk(store, clock)
+        self.refusals: dict[str, str] = {}
+        """Family → why the store refused its executors."""
+        self.turns = GroupCommit(
+            "turn of an executor", lambda turn: str(turn.report.key), self._exchange, outages
+        )
+
+    async def _exchange(self, turns: Sequence[ExecutorTurn]) -> Sequence[ExecutorTurned]:
+        settings = await self._settings.current()
+        return await self._store.calls.exchange(
+            turns,
+            policy_of=settings.call_policy,
+            rules=settings.rules,
+            cold_wait_of=settings.cold_wait_seconds,
+        )
+
+    def note(self, turn: ExecutorTurn, turned: ExecutorTurned) -> None:
+        """Note one turn and its answer."""
+        report = turn.report
+        if report.mean_seconds > 0:
+            before = self._means.get(turn.family, report.mean_seconds)
+            mean = before + _SMOOTHING * (report.mean_seconds - before)
+            self._means[turn.family] = mean
+        if turned.lost or report.closing is not None:
+            self._executors.pop(report.key, None)
+            self._told.pop(report.key, None)
+        else:
+            self._keep(turn)
+        self._metrics.calls.take(turn.report, turned)
+
+    def _keep(self, turn: ExecutorTurn) -> None:
+        if len(self._executors) >= _MAX_EXECUTORS:
+            self._executors = {k: e for k, e in self._executors.items() if self._is_fresh(e)}
+            self._told = {k: told for k, told in self._told.items() if k in self._executors}
+        heard = HeardExecutor(turn.host_id, turn.family, turn.report.loaded, self._clock())
+        self._executors[turn.report.key] = heard
+
+    def is_news(self, turned: ExecutorTurned, *, leave: bool) -> bool:
+        """Return whether the executor was not told yet to leave, or of these cancelled calls: it
+        hears of them at once, and then with the next thing there is to say."""
+        told = Told(frozenset(turned.cancelled), leave)
+        before = self._told.get(turned.key, Told())
+        if told == Told():
+            self._told.pop(turned.key, None)
+        else:
+            self._told[turned.key] = told
+        return not (told.cancelled <= before.cancelled and told.leave <= before.leave)
+
+    def mean_seconds(self, family: str) -> float:
+        """Return how long a recent call of the family took, 0 where none is known."""
+        return self._means.get(family, 0.0)
+
+    def find_models(self) -> dict[str, list[str]]:
+        """Return host → the models in the memory of its executors, as far as this replica heard."""
+        models: dict[str, set[str]] = {}
+        for heard in self._executors.values():
+            if heard.loaded and self._is_fresh(heard):
+                models.setdefault(heard.host_id, set()).add(heard.loaded)
+        return {host_id: sorted(names) for host_id, names in models.items()}
+
+    def _is_fresh(self, heard: HeardExecutor) -> bool:
+        return self._clock() - heard.at < FRESH_SECONDS
+
+    async def close(self) -> None:
+        """Let what is in flight end."""
+        await self.turns.close()

@@ -1,0 +1,78 @@
+"""Which executors are asked to leave, because their slot is wanted (`core.calls.leave`)."""
+
+from collections import Counter
+from collections.abc import Callable
+
+from holdfast.core.calls.executors import APP, find_app, is_ahead
+from holdfast.core.calls.leave import (
+    YIELD_GAP_SECONDS,
+    WantedSlot,
+    list_claims,
+    yields_when_busy,
+    yields_when_idle,
+)
+from holdfast.core.records import HostRecord, JobRecord
+from holdfast.core.spec import JobSpec
+from holdfast.core.states import JobState
+from holdfast.moves.values import JobFilter
+from holdfast.store.port.store import Store
+
+FRESH_SECONDS = 2.0
+MAX_READ = 1000
+
+
+class SlotsDesk:
+    """What this replica knows of executors that wait for a place, at most `FRESH_SECONDS` old."""
+
+    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._clock = clock
+        self._read_at = float("-inf")
+        self._yielded_at = float("-inf")
+        self._wanted: list[WantedSlot] = []
+        self._running: Counter[str] = Counter()
+
+    async def refresh(self) -> None:
+        """Read again what waits, where what is known is too old."""
+        if self._clock() - self._read_at < FRESH_SECONDS:
+            return
+        self._read_at = self._clock()
+        only = JobFilter(states=(JobState.QUEUED,), executors="only", limit=MAX_READ)
+        queued = [job for job in await self._store.jobs.list_jobs(only) if not is_ahead(job.spec)]
+        self._wanted = []
+        if not queued:
+            return
+        running = JobFilter(states=(JobState.RUNNING,), executors="only", limit=MAX_READ)
+        found = await self._store.jobs.list_jobs(running)
+        self._running = Counter(job.spec.executor for job in found)
+        now = await self._store.now()
+        self._wanted = [
+            _as_wanted(job, (now - (job.queued_at or now)).total_seconds(), self._running)
+            for job in queued
+        ]
+
+    def gives_way(self, spec: JobSpec, host: HostRecord, *, idle: bool) -> bool:
+        """Return whether this executor's slot is to be given to another family."""
+        if not self._wanted:
+            return False
+        apps = {name.removeprefix(APP) for name in host.labels if name.startswith(APP)}
+        claims = list_claims(self._wanted, spec.executor, spec.gpus, apps, host.queues)
+        if idle:
+            return yields_when_idle(claims)
+        if self._clock() - self._yielded_at < YIELD_GAP_SECONDS:
+            return False
+        if yields_when_busy(claims, self._running[spec.executor]):
+            self._yielded_at = self._clock()
+            return True
+        return False
+
+
+def _as_wanted(job: JobRecord, waited_seconds: float, running: Counter[str]) -> WantedSlot:
+    return WantedSlot(
+        family=job.spec.executor,
+        app=find_app(job.spec),
+        queue=job.queue,
+        gpus=job.gpus,
+        waited_seconds=waited_seconds,
+        alone=not running[job.spec.executor],
+    )

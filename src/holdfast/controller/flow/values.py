@@ -1,0 +1,69 @@
+"""Arguments and results that are too large for a row: bytes by their SHA-256, in the blob store.
+
+VALUE-1  A name is the hash of its bytes, so a repeat changes nothing, and what is read is checked by
+         its reader. Values live as long as the history (`history_days`) after they were written.
+"""
+
+import re
+from collections.abc import AsyncIterator
+
+from starlette.responses import Response
+
+from holdfast.blobs.interface import BlobMissing
+from holdfast.controller.http.endpoints import ApiCall
+from holdfast.controller.http.sse import StreamAnswer
+from holdfast.controller.runtime.checkpoint_bytes import Announced, Upload
+from holdfast.errors import NotFound, TooLarge
+
+VALUES = "values/"
+_SHA = re.compile(r"[0-9a-f]{64}")
+
+
+async def put_value(call: ApiCall) -> Response:
+    """Keep a value; the body is the bytes."""
+    sha256 = _read_sha(call)
+    limit = int((await call.controller.settings.current()).number("call_value_max_mb") * 2**20)
+
+    def refuse(limit_bytes: int) -> TooLarge:
+        text = f"a value of a call may have {limit_bytes} bytes (call_value_max_mb)"
+        return TooLarge(f"{text}; keep larger ones elsewhere and pass their path or address")
+
+    length = call.header("content-length")
+    size = int(length) if length is not None and length.isdigit() else None
+    if size is not None and size > limit:
+        raise refuse(limit)
+    upload = Upload(call.receive, Announced(size, sha256), limit, refuse)
+    await call.controller.blobs.write(VALUES + sha256, upload.pieces(), size=size)
+    return Response(status_code=204)
+
+
+async def get_value(call: ApiCall) -> Response:
+    """Return a value's bytes."""
+    sha256 = _read_sha(call)
+    pieces = call.controller.blobs.read(VALUES + sha256)
+    try:
+        # The first piece before the head: what cannot be read is a problem, not a broken stream.
+        first = await anext(pieces, b"")
+    except BlobMissing:
+        raise NotFound(f"there is no value {sha256}; it may be older than the history") from None
+    return StreamAnswer(
+        call.controller,
+        _chain(first, pieces),
+        media_type="application/octet-stream",
+        keep_alive=False,
+    )
+
+
+async def _chain(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    if first:
+        yield first
+    async for piece in rest:
+        yield piece
+
+
+def _read_sha(call: ApiCall) -> str:
+    sha256 = call.params["sha256"]
+    if not _SHA.fullmatch(sha256):
+        form = "a value is named by the SHA-256 of its bytes: 64 characters of 0-9 and a-f"
+        raise NotFound(f"there is no {sha256[:80]!r} here: {form}")
+    return sha256

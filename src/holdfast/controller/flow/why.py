@@ -1,0 +1,220 @@
+"""One call as `GET …/calls/{index}` shows it, and what holds it where it is."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from holdfast.controller.runtime.context import Controller
+from holdfast.controller.why.explain import explain
+from holdfast.controller.why.reads import find_circumstances
+from holdfast.controller.why.words import say_due
+from holdfast.core.calls.plan import FamilyRoom, failure_delay_seconds
+from holdfast.core.calls.rooms import find_room, fits_model, list_hosts_of
+from holdfast.core.calls.values import CallState
+from holdfast.core.causes import CHARGED_TO, Budget
+from holdfast.core.records import HostRecord, JobRecord
+from holdfast.core.states import JobState
+from holdfast.moves.values import JobFilter
+from holdfast.store.port.flow.calls import CallStanding
+from holdfast.wire.api import WhyLine
+from holdfast.wire.calls import CallFailureView, CallView, CallWhyLine
+
+MAX_EXECUTORS = 200
+EARLY_SECONDS = 10.0
+LIVE = (JobState.WAITING, JobState.QUEUED, JobState.RESERVED, JobState.RUNNING, JobState.DRAINING)
+
+
+class CallCircumstances(msgspec.Struct, frozen=True, kw_only=True):
+    """What `explain_call` looks at.
+
+    executors: the live ones of its family, newest first. waiting: what `why` says of the first that
+    has no place. ended: the last ones that ended, newest first. refusal: why the store took none.
+    """
+
+    name: str
+    standing: CallStanding
+    now: datetime
+    hosts: Sequence[HostRecord] = ()
+    room: FamilyRoom = FamilyRoom(slots=0, listed=False)
+    executors: Sequence[JobRecord] = ()
+    waiting: Sequence[WhyLine] = ()
+    ended: Sequence[JobRecord] = ()
+    refusal: str = ""
+
+
+def explain_call(found: CallCircumstances) -> list[CallWhyLine]:
+    """Say why the call is where it is, what matters most first. Pure."""
+    standing = found.standing
+    if standing.phase == "ended":
+        return list(_explain_end(found))
+    if standing.phase == "running":
+        hint = f"holdfast logs {standing.executor}"
+        text = f"attempt {standing.attempts} runs in executor {standing.executor}, or is next there"
+        return [_line("running", text, hint)]
+    if standing.phase == "backing_off":
+        because = f": {standing.reason}" if standing.reason else ""
+        when = say_due(standing.due_at, found.now)
+        return [_line("back_off", f"it is tried again{when}{because}")]
+    lines = [*_explain_hosts(found), *_explain_executors(found)]
+    if standing.ahead:
+        count = "10 000 or more" if standing.ahead >= 10_000 else str(standing.ahead)
+        calls = "call is" if standing.ahead == 1 else "calls are"
+        hint = "a higher priority moves it forward"
+        lines.append(_line("behind", f"{count} {calls} ahead of it in its feed", hint))
+    return lines or [_line("ready", "it is next: an executor takes it with its next batch")]
+
+
+def _line(code: str, message: str, hint: str = "") -> CallWhyLine:
+    return CallWhyLine(code=code, message=message, hint=hint)
+
+
+def _explain_end(found: CallCircumstances) -> Iterator[CallWhyLine]:
+    standing = found.standing
+    state = standing.state.name.lower()
+    how = "was cancelled" if standing.state is CallState.CANCELLED else state
+    because = f": {standing.reason}" if standing.reason else ""
+    hint = f"holdfast tasks retry {found.name}"
+    yield _line("ended", f"it {how}{because}", hint * (standing.state is not CallState.SUCCEEDED))
+
+
+def _explain_hosts(found: CallCircumstances) -> Iterator[CallWhyLine]:
+    """Say what no live host has."""
+    standing = found.standing
+    family = standing.family
+    hosts = list(list_hosts_of(family, found.hosts))
+    if not found.room.listed:
+        text = f"no live host that serves queue {family.queue} lists app {family.app}"
+        hint = f"start one: holdfast agent --app {family.app}"
+        yield _line("no_host_lists_app", text, hint)
+    elif not fits_model(standing.spec.vram_gb, hosts) and hosts:
+        size = f"{standing.spec.model} ({standing.spec.vram_gb:g} GB)"
+        text = f"it waits for model {size}: no live host that lists app {family.app} has that much"
+        yield _line("no_host_fits_model", text, "add a host with a larger GPU")
+    elif found.room.slots == 0:
+        text = f"no live host that lists app {family.app} is large enough for its executor"
+        yield _line("impossible_resources", text, "ask for fewer resources, or add a larger host")
+    elif found.room.most == 0:
+        text = f"queue {family.queue} may have no executors: executors_max is 0"
+        yield _line("executors_max", text, f"holdfast queues set {family.queue} executors_max=off")
+
+
+def _explain_executors(found: CallCircumstances) -> Iterator[CallWhyLine]:
+    """Say what keeps its executors from starting; nothing where one runs."""
+    if any(job.state is JobState.RUNNING for job in found.executors):
+        return
+    if found.refusal:
+        yield _line("executors_refused", f"its executor was refused: {found.refusal}")
+    starting = [job for job in found.executors if job.state is JobState.RESERVED]
+    if starting:
+        hint = f"holdfast why {starting[0].id}"
+        yield _line("executor_starts", f"its executor {starting[0].id} is starting", hint)
+        return
+    for each in found.waiting:
+        yield _line("executor_waits", f"its executor waits: {each.message}", each.hint)
+    failures = count_failures(found.ended)
+    if failures and not found.executors and found.room.listed:
+        last = found.ended[0]
+        delay = failure_delay_seconds(failures)
+        later = f"; the next one is started {delay:g} s after the last failure" if delay else ""
+        text = f"{failures} of its executors failed in a row, the last: {last.reason}{later}"
+        yield _line("executors_fail", text, f"holdfast logs {last.id}")
+
+
+def count_failures(ended: Sequence[JobRecord]) -> int:
+    """Return how many executors broke soon after their start, since the last that did not. ended:
+    the newest first.
+
+    What a call does to its executor later, and what an operator does, is no failing of executors.
+    """
+    count = 0
+    for job in ended:
+        if not _broke_early(job):
+            break
+        count += 1
+    return count
+
+
+def _broke_early(job: JobRecord) -> bool:
+    charged = CHARGED_TO.get(job.cause) if job.cause is not None else None
+    if job.state is not JobState.FAILED or charged in (Budget.NOTHING, Budget.WATCHDOG):
+        return False
+    began, ended = job.started_at, job.ended_at
+    if began is None or ended is None:
+        return True
+    return (ended - began).total_seconds() < EARLY_SECONDS
+
+
+async def view_call(controller: Controller, set_id: str, index: int) -> CallView:
+    """Return one call with its failures and why. Raises NotFound."""
+    store = controller.store
+    standing = await store.calls.read_call(set_id, index)
+    failures = await store.calls.read_failures(set_id, index)
+    found = await find_call_circumstances(controller, f"{set_id}.{index}", standing)
+    state: Any = standing.phase if standing.phase != "ended" else standing.state.name.lower()
+    return CallView(
+        set=set_id,
+        index=index,
+        function=standing.spec.function,
+        state=state,
+        attempts=standing.attempts,
+        reason=standing.reason,
+        value=standing.value,
+        executor=standing.executor,
+        failures=[_view_failure(failure) for failure in failures],
+        why=explain_call(found),
+    )
+
+
+def _view_failure(failure: Mapping[str, Any]) -> CallFailureView:
+    times = {
+        name: failure[name].timestamp() if isinstance(failure.get(name), datetime) else None
+        for name in ("began_at", "ended_at")
+    }
+    names = ("attempt", "host", "cause", "reason")
+    given = {name: failure[name] for name in names if failure.get(name) is not None}
+    return msgspec.convert({**given, **times}, CallFailureView)
+
+
+async def find_call_circumstances(
+    controller: Controller, name: str, standing: CallStanding
+) -> CallCircumstances:
+    """Read what holds a call; little where it does not wait for an executor."""
+    store = controller.store
+    now = await store.now()
+    if standing.phase != "ready":
+        return CallCircumstances(name=name, standing=standing, now=now)
+    family = standing.family
+    executors, ended = await read_executors(controller, family.name)
+    hosts = await store.hosts.list_hosts()
+    pools = [pool.spec for pool in await store.fleet.list_pools()]
+    settings = await controller.settings.current()
+    most = settings.value("executors_max", family.queue)
+    queued = [job for job in executors if job.state in (JobState.QUEUED, JobState.WAITING)]
+    waiting: Sequence[WhyLine] = ()
+    if queued:
+        (circumstances,) = await find_circumstances(controller, queued[-1:])
+        waiting = explain(circumstances).lines
+    return CallCircumstances(
+        name=name,
+        standing=standing,
+        now=now,
+        hosts=hosts,
+        room=find_room(family, hosts, pools, most if isinstance(most, int) else None),
+        executors=executors,
+        waiting=waiting,
+        ended=ended,
+        refusal=controller.calls.refusals.get(family.name, ""),
+    )
+
+
+async def read_executors(
+    controller: Controller, family: str
+) -> tuple[list[JobRecord], list[JobRecord]]:
+    """Return a family's live executors, and the last ones that ended, newest first."""
+    found = await controller.store.jobs.list_jobs(
+        JobFilter(executors="only", family=family, limit=MAX_EXECUTORS)
+    )
+    live = [job for job in found if not job.state.terminal]
+    return live, [job for job in found if job.state.terminal]

@@ -1,0 +1,44 @@
+"""Calls of executors that are gone, and calls whose back-off is over → ready again."""
+
+import logging
+
+from holdfast.controller.loops.silhouette import Loop, Summary
+
+log = logging.getLogger("holdfast.loops")
+LOOK_SECONDS = 2.0
+LEAST_SECONDS = 0.02
+
+
+class CallsLoop(Loop):
+    """Wakes when a call ended badly, when the next back-off is over, and every two seconds.
+
+    A batch goes back when its executor's task is over without a last report, which silence alone
+    never proves (LEASE-4).
+    """
+
+    name = "calls"
+    topic = "calls"
+    interval_seconds = LOOK_SECONDS
+
+    async def run_once(self) -> Summary:
+        controller = self._controller
+        calls = controller.store.calls
+        now = await controller.leadership.read_time()
+        since = controller.leadership.since
+        settings = await controller.settings.current()
+        returned = 0
+        if since is not None:
+            returned = await calls.return_batches(
+                since, policy_of=settings.call_policy, rules=settings.rules
+            )
+        released = await calls.release_due(policy_of=settings.call_policy)
+        if returned:
+            log.warning("%d batches of executors that are gone were returned", returned)
+        if returned or released:
+            feeds = await calls.read_feeds()
+            controller.poke("executors", "events", *(f"calls:{f.family.name}" for f in feeds))
+        due = await calls.find_due()
+        left = LOOK_SECONDS if due is None else (due - now).total_seconds()
+        self.interval_seconds = min(LOOK_SECONDS, max(LEAST_SECONDS, left))
+        counts = {"returned": returned, "released": released}
+        return {name: count for name, count in counts.items() if count}

@@ -1,0 +1,58 @@
+"""How many executors of a family the hosts that list its app could hold. Pure."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from holdfast.core.calls.executors import app_label, make_executor_spec
+from holdfast.core.calls.plan import FamilyRoom
+from holdfast.core.calls.values import Family
+from holdfast.core.fleet.pools import PoolSpec
+from holdfast.core.records import HostRecord
+from holdfast.core.states import HostState
+
+GIB = 1 << 30
+MOST_ON_A_HOST = 64
+"""Executors of one family that need neither slot nor device."""
+
+
+def list_hosts_of(family: Family, hosts: Iterable[HostRecord]) -> Iterator[HostRecord]:
+    """Yield the live hosts that list the family's app and serve its queue."""
+    label = app_label(family.app)
+    for host in hosts:
+        serves = not host.queues or family.queue in host.queues
+        takes = host.state is HostState.ACTIVE and host.flagged_dead_at is None
+        if serves and takes and host.labels.get(label) == "yes":
+            yield host
+
+
+def find_room(
+    family: Family, hosts: Sequence[HostRecord], pools: Sequence[PoolSpec], most: int | None
+) -> FamilyRoom:
+    """Return the family's room: of the hosts that are there, and of those that pools may rent."""
+    slots = [_count_on(family, host) for host in list_hosts_of(family, hosts)]
+    label = app_label(family.app)
+    rented = [
+        math.floor(pool.max * pool.jobs_per_host)
+        for pool in pools
+        if pool.labels.get(label) == "yes" and (not pool.queues or family.queue in pool.queues)
+    ]
+    return FamilyRoom(slots=sum(slots) + sum(rented), listed=bool(slots or rented), most=most)
+
+
+def _count_on(family: Family, host: HostRecord) -> int:
+    spec = make_executor_spec(family)
+    needs = (
+        (family.gpus, len(host.gpus)),
+        (spec.cpu_slots, host.cpu_slots),
+        (family.memory_bytes, host.memory_bytes),
+    )
+    return min((have // want for want, have in needs if want), default=MOST_ON_A_HOST)
+
+
+def fits_model(vram_gb: float, hosts: Iterable[HostRecord]) -> bool:
+    """Return whether a GPU of some host has the memory for a model. A GPU that does not say how much
+    it has shares its host's (unified memory)."""
+    if not vram_gb:
+        return True
+    sizes = (gpu.memory_bytes or host.memory_bytes for host in hosts for gpu in host.gpus)
+    return any(size >= vram_gb * GIB for size in sizes)

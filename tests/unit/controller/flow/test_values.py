@@ -1,0 +1,58 @@
+"""Large values of calls: named by their bytes, whole or not there, refused with a reason."""
+
+import hashlib
+
+import pytest
+
+from holdfast.client import AsyncClient
+from holdfast.controller.loops.checkpoints import CheckpointsLoop
+from tests.unit.controller.conftest import SECRETS, FakeAgent, Served, bearer
+
+DATA = b"\x00large" * 1000
+NAME = hashlib.sha256(DATA).hexdigest()
+
+
+async def test_a_user_leaves_a_value_and_a_host_reads_it(served: Served, agent: FakeAgent) -> None:
+    async with AsyncClient(served.url, SECRETS["submit"]) as client:
+        assert await client.put_value(DATA) == NAME
+        assert await client.put_value(DATA) == NAME  # VALUE-1
+        assert await client.value(NAME) == DATA
+    mine = {"headers": bearer(agent.key)}
+    read = await served.http.get(f"/v1/agent/values/{NAME}", **mine)
+    assert (read.status_code, read.content) == (200, DATA)
+    put = await served.http.put(f"/v1/agent/values/{NAME}", content=DATA, **mine)
+    assert put.status_code == 204
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "word"), [("f" * 64, 422, "SHA-256"), ("short", 404, "64 characters")]
+)
+async def test_bytes_under_a_wrong_name_are_refused(
+    served: Served, name: str, status: int, word: str
+) -> None:
+    answer = await served.call("PUT", f"/v1/values/{name}", content=DATA)
+    assert answer.status_code == status
+    assert word in answer.json()["detail"]
+    assert (await served.call("GET", f"/v1/values/{'f' * 64}")).status_code == 404
+
+
+async def test_a_value_over_the_limit_is_refused(served: Served) -> None:
+    await served.call("PATCH", "/v1/config", json={"set": {"call_value_max_mb": 0.001}})
+    answer = await served.call("PUT", f"/v1/values/{NAME}", content=DATA)
+    assert answer.status_code == 413
+    assert "call_value_max_mb" in answer.json()["detail"]
+
+
+async def test_the_sweep_of_checkpoints_leaves_values_until_the_history_ends(
+    served: Served,
+) -> None:
+    await served.call("PUT", f"/v1/values/{NAME}", content=DATA)
+    loop = CheckpointsLoop(served.controller, orphan_seconds=0.0)
+    await loop.run_once()
+    assert (await served.call("GET", f"/v1/values/{NAME}")).content == DATA
+
+
+async def test_roles(served: Served) -> None:
+    for method, role in (("PUT", "read"), ("GET", None)):
+        answer = await served.call(method, f"/v1/values/{NAME}", role, content=DATA)
+        assert answer.status_code in (401, 403)

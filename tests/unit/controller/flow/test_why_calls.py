@@ -1,0 +1,116 @@
+"""What `why` says of a call, in the words that tell what to do."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from holdfast.controller.flow.why import CallCircumstances, count_failures, explain_call
+from holdfast.core.calls.plan import FamilyRoom
+from holdfast.core.calls.values import CallState, Family, FunctionSpec
+from holdfast.core.gpus import Gpu
+from holdfast.core.records import JobRecord
+from holdfast.core.states import JobState
+from holdfast.store.port.flow.calls import CallStanding
+from holdfast.wire.api import WhyLine
+from tests.unit.cli.stub import job_record
+from tests.unit.core.calls.test_rooms import host
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+FAMILY = Family(app="mytasks", queue="cpu")
+SPEC = FunctionSpec(function="mytasks:f")
+ROOM = FamilyRoom(slots=4)
+
+
+def say(standing: dict[str, Any] | None = None, **found: Any) -> list[tuple[str, str, str]]:
+    plain: dict[str, Any] = {
+        "spec": SPEC,
+        "family": FAMILY,
+        "state": CallState.PENDING,
+        "phase": "ready",
+        "attempts": 0,
+    }
+    call = CallStanding(**{**plain, **(standing or {})})
+    circumstances: dict[str, Any] = {"name": "s.1", "now": NOW, "room": ROOM, "hosts": [host()]}
+    lines = explain_call(CallCircumstances(standing=call, **{**circumstances, **found}))
+    return [(line.code, line.message, line.hint) for line in lines]
+
+
+def executor(state: JobState, **fields: Any) -> JobRecord:
+    return job_record(state=state, **fields)
+
+
+def test_no_live_host_lists_the_app() -> None:
+    none = FamilyRoom(slots=0, listed=False)
+    assert say(room=none, hosts=[]) == [
+        (
+            "no_host_lists_app",
+            "no live host that serves queue cpu lists app mytasks",
+            "start one: holdfast agent --app mytasks",
+        )
+    ]
+
+
+def test_no_host_has_the_memory_for_the_model() -> None:
+    spec = FunctionSpec(function="mytasks:f", model="qwen", vram_gb=28.0)
+    small = host(gpus=(Gpu(index=0, memory_bytes=24 << 30),))
+    ((code, message, _),) = say({"spec": spec}, hosts=[small])
+    assert code == "no_host_fits_model"
+    assert message.startswith("it waits for model qwen (28 GB): no live host")
+
+
+def test_a_call_says_where_it_stands() -> None:
+    assert say()[0][0] == "ready"
+    assert say({"ahead": 1}) == [
+        ("behind", "1 call is ahead of it in its feed", "a higher priority moves it forward")
+    ]
+    assert "10 000 or more calls are" in say({"ahead": 10_000})[0][1]
+    running = {"phase": "running", "executor": "job1", "attempts": 2}
+    assert say(running) == [
+        ("running", "attempt 2 runs in executor job1, or is next there", "holdfast logs job1")
+    ]
+
+
+def test_a_back_off_says_until_when_and_why() -> None:
+    due = {"phase": "backing_off", "due_at": NOW + timedelta(seconds=30), "reason": "it raised"}
+    ((code, message, _),) = say(due)
+    assert code == "back_off"
+    assert "(30 s from now): it raised" in message
+
+
+def test_an_end_says_how_and_what_to_do() -> None:
+    ended = {"phase": "ended", "state": CallState.FAILED, "reason": "ValueError: no"}
+    assert say(ended) == [("ended", "it failed: ValueError: no", "holdfast tasks retry s.1")]
+    assert say({"phase": "ended", "state": CallState.SUCCEEDED})[0][2] == ""
+
+
+def test_what_holds_its_executor_holds_the_call() -> None:
+    held = [WhyLine(code="queue_paused", message="queue cpu is paused", hint="resume it")]
+    queued = [executor(JobState.QUEUED)]
+    assert say(executors=queued, waiting=held) == [
+        ("executor_waits", "its executor waits: queue cpu is paused", "resume it")
+    ]
+    assert say(executors=[executor(JobState.RUNNING)], waiting=held)[0][0] == "ready"
+    assert say(executors=[executor(JobState.RESERVED)])[0][0] == "executor_starts"
+    assert say(refusal="project p is over its quota")[0][:2] == (
+        "executors_refused",
+        "its executor was refused: project p is over its quota",
+    )
+    assert say(room=FamilyRoom(slots=4, most=0))[0][0] == "executors_max"
+
+
+def test_executors_that_keep_failing_are_named() -> None:
+    ended = [
+        executor(JobState.FAILED, reason="exit code 1"),
+        executor(JobState.FAILED),
+        executor(JobState.SUCCEEDED),
+        executor(JobState.FAILED),
+    ]
+    assert count_failures(ended) == 2
+    times = {"started_at": NOW, "ended_at": NOW + timedelta(seconds=60)}
+    later = executor(JobState.FAILED, **times)
+    tripped = executor(JobState.FAILED, cause="stalled")
+    drained = executor(JobState.FAILED, cause="host_drained")
+    assert [count_failures([job]) for job in (later, tripped, drained)] == [0, 0, 0]
+    ((code, message, hint),) = say(ended=ended)
+    assert code == "executors_fail"
+    assert "2 of its executors failed in a row, the last: exit code 1; the next one" in message
+    assert hint == f"holdfast logs {ended[0].id}"

@@ -1,0 +1,134 @@
+"""The executors' loop: jobs that appear for calls that wait, and nothing twice."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from holdfast.controller.loops.flow.executors import WITHDRAWN, ExecutorsLoop
+from holdfast.controller.runtime.context import Controller
+from holdfast.core.calls.executors import is_ahead
+from holdfast.core.calls.values import Family
+from holdfast.core.ids import TaskKey
+from holdfast.core.records import JobRecord
+from holdfast.core.states import JobState
+from holdfast.moves.values import JobFilter
+from holdfast.store.memory.store import MemoryStore
+from holdfast.store.port.flow.calls import ExecutorTurn, ExecutorTurned, Feed
+from holdfast.wire.calls import ExecutorReport
+from tests.store.rig import START, Rig
+
+FAMILY = Family(app="mytasks", queue="cpu")
+
+
+class Feeds:
+    """What waits, as the store would say it."""
+
+    def __init__(self) -> None:
+        self.feeds: list[Feed] = []
+
+    async def read_feeds(self, **_: object) -> Sequence[Feed]:
+        return self.feeds
+
+    def wait_for(self, ready: int, family: Family = FAMILY, **fields: Any) -> None:
+        plain: dict[str, Any] = {
+            "id": len(self.feeds) + 1,
+            "family": family,
+            "model": None,
+            "vram_gb": 0.0,
+            "ready": ready,
+            "head_priority": 50,
+            "head_age_seconds": 0.0,
+            "cold_wait_seconds": 60.0,
+        }
+        self.feeds.append(Feed(**{**plain, **fields}))
+
+
+class Led:
+    """A leader over a memory store with one host of the app."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        self.feeds = Feeds()
+        store = rig.store
+        store.calls = self.feeds  # type: ignore[assignment]  # only what the loop reads
+        self.controller = Controller(store, clock=lambda: 0.0)
+        self.loop = ExecutorsLoop(self.controller)
+
+    def tell_mean(self, seconds: float) -> None:
+        """Have an executor report how long its calls take."""
+        key = TaskKey("0" * 20, 0, 1)
+        report = ExecutorReport(key=key, mean_seconds=seconds)
+        turn = ExecutorTurn(host_id="h1", incarnation="i", report=report, family=FAMILY.name)
+        self.controller.calls.note(turn, ExecutorTurned(key=key))
+
+    async def live(self) -> list[JobRecord]:
+        found = await self.rig.store.jobs.list_jobs(JobFilter(executors="only"))
+        return [job for job in found if not job.state.terminal]
+
+
+@pytest.fixture
+async def led() -> Led:
+    rigs: list[Rig] = []
+    store = MemoryStore(clock=lambda: rigs[0].now if rigs else START)
+    rigs.append(rig := Rig(store))
+    await rig.host(slots=4, labels={"app/mytasks": "yes"})
+    return Led(rig)
+
+
+async def test_calls_that_wait_get_executors_once(led: Led) -> None:
+    led.feeds.wait_for(100_000)
+    led.tell_mean(0.001)
+    assert await led.loop.run_once() == {"submitted": 4}  # all that the host holds
+    assert await led.loop.run_once() == {}
+    another = ExecutorsLoop(led.controller)  # a leader that knows nothing of the first
+    assert await another.run_once() == {}
+    jobs = await led.live()
+    assert {job.spec.executor for job in jobs} == {FAMILY.name}
+    assert {(job.queue, job.state) for job in jobs} == {("cpu", JobState.QUEUED)}
+
+
+async def test_a_family_that_no_host_lists_gets_none(led: Led) -> None:
+    led.feeds.wait_for(10, Family(app="elsewhere", queue="cpu"))
+    assert await led.loop.run_once() == {}
+    assert await led.live() == []
+
+
+async def test_executors_that_nothing_waits_for_are_withdrawn(led: Led) -> None:
+    led.feeds.wait_for(1)
+    assert await led.loop.run_once() == {"submitted": 1}
+    led.feeds.feeds = []
+    assert await led.loop.run_once() == {"withdrawn": 1}
+    (job,) = await led.rig.store.jobs.list_jobs(JobFilter(executors="only"))
+    assert (job.state, job.reason) == (JobState.CANCELLED, WITHDRAWN)
+
+
+async def test_some_stand_ready_before_there_are_calls(led: Led) -> None:
+    await led.rig.store.settings.write_cluster_settings({"executors_ahead": 1})
+    await led.controller.settings.refresh()
+    assert await led.loop.run_once() == {"submitted": 1}
+    assert await led.loop.run_once() == {}
+    (job,) = await led.live()
+    assert is_ahead(job.spec)
+
+
+async def test_a_refusal_is_kept_for_why_and_goes_with_the_next_success(led: Led) -> None:
+    await led.rig.store.settings.put_project("default", {"quota_jobs": 0, "quota": "hard"})
+    led.feeds.wait_for(1)
+    assert await led.loop.run_once() == {}
+    assert "quota" in led.controller.calls.refusals[FAMILY.name]
+    await led.rig.store.settings.put_project("default", {"quota_jobs": 5})
+    assert await led.loop.run_once() == {"submitted": 1}
+    assert led.controller.calls.refusals == {}
+
+
+async def test_executors_that_fail_come_more_rarely(led: Led) -> None:
+    led.feeds.wait_for(1)
+    for _ in range(2):
+        assert await led.loop.run_once() == {"submitted": 1}
+        (job,) = await led.live()
+        await led.rig.fail(job.id, max_retries=0)
+    assert await led.live() == []
+    assert await led.loop.run_once() == {}  # two in a row: not within two seconds
+    led.rig.tick(3.0)
+    assert await led.loop.run_once() == {"submitted": 1}

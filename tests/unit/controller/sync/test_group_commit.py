@@ -1,0 +1,73 @@
+"""Group commit: one store call for many senders, and no neighbour fails with a bad one (BATCH-1…3)."""
+
+import asyncio
+from collections.abc import Sequence
+
+from holdfast.controller.runtime.outages import Outages
+from holdfast.controller.sync.group_commit import GroupCommit
+from holdfast.errors import Unavailable
+
+
+class Asked:
+    """A store call that notes its batches, and fails for those with a bad member."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+        self.gate = asyncio.Event()
+        self.away = False
+
+    async def send(self, items: Sequence[str]) -> Sequence[str]:
+        self.batches.append(list(items))
+        await self.gate.wait()
+        if self.away:
+            raise Unavailable("the store is away")
+        if "bad" in items:
+            raise ValueError("bad")
+        return [item.upper() for item in items]
+
+
+def commit(asked: Asked) -> GroupCommit[str, str]:
+    return GroupCommit("turn", lambda item: item[0], asked.send, Outages(lambda: 0.0))
+
+
+async def test_what_arrives_during_a_call_goes_together() -> None:
+    asked = Asked()
+    group = commit(asked)
+    waiting = [asyncio.create_task(group.submit(item)) for item in ("a1", "b1", "c1", "b2")]
+    await asyncio.sleep(0)
+    asked.gate.set()
+    assert await asyncio.gather(*waiting) == ["A1", "B1", "C1", "B2"]
+    assert asked.batches == [["a1", "b1", "c1"], ["b2"]]  # a sender is once in a batch
+
+
+async def test_a_bad_member_fails_alone() -> None:
+    asked = Asked()
+    asked.gate.set()
+    group = commit(asked)
+    found = await asyncio.gather(
+        *(group.submit(item) for item in ("a1", "bad", "c1")), return_exceptions=True
+    )
+    assert found[0] == "A1"
+    assert isinstance(found[1], ValueError)
+    assert found[2] == "C1"
+
+
+async def test_an_absent_store_fails_the_whole_batch_once() -> None:
+    asked = Asked()
+    asked.away = True
+    asked.gate.set()
+    group = commit(asked)
+    found = await asyncio.gather(*(group.submit(i) for i in ("a1", "b1")), return_exceptions=True)
+    assert [type(one) for one in found] == [Unavailable, Unavailable]
+    assert len(asked.batches) == 1
+
+
+async def test_a_close_lets_the_batch_in_flight_end() -> None:
+    asked = Asked()
+    group = commit(asked)
+    waiting = asyncio.create_task(group.submit("a1"))
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(group.close())
+    asked.gate.set()
+    assert await waiting == "A1"
+    await closing
