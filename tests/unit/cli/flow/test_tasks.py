@@ -211,8 +211,10 @@ def test_a_bad_call_is_refused_before_it_is_sent(
 
 
 def test_jobs_leaves_executors_out_unless_asked(stub: Stub) -> None:
-    stub.on("GET /v1/jobs", Answer({"items": [], "next": None}))
+    for path in ("jobs", "arrays"):
+        stub.on(f"GET /v1/{path}", Answer({"items": [], "next": None}))
     for words in ((), ("--executors",), ("--all",)):
         stub.run("jobs", *words)
-    asked = [parse_qs(r.path.partition("?")[2]).get("executors") for r in stub.requests]
+    sent = [r.path.partition("?") for r in stub.requests if r.path.startswith("/v1/jobs")]
+    asked = [parse_qs(query).get("executors") for _, _, query in sent]
     assert asked == [None, ["only"], ["show"]]
