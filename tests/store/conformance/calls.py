@@ -720,3 +720,29 @@ def test_the_policy_of_a_function() -> None:
     found = default_policy("cpu", DOUBLE)
     assert isinstance(found, Policy)
     assert (found.retry.max_retries, found.retry.retry_delay) == (1, 0)
+
+
+async def test_the_end_of_a_set_is_one_event(rig: Rig) -> None:
+    key = await executor(rig)
+    calls = rig.store.calls
+    await calls.create_set("s1", DOUBLE, "cpu", count=3, args=args(3), now=rig.now)
+    (batch,) = (await say(rig, key, want=2)).batches
+    ends = [CallEnd(position=i, error=False, seconds=0.1, value="1") for i in (0, 1)]
+    await say(rig, key, ends=[BatchEnds(batch=batch.id, ends=ends)])
+    assert await set_ends(rig) == []
+    await calls.cancel_calls("s1", [2], reason="enough", now=rig.now)
+    message = "2 of 3 calls of mytasks:double succeeded, 0 failed, 1 were cancelled"
+    assert await set_ends(rig) == [("calls.cancelled", message)]
+    await calls.cancel_calls("s1", [2], now=rig.now)
+    assert len(await set_ends(rig)) == 1
+    await calls.retry_calls("s1", now=rig.now)
+    await calls.cancel_calls("s1", now=rig.now)
+    assert len(await set_ends(rig)) == 2
+    await calls.create_set("s2", DOUBLE, "cpu", count=0, now=rig.now)
+    (*_, (kind, _)) = await set_ends(rig)
+    assert kind == "calls.succeeded"
+
+
+async def set_ends(rig: Rig) -> list[tuple[str, str]]:
+    events = await rig.store.events.read_events(None, limit=1000)
+    return [(e.kind, e.message) for e in events if e.kind.startswith("calls.")]

@@ -9,6 +9,7 @@ from holdfast.core.calls.values import MAX_SET_CALLS, CallState, FunctionSpec
 from holdfast.errors import Conflict, NotFound, ValidationError
 from holdfast.moves.flow.calls import OpenBatch
 from holdfast.moves.flow.pieces import Piece, Ranges, add_ranges, place_pieces, subtract_ranges
+from holdfast.moves.rows import NewEvent
 from holdfast.wire.calls import CallResult, CallSetView
 
 
@@ -162,3 +163,24 @@ def stand_call(
                     "executor": batch.job_id,
                 }
     raise NotFound(f"call set {set_id} has no call {index} (yet)")
+
+
+def tell_end(view: CallSetView, queue: str) -> NewEvent:
+    """Return the event of a set's end."""
+    what = "failed" if view.failed else "cancelled" if view.cancelled else "succeeded"
+    return NewEvent(
+        kind=f"calls.{what}",
+        queue=queue,
+        project=view.spec.project,
+        message=(
+            f"{view.succeeded} of {view.count} calls of {view.spec.function} succeeded, "
+            f"{view.failed} failed, {view.cancelled} were cancelled"
+        ),
+        data={
+            "set": view.id,
+            "function": view.spec.function,
+            "succeeded": view.succeeded,
+            "failed": view.failed,
+            "cancelled": view.cancelled,
+        },
+    )

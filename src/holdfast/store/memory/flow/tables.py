@@ -15,7 +15,7 @@ from holdfast.core.endings.rules import OperatorRule
 from holdfast.moves.flow.calls import CallMoves, CallSetRow, FailureRow, OpenBatch, WaitingCall
 from holdfast.moves.flow.exchange import Head
 from holdfast.moves.flow.pieces import Piece
-from holdfast.moves.flow.sets import no_set
+from holdfast.moves.flow.sets import no_set, tell_end
 from holdfast.store.memory.flow.rows import MemoryCallSet, MemoryFeed, MemoryRun
 from holdfast.store.memory.state import InMemory, MemoryState
 
@@ -109,6 +109,8 @@ class CallTables(InMemory):
         row.failed += counts[1]
         row.cancelled += counts[2]
         if row.count == row.ended:
+            if row.ended_at is None:
+                self.state.log([tell_end(row.view(), row.queue)], at)
             row.ended_at = at
             if row.origin is not None:
                 self.state.post(row.origin.run, row.origin.node, "call_set", row.id, at)
