@@ -1,10 +1,58 @@
 """`python -m holdfast.agent CONFIG`: the agent, as its guardian starts it."""
 
+import asyncio
+import logging
 import os
 import sys
 
-from holdfast.agent.agent import main
+from holdfast.agent.agent import Agent
+from holdfast.agent.config import EXIT_BAD_CONFIG, AgentConfig, read_config
+from holdfast.agent.guardian.home import sweep_after_guardian
+from holdfast.agent.journal import open_journal
+from holdfast.agent.orders.guardian_env import read_ties, wait_for_guardians_end
+from holdfast.errors import ValidationError
 
-status = main(sys.argv[1:])
-sys.stderr.flush()
-os._exit(status)  # threads that hang in the kernel are not waited for
+log = logging.getLogger("holdfast.agent")
+
+
+def run_agent(config: AgentConfig) -> int:
+    """Be the agent of this process's guardian. Returns the exit status. Raises ValidationError."""
+    ties = read_ties(os.environ)
+    open_journal(config.host_name, log_format=config.log_format)
+
+    async def serve() -> tuple[int, bool]:
+        agent = Agent(config, ties)
+        status = await agent.run()
+        return status, agent.line_lost
+
+    # Not `asyncio.run`: it waits for the loop's threads, and a name look-up or a stuck read may
+    # hold one for long.
+    status, line_lost = asyncio.new_event_loop().run_until_complete(serve())
+    if line_lost and not wait_for_guardians_end(ties):
+        log.error(
+            "the line to the guardian ended, but the guardian lives; its tasks go on, and its "
+            "next agent with them"
+        )
+    elif line_lost:
+        log.error("the guardian is gone; ending what its tasks left behind")
+        survivors = sweep_after_guardian(os.environ)
+        if survivors:
+            log.error(f"processes {survivors} survive SIGKILL")
+    return status
+
+
+def main(argv: list[str]) -> int:
+    """Entry of `python -m holdfast.agent CONFIG`."""
+    try:
+        if len(argv) != 1:
+            raise ValidationError("give the agent's config file; `holdfast agent` does")
+        return run_agent(read_config(argv[0]))
+    except ValidationError as error:
+        print(f"holdfast agent: {error}", file=sys.stderr)
+        return EXIT_BAD_CONFIG
+
+
+if __name__ == "__main__":
+    exit_status = main(sys.argv[1:])
+    sys.stderr.flush()
+    os._exit(exit_status)  # threads that hang in the kernel are not waited for

@@ -14,23 +14,23 @@ import asyncio
 import logging
 import os
 import signal
-import sys
 from collections.abc import Collection
 
 from holdfast import errors
 from holdfast.agent.abilities import Abilities
+from holdfast.agent.calls.blobs import BlobCarrier
+from holdfast.agent.calls.desk import ExecutorDesk
 from holdfast.agent.calls.home import find_executor_home
-from holdfast.agent.config import EXIT_BAD_CONFIG, EXIT_DONE, AgentConfig, read_config
+from holdfast.agent.calls.places import CallWatches
+from holdfast.agent.config import EXIT_DONE, AgentConfig
 from holdfast.agent.containers.desk import ContainerDesk, read_options
 from holdfast.agent.ends import TaskEnds
-from holdfast.agent.guardian.home import sweep_after_guardian
 from holdfast.agent.health.desk import HealthDesk
 from holdfast.agent.host_facts import make_probe, read_host_facts
 from holdfast.agent.housekeeping import Housekeeper
-from holdfast.agent.journal import open_journal
 from holdfast.agent.orders.commands import Commands, TaskPlaces
 from holdfast.agent.orders.environment import describe_host, inherit_environment
-from holdfast.agent.orders.guardian_env import Ties, read_ties, wait_for_guardians_end
+from holdfast.agent.orders.guardian_env import Ties
 from holdfast.agent.orders.hearing import Hearing
 from holdfast.agent.orders.link import GuardianLink
 from holdfast.agent.tasks import ENDS_TOLD_SECONDS, AgentTask, TaskTable
@@ -54,7 +54,7 @@ from holdfast.core.gpus import Gpu, GpuTelemetry
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskState
-from holdfast.errors import Conflict, HoldfastError, ValidationError
+from holdfast.errors import Conflict, HoldfastError
 from holdfast.process.files import make_private_folder
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.agent import HostFacts, SyncAnswer, TaskReport
@@ -106,12 +106,14 @@ class Agent:
             trip=self._take_trip,
             first_beat=self._report,
             saved=self._checkpoints.poke,
+            look=lambda task, now: self._places.look(task, now),
         )
         self._work_folder = config.state_path / "work"
         self._executors = find_executor_home(config, ties.beat_socket)
         self._keeper = Housekeeper(self._table, self._work_folder)
         self._forensics = ForensicsDesk(self._calls, self._probe)
         self._faults = FaultDesk(self._probe, self._table, poke=self._watching.poke)
+        self._make_calls()
         self._make_abilities()
         self._ends = TaskEnds(
             self._table,
@@ -120,6 +122,7 @@ class Agent:
             checkpoints=self._checkpoints,
             keeper=self._keeper,
             reported=self._note_reported,
+            calls=self._desk,
         )
         self._shipper = LogShipper(self._calls, self._ends.settle)
         self._log_reader = LogReader(self._table, self._calls, config.host_name)
@@ -130,6 +133,24 @@ class Agent:
             interval_seconds=self._registrar.identity.sync_interval_seconds,
             settings_rev=lambda: self._commands.settings_rev,
         )
+
+    def _make_calls(self) -> None:
+        """Make the parts that know of executors and their calls."""
+        carrier = BlobCarrier(
+            self._config.url,
+            ca_file=self._config.ca_file,
+            folder=self._executors.blobs,
+            token=lambda: self._calls.token,
+        )
+        self._desk = ExecutorDesk(
+            self._table,
+            self._calls,
+            self._ties.incarnation,
+            move_blob=carrier.move,
+            kill=lambda task: self._kills.kill(task),
+            poked=self._watching.poke,
+        )
+        self._places = CallWatches(self._desk.find_batch, self._desk.find_limits)
 
     def _make_abilities(self) -> None:
         """Make the parts that know what this host can do, and what its tasks may take."""
@@ -243,6 +264,7 @@ class Agent:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watching.run())
             group.create_task(self._memory.run())
+            await self._desk.open(self._executors.socket)
             facts = await self._read_facts()
             self._commands.host_gpus = len(facts.gpus)
             self._containers.gpus = facts.gpus
@@ -253,6 +275,7 @@ class Agent:
             self._commands.host_id = self._registrar.identity.host_id
             self._sync.interval_seconds = self._registrar.identity.sync_interval_seconds
             group.create_task(self._sync.run())
+            group.create_task(self._desk.run())
             group.create_task(self._shipper.run())
             group.create_task(self._log_reader.run())
             group.create_task(self._keeper.run())
@@ -297,6 +320,7 @@ class Agent:
             log.info("the host shuts down; its tasks are being stopped")
             self._ends.host_stops = self._commands.closing = True
             self._commands.stop_fetches()
+            self._desk.let_go()
 
     def _begin(self, task: AgentTask, pid: int, started_at: float) -> None:
         self._hearing.begin(task, pid, started_at)
@@ -310,6 +334,7 @@ class Agent:
         self._sync.report(within_seconds=ENDS_TOLD_SECONDS if together else 0.0)
         self._shipper.hurry()
         self._watching.forget(task.key)
+        self._places.forget(task.key)
         self._note_health(task)
         if self._ends.host_stops or self._replaced:
             self._finish_stop()
@@ -440,40 +465,3 @@ class Agent:
                 await self._told.wait()  # or the guardian would think that this agent had crashed
         except TimeoutError:
             pass
-
-
-def run_agent(config: AgentConfig) -> int:
-    """Be the agent of this process's guardian. Returns the exit status. Raises ValidationError."""
-    ties = read_ties(os.environ)
-    open_journal(config.host_name, log_format=config.log_format)
-
-    async def serve() -> tuple[int, bool]:
-        agent = Agent(config, ties)
-        status = await agent.run()
-        return status, agent.line_lost
-
-    # Not `asyncio.run`: it waits for the loop's threads, and a name look-up or a stuck read may
-    # hold one for long.
-    status, line_lost = asyncio.new_event_loop().run_until_complete(serve())
-    if line_lost and not wait_for_guardians_end(ties):
-        log.error(
-            "the line to the guardian ended, but the guardian lives; its tasks go on, and its "
-            "next agent with them"
-        )
-    elif line_lost:
-        log.error("the guardian is gone; ending what its tasks left behind")
-        survivors = sweep_after_guardian(os.environ)
-        if survivors:
-            log.error(f"processes {survivors} survive SIGKILL")
-    return status
-
-
-def main(argv: list[str]) -> int:
-    """Entry of `python -m holdfast.agent CONFIG`."""
-    try:
-        if len(argv) != 1:
-            raise ValidationError("give the agent's config file; `holdfast agent` does")
-        return run_agent(read_config(argv[0]))
-    except ValidationError as error:
-        print(f"holdfast agent: {error}", file=sys.stderr)
-        return EXIT_BAD_CONFIG

@@ -1,7 +1,8 @@
 """How a task ends: from the guardian's `TaskEnded` to the report, and until it can be forgotten.
 
 `end_task` awaits its steps in this order: the container is gone, the facts are gathered with the
-last lines of the log, the devices have been asked, the checkpoints are uploaded, the report is due.
+last lines of the log, the devices have been asked, the calls of an executor are told of, the
+checkpoints are uploaded, the report is due.
 `settle` forgets the task once the controller has its end and its logs. No step writes the task's
 state down (KEEP-3): the guardian repeats an end until it is acknowledged, so after a kill at any
 step the next agent takes the same steps anew.
@@ -12,6 +13,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from holdfast.agent.calls.desk import ExecutorDesk
 from holdfast.agent.containers.desk import ContainerDesk, add_container_facts
 from holdfast.agent.housekeeping import Housekeeper
 from holdfast.agent.orders.exit_facts import make_facts
@@ -39,6 +41,7 @@ class TaskEnds:
     checkpoints: CheckpointDesk
     keeper: Housekeeper
     reported: Callable[[AgentTask], None]
+    calls: ExecutorDesk
     host_stops: bool = False
 
     def begin(self, task: AgentTask, ended: TaskEnded) -> None:
@@ -52,6 +55,8 @@ class TaskEnds:
         """Take a task in `ending` to `reported`."""
         facts = await self._gather_facts(task, ended)
         facts = await self.faults.add_faults(task, facts)
+        if task.order is not None and task.order.executor:
+            await self.calls.end(task, facts)
         alone = task.order is None or task.order.world_size == 1
         if not (facts.succeeded and alone):  # else there is no next attempt that could use them
             await self.checkpoints.upload_last(task)

@@ -50,6 +50,7 @@ class TaskFile(msgspec.Struct, kw_only=True, omit_defaults=True):
     versions read it, so fields keep their names.
 
     shipped: offsets up to which its logs are on record. devices: how its GPUs were when it began.
+    place: of an executor, the mark of the call whose watch this is.
     acked: the controller has its end. over_memory_bytes: what the memory watch ended it at.
     """
 
@@ -60,6 +61,7 @@ class TaskFile(msgspec.Struct, kw_only=True, omit_defaults=True):
     kill_sent: bool = False
     over_memory_bytes: int = 0
     devices: DeviceMarks | None = None
+    place: list[int] = []
     acked: bool = False
 
 

@@ -11,7 +11,6 @@ from holdfast.client.download import PIECE_BYTES, describe_file, read_pieces, re
 from holdfast.client.follow import Follow, ReconnectDelays
 from holdfast.client.http_library import client_options, httpx, name_loss, request_options
 from holdfast.client.locate import ControllerPlace, locate
-from holdfast.client.methods.blobs import BlobMethods
 from holdfast.client.methods.calls import CallMethods
 from holdfast.client.methods.checkpoints import CheckpointMethods
 from holdfast.client.methods.jobs import JobMethods
@@ -192,7 +191,6 @@ class AsyncClient(
     WorkflowMethods,
     CheckpointMethods,
     CallMethods,
-    BlobMethods,
     AsyncRestConnection,
 ):
     """A connection to a controller. One event loop uses it, as an `async with` block or up to

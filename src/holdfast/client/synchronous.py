@@ -13,7 +13,6 @@ from holdfast.client.calls import PageCall, RestCall
 from holdfast.client.download import describe_file, read_pieces, receive
 from holdfast.client.follow import Follow, ReconnectDelays
 from holdfast.client.locate import ControllerPlace, locate
-from holdfast.client.methods.blobs import BlobMethods
 from holdfast.client.methods.calls import CallMethods
 from holdfast.client.methods.checkpoints import CheckpointMethods
 from holdfast.client.methods.jobs import JobMethods
@@ -191,7 +190,6 @@ class Client(
     WorkflowMethods,
     CheckpointMethods,
     CallMethods,
-    BlobMethods,
     RestConnection,
 ):
     """A connection to a controller. Threads may share it, in a `with` block or up to

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,17 +35,11 @@ class CallsConnection:
 
     def keep(self, sha256: str, data: bytes) -> None:
         """Keep a large value in the blob store."""
-        with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
-            path = Path(folder) / sha256
-            path.write_bytes(data)
-            self.client.put_blob(sha256, path)
+        self.client.put_value(data)
 
     def fetch(self, sha256: str) -> bytes:
         """Return a large value from the blob store."""
-        with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
-            path = Path(folder) / sha256
-            self.client.get_blob(sha256, path)
-            return path.read_bytes()
+        return self.client.value(sha256)
 
 
 CONNECTION = CallsConnection()

@@ -12,6 +12,7 @@ from typing import cast
 import msgspec
 import pytest
 
+from holdfast.agent.calls.desk import ExecutorDesk
 from holdfast.agent.calls.home import ExecutorHome
 from holdfast.agent.config import AgentConfig
 from holdfast.agent.containers.desk import ContainerDesk, ContainerOptions
@@ -137,6 +138,14 @@ class Life:
             checkpoints=self.checkpoints,
             keeper=keeper,
             reported=lambda task: self.reported.append(task.key),
+            calls=ExecutorDesk(
+                self.table,
+                cast(ControllerCalls, None),
+                "i" * 8,
+                move_blob=lambda way, sha256: None,
+                kill=lambda task: None,
+                poked=lambda: None,
+            ),
         )
         self.shipper = LogShipper(cast(ControllerCalls, Logs()), self.ends.settle)
         watching = WatchRunner(self.table, probe, trip=lambda *_: None, first_beat=lambda: None)

@@ -11,8 +11,11 @@ from holdfast.errors import HoldfastError, Unavailable
 from holdfast.wire import agent as wire
 from holdfast.wire import health
 from holdfast.wire.api import Problem
+from holdfast.wire.calls import CallsAnswer, CallsRequest
 
 Value = TypeVar("Value")
+_encode_calls = msgspec.msgpack.Encoder().encode
+_decode_calls = msgspec.msgpack.Decoder(CallsAnswer).decode
 
 CALL_SECONDS = 10.0  # on top of the time the call asks to wait
 
@@ -66,6 +69,16 @@ class ControllerCalls:
             "/v1/agent/logs", data, kind="application/msgpack", timeout_seconds=30.0
         )
         return decode_body(wire.decode_logs_answer, body) if body else wire.LogsAnswer()
+
+    async def exchange_calls(self, request: CallsRequest) -> CallsAnswer:
+        """Tell of executors, and take their next batches; waits for `request.wait_seconds`."""
+        body = await self._post(
+            "/v1/agent/calls",
+            _encode_calls(request),
+            kind="application/msgpack",
+            timeout_seconds=request.wait_seconds + CALL_SECONDS,
+        )
+        return decode_body(_decode_calls, body)
 
     async def send_forensics(self, forensics: wire.Forensics) -> None:
         """Ship the forensics of one kill."""

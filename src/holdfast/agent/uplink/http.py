@@ -21,7 +21,7 @@ from holdfast.errors import Unavailable, ValidationError
 CONNECT_SECONDS = 5.0
 MAX_ANSWER_BYTES = 64 << 20
 _READ_BYTES = 1 << 16
-_IDLE_CONNECTIONS = 2
+_IDLE_CONNECTIONS = 4
 
 
 class HttpAnswer(msgspec.Struct, frozen=True):
@@ -87,7 +87,8 @@ class _Connection:
 
 
 class HttpClient:
-    """Calls to one controller, over two kept connections: a waiting poll, a report beside it."""
+    """Calls to one controller, over kept connections: a waiting poll and a report beside it,
+    for the host and for its executors."""
 
     def __init__(self, url: str, *, ca_file: str | None = None) -> None:
         """Raises ValidationError for an address or a CA file that cannot be used."""

@@ -31,6 +31,7 @@ from holdfast.wire.beat import MAX_DATAGRAM_BYTES, Beat, decode_beat
 log = logging.getLogger("holdfast.agent.watch")
 
 SAVE_SECONDS = 2.0
+LOOK_SECONDS = 1.0
 _BATCH = 512
 _KEPT_BEATS = 20
 _MIN_SAMPLE_SECONDS = 0.02
@@ -38,7 +39,9 @@ _BAD_LOG_SECONDS = 60.0
 
 
 class WatchRunner:
-    """Runs all watches. `trip` is called once per trip, `first_beat` at a task's first beat."""
+    """Runs all watches. `trip` is called once per trip, `first_beat` at a task's first beat. `look`
+    is called before a task is judged: an executor's watch may be another call's by now (True: it is
+    to be looked at often)."""
 
     def __init__(
         self,
@@ -48,12 +51,14 @@ class WatchRunner:
         trip: Callable[[AgentTask, Trip], None],
         first_beat: Callable[[], None],
         saved: Callable[[AgentTask], None] = lambda task: None,
+        look: Callable[[AgentTask, float], bool] = lambda task, now: False,
     ) -> None:
         self._table = table
         self._probe = probe
         self._trip = trip
         self._first_beat = first_beat
         self._saved = saved
+        self._look = look
         self._poke = asyncio.Event()
         self._sampling: asyncio.Task[None] | None = None
         self._sampled_at: dict[TaskKey, float] = {}
@@ -121,6 +126,7 @@ class WatchRunner:
         return task
 
     def _apply(self, task: AgentTask, beat: Beat, now: float) -> None:
+        self._look(task, now)
         watch = task.watch
         before = (watch.last_beat is None, watch.section, watch.suspected)
         watch.beat(
@@ -172,6 +178,8 @@ class WatchRunner:
         for task in self._table:
             if task.state is not AgentTaskState.RUNNING or task.watch.trip is not None:
                 continue
+            if self._look(task, now):
+                next_at = min(next_at, now + LOOK_SECONDS)
             self._say(task, now)
             if task.watch.trip is not None:
                 continue

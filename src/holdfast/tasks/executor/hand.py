@@ -57,7 +57,7 @@ class Hand:
         self._waiting: deque[HeldBatch] = deque()
         self._unsent: deque[tuple[int, CallEnd]] = deque()
         self._loads: deque[ModelLoad] = deque()
-        self._said: tuple[int, str | None, int] = (0, None, 0)
+        self._said: tuple[object, ...] = ()
         self.news = threading.Event()
         self.running: tuple[HeldBatch, int] | None = None
         self.mean_seconds = 0.0
@@ -154,15 +154,16 @@ class Hand:
 
     def make_frame(self, *, full: bool = False) -> ExecutorFrame | None:
         """Return what is new since the last frame, None where nothing is. full: one in any case."""
-        said = (self._choose_want(), self.loaded, len(self.models))
+        want, loaded, held = self._choose_want(), self.loaded, list(self._held)
+        said = (want, loaded, len(self.models), held)
         if not full and not self._unsent and not self._loads and said == self._said:
             return None
         self._said = said
         return ExecutorFrame(
-            held=list(self._held),
+            held=held,
             ends=self._take_ends(),
-            want=said[0],
-            loaded=said[1],
+            want=want,
+            loaded=loaded,
             models=dict(self.models),
             mean_seconds=self.mean_seconds,
             loads=self._take_loads(),

@@ -1,0 +1,309 @@
+"""The desk: executors of this host on one side, one long poll to the controller on the other.
+
+CALLS-1  An executor that dies is told about before its task's end is reported: with the ends that
+         it had told, and with the call that ran, as its place file says (`Closing`). An agent that
+         took over reads the same file.
+CALLS-2  The controller may be away: executors go on with what they have, their ends are kept, and
+         the poll is tried ever more rarely.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from holdfast.agent.calls.lines import ExecutorLine
+from holdfast.agent.calls.places import read_place
+from holdfast.agent.offload import Asides, run_aside
+from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.uplink.calls import ControllerCalls
+from holdfast.core.facts import TaskFacts
+from holdfast.core.ids import TaskKey
+from holdfast.errors import HoldfastError, ValidationError
+from holdfast.process.syscalls import read_boottime
+from holdfast.wire.calls import (
+    PHASE_CALLING,
+    PHASE_IDLE,
+    PHASE_LOADING,
+    AgentFrame,
+    Batch,
+    BlobDone,
+    CallsAnswer,
+    CallsRequest,
+    Closing,
+    ExecutorAnswer,
+    ExecutorFrame,
+    ExecutorReport,
+    ModelLimits,
+)
+from holdfast.wire.frames import FrameReader
+
+log = logging.getLogger("holdfast.agent.calls")
+
+WAIT_SECONDS = 20.0
+_IN_FLIGHT = 2
+_AGAIN_SECONDS = (0.1, 5.0)
+_ECHO_SECONDS = (0.005, 0.5)
+_EOF_SECONDS = 2.0
+_LAST_SECONDS = 3.0
+_READ_BYTES = 1 << 18
+_decode = msgspec.msgpack.Decoder(ExecutorFrame).decode
+
+BlobMover = Callable[[str, str], None]
+"""Takes "fetch" or "keep" and a SHA-256; blocks; raises HoldfastError or OSError."""
+
+
+@dataclass(eq=False)
+class ExecutorDesk:
+    """All executors. move_blob: carries large values. kill: ends one. poked: a watch is to be looked
+    at soon."""
+
+    table: TaskTable
+    calls: ControllerCalls
+    incarnation: str
+    move_blob: BlobMover
+    kill: Callable[[AgentTask], None]
+    poked: Callable[[], None]
+    _lines: dict[TaskKey, ExecutorLine] = field(default_factory=dict)
+    _closings: dict[TaskKey, tuple[ExecutorReport, asyncio.Event]] = field(default_factory=dict)
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+    _asides: Asides = field(default_factory=Asides)
+    _warned: set[tuple[TaskKey, int, int]] = field(default_factory=set)
+    _server: asyncio.Server | None = None
+    _away: bool = False
+    _closed: bool = False
+    _seq: int = field(default_factory=lambda: int(read_boottime() * 1000))
+
+    async def open(self, address: str) -> None:
+        """Listen for executors. Raises OSError."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(address)  # of an agent before
+        self._server = await asyncio.start_unix_server(self._serve, address)
+        os.chmod(address, 0o600)
+
+    async def close(self) -> None:
+        """Listen no more, and close every line."""
+        if self._server is not None:
+            self._server.close()
+        for line in self._lines.values():
+            if line.writer is not None:
+                line.writer.close()
+
+    # ---- what others ask
+
+    def find_batch(self, key: TaskKey, number: int) -> Batch | None:
+        """Return a batch that an executor was handed, without arguments."""
+        line = self._lines.get(key)
+        return None if line is None else line.batches.get(number)
+
+    def find_limits(self, key: TaskKey, model: str) -> ModelLimits:
+        """Return the limits of a model, as its executor says."""
+        line = self._lines.get(key)
+        return ModelLimits() if line is None else line.models.get(model, ModelLimits())
+
+    # ---- executors
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        frames, line = FrameReader(), None
+        try:
+            while data := await reader.read(_READ_BYTES):
+                for body in frames.feed(data):
+                    frame = _decode(body)
+                    if frame.hello:
+                        line = self._find_line(frame.task)
+                        if line is None:
+                            return
+                        line.connect(writer)
+                    if line is not None:
+                        self._hear(line, frame)
+        except (OSError, ValidationError, msgspec.MsgspecError) as error:
+            log.warning(f"the line of an executor ended: {error}")
+        finally:
+            if line is not None:
+                line.disconnect(writer)
+            writer.close()
+
+    def _find_line(self, text: str) -> ExecutorLine | None:
+        """Return the line of a living executor by its task's key."""
+        with contextlib.suppress(ValueError):
+            key = TaskKey.parse(text)
+            task = self.table.get(key)
+            if task is not None and task.live and task.order is not None and task.order.executor:
+                return self._lines.setdefault(key, ExecutorLine(key))
+        log.warning(f"{text[:64]!r} is no executor of this host; its line is closed")
+        return None
+
+    def _hear(self, line: ExecutorLine, frame: ExecutorFrame) -> None:
+        line.hear(frame)
+        for way, asked in (("fetch", frame.fetch), ("keep", frame.keep)):
+            for sha256 in asked:
+                self._asides.start(self._move_blob(line, way, sha256))
+        self._news.set()
+        if frame.hello:
+            self.poked()
+
+    async def _move_blob(self, line: ExecutorLine, way: str, sha256: str) -> None:
+        error = None
+        try:
+            await run_aside(lambda: self.move_blob(way, sha256))
+        except (HoldfastError, OSError) as failure:
+            error = str(failure)[:1000]
+        line.say(AgentFrame(blobs=[BlobDone(sha256=sha256, error=error)]))
+
+    async def end(self, task: AgentTask, facts: TaskFacts) -> None:
+        """Tell of the end of an executor, and wait until that is on record (CALLS-1)."""
+        line = self._lines.get(task.key) or ExecutorLine(task.key)
+        with contextlib.suppress(TimeoutError):  # what it said last is still in the socket
+            await asyncio.wait_for(line.closed.wait(), _EOF_SECONDS)
+        report = msgspec.structs.replace(
+            line.report(), want=0, closing=make_closing(task.folder, facts)
+        )
+        told = asyncio.Event()
+        self._lines.pop(task.key, None)
+        self._closings[task.key] = report, told
+        self._warned = {place for place in self._warned if place[0] != task.key}
+        self._news.set()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(told.wait(), _LAST_SECONDS if self._closed else None)
+
+    def let_go(self) -> None:
+        """Wait for no record much longer: this host goes."""
+        self._closed = True
+        loop = asyncio.get_running_loop()
+        for _, told in self._closings.values():
+            loop.call_later(_LAST_SECONDS, told.set)
+
+    # ---- the controller
+
+    async def run(self) -> None:
+        """Keep the controller and the executors in step, for ever."""
+        flights: set[asyncio.Task[CallsAnswer]] = set()
+        pause, echo = _AGAIN_SECONDS[0], 0.0
+        try:
+            while True:
+                if not flights and not self._lines and not self._closings:
+                    await self._news.wait()
+                if not flights or (self._news.is_set() and len(flights) < _IN_FLIGHT):
+                    self._news.clear()
+                    flights.add(asyncio.create_task(self.calls.exchange_calls(self._ask())))
+                await self._wait(flights)
+                for flight in [flight for flight in flights if flight.done()]:
+                    flights.discard(flight)
+                    try:
+                        quiet = not self._take(flight.result())
+                    except HoldfastError as error:
+                        self._note_away(error)
+                        await asyncio.sleep(pause * random.uniform(0.75, 1.25))
+                        pause = min(2 * pause, _AGAIN_SECONDS[1])
+                        continue
+                    self._away, pause = False, _AGAIN_SECONDS[0]
+                    low, high = _ECHO_SECONDS
+                    echo = min(high, max(low, 2 * echo)) if quiet else 0.0
+                    if quiet and not flights and not self._news.is_set():
+                        with contextlib.suppress(TimeoutError):
+                            await asyncio.wait_for(self._news.wait(), echo)
+        finally:
+            for flight in flights:
+                flight.cancel()
+            await asyncio.gather(*flights, return_exceptions=True)
+
+    async def _wait(self, flights: set[asyncio.Task[CallsAnswer]]) -> None:
+        """Wait until an answer is there, or something is to be said beside the waiting call."""
+        waits: set[asyncio.Task[object]] = {*flights}
+        news = None
+        if len(flights) < _IN_FLIGHT:
+            news = asyncio.create_task(self._news.wait())
+            waits.add(news)
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if news is not None:
+                news.cancel()
+
+    def _ask(self) -> CallsRequest:
+        self._seq += 1
+        executors = [line.report() for line in self._lines.values() if line.writer is not None]
+        closings = [report for report, _ in self._closings.values()]
+        wait = 0.0 if self._away or closings else WAIT_SECONDS
+        return CallsRequest(
+            incarnation=self.incarnation,
+            seq=self._seq,
+            wait_seconds=wait,
+            executors=[*closings, *executors][:4096],
+        )
+
+    def _take(self, answer: CallsAnswer) -> bool:
+        """Carry out an answer. True when it held anything new."""
+        news = False
+        for said in answer.executors:
+            closing = self._closings.pop(said.key, None)
+            if closing is not None:
+                closing[1].set()
+                news = True
+            line = self._lines.get(said.key)
+            if line is not None:
+                news = self._hand_on(line, said) or news
+        return news
+
+    def _hand_on(self, line: ExecutorLine, said: ExecutorAnswer) -> bool:
+        task = self.table.get(said.key)
+        if said.lost and task is not None and task.live:
+            task.watch.lease_lost(read_boottime(), "the exchange of calls")
+            self.poked()
+        self._end_cancelled_later(line, said.cancelled)
+        frame = AgentFrame(
+            batches=said.batches,
+            recorded=said.recorded,
+            dropped=said.dropped,
+            cancelled=said.cancelled,
+            leave=said.leave,
+        )
+        if frame == AgentFrame():
+            return said.lost
+        line.say(frame)
+        if said.batches:
+            self.poked()
+        return bool(said.batches or said.recorded or said.dropped)
+
+    def _end_cancelled_later(
+        self, line: ExecutorLine, cancelled: Iterable[tuple[int, int]]
+    ) -> None:
+        """Give a cancelled call its grace, then end its executor."""
+        loop = asyncio.get_running_loop()
+        for batch_id, position in cancelled:
+            place = (line.key, batch_id, position)
+            batch = line.batches.get(batch_id)
+            if place in self._warned or batch is None or position >= len(batch.calls):
+                continue
+            self._warned.add(place)
+            grace = batch.sets[batch.calls[position].set].watch.grace_seconds
+            loop.call_later(grace, self._end_cancelled, *place)
+
+    def _end_cancelled(self, key: TaskKey, batch_id: int, position: int) -> None:
+        task = self.table.get(key)
+        place = None if task is None else read_place(task.folder)
+        if task is None or place is None or place.phase != PHASE_CALLING:
+            return
+        if (place.batch, place.position) == (batch_id, position):
+            log.warning("a cancelled call did not end in its grace", extra=task.about())
+            self.kill(task)
+
+    def _note_away(self, error: HoldfastError) -> None:
+        if not self._away:
+            self._away = True
+            log.warning(f"ends of calls wait here: {error}")
+
+
+def make_closing(task_folder: Path, facts: TaskFacts) -> Closing:
+    """Return the last report of an executor, with the call that its place names."""
+    place = read_place(task_folder)
+    if place is None or place.phase == PHASE_IDLE or not place.batch:
+        return Closing(facts=facts)
+    loading = place.phase == PHASE_LOADING
+    return Closing(batch=place.batch, position=place.position, loading=loading, facts=facts)

@@ -1,0 +1,112 @@
+"""One executor's line, at the agent's end: its last word, and what is to be told on."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterable
+
+import msgspec
+
+from holdfast.core.ids import TaskKey
+from holdfast.wire.calls import (
+    AgentFrame,
+    Batch,
+    BatchEnds,
+    CallEnd,
+    CallOrder,
+    ExecutorFrame,
+    ExecutorReport,
+    ModelLimits,
+    ModelLoad,
+)
+from holdfast.wire.frames import encode_frame
+
+_KEPT_BATCHES = 16
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class ExecutorLine:
+    """What one executor said. It outlives its connection, because ends are kept here too until they
+    are on record."""
+
+    def __init__(self, key: TaskKey) -> None:
+        self.key = key
+        self.writer: asyncio.StreamWriter | None = None
+        self.closed = asyncio.Event()
+        self.closed.set()
+        self.batches: OrderedDict[int, Batch] = OrderedDict()
+        self.models: dict[str, ModelLimits] = {}
+        self._held: list[int] = []
+        self._given: set[int] = set()
+        self._ends: dict[tuple[int, int], CallEnd] = {}
+        self._loads: list[ModelLoad] = []
+        self._want = 0
+        self._loaded: str | None = None
+        self._mean_seconds = 0.0
+
+    def connect(self, writer: asyncio.StreamWriter) -> None:
+        """Speak over this connection from now on."""
+        if self.writer is not None:
+            self.writer.close()
+        self.writer = writer
+        self.closed.clear()
+        self._given.clear()
+
+    def disconnect(self, writer: asyncio.StreamWriter) -> None:
+        """The connection ended."""
+        if self.writer is writer:
+            self.writer = None
+            self._want = 0
+            self.closed.set()
+
+    def hear(self, frame: ExecutorFrame) -> None:
+        """Take what it says."""
+        self._held, self._want = frame.held, frame.want
+        self._given.difference_update(frame.held)
+        self._loaded, self.models = frame.loaded, frame.models
+        self._mean_seconds = frame.mean_seconds
+        self._loads += frame.loads
+        for batch in frame.batches:
+            self._keep(batch)
+        for batch_ends in frame.ends:
+            for end in batch_ends.ends:
+                self._ends[batch_ends.batch, end.position] = end
+
+    def _keep(self, batch: Batch) -> None:
+        self.batches[batch.id] = batch
+        while len(self.batches) > _KEPT_BATCHES:
+            self.batches.popitem(last=False)
+
+    def say(self, frame: AgentFrame) -> None:
+        """Hand on what the controller says; what an executor that is away misses comes again."""
+        for batch in frame.batches:
+            bare = [CallOrder(call.set, call.index, call.attempt, "") for call in batch.calls]
+            self._keep(msgspec.structs.replace(batch, calls=bare))
+        for place in frame.recorded:
+            self._ends.pop(place, None)
+        if self.writer is None:
+            return
+        if frame.batches:
+            self._given.update(batch.id for batch in frame.batches)
+            self._want = 0  # until it says so itself
+        self.writer.write(encode_frame(_encode(frame)))
+
+    def report(self) -> ExecutorReport:
+        """Return its state for the controller."""
+        loads, self._loads = self._loads, []
+        return ExecutorReport(
+            key=self.key,
+            held=sorted({*self._held, *self._given}),
+            ends=list_ends(self._ends.items()),
+            want=self._want,
+            loaded=self._loaded,
+            mean_seconds=self._mean_seconds,
+            loads=loads,
+        )
+
+
+def list_ends(ends: Iterable[tuple[tuple[int, int], CallEnd]]) -> list[BatchEnds]:
+    """Return ends by batch."""
+    found: dict[int, list[CallEnd]] = {}
+    for (batch, _), end in ends:
+        found.setdefault(batch, []).append(end)
+    return [BatchEnds(batch, some) for batch, some in found.items()]

@@ -1,0 +1,397 @@
+"""The desk between real executors and a scripted controller, over the real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from holdfast.agent.calls.desk import ExecutorDesk
+from holdfast.agent.calls.home import ExecutorHome, make_place
+from holdfast.agent.calls.places import LOAD_SECONDS, CallWatches, choose_watch, read_place
+from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.uplink.calls import ControllerCalls
+from holdfast.core.calls.values import FunctionSpec
+from holdfast.core.facts import TaskFacts, Trip
+from holdfast.core.ids import TaskKey
+from holdfast.core.settings.watch import WatchSettings
+from holdfast.core.states import AgentTaskEvent
+from holdfast.errors import Unavailable
+from holdfast.process.syscalls import read_boottime
+from holdfast.wire.agent import LaunchOrder
+from holdfast.wire.calls import (
+    PHASE_CALLING,
+    PHASE_IDLE,
+    PHASE_LOADING,
+    Batch,
+    CallEnd,
+    CallOrder,
+    CallsAnswer,
+    CallsRequest,
+    Closing,
+    ExecutorAnswer,
+    ExecutorReport,
+    ModelLimits,
+    SetInfo,
+)
+from tests.waits import Patience
+
+KEY = TaskKey("0123456789abcdefghjk", 0, 1)
+OWN = WatchSettings(stall_watch=False, silence_limit_seconds=None, health_watch="off")
+
+APP = """
+import os, time
+from pathlib import Path
+import holdfast
+
+@holdfast.task
+def double(n: int) -> int:
+    return 2 * n
+
+@holdfast.task
+def hold(path: str) -> None:
+    Path(path).touch()
+    while Path(path).exists():
+        time.sleep(0.01)
+
+@holdfast.task
+def die() -> None:
+    os.kill(os.getpid(), 9)
+
+@holdfast.task
+def shout(n: int) -> str:
+    return n * "x"
+"""
+
+
+class ScriptedController:
+    """Answers exchanges: hands out `todo` where calls are wanted, records every end."""
+
+    def __init__(self) -> None:
+        self.todo: list[Batch] = []
+        self.say: dict[str, Any] = {}
+        self.ends: dict[tuple[int, int], CallEnd] = {}
+        self.closings: list[Closing] = []
+        self.held: list[list[int]] = []
+        self.away = False
+        self.news = asyncio.Event()
+        self.seq = 0
+
+    async def exchange_calls(self, request: CallsRequest) -> CallsAnswer:
+        if self.away:
+            raise Unavailable("away")
+        self.seq = request.seq
+        for _ in range(50):  # half a second of waiting for news
+            answers = [answer for report in request.executors if (answer := self._turn(report))]
+            if answers or request.wait_seconds == 0 or self.seq != request.seq:
+                return CallsAnswer(executors=answers)
+            await asyncio.sleep(0.01)
+        return CallsAnswer()
+
+    def _turn(self, report: ExecutorReport) -> ExecutorAnswer | None:
+        recorded = []
+        for batch in report.ends:
+            for end in batch.ends:
+                self.ends.setdefault((batch.batch, end.position), end)
+                recorded.append((batch.batch, end.position))
+        self.held.append(report.held)
+        if report.closing is not None:
+            self.closings.append(report.closing)
+            return ExecutorAnswer(key=report.key, recorded=recorded)
+        batches = [self.todo.pop(0)] if self.todo and report.want else []
+        said, self.say = self.say, {}
+        answer = ExecutorAnswer(key=report.key, recorded=recorded, batches=batches, **said)
+        return (
+            answer
+            if msgspec.structs.asdict(answer)
+            != {**msgspec.structs.asdict(ExecutorAnswer(key=report.key))}
+            else None
+        )
+
+
+class Rig:
+    """A desk, and an executor as its agent would start it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "pages.py").write_text(APP)
+        self.table = TaskTable(folder)
+        self.table.open()
+        self.home = ExecutorHome(
+            folder=folder / "calls", socket=str(folder / "s"), path=str(folder)
+        )
+        self.home.open()
+        self.controller = ScriptedController()
+        self.killed: list[TaskKey] = []
+        self.moved: list[tuple[str, str]] = []
+        self.desk = self.make_desk()
+        self.running: asyncio.Task[None] | None = None
+
+    def make_desk(self) -> ExecutorDesk:
+        return ExecutorDesk(
+            self.table,
+            cast(ControllerCalls, self.controller),
+            "i" * 8,
+            move_blob=lambda way, sha256: self.moved.append((way, sha256)),
+            kill=self._kill,
+            poked=lambda: None,
+        )
+
+    def _kill(self, task: AgentTask) -> None:
+        self.killed.append(task.key)
+        self.process.kill()
+
+    async def start(self) -> None:
+        await self.desk.open(self.home.socket)
+        self.running = asyncio.create_task(self.desk.run())
+        order = LaunchOrder(
+            key=KEY, attempt=1, name="n", queue="q", project="p", argv=[], watch=OWN,
+            executor="pages-1", app="pages",
+        )  # fmt: skip
+        self.task = self.table.add(order, read_boottime())
+        make_place(self.task.folder)
+        self.task.move(AgentTaskEvent.LAUNCH)
+        self.task.move(AgentTaskEvent.RUN)
+        self.task.watch.started(read_boottime())
+        env = {**os.environ, "HOLDFAST_TASK": str(KEY)}
+        env |= self.home.make_environment(order, self.task.folder)
+        with (self.folder / "log").open("wb") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                *self.home.make_command(), env=env, cwd=self.folder, stdout=log, stderr=log
+            )
+
+    async def replace_desk(self) -> None:
+        """An agent dies; its successor listens at the same path."""
+        assert self.running is not None
+        self.running.cancel()
+        await self.desk.close()
+        self.desk = self.make_desk()
+        await self.desk.open(self.home.socket)
+        self.running = asyncio.create_task(self.desk.run())
+
+    def give(self, number: int, *calls: tuple[str, Any], **watch: Any) -> None:
+        sets = [
+            SetInfo(
+                id=f"set{at}", spec=FunctionSpec(function=f"pages:{name}"),
+                watch=WatchSettings(**watch),
+            )
+            for at, (name, _) in enumerate(calls)
+        ]  # fmt: skip
+        orders = [CallOrder(at, at, 1, json.dumps(args)) for at, (_, args) in enumerate(calls)]
+        self.controller.todo.append(Batch(id=number, sets=sets, calls=orders))
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        patience = Patience(10)
+        while not condition():
+            assert not patience.over, (self.folder / "log").read_text()
+            await asyncio.sleep(0.01)
+
+    async def close(self) -> None:
+        if self.running is not None:
+            self.running.cancel()
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        await self.process.wait()
+        await self.desk.close()
+
+
+@contextlib.asynccontextmanager
+async def rigged(folder: Path) -> AsyncIterator[Rig]:
+    rig = Rig(folder)
+    await rig.start()
+    try:
+        yield rig
+    finally:
+        await rig.close()
+
+
+def test_batches_go_down_and_ends_come_up(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with rigged(tmp_path) as rig:
+            for number in range(1, 4):
+                rig.give(number, ("double", {"n": number}), ("double", {"n": 0}))
+            await rig.until(lambda: len(rig.controller.ends) == 6)
+            assert json.loads(rig.controller.ends[3, 0].value) == 6
+            await rig.until(lambda: rig.controller.held[-1] == [])
+
+    asyncio.run(run())
+
+
+def test_ends_wait_for_a_controller_that_is_away(tmp_path: Path) -> None:
+    """CALLS-2."""
+
+    async def run() -> None:
+        async with rigged(tmp_path) as rig:
+            flag = tmp_path / "flag"
+            rig.give(1, ("hold", {"path": str(flag)}), ("double", {"n": 1}))
+            await rig.until(flag.exists)
+            rig.controller.away = True
+            flag.unlink()
+            await rig.until(lambda: read_place(rig.task.folder).phase == PHASE_IDLE)  # type: ignore[union-attr]  # it is there
+            assert rig.controller.ends == {}
+            rig.controller.away = False
+            await rig.until(lambda: len(rig.controller.ends) == 2)
+
+    asyncio.run(run())
+
+
+def test_the_next_agent_goes_on_with_the_executor(tmp_path: Path) -> None:
+    """HAND-1, PLACE-3: nothing is lost, and the running call is watched as before."""
+
+    async def run() -> None:
+        async with rigged(tmp_path) as rig:
+            flag = tmp_path / "flag"
+            rig.give(1, ("hold", {"path": str(flag)}), ("double", {"n": 1}), time_limit_seconds=77)
+            await rig.until(flag.exists)
+            await rig.replace_desk()
+            await rig.until(lambda: rig.desk.find_batch(KEY, 1) is not None)
+            watches = CallWatches(rig.desk.find_batch, rig.desk.find_limits)
+            assert watches.look(rig.task, read_boottime())
+            assert rig.task.watch.settings.time_limit_seconds == 77
+            flag.unlink()
+            await rig.until(lambda: len(rig.controller.ends) == 2)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("taken_over", [False, True])
+def test_a_dead_executor_is_told_of_with_the_call_that_ran(
+    tmp_path: Path, taken_over: bool
+) -> None:
+    """CALLS-1."""
+
+    async def run() -> None:
+        async with rigged(tmp_path) as rig:
+            rig.give(5, ("double", {"n": 4}), ("die", {}), ("double", {"n": 5}))
+            await rig.process.wait()
+            if taken_over:
+                await rig.replace_desk()
+            facts = TaskFacts(signal=signal.SIGKILL)
+            await rig.desk.end(rig.task, facts)
+            [closing] = rig.controller.closings
+            assert (closing.batch, closing.position, closing.loading) == (5, 1, False)
+            assert closing.facts == facts
+
+    asyncio.run(run())
+
+
+def test_a_cancelled_call_that_does_not_end_is_ended(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with rigged(tmp_path) as rig:
+            flag = tmp_path / "flag"
+            rig.give(1, ("hold", {"path": str(flag)}), grace_seconds=0.2)
+            await rig.until(flag.exists)
+            rig.controller.say = {"cancelled": [(1, 0)]}
+            await rig.until(lambda: rig.killed)
+            assert rig.killed == [KEY]
+
+    asyncio.run(run())
+
+
+def test_a_lost_lease_trips_its_executor_alone(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with rigged(tmp_path) as rig:
+            rig.give(1, ("double", {"n": 4}))
+            await rig.until(lambda: rig.controller.ends)
+            rig.controller.say = {"lost": True}
+            found: list[Trip] = []
+            await rig.until(
+                lambda: (
+                    found
+                    or [
+                        found.append(v)
+                        for v in rig.task.watch.tick(read_boottime())
+                        if isinstance(v, Trip)
+                    ]
+                )
+            )
+            assert found[0].exit_code == 77
+
+    asyncio.run(run())
+
+
+def test_large_values_are_carried(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with rigged(tmp_path) as rig:
+            rig.give(1, ("shout", {"n": 300_000}))
+            await rig.until(lambda: rig.controller.ends)
+            [(way, sha256)] = rig.moved
+            assert way == "keep"
+            assert json.loads(rig.controller.ends[1, 0].value)["$blob"] == sha256
+
+    asyncio.run(run())
+
+
+def test_each_call_is_watched_anew(tmp_path: Path) -> None:
+    """PLACE-1: the time of a call and its silence begin with it."""
+
+    async def run() -> None:
+        async with rigged(tmp_path) as rig:
+            watches = CallWatches(rig.desk.find_batch, rig.desk.find_limits)
+            one, two = tmp_path / "one", tmp_path / "two"
+            watches.look(rig.task, read_boottime())
+            assert rig.task.watch.settings == OWN
+            rig.give(
+                1, ("hold", {"path": str(one)}), ("hold", {"path": str(two)}),
+                stall_timeout_seconds=9.0,
+            )  # fmt: skip
+            for path in (one, two):
+                await rig.until(path.exists)
+                watches.look(rig.task, read_boottime())
+                assert rig.task.watch.settings.stall_timeout_seconds == 9.0
+                beat = rig.task.watch.last_beat
+                assert beat is not None
+                assert beat.step is None
+                rig.task.watch.beat(read_boottime(), step=5)
+                watches.look(rig.task, read_boottime())
+                assert rig.task.watch.last_beat.step == 5  # type: ignore[union-attr]  # it just beat
+                path.unlink()
+            await rig.until(lambda: read_place(rig.task.folder).phase == PHASE_IDLE)  # type: ignore[union-attr]  # as above
+            watches.look(rig.task, read_boottime())
+            assert rig.task.watch.settings == OWN
+
+    asyncio.run(run())
+
+
+def test_how_an_executor_is_watched_in_each_phase() -> None:
+    """PLACE-2."""
+    info = SetInfo(id="s", spec=FunctionSpec(function="pages:x"), watch=WatchSettings())
+    none, long_stall = ModelLimits(), ModelLimits(load_seconds=60.0, stall_seconds=3600.0)
+    assert choose_watch(PHASE_IDLE, OWN, info, none) == OWN
+    assert choose_watch(PHASE_CALLING, OWN, None, none) == OWN
+    assert choose_watch(PHASE_CALLING, OWN, info, none) == info.watch
+    loading = choose_watch(PHASE_LOADING, OWN, info, none)
+    assert (loading.time_limit_seconds, loading.stall_watch) == (LOAD_SECONDS, False)
+    assert choose_watch(PHASE_LOADING, OWN, info, long_stall).time_limit_seconds == 60.0
+    patient = choose_watch(PHASE_CALLING, OWN, info, long_stall)
+    assert (patient.stall_timeout_seconds, patient.silence_limit_seconds) == (3600.0, 3600.0)
+    off = choose_watch(PHASE_CALLING, OWN, info, ModelLimits(stall_seconds=0.0))
+    assert not off.stall_watch
+
+
+def test_a_strangers_line_is_closed(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with rigged(tmp_path) as rig:
+            reader, writer = await asyncio.open_unix_connection(rig.home.socket)
+            from holdfast.wire.calls import ExecutorFrame
+            from holdfast.wire.frames import encode_frame
+
+            hello = ExecutorFrame(task="0000000000000000000a:0:1", hello=True)
+            writer.write(encode_frame(msgspec.msgpack.encode(hello)))
+            assert await reader.read() == b""
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_the_interpreter_of_executors_is_the_agents_own() -> None:
+    assert ExecutorHome(folder=Path("/x"), socket="/s").make_command()[0] == sys.executable
