@@ -1,7 +1,7 @@
 """Whether an executor gives its slot to another family. Pure.
 
-LEAVE-1  An idle executor leaves at once when an executor of another family waits for such a slot,
-         instead of waiting for its idle time.
+LEAVE-1  An idle executor leaves when an executor of another family has waited for such a slot for
+         longer than its placing takes, instead of waiting for its own idle time.
 LEAVE-2  A busy one leaves after its calls in hand where that family has none at all and has waited
          for `YIELD_SECONDS`, unless it is the only one of its own.
 """
@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
+IDLE_YIELD_SECONDS = 3.0
 YIELD_SECONDS = 30.0
 YIELD_GAP_SECONDS = 10.0
 """Between two busy executors that leave, so that one slot is not asked for many times."""
@@ -47,7 +48,7 @@ def list_claims(
 
 def yields_when_idle(claims: Collection[WantedSlot]) -> bool:
     """LEAVE-1."""
-    return bool(claims)
+    return any(c.waited_seconds > IDLE_YIELD_SECONDS for c in claims)
 
 
 def yields_when_busy(claims: Collection[WantedSlot], running: int) -> bool:

@@ -9,6 +9,8 @@ import pytest
 
 from holdfast.client import AsyncClient
 from holdfast.client.methods.calls import make_set_id
+from holdfast.controller.flow import exchange, slots
+from holdfast.core.calls import leave
 from holdfast.core.calls.values import FunctionSpec, find_family
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
@@ -386,3 +388,26 @@ async def test_metrics_and_models_tell_what_executors_said(
 async def test_the_client_refuses_a_set_that_is_none(client: AsyncClient) -> None:
     with pytest.raises(ValidationError):
         await client.create_call_set(SPEC, ["["])
+
+
+async def test_an_idle_executor_gives_its_slot_to_another_family(
+    client: AsyncClient, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leave, "IDLE_YIELD_SECONDS", -1.0)
+    monkeypatch.setattr(slots, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(exchange, "LOOK_SECONDS", 0.05)
+    small = FakeAgent(served, "small", cpu_slots=1, labels={"app/mytasks": "yes"})
+    await small.register()
+    await client.submit_calls(SPEC, args(1))
+    executor = await start(small)
+    await executor.run(await executor.take())
+    assert not (await executor.say(want=1)).leave
+    waiting = asyncio.create_task(executor.say(want=1, wait=20.0))
+    other = FunctionSpec(function="mytasks:g", memory_bytes=1 << 20)
+    await client.submit_calls(other, args(2))
+    async with asyncio.timeout(15):
+        assert (await waiting).leave
+    again = await executor.say(want=1, wait=0.1)  # said again, but not at once
+    assert again.leave
+    await small.end(executor.order, exit_code=0)
+    assert (await start(small)).order.executor == find_family(other, "cpu").name

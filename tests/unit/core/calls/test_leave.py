@@ -13,7 +13,7 @@ def slot(**fields: Any) -> WantedSlot:
         "app": "films",
         "queue": "cpu",
         "gpus": 0,
-        "waited_seconds": 1.0,
+        "waited_seconds": 5.0,
         "alone": True,
     }
     return WantedSlot(**{**plain, **fields})
@@ -32,6 +32,10 @@ def slot(**fields: Any) -> WantedSlot:
 def test_only_such_a_slot_is_claimed(fields: dict[str, Any], claims: bool) -> None:
     found = list_claims([slot(**fields)], "a", 0, {"mytasks", "films"}, {"cpu"})
     assert yields_when_idle(found) == claims
+
+
+def test_an_executor_that_is_being_placed_is_no_reason_to_leave() -> None:
+    assert not yields_when_idle([slot(waited_seconds=0.5)])
 
 
 def test_a_busy_executor_leaves_late_and_never_the_last_of_its_family() -> None:
