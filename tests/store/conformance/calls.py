@@ -497,10 +497,11 @@ async def test_retry_of_what_failed_or_was_cancelled(rig: Rig) -> None:
 
 async def test_a_set_of_a_workflow_tells_its_end_once(rig: Rig) -> None:
     key = await executor(rig)
-    origin = CallSetOrigin(run="r1", node=4)
+    origin = CallSetOrigin(run="r1", node=4, out_dir="/out/r1/it")
     create = rig.store.calls.create_set
     await create("s1", DOUBLE, "cpu", count=2, args=args(2), origin=origin, now=rig.now)
     (batch,) = (await say(rig, key, want=2)).batches
+    assert [each.out_dir for each in batch.sets] == ["/out/r1/it"]
     await say(rig, key, ends=[done(batch.id, 0)], held=[batch.id])
     assert await outbox(rig) == []
     for _ in range(2):

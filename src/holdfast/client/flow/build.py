@@ -14,6 +14,7 @@ replaced by the result when the node that takes it starts, and orders the two no
 import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -318,11 +319,17 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(part) for part in value]
     try:
-        return msgspec.to_builtins(value)
+        return msgspec.to_builtins(value, enc_hook=_write_path)
     except TypeError as error:
         raise ValidationError(
             f"{value!r:.80} cannot be an argument of a node, because it is no JSON: {error}"
         ) from None
+
+
+def _write_path(value: Any) -> Any:
+    if isinstance(value, PurePath):
+        return str(value)
+    raise TypeError(f"a {type(value).__qualname__} has no JSON form")
 
 
 def _find_function(
@@ -354,15 +361,12 @@ def _annotation(target: Callable[..., Any] | None, name: str) -> Any:
 
 
 def _read_signature(target: Callable[..., Any] | None) -> inspect.Signature | None:
-    """Return a function's parameters, without the `ctx` that the executor gives."""
     if target is None:
         return None
     try:
-        signature = inspect.signature(target)
+        return inspect.signature(target)
     except (TypeError, ValueError):
         return None
-    shown = [p for n, p in signature.parameters.items() if n != "ctx"]
-    return signature.replace(parameters=shown)
 
 
 def _name_first(target: Callable[..., Any] | None, label: str) -> str:
@@ -408,11 +412,6 @@ def _bind_arguments(
             bound = dict(signature.bind(*args, **kwargs).arguments)
     except TypeError as error:
         raise ValidationError(f"node {label}: {error}") from None
-    for kind in signature.parameters.values():
-        if kind.kind is kind.VAR_KEYWORD:
-            bound |= bound.pop(kind.name, {})
-        elif kind.kind is kind.VAR_POSITIONAL and bound.pop(kind.name, ()):
-            raise ValidationError(f"node {label}: a task takes its arguments by name, not as *args")
     for parameter, value in bound.items():
         wanted = _annotation(target, parameter)
         if isinstance(value, Output) and is_mismatch(value.annotation, wanted):

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.controller.flow.sets import find_queue, poke_family
 from holdfast.controller.runtime.context import Controller
 from holdfast.core.calls.values import CallState
 from holdfast.core.workflows.advance import NodeEnd
@@ -19,7 +20,7 @@ CHUNK_CALLS = 10_000
 
 
 async def start_calls(
-    controller: Controller, run: RunRecord, work: NodeWork, plan: PlannedCalls
+    controller: Controller, run: RunRecord, work: NodeWork, plan: PlannedCalls, out_dir: str
 ) -> Started | NodeEnd:
     """Submit a node's calls as one set; after a restart, retry those that did not succeed."""
     store, set_id = controller.store.calls, work.ref or ""
@@ -28,15 +29,15 @@ async def start_calls(
             found = await _find_set(controller, set_id)
             if found is not None:
                 return await _go_on(controller, found, work)
-        origin = CallSetOrigin(run=run.id, node=work.number)
-        queue, count = plan.spec.queue or "cpu", len(plan.args)
+        origin = CallSetOrigin(run=run.id, node=work.number, out_dir=out_dir)
+        queue, count = find_queue(plan.spec), len(plan.args)
         first = plan.args[:CHUNK_CALLS]
         await store.create_set(set_id, plan.spec, queue, count=count, args=first, origin=origin)
         for begin in range(CHUNK_CALLS, count, CHUNK_CALLS):
             await store.append_calls(set_id, begin, plan.args[begin : begin + CHUNK_CALLS])
     except (Conflict, ValidationError) as error:
         return NodeEnd(state=NodeState.FAILED, reason=error.message)
-    controller.poke("executors", "events")
+    poke_family(controller, plan.spec, queue)
     return Started()
 
 
@@ -52,7 +53,7 @@ async def _go_on(controller: Controller, found: CallSetView, work: NodeWork) -> 
         return Started()
     if found.failed or found.cancelled:
         await controller.store.calls.retry_calls(found.id)
-        controller.poke("executors", "events")
+        poke_family(controller, found.spec, find_queue(found.spec))
         return Started()
     return await describe_calls_end(controller, work) or Started()
 
@@ -101,7 +102,8 @@ async def read_map_result(controller: Controller, work: NodeWork) -> list[Any]:
 async def stop_calls(controller: Controller, post: Post, reason: str) -> None:
     """Cancel a node's calls: at once those that wait, cooperatively those that run."""
     try:
-        await controller.store.calls.cancel_calls(post.ref, reason=reason)
+        found = await controller.store.calls.cancel_calls(post.ref, reason=reason)
     except NotFound:
         return
-    controller.poke("executors", "flow", "events")
+    poke_family(controller, found.spec, find_queue(found.spec))
+    controller.poke(f"set:{post.ref}", "flow")

@@ -212,7 +212,8 @@ async def _ask(controller: Controller, host: HostRecord, guests: Sequence[_Guest
 
 def _poke(controller: Controller, turn: ExecutorTurn, turned: ExecutorTurned) -> None:
     """Wake those that wait for results, and for calls that may be ready again."""
-    controller.poke(*(f"set:{set_id}" for set_id in turned.touched_sets))
+    if turned.touched_sets:
+        controller.poke("flow", *(f"set:{set_id}" for set_id in turned.touched_sets))
     report = turn.report
     if turned.ready_again:
         controller.poke("executors", f"calls:{turn.family}")

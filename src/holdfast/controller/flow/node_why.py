@@ -33,6 +33,8 @@ async def _list_lines(controller: Controller, run: RunRecord, node: NodeRecord) 
             (found,) = await find_circumstances(controller, [job])
             return [line("started", f"its job is {job.state}", f"holdfast why {job.id}"),
                     *explain(found).lines]  # fmt: skip
+    if node.state is NodeState.STARTED and node.ref is not None:
+        return await _explain_calls(controller, node.ref)
     if node.state in (NodeState.FAILED, NodeState.CANCELLED):
         text = (
             f"it {'failed' if node.state is NodeState.FAILED else 'was cancelled'}: {node.reason}"
@@ -42,6 +44,15 @@ async def _list_lines(controller: Controller, run: RunRecord, node: NodeRecord) 
             hint = f"see why node {run.failed_node} failed, then {hint}" if hint else ""
         return [line(str(node.state), text, hint)]
     return [line(str(node.state), node.reason)] if node.reason else []
+
+
+async def _explain_calls(controller: Controller, set_id: str) -> list[WhyLine]:
+    found = await controller.store.calls.read_set(set_id)
+    over = found.succeeded + found.failed + found.cancelled
+    text = f"{over} of {found.submitted} calls have ended"
+    if found.failed:
+        text += f", {found.failed} of them badly"
+    return [line("calls", text, f"holdfast tasks show {set_id}")]
 
 
 async def _explain_wait(controller: Controller, run: RunRecord, node: NodeRecord) -> WhyLine:

@@ -45,7 +45,8 @@ async def start_nodes(
     changes = await _submit_jobs(controller, run, ready, plans)
     for number, plan in plans.items():
         if isinstance(plan, PlannedCalls):
-            changes[number] = await start_calls(controller, run, ready[number], plan)
+            out_dir = find_out_dir(run.out_dir, ready[number].name)
+            changes[number] = await start_calls(controller, run, ready[number], plan, out_dir)
         elif isinstance(plan, AskWork):
             seconds = None if plan.timeout_seconds == "off" else plan.timeout_seconds
             changes[number] = Started(prompt=plan.prompt, over_seconds=seconds)

@@ -6,8 +6,9 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from holdfast.controller.api.jobs import check_job, check_queue, queue_of
+from holdfast.controller.api.jobs import check_job, queue_of
 from holdfast.controller.flow.node_why import explain_node
+from holdfast.controller.flow.sets import check_function, find_queue
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page, make_cursor, read_cursor
 from holdfast.controller.http.problems import answer_json
@@ -74,7 +75,7 @@ async def submit_workflow(call: ApiCall) -> Response:
 
 def _names_unknown_queue(spec: WorkflowSpec, settings: Settings) -> bool:
     names = {queue_of(node.job.spec) for node in spec.nodes if node.job is not None}
-    names |= {node.call.spec.queue or "cpu" for node in spec.nodes if node.call is not None}
+    names |= {find_queue(node.call.spec) for node in spec.nodes if node.call is not None}
     return any(name not in settings.queues for name in names)
 
 
@@ -100,8 +101,8 @@ def _settle_node(number: int, node: NodeSpec, settings: Settings) -> NodeSpec:
 
 
 def _settle_function(spec: FunctionSpec, settings: Settings) -> FunctionSpec:
-    queue = spec.queue or ("gpu" if spec.gpus else "cpu")
-    check_queue(queue, settings)
+    queue = find_queue(spec)
+    check_function(spec, queue, settings.queues)
     return msgspec.structs.replace(spec, queue=queue)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from holdfast.core.calls.values import FunctionSpec
+from holdfast.core.calls.values import MAX_INLINE_BYTES, FunctionSpec
 from holdfast.core.spec import MAX_ENV_BYTES, JobSpec
 from holdfast.core.workflows.advance import NodeEnd
 from holdfast.core.workflows.records import NodeWork
@@ -53,6 +53,8 @@ def plan_start(run: str, work: NodeWork, results: Mapping[str, Any], out_dir: st
     """
     spec = work.spec
     try:
+        for name in name_references(spec):
+            refuse_large(name, results[name])
         if spec.skip_if is not None and holds(spec.skip_if, results):
             return NodeEnd(state=NodeState.SKIPPED, reason="its skip_if holds")
         if spec.job is not None:
@@ -64,6 +66,17 @@ def plan_start(run: str, work: NodeWork, results: Mapping[str, Any], out_dir: st
         return NodeEnd(state=NodeState.FAILED, reason=error.message)
     assert spec.ask is not None
     return spec.ask
+
+
+def refuse_large(name: str, result: Any) -> None:
+    """Raise ValidationError for a result that is kept in the blob store: it is too large to be
+    looked into here."""
+    for part in (result, *(result if isinstance(result, list) else ())):
+        if isinstance(part, dict) and part.keys() == {"$blob", "size"}:
+            raise ValidationError(
+                f"the result of node {name} is {part['size']} bytes; the limit for what nodes hand "
+                f"on is {MAX_INLINE_BYTES}: keep it as a file in out_dir and return its path"
+            )
 
 
 def holds(condition: Condition, results: Mapping[str, Any]) -> bool:

@@ -74,6 +74,7 @@ class CallSetRow(msgspec.Struct, kw_only=True, frozen=True):
     queue: str
     cancelled_at: datetime | None = None
     cancel_reason: str = ""
+    out_dir: str = ""
 
 
 class CallRun(msgspec.Struct, kw_only=True):

@@ -209,5 +209,5 @@ def make_batch(
             for index in range(piece.first, piece.last)
         ]
     rows = [sets[n] for n in places]
-    infos = [SetInfo(id=row.id, spec=row.spec) for row in rows]
+    infos = [SetInfo(id=row.id, spec=row.spec, out_dir=row.out_dir) for row in rows]
     return Batch(id=number, model=rows[0].spec.model if rows else None, sets=infos, calls=orders)

@@ -37,7 +37,7 @@ def variant(image: int, strength: float = 1.0) -> int:
 
 
 @Task
-def sheet(images: list[int], title: str = "", ctx: Any = None) -> str:
+def sheet(images: list[int], title: str = "") -> str:
     return title
 
 

@@ -4,6 +4,7 @@ Any leader goes on where the last one stopped: what a post does to its run and t
 are one transaction, and work is submitted under ids that are on record (POST-1, FLOW-2).
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Iterable, Sequence
@@ -12,6 +13,7 @@ from itertools import groupby
 from holdfast.controller.flow import call_nodes, ends
 from holdfast.controller.flow.starts import start_nodes
 from holdfast.controller.loops.silhouette import Loop, Summary, prune_history
+from holdfast.controller.runtime.context import Controller
 from holdfast.core.workflows.advance import NodeEnd
 from holdfast.core.workflows.records import NodeWork, RunRecord
 from holdfast.core.workflows.values import NodeKind
@@ -34,6 +36,7 @@ MAX_ROUNDS = 1000
 QUOTA_SECONDS = 5.0
 MAX_DELAY_SECONDS = 60.0
 REST_SECONDS = 1.0
+PACE_SECONDS = 0.03
 
 
 class DispatchLoop(Loop):
@@ -43,13 +46,22 @@ class DispatchLoop(Loop):
     topic = "flow"
     interval_seconds = REST_SECONDS
 
+    def __init__(self, controller: Controller) -> None:
+        super().__init__(controller)
+        self._looked_at = -PACE_SECONDS
+
     async def run_once(self) -> Summary:
         done = 0
+        # Ends of calls wake it far more often than sets end.
+        wait = self._looked_at + PACE_SECONDS - self._controller.clock()
+        if wait > 0:
+            await asyncio.sleep(wait)
         for _ in range(MAX_ROUNDS):
             posts = await self._controller.store.workflows.read_outbox()
             for run_id, group in groupby(posts, key=lambda post: post.run):
                 done += await self._dispatch(run_id, list(group))
             if not posts:
+                self._looked_at = self._controller.clock()
                 break
         if done:
             self._controller.poke("events")

@@ -126,4 +126,5 @@ def row_of(found: MemoryCallSet) -> CallSetRow:
         queue=found.queue,
         cancelled_at=found.cancelled_at,
         cancel_reason=found.cancel_reason,
+        out_dir="" if found.origin is None else found.origin.out_dir,
     )

@@ -24,10 +24,14 @@ from holdfast.wire.calls import Batch, CallResult, CallSetView, ExecutorReport
 
 
 class CallSetOrigin(StoreValue, frozen=True, kw_only=True):
-    """The workflow node that a set belongs to: its end is an outbox row in the same transaction."""
+    """The workflow node that a set belongs to: its end is an outbox row in the same transaction.
+
+    out_dir: the node's folder; each call has one of its own below it.
+    """
 
     run: str
     node: int
+    out_dir: str = ""
 
 
 class FailedCall(StoreValue, frozen=True, kw_only=True):
@@ -146,7 +150,7 @@ class CallStore(Protocol):
 
         policy_of, rules: what decides about failures; None: a function's own fields over the
         defaults. cold_wait_of: of functions that set none; None: the default.
-        The batches' `SetInfo.watch` and `out_dir` are the caller's to fill in.
+        The batches' `SetInfo.watch` is the caller's to fill in.
         """
 
     async def return_batches(

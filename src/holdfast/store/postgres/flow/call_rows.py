@@ -55,6 +55,7 @@ def index_sets(rows: Rows) -> dict[int, CallSetRow]:
             queue=row["queue"],
             cancelled_at=row["cancelled_at"],
             cancel_reason=row["cancel_reason"],
+            out_dir=row["out_dir"],
         )
         for row in rows
     }

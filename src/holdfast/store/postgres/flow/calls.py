@@ -93,6 +93,7 @@ class PostgresCalls(OnSession):
             spec=given,
             run=None if origin is None else origin.run,
             node=None if origin is None else origin.node,
+            out_dir="" if origin is None else origin.out_dir,
             now=at,
         )
         row = await tx.one("lock_call_set", id=set_id, spec=given)

@@ -20,8 +20,8 @@ returning id;
 
 -- name: insert_call_set
 -- Its count, where it is known, is written with the first calls.
-insert into call_sets (id, feed, queue, project, function, priority, spec, run, node, created_at)
-values (%(id)s, %(feed)s, %(queue)s, %(project)s, %(function)s, %(priority)s, %(spec)s, %(run)s, %(node)s, %(now)s)
+insert into call_sets (id, feed, queue, project, function, priority, spec, run, node, out_dir, created_at)
+values (%(id)s, %(feed)s, %(queue)s, %(project)s, %(function)s, %(priority)s, %(spec)s, %(run)s, %(node)s, %(out_dir)s, %(now)s)
 on conflict (id) do nothing;
 
 -- name: lock_call_set
@@ -97,10 +97,10 @@ using json_to_recordset(%(rows)s::json) as g(feed bigint, rank smallint, ord big
 where r.feed = g.feed and r.rank = g.rank and r.ord = g.ord and r.set_n = g.set_n and r.last = g.last;
 
 -- name: read_call_sets
-select n, id, spec::text as spec, queue, cancelled_at, cancel_reason from call_sets where n = any(%(sets)s);
+select n, id, spec::text as spec, queue, cancelled_at, cancel_reason, out_dir from call_sets where n = any(%(sets)s);
 
 -- name: lock_call_sets
-select n, id, spec::text as spec, queue, cancelled_at, cancel_reason from call_sets where n = any(%(sets)s)
+select n, id, spec::text as spec, queue, cancelled_at, cancel_reason, out_dir from call_sets where n = any(%(sets)s)
 order by n for no key update;
 
 -- name: read_call_charges
