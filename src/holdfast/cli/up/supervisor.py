@@ -8,6 +8,7 @@ UP-5  The stop has an order: agent (its tasks get TERM and their grace, and repo
       the hosts of local pools, database. Each waits until the one before it is gone.
 """
 
+import os
 import select
 import signal
 import socket
@@ -28,6 +29,7 @@ _SLOW_SECONDS = 3.0
 _CONTROLLER_STOP_SECONDS = 10.0
 _DATABASE_STOP_SECONDS = 10.0
 _ROTATE_SECONDS = 10.0
+_AHEAD_VARIABLE = "HOLDFAST_EXECUTORS_AHEAD"
 # Exit codes that another start would not change, such as `holdfast.agent.config.EXIT_BAD_CONFIG`.
 _HOPELESS = (78,)
 
@@ -200,6 +202,8 @@ class PartsSupervisor:
         try:
             # Machines of local pools are this run's, as far as the user does not say otherwise.
             more = {FOLDER_VARIABLE: str(self._folder.machines_folder)}
+            if self._options.agent.get("apps") and _AHEAD_VARIABLE not in os.environ:
+                more[_AHEAD_VARIABLE] = "1"  # the first call finds a warm executor
             self._parts[name] = PartProcess(name, log, self._folder.path, fds, more)
         except OSError as error:
             self._say(f"the {name} cannot be started ({error}); trying again")

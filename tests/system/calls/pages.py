@@ -1,0 +1,89 @@
+"""The app of these tests: functions that hosts import from this folder."""
+
+import os
+import time
+from pathlib import Path
+
+import holdfast
+
+
+@holdfast.task
+def double(n: int) -> int:
+    return 2 * n
+
+
+@holdfast.task(retry={"max_retries": 3, "retry_delay": 0})
+def fail_twice(path: str) -> int:
+    """Fail until it was tried three times."""
+    with open(path, "a") as tries:
+        tries.write("x")
+    done = Path(path).stat().st_size
+    if done < 3:
+        raise ValueError(f"try {done} is too early")
+    return holdfast.context().attempt
+
+
+@holdfast.task
+def fail() -> None:
+    raise KeyError("gone")
+
+
+@holdfast.task(stall_timeout=1, watchdog_cap=1)
+def wedge(path: str) -> str:
+    """Beat once and hang for ever, the first time."""
+    if not path or Path(path).exists():
+        return "passed"
+    Path(path).touch()
+    holdfast.beat(1, 2)
+    time.sleep(3600)
+    return "never"
+
+
+@holdfast.task
+def note(n: int, folder: str) -> int:
+    """Leave a trace of each run, and take a millisecond."""
+    with open(f"{folder}/{n}", "a") as trace:
+        trace.write("x")
+    time.sleep(0.001)
+    return n
+
+
+@holdfast.task
+def stay(path: str) -> str:
+    """Stay until it is cancelled."""
+    ctx = holdfast.context()
+    Path(path).touch()
+    while not ctx.cancelled:
+        time.sleep(0.02)
+    Path(path).with_suffix(".told").touch()
+    raise InterruptedError
+
+
+@holdfast.task
+def lengthen(text: str, times: int) -> str:
+    return text * times
+
+
+loads: list[str] = []
+
+
+@holdfast.model("pages-a")
+def model_a() -> str:
+    loads.append("a")
+    return "a"
+
+
+@holdfast.model("pages-b")
+def model_b() -> str:
+    loads.append("b")
+    return "b"
+
+
+@holdfast.task(model=model_a)
+def with_a() -> tuple[int, str, list[str]]:
+    return os.getpid(), model_a(), loads
+
+
+@holdfast.task(model=model_b)
+def with_b() -> tuple[int, str, list[str]]:
+    return os.getpid(), model_b(), loads

@@ -1,0 +1,121 @@
+"""Calls end to end: a real controller, PostgreSQL, agents and executors."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.errors import ValidationError
+from holdfast.tasks import CallCancelled, CallFailed
+from holdfast.tasks.connection import CONNECTION
+from tests.system.cluster import Cluster
+from tests.waits import wait_until
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))  # hosts import the app by the same name
+
+import pages  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def hosted(shared: Cluster) -> Iterator[Cluster]:
+    """A cluster whose host runs two executors of the app."""
+    shared.add_host("pages", cpu_slots=2, apps=["pages"], app_path=str(HERE))
+    shared.client.set_config({"forensics_seconds": 0, "stall_sample_interval_seconds": 0.2})
+    CONNECTION.use(shared.client)
+    yield shared
+    CONNECTION.use(None)
+
+
+def test_a_call_a_map_and_handles_as_they_end(hosted: Cluster) -> None:
+    assert pages.double.submit(3).result(timeout=60) == 6
+    assert list(pages.double.map(range(5000))) == [2 * n for n in range(5000)]
+    handles = [pages.double.submit(n) for n in range(10)]
+    ended = list(holdfast.as_completed(handles, timeout=60))
+    assert sorted(handle.result() for handle in ended) == [2 * n for n in range(10)]
+
+
+def test_a_call_that_raises_is_retried_and_shows_its_chain(hosted: Cluster, tmp_path: Path) -> None:
+    handle = pages.fail_twice.submit(str(tmp_path / "tries"))
+    assert handle.result(timeout=60) == 3
+    assert handle.attempts == 3
+    view = hosted.client.call_view(handle.set_id, handle.index)
+    assert [(failure.attempt, failure.cause) for failure in view.failures] == [
+        (1, "nonzero_exit"),
+        (2, "nonzero_exit"),
+    ]
+    assert "try 1 is too early" in view.failures[0].reason
+    with pytest.raises(CallFailed, match="KeyError: 'gone'") as failed:
+        pages.fail.submit().result(timeout=60)
+    assert 'raise KeyError("gone")' in failed.value.remote_traceback
+
+
+def test_a_wedged_call_is_freed_and_charged_alone(hosted: Cluster, tmp_path: Path) -> None:
+    results = pages.wedge.map(["", "", str(tmp_path / "wedged"), "", ""])
+    assert list(results) == ["passed"] * 5
+    ends = hosted.client.call_results(results.id).results
+    assert [end.attempts for end in ends] == [1, 1, 2, 1, 1]
+    [failure] = hosted.client.call_view(results.id, 2).failures
+    assert failure.cause == "stalled"
+    assert "no beat for" in failure.reason
+    assert hosted.client.call_view(results.id, 3).failures == []
+
+
+@pytest.mark.parametrize("victim", ["executor", "agent"])
+def test_each_result_is_there_once_whatever_is_killed(
+    hosted: Cluster, tmp_path: Path, victim: str
+) -> None:
+    results = pages.note.map(range(2000), [str(tmp_path)] * 2000)
+    first = [next(results) for _ in range(300)]
+    host = hosted.hosts["pages"]
+    if victim == "agent":
+        host.kill_agent()
+    else:
+        os.kill(host.task_pids()[0], signal.SIGKILL)
+    assert [*first, *results] == list(range(2000))
+    view = hosted.client.call_set(results.id)
+    assert (view.state, view.succeeded, view.failed) == ("ended", 2000, 0)
+    if victim == "agent":  # its executors went on, and told its successor
+        assert {len(path.read_text()) for path in tmp_path.iterdir()} == {1}
+
+
+def test_two_models_take_turns_in_one_slot(shared: Cluster, hosted: Cluster) -> None:
+    shared.set_queue("narrow", executors_max=1)
+    a, b = pages.with_a.options(queue="narrow"), pages.with_b.options(queue="narrow")
+    turns = [task.submit().result(timeout=60) for task in (a, a, b, a)]
+    assert len({pid for pid, _, _ in turns}) == 1
+    assert [(model, loads) for _, model, loads in turns] == [
+        ("a", ["a"]),
+        ("a", ["a"]),
+        ("b", ["a", "b"]),
+        ("a", ["a", "b", "a"]),
+    ]
+
+
+def test_a_running_call_is_cancelled(hosted: Cluster, tmp_path: Path) -> None:
+    path = tmp_path / "running"
+    handle = pages.stay.submit(str(path))
+    wait_until(path.exists, 60)
+    handle.cancel()
+    with pytest.raises(CallCancelled):
+        handle.result(timeout=60)
+    wait_until(path.with_suffix(".told").exists)
+
+
+def test_large_values_go_by_reference(hosted: Cluster) -> None:
+    text = "é" * 200_000
+    assert pages.lengthen.submit(text, 3).result(timeout=60) == text * 3
+
+
+def test_what_does_not_fit_is_refused_at_submission(hosted: Cluster) -> None:
+    with pytest.raises(ValidationError, match="argument 'n' of pages:double: must be a whole"):
+        pages.double.submit("three")  # type: ignore[arg-type]  # wrong on purpose
+    assert pages.double(4) == 8  # in place, as ever
