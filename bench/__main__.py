@@ -19,6 +19,7 @@ from bench.scale import Benchmark, Scale, say
 
 NAMES = (
     "noop",
+    "calls",
     "true",
     "latency",
     "depth",

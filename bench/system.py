@@ -202,12 +202,17 @@ def has_active_host(place: Place) -> bool:
 
 
 def start_up(
-    scratch: Scratch, slots: int = 2, name: str = "up", environ: Mapping[str, str] | None = None
+    scratch: Scratch,
+    slots: int = 2,
+    name: str = "up",
+    environ: Mapping[str, str] | None = None,
+    more: Sequence[str] = (),
 ) -> Place:
-    """`holdfast up` in a folder of its own, ready to run jobs."""
+    """`holdfast up` in a folder of its own, ready to run jobs. more: of its options."""
     data = scratch.folder / name / "holdfast-data"
     data.parent.mkdir(exist_ok=True)
     command = [*holdfast_command(), "up", "--port", "0", "--slots", str(slots), "--data", str(data)]
+    command += more
     process = scratch.start(
         command, name, environ=environ, end_signal=signal.SIGINT, cwd=data.parent
     )

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from holdfast.store.postgres.connection.queries import QUERIES
-from holdfast.store.postgres.connection.session import KEEP_PLANS
+from holdfast.store.postgres.connection.session import BY_INDEX, KEEP_PLANS
 
 HOT = (
     "touch_hosts", "renew_tasks", "finish_jobs", "find_ended", "offer_tasks", "claim_tasks",
@@ -27,7 +27,20 @@ HOT = (
 )  # fmt: skip
 PLANNED = ("insert_jobs", "read_candidates", "read_needs", "share_queues")
 """Statements of the hot path that are planned for their parameters."""
-GROWING = frozenset(("jobs", "tasks", "attempts", "events", "hosts", "heartbeats", "job_secrets"))
+GROWING = frozenset((
+    "jobs", "tasks", "attempts", "events", "hosts", "heartbeats", "job_secrets", "call_sets",
+    "call_pages", "call_ready", "call_waiting", "call_results", "call_charges", "call_failures",
+))  # fmt: skip
+CALLS = (
+    "find_call_pages", "insert_call_pages", "insert_call_ready", "grow_call_set", "look_at_calls",
+    "exchange_calls", "write_call_ends", "count_call_ends", "read_call_sets", "lock_call_sets",
+    "read_call_charges", "put_call_charges", "read_call_results", "find_call_results",
+    "list_call_failures", "read_call_feeds", "find_left_batches", "lock_due_calls",
+    "delete_call_waiting", "delete_call_ready", "lock_ready_of_set", "lock_waiting_of_set",
+    "take_call_results", "delete_call_charges", "read_ready_call", "count_calls_ahead",
+    "find_old_sets", "prune_call_pages", "prune_call_results",
+)  # fmt: skip
+"""Statements that run by index alone (`BY_INDEX`)."""
 _PARAMETER = re.compile(r"%\((\w+)\)s")
 Plan = dict[str, Any]
 
@@ -73,6 +86,10 @@ def test_no_plan_of_the_hot_path_depends_on_luck(pg_migrated: str, state: str) -
         connection.execute(b"begin")
         connection.execute(KEEP_PLANS)
         faults = {name: find_faults(explain(connection, QUERIES[name].decode())) for name in HOT}
+        connection.execute(b"rollback")
+        connection.execute(b"begin")
+        connection.execute(BY_INDEX)
+        faults |= {name: find_faults(explain(connection, QUERIES[name].decode())) for name in CALLS}
         connection.execute(b"rollback")
         for name in PLANNED:
             found = find_faults(explain(connection, QUERIES[name].decode()))

@@ -57,7 +57,7 @@ _RELAXED = b"set local synchronous_commit = off"
 # the cost of a plan for an array of unknown length; planning took as long as running them.
 KEEP_PLANS = QUERIES["keep_plans"]
 _BOTH = KEEP_PLANS + b", set_config('synchronous_commit', 'off', true)"
-_BY_INDEX = QUERIES["plan_by_index"]
+BY_INDEX = QUERIES["plan_by_index"]
 # The statements rely on these settings, so they hold also where the server or the role has others.
 _SESSION_SETTINGS = (
     b"set timezone = 'UTC'; set datestyle = 'ISO'; set default_transaction_isolation = 'read "
@@ -263,7 +263,7 @@ class Session:
         settings = {(True, False): _RELAXED, (False, True): KEEP_PLANS, (True, True): _BOTH}.get(
             (relaxed, keep_plans)
         )
-        settings = _BY_INDEX if by_index else settings
+        settings = BY_INDEX if by_index else settings
         begin = _BEGIN if settings is None else (*_BEGIN, settings)
         return await self._attempt(
             lambda conn, mark: self._transact_once(conn, work, begin, mark), seconds=seconds
