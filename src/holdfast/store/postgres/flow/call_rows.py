@@ -113,21 +113,17 @@ def list_backs(moves: CallMoves) -> Steps:
 def list_counts(moves: CallMoves, *, also: int | None = None) -> Steps:
     """Return the write of the sets' counts, which is to be the last. also: a set that is counted
     though none of its calls ended."""
-    counts = count_rows(moves, also=also)
-    return (
-        [("count_call_ends", {"counts": encode_rows(counts), "now": moves.now})] if counts else []
-    )
+    counts = count_columns(moves, also=also)
+    return [("count_call_ends", {**counts, "now": moves.now})] if counts["sets"] else []
 
 
-def count_rows(moves: CallMoves, *, also: int | None = None) -> list[dict[str, int]]:
-    """Return what is added to each set's counts."""
+def count_columns(moves: CallMoves, *, also: int | None = None) -> dict[str, Any]:
+    """Return what is added to each set's counts, and how much that is together."""
     counts = moves.count()
     if also is not None:
         counts.setdefault(also, (0, 0, 0))
-    return [
-        {"n": n, "succeeded": succeeded, "failed": failed, "cancelled": cancelled}
-        for n, (succeeded, failed, cancelled) in counts.items()
-    ]
+    named = {str(n): (*found, sum(found)) for n, found in counts.items()}
+    return {"sets": sorted(counts), "counts": encode_rows(named)}
 
 
 def encode_rows(rows: object) -> str:

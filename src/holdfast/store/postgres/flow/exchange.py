@@ -19,7 +19,7 @@ from holdfast.store.port.flow.calls import ExecutorTurn, ExecutorTurned
 from holdfast.store.postgres.connection.session import Rows, Tx
 from holdfast.store.postgres.flow.call_rows import (
     Steps,
-    count_rows,
+    count_columns,
     encode_rows,
     end_columns,
     index_sets,
@@ -81,13 +81,13 @@ class CallExchanges:
                 await tx.many(*backs)
             ends = end_columns(ex.moves)
         ex.choose(self._read_heads(seen, at, cold_wait_of))
-        counts = count_rows(ex.moves)
+        counts = count_columns(ex.moves)
         pages = sorted({(piece.set_n, piece.page) for piece in ex.sent_pieces})
         sets = self._list_unknown({n for n, _ in pages})
         texts: dict[tuple[int, int], list[str]] = {}
         touched: tuple[str, ...] = ()
-        if pages or counts or ex.moves.gone or ex.moves.changed:
-            given = {**ends, **_claim_columns(ex), "counts": encode_rows(counts)}
+        if pages or counts["sets"] or ex.moves.gone or ex.moves.changed:
+            given = {**ends, **_claim_columns(ex), **counts}
             given["pages"] = encode_rows([{"set_n": n, "first": page} for n, page in pages])
             rows, *more = await tx.last(("exchange_calls", given), *sets)
             ex.number(_numbers(rows[0]["batches"] or "[]"))

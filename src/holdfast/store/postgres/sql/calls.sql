@@ -4,6 +4,8 @@
 -- name: plan_by_index
 -- For the rest of the transaction: rows are found by key and in the order of an index, whatever the tables' sizes. A plan
 -- that was made while a table was empty would read all of it, or sort it, when it is full.
+-- Where a key is looked up for each row of a set, it is in a lateral look-up with a limit, which no plan turns round; of
+-- rows that this transaction has locked the look-up gives the place (ctid), which the change is then made at.
 select set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
        set_config('enable_bitmapscan', 'off', true), set_config('enable_hashjoin', 'off', true),
        set_config('enable_mergejoin', 'off', true);
@@ -81,9 +83,11 @@ select coalesce(%(now)s::timestamptz, clock_timestamp()) as now,
   (select json_agg(json_build_array(g.n - 1, t.state in ('reserved', 'running')))
    from unnest(%(keys)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[], %(hosts)s::text[], %(incarnations)s::text[])
      with ordinality as g(job_id, rank, epoch, host_id, incarnation, n)
-   join tasks t on t.job_id = g.job_id and t.rank = g.rank
-   where t.epoch = g.epoch and t.host_id = g.host_id and t.incarnation = g.incarnation
-     and t.state in ('reserved', 'running', 'preempting'))::text as leases,
+   cross join lateral (
+     select state from tasks t where t.job_id = g.job_id and t.rank = g.rank and t.epoch = g.epoch
+       and t.host_id = g.host_id and t.incarnation = g.incarnation and t.state in ('reserved', 'running', 'preempting')
+     limit 1
+   ) t)::text as leases,
   (select json_agg(h) from held h)::text as batches,
   (select json_agg(json_build_array(h.feed, json_build_array(
      h.set_n, h.first, h.last, h.page, h.rank, h.ord, h.attempts, h.since))) from heads h)::text as heads,
@@ -92,9 +96,13 @@ select coalesce(%(now)s::timestamptz, clock_timestamp()) as now,
    from call_feeds f where f.family_name = any(%(families)s))::text as feeds;
 
 -- name: delete_call_ready
-delete from call_ready r
-using json_to_recordset(%(rows)s::json) as g(feed bigint, rank smallint, ord bigint, set_n bigint, last integer)
-where r.feed = g.feed and r.rank = g.rank and r.ord = g.ord and r.set_n = g.set_n and r.last = g.last;
+-- They are locked.
+delete from call_ready where ctid = any(array(
+  select t.ctid from json_to_recordset(%(rows)s::json) as g(feed bigint, rank smallint, ord bigint, set_n bigint, last integer)
+  cross join lateral (
+    select ctid from call_ready r
+    where r.feed = g.feed and r.rank = g.rank and r.ord = g.ord and r.set_n = g.set_n and r.last = g.last limit 1
+  ) t));
 
 -- name: read_call_sets
 select n, id, spec::text as spec, queue, cancelled_at, cancel_reason, out_dir from call_sets where n = any(%(sets)s);
@@ -106,7 +114,7 @@ order by n for no key update;
 -- name: read_call_charges
 select c.set_n, c.index, c.charges
 from unnest(%(sets)s::bigint[], %(indices)s::integer[]) as g(set_n, index)
-join call_charges c on c.set_n = g.set_n and c.index = g.index;
+cross join lateral (select * from call_charges c where c.set_n = g.set_n and c.index = g.index limit 1) c;
 
 -- name: write_call_ends
 with written as (
@@ -116,23 +124,26 @@ with written as (
     set_n bigint, first integer, last integer, state smallint, attempts smallint, results text, reason text)
 ), changed as (
   update call_batches b set ended = g.ended
-  from json_to_recordset(%(changed)s::json) as g(id bigint, ended jsonb) where b.id = g.id
+  from (
+    select x.ended, t.at from json_to_recordset(%(changed)s::json) as x(id bigint, ended jsonb)
+    cross join lateral (select ctid as at from call_batches where id = x.id limit 1) t
+  ) g
+  where b.ctid = g.at
 )
 delete from call_batches where id = any(%(gone)s);
 
 -- name: count_call_ends
--- The sets' rows are locked in order, and last of all; the outbox row is there if and only if the set is over.
-with locked as (
-  select s.n from call_sets s
-  where s.n = any(array(select n from json_to_recordset(%(counts)s::json) as g(n bigint))) order by s.n for no key update
+-- An index that is asked for several keys is read in their order, so the sets' rows are locked in it. counts: by set,
+-- succeeded, failed, cancelled and their sum. The outbox row is there if and only if the set is over.
+with given as materialized (
+  select %(counts)s::jsonb as counts
 ), counted as (
-  update call_sets s set succeeded = s.succeeded + g.succeeded, failed = s.failed + g.failed,
-    cancelled = s.cancelled + g.cancelled,
-    ended_at = case when s.count = s.succeeded + s.failed + s.cancelled + g.succeeded + g.failed + g.cancelled
+  update call_sets s set
+    succeeded = s.succeeded + (g.counts->s.n::text->>0)::integer, failed = s.failed + (g.counts->s.n::text->>1)::integer,
+    cancelled = s.cancelled + (g.counts->s.n::text->>2)::integer,
+    ended_at = case when s.count = s.succeeded + s.failed + s.cancelled + (g.counts->s.n::text->>3)::integer
                then %(now)s::timestamptz end
-  from locked l
-  join json_to_recordset(%(counts)s::json) as g(n bigint, succeeded integer, failed integer, cancelled integer) on g.n = l.n
-  where s.n = l.n
+  from given g where s.n = any(%(sets)s)
   returning s.n, s.id, s.run, s.node, s.ended_at
 ), told as (
   insert into workflow_outbox (run, node, kind, ref)
@@ -151,40 +162,52 @@ with written as (
     set_n bigint, first integer, last integer, state smallint, attempts smallint, results text, reason text)
 ), changed as (
   update call_batches b set ended = g.ended
-  from json_to_recordset(%(changed)s::json) as g(id bigint, ended jsonb) where b.id = g.id
+  from (
+    select x.ended, t.at from json_to_recordset(%(changed)s::json) as x(id bigint, ended jsonb)
+    cross join lateral (select ctid as at from call_batches where id = x.id limit 1) t
+  ) g
+  where b.ctid = g.at
 ), over as (
   delete from call_batches where id = any(%(gone)s)
 ), taken as (
-  delete from call_ready r
-  using json_to_recordset(%(taken)s::json) as g(feed bigint, rank smallint, ord bigint, set_n bigint, last integer)
-  where r.feed = g.feed and r.rank = g.rank and r.ord = g.ord and r.set_n = g.set_n and r.last = g.last
+  delete from call_ready where ctid = any(array(
+    select t.ctid from json_to_recordset(%(taken)s::json) as g(feed bigint, rank smallint, ord bigint, set_n bigint, last integer)
+    cross join lateral (
+      select ctid from call_ready r
+      where r.feed = g.feed and r.rank = g.rank and r.ord = g.ord and r.set_n = g.set_n and r.last = g.last limit 1
+    ) t))
 ), cut as (
-  update call_ready r set first = g.first
-  from json_to_recordset(%(cut)s::json) as g(feed bigint, rank smallint, ord bigint, set_n bigint, last integer, first integer)
-  where r.feed = g.feed and r.rank = g.rank and r.ord = g.ord and r.set_n = g.set_n and r.last = g.last
+  update call_ready c set first = g.first
+  from (
+    select x.first, t.at from json_to_recordset(%(cut)s::json) as x(
+      feed bigint, rank smallint, ord bigint, set_n bigint, last integer, first integer)
+    cross join lateral (
+      select ctid as at from call_ready r
+      where r.feed = x.feed and r.rank = x.rank and r.ord = x.ord and r.set_n = x.set_n and r.last = x.last limit 1
+    ) t
+  ) g
+  where c.ctid = g.at
 ), stale as (
   select id from call_feeds where id = any(%(served)s)
     and (served_at is null or served_at < %(now)s::timestamptz - interval '1 second')
   order by id for no key update skip locked
 ), noted as (
-  update call_feeds f set served_at = %(now)s from stale l where f.id = l.id
+  update call_feeds set served_at = %(now)s where id = any(array(select id from stale))
 ), made as (
   insert into call_batches (job_id, task_rank, epoch, host_id, feed, sets, pieces, began_at)
   select x.job_id, x.task_rank, x.epoch, x.host_id, x.feed, x.sets, x.pieces, %(now)s
   from json_to_recordset(%(batches)s::json) as x(
     job_id text, task_rank integer, epoch bigint, host_id text, feed bigint, sets bigint[], pieces jsonb)
   returning id, job_id
-), locked as (
-  select s.n from call_sets s
-  where s.n = any(array(select n from json_to_recordset(%(counts)s::json) as g(n bigint))) order by s.n for no key update
+), given as materialized (
+  select %(counts)s::jsonb as counts
 ), counted as (
-  update call_sets s set succeeded = s.succeeded + g.succeeded, failed = s.failed + g.failed,
-    cancelled = s.cancelled + g.cancelled,
-    ended_at = case when s.count = s.succeeded + s.failed + s.cancelled + g.succeeded + g.failed + g.cancelled
+  update call_sets s set
+    succeeded = s.succeeded + (g.counts->s.n::text->>0)::integer, failed = s.failed + (g.counts->s.n::text->>1)::integer,
+    cancelled = s.cancelled + (g.counts->s.n::text->>2)::integer,
+    ended_at = case when s.count = s.succeeded + s.failed + s.cancelled + (g.counts->s.n::text->>3)::integer
                then %(now)s::timestamptz end
-  from locked l
-  join json_to_recordset(%(counts)s::json) as g(n bigint, succeeded integer, failed integer, cancelled integer) on g.n = l.n
-  where s.n = l.n
+  from given g where s.n = any(%(sets)s)
   returning s.n, s.id, s.run, s.node, s.ended_at
 ), told as (
   insert into workflow_outbox (run, node, kind, ref)
@@ -195,7 +218,7 @@ from (select (select json_agg(json_build_array(m.job_id, m.id) order by m.id) fr
              (select json_agg(c.id) from counted c)::text as touched) d
 left join (
   select c.* from json_to_recordset(%(pages)s::json) as g(set_n bigint, first integer)
-  join call_pages c on c.set_n = g.set_n and c.first = g.first
+  cross join lateral (select * from call_pages p where p.set_n = g.set_n and p.first = g.first limit 1) c
 ) p on true;
 
 -- name: insert_call_waiting
@@ -223,6 +246,7 @@ select r.first, r.last, r.state, r.attempts, r.results, r.reason
 from given g cross join lateral (
   select * from call_results where set_n = g.n and first < %(last)s and first >= coalesce(
     (select max(first) from call_results where set_n = g.n and first <= %(first)s), 0)
+  offset 0
 ) r
 order by r.first;
 
@@ -244,8 +268,8 @@ where r.state = any(%(states)s) and r.last > %(first)s
 order by r.first limit %(limit)s;
 
 -- name: list_call_failures
-select f.attempt, f.host_id, h.name as host, f.job_id, f.cause, f.rule, f.charged_to, f.reason, f.detail, f.began_at, f.ended_at
-from call_failures f left join hosts h on h.id = f.host_id
+select f.attempt, f.host_id, (select h.name from hosts h where h.id = f.host_id) as host, f.job_id, f.cause, f.rule, f.charged_to, f.reason, f.detail, f.began_at, f.ended_at
+from call_failures f
 where f.set_n = (select n from call_sets where id = %(id)s) and f.index = %(index)s order by f.n;
 
 -- name: read_call_feeds
@@ -267,16 +291,18 @@ order by f.id;
 
 -- name: find_left_batches
 -- Batches whose executor's task is over, marked when they are first found, because its closing report may still be under way.
-with over as (
-  select b.id, b.left_at from call_batches b
-  where not exists (select from tasks t where t.job_id = b.job_id and t.rank = b.task_rank and t.epoch = b.epoch
-    and t.state in ('reserved', 'running', 'preempting'))
-  order by b.id for update skip locked
+with over as materialized (
+  select b.* from call_batches b
+  left join lateral (
+    select true as live from tasks t where t.job_id = b.job_id and t.rank = b.task_rank and t.epoch = b.epoch
+      and t.state in ('reserved', 'running', 'preempting') limit 1
+  ) t on true
+  where t.live is null
+  order by b.id for update of b skip locked
 ), marked as (
-  update call_batches b set left_at = %(now)s from over o where b.id = o.id and o.left_at is null
+  update call_batches set left_at = %(now)s where id = any(array(select id from over where left_at is null))
 )
-select b.* from call_batches b join over o on o.id = b.id
-where o.left_at <= %(now)s::timestamptz - %(patience)s * interval '1 second' order by b.id;
+select * from over where left_at <= %(now)s::timestamptz - %(patience)s * interval '1 second' order by id;
 
 -- name: lock_due_calls
 select set_n, index as first, index + 1 as last, page, rank, ord, attempts, 0::double precision as since, feed, held
@@ -286,14 +312,15 @@ from call_waiting where due_at <= %(now)s order by due_at limit %(limit)s for up
 select min(due_at) as due_at from call_waiting;
 
 -- name: delete_call_waiting
-delete from call_waiting w
-using unnest(%(sets)s::bigint[], %(indices)s::integer[]) as g(set_n, index)
-where w.set_n = g.set_n and w.index = g.index;
+-- They are locked.
+delete from call_waiting where ctid = any(array(
+  select t.ctid from unnest(%(sets)s::bigint[], %(indices)s::integer[]) as g(set_n, index)
+  cross join lateral (select ctid from call_waiting w where w.set_n = g.set_n and w.index = g.index limit 1) t));
 
 -- name: defer_held_calls
-update call_waiting w set due_at = %(until)s
-from unnest(%(sets)s::bigint[], %(indices)s::integer[]) as g(set_n, index)
-where w.set_n = g.set_n and w.index = g.index;
+update call_waiting set due_at = %(until)s where ctid = any(array(
+  select t.ctid from unnest(%(sets)s::bigint[], %(indices)s::integer[]) as g(set_n, index)
+  cross join lateral (select ctid from call_waiting w where w.set_n = g.set_n and w.index = g.index limit 1) t));
 
 -- name: lock_ready_of_set
 -- A cancel's first look, which waits for claims that are under way.
@@ -337,9 +364,12 @@ returning r.first, r.last, r.state, r.attempts, r.results, r.reason, r.ended_at,
   select max(p.first) from call_pages p where p.set_n = r.set_n and p.first <= r.first) as page;
 
 -- name: delete_call_charges
-delete from call_charges c
-using unnest(%(firsts)s::integer[], %(lasts)s::integer[]) as g(first, last)
-where c.set_n = %(n)s and c.index >= g.first and c.index < g.last;
+-- Their set is locked.
+delete from call_charges where ctid = any(array(
+  select t.ctid from unnest(%(firsts)s::integer[], %(lasts)s::integer[]) as g(first, last)
+  cross join lateral (
+    select ctid from call_charges c where c.set_n = %(n)s and c.index >= g.first and c.index < g.last offset 0
+  ) t));
 
 -- name: find_old_sets
 select n from call_sets where ended_at < %(before)s order by ended_at limit %(limit)s for update skip locked;
