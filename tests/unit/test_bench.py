@@ -18,6 +18,7 @@ from tests.unit.sources import ROOT
 
 BUDGETED = {
     "noop": 1,
+    "calls": 2,
     "true": 1,
     "latency": 2,
     "depth": 1,
