@@ -112,7 +112,7 @@ def _run_client(place: Place, calls: int, spins: int) -> tuple[float, float]:
     client.write_text(_CLIENT)
     command = [sys.executable, str(client), str(calls), str(spins)]
     done = subprocess.run(
-        command, cwd=folder, env=place.environ(), capture_output=True, text=True, timeout=600
+        command, cwd=folder, env=place.environ(), capture_output=True, text=True, timeout=300
     )
     if done.returncode:
         raise RuntimeError(f"the client ended with {done.returncode}:\n{done.stderr[-2000:]}")
