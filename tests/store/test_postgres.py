@@ -22,6 +22,7 @@ from tests.store.conformance.leadership import *  # noqa: F403
 from tests.store.conformance.leases import *  # noqa: F403
 from tests.store.conformance.logs import *  # noqa: F403
 from tests.store.conformance.members import *  # noqa: F403
+from tests.store.conformance.schedules import *  # noqa: F403
 from tests.store.conformance.settings import *  # noqa: F403
 from tests.store.conformance.store import *  # noqa: F403
 from tests.store.conformance.takes import *  # noqa: F403

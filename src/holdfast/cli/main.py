@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "retry": ("jobs.cancel", "Queue failed or cancelled jobs again."),
     "workflow": ("flow.workflow", "Run workflows: graphs of jobs, calls and questions."),
     "tasks": ("flow.tasks", "List calls of Python functions; call, cancel, retry."),
+    "schedules": ("series.schedules", "Submit jobs at set times: cron and intervals."),
     "checkpoints": ("jobs.checkpoints", "List, fetch or forget a job's saved files."),
     "events": ("operate.events", "Show what happened; -f follows."),
     "hosts": ("operate.hosts", "List hosts; drain, quarantine or end them."),
@@ -60,7 +61,7 @@ HIDDEN: dict[str, str] = {"supervised-member": "supervise"}
 # modules one by one, which costs more than starting Python.
 PLAIN = (
     *("jobs", "show", "why", "logs", "attempts", "cancel", "retry", "submit", "events", "hosts"),
-    *("pools", "projects", "queues", "retries", "tasks", "version", "workflow"),
+    *("pools", "projects", "queues", "retries", "tasks", "version", "workflow", "schedules"),
 )
 
 _EPILOG = """\

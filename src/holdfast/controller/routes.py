@@ -22,7 +22,7 @@ from holdfast.controller.api import (
     tokens,
     webhooks,
 )
-from holdfast.controller.api.series import arrays
+from holdfast.controller.api.series import arrays, schedules
 from holdfast.controller.flow import exchange, sets, values, workflows
 from holdfast.controller.graphql import endpoint as graphql
 from holdfast.controller.http import queries
@@ -47,7 +47,8 @@ from holdfast.core.records import (
     WorkerHealth,
     WorkerPerformance,
 )
-from holdfast.core.series.records import ArrayRecord
+from holdfast.core.series.records import ArrayRecord, ScheduleRecord, ScheduleRunRecord
+from holdfast.core.series.schedules import ScheduleSpec
 from holdfast.core.settings.resolve import Effective
 from holdfast.core.spec import JobSpec
 from holdfast.core.webhooks.values import DeliveryRecord, WebhookRecord
@@ -57,6 +58,7 @@ from holdfast.wire import pools as fleet
 from holdfast.wire import webhooks as hooks
 from holdfast.wire import workflows as flow
 from holdfast.wire.series.arrays import ArrayRequest
+from holdfast.wire.series.schedules import SchedulePause, ScheduleTimes
 
 R, S, A = Role.READ, Role.SUBMIT, Role.ADMIN
 _SSE = ("text/event-stream",)
@@ -86,6 +88,7 @@ def _get(
 JOB = "/v1/jobs/{id}"
 ARRAY = "/v1/arrays/{id}"
 SET = "/v1/call-sets/{id}"
+SCHEDULE = "/v1/schedules/{name}"
 HOOK = "/v1/webhooks/{id}"
 POOL = "/v1/pools/{name}"
 RUN = "/v1/workflows/{id}"
@@ -163,6 +166,21 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              optional_body=True, answers={200: ArrayRecord, 202: ArrayRecord}),
     Endpoint("POST", ARRAY + "/retry", S, arrays.retry_array, "Another attempt for its failed members.",
              answers={200: ArrayRecord}),
+    # schedules
+    _get("/v1/schedules", schedules.list_schedules, "Every schedule, by name.", PageOf(ScheduleRecord)),
+    _get(SCHEDULE, schedules.get_schedule, "One schedule and its newest run.", ScheduleRecord),
+    Endpoint("PUT", SCHEDULE, S, schedules.put_schedule, "Make a schedule, or change it whole.", body=ScheduleSpec,
+             answers={200: ScheduleRecord}),
+    Endpoint("DELETE", SCHEDULE, S, schedules.delete_schedule, "Forget it; its jobs stay.", answers={204: None}),
+    Endpoint("POST", SCHEDULE + "/pause", S, schedules.pause_schedule, "No time of it comes.", body=SchedulePause,
+             optional_body=True, answers={200: ScheduleRecord}),
+    Endpoint("POST", SCHEDULE + "/resume", S, schedules.resume_schedule, "Its times come again, from now on.",
+             answers={200: ScheduleRecord}),
+    Endpoint("POST", SCHEDULE + "/run", S, schedules.run_schedule, "Submit its job now, beside its times.",
+             answers={201: JobRecord}),
+    _get(SCHEDULE + "/next", schedules.list_next, "Its times to come.", ScheduleTimes, queries.NextQuery),
+    _get(SCHEDULE + "/runs", schedules.list_runs, "What became of its times, newest first.",
+         PageOf(ScheduleRunRecord), queries.RunsOfScheduleQuery),
     # workflows
     Endpoint("POST", "/v1/workflows", S, workflows.submit_workflow,
              "Run a workflow; a repeat of its id changes nothing.", body=flow.NewWorkflow,

@@ -1,6 +1,7 @@
 """Values that go into a store and come out of it, besides the records of `core`."""
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Literal
 
 import msgspec
@@ -13,7 +14,8 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import Candidate, Capacity, QuotaLeft, Share
 from holdfast.core.records import JobRecord, TaskRecord
 from holdfast.core.series.arrays import Member
-from holdfast.core.series.records import ArrayRecord
+from holdfast.core.series.records import ArrayRecord, ScheduleRecord
+from holdfast.core.series.schedules import Outcome, ScheduleSpec
 from holdfast.core.settings.resolve import Value
 from holdfast.core.spec import JobSpec
 
@@ -49,6 +51,46 @@ class Submitted(StoreValue, frozen=True, kw_only=True):
 
     job: JobRecord
     created: bool
+
+
+class NewSchedule(StoreValue, frozen=True, kw_only=True):
+    """A schedule to be written. Its job still holds its secrets; the store keeps them apart."""
+
+    id: str
+    name: str
+    spec: ScheduleSpec
+    queue: str
+    next_at: datetime
+
+
+class DueSchedule(StoreValue, frozen=True, kw_only=True):
+    """A schedule whose time has come. secrets: its job's."""
+
+    schedule: ScheduleRecord
+    secrets: Mapping[str, str] = {}
+
+
+class ScheduledRun(StoreValue, frozen=True, kw_only=True):
+    """One run to be written, with its job where it is submitted."""
+
+    due_at: datetime
+    outcome: Outcome
+    reason: str = ""
+    job: NewJob | None = None
+
+
+class ScheduledRuns(StoreValue, frozen=True, kw_only=True):
+    """What became of the times of a schedule up to now.
+
+    expected: the `next_at` it was decided by, so that a time is decided once (TIME-1); None for a
+    run that a person asked for, which changes no time. cancel: a job that makes way.
+    """
+
+    schedule_id: str
+    expected: datetime | None
+    runs: tuple[ScheduledRun, ...]
+    next_at: datetime | None
+    cancel: str | None = None
 
 
 class Settled(StoreValue, frozen=True, kw_only=True):

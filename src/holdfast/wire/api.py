@@ -33,6 +33,7 @@ pages: `{"items": [...], "next": cursor|null}`.
     POST   /v1/jobs/{id}/retry              RetryRequest → JobRecord
     …      /v1/arrays…                      see wire.series.arrays
     …      /v1/call-sets…                   see wire.calls
+    …      /v1/schedules…                   see wire.series.schedules
     GET    /v1/projects                     → page of ProjectRecord
     GET    /v1/projects/{name}              → ProjectRecord
     PUT    /v1/projects/{name}              SettingsPatch → ProjectRecord

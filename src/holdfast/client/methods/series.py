@@ -1,21 +1,23 @@
-"""Jobs that come in series: arrays and sweeps."""
+"""Jobs that come in series: arrays, sweeps and schedules."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.client.calls import PageCall, RestCall, get, get_pages, path_of, send
-from holdfast.client.scripts import gives_each, gives_one
+from holdfast.client.calls import PageCall, RestCall, delete, get, get_pages, path_of, send
+from holdfast.client.scripts import gives_each, gives_list, gives_one
 from holdfast.client.specs import keyed, merge_spec
+from holdfast.core.records import JobRecord
 from holdfast.core.spec import JobSpec
 
 if TYPE_CHECKING:
-    from holdfast.core.series.records import ArrayRecord
+    from holdfast.core.series.records import ArrayRecord, ScheduleRecord, ScheduleRunRecord
+    from holdfast.wire.series.schedules import ScheduleTimes
 
 
 class SeriesMethods:
-    """The client's methods about arrays."""
+    """The client's methods about arrays and schedules."""
 
     @gives_one
     def submit_array(
@@ -94,6 +96,88 @@ class SeriesMethods:
 
         path = path_of("arrays", array_id, "retry")
         return send("POST", path, ArrayRecord, repeatable=False)
+
+    @gives_list
+    def schedules(self) -> PageCall[ScheduleRecord]:
+        """Return every schedule, by name."""
+        from holdfast.core.series.records import ScheduleRecord
+
+        return get_pages(path_of("schedules"), ScheduleRecord)
+
+    @gives_one
+    def schedule(self, name: str) -> RestCall[ScheduleRecord]:
+        """Return one schedule and its newest run."""
+        from holdfast.core.series.records import ScheduleRecord
+
+        return get(path_of("schedules", name), ScheduleRecord)
+
+    @gives_one
+    def put_schedule(
+        self,
+        name: str,
+        /,
+        spec: JobSpec | None = None,
+        *,
+        cron: str | None = None,
+        every_seconds: float | None = None,
+        time_zone: str = "UTC",
+        catch_up: str = "one",
+        overlap: str = "skip",
+        **fields: Any,
+    ) -> RestCall[ScheduleRecord]:
+        """Make a schedule of a job, or change the one of that name whole. Spec and fields are those
+        of `submit`; the others are those of `core.series.schedules.ScheduleSpec`."""
+        from holdfast.core.series.records import ScheduleRecord
+
+        body = {
+            "job": merge_spec(spec, fields),
+            "cron": cron,
+            "every_seconds": every_seconds,
+            "time_zone": time_zone,
+            "catch_up": catch_up,
+            "overlap": overlap,
+        }
+        return send("PUT", path_of("schedules", name), ScheduleRecord, body)
+
+    @gives_one
+    def delete_schedule(self, name: str) -> RestCall[None]:
+        """Forget a schedule; its jobs stay."""
+        return delete(path_of("schedules", name))
+
+    @gives_one
+    def pause_schedule(self, name: str, reason: str = "") -> RestCall[ScheduleRecord]:
+        """Let no time of it come until it is resumed."""
+        from holdfast.core.series.records import ScheduleRecord
+
+        path = path_of("schedules", name, "pause")
+        return send("POST", path, ScheduleRecord, {"reason": reason})
+
+    @gives_one
+    def resume_schedule(self, name: str) -> RestCall[ScheduleRecord]:
+        """Let its times come again, from now on."""
+        from holdfast.core.series.records import ScheduleRecord
+
+        return send("POST", path_of("schedules", name, "resume"), ScheduleRecord)
+
+    @gives_one
+    def run_schedule(self, name: str) -> RestCall[JobRecord]:
+        """Submit its job now, beside its times."""
+        path = path_of("schedules", name, "run")
+        return send("POST", path, JobRecord, repeatable=False)
+
+    @gives_one
+    def schedule_times(self, name: str, count: int = 5) -> RestCall[ScheduleTimes]:
+        """Return its times to come."""
+        from holdfast.wire.series.schedules import ScheduleTimes
+
+        return get(path_of("schedules", name, "next"), ScheduleTimes, count=count)
+
+    @gives_list
+    def schedule_runs(self, name: str, limit: int = 100) -> PageCall[ScheduleRunRecord]:
+        """Return what became of its times, newest first."""
+        from holdfast.core.series.records import ScheduleRunRecord
+
+        return get_pages(path_of("schedules", name, "runs"), ScheduleRunRecord, limit=limit)
 
 
 def _send_array(

@@ -58,6 +58,18 @@ class ArraysQuery(Query, frozen=True, kw_only=True):
     cursor: Text | None = None
 
 
+class NextQuery(Query, frozen=True, kw_only=True):
+    """How many times to come."""
+
+    count: Annotated[int, Meta(ge=1, le=1000)] = 5
+
+
+class RunsOfScheduleQuery(Query, frozen=True, kw_only=True):
+    """How many runs, newest first."""
+
+    limit: Limit = 100
+
+
 class AttemptQuery(Query, frozen=True, kw_only=True):
     """One attempt's number; absent means all, or the last."""
 

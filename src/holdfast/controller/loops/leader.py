@@ -24,6 +24,7 @@ from holdfast.controller.loops.health import HealthLoop, PruneHealthLoop
 from holdfast.controller.loops.members import MembersLoop
 from holdfast.controller.loops.series.arrays import ArraysLoop
 from holdfast.controller.loops.series.dependants import DependantsLoop
+from holdfast.controller.loops.series.schedules import SchedulesLoop
 from holdfast.controller.loops.silhouette import Loop, end_if_cancelled, keep_running
 from holdfast.controller.loops.webhooks import PruneDeliveriesLoop, WebhooksLoop
 from holdfast.controller.runtime.context import Controller
@@ -40,6 +41,7 @@ LOOPS: tuple[type[Loop], ...] = (
     DueLoop,
     DependantsLoop,
     ArraysLoop,
+    SchedulesLoop,
     sweeps.DeadHostsLoop,
     sweeps.HostDrainsLoop,
     sweeps.PruneLoop,

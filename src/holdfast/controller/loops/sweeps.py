@@ -199,8 +199,8 @@ class DeadHostsLoop(Loop):
 
 
 class PruneLoop(Loop):
-    """Ended jobs and call sets, and machines that are gone, older than `history_days` → deleted, in small
-    batches."""
+    """Ended jobs and call sets, machines that are gone and runs of schedules, older than
+    `history_days` → deleted, in small batches."""
 
     name = "prune"
     interval_seconds = 600.0
@@ -210,5 +210,6 @@ class PruneLoop(Loop):
         jobs = await prune_history(self._controller, store.jobs.prune)
         hosts = await prune_history(self._controller, store.fleet.prune_fleet)
         sets = await prune_history(self._controller, store.calls.prune_sets)
-        deleted = sum(found.get("deleted", 0) for found in (jobs, hosts, sets))
+        runs = await prune_history(self._controller, store.schedules.prune_runs)
+        deleted = sum(found.get("deleted", 0) for found in (jobs, hosts, sets, runs))
         return {"deleted": deleted} if deleted else {}

@@ -29,6 +29,7 @@ from holdfast.core.records import (
     shared_fields,
 )
 from holdfast.core.series.dependencies import Wants
+from holdfast.core.series.records import ScheduleRecord, ScheduleRunRecord
 from holdfast.core.settings.resolve import BUILTIN_QUEUES, Value
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import HostState, InstanceState, JobState
@@ -77,6 +78,14 @@ class MemoryArray(msgspec.Struct, kw_only=True):
     cancel_reason: str | None = None
     cancel_cause: Cause = Cause.USER_CANCELLED
     cancel_hard: bool = False
+
+
+class MemorySchedule(msgspec.Struct, kw_only=True):
+    """A schedule, its job's secrets, and its runs by their times."""
+
+    record: ScheduleRecord
+    secrets: dict[str, str] = {}
+    runs: dict[datetime, ScheduleRunRecord] = {}
 
 
 class MemoryHost(msgspec.Struct, kw_only=True):
@@ -264,6 +273,7 @@ class MemoryState:
         self.replacements: list[Seated] = []
         self.log_reads: dict[str, MemoryLogRead] = {}
         self.log_bases: dict[tuple[str, int, int, str], int] = {}
+        self.schedules: dict[str, MemorySchedule] = {}
         self.arrays: dict[str, MemoryArray] = {}
         self.edges: dict[tuple[str, str], Wants] = {}  # child, parent
         self._order = 0

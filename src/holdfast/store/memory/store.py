@@ -28,6 +28,7 @@ from holdfast.store.memory.logs import MemoryLogs
 from holdfast.store.memory.members import MemoryMembers
 from holdfast.store.memory.series.arrays import MemoryArrays
 from holdfast.store.memory.series.dependencies import MemoryDependencies
+from holdfast.store.memory.series.schedules import MemorySchedules
 from holdfast.store.memory.settings import MemorySettings
 from holdfast.store.memory.state import MemoryState
 from holdfast.store.memory.tokens import MemoryTokens
@@ -82,11 +83,12 @@ class MemoryStore(Store):
         self.fleet = MemoryFleet(state, self.environment)
         self.health = MemoryHealth(state)
         self.hosts = MemoryHosts(state)
-        self.jobs = MemoryJobs(state, self.environment)
+        self.jobs = jobs = MemoryJobs(state, self.environment)
         self.leadership = MemoryLeadership()
         self.leases = MemoryLeases(state, self.admission)
         self.logs = MemoryLogs(state)
         self.members = members
+        self.schedules = MemorySchedules(state, jobs)
         self.settings = MemorySettings(state)
         self.telemetry = MemoryTelemetry(state)
         self.tokens = MemoryTokens(state)

@@ -34,6 +34,7 @@ from holdfast.store.port.logs import LogStore
 from holdfast.store.port.members import MemberStore
 from holdfast.store.port.series.arrays import ArrayStore
 from holdfast.store.port.series.dependencies import DependencyStore
+from holdfast.store.port.series.schedules import ScheduleStore
 from holdfast.store.port.settings import SettingsStore
 from holdfast.store.port.tokens import TokenStore
 from holdfast.store.port.webhooks import WebhookStore
@@ -61,6 +62,7 @@ class Store(Protocol):
     leases: LeaseStore
     logs: LogStore
     members: MemberStore
+    schedules: ScheduleStore
     settings: SettingsStore
     telemetry: TelemetryStore
     tokens: TokenStore

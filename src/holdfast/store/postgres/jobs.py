@@ -1,7 +1,7 @@
 """Jobs in PostgreSQL: submitted, read, cancelled, drained, revived."""
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import msgspec
@@ -60,59 +60,16 @@ class PostgresJobs(OnSession):
     async def submit_jobs(self, jobs: Sequence[NewJob], *, now: Now = None) -> list[Submitted]:
         if not jobs:
             return []
-        hashes = [requests.hash_spec(job.spec) for job in jobs]
-        params = {
-            "names": sorted({job.queue for job in jobs}),
-            "now": now,
-            "submitted": requests.SUBMITTED,
-            "waits": requests.WAITS_FOR_START,
-            "limited_too": True,
-            "silent": False,
-        }
+        params = _insert_params(jobs, now)
         if len(jobs) == 1 and not jobs[0].spec.after and not sets_quota(self.environment):
             # The usual case, one new job without a quota, is a transaction of one statement, which
             # may be sent again. In any other case it writes nothing and the code below takes over.
-            given = {"rows": to_json([_new_row(jobs[0], hashes[0], {})]), "limited_too": False}
+            digest = requests.hash_spec(jobs[0].spec)
+            given = {"rows": to_json([_new_row(jobs[0], digest, {})]), "limited_too": False}
             written = await self.session.rows("insert_jobs", **(params | given))
             if written:
                 return [Submitted(job=msgspec.convert(written[0], JobRecord), created=True)]
-        return await self._insert_jobs(jobs, hashes, params)
-
-    @transacts
-    async def _insert_jobs(
-        self, tx: Tx, jobs: Sequence[NewJob], hashes: Sequence[str], params: Mapping[str, Any]
-    ) -> list[Submitted]:
-        parents = await find_parents(tx, [job.spec for job in jobs])
-        rows = [_new_row(job, digest, parents) for job, digest in zip(jobs, hashes, strict=True)]
-        params = {**params, "rows": to_json(rows)}
-        written = await tx.rows("insert_jobs", **params)
-        ids = [job.id for job in jobs]
-        if len(written) == len(jobs):  # nearly always; a new job's row is its whole record
-            records = {row["id"]: msgspec.convert(row, JobRecord) for row in written}
-        else:
-            held = await tx.rows("hold_queues", names=params["names"])
-            there = {row["name"] for row in held}
-            for name in params["names"]:
-                if name not in there:
-                    raise requests.refuse_queue(name)
-            # A queue may have been created since; jobs that are there are skipped.
-            written = [*written, *await tx.rows("insert_jobs", **params)]
-            ids = await _find_earlier(tx, jobs, hashes)
-            records = await read_jobs(tx, ids)
-        if any(row["limited"] for row in written) or (written and sets_quota(self.environment)):
-            # After the rows are written, so that the project's lock is not held in a wait.
-            asked = [(row["project"], row["gpus"] * row["tasks"]) for row in written]
-            await check_quotas(tx, asked, self.environment, written=[row["id"] for row in written])
-        new = {row["id"] for row in written}
-        waiting = [job for job in jobs if job.spec.after and job.id in new]
-        if waiting:
-            specs = {job.id: job.spec for job in waiting}
-            await write_dependencies(tx, specs, parents, params["now"])
-            records |= await read_jobs(tx, [job.id for job in waiting])
-        return [
-            Submitted(job=records[found], created=found == job.id)
-            for job, found in zip(jobs, ids, strict=True)
-        ]
+        return await self.session.transact(lambda tx: insert_jobs(tx, jobs, self.environment, now))
 
     async def get_job(self, job_id: str) -> JobRecord:
         found = await self.session.single(lambda tx: read_jobs(tx, [job_id]))
@@ -286,6 +243,55 @@ class PostgresJobs(OnSession):
             if pruned < batch:
                 break
         return total
+
+
+def _insert_params(jobs: Sequence[NewJob], now: datetime | None) -> dict[str, Any]:
+    return {
+        "names": sorted({job.queue for job in jobs}),
+        "now": now,
+        "submitted": requests.SUBMITTED,
+        "waits": requests.WAITS_FOR_START,
+        "limited_too": True,
+        "silent": False,
+    }
+
+
+async def insert_jobs(
+    tx: Tx, jobs: Sequence[NewJob], environment: Mapping[str, Value], now: datetime | None
+) -> list[Submitted]:
+    """Write jobs within a transaction, as `submit_jobs` does."""
+    hashes, params = [requests.hash_spec(job.spec) for job in jobs], _insert_params(jobs, now)
+    parents = await find_parents(tx, [job.spec for job in jobs])
+    rows = [_new_row(job, digest, parents) for job, digest in zip(jobs, hashes, strict=True)]
+    params = {**params, "rows": to_json(rows)}
+    written = await tx.rows("insert_jobs", **params)
+    ids = [job.id for job in jobs]
+    if len(written) == len(jobs):  # nearly always; a new job's row is its whole record
+        records = {row["id"]: msgspec.convert(row, JobRecord) for row in written}
+    else:
+        held = await tx.rows("hold_queues", names=params["names"])
+        there = {row["name"] for row in held}
+        for name in params["names"]:
+            if name not in there:
+                raise requests.refuse_queue(name)
+        # A queue may have been created since; jobs that are there are skipped.
+        written = [*written, *await tx.rows("insert_jobs", **params)]
+        ids = await _find_earlier(tx, jobs, hashes)
+        records = await read_jobs(tx, ids)
+    if any(row["limited"] for row in written) or (written and sets_quota(environment)):
+        # After the rows are written, so that the project's lock is not held in a wait.
+        asked = [(row["project"], row["gpus"] * row["tasks"]) for row in written]
+        await check_quotas(tx, asked, environment, written=[row["id"] for row in written])
+    new = {row["id"] for row in written}
+    waiting = [job for job in jobs if job.spec.after and job.id in new]
+    if waiting:
+        specs = {job.id: job.spec for job in waiting}
+        await write_dependencies(tx, specs, parents, params["now"])
+        records |= await read_jobs(tx, [job.id for job in waiting])
+    return [
+        Submitted(job=records[found], created=found == job.id)
+        for job, found in zip(jobs, ids, strict=True)
+    ]
 
 
 def _new_row(job: NewJob, digest: str, parents: Mapping[str, str]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from holdfast.store.postgres.logs import PostgresLogs
 from holdfast.store.postgres.members import PostgresMembers
 from holdfast.store.postgres.series.arrays import PostgresArrays
 from holdfast.store.postgres.series.dependencies import PostgresDependencies
+from holdfast.store.postgres.series.schedules import PostgresSchedules
 from holdfast.store.postgres.settings import PostgresSettings
 from holdfast.store.postgres.tokens import PostgresTokens
 from holdfast.store.postgres.webhooks import PostgresWebhooks
@@ -80,6 +81,7 @@ class PostgresStore(Store):
         self.leases = PostgresLeases(session)
         self.logs = PostgresLogs(session)
         self.members = PostgresMembers(session)
+        self.schedules = PostgresSchedules(session, self.environment)
         self.settings = PostgresSettings(session)
         self.telemetry = PostgresTelemetry(session)
         self.tokens = PostgresTokens(session)

@@ -71,12 +71,14 @@ async def test_cancel_and_retry_take_the_whole(served: Served, agent: FakeAgent)
     path = f"/v1/arrays/{array['id']}"
     await agent.end(await agent.take(), exit_code=3)
     found = await _until(served, array["id"], failed=1, reserved=1, queued=1)
-    assert found["failed"] == "0"
+    assert (found["failed"], found["state"]) == ("0", "running")
     retried = (await served.call("POST", f"{path}/retry")).json()
     assert "failed" not in retried["counts"]
     answer = await served.call("POST", f"{path}/cancel", json={"reason": "wrong"})
-    assert answer.status_code == 200, answer.text
-    assert answer.json()["counts"] == {"cancelled": 3}
+    # The sync that told of the end may have been offered the next member: that one drains.
+    counts = answer.json()["counts"]
+    assert counts.get("cancelled", 0) + counts.get("draining", 0) == 3
+    assert answer.status_code == (202 if "draining" in counts else 200), answer.text
 
 
 async def test_a_sweep_fills_the_command_and_the_environment(

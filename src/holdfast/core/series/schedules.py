@@ -1,0 +1,176 @@
+"""Schedules: when a job is submitted again and again, and what becomes of times that were missed.
+
+TIME-1  A time of a schedule makes at most one run, and its run is on record in the transaction that
+        submits its job: under two leaders, and after a crash.
+TIME-2  A day has each local time of a cron schedule once: a time that the clock skips comes right
+        after the gap, and one that it repeats comes the first time. Steps of minutes or hours go on
+        through both.
+"""
+
+from __future__ import annotations
+
+import zoneinfo
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.core.spec import JobSpec
+from holdfast.errors import ValidationError
+
+LATE_SECONDS = 60.0  # a time is missed when it was longer ago than this
+MAX_CAUGHT_UP = 100
+LOOKED_BACK = timedelta(days=7)  # times that were missed before are not even counted
+
+Outcome = Literal["submitted", "skipped", "refused"]
+
+
+class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A schedule as its user wrote it.
+
+    job: what each run submits, so far a job; another kind of work will be a field beside it.
+    cron: five fields, in `time_zone`; or every_seconds: an interval, counted from the schedule's
+    making.
+    catch_up: of times that were missed while no controller ran: none, the newest one, or all, which
+    are the last 100.
+    overlap: while the run before has not ended: skip, queue (it waits for it), or cancel_running.
+    """
+
+    job: JobSpec
+    cron: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    every_seconds: Annotated[float, Meta(ge=1, le=366 * 86_400)] | None = None
+    time_zone: Annotated[str, Meta(min_length=1, max_length=64)] = "UTC"
+    catch_up: Literal["none", "one", "all"] = "one"
+    overlap: Literal["skip", "queue", "cancel_running"] = "skip"
+
+    @property
+    def timing(self) -> tuple[object, ...]:
+        """What its times follow from."""
+        return self.cron, self.every_seconds, self.time_zone
+
+
+class PlannedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One time of a schedule. waits: its job waits for the run before it to end."""
+
+    due_at: datetime
+    outcome: Outcome = "submitted"
+    waits: bool = False
+    reason: str = ""
+
+
+class SchedulePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of the times of a schedule that have come. missed: how many make no run, because
+    they came too late. cancels: the run before is cancelled. next_at: the time to come."""
+
+    runs: tuple[PlannedRun, ...]
+    missed: int
+    cancels: bool
+    next_at: datetime
+
+
+def check_schedule(spec: ScheduleSpec, now: datetime) -> ScheduleSpec:
+    """Check what types alone cannot say, and return the spec. Raises ValidationError."""
+    if (spec.cron is None) == (spec.every_seconds is None):
+        text = "a schedule has either `cron`, as '0 3 * * *', or `every_seconds`"
+        raise ValidationError(text, field="cron")
+    for field in ("idempotency_key", "start_at", "after"):
+        if getattr(spec.job, field):
+            text = f"a schedule sets {field} by itself; leave it out of its job"
+            raise ValidationError(text, field=f"job.{field}")
+    next_after(spec, now, now)
+    return spec
+
+
+def next_after(spec: ScheduleSpec, anchor: datetime, after: datetime) -> datetime:
+    """Return the first time after `after`, in UTC. anchor: what intervals are counted from.
+
+    Raises:
+        ValidationError: the cron line or the time zone cannot be read, or no time ever comes.
+    """
+    return next(list_times(spec, anchor, after))
+
+
+def list_times(spec: ScheduleSpec, anchor: datetime, after: datetime) -> Iterator[datetime]:
+    """Yield the times after `after`, in UTC. Raises ValidationError as `next_after`."""
+    if spec.every_seconds is not None:
+        step = timedelta(seconds=spec.every_seconds)
+        count = max(0, (after - anchor) // step)
+        while True:
+            count += 1
+            yield anchor + count * step
+    from cronsim import CronSim, CronSimError
+
+    try:
+        times = CronSim(spec.cron or "", after.astimezone(read_zone(spec.time_zone)))
+    except CronSimError as error:
+        raise ValidationError(
+            f"cron {spec.cron!r}: {error}; write minute, hour, day of month, month and day of "
+            "week, as '*/15 9-17 * * 1-5'",
+            field="cron",
+        ) from None
+    last = after
+    for found in times:
+        moment = found.astimezone(UTC)
+        if moment > last:
+            last = moment
+            yield moment
+    raise ValidationError(f"cron {spec.cron!r} names a time that never comes", field="cron")
+
+
+def read_zone(name: str) -> zoneinfo.ZoneInfo:
+    """Return a time zone by its name. Raises ValidationError."""
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValidationError(
+            f"there is no time zone {name!r}; write UTC or a name as Europe/Berlin (the controller "
+            "reads the system's tzdata)",
+            field="time_zone",
+        ) from None
+
+
+def plan_runs(
+    spec: ScheduleSpec, next_at: datetime, now: datetime, *, anchor: datetime, busy: bool
+) -> SchedulePlan:
+    """Decide about every time from `next_at` to `now`. busy: the last run's job has not ended."""
+    if next_at > now:
+        return SchedulePlan(runs=(), missed=0, cancels=False, next_at=next_at)
+    start = max(next_at, now - LOOKED_BACK)
+    due = [next_at] if start == next_at else []
+    following = next_at
+    for following in list_times(spec, anchor, start):
+        if following > now:
+            break
+        due.append(following)
+    chosen = _choose(spec, due, now)
+    runs: list[PlannedRun] = []
+    cancels = busy and bool(chosen) and spec.overlap == "cancel_running"
+    for due_at in chosen:
+        if busy and spec.overlap == "skip":
+            text = "the run before it has not ended"
+            runs.append(PlannedRun(due_at=due_at, outcome="skipped", reason=text))
+            continue
+        late = (now - due_at).total_seconds()
+        said = f"{late:.0f} s late" if late > LATE_SECONDS else ""
+        runs.append(PlannedRun(due_at=due_at, waits=busy, reason=said))
+        busy = True
+    missed = len(due) - len(chosen)
+    return SchedulePlan(runs=tuple(runs), missed=missed, cancels=cancels, next_at=following)
+
+
+def _choose(spec: ScheduleSpec, due: list[datetime], now: datetime) -> list[datetime]:
+    """Return the times that make a run, or are skipped for one that goes on."""
+    if not due:
+        return []
+    if spec.catch_up == "all" and spec.overlap != "cancel_running":
+        return due[-MAX_CAUGHT_UP:]
+    if spec.catch_up == "none" and (now - due[-1]).total_seconds() > LATE_SECONDS:
+        return []
+    return due[-1:]
+
+
+def make_key(schedule_id: str, due_at: datetime) -> str:
+    """Return the idempotency key of a run's job (TIME-1)."""
+    return f"schedule:{schedule_id}:{due_at.astimezone(UTC).isoformat()}"
