@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from holdfast.controller.flow.overlaps import Overlap, add_recorded
 from holdfast.controller.flow.slots import SlotsDesk
 from holdfast.controller.runtime.metrics import Metrics
 from holdfast.controller.runtime.outages import Outages
@@ -60,18 +61,38 @@ class CallsDesk:
         self.slots = SlotsDesk(store, clock)
         self.refusals: dict[str, str] = {}
         """Family → why the store refused its executors."""
+        self.exchanges = 0
+        """How many there were; a request notes it at its arrival."""
+        self._overlaps: dict[TaskKey, Overlap] = {}
         self.turns = GroupCommit(
-            "turn of an executor", lambda turn: str(turn.report.key), self._exchange, outages
+            "turn of an executor",
+            lambda waiting: str(waiting[0].report.key),
+            self._exchange,
+            outages,
         )
 
-    async def _exchange(self, turns: Sequence[ExecutorTurn]) -> Sequence[ExecutorTurned]:
+    async def _exchange(
+        self, waiting: Sequence[tuple[ExecutorTurn, int]]
+    ) -> Sequence[ExecutorTurned]:
         settings = await self._settings.current()
-        return await self._store.calls.exchange(
-            turns,
+        overlaps = [self._overlaps.setdefault(t.report.key, Overlap()) for t, _ in waiting]
+        trimmed = [
+            overlap.trim(turn, arrived)
+            for overlap, (turn, arrived) in zip(overlaps, waiting, strict=True)
+        ]
+        answers = await self._store.calls.exchange(
+            [turn for turn, _ in trimmed],
             policy_of=settings.call_policy,
             rules=settings.rules,
             cold_wait_of=settings.cold_wait_seconds,
         )
+        self.exchanges += 1
+        found = []
+        for overlap, (turn, repeated), answer in zip(overlaps, trimmed, answers, strict=True):
+            overlap.note(answer, self.exchanges)
+            self._metrics.calls.take(turn.report, answer)
+            found.append(add_recorded(answer, repeated))
+        return found
 
     def note(self, turn: ExecutorTurn, turned: ExecutorTurned) -> None:
         """Note one turn and its answer."""
@@ -83,14 +104,15 @@ class CallsDesk:
         if turned.lost or report.closing is not None:
             self._executors.pop(report.key, None)
             self._told.pop(report.key, None)
+            self._overlaps.pop(report.key, None)
         else:
             self._keep(turn)
-        self._metrics.calls.take(turn.report, turned)
 
     def _keep(self, turn: ExecutorTurn) -> None:
         if len(self._executors) >= _MAX_EXECUTORS:
             self._executors = {k: e for k, e in self._executors.items() if self._is_fresh(e)}
             self._told = {k: told for k, told in self._told.items() if k in self._executors}
+            self._overlaps = {k: o for k, o in self._overlaps.items() if k in self._executors}
         heard = HeardExecutor(turn.host_id, turn.family, turn.report.loaded, self._clock())
         self._executors[turn.report.key] = heard
 

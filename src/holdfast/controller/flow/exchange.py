@@ -56,11 +56,13 @@ async def exchange(call: ApiCall) -> Response:
     """Take what a host's executors have to say, and answer each."""
     controller, host = call.controller, call.host
     assert host is not None
+    arrived = controller.calls.exchanges
     request, unread = read_calls(await read_body(call.scope, call.receive, MAX_CALLS_BYTES))
     if unread:
         text = "reports of executors of host %s cannot be read: %s"
         log.error(text, host.name, "; ".join(unread), extra={"host": host.id})
-    answer = await _poll(controller, host, request, call.receive, answers_at_once=bool(unread))
+    visit = _Visit(host, request, arrived, bool(unread))
+    answer = await _poll(controller, visit, call.receive)
     if unread:
         answer = msgspec.structs.replace(answer, unread=unread)
     return Response(_encode(answer), 200, None, "application/msgpack")
@@ -114,24 +116,27 @@ class _Guest(msgspec.Struct):
     news: bool = False
 
 
-async def _poll(
-    controller: Controller,
-    host: HostRecord,
-    request: CallsRequest,
-    receive: Receive,
-    *,
-    answers_at_once: bool,
-) -> CallsAnswer:
+class _Visit(msgspec.Struct, frozen=True):
+    """One request of a host. arrived: how many exchanges there had been by then."""
+
+    host: HostRecord
+    request: CallsRequest
+    arrived: int
+    answers_at_once: bool
+
+
+async def _poll(controller: Controller, visit: _Visit, receive: Receive) -> CallsAnswer:
     """Return the first answer that says something, or the last one (POLL-1…3)."""
+    host, request = visit.host, visit.request
     wakes, line = controller.wakes, controller.wakes.calls(host.id)
     newest = line.take(request.incarnation, request.seq)
     told = any(report.ends or report.closing for report in request.executors)
-    waits = newest and not told and not answers_at_once
+    waits = newest and not told and not visit.answers_at_once
     until = controller.clock() + (request.wait_seconds if waits else 0.0)
     guests, strangers = await _make_guests(controller, host, request)
     bells = [line.wake, *{wakes.topic(f"calls:{guest.turn.family}") for guest in guests}]
     seen = {bell: bell.version for bell in bells}
-    await _ask(controller, host, guests)
+    await _ask(controller, visit, guests)
     while (
         not (strangers or any(guest.news for guest in guests))
         and until > controller.clock()
@@ -145,7 +150,7 @@ async def _poll(
         if not line.is_newest(request.incarnation, request.seq) or wakes.closing:
             break
         seen = {bell: bell.version for bell in bells}
-        await _ask(controller, host, guests)
+        await _ask(controller, visit, guests)
     settings = await controller.settings.current()
     return CallsAnswer(
         executors=[*strangers, *(_answer(guest, settings) for guest in guests if guest.turned)]
@@ -172,9 +177,9 @@ async def _make_guests(
     return guests, strangers
 
 
-async def _ask(controller: Controller, host: HostRecord, guests: Sequence[_Guest]) -> None:
+async def _ask(controller: Controller, visit: _Visit, guests: Sequence[_Guest]) -> None:
     """Take the store's answers. Raises Unavailable where the store is away."""
-    desk = controller.calls
+    desk, host = controller.calls, visit.host
     if any(guest.turn.report.want for guest in guests):
         await desk.slots.refresh()
     for guest in guests:
@@ -185,7 +190,8 @@ async def _ask(controller: Controller, host: HostRecord, guests: Sequence[_Guest
                 guest.turn, report=msgspec.structs.replace(guest.turn.report, want=0)
             )
     results = await asyncio.gather(
-        *(desk.turns.submit(guest.turn) for guest in guests), return_exceptions=True
+        *(desk.turns.submit((guest.turn, visit.arrived)) for guest in guests),
+        return_exceptions=True,
     )
     for guest, result in zip(guests, results, strict=True):
         if isinstance(result, ExecutorTurned):

@@ -411,3 +411,33 @@ async def test_an_idle_executor_gives_its_slot_to_another_family(
     assert again.leave
     await small.end(executor.order, exit_code=0)
     assert (await start(small)).order.executor == find_family(other, "cpu").name
+
+
+async def test_a_batch_on_its_way_is_not_sent_twice(
+    client: AsyncClient, agent: FakeAgent, served: Served
+) -> None:
+    """A request that came before the batch was handed out cannot name it, and needs it no more."""
+    await client.submit_calls(SPEC, args(1))
+    executor = await start(agent)
+    await executor.run(await executor.take())
+    waiting = asyncio.create_task(executor.say(want=5, wait=20.0))
+    while not served.controller.wakes.waiting_polls:
+        await asyncio.sleep(0.01)
+    handed: list[list[int]] = []
+    given = served.store.calls.exchange
+
+    async def slowly(*turns: Any, **more: Any) -> Any:
+        await asyncio.sleep(0.3)  # the next request comes meanwhile
+        answers = await given(*turns, **more)
+        handed.append([len(answer.batches) for answer in answers])
+        return answers
+
+    served.store.calls.exchange = slowly  # type: ignore[method-assign]  # a slow database
+    await client.submit_calls(SPEC, args(7))
+    await asyncio.sleep(0.1)
+    second = asyncio.create_task(executor.say(want=5, ends=[]))
+    async with asyncio.timeout(10):
+        answers = await asyncio.gather(waiting, second)
+        assert sorted(len(answer.batches) for answer in answers) == [0, 1]
+        lost = await executor.say(want=0)  # it has not named the batch: the answer was lost
+    assert len(lost.batches) == 1

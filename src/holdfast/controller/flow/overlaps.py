@@ -1,0 +1,66 @@
+"""What overlaps between two requests of a host: said again because the answer was still on its way.
+
+OVERLAP-1  A batch that was handed out after a request came is held by its executor as far as that
+           request goes: it cannot name it yet. A later request that does not name it gets it again.
+OVERLAP-2  An end that was recorded is answered for without the store: it is final.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.store.port.flow.calls import ExecutorTurn, ExecutorTurned
+from holdfast.wire.calls import BatchEnds, ExecutorReport
+
+_MAX_BATCHES = 8
+"""Of one executor; two are in flight."""
+
+
+class Overlap:
+    """What was answered to one executor lately."""
+
+    def __init__(self) -> None:
+        self._handed: dict[int, int] = {}
+        self._recorded: dict[int, set[int]] = {}
+
+    def trim(self, turn: ExecutorTurn, arrived: int) -> tuple[ExecutorTurn, list[tuple[int, int]]]:
+        """Return the turn as the store need see it, and ends that were recorded before. arrived: how
+        many exchanges there had been when its request came."""
+        report = turn.report
+        held = [b for b, at in self._handed.items() if at > arrived and b not in report.held]
+        fresh, repeated = self._split(report)
+        if not held and not repeated:
+            return turn, []
+        report = msgspec.structs.replace(report, held=[*report.held, *held], ends=fresh)
+        return msgspec.structs.replace(turn, report=report), repeated
+
+    def _split(self, report: ExecutorReport) -> tuple[list[BatchEnds], list[tuple[int, int]]]:
+        fresh: list[BatchEnds] = []
+        repeated: list[tuple[int, int]] = []
+        for each in report.ends:
+            known = self._recorded.get(each.batch)
+            if not known:
+                fresh.append(each)
+                continue
+            ends = [end for end in each.ends if end.position not in known]
+            repeated += [(each.batch, e.position) for e in each.ends if e.position in known]
+            if ends:
+                fresh.append(BatchEnds(batch=each.batch, ends=ends))
+        return fresh, repeated
+
+    def note(self, turned: ExecutorTurned, exchange: int) -> None:
+        """Note the store's answer in an exchange, by its number."""
+        for batch in turned.batches:
+            self._handed[batch.id] = exchange
+        for number, position in turned.recorded:
+            self._recorded.setdefault(number, set()).add(position)
+        for kept in (self._handed, self._recorded):
+            while len(kept) > _MAX_BATCHES:
+                del kept[next(iter(kept))]
+
+
+def add_recorded(turned: ExecutorTurned, repeated: Sequence[tuple[int, int]]) -> ExecutorTurned:
+    """Return an answer that takes the repeated ends as recorded too."""
+    if not repeated:
+        return turned
+    return msgspec.structs.replace(turned, recorded=(*turned.recorded, *repeated))

@@ -1,0 +1,54 @@
+"""OVERLAP-1…2: nothing is sent or written twice because two requests of a host overlap."""
+
+from holdfast.controller.flow.overlaps import Overlap, add_recorded
+from holdfast.core.calls.values import FunctionSpec
+from holdfast.core.ids import TaskKey
+from holdfast.store.port.flow.calls import ExecutorTurn, ExecutorTurned
+from holdfast.wire.calls import Batch, BatchEnds, CallEnd, ExecutorReport, SetInfo
+
+KEY = TaskKey("0" * 20, 0, 1)
+SETS = [SetInfo(id="s", spec=FunctionSpec(function="m:f"))]
+
+
+def turn(*, held: tuple[int, ...] = (), ends: dict[int, range] | None = None) -> ExecutorTurn:
+    given = [
+        BatchEnds(batch, [CallEnd(p, False, 0.0, "1") for p in positions])
+        for batch, positions in (ends or {}).items()
+    ]
+    report = ExecutorReport(key=KEY, held=list(held), ends=given)
+    return ExecutorTurn(host_id="h", incarnation="i" * 8, report=report)
+
+
+def handed(*batches: int) -> ExecutorTurned:
+    return ExecutorTurned(key=KEY, batches=[Batch(id=b, sets=SETS, calls=[]) for b in batches])
+
+
+def test_a_batch_on_its_way_is_held() -> None:
+    overlap = Overlap()
+    overlap.note(handed(5), exchange=3)
+    seen, _ = overlap.trim(turn(held=(4,)), arrived=2)
+    assert seen.report.held == [4, 5]
+    assert overlap.trim(turn(held=(5,)), arrived=2)[0].report.held == [5]
+    later, _ = overlap.trim(turn(), arrived=3)  # it came after the answer, and does not name it
+    assert later.report.held == []
+
+
+def test_recorded_ends_are_answered_for_without_the_store() -> None:
+    overlap = Overlap()
+    overlap.note(ExecutorTurned(key=KEY, recorded=[(5, 0), (5, 1)]), exchange=1)
+    seen, repeated = overlap.trim(turn(ends={5: range(4), 6: range(2)}), arrived=1)
+    left = {each.batch: [end.position for end in each.ends] for each in seen.report.ends}
+    assert left == {5: [2, 3], 6: [0, 1]}
+    assert repeated == [(5, 0), (5, 1)]
+    answer = add_recorded(ExecutorTurned(key=KEY, recorded=[(6, 0)]), repeated)
+    assert answer.recorded == ((6, 0), (5, 0), (5, 1))
+    whole, _ = overlap.trim(turn(ends={5: range(2)}), arrived=1)
+    assert whole.report.ends == []
+
+
+def test_it_remembers_a_few_batches_alone() -> None:
+    overlap = Overlap()
+    for number in range(100):
+        overlap.note(ExecutorTurned(key=KEY, recorded=[(number, 0)]), exchange=number)
+    assert overlap.trim(turn(ends={1: range(1)}), arrived=0)[1] == []
+    assert overlap.trim(turn(ends={99: range(1)}), arrived=0)[1] == [(99, 0)]
