@@ -96,8 +96,9 @@ class Commands:
         for claim in answer.claim:
             news = self._claim(claim, started_at) or news
         self._peers.learn(answer.gangs)
-        for order in answer.launch:
-            news = self._launch(order, started_at) or news
+        with self.link.together():
+            for order in answer.launch:
+                news = self._launch(order, started_at) or news
         for change in answer.watch:
             task = self.table.get(change.key)
             if task is not None:

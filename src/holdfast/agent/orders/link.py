@@ -12,10 +12,11 @@ HEAR-2  A line that cannot be cut into messages any more, or whose message this 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -52,6 +53,7 @@ class GuardianLink(asyncio.Protocol):
         self._launched: dict[TaskKey, int] = {}  # → how many hellos had been said before
         self._asking: asyncio.TimerHandle | None = None
         self._asked = 0
+        self._held: list[bytes] | None = None
         self.refused = 0
 
     @classmethod
@@ -153,8 +155,24 @@ class GuardianLink(asyncio.Protocol):
 
     def say(self, request: wire.Request) -> None:
         """Send one message; lost with the line, which then ends this agent anyway."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(encode_frame(wire.encode(request)))
+        frame = encode_frame(wire.encode(request))
+        if self._held is not None:
+            self._held.append(frame)
+        elif self._transport is not None and not self._transport.is_closing():
+            self._transport.write(frame)
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Send what is said meanwhile at once at the end: the ranks of a gang start together, and
+        the first do not take the cores from the preparation of the last."""
+        held: list[bytes] = []
+        self._held = held
+        try:
+            yield
+        finally:
+            self._held = None
+            if held and self._transport is not None and not self._transport.is_closing():
+                self._transport.write(b"".join(held))
 
     def say_alive(self, *, holding: bool = False) -> None:
         """Say that the loop turns. `holding`: ends wait for uploads."""
