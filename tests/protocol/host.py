@@ -96,6 +96,7 @@ class Host:
     note_launch: Callable[[Host, Process], None]
     note_end: Callable[[Host, Process], None]
     note_claim: Callable[[Host, TaskKey], None]
+    note_offers: Callable[[Host, list[TaskKey]], None]
     tell: Callable[[Host, str], None]  # for the transcript
     draw: Callable[[], float]  # chance, from the seed of the run
     grace_seconds: float = 3.0
@@ -297,6 +298,7 @@ class Host:
             self._preempt(order, now)
         for row in answer.claims:
             self._claim(row, request.started_at, now)
+        self.note_offers(self, [offer.task.key for offer in answer.offers])
         for offer in answer.offers:
             self._launch(offer, request.started_at, now)
         if request.leaving:

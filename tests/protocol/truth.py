@@ -127,6 +127,14 @@ class Truth:
         self.claimed.add(key)
         self._tell(now, key.job_id, f"{key} has a place on {host.id}/{host.incarnation}")
 
+    def note_offers(self, now: float, host: Host, keys: list[TaskKey]) -> None:
+        """One answer that has every rank of a gang is a place for each (GANG-1)."""
+        gangs = Counter((key.job_id, key.epoch) for key in keys)
+        for key in keys:
+            whole = gangs[key.job_id, key.epoch] == self.sizes[key.job_id] > 1
+            if whole and key not in self.claimed:
+                self.note_claim(now, host, key)
+
     def note_end(self, now: float, host: Host, process: Process) -> None:
         facts = process.facts
         assert facts is not None

@@ -133,6 +133,7 @@ class World:
                 note_launch=self._note_launch,
                 note_end=self._note_end,
                 note_claim=self._note_claim,
+                note_offers=self._note_offers,
                 tell=self._tell,
                 grace_seconds=times.grace_seconds,
             )
@@ -164,6 +165,9 @@ class World:
     def _note_end(self, host: Host, process: Process) -> None:
         self.transcript.ended(self.t, host.id, process)
         self.truth.note_end(self.t, host, process)
+
+    def _note_offers(self, host: Host, keys: list[TaskKey]) -> None:
+        self.truth.note_offers(self.t, host, keys)
 
     def _note_claim(self, host: Host, key: TaskKey) -> None:
         self.transcript.say(self.t, host.id, f"keeps a place for {key}")

@@ -119,6 +119,7 @@ class SyncRequest(AgentMessage, frozen=True, kw_only=True):
     faults: what a part of the host cannot do now, each time in full.
     gpus: the devices as they were last read; empty where there are none to read.
     shares_peers: the agent reads peers from `SyncAnswer.gangs`; otherwise each order lists them.
+    shares_ports: it finds one port for all ranks of a gang whose orders name none.
     """
 
     incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
@@ -128,6 +129,7 @@ class SyncRequest(AgentMessage, frozen=True, kw_only=True):
     settings_rev: int = 0
     leaving: bool = False
     shares_peers: bool = False
+    shares_ports: bool = False
     faults: Annotated[list[Hindrance], Meta(max_length=16)] = []
     gpus: Annotated[list[GpuTelemetry], Meta(max_length=1024)] = []
 

@@ -343,15 +343,13 @@ async def test_a_start_is_a_first_one_until_an_attempt_ran(rig: Rig) -> None:
     assert await rig.store.admission.expire_reservations(30.0, now=rig.now) == [job_id]
     await rig.host(new=False)
     assert await read_limit() == "start_timeout_seconds", "nobody was told of the attempt before"
-    keys = [claim.key for claim in (await rig.sync()).claims]
-    await rig.sync(claimed=[(key, 4711) for key in keys])
+    keys = [offer.task.key for offer in (await rig.sync()).offers]
     await rig.sync(live=keys, started=keys[:1])
     await rig.store.jobs.drain_job(job_id, Cause.START_TIMEOUT, "it is slow", now=rig.now)
     await rig.sync(ended=[(key, STOPPED) for key in keys])
     assert await rig.complete() == [job_id]
     assert await read_limit() == "start_timeout_seconds", "one of its ranks never ran"
-    keys = [claim.key for claim in (await rig.sync()).claims]
-    await rig.sync(claimed=[(key, 4711) for key in keys])
+    keys = [offer.task.key for offer in (await rig.sync()).offers]
     await rig.sync(live=keys, started=keys)
     await rig.sync(ended=[(keys[0], fails()), (keys[1], STOPPED)])
     assert await rig.complete(max_retries=3) == [job_id]

@@ -367,9 +367,25 @@ async def test_a_clock_that_lies_puts_no_end_before_its_start(rig: Rig) -> None:
     assert {t.rank: t.ended_at for t in await rig.store.jobs.list_tasks(job_id)}[1] == started
 
 
+async def test_a_gang_on_one_host_is_offered_whole_in_every_answer_until_it_is_reported(
+    rig: Rig,
+) -> None:
+    """GANG-1: one answer has all of its launches; a lost one is given again whole."""
+    await rig.host(slots=3)
+    job_id = await rig.submit(tasks=3)
+    assert await rig.admit() == [job_id]
+    keys = [task.key for task in await rig.store.jobs.list_tasks(job_id)]
+    for _ in range(2):
+        answer = await rig.sync()
+        assert (answer.claims, [o.task.key for o in answer.offers]) == ((), keys)
+        assert [[s.rank for s in o.seats] for o in answer.offers] == [[0, 1, 2]] * 3
+    await rig.sync(live=keys, started=keys)
+    assert (await rig.job(job_id)).state is JobState.RUNNING
+
+
 async def test_every_rank_is_told_of_all_seats_and_their_devices(rig: Rig) -> None:
     await rig.host(gpus=4)
-    job_id = await rig.submit(tasks=3, gpus=1)
+    job_id = await rig.submit(tasks=3, gpus=1, supervised=True)
     assert await rig.admit() == [job_id]
     tasks = await rig.store.jobs.list_tasks(job_id)
     keys = [task.key for task in tasks]

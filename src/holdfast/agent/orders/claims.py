@@ -1,7 +1,10 @@
 """Places kept for ranks of gangs until all their peers have one: this host's half of the barrier.
 
 GANG-1  No rank of a gang is launched before every rank has its place: hosts claim, the store opens
-        the barrier in the transaction of the last claim, and only then are launches offered.
+        the barrier in the transaction of the last claim, and only then are launches offered. A gang
+        on one host is offered at once, because one answer has all of its launches: the host takes
+        all or none. (Not a supervised job, whose members may be replaced on another host, and need
+        the port of rank 0 on record.)
 
 A claim is a promise, not a process: it costs nothing, is reported in every sync, and is dropped at
 a stop, at a loss and at the end of its lease. A new agent has none; the controller asks it again.

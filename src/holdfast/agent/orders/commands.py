@@ -187,8 +187,8 @@ class Commands:
         return self._end_unknown(key, TaskFacts(trip=trip))
 
     def _start(self, order: LaunchOrder, deadline: float, now: float) -> None:
-        if not order.master_port:  # it runs alone, and may still want a rendezvous with itself
-            order = msgspec.structs.replace(order, master_port=self.claims.ports.find(now))
+        if not order.master_port:
+            order = msgspec.structs.replace(order, master_port=self._find_port(order, now))
         task = self.table.add(msgspec.structs.replace(order, peers=[]), now)
         self._peers.leave(order, task.folder)
         task.deadline = deadline
@@ -198,6 +198,17 @@ class Commands:
         else:
             task.move(AgentTaskEvent.FETCH)
             self.table.works.begin(task.key, self._fetch_and_start(task, order))
+
+    def _find_port(self, order: LaunchOrder, now: float) -> int:
+        """A port for a rendezvous on this host alone: that of the gang's other ranks, whichever
+        agent launched them; of one task with itself."""
+        mine = (order.key.job_id, order.key.epoch)
+        if order.world_size > 1:
+            for task in self.table:
+                same = (task.key.job_id, task.key.epoch) == mine
+                if same and task.order is not None and task.order.master_port:
+                    return task.order.master_port
+        return self.claims.ports.find(now)
 
     async def _fetch_and_start(self, task: AgentTask, order: LaunchOrder) -> None:
         """Start a task once its checkpoint is here, or report why it cannot be had (SAVE-3)."""

@@ -136,6 +136,7 @@ class SyncLoop:
             wait_seconds=wait,
             settings_rev=self._settings_rev(),
             shares_peers=True,
+            shares_ports=True,
             faults=self._taker.list_faults(),
             gpus=self._taker.show_gpus(),
         )

@@ -4,6 +4,7 @@ The places of a gang's ranks are worked out once for all its hosts, and sent onc
 sending them with every order would make a start cost the square of the number of ranks.
 """
 
+import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from holdfast.store.port.store import Store
 from holdfast.wire import agent as wire
 
 MAX_LAYOUTS = 64
+_FIRST_GUESSED_PORT, _GUESSED_PORTS = 20_000, 10_000
 
 
 class GangLayout:
@@ -38,9 +40,9 @@ class GangLayout:
             ],
         )
 
-    def place(self, offer: TaskOffer, *, shared: bool) -> dict[str, Any]:
+    def place(self, offer: TaskOffer, *, shared: bool, shares_ports: bool) -> dict[str, Any]:
         """Return the fields of an order about its rank's place. shared: the answer's `gangs` have
-        the peers."""
+        the peers. shares_ports: see `SyncRequest`."""
         first, host_id = self.seats[0], offer.task.host_id or ""
         mine = self.hosts[host_id]
         one_each = len(mine) > 1 and all(len(seat.devices) == 1 for seat in mine)
@@ -51,9 +53,14 @@ class GangLayout:
             "group_rank": self.numbers[host_id],
             "group_world_size": len(self.hosts),
             "master_addr": first.address,
-            "master_port": first.port or 0,
+            "master_port": first.port or (0 if shares_ports else self._guess_port()),
             "peers": [] if shared else self.gang.list_peers(),
         }
+
+    def _guess_port(self) -> int:
+        """A port for the ranks of one host whose agent is too old to find one for all of them."""
+        words = f"{self.gang.job_id}:{self.gang.epoch}"
+        return _FIRST_GUESSED_PORT + zlib.crc32(words.encode()) % _GUESSED_PORTS
 
 
 class GangLayouts:
@@ -89,15 +96,19 @@ async def make_orders(
     layouts: GangLayouts,
     *,
     shared: bool,
+    shares_ports: bool = True,
 ) -> list[wire.LaunchOrder]:
     """Return the launch orders of offered tasks, with the newest checkpoint of each rank that ran
-    before. shared: the answer's `gangs` have the peers, and the orders do not."""
+    before. shared: the answer's `gangs` have the peers, and the orders do not. shares_ports: see
+    `SyncRequest`."""
     again = [(o.job.id, o.task.rank) for o in offers if o.task.attempt > 1 or o.task.replaced]
     kept = await store.checkpoints.find_newest_checkpoints(again) if again else {}
     orders = []
     for offer in offers:
         layout = layouts.find(offer)
-        place = {} if layout is None else layout.place(offer, shared=shared)
+        place = (
+            {} if layout is None else layout.place(offer, shared=shared, shares_ports=shares_ports)
+        )
         checkpoint = kept.get((offer.job.id, offer.task.rank))
         orders.append(_make_order(offer, settings, place, checkpoint))
     return orders

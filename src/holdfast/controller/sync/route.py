@@ -254,7 +254,12 @@ async def _make_answer(
             for c in claims
         ],
         launch=await make_orders(
-            controller.store, offers, settings, controller.layouts, shared=shared
+            controller.store,
+            offers,
+            settings,
+            controller.layouts,
+            shared=shared,
+            shares_ports=request.shares_ports,
         ),
         gangs=controller.layouts.list_gangs(offers) if shared else [],
         preempt=preempt,

@@ -280,6 +280,8 @@ class MemoryAdmission(InMemory):
         row.attempts += 1
         row.started_at = row.step = row.total = row.beat_at = row.trigger_rank = None
         row.barred_hosts = ()
+        # GANG-1: their host is told of all of them in one answer.
+        together = len({place.host_id for place in ranks}) == 1 and not row.supervised
         for place in ranks:
             task = TaskRow(
                 **shared_fields(job, TaskRow),
@@ -290,7 +292,7 @@ class MemoryAdmission(InMemory):
                 state=step(TASK, TaskState.BLOCKED, TaskEvent.RESERVE),
                 queue=row.queue,
                 lease_ttl_seconds=ttl,
-                barrier=len(ranks) == 1,
+                barrier=len(ranks) == 1 or together,
             )
             s.put_task(task)
             m.tasks[row.id][place.rank] = task

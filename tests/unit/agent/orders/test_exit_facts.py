@@ -153,6 +153,28 @@ def test_leases_count_from_the_start_of_the_call(commands: Commands, line: Line)
     assert line.said.pop() == Extend(deadlines=[(KEY, host_deadline(began, 100.0))])
 
 
+def test_ranks_of_one_host_share_a_port_whichever_agent_launched_them(
+    commands: Commands, line: Line, table: TaskTable
+) -> None:
+    """GANG-1: their orders name none. An agent that takes over knows it from the disk."""
+    keys = [TaskKey("gang", rank, 1) for rank in range(3)]
+    orders = [order(key, world_size=3, local_world_size=3) for key in keys]
+
+    def launch(orders: list[LaunchOrder]) -> list[str]:
+        answer = SyncAnswer(launch=orders)
+        commands.carry_out(answer, started_at=read_boottime(), newest=True)
+        return [said.env["MASTER_PORT"] for said in line.said if isinstance(said, LaunchTask)]
+
+    first, second = launch(orders[:2])
+    assert first == second
+    for key in keys[:2]:
+        table.drop(table.get(key))
+        table.restore(key, read_boottime())
+    assert launch(orders)[-1] == first
+    retried = order(TaskKey("gang", 0, 2), world_size=3, local_world_size=3)
+    assert launch([retried])[-1] != first
+
+
 def test_every_rank_is_told_to_stop_before_any_disk_is_written(
     commands: Commands, line: Line, table: TaskTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,14 +44,14 @@ def ended(key: TaskKey, **facts: Any) -> wire.TaskReport:
 async def launch_gang(
     agent: FakeAgent, ranks: int, *others: wire.TaskReport
 ) -> list[wire.LaunchOrder]:
-    """Claim every rank on this host and take the launch orders."""
+    """Take the launch orders of a gang whose ranks are all on this host (GANG-1)."""
     async with asyncio.timeout(SECONDS):
-        while len(claims := (await agent.sync(*others, wait=1.0)).claim) < ranks:
-            pass
-        places = [claimed(claim.key) for claim in claims]
-        while len(orders := (await agent.sync(*others, *places, wait=1.0)).launch) < ranks:
-            pass
-    return orders
+        while not (answer := await agent.sync(*others, wait=1.0)).launch:
+            assert not answer.claim
+    assert len(answer.launch) == ranks
+    assert {order.master_port > 0 for order in answer.launch} == {True}, "for an agent of before"
+    assert len({order.master_port for order in answer.launch}) == 1
+    return answer.launch
 
 
 async def run_gang(
@@ -158,9 +158,9 @@ async def test_peers_are_told_once_to_an_agent_that_shares_them(
     served: Served, agent: FakeAgent
 ) -> None:
     """An agent of the version before is told them with every order; both are told the same."""
-    other = FakeAgent(served, "h2", cpu_slots=1, address="10.0.0.2")
+    other = FakeAgent(served, "h2", cpu_slots=2, address="10.0.0.2")
     await other.register()
-    job = await served.submit(tasks=3, placement="pack")
+    job = await served.submit(tasks=3, cpus=2, placement="pack")
     places: dict[str, list[wire.TaskReport]] = {"h1": [], "h2": []}
     async with asyncio.timeout(SECONDS):
         while sum(map(len, places.values())) < 3:

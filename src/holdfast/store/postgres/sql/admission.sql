@@ -180,12 +180,12 @@ with clock as materialized (
          barred_hosts = '{}', revision = j.revision + 1, started_at = null, step = null, total = null, beat_at = null, trigger_rank = null
   from locked l where j.id = any(array(select id from locked)) and j.id = l.id
   returning j.id, j.tasks, j.epoch, j.attempts, j.retries_charged, j.queue, j.project, j.gpus, j.cpu_slots, j.memory_bytes,
-            j.reason, l.n, l.ttl, l.host_id, l.hosts, l.host_ids
+            j.reason, l.n, l.ttl, l.host_id, l.hosts, l.host_ids, coalesce((j.spec->>'supervised')::boolean, false) as supervised
 ), placed as (
   insert into tasks (job_id, rank, epoch, attempt, state, queue, gpus, cpu_slots, memory_bytes, host_id, incarnation,
                      devices, lease_ttl_seconds, barrier)
   select m.id, p.rank, m.epoch, m.attempts, 'reserved', m.queue, m.gpus, m.cpu_slots, m.memory_bytes, p.host_id,
-         p.incarnation, p.devices, m.ttl, m.tasks = 1
+         p.incarnation, p.devices, m.ttl, m.tasks = 1 or (m.host_id is not null and not m.supervised)
   from moved m join places p on p.job_id = m.id
 ), chained as (
   insert into attempts (job_id, number, parent, epoch, state, retry_count, reason, host, host_ids, reserved_at)
