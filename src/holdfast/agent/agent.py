@@ -401,9 +401,8 @@ class Agent:
         if answer.fenced and answer.fenced != self._fenced:
             log.error(f"this host is in error, and its leases are not renewed: {answer.fenced}")
         self._fenced = answer.fenced
-        if newest:
-            self._log_reader.take(answer.reads)
-        return self._commands.carry_out(answer, started_at=started_at, newest=newest)
+        asked = newest and self._log_reader.take(answer.reads)
+        return self._commands.carry_out(answer, started_at=started_at, newest=newest) or asked
 
     async def mend(self, error: HoldfastError) -> None:
         """Answer a refusal. Tasks are kept until their leases end, except by AGT-4."""

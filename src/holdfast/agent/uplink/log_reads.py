@@ -13,10 +13,12 @@ from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.calls import ControllerCalls
 from holdfast.agent.uplink.logs import StreamTail
 from holdfast.errors import HoldfastError, ValidationError
+from holdfast.process.syscalls import read_boottime
 from holdfast.wire.agent import MAX_LOG_CHUNK_BYTES, LogReadAnswer, LogReadOrder
 
 log = logging.getLogger("holdfast.agent.uplink.log_reads")
 
+_AGAIN_SECONDS = 1.0
 _PUNCHED = "the host keeps no more than log_disk_mb of a stream on its disk"
 
 
@@ -28,13 +30,21 @@ class LogReader:
         self._calls = calls
         self._host_name = host_name
         self._waiting: dict[str, LogReadOrder] = {}
+        self._sent_at: dict[str, float] = {}  # CLOCK_BOOTTIME, by the orders of the last answer
         self._asked = asyncio.Event()
 
-    def take(self, orders: Sequence[LogReadOrder]) -> None:
-        """Answer these soon; those that an answer no longer names are not waited for any more."""
-        self._waiting = {order.id: order for order in orders}
-        if orders:
+    def take(self, orders: Sequence[LogReadOrder]) -> bool:
+        """Answer these soon; those that an answer no longer names are not waited for any more.
+        True when any was new."""
+        now = read_boottime()
+        told = {order.id: self._sent_at.get(order.id, 0.0) for order in orders}
+        new = bool(told.keys() - self._sent_at.keys())
+        self._sent_at = told
+        # An order that was answered just now crossed its answer on the way.
+        self._waiting = {o.id: o for o in orders if now - told[o.id] > _AGAIN_SECONDS}
+        if self._waiting:
             self._asked.set()
+        return new
 
     async def run(self) -> None:
         """Answer for ever."""
@@ -45,6 +55,8 @@ class LogReader:
                     await self._calls.send_logs([], [self.read(order)])
                 except HoldfastError as error:
                     log.warning(f"a reader is not answered: {error}", extra=about(order.key))
+                else:
+                    self._sent_at[order.id] = read_boottime()
                 self._waiting.pop(order.id, None)
             self._asked.clear()
             await self._asked.wait()
