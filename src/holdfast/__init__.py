@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from holdfast.client import AsyncClient, Client
-    from holdfast.tasks import as_completed, context, model, task
+    from holdfast.tasks import CallContext, as_completed, context, model, task
 
 __version__ = "0.1.0"
 __all__ = [
     "AsyncClient",
+    "CallContext",
     "Client",
     "__version__",
     "as_completed",
@@ -31,7 +32,7 @@ __all__ = [
     "task",
     "track",
 ]
-_OF_TASKS = ("task", "model", "context", "as_completed")
+_OF_TASKS = ("task", "model", "context", "as_completed", "CallContext")
 
 
 def __getattr__(name: str) -> Any:

@@ -18,6 +18,8 @@ import msgspec
 from holdfast.errors import ValidationError
 from holdfast.wire.mismatch import say_mismatch, split_path
 
+CONTEXT = "ctx"
+"""A parameter of this name gets the context of the running call."""
 _Kind = inspect.Parameter
 _PLAIN = (_Kind.POSITIONAL_ONLY, _Kind.POSITIONAL_OR_KEYWORD)
 
@@ -27,7 +29,8 @@ class CallCodec:
 
     def __init__(self, function: Callable[..., Any], name: str) -> None:
         self._name = name
-        self._signature = inspect.signature(function)
+        self._signature = read_signature(function)
+        self.takes_context = CONTEXT in inspect.signature(function).parameters
         try:
             hints = typing.get_type_hints(function, include_extras=True)
         except Exception as error:
@@ -117,6 +120,13 @@ class CallCodec:
             where = f" at {field}" if field else ""
             sentence = f"the result of {self._name}{where}: {say_mismatch(said)}"
             raise ValidationError(sentence) from None
+
+
+def read_signature(function: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature as callers see it: without the parameter `ctx`, which is filled in."""
+    signature = inspect.signature(function)
+    shown = [each for each in signature.parameters.values() if each.name != CONTEXT]
+    return signature.replace(parameters=shown)
 
 
 def _make_field(parameter: inspect.Parameter, hint: Any) -> tuple[str, Any, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -14,11 +15,12 @@ from holdfast.client.specs import parse_bytes, read_retry
 from holdfast.core.calls.values import FunctionSpec
 from holdfast.core.settings.resolve import parse_duration
 from holdfast.errors import ValidationError
-from holdfast.tasks.codec import CallCodec
+from holdfast.tasks.codec import CONTEXT, CallCodec
 from holdfast.tasks.connection import CONNECTION
 from holdfast.tasks.handles import CallHandle
 from holdfast.tasks.mapping import MapResults
 from holdfast.tasks.models import SHELF, WarmModel
+from holdfast.tasks.running import context
 from holdfast.tasks.submitting import OpenSet
 from holdfast.tasks.texts import shorten
 from holdfast.wire.mismatch import say_mismatch, split_path
@@ -43,9 +45,12 @@ class TaskFunction(Generic[P, R]):
         functools.update_wrapper(self, function)
         self.function = function
         self._given = dict(given)
+        self._takes_context = CONTEXT in inspect.signature(function).parameters
         self._fields = _read_fields(given)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if self._takes_context and CONTEXT not in kwargs:
+            kwargs[CONTEXT] = context()
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:

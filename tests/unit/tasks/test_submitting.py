@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -100,6 +101,18 @@ def test_a_task_called_directly_runs_in_place() -> None:
     assert double(3) == 6
     assert asyncio.run(later(4)) == 4
     assert (double.__name__, double.__doc__) == ("double", "Twice as much.")
+
+
+def test_the_context_in_place_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @holdfast.task
+    def look(n: int, ctx: Any = None) -> list[Any]:
+        assert holdfast.context() is ctx
+        ctx.beat(n)
+        ctx.checkpoint.save(b"1")
+        return [n, ctx.id, ctx.attempt, ctx.cancelled, ctx.out_dir.name, ctx.checkpoint.load()]
+
+    monkeypatch.chdir(tmp_path)
+    assert look(2) == [2, "", 1, False, "out", b"1"]
 
 
 def test_a_call_is_submitted_and_its_result_taken(controller: Controller) -> None:

@@ -32,6 +32,7 @@ def main() -> int:
         msgspec.json.decode(env.get("HOLDFAST_EXECUTOR_LIMITS", "{}"), type=ExecutorLimits),
         RunnerPlaces(
             app=env.get("HOLDFAST_APP", ""),
+            path=path or "",
             blobs=Path(env["HOLDFAST_CALLS_BLOBS"]),
             files=Path(env["HOLDFAST_CALLS_FILES"]),
         ),

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.errors import HoldfastError
-from holdfast.tasks.codec import CallCodec
+from holdfast.tasks.codec import CONTEXT, CallCodec
 from holdfast.tasks.declare import TaskFunction
+from holdfast.tasks.running import context
 from holdfast.wire.calls import CallError
 
 MAX_TRACEBACK_CHARS = 16_000
@@ -38,6 +39,8 @@ class HostedFunction:
 
     def run(self, args: list[Any], kwargs: dict[str, Any], runner: asyncio.Runner) -> Any:
         """Run one call to its end."""
+        if self.codec.takes_context:
+            kwargs[CONTEXT] = context()
         value: Any = self._function(*args, **kwargs)
         return runner.run(value) if self._is_async else value
 
@@ -46,8 +49,26 @@ class FunctionTable:
     """The functions that this executor has run. A refusal stands until the executor is replaced,
     because a module that failed to import is left in an unknown state."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: str) -> None:
+        """folder: the app's; its modules are looked at for changes."""
         self._found: dict[str, HostedFunction | CallRefused] = {}
+        self._folder = folder
+        self._files: dict[str, int] = {}
+
+    def changed(self) -> bool:
+        """Whether the file of an imported module of the app's folder is another by now."""
+        return any(read_change(file) != before for file, before in self._files.items())
+
+    def note_files(self) -> None:
+        """Note the files of the modules that are imported now."""
+        for module in list(sys.modules.values()):
+            file = getattr(module, "__file__", None)
+            if isinstance(file, str) and file not in self._files and self._is_own(file):
+                self._files[file] = read_change(file)
+
+    def _is_own(self, file: str) -> bool:
+        inside = bool(self._folder) and file.startswith(self._folder.rstrip("/") + "/")
+        return inside and "/site-packages/" not in file
 
     def knows(self, name: str) -> bool:
         """Whether it was looked for before."""
@@ -62,9 +83,18 @@ class FunctionTable:
             except CallRefused as refused:
                 found = refused
             self._found[name] = found
+            self.note_files()
         if isinstance(found, CallRefused):
             raise found
         return found
+
+
+def read_change(file: str) -> int:
+    """When a file was changed, in nanoseconds; 0 where it is gone."""
+    try:
+        return os.stat(file).st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _import_function(name: str) -> HostedFunction:

@@ -97,6 +97,11 @@ class Hand:
         return sum(held.left for held in list(self._waiting)) + (self.running is not None)
 
     @property
+    def hungry(self) -> bool:
+        """Whether it could take calls, and has not said so yet."""
+        return self._said[:1] == (0,) and self._choose_want() > 0
+
+    @property
     def unrecorded(self) -> bool:
         """Whether an end is not on record."""
         return any(held.ends for held in list(self._held.values()))

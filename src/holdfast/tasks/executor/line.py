@@ -1,8 +1,8 @@
 """The line to the agent: a Unix stream socket and the thread that serves it.
 
 LINE-2  The runner makes no system call for a short call: the thread looks for ends every
-        `FLUSH_SECONDS` while there are any, and is woken only when it sleeps or when nothing is left
-        to run. An agent that is away or frozen holds up no call.
+        `FLUSH_SECONDS` while there are any, and is woken only when it sleeps, when the next batch is
+        wanted, or when nothing is left to run. An agent that is away or frozen holds up no call.
 """
 
 import contextlib

@@ -2,7 +2,8 @@
 
 EXEC-1  A process that ends by itself does so between two calls, with status 0, after the ends it
         has are told: it was idle for long, it was told to leave, it ran its number of calls, it
-        holds more memory than it may, or an exception left its GPU unusable.
+        holds more memory than it may, a module of its app was changed, or an exception left its
+        GPU unusable.
 EXEC-2  The end of a call that ran while the process was told to stop (TERM) and raised is not told:
         the stop made it raise, and the call is run again elsewhere.
 """
@@ -51,10 +52,11 @@ _encode_error = msgspec.json.Encoder().encode
 
 
 class RunnerPlaces(msgspec.Struct, frozen=True, kw_only=True):
-    """app: imported ahead, where it is a module. blobs: large values on their way. files: folders of
-    calls."""
+    """app: imported ahead, where it is a module. path: the folder it is in. blobs: large values on
+    their way. files: folders of calls."""
 
     app: str
+    path: str
     blobs: Path
     files: Path
 
@@ -74,12 +76,12 @@ class CallRunner:
         self._hand, self._place, self._streams = hand, place, streams
         self._limits, self._places = limits, places
         self._line = AgentLine(address, hand, self._hear)
-        self._functions = FunctionTable()
+        self._functions = FunctionTable(places.path)
         self._asyncio = asyncio.Runner()
         self._ran = 0
         self._stopped = self._broken = False
         self._context: CallContext | None = None
-        self._looked_at = 0.0
+        self._looked_at = self._compared_at = 0.0
         self._before_load = PHASE_IDLE
         SHELF.loading, SHELF.loaded = self._begin_load, self._end_load
 
@@ -100,6 +102,8 @@ class CallRunner:
         while not self._must_go():
             held = self._hand.next_batch()
             if held is not None:
+                if self._is_stale():
+                    break
                 self._run_batch(held)
                 used_at = time.monotonic()
             elif self._hand.leaving or not self._wait(time.monotonic() - used_at):
@@ -114,6 +118,7 @@ class CallRunner:
         self._place.write(0, 0, PHASE_LOADING)
         with contextlib.suppress(Exception):
             importlib.import_module(self._places.app)
+        self._functions.note_files()
         self._hand.models = SHELF.list_limits()
         self._place.write(0, 0, PHASE_IDLE)
 
@@ -132,6 +137,14 @@ class CallRunner:
             return False
         self._looked_at = now
         return read_resident_bytes() > limits.memory_bytes
+
+    def _is_stale(self) -> bool:
+        """Whether a module of the app was changed since it was imported, looked at now and then."""
+        now = time.monotonic()
+        if now - self._compared_at < _LOOK_SECONDS:
+            return False
+        self._compared_at = now
+        return self._functions.changed()
 
     def _wait(self, idle_seconds: float) -> bool:
         """Wait for calls; unload a model that is not used. False when it was idle for long."""
@@ -189,7 +202,7 @@ class CallRunner:
                 self._context = None
             if end is not None:
                 hand.end_call(held, end)
-                if not self._line.looks or not hand.in_hand:
+                if not self._line.looks or hand.hungry or not hand.in_hand:
                     self._line.wake()
         self._place.write(0, 0, PHASE_IDLE)
 

@@ -52,6 +52,11 @@ def hold(path: str) -> str:
     return f"{ctx.id} {ctx.attempt} {ctx.out_dir}"
 
 @holdfast.task
+def about(n: int, *, ctx=None) -> str:
+    ctx.checkpoint.save(b"half")
+    return f"{n} {ctx.id} {ctx.checkpoint.load().decode()}"
+
+@holdfast.task
 def talk(word: str) -> None:
     print(word)
     print(word, file=sys.stderr)
@@ -115,6 +120,13 @@ def test_calls_run_and_the_next_batch_grows_with_how_short_they_are(start: Start
     assert 0 < frame.mean_seconds < 0.05
     assert frame.want == int(0.05 / frame.mean_seconds) or frame.want == 1000
     wait_until(lambda: desk.place()[2:] == (PHASE_IDLE, 3))
+
+
+def test_a_parameter_ctx_gets_the_context_and_a_checkpoint_is_kept(start: Start) -> None:
+    desk = start()
+    assert values(desk.run(1, ("about", {"n": 3}))) == ["3 set0.0 half"]
+    [refused] = desk.run(2, ("about", {"n": 3, "ctx": 1}))
+    assert "there is no field 'ctx'" in error_of(refused).message
 
 
 def test_what_goes_wrong_is_told_with_its_kind_and_goes_on(start: Start) -> None:
@@ -259,6 +271,14 @@ def test_it_is_replaced_after_its_number_of_calls(start: Start) -> None:
     desk.say(batches=[desk.batch(1, *[("double", {"n": n}) for n in range(4)])])
     assert desk.wait() == 0
     assert desk.ends.keys() == {(1, 0), (1, 1)}
+
+
+def test_it_is_replaced_when_its_module_was_changed(start: Start) -> None:
+    desk = start()
+    os.utime(desk.folder / "pages.py", ns=(1, 1))
+    desk.say(batches=[desk.batch(1, ("double", {"n": 2}))])
+    assert desk.wait() == 0
+    assert desk.ends == {}
 
 
 def test_it_is_replaced_when_it_holds_too_much(start: Start) -> None:
