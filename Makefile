@@ -5,7 +5,7 @@ UV     := .uv/bin/uv
 RUN    := .venv/bin
 UVENV  := UV_PROJECT_ENVIRONMENT=$(CURDIR)/.venv
 
-.PHONY: help demo demo-fleet test ddp integrations slurm kubernetes s3 tools lint types imports bench soak clean env anew
+.PHONY: help demo demo-fleet demo-pipeline test ddp integrations slurm kubernetes s3 tools lint types imports bench soak clean env anew
 
 help:           ## what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -32,6 +32,9 @@ demo: env       ## the whole story on this machine, in under a minute
 
 demo-fleet: env ## a pool of hosts: it grows for 30 jobs, loses a host to kill -9 and one that freezes, and shrinks
 	@$(RUN)/python examples/demo_fleet.py
+
+demo-pipeline: env ## a workflow: images decoded, three variants by a slow model, a contact sheet; one call hangs
+	@$(RUN)/python examples/demo_pipeline.py
 
 # Three times the cores of a small machine: most of what takes long waits for programs it started.
 WORKERS ?= 6

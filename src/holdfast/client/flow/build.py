@@ -347,6 +347,8 @@ def _find_function(
     if options:
         known = msgspec.to_builtins(spec) | msgspec.to_builtins(dict(options))
         spec = _convert(known, FunctionSpec)
+    if callable(function):
+        getattr(function, "codec", None)  # refuses annotations that have no JSON form
     target = inspect.unwrap(function) if callable(function) else None
     return spec, target
 
