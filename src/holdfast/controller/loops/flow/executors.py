@@ -47,7 +47,8 @@ class ExecutorsLoop(Loop):
         self._show(live)
         if not feeds and not live and not ahead:
             return {}
-        hosts = await store.hosts.list_hosts()
+        # Without calls there is nothing to place, and hosts may be many.
+        hosts = await store.hosts.list_hosts() if feeds or ahead else []
         needs = self._find_needs(feeds, live, _list_apps(hosts) if ahead else ())
         pools = [pool.spec for pool in await store.fleet.list_pools() if pool.deleted_at is None]
         rooms = {
