@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from holdfast.core.settings.resolve import SETTINGS, Value, check_layer
+from holdfast.core.settings.table import begin_queue
 from holdfast.errors import Conflict, NotFound, ValidationError
 from holdfast.moves.rows import NewEvent
 
@@ -26,6 +27,11 @@ def merge_layer(
 ) -> dict[str, Value]:
     """Return `layer` with the changes made; `unset` wins."""
     return {name: value for name, value in {**layer, **changes}.items() if name not in unset}
+
+
+def fill_queue(name: str, changes: Mapping[str, Value], *, created: bool) -> dict[str, Value]:
+    """Return the changes, over what a queue of this name begins with where it is new."""
+    return {**begin_queue(name), **changes} if created else dict(changes)
 
 
 def settings_event(changes: Mapping[str, Value], unset: Sequence[str]) -> NewEvent:

@@ -80,6 +80,21 @@ async def test_settings_and_queues(rig: Rig) -> None:
         await rig.store.jobs.revive_job(job_id, "", now=rig.now)  # its queue is gone
 
 
+async def test_an_own_ingest_lane_begins_as_one(rig: Rig) -> None:
+    """An hour, and a trip fails it, unless that is set; later changes stand by themselves."""
+    put = rig.store.settings.put_queue
+    lane = {"time_limit_seconds": 3600.0, "on_trip": "fail"}
+    assert (await put("ingest-mirror", {}, now=rig.now)).settings == lane
+    changed = await put("ingest-mirror", {"on_trip": "requeue"}, now=rig.now)
+    assert changed.settings == {**lane, "on_trip": "requeue"}
+    assert (await put("ingest-mirror", {}, ["on_trip"], now=rig.now)).settings == {
+        "time_limit_seconds": 3600.0
+    }
+    own = await put("ingest-slow", {"time_limit_seconds": 60.0}, now=rig.now)
+    assert own.settings == {"time_limit_seconds": 60.0, "on_trip": "fail"}
+    assert (await put("ingested", {}, now=rig.now)).settings == {}
+
+
 async def test_rules_are_kept_as_they_were_written(rig: Rig) -> None:
     before = await rig.store.settings.read_settings()
     assert before.rules == ""

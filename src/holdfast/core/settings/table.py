@@ -229,3 +229,10 @@ BUILTIN_QUEUES: Mapping[str, Mapping[str, Value]] = {
     "input": {"time_limit_seconds": 120.0},
 }
 """The queues a new cluster starts with, and their defaults."""
+
+INGEST_LANE: Mapping[str, Value] = {"time_limit_seconds": 3600.0, "on_trip": "fail"}
+
+
+def begin_queue(name: str) -> dict[str, Value]:
+    """Return the settings that a new queue begins with: an ingest lane, by its name, those of one."""
+    return dict(INGEST_LANE) if name == "ingest" or name.startswith("ingest-") else {}

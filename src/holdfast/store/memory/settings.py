@@ -78,6 +78,7 @@ class MemorySettings(InMemory):
     ) -> QueueRecord:
         checked = layers.check_changes(changes, unset, "queue")
         at, queue = self.state.at(now), self.state.queues.get(name)
+        checked = layers.fill_queue(name, checked, created=queue is None)
         before = {} if queue is None else queue.settings
         merged = layers.merge_layer(before, checked, unset)
         if queue is None or merged != before:

@@ -174,6 +174,8 @@ async def _put_layer(
     checked = layers.check_changes(changes, unset, level)
     at = await tx.now(now)
     row = await tx.one(f"lock_{level}", name=name)
+    if level == "queue":
+        checked = layers.fill_queue(name, checked, created=row is None)
     if row is None or layers.merge_layer(row["settings"], checked, unset) != row["settings"]:
         given = {"changes": to_json(checked), "unset": list(unset)}
         await tx.one(f"put_{level}", name=name, **given, now=at)

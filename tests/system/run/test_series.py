@@ -1,0 +1,58 @@
+"""Jobs after jobs, arrays and schedules through the death of the leader: nothing is lost, nothing is
+done twice (AFTER-1, ARRAY-1, TIME-1)."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+
+import pytest
+
+from tests.system.cluster import Cluster
+from tests.waits import wait_until
+
+pytestmark = pytest.mark.slow
+
+WAITER = "import os,sys,time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.05)"
+NAPPER = "import time; time.sleep(0.3)"
+
+
+def test_a_leader_dies_between_an_end_and_what_follows_from_it(cluster: Cluster) -> None:
+    """The parent's end is on record before any loop runs again: its server does not lead yet."""
+    leader, standby = cluster.controller, cluster.add_controller()
+    wait_until(lambda: leader.messages("this server leads"), what="the first server to lead")
+    host = cluster.add_host("h", url=standby.url, cpu_slots=8)
+    client, go = cluster.client_of(standby), cluster.folder / "go"
+    parent = client.submit(name="parent", argv=[sys.executable, "-c", WAITER, str(go)]).id
+    child = client.submit(name="child", argv=["/bin/true"], after=(parent,)).id
+    doomed = client.submit(argv=["/bin/true"], after=(f"{parent}:failed",)).id
+    last = client.submit(argv=["/bin/true"], after=(doomed,)).id
+    wait_until(lambda: host.task_pids(parent), what="the parent to run")
+    array = client.submit_array("0-5%2", argv=[sys.executable, "-c", NAPPER], name="six").id
+    client.put_schedule("tick", argv=["/bin/true"], every_seconds=1.0, overlap="queue")
+    wait_until(lambda: client.schedule_runs("tick"), what="the first run of the schedule")
+
+    leader.kill()
+    go.touch()
+    wait_until(lambda: client.job(parent).state.terminal, what="the end of the parent")
+    assert not standby.messages("this server leads"), "nothing can have been released yet"
+    assert client.job(child).state == "waiting"
+
+    for job_id, state in ((child, "succeeded"), (doomed, "cancelled"), (last, "cancelled")):
+        wait_until(lambda j=job_id: client.job(j).state.terminal, 40, what=f"the end of {job_id}")
+        assert client.job(job_id).state == state, client.job(job_id).reason
+        kinds = Counter(event.kind for event in client.events(job_id=job_id))
+        assert kinds["job.released"] == (1 if job_id == child else 0)
+    assert doomed in client.job(last).reason
+
+    wait_until(lambda: client.array(array).state.terminal, 40, what="the end of the array")
+    assert client.array(array).counts == {"succeeded": 6}
+    assert [job.attempts for job in client.jobs(array=array)] == [1] * 6
+
+    runs = len(client.schedule_runs("tick"))
+    wait_until(lambda: len(client.schedule_runs("tick")) > runs, what="runs by the new leader")
+    client.pause_schedule("tick")
+    found = [run for run in client.schedule_runs("tick", 1000) if run.outcome == "submitted"]
+    assert len({run.due_at for run in found}) == len(found)
+    jobs = [job.id for job in client.jobs(name="tick")]
+    assert sorted(jobs) == sorted(run.job_id for run in found if run.job_id), "a job for each run"
