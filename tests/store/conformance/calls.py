@@ -435,6 +435,42 @@ async def test_exchanges_that_race_hand_each_call_out_once(rig: Rig) -> None:
         assert await counts(rig, f"s{i}") == (size, 0, 0, "ended")
 
 
+async def test_repeats_of_an_end_race(rig: Rig) -> None:
+    key = await executor(rig)
+    await rig.store.calls.create_set("s1", DOUBLE, "cpu", count=300, args=args(300), now=rig.now)
+    (batch,) = (await say(rig, key, want=300)).batches
+    for first in range(0, 300, 30):
+        told = [
+            done(batch.id, *range(first, first + 30), value=str(attempt)) for attempt in range(4)
+        ]
+        held = [batch.id]
+        answers = await asyncio.gather(*(say(rig, key, ends=[ends], held=held) for ends in told))
+        assert all(len(answer.recorded) == 30 for answer in answers)
+    assert await counts(rig) == (300, 0, 0, "ended")
+    assert [i for i, _, _ in await results(rig)] == list(range(300))
+
+
+async def test_a_cancel_races_with_claims(rig: Rig) -> None:
+    keys = [await executor(rig) for _ in range(2)]
+    calls = rig.store.calls
+    for number in range(5):
+        set_id = f"s{number}"
+        await calls.create_set(set_id, DOUBLE, "cpu", count=900, args=args(900), now=rig.now)
+        found = await asyncio.gather(
+            say(rig, keys[0], want=300),
+            calls.cancel_calls(set_id, now=rig.now),
+            say(rig, keys[1], want=300),
+        )
+        for key, answer in ((keys[0], found[0]), (keys[1], found[2])):
+            ends = [done(b.id, *range(len(b.calls))) for b in answer.batches]
+            await say(rig, key, ends=ends)
+            await say(rig, key, closing=Closing(facts=TaskFacts(exit_code=0)))
+        view = await calls.read_set(set_id)
+        assert (view.state, view.failed) == ("ended", 0)
+        assert view.succeeded + view.cancelled == 900
+    assert await calls.read_feeds() == []
+
+
 async def test_cancel_of_a_whole_set(rig: Rig) -> None:
     key, calls = await executor(rig), rig.store.calls
     await calls.create_set("s1", DOUBLE, "cpu", args=args(600), now=rig.now)
