@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast.wire import agent as wire
 from tests.unit.controller.conftest import SECRETS, FakeAgent, Served, bearer
 
 
@@ -14,13 +13,7 @@ async def test_a_rank_whose_output_comes_late_is_waited_for(
 ) -> None:
     job = await served.submit(tasks=2)
     async with asyncio.timeout(20):
-        while len(claims := (await agent.sync(wait=1.0)).claim) < 2:
-            pass
-        reports = [
-            wire.TaskReport(key=o.key, state="claimed", port=29500 if o.key.rank == 0 else 0)
-            for o in claims
-        ]
-        while len(orders := (await agent.sync(*reports, wait=1.0)).launch) < 2:
+        while not (orders := (await agent.sync(wait=1.0)).launch):
             pass
     orders.sort(key=lambda order: order.key.rank)
     await agent.sync(*[agent.running(order) for order in orders])

@@ -175,9 +175,9 @@ async def test_failed_starts_end_in_a_park_and_a_person_lets_it_go_on(
 ) -> None:
     await served.call("PATCH", "/v1/config", json={"set": {"start_failure_limit": 1}})
     gang = await served.submit(tasks=2, start_timeout_seconds=1)
-    await until_claims(
-        hosts[0], 1
-    )  # it was told, so this is no reservation that its host never heard of
+    async with asyncio.timeout(20):  # it is told, so its host has heard of the reservation
+        while not (await hosts[0].sync(wait=1.0)).launch:
+            pass
     await hosts[1].sync()
     async with asyncio.timeout(30):
         while "parked" not in (found := await why(served, gang)):
