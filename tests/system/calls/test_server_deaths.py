@@ -1,6 +1,7 @@
 """Servers and the database die in the middle of thousands of calls: each result is there once
 (CALLSET-1…4)."""
 
+import json
 import os
 import signal
 import threading
@@ -115,9 +116,9 @@ def test_a_call_from_the_shell_and_what_the_commands_say_of_it(cluster: Cluster)
     add_app_host(cluster)
     done = cluster.cli("tasks", "call", "mytasks:double", '{"x": 21}', "--timeout", "30")
     assert (done.returncode, done.stdout.strip()) == (0, b"42"), done.stderr
-    listed = cluster.cli("tasks").stdout.decode()
-    assert "mytasks:double" in listed
-    assert "succeeded" in listed
+    (listed,) = json.loads(cluster.cli("tasks", "--json").stdout)
+    assert (listed["spec"]["function"], listed["succeeded"]) == ("mytasks:double", 1)
+    assert "mytasks" in cluster.cli("tasks").stdout.decode()
     shown = cluster.cli("tasks", "show", "@last.0").stdout.decode()
     assert "succeeded" in shown
     assert b"no jobs" in cluster.cli("jobs").stdout

@@ -54,14 +54,13 @@ def tasks(face: Face, context: click.Context, project: str | None, limit: int) -
 def tasks_table(rows: Sequence[CallSetView]) -> str:
     """Draw the table of `tasks`."""
     return table(
-        ("ID", "FUNCTION", "STATE", "CALLS", "DONE", "FAILED", "RATE", "AGE"),
+        ("ID", "FUNCTION", "STATE", "DONE", "FAILED", "RATE", "AGE"),
         [
             (
                 each.id,
                 each.spec.function,
                 say_set_state(each),
-                _count_text(each),
-                str(each.succeeded),
+                f"{each.succeeded}/{_count_text(each)}",
                 str(each.failed),
                 rate_text(each),
                 age(datetime.fromtimestamp(each.created_at, UTC)),

@@ -66,9 +66,9 @@ def test_sets_are_listed_with_counts_and_rate(stub: Stub) -> None:
     done = stub.run("tasks", "--project", "film")
     assert done.exit_code == 0, done.stderr
     head, row = done.stdout.splitlines()
-    assert head.split()[:4] == ["ID", "FUNCTION", "STATE", "CALLS"]
+    assert head.split()[:4] == ["ID", "FUNCTION", "STATE", "DONE"]
     words = row.split()
-    assert words[:7] == [SET, "mytasks:double", "failed", "10", "9", "1", "2/s"]
+    assert words[:6] == [SET, "mytasks:double", "failed", "9/10", "1", "2/s"]
     assert "project=film" in stub.requests[0].path
     assert json.loads(stub.run("tasks", "--json").stdout)[0]["id"] == SET
 
