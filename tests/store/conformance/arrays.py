@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from datetime import timedelta
 from typing import Any
@@ -111,6 +112,21 @@ async def test_only_so_many_are_at_work_at_once(rig: Rig) -> None:
     assert (array.state, array.counts) == (JobState.SUCCEEDED, {"succeeded": 7})
     released = [e.job_id for e in await rig.events() if e.kind == "job.released"]
     assert Counter(released) == Counter(done), "once each"
+
+
+async def test_each_end_makes_room_for_one_more_however_many_look(rig: Rig) -> None:
+    """ARRAY-1: ends come one by one, and several processes move the line on at once."""
+    await rig.host(slots=8)
+    await _submit(rig, size=6, at_once=3)
+    await rig.admit()
+    await rig.sync()
+    keys = [await rig.key(f"array-1-m{n:03d}") for n in range(3)]
+    await rig.sync(live=keys, started=keys)
+    for n in range(3):
+        await rig.sync(live=keys[n + 1 :], ended=[(keys[n], OK)])
+        await asyncio.gather(*(rig.store.arrays.advance_arrays(now=rig.now) for _ in range(3)))
+        array = await _array(rig)
+        assert (array.active, array.counts["queued"]) == (3, n + 1)
 
 
 async def test_a_member_that_backs_off_keeps_its_turn(rig: Rig) -> None:
