@@ -3,11 +3,16 @@ done twice (AFTER-1, ARRAY-1, TIME-1)."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
+from holdfast.store.embedded.postgres import EmbeddedPostgres
 from tests.system.cluster import Cluster
 from tests.waits import wait_until
 
@@ -56,3 +61,33 @@ def test_a_leader_dies_between_an_end_and_what_follows_from_it(cluster: Cluster)
     assert len({run.due_at for run in found}) == len(found)
     jobs = [job.id for job in client.jobs(name="tick")]
     assert sorted(jobs) == sorted(run.job_id for run in found if run.job_id), "a job for each run"
+
+
+def test_the_database_dies_while_dependants_members_and_times_wait(
+    own_database: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        cluster = Cluster(tmp_path, own_database.dsn())
+        stack.callback(cluster.close)
+        cluster.add_controller()
+        host = cluster.add_host("h", cpu_slots=8)
+        client, go = cluster.client, cluster.folder / "go"
+        parent = client.submit(argv=[sys.executable, "-c", WAITER, str(go)]).id
+        child = client.submit(argv=["/bin/true"], after=(parent,)).id
+        wait_until(lambda: host.task_pids(parent), what="the parent to run")
+        array = client.submit_array("0-5%2", argv=[sys.executable, "-c", NAPPER]).id
+        client.put_schedule("tick", argv=["/bin/true"], every_seconds=1.0, overlap="queue")
+        os.kill(own_database.pid or 0, signal.SIGKILL)
+        own_database.wait(10)
+        go.touch()
+        wait_until(lambda: not host.task_pids(parent), what="the parent's process to end")
+        own_database.start()
+        assert cluster.until(child, "succeeded", seconds=40).attempts == 1
+        kinds = Counter(event.kind for event in client.events(job_id=child))
+        assert kinds["job.released"] == 1
+        wait_until(lambda: client.array(array).state.terminal, 40, what="the end of the array")
+        assert client.array(array).counts == {"succeeded": 6}
+        wait_until(lambda: client.schedule_runs("tick"), what="a run of the schedule")
+        client.pause_schedule("tick")
+        found = [run.job_id for run in client.schedule_runs("tick") if run.job_id]
+        assert sorted(found) == sorted(job.id for job in client.jobs(name="tick"))
