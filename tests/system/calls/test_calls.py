@@ -69,7 +69,7 @@ def test_a_wedged_call_is_freed_and_charged_alone(hosted: Cluster, tmp_path: Pat
     assert hosted.client.call_view(results.id, 3).failures == []
 
 
-@pytest.mark.parametrize("victim", ["executor", "agent"])
+@pytest.mark.parametrize("victim", ["executor", "agent", "server"])
 def test_each_result_is_there_once_whatever_is_killed(
     hosted: Cluster, tmp_path: Path, victim: str
 ) -> None:
@@ -78,12 +78,15 @@ def test_each_result_is_there_once_whatever_is_killed(
     host = hosted.hosts["pages"]
     if victim == "agent":
         host.kill_agent()
+    elif victim == "server":
+        hosted.controller.kill()
+        hosted.controller.start()
     else:
         os.kill(host.task_pids()[0], signal.SIGKILL)
     assert [*first, *results] == list(range(2000))
     view = hosted.client.call_set(results.id)
     assert (view.state, view.succeeded, view.failed) == ("ended", 2000, 0)
-    if victim == "agent":  # its executors went on, and told its successor
+    if victim != "executor":  # executors went on, and told whichever came after
         assert {len(path.read_text()) for path in tmp_path.iterdir()} == {1}
 
 
