@@ -145,11 +145,6 @@ class Exchange:
             taking.batch = given[self.turns[taking.turn].report.key.job_id].pop(0)
 
     @property
-    def wanted(self) -> int:
-        """How many calls are wanted in all."""
-        return sum(max(0, self._want(i)) for i in range(len(self.turns)))
-
-    @property
     def sent_pieces(self) -> list[Piece]:
         """Return the calls that go out, whose arguments and sets the answer needs."""
         again = [piece for held in self.unheard for batch in held for piece in batch.pieces]

@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 
 from holdfast.core.calls.decide import PolicyOf
 from holdfast.core.calls.feeds import ColdWaitOf
-from holdfast.core.calls.values import CallCharges, CallState, Family, FunctionSpec
+from holdfast.core.calls.values import CallState, Family, FunctionSpec
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.ids import TaskKey
 from holdfast.moves.values import StoreValue
@@ -32,16 +32,6 @@ class CallSetOrigin(StoreValue, frozen=True, kw_only=True):
     run: str
     node: int
     out_dir: str = ""
-
-
-class FailedCall(StoreValue, frozen=True, kw_only=True):
-    """A call that ended badly, as the decision needs it. trip etc. are in `closing` facts."""
-
-    set_id: str
-    index: int
-    spec: FunctionSpec
-    charges: CallCharges
-    attempt: int
 
 
 CLOSING_SECONDS = 10.0
