@@ -191,6 +191,12 @@ class Rig:
         terms = await self.terms() if takes else None
         return (await self.store.leases.sync_hosts([sync], terms=terms, now=self.now))[0]
 
+    async def submit_to(self, host: str, job_id: str, *, queue: str = "cpu", **spec: Any) -> Any:
+        """Submit a job to a host that waits with room, as far as is known."""
+        job = NewJob(id=job_id, spec=JobSpec(argv=("true",), **spec), queue=queue)
+        taker = self.make_sync(host, takes=True)
+        return await self.store.leases.submit_to_host(job, taker, await self.terms(), now=self.now)
+
     async def key(self, job_id: str, rank: int = 0) -> TaskKey:
         tasks = await self.store.jobs.list_tasks(job_id)
         return tasks[rank].key

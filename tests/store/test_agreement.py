@@ -158,6 +158,18 @@ class Agreement(RuleBasedStateMachine):
             placement="spread" if supervised else "pack",
         )
 
+    @rule(
+        host=st.sampled_from(HOSTS),
+        priority=st.sampled_from([50, 80]),
+        gpus=st.sampled_from([0, 0, 1]),
+        key=st.sampled_from([None, None, "same"]),
+    )
+    def submit_to_host(self, host: str, priority: int, gpus: int, key: str | None) -> None:
+        job_id = f"job-{len(self.jobs):04d}"
+        self.jobs.append(job_id)
+        more = {"priority": priority, "gpus": gpus, "idempotency_key": key}
+        self.both("submit_to", host=host, job_id=job_id, **more)
+
     @rule()
     def admit(self) -> None:
         self.both("admit", ttl=60.0)

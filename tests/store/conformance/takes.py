@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 import pytest
 
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.takes import PASSED_SECONDS
+from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobState
-from holdfast.moves.values import HostSynced
+from holdfast.moves.values import HostSynced, JobFilter, NewJob
 from tests.store.rig import OK, Rig, fails
 
 
@@ -178,6 +180,73 @@ async def test_jobs_own_leases_count(rig: Rig) -> None:
     await rig.submit(lease_ttl_seconds=77.0)
     answer = await rig.sync(ended=[(key, OK)], takes=True)
     assert [o.task.lease_ttl_seconds for o in answer.offers] == [77.0]
+
+
+def new_job(job_id: str, **spec: Any) -> NewJob:
+    return NewJob(id=job_id, spec=JobSpec(argv=("true",), **spec), queue="cpu")
+
+
+async def test_a_submission_places_its_job_on_a_host_with_room(rig: Rig) -> None:
+    await rig.host(slots=1)
+    taker = rig.make_sync("h1", takes=True)
+    first = new_job("first", secrets={"TOKEN": "hush"})
+    found = await rig.store.leases.submit_to_host(first, taker, await rig.terms(), now=rig.now)
+    assert found is not None
+    submitted, answer = found
+    assert (submitted.created, submitted.job.id, submitted.job.state) == (True, "first", "queued")
+    assert (taken(answer), answer.settled, answer.status) == (["first"], True, "ok")
+    assert answer.offers[0].secrets == {"TOKEN": "hush"}
+    assert answer.offers[0].task == (await rig.store.jobs.list_tasks("first"))[0]
+    assert await rig.kinds("first") == ["job.submitted", "job.reserved"]
+    found = await rig.store.leases.submit_to_host(
+        new_job("second"), taker, await rig.terms(), now=rig.now
+    )
+    assert found is not None
+    assert (taken(found[1]), found[1].settled) == ([], True), "it is full"
+    assert (await rig.job("second")).state is JobState.QUEUED
+    again = await rig.sync()
+    assert taken(again) == ["first"], "an answer that was lost is given again"
+
+
+async def test_a_submission_overtakes_nothing(rig: Rig) -> None:
+    await rig.host(slots=1)
+    earlier = await rig.submit()
+    taker = rig.make_sync("h1", takes=True)
+    found = await rig.store.leases.submit_to_host(
+        new_job("late"), taker, await rig.terms(), now=rig.now
+    )
+    assert found is not None
+    assert taken(found[1]) == [earlier]
+    assert (await rig.job("late")).state is JobState.QUEUED
+
+
+@pytest.mark.parametrize("why", ["repeated", "same key", "quota"])
+async def test_what_is_not_plainly_new_is_left_to_the_usual_road(rig: Rig, why: str) -> None:
+    await rig.host()
+    if why == "quota":
+        await rig.store.settings.put_project("team", {"quota_jobs": 9}, now=rig.now)
+    else:
+        await rig.submit("there", idempotency_key="one")
+    name = "there" if why == "repeated" else "new"
+    key = "one" if why == "same key" else None
+    taker, terms = rig.make_sync("h1", takes=True), await rig.terms()
+    job = new_job(name, idempotency_key=key)
+    assert await rig.store.leases.submit_to_host(job, taker, terms, now=rig.now) is None
+    jobs = await rig.store.jobs.list_jobs(JobFilter())
+    assert [j.id for j in jobs] == ([] if why == "quota" else ["there"])
+    assert all(j.state is JobState.QUEUED for j in jobs)
+
+
+async def test_a_host_that_registered_anew_is_given_nothing_by_a_submission(rig: Rig) -> None:
+    await rig.host()
+    taker = rig.make_sync("h1", takes=True)
+    await rig.host()
+    found = await rig.store.leases.submit_to_host(
+        new_job("late"), taker, await rig.terms(), now=rig.now
+    )
+    assert found is not None
+    assert (taken(found[1]), found[1].settled) == ([], False)
+    assert (await rig.job("late")).state is JobState.QUEUED
 
 
 async def test_a_host_without_ends_takes_nothing(rig: Rig) -> None:

@@ -23,7 +23,7 @@ from holdfast.core.settings.resolve import check_layer, job_layer
 from holdfast.core.spec import JobSpec, check_spec
 from holdfast.core.states import JobState, Outcome
 from holdfast.errors import ValidationError
-from holdfast.moves.values import JobFilter, NewJob, Submitted
+from holdfast.moves.values import HostSync, JobFilter, NewJob, Submitted
 from holdfast.store.port.store import Store
 from holdfast.wire.api import BatchRequest, CancelRequest, ForensicsView, JobView
 
@@ -71,7 +71,11 @@ def take_key(spec: JobSpec, key: str | None) -> JobSpec:
 async def _submit(
     controller: Controller, specs: Sequence[JobSpec], where: Sequence[str]
 ) -> list[Submitted]:
-    submitted = await controller.store.jobs.submit_jobs(await check_specs(controller, specs, where))
+    jobs = await check_specs(controller, specs, where)
+    placed = await _submit_to_host(controller, jobs[0]) if len(jobs) == 1 else None
+    if placed is not None:
+        return [placed]
+    submitted = await controller.store.jobs.submit_jobs(jobs)
     if any(s.created for s in submitted):
         controller.poke("admit", "events")
     return submitted
@@ -106,6 +110,30 @@ async def check_specs(
         minted = mint_secrets(spec, secrets.token_bytes(SEED_BYTES)) if spec.supervised else {}
         jobs.append(NewJob(id=make_new_id(), spec=spec, queue=queue_of(spec), minted=minted))
     return jobs
+
+
+async def _submit_to_host(controller: Controller, job: NewJob) -> Submitted | None:
+    """Write a job and place it on a host that waits with room, in one transaction; the leader would
+    need two more. Returns None where no host is known, or more than room decides."""
+    spec, terms = job.spec, (await controller.settings.current()).take_terms
+    plain = spec.tasks == 1 and not spec.supervised and not spec.after and spec.start_at is None
+    if not plain or terms is None or job.queue not in terms.ttls:
+        return None
+    taker = controller.wakes.find_taker(job.queue, spec.cpu_slots, spec.gpus)
+    if taker is None:
+        return None
+    host_id, incarnation = taker
+    sync = HostSync(host_id=host_id, incarnation=incarnation, takes=True)
+    found = await controller.store.leases.submit_to_host(job, sync, terms)
+    if found is None:
+        return None
+    submitted, answer = found
+    if answer.offers:
+        controller.wakes.host(host_id).give(incarnation, answer)
+    controller.poke("events")
+    if not answer.settled:
+        controller.poke("admit")
+    return submitted
 
 
 def _find_impossible(spec: JobSpec, sizes: Sequence[Size]) -> str | None:

@@ -29,6 +29,7 @@ SHALLOW_LIMIT = 16
 LIMIT = 500
 DEEP_LIMIT = 10_000
 MAX_ROUNDS = 50
+RENEW_SECONDS = 1.0
 DEEP_SHARE = 0.05
 """Of the loop's time, at most, for looks beyond the first `LIMIT` jobs of a queue."""
 
@@ -63,6 +64,8 @@ class AdmitLoop(Loop):
         super().__init__(controller)
         self._deep_at = 0.0
         self._whole_at = 0.0
+        self._said: tuple[list[str], bool] | None = None
+        self._said_at = 0.0
 
     async def run_once(self) -> Summary:
         started, limit = 0, SHALLOW_LIMIT
@@ -137,11 +140,13 @@ class AdmitLoop(Loop):
         self, snapshot: AdmissionSnapshot, plan: AdmissionPlan, settings: Settings
     ) -> None:
         """Tell the hosts what they may go past (TAKE-2)."""
-        if settings.take_terms is not None:
-            passed = [c.job_id for c in snapshot.candidates if c.job_id in plan.refusals]
-            await self._controller.store.admission.note_passed(
-                passed[:MAX_PASSED], holds=plan.holds
-            )
+        if settings.take_terms is None:
+            return
+        passed = [c.job_id for c in snapshot.candidates if c.job_id in plan.refusals][:MAX_PASSED]
+        now, said = self._controller.clock(), (passed, plan.holds)
+        if said != self._said or (passed and now >= self._said_at + RENEW_SECONDS):
+            await self._controller.store.admission.note_passed(passed, holds=plan.holds)
+            self._said, self._said_at = said, now
 
     async def _plan(
         self, snapshot: AdmissionSnapshot, settings: Settings

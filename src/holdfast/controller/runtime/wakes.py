@@ -2,11 +2,21 @@
 
 WAKE-1  A wake between a read and the wait that follows it is never lost: the waiter compares the
         version it saw before the read. Wakes are hints; every waiter also has a time limit.
+WAKE-2  A submission that its own transaction placed on a waiting host answers that host's poll. The
+        offer is on record, so that a poll which ended meanwhile loses nothing: the next one has it.
 """
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from holdfast.moves.values import HostSynced
+
+MAX_LOOKED_AT = 64
+"""Hosts that a submission looks at; where they are all full, the leader looks at every one."""
 
 
 class Wake:
@@ -64,16 +74,32 @@ def _finish(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
+class WaitingRoom(msgspec.Struct):
+    """What a host that waits has free, as far as its last call tells. `queues` empty: it serves
+    every one."""
+
+    cpu_slots: int
+    devices: int
+    queues: tuple[str, ...]
+
+    def fits(self, queue: str, cpu_slots: int, gpus: int) -> bool:
+        """Return whether a job may find room."""
+        serves = not self.queues or queue in self.queues
+        return serves and self.cpu_slots >= cpu_slots and self.devices >= gpus
+
+
 class HostLine:
     """One host's place in the bus: its wake, and which call of its agent is the newest."""
 
-    __slots__ = ("_incarnation", "_seq", "waiting", "wake")
+    __slots__ = ("_gift", "_incarnation", "_seq", "room", "waiting", "wake")
 
     def __init__(self) -> None:
         self._incarnation = ""
         self._seq = -1
         self.wake = Wake()
         self.waiting = 0
+        self.room: WaitingRoom | None = None
+        self._gift: HostSynced | None = None
 
     def take(self, incarnation: str, seq: int) -> bool:
         """Note a call, which ends the wait of an older one. False when a newer call of this
@@ -85,9 +111,25 @@ class HostLine:
             self.wake.fire()
         return True
 
+    @property
+    def incarnation(self) -> str:
+        """The agent's, as its newest call says."""
+        return self._incarnation
+
     def is_newest(self, incarnation: str, seq: int) -> bool:
         """True while no newer call has come."""
         return incarnation == self._incarnation and seq == self._seq
+
+    def give(self, incarnation: str, gift: HostSynced) -> None:
+        """Answer the poll that waits; where none does, the next one is offered it anyway (WAKE-2)."""
+        if self.waiting and incarnation == self._incarnation:
+            self._gift = gift
+            self.wake.fire()
+
+    def take_gift(self) -> HostSynced | None:
+        """Return what was given since the last look."""
+        gift, self._gift = self._gift, None
+        return gift
 
     @contextlib.contextmanager
     def wait(self) -> Iterator[None]:
@@ -149,6 +191,21 @@ class WakeBus:
             line = lines.get(host_id)
             if line is not None and not line.waiting:
                 del lines[host_id]
+
+    def find_taker(self, queue: str, cpu_slots: int, gpus: int) -> tuple[str, str] | None:
+        """Return the fullest waiting host on which a job may find room, of the first ones, and its
+        incarnation."""
+        found: list[tuple[str, HostLine, WaitingRoom]] = []
+        for host_id, line in itertools.islice(self._hosts.items(), MAX_LOOKED_AT):
+            room = line.room
+            if line.waiting and room is not None and room.fits(queue, cpu_slots, gpus):
+                found.append((host_id, line, room))
+        if not found:
+            return None
+        host_id, line, room = min(found, key=lambda one: (one[2].devices, one[2].cpu_slots))
+        room.cpu_slots -= max(1, cpu_slots)  # until its next call tells
+        room.devices -= gpus
+        return host_id, line.incarnation
 
     def fire(self, topic: str) -> None:
         """Wake every waiter for `topic` on this replica."""

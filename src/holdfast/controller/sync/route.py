@@ -28,7 +28,7 @@ from holdfast.controller.http.problems import answer_json
 from holdfast.controller.runtime.auth import hash_secret, read_bearer
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
-from holdfast.controller.runtime.wakes import HostLine
+from holdfast.controller.runtime.wakes import HostLine, WaitingRoom
 from holdfast.controller.sync.orders import make_orders
 from holdfast.controller.sync.reports import NO_FACTS, read_sync
 from holdfast.core.host_faults import Hindrance
@@ -117,6 +117,8 @@ async def _poll(
     again = HostSync(
         host_id=host.id, incarnation=request.incarnation, live=wanted.live, claimed=wanted.claimed
     )
+    line.take_gift()  # the store has just offered what an earlier poll was to have
+    line.room = _guess_room(host, request)
     while (
         not _says_something(answer)
         and until > controller.clock()
@@ -129,13 +131,22 @@ async def _poll(
         if not woken or not line.is_newest(request.incarnation, request.seq) or wakes.closing:
             break
         seen = line.wake.version
-        found = await _ask_store(controller, host, again)
+        found = line.take_gift() or await _ask_store(controller, host, again)
         if not line.is_newest(request.incarnation, request.seq):
             break
         _act_on(controller, None, found)
         settings = await controller.settings.current()
         answer = await _make_answer(controller, host, request, found, settings)
     return answer
+
+
+def _guess_room(host: HostRecord, request: wire.SyncRequest) -> WaitingRoom:
+    """Return what may be free: how much each of its tasks holds is the store's to say."""
+    return WaitingRoom(
+        cpu_slots=host.cpu_slots - len(request.tasks),
+        devices=len(host.gpus) - len(request.tasks),
+        queues=host.queues,
+    )
 
 
 def _read_request(host_id: str, request: wire.SyncRequest, *, newest: bool) -> HostSync:

@@ -11,12 +11,23 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.placement.takes import TakeTerms
 from holdfast.core.states import HostEvent, HostState, TaskState
 from holdfast.moves import members, moves, reports, requests
+from holdfast.moves.quotas import sets_quota
 from holdfast.moves.registration import faults_event, lost_event
 from holdfast.moves.reports import Draft
 from holdfast.moves.rows import TaskRow
-from holdfast.moves.values import ClaimRow, GangSeat, HostSync, HostSynced, LiveTask, TaskOffer
+from holdfast.moves.values import (
+    ClaimRow,
+    GangSeat,
+    HostSync,
+    HostSynced,
+    LiveTask,
+    NewJob,
+    Submitted,
+    TaskOffer,
+)
 from holdfast.store.memory.admission import MemoryAdmission
 from holdfast.store.memory.hosts import lose_host_tasks, quarantine_host, set_host_state
+from holdfast.store.memory.jobs import MemoryJobs
 from holdfast.store.memory.state import InMemory, MemoryState
 from holdfast.store.memory.takes import take_jobs
 from holdfast.store.port.clock import Now
@@ -25,9 +36,10 @@ from holdfast.store.port.clock import Now
 class MemoryLeases(InMemory):
     """`LeaseStore` in memory."""
 
-    def __init__(self, state: MemoryState, admission: MemoryAdmission) -> None:
+    def __init__(self, state: MemoryState, admission: MemoryAdmission, jobs: MemoryJobs) -> None:
         super().__init__(state)
         self._admission = admission
+        self._jobs = jobs
 
     async def sync_hosts(
         self,
@@ -205,6 +217,23 @@ class MemoryLeases(InMemory):
                     task.lease_until = (
                         min(task.lease_until, latest) if task.lease_until is not None else None
                     )
+
+    async def submit_to_host(
+        self, job: NewJob, taker: HostSync, terms: TakeTerms, *, now: Now = None
+    ) -> tuple[Submitted, HostSynced] | None:
+        s, at = self.state, self.state.at(now)
+        layers = [s.settings, *(project.settings for project in s.projects.values())]
+        key = job.spec.idempotency_key
+        earlier = job.id in s.jobs or (key is not None and (job.spec.project, key) in s.keys)
+        if earlier or job.queue not in s.queues or any(map(sets_quota, layers)):
+            return None
+        (submitted,) = await self._jobs.submit_jobs([job], now=at)
+        draft = Draft(taker, "ok")
+        host = s.hosts.get(taker.host_id)
+        if host is not None and host.incarnation == taker.incarnation:
+            draft.name = host.name
+            self._take([draft], terms, at)
+        return submitted, draft.answer()
 
     async def list_live_tasks(self, host_id: str) -> list[LiveTask]:
         return [

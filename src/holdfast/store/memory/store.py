@@ -85,7 +85,7 @@ class MemoryStore(Store):
         self.hosts = MemoryHosts(state)
         self.jobs = jobs = MemoryJobs(state, self.environment)
         self.leadership = MemoryLeadership()
-        self.leases = MemoryLeases(state, self.admission)
+        self.leases = MemoryLeases(state, self.admission, self.jobs)
         self.logs = MemoryLogs(state)
         self.members = members
         self.schedules = MemorySchedules(state, jobs)

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.placement.takes import TakeTerms
-from holdfast.moves.values import HostSync, HostSynced, LiveTask
+from holdfast.moves.values import HostSync, HostSynced, LiveTask, NewJob, Submitted
 from holdfast.store.port.clock import Now
 
 
@@ -40,6 +40,16 @@ class LeaseStore(Protocol):
         A key that matches no live task of this host and incarnation is `lost` if reported live,
         `refused` if reported ended (STORE-2). An end whose task has already ended under the same
         key is acknowledged again, not refused.
+        """
+
+    async def submit_to_host(
+        self, job: NewJob, taker: HostSync, terms: TakeTerms, *, now: Now = None
+    ) -> tuple[Submitted, HostSynced] | None:
+        """Write one new job, and let a host fill its free room in the same transaction, as a sync
+        that `takes` does. Its answer has the offers, which are perhaps of jobs that came before.
+
+        Returns None, and writes nothing, where the job is not new or a quota is set: it is then
+        `submit_jobs` that decides.
         """
 
     async def list_live_tasks(self, host_id: str) -> list[LiveTask]:

@@ -60,7 +60,7 @@ class PostgresJobs(OnSession):
     async def submit_jobs(self, jobs: Sequence[NewJob], *, now: Now = None) -> list[Submitted]:
         if not jobs:
             return []
-        params = _insert_params(jobs, now)
+        params = ask_insert(jobs, now)
         if len(jobs) == 1 and not jobs[0].spec.after and not sets_quota(self.environment):
             # The usual case, one new job without a quota, is a transaction of one statement, which
             # may be sent again. In any other case it writes nothing and the code below takes over.
@@ -245,7 +245,8 @@ class PostgresJobs(OnSession):
         return total
 
 
-def _insert_params(jobs: Sequence[NewJob], now: datetime | None) -> dict[str, Any]:
+def ask_insert(jobs: Sequence[NewJob], now: datetime | None) -> dict[str, Any]:
+    """Return the parameters of `insert_jobs` but the rows, with and without quotas."""
     return {
         "names": sorted({job.queue for job in jobs}),
         "now": now,
@@ -260,7 +261,7 @@ async def insert_jobs(
     tx: Tx, jobs: Sequence[NewJob], environment: Mapping[str, Value], now: datetime | None
 ) -> list[Submitted]:
     """Write jobs within a transaction, as `submit_jobs` does."""
-    hashes, params = [requests.hash_spec(job.spec) for job in jobs], _insert_params(jobs, now)
+    hashes, params = [requests.hash_spec(job.spec) for job in jobs], ask_insert(jobs, now)
     parents = await find_parents(tx, [job.spec for job in jobs])
     rows = [_new_row(job, digest, parents) for job, digest in zip(jobs, hashes, strict=True)]
     params = {**params, "rows": to_json(rows)}

@@ -30,7 +30,9 @@ from holdfast.moves.values import (
     HostSync,
     HostSynced,
     LiveTask,
+    NewJob,
     PreemptRow,
+    Submitted,
     TaskOffer,
 )
 from holdfast.store.port.clock import Now
@@ -38,7 +40,7 @@ from holdfast.store.postgres.connection.session import OnSession, Rows, Tx, to_j
 from holdfast.store.postgres.drains import quarantine_host
 from holdfast.store.postgres.hosts import lose_host_tasks, set_host_state, write_faults
 from holdfast.store.postgres.moves import load_moves, write_events, write_moves
-from holdfast.store.postgres.takes import Step, give_taken, plan_steps
+from holdfast.store.postgres.takes import Step, give_taken, plan_steps, submit_to_host
 
 SUCCEED_FROM = [str(s) for s in sources(JOB, JobEvent.SUCCEED) if s is not JobState.DRAINING]
 FINISH_FROM = [str(s) for s in sources(TASK, TaskEvent.FINISH)]
@@ -80,6 +82,13 @@ class PostgresLeases(OnSession):
             lambda tx: _sync(tx, syncs, rules, terms, now), relaxed=relaxed, keep_plans=True
         )
         return [d.answer() for d in drafts]
+
+    async def submit_to_host(
+        self, job: NewJob, taker: HostSync, terms: TakeTerms, *, now: Now = None
+    ) -> tuple[Submitted, HostSynced] | None:
+        return await self.session.transact(
+            lambda tx: submit_to_host(tx, job, taker, terms, now), keep_plans=True
+        )
 
     async def list_live_tasks(self, host_id: str) -> list[LiveTask]:
         return [

@@ -11,10 +11,12 @@ from holdfast.core.placement.types import Candidate
 from holdfast.core.records import JobRecord, TaskRecord
 from holdfast.core.states import JobEvent, TaskState
 from holdfast.core.transitions import JOB, sources
+from holdfast.moves import requests
 from holdfast.moves.reports import Draft
-from holdfast.moves.values import TaskOffer
+from holdfast.moves.values import HostSync, HostSynced, NewJob, Submitted, TaskOffer
 from holdfast.store.postgres.admission import as_capacity
 from holdfast.store.postgres.connection.session import Rows, Tx, to_json
+from holdfast.store.postgres.jobs import ask_insert, make_row
 
 RESERVE_FROM = [str(s) for s in sources(JOB, JobEvent.RESERVE)]
 Step = tuple[str, dict[str, Any]]
@@ -26,16 +28,49 @@ async def plan_steps(tx: Tx, drafts: Sequence[Draft], terms: TakeTerms, at: date
     Their heartbeats are locked, so the room that is read stays theirs. Marks the drafts that are
     settled.
     """
-    by_host = {d.sync.host_id: d for d in drafts}
-    ids = list(by_host)
     limit = count_worth(sum(len(d.sync.ended) for d in drafts))
-    begun, rooms, queued = await tx.many(
-        ("begin_takes", {"revision": terms.revision, "seconds": PASSED_SECONDS, "now": at}),
-        ("read_room", {"ids": ids}),
-        ("read_takable", {"ids": ids, "limit": limit}),
+    ids = [d.sync.host_id for d in drafts]
+    return _choose(drafts, terms, limit, *await tx.many(*_ask(ids, terms, limit, at)))
+
+
+async def submit_to_host(
+    tx: Tx, job: NewJob, taker: HostSync, terms: TakeTerms, now: datetime | None
+) -> tuple[Submitted, HostSynced] | None:
+    """`LeaseStore.submit_to_host`. Locks in the one order: queues, hosts, jobs."""
+    limit = count_worth(1)
+    row = make_row(job, requests.hash_spec(job.spec))
+    new = {**ask_insert([job], now), "rows": to_json([row]), "limited_too": False}
+    written, _, *found = await tx.many(
+        ("insert_jobs", new),
+        ("lock_hosts", {"ids": [taker.host_id]}),
+        *_ask([taker.host_id], terms, limit, now),
     )
+    if not written:
+        return None
+    draft = Draft(taker, "ok")
+    rooms = [row for row in found[1] if row["incarnation"] == taker.incarnation]
+    draft.name = rooms[0]["name"] if rooms else ""
+    steps = _choose([draft], terms, limit, found[0], rooms, found[2])
+    if steps:
+        give_taken([draft], steps, *await tx.last(*steps))
+    submitted = msgspec.convert(written[0], JobRecord)
+    return Submitted(job=submitted, created=True), draft.answer()
+
+
+def _ask(ids: Sequence[str], terms: TakeTerms, limit: int, at: datetime | None) -> list[Step]:
+    return [
+        ("begin_takes", {"revision": terms.revision, "seconds": PASSED_SECONDS, "now": at}),
+        ("read_room", {"ids": list(ids)}),
+        ("read_takable", {"ids": list(ids), "limit": limit}),
+    ]
+
+
+def _choose(
+    drafts: Sequence[Draft], terms: TakeTerms, limit: int, begun: Rows, rooms: Rows, queued: Rows
+) -> list[Step]:
     if not begun or not begun[0]["allowed"]:
         return []
+    by_host = {d.sync.host_id: d for d in drafts}
     found = plan_takes(
         [msgspec.convert(row, Candidate) for row in queued],
         [as_capacity(row) for row in rooms],
@@ -66,7 +101,7 @@ async def plan_steps(tx: Tx, drafts: Sequence[Draft], terms: TakeTerms, at: date
         "queues": sorted({rows[p.job_id]["queue"] for p in found.placements}),
         "revision": terms.revision,
         "reserve_from": RESERVE_FROM,
-        "now": at,
+        "now": begun[0]["now"],
     }
     jobs = [p.job_id for p in found.placements]
     return [("take_jobs", ask), ("read_taken_secrets", {"ids": jobs})]

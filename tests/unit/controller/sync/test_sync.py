@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.controller.loops.admit import AdmitLoop
+from holdfast.controller.runtime.wakes import HostLine
 from holdfast.core.causes import Watchdog
 from holdfast.core.facts import Trip
 from holdfast.core.ids import TaskKey
@@ -17,6 +19,10 @@ from holdfast.moves.values import HostSync
 from holdfast.wire import agent as wire
 from tests.store.rig import OK
 from tests.unit.controller.conftest import FakeAgent, Served, bearer, make_join
+
+
+async def never(*_: Any, **__: Any) -> Any:
+    raise AssertionError("this was not to be asked")
 
 
 async def waits(poll: asyncio.Task[wire.SyncAnswer], served: Served) -> None:
@@ -116,6 +122,30 @@ async def test_the_answer_to_an_end_brings_the_next_job(served: Served, agent: F
     assert [a["road"] for a in attempts] == ["host"]
     left = (await served.call("GET", f"/v1/jobs/{more[1]['id']}")).json()
     assert left["state"] == "queued"
+
+
+async def test_a_submission_answers_a_poll_that_waits(
+    served: Served, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """WAKE-2: neither the leader nor another read of the store is needed."""
+    monkeypatch.setattr(AdmitLoop, "run_once", never)
+    poll = asyncio.create_task(agent.sync(wait=5.0))
+    await waits(poll, served)
+    monkeypatch.setattr(served.store.leases, "sync_hosts", never)
+    job = await served.submit()
+    answer = await poll
+    assert [order.key.job_id for order in answer.launch] == [job["id"]]
+
+
+async def test_an_offer_that_no_poll_hears_is_made_again(
+    served: Served, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poll = asyncio.create_task(agent.sync(wait=5.0))
+    await waits(poll, served)
+    monkeypatch.setattr(HostLine, "give", lambda *_: None)  # it hung up a moment ago
+    job = await served.submit()
+    poll.cancel()
+    assert (await agent.take()).key.job_id == job["id"]
 
 
 async def test_a_trip_is_requeued_and_runs_again(served: Served, agent: FakeAgent) -> None:

@@ -163,7 +163,8 @@ returning {columns:task:t};
 -- name: begin_takes
 -- Whether hosts may take jobs under these settings, and what the leader has just passed over (TAKE-2).
 select c.settings_rev = %(revision)s as allowed, coalesce(%(now)s::timestamptz, clock_timestamp()) as now,
-       case when p.holds or p.at < %(now)s::timestamptz - %(seconds)s::double precision * interval '1 second' then '{}'
+       case when p.holds or p.at < coalesce(%(now)s::timestamptz, clock_timestamp())
+                                   - %(seconds)s::double precision * interval '1 second' then '{}'
             else p.job_ids end as passed
 from cluster c cross join passed_over p;
 
@@ -200,7 +201,8 @@ cross join lateral (
   limit %(limit)s
 ) c
 where q.paused_at is null
-  and exists (select from hosts h where h.id = any(%(ids)s::text[]) and (h.queues = '{}' or q.name = any(h.queues)))
+  and ((select bool_or(h.queues = '{}') from hosts h where h.id = any(%(ids)s::text[]))
+       or q.name = any(array(select unnest(h.queues) from hosts h where h.id = any(%(ids)s::text[]))))
 order by c.priority desc, c.ord
 limit %(limit)s;
 
