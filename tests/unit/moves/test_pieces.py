@@ -7,7 +7,9 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.core.calls.values import MAX_INLINE_BYTES
 from holdfast.moves.flow.pieces import (
+    BATCH_PIECES,
     PAGE_BYTES,
     PAGE_CALLS,
     Piece,
@@ -20,6 +22,7 @@ from holdfast.moves.flow.pieces import (
     make_pages,
     subtract_ranges,
 )
+from holdfast.wire.frames import MAX_FRAME_BYTES
 
 SPANS = st.lists(
     st.tuples(st.integers(0, 40), st.integers(0, 12)).map(lambda s: (s[0], s[0] + s[1])), max_size=6
@@ -61,10 +64,19 @@ def test_numbers_as_ranges(found: set[int]) -> None:
 def test_heads_are_cut_in_order(sizes: list[int], want: int) -> None:
     heads = pieces(sizes)
     taken, rest = cut_heads(heads, want)
-    assert calls(taken) == calls(heads)[:want]
+    assert calls(taken) == calls(heads[:BATCH_PIECES])[:want]
     whole = heads[len(taken) :]
     assert calls(taken) + calls(rest) + calls(whole) == calls(heads)
     assert all(piece.place in {head.place for head in heads} for piece in rest), "its row stays"
+
+
+def test_a_batch_of_the_largest_arguments_fits_into_a_frame() -> None:
+    args = ["x" * MAX_INLINE_BYTES] * 200
+    pages = make_pages(args, 0, [(0, len(args))])
+    taken, _ = cut_heads(pieces([last - first for first, last, _ in pages]), len(args))
+    assert taken
+    sent = sum(sum(map(len, page)) for _, _, page in pages[: len(taken)])
+    assert sent < MAX_FRAME_BYTES - 1024 * 1024
 
 
 @given(SIZES, st.integers(0, 40), st.integers(0, 40))

@@ -45,10 +45,10 @@ def count_calls(pieces: Iterable[Piece]) -> int:
 
 
 def cut_heads(heads: Sequence[Piece], want: int) -> tuple[list[Piece], list[Piece]]:
-    """Return the first `want` calls, and what is left of the pieces they were taken from; the
-    pieces after that are in neither."""
+    """Return the first `want` calls out of at most `BATCH_PIECES`, and what is left of the pieces they
+    were taken from; the pieces after that are in neither."""
     taken: list[Piece] = []
-    for piece in heads:
+    for piece in heads[:BATCH_PIECES]:
         if want <= 0:
             break
         if piece.size > want:
@@ -135,3 +135,6 @@ def make_pages(args: Sequence[str], first: int, spans: Ranges) -> list[tuple[int
 
 PAGE_CALLS = 500
 PAGE_BYTES = 64 * 1024
+BATCH_PIECES = 32
+"""Each piece is of one page, which is at most `PAGE_BYTES` and one last call's arguments long: so a
+batch is at most 10 MiB, whatever its calls are given, and fits into a frame."""
