@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.core.calls.values import MAX_INLINE_BYTES
 from holdfast.errors import ValidationError
 from holdfast.tasks import CallCancelled, CallFailed
 from holdfast.tasks.connection import CONNECTION
@@ -116,6 +117,12 @@ def test_a_running_call_is_cancelled(hosted: Cluster, tmp_path: Path) -> None:
 def test_large_values_go_by_reference(hosted: Cluster) -> None:
     text = "é" * 200_000
     assert pages.lengthen.submit(text, 3).result(timeout=60) == text * 3
+
+
+def test_many_values_just_under_a_reference_come_through(hosted: Cluster) -> None:
+    """Together they are more than a frame, a request, an answer or a page of results may hold."""
+    size = MAX_INLINE_BYTES - 64
+    assert [len(text) for text in pages.lengthen.map(["x" * size] * 120, [1] * 120)] == [size] * 120
 
 
 def test_what_does_not_fit_is_refused_at_submission(hosted: Cluster) -> None:

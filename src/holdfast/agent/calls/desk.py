@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.agent.calls.lines import ExecutorLine
+from holdfast.agent.calls.lines import ExecutorLine, drop_recorded, fit_ends
 from holdfast.agent.calls.places import read_place
 from holdfast.agent.offload import Asides, run_aside
 from holdfast.agent.tasks import AgentTask, TaskTable
@@ -183,7 +183,7 @@ class ExecutorDesk:
 
     async def run(self) -> None:
         """Keep the controller and the executors in step, for ever."""
-        flights: set[asyncio.Task[CallsAnswer]] = set()
+        flights: dict[asyncio.Task[CallsAnswer], CallsRequest] = {}
         pause, echo = _AGAIN_SECONDS[0], 0.0
         try:
             while True:
@@ -191,12 +191,13 @@ class ExecutorDesk:
                     await self._news.wait()
                 if not flights or (self._news.is_set() and len(flights) < _IN_FLIGHT):
                     self._news.clear()
-                    flights.add(asyncio.create_task(self.calls.exchange_calls(self._ask())))
+                    request = self._ask()
+                    flights[asyncio.create_task(self.calls.exchange_calls(request))] = request
                 await self._wait(flights)
                 for flight in [flight for flight in flights if flight.done()]:
-                    flights.discard(flight)
+                    request = flights.pop(flight)
                     try:
-                        quiet = not self._take(flight.result())
+                        quiet = not self._take(request, flight.result())
                     except HoldfastError as error:
                         self._note_away(error)
                         await asyncio.sleep(pause * random.uniform(0.75, 1.25))
@@ -213,11 +214,11 @@ class ExecutorDesk:
                 flight.cancel()
             await asyncio.gather(*flights, return_exceptions=True)
 
-    async def _wait(self, flights: set[asyncio.Task[CallsAnswer]]) -> None:
+    async def _wait(self, flights: Iterable[asyncio.Task[CallsAnswer]]) -> None:
         """Wait until an answer is there, or something is to be said beside the waiting call."""
         waits: set[asyncio.Task[object]] = {*flights}
         news = None
-        if len(flights) < _IN_FLIGHT:
+        if len(waits) < _IN_FLIGHT:
             news = asyncio.create_task(self._news.wait())
             waits.add(news)
         try:
@@ -235,21 +236,32 @@ class ExecutorDesk:
             incarnation=self.incarnation,
             seq=self._seq,
             wait_seconds=wait,
-            executors=[*closings, *executors][:4096],
+            executors=fit_ends([*closings, *executors][:4096]),
         )
 
-    def _take(self, answer: CallsAnswer) -> bool:
+    def _take(self, request: CallsRequest, answer: CallsAnswer) -> bool:
         """Carry out an answer. True when it held anything new."""
         news = False
+        closed = {report.key for report in request.executors if report.closing is not None}
         for said in answer.executors:
-            closing = self._closings.pop(said.key, None)
-            if closing is not None:
-                closing[1].set()
-                news = True
+            news = self._close(said, closes=said.key in closed) or news
             line = self._lines.get(said.key)
             if line is not None:
                 news = self._hand_on(line, said) or news
         return news
+
+    def _close(self, said: ExecutorAnswer, *, closes: bool) -> bool:
+        """Take an answer to an executor that is gone; forget it where its last report is on record
+        (closes). An answer to what was asked before its end only says which ends are."""
+        report, told = self._closings.get(said.key, (None, None))
+        if report is None or told is None:
+            return False
+        if closes or said.lost:
+            del self._closings[said.key]
+            told.set()
+        else:
+            self._closings[said.key] = drop_recorded(report, {*said.recorded}), told
+        return True
 
     def _hand_on(self, line: ExecutorLine, said: ExecutorAnswer) -> bool:
         task = self.table.get(said.key)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
@@ -21,6 +21,8 @@ from holdfast.wire.calls import (
 from holdfast.wire.frames import encode_frame
 
 _KEPT_BATCHES = 16
+MAX_ENDS_BYTES = 8 * 1024 * 1024
+"""Of all executors in one request, beside one last end; the controller takes twice as much."""
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -110,3 +112,43 @@ def list_ends(ends: Iterable[tuple[tuple[int, int], CallEnd]]) -> list[BatchEnds
     for (batch, _), end in ends:
         found.setdefault(batch, []).append(end)
     return [BatchEnds(batch, some) for batch, some in found.items()]
+
+
+def fit_ends(
+    reports: Sequence[ExecutorReport], most_bytes: int = MAX_ENDS_BYTES
+) -> list[ExecutorReport]:
+    """Return the reports with as many ends as one request may hold; the others are told by the next.
+
+    A closing report whose ends do not all fit does not close yet, because its batches would be
+    returned, and calls run again whose ends are only on their way.
+    """
+    fitted, left = [], most_bytes
+    for report in reports:
+        ends: list[BatchEnds] = []
+        for of_batch in report.ends:
+            some = []
+            for end in of_batch.ends:
+                if left <= 0:
+                    break
+                some.append(end)
+                left -= len(end.value) if end.value.isascii() else len(end.value.encode())
+            if some:
+                ends.append(BatchEnds(of_batch.batch, some))
+        if count_ends(ends) < count_ends(report.ends):
+            report = msgspec.structs.replace(report, ends=ends, closing=None)
+        fitted.append(report)
+    return fitted
+
+
+def count_ends(ends: Iterable[BatchEnds]) -> int:
+    """Return how many ends there are, over all batches."""
+    return sum(len(of_batch.ends) for of_batch in ends)
+
+
+def drop_recorded(report: ExecutorReport, recorded: Collection[tuple[int, int]]) -> ExecutorReport:
+    """Return a report without the ends that are on record."""
+    ends = [
+        BatchEnds(b.batch, [end for end in b.ends if (b.batch, end.position) not in recorded])
+        for b in report.ends
+    ]
+    return msgspec.structs.replace(report, ends=[b for b in ends if b.ends])

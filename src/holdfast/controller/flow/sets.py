@@ -1,7 +1,7 @@
 """The users' routes of call sets: submit, append, list, show, read results, cancel, retry."""
 
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -39,6 +39,10 @@ from holdfast.wire.calls import (
 
 MAX_WAIT_SECONDS = 25
 MAX_INDICES = 10_000
+ANSWER_BYTES = 8 * 1024 * 1024
+"""Of results in one answer, beside one last result; the next page brings the others."""
+_LOOK = 128
+"""Results that are read before it is known how large they are."""
 T = TypeVar("T")
 _find_decoder = functools.cache(msgspec.json.Decoder)
 _JSON = msgspec.json.Decoder(msgspec.Raw)
@@ -154,26 +158,45 @@ async def read_results(
 ) -> CallResults:
     """Return the results that are there now, and whether there is anything more to wait for."""
     calls = controller.store.calls
-    results = await calls.read_results(
-        set_id, first=query.first, limit=query.limit, indices=indices, states=states
+    asked = query.limit if indices is not None else min(query.limit, _LOOK)
+    found = list(
+        await calls.read_results(
+            set_id, first=query.first, limit=asked, indices=indices, states=states
+        )
     )
+    if len(found) == asked < query.limit and measure_results(found) < ANSWER_BYTES // 8:
+        following, asked = found[-1].index + 1, query.limit  # they are small: the others at once
+        more = query.limit - len(found)
+        found += await calls.read_results(set_id, first=following, limit=more, states=states)
+    results = fit_results(found)
     following = results[-1].index + 1 if results else query.first
     if indices is not None:
         ended = len(results) == len(set(indices))
     elif states:
-        ended = len(results) < query.limit
+        ended = len(results) < asked
     else:
-        ended = len(results) < query.limit and await _is_past_end(controller, set_id, following)
-    return CallResults(results=_as_list(results), next=following, ended=ended)
+        ended = len(results) < asked and await _is_past_end(controller, set_id, following)
+    return CallResults(results=results, next=following, ended=ended and len(results) == len(found))
+
+
+def measure_results(results: Iterable[CallResult]) -> int:
+    """Return about how many bytes the results take."""
+    return sum(len(result.value) for result in results)
+
+
+def fit_results(results: list[CallResult]) -> list[CallResult]:
+    """Return as many of the results, from the first on, as one answer may hold."""
+    size = 0
+    for count, result in enumerate(results):
+        if size >= ANSWER_BYTES:
+            return results[:count]
+        size += len(result.value)
+    return results
 
 
 async def _is_past_end(controller: Controller, set_id: str, index: int) -> bool:
     view = await controller.store.calls.read_set(set_id)
     return view.count is not None and index >= view.count
-
-
-def _as_list(results: Sequence[CallResult]) -> list[CallResult]:
-    return results if isinstance(results, list) else list(results)
 
 
 async def cancel_calls(call: ApiCall) -> Response:

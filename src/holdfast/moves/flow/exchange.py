@@ -4,6 +4,7 @@ A store reads what `Exchange` asks for, in this order, and writes what it gather
 `take`, the moves' `judge` where it is needed, `choose`, `number`, `answer`.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
@@ -13,8 +14,11 @@ import msgspec
 from holdfast.core.calls.feeds import choose_feed
 from holdfast.core.ids import TaskKey
 from holdfast.moves.flow.calls import CallMoves, CallSetRow, OpenBatch
-from holdfast.moves.flow.pieces import Piece, Ranges, count_calls, cut_heads
+from holdfast.moves.flow.pieces import BATCH_PIECES, Piece, Ranges, count_calls, cut_heads
 from holdfast.wire.calls import MAX_BATCH_CALLS, Batch, CallOrder, ExecutorReport, SetInfo
+
+HOST_PIECES = 4 * BATCH_PIECES
+"""Of batches in one answer to a host, which so stays under the 64 MiB that its agent takes."""
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -116,9 +120,12 @@ class Exchange:
         """Choose the feed that each executor takes from, and cut its batch out of the ranges that
         are locked."""
         left = {head.id: list(head.pieces) for head in heads}
+        sent: Counter[str] = Counter()  # pieces, by host
+        for turn, unheard in zip(self.turns, self.unheard, strict=True):
+            sent[turn.host_id] += sum(len(batch.pieces) for batch in unheard)
         for i, turn in enumerate(self.turns):
             want = self._want(i)
-            if want <= 0:
+            if want <= 0 or sent[turn.host_id] >= HOST_PIECES:
                 continue
             offered = [h for h in heads if h.family_name == turn.family and left[h.id]]
             head = choose_feed(offered, turn.report.loaded)
@@ -127,6 +134,7 @@ class Exchange:
                 pieces, rest = cut_heads(here, want)
                 left[head.id] = rest + here[len(pieces) :]
                 self.takings.append(Taking(turn=i, head=head, pieces=pieces))
+                sent[turn.host_id] += len(pieces)
         for head in heads:
             kept = {piece.place: piece for piece in left[head.id]}
             self.taken += [(head.id, p) for p in head.pieces if p.place not in kept]
