@@ -150,6 +150,8 @@ def _list_lines(rates: _Rates) -> list[Line]:
             what="share of its slot that calls of 1 ms keep busy",
             unit="%",
             value=busy,
+            limit_name="all of it",
+            limit=spread([100.0]),
             budget=">= 90",
             met=busy.median >= 90,
         ),

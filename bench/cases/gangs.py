@@ -106,12 +106,12 @@ class Cluster:
     async def start_gang(self) -> float:
         """Seconds from the hosts' first look to the last answer with launch orders, each host's
         sync by itself as the server takes them."""
-        from holdfast.controller.sync.batch import SyncBatcher
+        from holdfast.controller.sync.batch import batch_syncs
         from holdfast.controller.sync.orders import make_orders
         from holdfast.moves.values import HostSync
         from holdfast.wire.agent import SyncAnswer, encode
 
-        batcher = SyncBatcher(
+        batcher = batch_syncs(
             self.store, self.controller.settings, self.controller.metrics, self.controller.outages
         )
         began = time.monotonic()

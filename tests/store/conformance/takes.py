@@ -54,6 +54,17 @@ async def test_a_host_fills_the_room_of_its_own_ends(rig: Rig) -> None:
     assert (await rig.job(wanted[0])).state is JobState.RUNNING
 
 
+async def test_the_room_of_a_job_that_fell_waits_for_its_decision(rig: Rig) -> None:
+    """TAKE-3: it may be queued again at the front."""
+    key = await full_host(rig)
+    behind = await rig.submit()
+    answer = await rig.sync(ended=[(key, fails())], takes=True)
+    assert (answer.acked, taken(answer), answer.settled) == ((key,), [], False)
+    assert taken(await rig.sync(takes=True)) == [], "nor with a later sync"
+    await rig.complete()
+    assert taken(await rig.sync(takes=True)) == [behind]
+
+
 async def test_the_leaders_road_is_on_record_too(rig: Rig) -> None:
     await rig.host()
     job_id, _ = await rig.running()

@@ -43,15 +43,17 @@ def test_a_frozen_leader_is_replaced_and_changes_nothing_when_it_thaws(cluster: 
     """LEAD-3: two servers, and the leader is stopped for longer than its lead."""
     leader, standby = cluster.controller, cluster.add_controller()
     wait_until(lambda: leader.messages("this server leads"), what="the first server to lead")
-    cluster.add_host("h", url=standby.url)
+    cluster.add_host("h", url=standby.url, cpu_slots=2)
     client = cluster.client_of(standby)
     process = leader.process
     assert process is not None
     assert not standby.messages("this server leads")
     process.send_signal(signal.SIGSTOP)
     frozen_at = time.monotonic()
-    job = client.submit(argv=["/bin/true"]).id
-    wait_until(lambda: client.job(job).attempts > 0, 15, what="the standby to admit a job")
+    alone = client.submit(argv=["/bin/true"]).id
+    job = client.submit(argv=["/bin/true"], tasks=2).id
+    wait_until(lambda: client.job(alone).state.terminal, what="a job that needs no leader to end")
+    wait_until(lambda: client.job(job).attempts > 0, 15, what="the standby to admit a gang")
     assert time.monotonic() - frozen_at <= 10.0
     wait_until(lambda: client.job(job).state.terminal, what="the job to end")
     process.send_signal(signal.SIGCONT)

@@ -23,7 +23,7 @@ def choose_want(mean_seconds: float, in_hand: int, gpus: int) -> int:
     if mean_seconds <= 0:
         return 0 if in_hand else 1  # nothing is known of them yet
     if mean_seconds <= BATCH_SECONDS:
-        batch = min(MAX_BATCH_CALLS, int(BATCH_SECONDS / mean_seconds))
+        batch = int(min(MAX_BATCH_CALLS, BATCH_SECONDS / mean_seconds))
         return batch if in_hand <= batch else 0
     ahead = mean_seconds < AHEAD_SECONDS and not gpus
     return 1 if in_hand <= ahead else 0

@@ -5,7 +5,11 @@ TAKE-1  A host takes only what needs no view of the cluster: jobs of one task, i
         none that avoids it (ADMIT-3).
 TAKE-2  It takes them in their order, and stops at the first that it serves and may not take, so that
         no job waits for the ever same ones behind it; unless the leader has just considered that
-        job, passed it over, and held no room back for any (ADMIT-4).
+        job, passed it over, and held no room back for any (ADMIT-4). One that avoids the host is
+        always waited for, because the leader may place it there all the same: it is the first, and
+        no other host may have room.
+TAKE-3  It takes none while a job that fell on it is not decided about: that one may be queued again
+        at the front, and has the room that it left before all that wait behind it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -69,7 +73,7 @@ def plan_takes(
                 rest.append(job)
             elif _is_plain(job, queues) and _fits(job, host):
                 placements.append(_place(job, host))
-            elif job.job_id in passed:
+            elif job.job_id in passed and host.host_id not in job.avoid_hosts:
                 rest.append(job)
                 waiting = True
             else:

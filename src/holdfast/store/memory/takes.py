@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from holdfast.core.placement.takes import PASSED_SECONDS, TakeTerms, count_worth, plan_takes
-from holdfast.core.states import JobState
+from holdfast.core.states import JobState, TaskState
 from holdfast.moves.reports import Draft
 from holdfast.store.memory.admission import MemoryAdmission, candidate_of, order_of
 from holdfast.store.memory.state import MemoryState
@@ -20,7 +20,11 @@ def take_jobs(
 ) -> list[tuple[Draft, str]]:
     """Reserve what these hosts take, and say which job is whose. Marks the settled drafts."""
     by_host = {d.sync.host_id: d for d in drafts}
-    hosts = [s.hosts[host_id] for host_id in sorted(by_host) if s.hosts[host_id].takes_work]
+    hosts = [
+        s.hosts[host_id]
+        for host_id in sorted(by_host)
+        if s.hosts[host_id].takes_work and not _has_fallen(s, host_id)  # TAKE-3
+    ]
     if terms.revision != s.settings_rev:
         return []
     open_queues = {q.name for q in s.queues.values() if q.paused_at is None}
@@ -46,3 +50,10 @@ def take_jobs(
         admission.reserve_one(job, p, ttl, at, road="host")
         taken.append((by_host[p.tasks[0].host_id], p.job_id))
     return taken
+
+
+def _has_fallen(s: MemoryState, host_id: str) -> bool:
+    undecided = (TaskState.FAILED, TaskState.PREEMPTED)
+    return any(
+        s.tasks[job_id][rank].state in undecided for job_id, rank in s.on_host.get(host_id, {})
+    )

@@ -185,6 +185,8 @@ from hosts h join heartbeats b on b.host_id = any(%(ids)s::text[]) and b.host_id
 left join used u on u.host_id = h.id
 left join held d on d.host_id = h.id
 where h.id = any(%(ids)s::text[]) and h.state = 'active' and not h.faults @> '[{"part": "starts"}]' -- ASIDE-1
+  and not exists (select from tasks t where t.host_id = any(%(ids)s::text[]) and t.host_id = h.id
+                    and t.state in ('failed', 'preempted')) -- TAKE-3
 order by h.id;
 
 -- name: read_takable
