@@ -137,4 +137,4 @@ PAGE_CALLS = 500
 PAGE_BYTES = 64 * 1024
 BATCH_PIECES = 32
 """Each piece is of one page, which is at most `PAGE_BYTES` and one last call's arguments long: so a
-batch is at most 10 MiB, whatever its calls are given, and fits into a frame."""
+batch is at most 10 MiB, however large its arguments are, and fits into a frame."""

@@ -133,6 +133,12 @@ def test_what_the_leader_passed_over_holds_nothing_up() -> None:
     assert found.settled == {"h1"}, "it is full"
 
 
+def test_a_job_that_avoids_the_host_is_not_gone_past() -> None:
+    """Passed over when no host had room, it is the first to have this one's, by the leader's hand."""
+    found = take([job("tripped", avoid=("h1",)), job("behind")], [host("h1", cpu=1)], {"tripped"})
+    assert (found.placements, found.settled) == ((), frozenset())
+
+
 def test_room_that_is_left_beside_a_waiting_job_is_the_leaders() -> None:
     found = take([job("gang", tasks=9), job("small")], [host("h1", cpu=2)], {"gang"})
     assert [p.job_id for p in found.placements] == ["small"]
