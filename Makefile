@@ -5,7 +5,7 @@ UV     := .uv/bin/uv
 RUN    := .venv/bin
 UVENV  := UV_PROJECT_ENVIRONMENT=$(CURDIR)/.venv
 
-.PHONY: help demo demo-fleet demo-pipeline test ddp integrations slurm kubernetes s3 tools lint types imports bench soak clean env anew
+.PHONY: help demo demo-fleet demo-pipeline test ddp integrations slurm kubernetes s3 tools lint types imports bench bench-peers curves profile soak clean env anew
 
 help:           ## what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -100,8 +100,25 @@ imports: env    ## the layers of ARCHITECTURE.md
 bench: env      ## figures, each beside a limit measured in the same run
 	@$(RUN)/python -m bench
 
+bench-peers: env ## calls a second and latency beside PgQueuer, Procrastinate, Celery and Dramatiq, which it installs; writes the docs' table
+	@bench/peers/install.sh
+	@$(RUN)/python -m bench.peers --write docs/reference/benchmarks.md
+
+curves: env     ## what Holdfast costs as its load grows, as the pictures of the docs; a quarter of an hour
+	@bench/peers/install.sh
+	@mkdir -p bench/results
+	@$(RUN)/python -m bench.curves >bench/results/curves.json
+	@.venv-peers/bin/python bench/draw_curves.py docs/reference/curves <bench/results/curves.json
+
+# Every Python process of the benchmark is in the picture, each under its own name; PostgreSQL is not.
+CASE ?= noop
+profile: env    ## where a benchmark's time goes, as a flame picture: make profile CASE=true
+	@mkdir -p bench/results
+	@$(RUN)/py-spy record --subprocesses --nonblocking --rate 100 --output bench/results/profile-$(CASE).svg -- $(RUN)/python -m bench $(CASE)
+	@echo "bench/results/profile-$(CASE).svg: open it in a browser"
+
 soak: env       ## long runs with faults
 	@$(RUN)/python -m pytest -q -m soak
 
 clean:          ## take the environments and caches away
-	rm -rf .venv .uv .venv-torch .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis demo-run bench/results build dist
+	rm -rf .venv .uv .venv-torch .venv-peers .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis demo-run bench/results build dist
