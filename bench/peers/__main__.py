@@ -152,7 +152,7 @@ def main(measure: Callable[[int, int, int], str] = measure) -> int:
     given = parser.parse_args()
     if not PYTHON.exists():
         parser.error("the other systems are not installed; `make bench-peers` does that")
-    table = measure(*((1, 300, 3) if given.quick else (3, 5_000, 30)))
+    table = measure(*((1, 300, 3) if given.quick else (3, 3_000, 30)))
     print(table)
     if given.write:
         write_between(given.write, table)
