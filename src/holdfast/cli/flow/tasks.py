@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.options import COUNT, POSITIVE, SECONDS, read_seconds
+from holdfast.cli.options import COUNT, POSITIVE, read_seconds
 from holdfast.cli.output import Face, age, facts, print_text, say_state, span, table, talks
 from holdfast.errors import NotFound, ValidationError
 
@@ -348,10 +348,10 @@ def why(face: Face, name: str) -> None:
 @click.option("--time-limit", metavar="TIME", help="Time the call may take, as 90s or 2h.")
 @click.option("--max-retries", type=COUNT, help="Retries after a failure.")
 @click.option("--no-wait", is_flag=True, help="Print the id of its set, and wait for nothing.")
-@click.option("--timeout", type=SECONDS, help="Seconds to wait for the result.")
+@click.option("--timeout", metavar="TIME", help="How long to wait for the result, as 90s or 2h.")
 @talks
 def call(
-    face: Face, function: str, arguments: str, no_wait: bool, timeout: float | None, **options: Any
+    face: Face, function: str, arguments: str, no_wait: bool, timeout: str | None, **options: Any
 ) -> int:
     """Call a function of an app and print its result as JSON; exit with 1 where it failed.
 
@@ -364,15 +364,16 @@ def call(
     """
     spec = _make_spec(function, **options)
     check_arguments(arguments)
+    seconds = None if timeout is None else read_seconds("--timeout", timeout)
     with face.client() as client:
         made = client.create_call_set(spec, [arguments], count=1)
         if no_wait:
             face.show(made, f"{made.id}.0")
             return 0
-        result = _wait_for(client, made.id, timeout)
+        result = _wait_for(client, made.id, seconds)
         if result is None:
             raise TimeoutError(
-                f"call {made.id}.0 has not ended after {timeout:g} s; it goes on: "
+                f"call {made.id}.0 has not ended after {timeout}; it goes on: "
                 f"`holdfast tasks why {made.id}.0` says where it is"
             )
     done = result.state == 1

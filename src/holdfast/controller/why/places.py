@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from holdfast.controller.why.circumstances import Circumstances
 from holdfast.controller.why.words import line, say_span
+from holdfast.core.calls.executors import find_app
 from holdfast.core.host_faults import find_hindrance, find_runtime_word
 from holdfast.core.placement.plan import Candidate, describe_need
 from holdfast.core.placement.preemption import find_winner
@@ -62,10 +63,13 @@ def explain_place(found: Circumstances) -> Iterator[WhyLine]:
         )
     elif not labelled:
         labels = ", ".join(f"{name}={value}" for name, value in sorted(wanted.items()))
+        advice = "start an agent with `--label K=V`, or submit it without --host-label"
+        if job.spec.executor:
+            advice = f"start one that lists its app: holdfast agent --app {find_app(job.spec)}"
         yield line(
             "no_host_with_labels",
             f"no host that serves queue {job.queue} has the labels {labels}",
-            "start an agent with `--label K=V`, or submit it without --host-label",
+            advice,
         )
     elif not active and any(h.state is HostState.ACTIVE for h in labelled):
         yield from _explain_aside("no_able_host", aside)
