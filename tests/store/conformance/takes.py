@@ -71,13 +71,6 @@ async def test_the_leaders_road_is_on_record_too(rig: Rig) -> None:
     assert [a.road for a in await rig.store.jobs.list_attempts(job_id)] == ["leader"]
 
 
-async def test_a_failed_end_makes_room_as_well(rig: Rig) -> None:
-    key = await full_host(rig)
-    wanted = await rig.submit()
-    answer = await rig.sync(ended=[(key, fails())], takes=True)
-    assert (answer.draining, taken(answer)) == ((key.job_id,), [wanted])
-
-
 async def test_a_retry_that_a_host_takes_is_its_next_attempt(rig: Rig) -> None:
     await rig.host("h1", slots=1)
     await rig.host("h2", slots=1)
