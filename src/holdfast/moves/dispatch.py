@@ -2,8 +2,7 @@
 
 RETRY-6  The kill switch is read in the transaction that dispatches, behind a lock that changes of
          it wait for: once a call that threw it has returned, nothing is dispatched under it. A
-         retry it holds is kept, whatever it was charged to, and costs nothing until the switch is
-         lifted.
+         retry it holds is kept under every budget, and costs nothing until the switch is lifted.
 """
 
 from collections.abc import Collection, Mapping

@@ -11,7 +11,7 @@ SPAWN-1  Between fork and exec the child is blocked from every signal until its 
          a handler of the parent that ran there would write into the parent's wake-up pipe.
 SPAWN-2  The parent-death signal is set before anything that may block, and the parent is checked
          after it, so no child survives a parent that died in between.
-SPAWN-3  A child that was forked is always returned, whatever else fails after the fork: a child
+SPAWN-3  A child that was forked is always returned, even if a later step fails, because a child
          that is not known would run beside the one that is started in its place.
 SPAWN-4  The caller keeps `SPARE_DESCRIPTORS` for itself: it must still be able to look for, signal
          and reap what it has started. A start that would use them up fails as if there were none.

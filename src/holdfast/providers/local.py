@@ -77,7 +77,7 @@ class LocalRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def end_machines(folder: Path) -> int:
-    """End every machine under the folder, whatever installation it belongs to; return how many."""
+    """End every machine under the folder, of every installation; return how many."""
 
     async def end(installation: str) -> int:
         provider = LocalProvider(LocalConfig(folder=str(folder)), installation)

@@ -38,7 +38,7 @@ pages: `{"items": [...], "next": cursor|null}`.
     GET    /v1/projects/{name}              → ProjectRecord
     PUT    /v1/projects/{name}              SettingsPatch → ProjectRecord
     DELETE /v1/projects/{name}              → 204
-    GET    /v1/retries                      → RetriesView: who holds retries back (`retries_enabled`), and how many jobs wait
+    GET    /v1/retries                      → RetriesView: the switches that hold retries back (`retries_enabled`), and how many jobs wait
     GET    /v1/rules                        → RulesView
     PUT    /v1/rules                        RulesRequest → RulesView; a bad rule is refused with its line
     POST   /v1/rules/try                    RulesTrial → RulesFinding

@@ -68,7 +68,7 @@ class LaunchTask(GuardianMessage, frozen=True, kw_only=True, tag="launch"):
 
 
 class Extend(GuardianMessage, frozen=True, kw_only=True, tag="extend"):
-    """New deadlines after a successful sync. The latest holds, in whatever order they come."""
+    """New deadlines after a successful sync. The latest holds, in any order of arrival."""
 
     deadlines: list[tuple[TaskKey, float]]
 

@@ -24,8 +24,8 @@ def make_facts(
 
     END-1  A task that finished by itself with 0 before the watchdog's kill was sent did its work:
            the trip is void.
-    END-2  `stopped` is for drains. A task that a watchdog killed was not drained, whatever signals
-           that took; an operator's stop is both. The same goes for the memory watch.
+    END-2  `stopped` is for drains. A task that a watchdog killed was not drained, with any
+           signals; an operator's stop is both. The same goes for the memory watch.
     END-3  A task that could not be started because the host lacked something is the host's failure,
            and no start of the job's.
     """

@@ -1,6 +1,6 @@
 """From a watchdog's trip to the KILL.
 
-AGT-2  A trip ends in the kill, whatever hangs: the kill has a timer of its own, set before
+AGT-2  A trip ends in the kill, even if forensics hang: the kill has a timer of its own, set before
        forensics begin.
 """
 

@@ -5,7 +5,7 @@ from typing import Any
 
 
 class LateModule:
-    """Stands for a module: what is asked of it is the module's own."""
+    """Stands for a module, and imports it when an attribute is first read."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -41,20 +41,20 @@ async def retry_job(call: ApiCall) -> Response:
     one that runs another try."""
     request = await call.body(RetryRequest, default=RetryRequest())
     controller, job = call.controller, await find_job(call)
-    who = call.caller_name
+    caller = call.caller_name
     if job.state in (JobState.RESERVED, JobState.RUNNING) and not (
         request.counted or request.from_scratch
     ):
-        going_on = await controller.store.members.unpark_members(job.id, f"tried again by {who}")
+        going_on = await controller.store.members.unpark_members(job.id, f"tried again by {caller}")
         controller.poke("admit", "events")
         return answer_json(going_on)
     if job.wait_cause == "back_off":
-        reason = f"{who} had it tried again before its back-off was over"
+        reason = f"{caller} had it tried again before its back-off was over"
     elif request.counted:
         number, allowed = await _count_retry(controller, job)
-        reason = f"retried by {who}, counted as retry {number} of {allowed}"
+        reason = f"retried by {caller}, counted as retry {number} of {allowed}"
     else:
-        reason = f"retried by {who}, not counted: all its budgets begin anew"
+        reason = f"retried by {caller}, not counted: all its budgets begin anew"
     if request.from_scratch:
         reason += "; from scratch"
     revived = await controller.store.jobs.revive_job(

@@ -204,9 +204,7 @@ def _cut(items: Mapping[str, T], first: int, after: str | None) -> Paged[T]:
     return Paged([items[name] for name in names[:first]], names[first - 1] if more else None)
 
 
-@strawberry.type(
-    name="Query", description="The read side of Holdfast. Whatever changes something is REST's."
-)
+@strawberry.type(name="Query", description="The read side of Holdfast. Changes are made over REST.")
 class QueryRoot:
     """The root."""
 
@@ -229,7 +227,7 @@ class QueryRoot:
         resolver=_projects, description="Every project that has settings or unfinished jobs."
     )
     project: ProjectType | None = strawberry.field(
-        resolver=_project, description="One project; one that nobody has named yet is an empty one."
+        resolver=_project, description="One project; it is empty if no job and no setting names it."
     )
     events: EventPage | None = strawberry.field(
         resolver=_events,

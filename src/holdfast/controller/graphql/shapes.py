@@ -139,7 +139,7 @@ class QueueType:
     settings: Json = json_field("settings", "Its own settings.")
 
 
-@mirrors(ProjectRecord, "Who pays: retry defaults and quotas, and what of it is in use.")
+@mirrors(ProjectRecord, "Owns jobs: retry defaults and quotas, and how much of them is in use.")
 class ProjectType:
     """See `core.records.ProjectRecord`."""
 

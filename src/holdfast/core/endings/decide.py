@@ -8,8 +8,8 @@ BUDGET-3  A cause charged to nothing requeues without limit; a cause that is nev
           job.
 BUDGET-4  An attempt that ran for `budget_reset_seconds` gives the job all its budgets back before
           it is charged.
-RETRY-4   Whatever budget is left, a job ends after `no_progress_limit` attempts in a row that got
-          no further.
+RETRY-4   A job ends after `no_progress_limit` attempts in a row that got no further, even with
+          budget left.
 BUDGET-5  A start that failed before every task ran is charged to no budget: the first is tried
           again at once, later ones 60 s doubling to 1 h apart, and after `start_failure_limit` of
           them in a row the job is parked until a person says otherwise.

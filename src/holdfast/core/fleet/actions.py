@@ -49,7 +49,7 @@ class EndMachine(msgspec.Struct, frozen=True, kw_only=True, tag="end"):
 
 
 class FreeHost(msgspec.Struct, frozen=True, kw_only=True, tag="free"):
-    """The host is over: it becomes `terminated`, which loses whatever leases are left on it.
+    """The host is over: it becomes `terminated`, which loses the leases that are left on it.
 
     Only where their fence allows it: the machine is gone, or no lease is left.
     """

@@ -1,7 +1,7 @@
 """What a provider's listing means for what is on record, and the other way round.
 
-LEAK-1  A machine that is listed under an intent on record is adopted, whatever became of the answer
-        to its creation. A second machine of one intent, and one of an intent that is over or
+LEAK-1  A machine that is listed under an intent on record is adopted, also if the answer to its creation
+        was lost. A second machine of one intent, and one of an intent that is over or
         unknown, is ended.
 LEAK-2  A provider is believed at once where it says that a machine is gone. That it does not list one
         is believed only after `MISSES` whole listings and `MISSING_SECONDS`, and never of a machine

@@ -64,7 +64,7 @@ def parse_target(url: str, *, allow_private: bool) -> WebhookTarget:
         plain = "plain http is for trusted networks and needs the setting webhook_allow_private"
         raise _refuse(f"an https:// URL; {plain}")
     if "@" in parts.netloc:
-        raise _refuse("a URL without user name and password; the signature says who calls")
+        raise _refuse("a URL without user name and password; the signature names the caller")
     if port == 0:
         raise _refuse("a URL whose port is between 1 and 65535")
     if "%" in host:

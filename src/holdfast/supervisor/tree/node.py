@@ -3,8 +3,8 @@
 It runs the function, takes the reports of its children, merges all of them, and passes one report
 up. Connections must show the tree's key, and bring bytes of `line.values` only.
 
-NODE-1  A node passes on what it has when its time is over, whatever its own function or a
-             child does.
+NODE-1  A node passes on what it has when its time is over, even if its own function or a child
+        has not ended.
 """
 
 import contextlib
