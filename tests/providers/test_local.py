@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 from holdfast.core.fleet.instances import CreateOrder, MachineState, Offer
 from holdfast.process import table
 from holdfast.providers.interface import ProviderDown
-from holdfast.providers.local import LocalConfig, LocalProvider
+from holdfast.providers.local import LocalConfig, LocalProvider, end_machines
 from tests.providers.rig import make_order, write_stub
 from tests.system.cluster import Cluster
 from tests.waits import is_alive, wait_until
@@ -101,6 +102,23 @@ async def test_an_agent_that_died_is_lost(tmp_path: Path) -> None:
     assert (lost.state, lost.lost) == (MachineState.GONE, "node_failure")
     assert (await provider.create(order)).state is MachineState.GONE, "an intent is used once"
     await provider.terminate(machine.ref)
+
+
+async def test_creations_at_once_see_the_same_dead_machines(tmp_path: Path) -> None:
+    """Each notes when a machine was first seen to be dead; none stumbles over another's note."""
+    config = LocalConfig(folder=str(tmp_path / "m"), python=str(write_stub(tmp_path / "stubs")))
+    provider, dead = LocalProvider(config, "here"), make_order()
+    await provider.create(dead)
+    os.kill(pid_of(tmp_path / "m", dead.intent), signal.SIGKILL)
+    home = tmp_path / "m" / "here"
+    wait_until(lambda: not is_alive(pid_of(tmp_path / "m", dead.intent)), what="its end")
+    for number in range(100):
+        shutil.copytree(home / dead.intent, home / f"{dead.intent}{number}")
+    try:
+        made = await asyncio.gather(*(provider.create(make_order()) for _ in range(12)))
+        assert {machine.state for machine in made} == {MachineState.RUNNING}
+    finally:
+        await asyncio.to_thread(end_machines, tmp_path / "m")
 
 
 async def test_a_start_that_was_given_up_starts_nothing_later(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@
         machine.json   what was ordered
         process        the line of /proc/PID/stat, written by the process before it becomes the agent
         lock           held by the call that starts it, and by the process until it is on record
-        ending         there once its end was ordered
+        ending, ended  empty files: their times say when its end was ordered, and when it was seen
         state/         the agent's own folder; agent.log its output
 
 A machine outlives the controller. It is found again by its record, and by the intent in its
@@ -224,12 +224,9 @@ class LocalProvider:
         """Send TERM once, and return when that was; None where nothing is left to end."""
         if not folder.exists():
             return None
-        begun = _read_time(folder / "ending")
-        if begun is None:
-            begun = time.time()
-            _write(folder / "ending", str(begun).encode())
+        if _mark(folder / "ending"):
             _signal(folder, signal.SIGTERM)
-        return begun
+        return _read_time(folder / "ending")
 
     def _forget_old(self) -> None:
         """Remove the folders of machines that ended an hour ago."""
@@ -238,7 +235,7 @@ class LocalProvider:
                 continue
             ended = _read_time(folder / "ended")
             if ended is None:
-                _write(folder / "ended", str(time.time()).encode())
+                _mark(folder / "ended")
             elif time.time() > ended + _KEPT_SECONDS:
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -286,10 +283,19 @@ def _read_record(folder: Path) -> LocalRecord | None:
         return None
 
 
+def _mark(path: Path) -> bool:
+    """Create an empty file, whose time says since when; False where another call was first."""
+    try:
+        path.touch(exist_ok=False)
+    except (FileExistsError, FileNotFoundError):  # a call beside this one marked or removed it
+        return False
+    return True
+
+
 def _read_time(path: Path) -> float | None:
     try:
-        return float(path.read_text())
-    except (OSError, ValueError):
+        return path.stat().st_mtime
+    except OSError:
         return None
 
 
