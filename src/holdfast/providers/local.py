@@ -58,11 +58,13 @@ _POLL_SECONDS = 0.02
 
 class LocalConfig(ProviderConfig, frozen=True, kw_only=True):
     """folder: where the machines' folders are made. grace_seconds: between TERM, at which an agent
-    drains its tasks, and KILL. python: the interpreter that has Holdfast."""
+    drains its tasks, and KILL. python: the interpreter that has Holdfast. gpus: what the agent
+    declares; "auto" asks the drivers, and "" declares as many as the offer has."""
 
     folder: str = ""
     grace_seconds: Annotated[float, Meta(ge=0, le=600)] = 10.0
     python: str = sys.executable
+    gpus: str = ""
 
 
 class LocalRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,7 +148,8 @@ class LocalProvider:
 
     def _create(self, order: CreateOrder, give_up_at: float) -> Machine:
         folder = self._home / order.intent
-        python = overlay(self.kind, self._config, order.offer).python
+        config = overlay(self.kind, self._config, order.offer)
+        python, gpus = config.python, config.gpus or str(order.offer.gpus)
         if shutil.which(python) is None:
             raise Refused(f"there is no program {python!r}; set `python`")
         try:
@@ -154,7 +157,7 @@ class LocalProvider:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with _hold(folder / "lock", give_up_at) as lock:
                 if self._show(folder) is None:
-                    self._launch(order, folder, lock, python)
+                    self._launch(order, folder, lock, python, gpus)
             with _hold(
                 folder / "lock", give_up_at
             ):  # the process lets go of it once it is on record
@@ -165,7 +168,7 @@ class LocalProvider:
             raise ProviderDown(f"the agent of {order.name} left no record in {folder}")
         return made
 
-    def _launch(self, order: CreateOrder, folder: Path, lock: int, python: str) -> None:
+    def _launch(self, order: CreateOrder, folder: Path, lock: int, python: str, gpus: str) -> None:
         record = LocalRecord(
             intent=order.intent,
             pool=order.pool,
@@ -175,7 +178,7 @@ class LocalProvider:
             created_at=datetime.now(UTC),
         )
         _write(folder / "machine.json", msgspec.json.encode(record))
-        words = agent_words(order, state=str(folder / "state"), gpus=str(order.offer.gpus))
+        words = agent_words(order, state=str(folder / "state"), gpus=gpus)
         ours = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
         with (folder / "agent.log").open("ab") as log:
             subprocess.run(

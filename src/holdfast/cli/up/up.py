@@ -1,15 +1,18 @@
 """`up`: everything on this machine, by one command."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.cli.options import add_options
 from holdfast.client.locate import DATA_FOLDER
 from holdfast.errors import ValidationError
+
+if TYPE_CHECKING:
+    from holdfast.agent.probes.worker_client import ProbeWorker
 
 DEFAULT_PORT = 7878
 MAX_GPUS = 1024
@@ -69,8 +72,8 @@ def up(
     HOLDFAST_URL and HOLDFAST_TOKEN as `up` prints them. It listens on loopback only.
 
     With --pool there is no agent before there is work: a pool of that name, made if it is missing,
-    starts up to --slots hosts of one slot each as jobs wait, and ends them when they are idle. With
-    --gpus N it starts one host that has them all.
+    starts up to --slots hosts of one slot each as jobs wait, and ends them when they are idle. On a
+    machine with GPUs, and with --gpus N, it starts one host that has them all.
 
     \b
     Examples:
@@ -88,7 +91,7 @@ def up(
 
     need_server()
     agent = agent_options(**flags)
-    spec = None if pool is None else pool_options(pool, agent)
+    spec = None if pool is None else pool_options(pool, agent, count_gpus)
     if blobs is not None and "://" in blobs:
         from holdfast.blobs.locate import open_blobs
 
@@ -141,12 +144,29 @@ def agent_options(
     return options
 
 
-def pool_options(name: str, agent: dict[str, Any]) -> dict[str, Any]:
+def count_gpus(worker: "ProbeWorker | None" = None) -> int:
+    """Ask the drivers, through the worker, how many GPUs this machine has."""
+    import asyncio
+
+    from holdfast.agent.probes.real import RealProbe
+
+    async def count() -> int:
+        probe = RealProbe(worker)
+        try:
+            return len(await probe.find_gpus())
+        finally:
+            await probe.close()
+
+    return asyncio.run(count())
+
+
+def pool_options(name: str, agent: dict[str, Any], count: Callable[[], int]) -> dict[str, Any]:
     """Return the pool of `up --pool`: hosts of one slot, or one host with all GPUs, because hosts of
-    one machine would use the same ones. Raises ValidationError."""
+    one machine would use the same ones. count: says how many there are, where no flag does. Raises
+    ValidationError."""
     if "name" in agent:
         raise click.UsageError("--name is of the host that `up` runs without --pool")
-    gpus, slots = agent.get("gpus", 0), agent["cpu_slots"]
+    gpus, slots = agent["gpus"] if "gpus" in agent else count(), agent["cpu_slots"]
     return {
         "name": _read_name("pool", name),
         "provider": "local",
@@ -155,6 +175,7 @@ def pool_options(name: str, agent: dict[str, Any]) -> dict[str, Any]:
         "idle_timeout_seconds": 60,
         "poll_seconds": 2,
         "queues": agent.get("queues", []),
+        "config": {} if "gpus" in agent or not gpus else {"gpus": "auto"},
         "offers": [{"name": "here", "gpus": gpus, "cpu_slots": slots if gpus else min(1, slots)}],
     }
 
