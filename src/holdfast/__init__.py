@@ -7,14 +7,13 @@ standard library. `Client` and `AsyncClient` are imported from `holdfast.client`
 
 from __future__ import annotations
 
-from holdfast.work import beat, checkpoint, on_drain, section, track
-
 TYPE_CHECKING = False  # `typing` takes longer to import than all of this
 if TYPE_CHECKING:
     from typing import Any
 
     from holdfast.client import AsyncClient, Client
     from holdfast.tasks import CallContext, as_completed, context, model, task
+    from holdfast.work import beat, checkpoint, on_drain, section, track
 
 __version__ = "0.1.0"
 __all__ = [
@@ -32,10 +31,16 @@ __all__ = [
     "task",
     "track",
 ]
+_OF_WORK = ("beat", "checkpoint", "on_drain", "section", "track")
 _OF_TASKS = ("task", "model", "context", "as_completed", "CallContext")
 
 
 def __getattr__(name: str) -> Any:
+    if name in _OF_WORK:  # late, because no command of `holdfast` but `beat` has a use for them
+        from holdfast import work
+
+        globals()[name] = found = getattr(work, name)  # a loop that beats asks once
+        return found
     if name in ("Client", "AsyncClient"):
         from holdfast import client
 
@@ -52,4 +57,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "Client", "AsyncClient", *_OF_TASKS})
+    return sorted({*globals(), "Client", "AsyncClient", *_OF_WORK, *_OF_TASKS})

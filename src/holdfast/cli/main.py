@@ -63,6 +63,8 @@ PLAIN = (
     *("jobs", "show", "why", "logs", "attempts", "cancel", "retry", "submit", "events", "hosts"),
     *("pools", "projects", "queues", "retries", "tasks", "version", "workflow", "schedules"),
 )
+# Objects that such a command makes before garbage is looked for: most end before, with none.
+PLAIN_OBJECTS = 100_000
 
 _EPILOG = """\
 \b
@@ -191,10 +193,13 @@ def cli() -> None:
 def main() -> NoReturn:
     """Entry point of the `holdfast` program."""
     open_standard_streams()
+    plain = sys.argv[1:2] and sys.argv[1] in PLAIN
+    if plain:
+        gc.set_threshold(PLAIN_OBJECTS)
     try:
         cli.main(prog_name=PROGRAM)
     except SystemExit as end:
-        if sys.argv[1:2] and sys.argv[1] in PLAIN and isinstance(end.code, int):
+        if plain and isinstance(end.code, int):
             for stream in (sys.stdout, sys.stderr):
                 with contextlib.suppress(OSError, ValueError):  # `_guard` has told of it
                     stream.flush()

@@ -13,7 +13,6 @@ from urllib.parse import quote
 import msgspec
 
 from holdfast import errors
-from holdfast.wire.api import Problem
 
 T = TypeVar("T")
 
@@ -158,6 +157,8 @@ _BY_STATUS: Mapping[int, type[errors.HoldfastError]] = {
 def read_problem(status: int, data: bytes) -> errors.HoldfastError:
     """The error an answer of 400 or above stands for, in the controller's own sentence where it
     gave one."""
+    from holdfast.wire.api import Problem  # with all bodies of the API, which most answers need not
+
     try:
         problem = msgspec.json.decode(data, type=Problem)
     except msgspec.DecodeError:

@@ -6,14 +6,17 @@ CLIENT-1  A byte of a log is given to the reader once, over any number of connec
 CLIENT-2  An event is given once and none is left out: a stream is resumed from the last id seen.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
 
 from holdfast.client.calls import RestCall, path_of, query_of, read_nothing, read_problem
+from holdfast.client.methods.late import LateModule
 from holdfast.client.sse import ServerEvent
 from holdfast.core.records import EventRecord, JobRecord
 from holdfast.errors import (
@@ -24,7 +27,11 @@ from holdfast.errors import (
     Unavailable,
     ValidationError,
 )
-from holdfast.wire.api import LogLine, Problem
+
+if TYPE_CHECKING:
+    from holdfast.wire import api as wire
+else:
+    wire = LateModule("holdfast.wire.api")
 
 T = TypeVar("T")
 Taken = TypeVar("Taken", covariant=True)
@@ -134,10 +141,10 @@ class LogFollower:
         ranks = {rank for attempt, rank, _ in self._seen if attempt == self._attempt}
         return min(known) if len(known) == 2 and len(ranks) == 1 else 0
 
-    def take(self, event: ServerEvent) -> Iterator[LogLine | JobRecord]:
+    def take(self, event: ServerEvent) -> Iterator[wire.LogLine | JobRecord]:
         """Yield the news of one event: new bytes of a stream, or the job's new state."""
         if event.kind == "log":
-            line = _decode(LogLine, event.data)
+            line = _decode(wire.LogLine, event.data)
             self._attempt = line.attempt
             trimmed = self._trim(line)
             if trimmed is not None:
@@ -157,7 +164,7 @@ class LogFollower:
         elif event.kind == "problem":
             raise stream_error(event)
 
-    def _trim(self, line: LogLine) -> LogLine | None:
+    def _trim(self, line: wire.LogLine) -> wire.LogLine | None:
         key = (line.attempt, line.rank, line.stream)
         known = self._seen.get(key)
         end = line.offset + len(line.data)
@@ -191,7 +198,7 @@ class OutputFollower:
     def take(self, event: ServerEvent) -> Iterator[bytes]:
         """Yield the new bytes of one event."""
         for item in self._log.take(event):
-            if isinstance(item, LogLine):
+            if isinstance(item, wire.LogLine):
                 if self._whole and item.gap:
                     missing = f"{item.gap} bytes of {item.stream} before offset {item.offset}"
                     raise NotFound(f"{missing} are missing: {item.reason}", code="log_gap")
@@ -236,7 +243,7 @@ def stream_headers(last_id: str | None = None) -> dict[str, str]:
 def stream_error(event: ServerEvent) -> HoldfastError:
     """Return the error that a `problem` event carries; its code stands for the missing status."""
     try:
-        code = msgspec.json.decode(event.data, type=Problem).code
+        code = msgspec.json.decode(event.data, type=wire.Problem).code
     except msgspec.DecodeError:
         code = "error"
     statuses = {

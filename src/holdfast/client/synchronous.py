@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
@@ -86,7 +85,7 @@ class RestConnection(Blocking):
                 return self._send(call)
             except (ConnectionLost, Unavailable) as error:
                 again = call.repeatable or isinstance(error, NeverConnected)
-                delay = delays.next_delay(random.random()) if again else None
+                delay = delays.next_delay(_chance()) if again else None
                 if delay is None:
                     raise self._refusal(error) from error
             time.sleep(delay)
@@ -175,7 +174,7 @@ class RestConnection(Blocking):
                         return
             except (ConnectionLost, Unavailable) as error:
                 failure = error
-            delay = delays.next_delay(random.random())
+            delay = delays.next_delay(_chance())
             if delay is None:
                 raise self._refusal(failure or EOFError("the stream was closed")) from failure
             time.sleep(delay)
@@ -207,6 +206,12 @@ class Client(
     Raises (every method): the errors of `holdfast.errors`; `Unavailable` when the controller cannot
     be reached.
     """
+
+
+def _chance() -> float:
+    import random  # a lost connection is rare, and this costs a tenth of what starting Python costs
+
+    return random.random()
 
 
 def _make_exchanger(

@@ -28,6 +28,7 @@ UNUSED = [
     "psutil",
     "psycopg",
     "pydantic",
+    "random",
     "pynvml",
     "rich",
     "pygments",
@@ -44,21 +45,36 @@ UNUSED = [
     "xml",
     "yaml",
     "zmq",
+    "zoneinfo",
     "holdfast.agent",
     "holdfast.controller",
     "holdfast.core.endings.patterns",
+    "holdfast.core.calls",
     "holdfast.core.fleet",
     "holdfast.core.webhooks",
+    "holdfast.core.workflows",
     "holdfast.moves",
     "holdfast.process",
     "holdfast.providers",
     "holdfast.store",
-    "encodings.idna holdfast.supervisor",
+    "encodings.idna",
+    "hashlib",
+    "holdfast.supervisor",
+    "holdfast.tasks",
+    "holdfast.wire.api",
     "holdfast.wire.pools",
+    "holdfast.wire.workflows",
+    "holdfast.work",
     "holdfast.wire.webhooks",
 ]
 # What one command uses of it.
-USED = {"logs": {"json"}, "show": {"json"}, "why": {"json"}, "cancel": {"json"}}
+USED = {
+    "cancel": {"json", "holdfast.wire.api"},
+    "hosts": {"holdfast.wire.api"},
+    "logs": {"json", "holdfast.wire.api"},
+    "show": {"json", "holdfast.wire.api"},
+    "why": {"json", "holdfast.wire.api"},
+}
 
 NOTES = """
 import os, sys

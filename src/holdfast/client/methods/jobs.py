@@ -1,8 +1,10 @@
 """Jobs: submit them, look at them, wait for them, follow them."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.client.calls import (
     PageCall,
@@ -22,6 +24,7 @@ from holdfast.client.follow import (
     OutputFollower,
     follow_log,
 )
+from holdfast.client.methods.late import LateModule
 from holdfast.client.scripts import (
     Script,
     Sleep,
@@ -35,15 +38,11 @@ from holdfast.client.specs import keyed, merge_spec
 from holdfast.core.records import AttemptRecord, EventRecord, JobRecord, LogStreamRecord, TaskRecord
 from holdfast.core.settings.resolve import Effective
 from holdfast.core.spec import JobSpec, check_spec
-from holdfast.wire.api import (
-    CancelRequest,
-    ForensicsView,
-    JobView,
-    LogLine,
-    PolicyView,
-    RetryRequest,
-    Why,
-)
+
+if TYPE_CHECKING:
+    from holdfast.wire import api as wire
+else:
+    wire = LateModule("holdfast.wire.api")
 
 
 class JobMethods:
@@ -66,9 +65,9 @@ class JobMethods:
         return send("POST", path_of("jobs", "batch"), ResultPage[JobRecord], body)
 
     @gives_one
-    def job(self, job_id: str) -> RestCall[JobView]:
+    def job(self, job_id: str) -> RestCall[wire.JobView]:
         """Return one job, its chain of attempts and its place in it (`retry_state`)."""
-        return get(path_of("jobs", job_id), JobView)
+        return get(path_of("jobs", job_id), wire.JobView)
 
     @gives_each
     def jobs(
@@ -118,9 +117,9 @@ class JobMethods:
         return get_pages(path, AttemptRecord, cause=cause)
 
     @gives_one
-    def policy(self, job_id: str) -> RestCall[PolicyView]:
+    def policy(self, job_id: str) -> RestCall[wire.PolicyView]:
         """Return the retry policy in force for the job, and the source of each field."""
-        return get(path_of("jobs", job_id, "policy"), PolicyView)
+        return get(path_of("jobs", job_id, "policy"), wire.PolicyView)
 
     @gives_list
     def tasks(self, job_id: str) -> PageCall[TaskRecord]:
@@ -128,9 +127,9 @@ class JobMethods:
         return get_pages(path_of("jobs", job_id, "tasks"), TaskRecord)
 
     @gives_one
-    def why(self, job_id: str) -> RestCall[Why]:
+    def why(self, job_id: str) -> RestCall[wire.Why]:
         """Return what holds the job where it is, and what to do about it."""
-        return get(path_of("jobs", job_id, "why"), Why)
+        return get(path_of("jobs", job_id, "why"), wire.Why)
 
     @gives_list
     def settings(self, job_id: str) -> PageCall[Effective]:
@@ -138,15 +137,15 @@ class JobMethods:
         return get_pages(path_of("jobs", job_id, "settings"), Effective)
 
     @gives_list
-    def forensics(self, job_id: str, attempt: int | None = None) -> PageCall[ForensicsView]:
+    def forensics(self, job_id: str, attempt: int | None = None) -> PageCall[wire.ForensicsView]:
         """Return what was gathered before a watchdog's kill."""
         path = path_of("jobs", job_id, "forensics")
-        return get_pages(path, ForensicsView, attempt=attempt)
+        return get_pages(path, wire.ForensicsView, attempt=attempt)
 
     @gives_one
     def cancel(self, job_id: str, reason: str = "", *, hard: bool = False) -> RestCall[JobRecord]:
         """Cancel; `hard` kills without TERM and grace. A job that has ended stays as it is."""
-        body = CancelRequest(reason=reason, hard=hard)
+        body = wire.CancelRequest(reason=reason, hard=hard)
         return send("POST", path_of("jobs", job_id, "cancel"), JobRecord, body)
 
     @gives_one
@@ -161,17 +160,17 @@ class JobMethods:
         Raises:
             Conflict: its state forbids it, or it is to be counted and its retries are spent.
         """
-        body = RetryRequest(counted=counted, from_scratch=from_scratch)
+        body = wire.RetryRequest(counted=counted, from_scratch=from_scratch)
         path = path_of("jobs", job_id, "retry")
         return send("POST", path, JobRecord, body, repeatable=False)
 
     @runs
-    def wait(self, job_id: str, timeout_seconds: float | None = None) -> Script[JobView]:
+    def wait(self, job_id: str, timeout_seconds: float | None = None) -> Script[wire.JobView]:
         """Wait until the job has ended, and return it. TimeoutError after `timeout_seconds`."""
         until = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         delay = 0.02
         while True:
-            job = yield from take_answer(get(path_of("jobs", job_id), JobView))
+            job = yield from take_answer(get(path_of("jobs", job_id), wire.JobView))
             if job.state.terminal:
                 return job
             left = delay if until is None else until - time.monotonic()
@@ -220,7 +219,7 @@ class JobMethods:
         full: bool = False,
         wait: bool = True,
         retry_seconds: float = FOLLOW_RETRY_SECONDS,
-    ) -> Follow[LogLine | JobRecord]:
+    ) -> Follow[wire.LogLine | JobRecord]:
         """Yield output and state changes as they happen; the last item is the ended job.
 
         `full`: what the controller did not keep is fetched from the host that ran it; a line's

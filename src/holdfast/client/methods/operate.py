@@ -1,7 +1,9 @@
 """Queues, projects, retries, hosts, settings, rules and tokens: what an operator changes."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.client.calls import (
     PageCall,
@@ -14,23 +16,16 @@ from holdfast.client.calls import (
     path_of,
     send,
 )
+from holdfast.client.methods.late import LateModule
 from holdfast.client.scripts import Script, gives_list, gives_one, runs, take_answer
 from holdfast.core.records import HostCheckRecord, ProjectRecord, QueueRecord, TokenRecord
 from holdfast.core.settings.resolve import Effective, Value
-from holdfast.wire.api import (
-    HostActionRequest,
-    HostTelemetryView,
-    HostView,
-    PauseRequest,
-    RetriesView,
-    RulesFinding,
-    RulesRequest,
-    RulesTrial,
-    RulesView,
-    SettingsPatch,
-    TokenCreated,
-    TokenRequest,
-)
+
+if TYPE_CHECKING:
+    from holdfast.wire import api as wire
+else:
+    wire = LateModule("holdfast.wire.api")
+
 
 _SWITCH = ("retries_enabled", "retries_hold_reason")
 
@@ -54,7 +49,7 @@ class OperateMethods:
         self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = ()
     ) -> RestCall[QueueRecord]:
         """Create a queue or change its settings."""
-        body = SettingsPatch(set=dict(changes), unset=list(unset))
+        body = wire.SettingsPatch(set=dict(changes), unset=list(unset))
         return send("PUT", path_of("queues", name), QueueRecord, body)
 
     @gives_one
@@ -67,7 +62,7 @@ class OperateMethods:
         self, name: str, reason: str = "", *, hard: bool = False
     ) -> RestCall[QueueRecord]:
         """Start nothing more from it; `hard` also stops what runs."""
-        body = PauseRequest(reason=reason, hard=hard)
+        body = wire.PauseRequest(reason=reason, hard=hard)
         return send("POST", path_of("queues", name, "pause"), QueueRecord, body)
 
     @gives_one
@@ -91,7 +86,7 @@ class OperateMethods:
         self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = ()
     ) -> RestCall[ProjectRecord]:
         """Create a project or change its settings: quotas, retry defaults, its kill switch."""
-        body = SettingsPatch(set=dict(changes), unset=list(unset))
+        body = wire.SettingsPatch(set=dict(changes), unset=list(unset))
         return send("PUT", path_of("projects", name), ProjectRecord, body)
 
     @gives_one
@@ -100,40 +95,44 @@ class OperateMethods:
         return delete(path_of("projects", name))
 
     @gives_one
-    def retries(self) -> RestCall[RetriesView]:
+    def retries(self) -> RestCall[wire.RetriesView]:
         """Return the holds on retries, and how many jobs wait for a retry."""
-        return get(path_of("retries"), RetriesView)
+        return get(path_of("retries"), wire.RetriesView)
 
     @runs
-    def hold_retries(self, project: str | None = None, reason: str = "") -> Script[RetriesView]:
+    def hold_retries(
+        self, project: str | None = None, reason: str = ""
+    ) -> Script[wire.RetriesView]:
         """Hold every retry of the cluster or of a project until `release_retries`; none is lost."""
         return _switch_retries(project, dict(zip(_SWITCH, (False, reason), strict=True)), ())
 
     @runs
-    def release_retries(self, project: str | None = None) -> Script[RetriesView]:
+    def release_retries(self, project: str | None = None) -> Script[wire.RetriesView]:
         """Let retries go again, those that fell due meanwhile no faster than the rate limit."""
         return _switch_retries(project, {}, _SWITCH)
 
     # ---- hosts
     @gives_list
-    def hosts(self, *, dead: bool = False, include_terminated: bool = False) -> PageCall[HostView]:
+    def hosts(
+        self, *, dead: bool = False, include_terminated: bool = False
+    ) -> PageCall[wire.HostView]:
         """Return hosts and their slots; `dead` selects those flagged dead."""
         shown, every = dead or None, include_terminated or None
-        return get_pages(path_of("hosts"), HostView, dead=shown, all=every)
+        return get_pages(path_of("hosts"), wire.HostView, dead=shown, all=every)
 
     @gives_one
-    def host(self, host: str) -> RestCall[HostView]:
+    def host(self, host: str) -> RestCall[wire.HostView]:
         """Return one host, by id or name."""
-        return get(path_of("hosts", host), HostView)
+        return get(path_of("hosts", host), wire.HostView)
 
     @gives_one
     def host_telemetry(
         self, host: str, *, step: str = "minute", seconds: int = 3600
-    ) -> RestCall[HostTelemetryView]:
+    ) -> RestCall[wire.HostTelemetryView]:
         """Return the GPUs of a host: the newest reading, and minutes (of a day) or hours (of 90
         days)."""
         path = path_of("hosts", host, "telemetry")
-        return get(path, HostTelemetryView, step=step, seconds=seconds)
+        return get(path, wire.HostTelemetryView, step=step, seconds=seconds)
 
     @gives_list
     def host_checks(self, host: str) -> PageCall[HostCheckRecord]:
@@ -150,7 +149,7 @@ class OperateMethods:
         hard: bool = False,
         deadline_seconds: float | None = None,
         scale_down: bool = False,
-    ) -> RestCall[HostView]:
+    ) -> RestCall[wire.HostView]:
         """Do one `action` to a host: drain, undrain, quarantine, release or terminate.
 
         Args:
@@ -159,10 +158,10 @@ class OperateMethods:
             scale_down: of a drain: the host is not needed any more; what runs there is stopped with
                 its grace, now or at the deadline.
         """
-        body = HostActionRequest(
+        body = wire.HostActionRequest(
             reason=reason, hard=hard, deadline_seconds=deadline_seconds, scale_down=scale_down
         )
-        return send("POST", path_of("hosts", host, action), HostView, body)
+        return send("POST", path_of("hosts", host, action), wire.HostView, body)
 
     # ---- settings
     @gives_list
@@ -175,30 +174,30 @@ class OperateMethods:
         self, changes: Mapping[str, Value], unset: Sequence[str] = ()
     ) -> PageCall[Effective]:
         """Change the cluster's settings."""
-        body = SettingsPatch(set=dict(changes), unset=list(unset))
+        body = wire.SettingsPatch(set=dict(changes), unset=list(unset))
         return send("PATCH", path_of("config"), ResultPage[Effective], body)
 
     # ---- rules
     @gives_one
-    def rules(self) -> RestCall[RulesView]:
+    def rules(self) -> RestCall[wire.RulesView]:
         """Return the operators' rules of classification: their text, and how it is read."""
-        return get(path_of("rules"), RulesView)
+        return get(path_of("rules"), wire.RulesView)
 
     @gives_one
-    def set_rules(self, text: str) -> RestCall[RulesView]:
+    def set_rules(self, text: str) -> RestCall[wire.RulesView]:
         """Replace all rules by those of `text` (TOML; empty: none). Takes an admin token.
 
         A bad rule is refused with its line.
         """
-        return send("PUT", path_of("rules"), RulesView, RulesRequest(text=text))
+        return send("PUT", path_of("rules"), wire.RulesView, wire.RulesRequest(text=text))
 
     @gives_one
-    def try_rules(self, /, **end: Any) -> RestCall[RulesFinding]:
+    def try_rules(self, /, **end: Any) -> RestCall[wire.RulesFinding]:
         """Return the cause that an end would be given.
 
         `end` has the fields of `wire.api.RulesTrial`: exit_code, signal, log, text, …
         """
-        return send("POST", path_of("rules", "try"), RulesFinding, RulesTrial(**end))
+        return send("POST", path_of("rules", "try"), wire.RulesFinding, wire.RulesTrial(**end))
 
     # ---- tokens
     @gives_list
@@ -209,14 +208,14 @@ class OperateMethods:
     @gives_one
     def create_token(
         self, role: str, name: str = "", expires_seconds: float | None = None
-    ) -> RestCall[TokenCreated]:
+    ) -> RestCall[wire.TokenCreated]:
         """Make a token: `role` is admin, submit, read or join.
 
         The answer has its secret, this once; a lost answer is not asked for again.
         """
         given = {"role": role, "name": name, "expires_seconds": expires_seconds}
-        body = make_body(given, TokenRequest, "a token cannot be made like this")
-        return send("POST", path_of("tokens"), TokenCreated, body, repeatable=False)
+        body = make_body(given, wire.TokenRequest, "a token cannot be made like this")
+        return send("POST", path_of("tokens"), wire.TokenCreated, body, repeatable=False)
 
     @gives_one
     def revoke_token(self, token_id: str) -> RestCall[None]:
@@ -231,10 +230,10 @@ class OperateMethods:
 
 def _switch_retries(
     project: str | None, changes: Mapping[str, Value], unset: Sequence[str]
-) -> Script[RetriesView]:
-    patch = SettingsPatch(set=dict(changes), unset=list(unset))
+) -> Script[wire.RetriesView]:
+    patch = wire.SettingsPatch(set=dict(changes), unset=list(unset))
     if project is None:
         yield send("PATCH", path_of("config"), ResultPage[Effective], patch)
     else:
         yield send("PUT", path_of("projects", project), ProjectRecord, patch)
-    return (yield from take_answer(get(path_of("retries"), RetriesView)))
+    return (yield from take_answer(get(path_of("retries"), wire.RetriesView)))

@@ -1,10 +1,14 @@
 """Workflows: run them, look at their nodes, wait, cancel, restart, answer."""
 
+from __future__ import annotations
+
 import os
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from holdfast.client.calls import PageCall, RestCall, get, get_pages, path_of, send
+from holdfast.client.methods.late import LateModule
 from holdfast.client.scripts import (
     Script,
     Sleep,
@@ -15,18 +19,15 @@ from holdfast.client.scripts import (
     take_answer,
 )
 from holdfast.core.ids import ENTROPY_BITS, make_id
-from holdfast.core.workflows.check import check_workflow
-from holdfast.core.workflows.records import NodeRecord, RunRecord
-from holdfast.core.workflows.values import WorkflowSpec
-from holdfast.wire.workflows import (
-    AnswerRequest,
-    CancelRun,
-    NewWorkflow,
-    NodeView,
-    NodeWhy,
-    RestartRun,
-    RunView,
-)
+
+if TYPE_CHECKING:
+    from holdfast.core.workflows import check, records
+    from holdfast.core.workflows.values import WorkflowSpec
+    from holdfast.wire import workflows as wire
+else:
+    check = LateModule("holdfast.core.workflows.check")
+    records = LateModule("holdfast.core.workflows.records")
+    wire = LateModule("holdfast.wire.workflows")
 
 WORKFLOWS = "workflows"
 
@@ -41,16 +42,18 @@ class WorkflowMethods:
     """The client's methods about workflows."""
 
     @gives_one
-    def submit_workflow(self, spec: WorkflowSpec, run_id: str | None = None) -> RestCall[RunView]:
+    def submit_workflow(
+        self, spec: WorkflowSpec, run_id: str | None = None
+    ) -> RestCall[wire.RunView]:
         """Run a workflow. `run_id` (20 characters, `core.ids`) makes a repeat find the first run."""
-        check_workflow(spec)
-        body = NewWorkflow(id=run_id or make_run_id(), spec=spec)
-        return send("POST", path_of(WORKFLOWS), RunView, body)
+        check.check_workflow(spec)
+        body = wire.NewWorkflow(id=run_id or make_run_id(), spec=spec)
+        return send("POST", path_of(WORKFLOWS), wire.RunView, body)
 
     @gives_one
-    def workflow(self, run_id: str) -> RestCall[RunView]:
+    def workflow(self, run_id: str) -> RestCall[wire.RunView]:
         """Return one run, and how many of its nodes are in each state."""
-        return get(path_of(WORKFLOWS, run_id), RunView)
+        return get(path_of(WORKFLOWS, run_id), wire.RunView)
 
     @gives_each
     def workflows(
@@ -60,11 +63,11 @@ class WorkflowMethods:
         project: str | None = None,
         name: str | None = None,
         page_size: int | None = None,
-    ) -> PageCall[RunRecord]:
+    ) -> PageCall[records.RunRecord]:
         """Yield runs, newest first."""
         return get_pages(
             path_of(WORKFLOWS),
-            RunRecord,
+            records.RunRecord,
             state=list(states),
             project=project,
             name=name,
@@ -72,51 +75,57 @@ class WorkflowMethods:
         )
 
     @gives_list
-    def workflow_nodes(self, run_id: str, states: Sequence[str] = ()) -> PageCall[NodeRecord]:
+    def workflow_nodes(
+        self, run_id: str, states: Sequence[str] = ()
+    ) -> PageCall[records.NodeRecord]:
         """Return the nodes of a run, in the workflow's order."""
         path = path_of(WORKFLOWS, run_id, "nodes")
-        return get_pages(path, NodeRecord, state=list(states), limit=10_000)
+        return get_pages(path, records.NodeRecord, state=list(states), limit=10_000)
 
     @gives_one
-    def workflow_node(self, run_id: str, node: str) -> RestCall[NodeView]:
+    def workflow_node(self, run_id: str, node: str) -> RestCall[wire.NodeView]:
         """Return one node with what it does and its result."""
-        return get(path_of(WORKFLOWS, run_id, "nodes", node), NodeView)
+        return get(path_of(WORKFLOWS, run_id, "nodes", node), wire.NodeView)
 
     @gives_one
-    def why_node(self, run_id: str, node: str) -> RestCall[NodeWhy]:
+    def why_node(self, run_id: str, node: str) -> RestCall[wire.NodeWhy]:
         """Return what holds a node where it is, and what to do about it."""
-        return get(path_of(WORKFLOWS, run_id, "nodes", node, "why"), NodeWhy)
+        return get(path_of(WORKFLOWS, run_id, "nodes", node, "why"), wire.NodeWhy)
 
     @gives_one
-    def answer_node(self, run_id: str, node: str, answer: str) -> RestCall[NodeRecord]:
+    def answer_node(self, run_id: str, node: str, answer: str) -> RestCall[records.NodeRecord]:
         """Answer a node's question. A lost answer is not sent again, because the second is refused."""
         path = path_of(WORKFLOWS, run_id, "nodes", node, "answer")
-        return send("POST", path, NodeRecord, AnswerRequest(answer=answer), repeatable=False)
+        return send(
+            "POST", path, records.NodeRecord, wire.AnswerRequest(answer=answer), repeatable=False
+        )
 
     @gives_one
     def cancel_workflow(
         self, run_id: str, reason: str = "", *, hard: bool = False
-    ) -> RestCall[RunView]:
+    ) -> RestCall[wire.RunView]:
         """Cancel a run: what waits at once, what runs cooperatively."""
-        body = CancelRun(reason=reason, hard=hard)
-        return send("POST", path_of(WORKFLOWS, run_id, "cancel"), RunView, body)
+        body = wire.CancelRun(reason=reason, hard=hard)
+        return send("POST", path_of(WORKFLOWS, run_id, "cancel"), wire.RunView, body)
 
     @gives_one
     def restart_workflow(
         self, run_id: str, reason: str = "", *, origins: Sequence[str] = ()
-    ) -> RestCall[RunView]:
+    ) -> RestCall[wire.RunView]:
         """Run again what did not succeed, and what follows from the nodes named `origins`."""
-        body = RestartRun(reason=reason, origins=tuple(origins))
+        body = wire.RestartRun(reason=reason, origins=tuple(origins))
         path = path_of(WORKFLOWS, run_id, "restart")
-        return send("POST", path, RunView, body, repeatable=False)
+        return send("POST", path, wire.RunView, body, repeatable=False)
 
     @runs
-    def wait_workflow(self, run_id: str, timeout_seconds: float | None = None) -> Script[RunView]:
+    def wait_workflow(
+        self, run_id: str, timeout_seconds: float | None = None
+    ) -> Script[wire.RunView]:
         """Wait until the run has ended, and return it. TimeoutError after `timeout_seconds`."""
         until = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         delay = 0.02
         while True:
-            run = yield from take_answer(get(path_of(WORKFLOWS, run_id), RunView))
+            run = yield from take_answer(get(path_of(WORKFLOWS, run_id), wire.RunView))
             if run.state.terminal:
                 return run
             left = delay if until is None else until - time.monotonic()

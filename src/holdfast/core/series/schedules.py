@@ -9,16 +9,18 @@ TIME-2  A day has each local time of a cron schedule once: a time that the clock
 
 from __future__ import annotations
 
-import zoneinfo
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from holdfast.core.spec import JobSpec
 from holdfast.errors import ValidationError
+
+if TYPE_CHECKING:
+    import zoneinfo
 
 LATE_SECONDS = 60.0  # a time is missed when it was longer ago than this
 MAX_CAUGHT_UP = 100
@@ -121,6 +123,8 @@ def list_times(spec: ScheduleSpec, anchor: datetime, after: datetime) -> Iterato
 
 def read_zone(name: str) -> zoneinfo.ZoneInfo:
     """Return a time zone by its name. Raises ValidationError."""
+    import zoneinfo  # most readers of schedules only show them
+
     try:
         return zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
