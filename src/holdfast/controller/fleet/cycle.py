@@ -18,8 +18,8 @@ from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.fleet import actions
 from holdfast.core.fleet.breaker import BREAKER_WINDOW_SECONDS
-from holdfast.core.fleet.cycle import Prices, plan_fleet
-from holdfast.core.fleet.demand import cap_waiting
+from holdfast.core.fleet.cycle import plan_fleet
+from holdfast.core.fleet.demand import cap_waiting, serves
 from holdfast.core.fleet.faults import HostFault
 from holdfast.core.fleet.instances import Machine
 from holdfast.core.fleet.leaks import Findings, Rental, read_listing
@@ -33,7 +33,6 @@ from holdfast.providers.interface import Provider
 
 log = logging.getLogger("holdfast.fleet")
 LIST_SECONDS = 120.0
-PRICES_SECONDS = 60.0
 
 
 class PoolCycles:
@@ -45,8 +44,6 @@ class PoolCycles:
         self._lock = asyncio.Lock()
         self._opened: tuple[bytes, Provider] | None = None
         self._sightings: dict[str, int] = {}
-        self._prices: dict[str, float] = {}
-        self._asked_at: float | None = None
         self.rentals = Rentals(controller, name)
 
     async def run(self, pool: PoolRecord, *, listing: bool = True) -> actions.CycleSummary:
@@ -214,35 +211,45 @@ class PoolCycles:
         since = controller.leadership.hears_since
         snapshot = _overlay(snapshot, self._name, findings, since)
         mine = next(view for view in snapshot.pools if view.spec.name == self._name)
-        plan = await self._plan(snapshot, {})
-        if provider.tells_prices and any(
-            isinstance(action, actions.Spawn) for action in plan.actions
-        ):
-            prices = await self._ask_prices(provider, mine.spec)
-            plan = await self._plan(snapshot, {self._name: prices})
-        return plan, sum(host.is_paid for host in mine.hosts)
+        plans = await self._plan(snapshot)
+        if provider.tells_prices and self._wants_prices(plans, mine, snapshot):
+            await self._ask_prices(provider, mine.spec)
+            plans = await self._plan(snapshot)
+        return plans[self._name], sum(host.is_paid for host in mine.hosts)
 
-    async def _plan(self, snapshot: FleetSnapshot, prices: Prices) -> actions.PoolPlan:
+    async def _plan(self, snapshot: FleetSnapshot) -> dict[str, actions.PoolPlan]:
         # In a thread, because it takes 0.1 s for 10,000 hosts and this loop answers syncs.
-        plans = await asyncio.to_thread(plan_fleet, snapshot, prices)
-        return next(plan for plan in plans if plan.pool == self._name)
+        plans = await asyncio.to_thread(plan_fleet, snapshot, dict(self._controller.prices.known))
+        return {plan.pool: plan for plan in plans}
 
-    async def _ask_prices(self, provider: Provider, spec: PoolSpec) -> Mapping[str, float]:
-        """Return the provider's prices, a minute old at most; where they cannot be had the last ones
-        count, and the offers' own where there are none."""
-        now = self._controller.clock()
-        if self._asked_at is None or now - self._asked_at >= PRICES_SECONDS:
-            self._asked_at = now
-            try:
-                async with asyncio.timeout(LIST_SECONDS):
-                    quotes = await provider.quote(spec.offers)
-            except (HoldfastError, TimeoutError) as error:
-                log.warning("pool %s: its provider's prices cannot be had: %s", self._name, error)
-            else:
-                self._prices = {
-                    q.offer: q.usd_per_hour for q in quotes if q.usd_per_hour is not None
-                }
-        return self._prices
+    def _wants_prices(
+        self, plans: Mapping[str, actions.PoolPlan], mine: PoolView, snapshot: FleetSnapshot
+    ) -> bool:
+        """Return whether prices matter now: hosts are wanted here, perhaps too dear ones, or in
+        another pool for jobs that this one serves, too."""
+        wanting = {
+            name
+            for name, plan in plans.items()
+            if plan.blocked or any(isinstance(action, actions.Spawn) for action in plan.actions)
+        }
+        competes = mine.paused is None and any(serves(mine.spec, w) for w in snapshot.waiting)
+        return self._name in wanting or (competes and bool(wanting))
+
+    async def _ask_prices(self, provider: Provider, spec: PoolSpec) -> None:
+        """Ask for the provider's prices, unless that was done a minute ago; where they cannot be had
+        the last ones count, and the offers' own where there are none."""
+        prices = self._controller.prices
+        if not prices.ask_again(self._name):
+            return
+        try:
+            async with asyncio.timeout(LIST_SECONDS):
+                quotes = await provider.quote(spec.offers)
+        except (HoldfastError, TimeoutError) as error:
+            log.warning("pool %s: its provider's prices cannot be had: %s", self._name, error)
+        else:
+            prices.known[self._name] = {
+                q.offer: q.usd_per_hour for q in quotes if q.usd_per_hour is not None
+            }
 
     async def _cap_demand(self, snapshot: FleetSnapshot, settings: Settings) -> FleetSnapshot:
         """Leave out the jobs that their queues' `max_running`, or their projects' quotas, do not let
@@ -301,8 +308,9 @@ class PoolCycles:
         offer = spec.offer(spawn.offer)
         if offer is None:
             return False
+        told = self._controller.prices.known.get(self._name, {})
         offer = msgspec.structs.replace(
-            offer, usd_per_hour=self._prices.get(offer.name, offer.usd_per_hour)
+            offer, usd_per_hour=told.get(offer.name, offer.usd_per_hour)
         )
         ids = [make_new_id() for _ in range(spawn.count)]
         return bool(

@@ -18,7 +18,7 @@ from holdfast.controller.runtime.auth import Guard
 from holdfast.controller.runtime.background import Background
 from holdfast.controller.runtime.metrics import Metrics
 from holdfast.controller.runtime.outages import Outages
-from holdfast.controller.runtime.remembered import JobSpecs, SavedJobs, Sizes
+from holdfast.controller.runtime.remembered import JobSpecs, OfferPrices, SavedJobs, Sizes
 from holdfast.controller.runtime.settings import SettingsCache
 from holdfast.controller.runtime.telemetry import TelemetryDesk
 from holdfast.controller.runtime.wakes import WakeBus
@@ -62,6 +62,7 @@ class Controller:
         self.metrics = Metrics()
         self.settings = SettingsCache(store, dict(environment or {}), clock)
         self.sizes = Sizes(store, clock)
+        self.prices = OfferPrices(clock)
         self.specs = JobSpecs(store)
         self.saved = SavedJobs()
         self.wakes = WakeBus()

@@ -1,7 +1,7 @@
 """What a replica remembers to ask the store less often. All of it can be lost."""
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from holdfast.core.placement.plan import Size
 from holdfast.core.records import JobRecord
@@ -9,6 +9,7 @@ from holdfast.core.spec import JobSpec
 from holdfast.store.port.store import Store
 
 _SIZES_SECONDS = 2.0
+_PRICES_SECONDS = 60.0
 _MAX_SPECS = 1024
 _MAX_SAVED = 10_000
 
@@ -34,6 +35,24 @@ class Sizes:
         self._known = await self._store.hosts.host_sizes()
         self._read_at = self._clock()
         return self._known
+
+
+class OfferPrices:
+    """What providers last said that their pools' offers cost. Each pool's plan counts with all of
+    them, because the cheapest pool gets the job (DEMAND-2)."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._asked_at: dict[str, float] = {}
+        self.known: dict[str, Mapping[str, float]] = {}
+
+    def ask_again(self, pool: str) -> bool:
+        """Return whether it is time to ask for the prices of a pool, which counts as asked then."""
+        now = self._clock()
+        if now - self._asked_at.get(pool, -math.inf) < _PRICES_SECONDS:
+            return False
+        self._asked_at[pool] = now
+        return True
 
 
 class JobSpecs:

@@ -7,23 +7,25 @@ shell, action by action, under guards of the store: an action that comes too lat
 from collections.abc import Mapping, Sequence
 
 from holdfast.core.fleet import actions as acts
-from holdfast.core.fleet.demand import PoolDemand, list_needs, split_demand
+from holdfast.core.fleet.demand import NO_PRICES, PoolDemand, Prices, list_needs, split_demand
 from holdfast.core.fleet.grow import find_bound, scale_up
 from holdfast.core.fleet.health import check_health, free_tasks, promote
 from holdfast.core.fleet.shrink import scale_down
 from holdfast.core.fleet.snapshot import FleetSnapshot, PoolView
 from holdfast.core.states import HostState, InstanceState
 
-Prices = Mapping[str, Mapping[str, float]]
 
-
-def plan_fleet(snapshot: FleetSnapshot, prices: Prices | None = None) -> tuple[acts.PoolPlan, ...]:
+def plan_fleet(snapshot: FleetSnapshot, prices: Prices = NO_PRICES) -> tuple[acts.PoolPlan, ...]:
     """Return what each pool does now. prices: $/h by pool and offer, where providers say other ones
     than the pools' specs."""
-    bounds = {view.spec.name: find_bound(view, snapshot.at) for view in snapshot.pools}
-    demands = split_demand(snapshot.waiting, snapshot.pools, bounds)
+    told = {view.spec.name: prices.get(view.spec.name, {}) for view in snapshot.pools}
+    bounds = {
+        view.spec.name: find_bound(view, snapshot.at, told[view.spec.name])
+        for view in snapshot.pools
+    }
+    demands = split_demand(snapshot.waiting, snapshot.pools, bounds, told)
     return tuple(
-        _plan_pool(snapshot, view, demands[view.spec.name], (prices or {}).get(view.spec.name, {}))
+        _plan_pool(snapshot, view, demands[view.spec.name], told[view.spec.name])
         for view in snapshot.pools
     )
 

@@ -2,8 +2,9 @@
 
 DEMAND-1  `jobs_per_host` waiting jobs are worth one host. A gang needs all its hosts at once, beside
           those that are busy, and counts them as so many jobs.
-DEMAND-2  A job goes to the pool whose cheapest fitting offer costs least; what is beyond the pool's
-          bound goes to the next.
+DEMAND-2  A job goes to the pool whose cheapest fitting offer costs least, by the providers' own
+          prices where they are known; what is beyond the pool's bound goes to the next. Hosts that
+          start already come first, so that a change of prices rents nothing twice.
 DEMAND-3  A host whose offer a job does not fit is no supply for that job.
 """
 
@@ -19,6 +20,8 @@ from holdfast.core.fleet.snapshot import PoolView, Waiting
 from holdfast.core.placement.types import QuotaLeft
 
 Offers = frozenset[str]
+Prices = Mapping[str, Mapping[str, float]]
+NO_PRICES: Prices = MappingProxyType({})
 
 
 class PoolDemand(msgspec.Struct, kw_only=True):
@@ -68,21 +71,28 @@ def serves(spec: PoolSpec, waiting: Waiting) -> bool:
 
 
 def split_demand(
-    waiting: Sequence[Waiting], views: Sequence[PoolView], bounds: Mapping[str, int]
+    waiting: Sequence[Waiting],
+    views: Sequence[PoolView],
+    bounds: Mapping[str, int],
+    prices: Prices = NO_PRICES,
 ) -> dict[str, PoolDemand]:
     """Give each waiting job to one pool (DEMAND-2). Jobs that no pool serves are left out.
 
     bounds: the most hosts that each pool may have now. What is beyond all of them stays with the
-    cheapest pool, which then says what holds it back.
+    cheapest pool, which then says what holds it back. prices: $/h by pool and offer, where
+    providers say other ones than the pools' specs.
     """
     demands = {view.spec.name: PoolDemand() for view in views}
     room = {view.spec.name: bounds[view.spec.name] * view.spec.jobs_per_host for view in views}
+    coming = {view.spec.name: _count_coming(view) for view in views}
     for each in sorted(waiting, key=lambda w: -w.oldest_seconds):
         left = each.jobs
-        options = _order_pools(each, views)
-        for name, offers, hosts in options:
-            taken = min(left, max(0, int(room[name] // hosts)))
+        options = _order_pools(each, views, prices)
+        steps = [(coming, *option) for option in options] + [(room, *option) for option in options]
+        for bound, name, offers, hosts in steps:
+            taken = min(left, max(0, int(min(bound[name], room[name]) // hosts)))
             if taken:
+                coming[name] -= taken * hosts
                 room[name] -= taken * hosts
                 demands[name].add(offers, taken, hosts, hosts if each.tasks > 1 else 0)
                 left -= taken
@@ -122,7 +132,13 @@ def cap_waiting(
     return tuple(kept)
 
 
-def _order_pools(waiting: Waiting, views: Sequence[PoolView]) -> list[tuple[str, Offers, int]]:
+def _count_coming(view: PoolView) -> float:
+    return sum(host.is_starting for host in view.hosts) * view.spec.jobs_per_host
+
+
+def _order_pools(
+    waiting: Waiting, views: Sequence[PoolView], prices: Prices
+) -> list[tuple[str, Offers, int]]:
     """Return the pools that can run a job of the shape whole, the cheapest first: with the offers
     that fit, and the hosts one job takes of them."""
     found = []
@@ -137,7 +153,8 @@ def _order_pools(waiting: Waiting, views: Sequence[PoolView]) -> list[tuple[str,
         hosts = max(math.ceil(waiting.tasks / ranks[offer.name]) for offer in fitting)
         if hosts > spec.max:
             continue
-        price = min(offer.usd_per_hour for offer in fitting)
+        told = prices.get(spec.name, {})
+        price = min(told.get(offer.name, offer.usd_per_hour) for offer in fitting)
         found.append((price, spec.name, frozenset(offer.name for offer in fitting), hosts))
     found.sort(key=lambda option: option[:2])
     return [option[1:] for option in found]

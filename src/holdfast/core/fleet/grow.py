@@ -104,9 +104,9 @@ def scale_up(
     return Growth(spawns=spawns, blocked=grower.blocked)
 
 
-def find_bound(view: PoolView, at: datetime) -> int:
-    """Return the most hosts that the pool could have after this cycle."""
-    grower = _Grower(view, at, {})
+def find_bound(view: PoolView, at: datetime, prices: Mapping[str, float]) -> int:
+    """Return the most hosts that the pool could have after this cycle. prices: as of `scale_up`."""
+    grower = _Grower(view, at, prices)
     every = frozenset(offer.name for offer in view.spec.offers)
     present = sum(host.is_starting or host.is_serving for host in view.hosts)
     while grower.add_one(every):

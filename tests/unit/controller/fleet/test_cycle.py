@@ -5,12 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from holdfast.controller.fleet.cycle import PoolCycles
 from holdfast.core.fleet.instances import Machine, MachineState
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import HostState, InstanceState
 from holdfast.moves.values import NewJob
 from holdfast.providers.interface import NoCapacity, ProviderDown
-from tests.unit.controller.fleet.world import POOL, World
+from tests.unit.controller.fleet.world import GPU, POOL, World
 
 
 @pytest.fixture
@@ -175,6 +176,22 @@ async def test_a_providers_own_price_counts_at_the_ceilings_and_on_record() -> N
     assert instance.usd_per_hour == 1.5
     await world.cycle()
     assert world.provider.calls.count("quote") == 1, "asked only where something is to be spawned"
+
+
+async def test_what_a_provider_asks_decides_between_pools() -> None:
+    """By its own offer the other pool is the dearer one; its provider asks for less."""
+    world = World(msgspec.structs.replace(POOL, min=0))
+    await world.make_pool()
+    offer = msgspec.structs.replace(GPU, name="other", usd_per_hour=3.0)
+    other = msgspec.structs.replace(world.spec, name="other", offers=(offer,))
+    record = await world.store.fleet.put_pool(other, now=world.now)
+    world.provider.prices["other"] = 0.5
+    spec = JobSpec(argv=("true",), gpus=1)
+    await world.store.jobs.submit_jobs([NewJob(id="j", spec=spec, queue="gpu")], now=world.now)
+    cycles = PoolCycles(world.controller, "other")
+    assert (await cycles.plan(record)).summary.actions.workers_spawned == 1
+    assert (await world.cycle()).actions.workers_spawned == 0, "the job is the other pool's"
+    await cycles.close()
 
 
 async def test_without_prices_of_the_provider_the_offers_count() -> None:

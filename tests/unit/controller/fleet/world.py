@@ -58,6 +58,7 @@ class ScriptedProvider:
         self.list_error: Exception | None = None
         self.quote_error: Exception | None = None
         self.price: float | None = None
+        self.prices: dict[str, float] = {}  # by offer, before `price`
         self.hidden: set[str] = set()
         self.calls: list[str] = []
         self._numbers = itertools.count(1)
@@ -70,7 +71,10 @@ class ScriptedProvider:
         self.calls.append("quote")
         if self.quote_error is not None:
             raise self.quote_error
-        return tuple(Quote(offer=offer.name, usd_per_hour=self.price) for offer in offers)
+        return tuple(
+            Quote(offer=offer.name, usd_per_hour=self.prices.get(offer.name, self.price))
+            for offer in offers
+        )
 
     async def create(self, order: CreateOrder) -> Machine:
         self.calls.append(f"create {order.intent}")

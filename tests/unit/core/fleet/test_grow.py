@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from holdfast.core.fleet.actions import Spawn
 from holdfast.core.fleet.breaker import BREAKER_FAILURES, PROBE_SECONDS
 from holdfast.core.fleet.cycle import plan_fleet
-from holdfast.core.fleet.demand import cap_waiting
+from holdfast.core.fleet.demand import Prices, cap_waiting
 from holdfast.core.fleet.snapshot import FleetSnapshot, OfferTrouble, PoolView, SpawnOutcome
 from holdfast.core.placement.types import QuotaLeft
 from tests.unit.core.fleet.fleets import (
@@ -110,6 +110,31 @@ def test_the_cheapest_pool_that_fits_comes_first_and_the_rest_goes_on() -> None:
     views = (PoolView(spec=dear), PoolView(spec=cheap))
     plans = plan_fleet(FleetSnapshot(at=NOON, pools=views, waiting=(waits(9),)))
     assert [(p.pool, spawned(p)) for p in plans] == [("dear", 1), ("cheap", 2)]
+
+
+def test_what_providers_ask_decides_between_pools() -> None:
+    """DEMAND-2: by its own offer `dear` costs nine times as much."""
+    views = (PoolView(spec=pool(name="cheap")), PoolView(spec=pool(name="dear", offers=(EIGHT,))))
+    shot = FleetSnapshot(at=NOON, pools=views, waiting=(waits(3),))
+
+    def count(prices: Prices) -> list[int]:
+        return [spawned(found) for found in plan_fleet(shot, prices)]
+
+    assert count({}) == [1, 0]
+    assert count({"dear": {"eight": 0.5}}) == [0, 1]
+    assert count({"dear": {"eight": 0.5}, "cheap": {"one": 0.4}}) == [1, 0]
+
+
+def test_a_change_of_prices_rents_nothing_twice() -> None:
+    """DEMAND-2: the host that starts was the cheapest a moment ago."""
+    dear = pool(name="dear", offers=(EIGHT,))
+    views = (
+        PoolView(spec=pool(name="cheap")),
+        PoolView(spec=dear, hosts=(starting(0, offer="eight"),)),
+    )
+    for jobs, more in ((3, 0), (4, 1)):
+        plans = plan_fleet(FleetSnapshot(at=NOON, pools=views, waiting=(waits(jobs),)))
+        assert [spawned(found) for found in plans] == [more, 0]
 
 
 def test_jobs_beyond_their_queues_limit_rent_nothing() -> None:
