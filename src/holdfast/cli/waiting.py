@@ -14,7 +14,8 @@ NOTICE_SECONDS = 2.0
 
 
 class WaitingNotice:
-    """Says on stderr, once, that a request has had no answer for `NOTICE_SECONDS`.
+    """Says on stderr, once, that a request has had no answer for `NOTICE_SECONDS`, beyond the time
+    that the controller was asked to hold it.
 
     The time goes on over connections that fail, because a controller that is away refuses each of
     them at once. It ends with the head of an answer, so a quiet stream gives no notice.
@@ -37,9 +38,9 @@ class WaitingNotice:
             self._timer.cancel()
             self._timer = None
 
-    def _ask(self) -> None:
+    def _ask(self, held_seconds: float) -> None:
         if self._timer is None and not self._said:
-            self._timer = threading.Timer(NOTICE_SECONDS, self._say)
+            self._timer = threading.Timer(NOTICE_SECONDS + held_seconds, self._say)
             self._timer.daemon = True
             self._timer.start()
 

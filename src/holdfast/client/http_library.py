@@ -108,7 +108,7 @@ class BlockingHttpx:
     @contextmanager
     def send(self, request: SentRequest) -> Iterator[_HttpxReply]:
         """Send a request; the answer can be read in the block. Raises ConnectionLost."""
-        self._watch.ask()
+        self._watch.ask(request.held_seconds)
         try:
             with self._http.stream(**request_options(request, self._timeout_seconds)) as answer:
                 self._watch.hear()

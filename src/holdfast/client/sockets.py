@@ -160,7 +160,7 @@ class BlockingSockets:
         """Send a request; the answer can be read in the block. Raises ConnectionLost."""
         if self._closed:
             raise RuntimeError("the client is closed")
-        self._watch.ask()
+        self._watch.ask(request.held_seconds)
         connection, kept = self._take(), False
         try:
             try:

@@ -33,6 +33,11 @@ class SentRequest(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] | None = None
     body: bytes | Iterable[bytes] | None = None
 
+    @property
+    def held_seconds(self) -> float:
+        """How long the controller is asked to hold the answer back, for something to come."""
+        return float(dict(self.query).get("wait", 0.0))
+
 
 class Reply(Protocol):
     """The head of an answer, and its body as it comes. Raises ConnectionLost."""
@@ -60,13 +65,14 @@ class Exchanger(Protocol):
 
 
 class AnswerWatch(msgspec.Struct, frozen=True):
-    """What is told of each request: when it is sent, and when the head of its answer is here."""
+    """What is told of each request: when it is sent and for how long the controller may hold its
+    answer, in seconds, and when the head of the answer is here."""
 
-    ask: Callable[[], None]
+    ask: Callable[[float], None]
     hear: Callable[[], None]
 
 
-NO_WATCH = AnswerWatch(lambda: None, lambda: None)
+NO_WATCH = AnswerWatch(lambda _: None, lambda: None)
 
 
 def common_headers(place: ControllerPlace) -> dict[str, str]:

@@ -11,11 +11,12 @@ from holdfast.core.calls.values import CallState
 from holdfast.tasks.codec import CallCodec
 from holdfast.tasks.connection import CONNECTION
 from holdfast.tasks.failures import CallFailed, read_failure
+from holdfast.tasks.patience import PATIENCE_SECONDS, Patience, find_hold_up
 from holdfast.tasks.texts import lengthen
 from holdfast.wire.calls import CallResult
 
 R = TypeVar("R")
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = PATIENCE_SECONDS
 _INDICES = 500  # in one request
 _ROUND_SECONDS = 0.25  # of one set, where calls of several are awaited
 
@@ -78,11 +79,18 @@ class CallHandle(Generic[R]):
 
     def _wait(self, timeout: float | None) -> CallResult:
         until = None if timeout is None else time.monotonic() + timeout
+        patience = Patience()
         while self._found is None:
             left = WAIT_SECONDS if until is None else until - time.monotonic()
             _ask([self], max(0.0, min(left, WAIT_SECONDS)))
             if self._found is None and until is not None and time.monotonic() >= until:
-                raise TimeoutError(f"call {self.id} has not ended after {timeout:g} s; it goes on")
+                hold_up = find_hold_up(self.set_id, self.index) if timeout else ""
+                raise TimeoutError(
+                    f"call {self.id} has not ended after {timeout:g} s; it goes on"
+                    + (f": {hold_up}" if hold_up else "")
+                )
+            if self._found is None:
+                patience.look(self.set_id, self.index)
         return self._found
 
 
@@ -133,6 +141,7 @@ def as_completed(
         waiting.setdefault(handle.set_id, {})[handle.index] = handle
     until = None if timeout is None else time.monotonic() + timeout
     quiet = False  # the last round over all sets brought nothing
+    patience = Patience()
     while waiting:
         came = False
         for set_id in list(waiting):
@@ -151,6 +160,11 @@ def as_completed(
             if not wanted:
                 del waiting[set_id]
         quiet = not came
+        if came:
+            patience.renew()
+        elif waiting:
+            set_id, wanted = next(iter(waiting.items()))
+            patience.look(set_id, min(wanted))
         if waiting and quiet and until is not None and time.monotonic() >= until:
             left = sum(map(len, waiting.values()))
             raise TimeoutError(f"{left} calls have not ended after {timeout:g} s; they go on")

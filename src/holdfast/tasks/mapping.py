@@ -19,6 +19,7 @@ from holdfast.tasks.codec import CallCodec
 from holdfast.tasks.connection import CONNECTION
 from holdfast.tasks.failures import CallFailed
 from holdfast.tasks.handles import WAIT_SECONDS, read_outcome
+from holdfast.tasks.patience import Patience
 from holdfast.wire.calls import CallResult
 
 R = TypeVar("R")
@@ -53,6 +54,7 @@ class MapResults(Iterator[R], Generic[R]):
         return self
 
     def __next__(self) -> R:
+        patience = Patience()
         while not self._page:
             room = self._submitted - self._fetched < AHEAD_CALLS
             if self._more and room:
@@ -60,6 +62,8 @@ class MapResults(Iterator[R], Generic[R]):
             if self._fetched >= self._submitted and not self._more:
                 raise StopIteration
             self._fetch(0.0 if self._more and room else WAIT_SECONDS)
+            if not self._page:
+                patience.look(self.id, self._fetched)
         found = self._page.popleft()
         try:
             value: R = read_outcome(self._codec, self.id, found)

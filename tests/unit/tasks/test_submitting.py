@@ -9,16 +9,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 import holdfast
 from holdfast.client import Client
 from holdfast.core.calls.values import CallState, FunctionSpec
 from holdfast.errors import Conflict, ValidationError
-from holdfast.tasks import CallCancelled, CallFailed, TaskFunction
+from holdfast.tasks import CallCancelled, CallFailed, TaskFunction, patience
 from holdfast.tasks.connection import CONNECTION
 from holdfast.tasks.submitting import close_all
-from holdfast.wire.calls import CallResult, CallResults
+from holdfast.wire.calls import CallResult, CallResults, CallView, CallWhyLine
 
 
 @holdfast.task(queue="gpu", retry=2, time_limit="2m", stall_timeout="off")
@@ -43,6 +44,7 @@ class Controller:
         self.asked = 0
         self.held: set[int] = set()
         self.closed: set[str] = set()
+        self.why = CallWhyLine(code="ready", message="it is next")
 
     def create_call_set(
         self, spec: FunctionSpec, args: Sequence[str], *, set_id: str, count: int | None = None
@@ -59,6 +61,10 @@ class Controller:
         self.sets[set_id] += args
         self.counts[set_id] = count
         self.requests.append(len(args))
+
+    def call_view(self, set_id: str, index: int) -> CallView:
+        shown = CallView(set=set_id, index=index, function="f", state="ready", attempts=0)
+        return msgspec.structs.replace(shown, why=[self.why])
 
     def call_results(
         self,
@@ -156,6 +162,25 @@ def test_handles_come_in_the_order_of_their_ends(controller: Controller) -> None
         handles[0].result(timeout=0.01)
     controller.held = set()
     assert next(ended).index == 0
+
+
+def test_a_waiting_program_hears_what_holds_its_call_up(
+    controller: Controller, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "PATIENCE_SECONDS", 0.0)
+    controller.held = {0}
+    handle = double.submit(1)
+    with pytest.raises(TimeoutError):
+        handle.result(timeout=0.02)
+    assert not caplog.messages  # its turn will come
+    controller.why = CallWhyLine(code="no_host_lists_app", message="no host", hint="start one")
+    with pytest.raises(TimeoutError, match=r"it goes on: no host \(start one\)"):
+        handle.result(timeout=0.02)
+    said = f"call {handle.id} waits: no host (start one)"
+    assert caplog.messages == [said]  # once, however often it was looked at
+    with pytest.raises(TimeoutError):
+        list(holdfast.as_completed([handle], timeout=0.02))
+    assert caplog.messages == [said, said]
 
 
 def test_a_failure_says_what_was_raised(controller: Controller) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SET = click.argument("name", metavar="SET")
 CALL = click.argument("name", metavar="SET.INDEX")
 STATES = ("pending", "succeeded", "failed", "cancelled")
-RESULT_SECONDS = 20
+FIRST_SECONDS, RESULT_SECONDS = 2, 20
 RETRIED_AT_ONCE = 10_000
 
 
@@ -387,14 +387,21 @@ def call(
 
 def _wait_for(client: Client, set_id: str, timeout: float | None) -> CallResult | None:
     until = None if timeout is None else time.monotonic() + timeout
+    most, said = FIRST_SECONDS, set()
     while True:
-        left = RESULT_SECONDS if until is None else until - time.monotonic()
-        wait = max(0.0, min(RESULT_SECONDS, left))
+        left = most if until is None else until - time.monotonic()
+        wait = max(0.0, min(most, left))
         found = client.call_results(set_id, limit=1, wait_seconds=wait).results
         if found:
             return found[0]
         if until is not None and time.monotonic() >= until:
             return None
+        most = RESULT_SECONDS
+        for line in client.call_view(set_id, 0).why[:1]:
+            if line.code not in said:
+                said.add(line.code)
+                hint = f" ({line.hint})" if line.hint else ""
+                click.echo(f"holdfast: waiting: {line.message}{hint}", err=True)
 
 
 def check_arguments(text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -99,7 +100,8 @@ class ScriptedDesk:
                 for batch in frame.ends:
                     self.ends |= {(batch.batch, end.position): end for end in batch.ends}
                 if recorded and record:
-                    self.say(recorded=recorded)
+                    with contextlib.suppress(BrokenPipeError):  # it may have left since
+                        self.say(recorded=recorded)
                 if wanted(frame):
                     return frame
             if select.select([self._line], [], [], 0.1)[0]:

@@ -1,0 +1,64 @@
+"""What is told to a program that waits for a call which cannot start."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from holdfast.errors import HoldfastError
+from holdfast.tasks.connection import CONNECTION
+
+if TYPE_CHECKING:
+    from holdfast.wire.calls import CallView
+
+PATIENCE_SECONDS = 10.0
+ORDINARY = ("behind", "executor_starts", "ready", "running")
+"""Codes of `why` that only ask for patience."""
+
+_log = logging.getLogger("holdfast.tasks")
+
+
+class Patience:
+    """Warns a waiting program of what holds its call up: after `PATIENCE_SECONDS` without a result,
+    and once for each reason."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._said: set[str] = set()
+
+    def renew(self) -> None:
+        """Begin anew, because a result came."""
+        self._since = time.monotonic()
+
+    def look(self, set_id: str, index: int) -> None:
+        """Warn if the call cannot start and that was not said yet."""
+        if time.monotonic() - self._since < PATIENCE_SECONDS:
+            return
+        view = _view(set_id, index)
+        if view is None or not view.why or view.why[0].code in ORDINARY:
+            return
+        if view.why[0].code not in self._said:
+            self._said.add(view.why[0].code)
+            _log.warning("call %s.%d waits: %s", set_id, index, say_why(view))
+
+
+def find_hold_up(set_id: str, index: int) -> str:
+    """Return what holds the call up and what to do about it; "" where that cannot be learnt."""
+    view = _view(set_id, index)
+    return "" if view is None else say_why(view)
+
+
+def say_why(view: CallView) -> str:
+    """Write the first reason on one line, with its hint."""
+    if not view.why:
+        return ""
+    first = view.why[0]
+    return f"{first.message} ({first.hint})" if first.hint else first.message
+
+
+def _view(set_id: str, index: int) -> CallView | None:
+    try:
+        return CONNECTION.client.call_view(set_id, index)
+    except HoldfastError:
+        return None
