@@ -4,6 +4,7 @@ hypothesis without a deadline."""
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,11 +26,13 @@ settings.load_profile("holdfast")
 
 
 # Most tests start programs of their own. Where byte code may not be written beside the sources,
-# each of them would compile all that it imports anew, which is most of a start.
+# each of them would compile all that it imports anew, which is most of a start; and pytest would
+# rewrite the asserts of every test file anew in every worker, which is most of a collection.
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
     os.environ.setdefault(
         "PYTHONPYCACHEPREFIX", str(Path(__file__).parents[1] / ".pytest_cache" / "byte-code")
     )
+    sys.pycache_prefix, sys.dont_write_bytecode = os.environ["PYTHONPYCACHEPREFIX"], False
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import psycopg
@@ -36,6 +37,14 @@ class PgServer:
     postgres: EmbeddedPostgres
     dsn: str
     _numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    @cached_property
+    def migrated(self) -> str:
+        """The name of a database with all migrations, to be copied: a third of what migrating
+        costs."""
+        name = self.create_database()
+        migrate(self.dsn_of(name))
+        return name
 
     def create_database(self, template: str = "template1") -> str:
         """Make a fresh database and return its name. No connection to `template` may be open."""
@@ -79,10 +88,8 @@ def pg_dsn(pg_server: PgServer) -> str:
 
 @pytest.fixture(scope="session")
 def pg_template(pg_server: PgServer) -> str:
-    """The name of a database with all migrations, to be copied: a third of what migrating costs."""
-    name = pg_server.create_database()
-    migrate(pg_server.dsn_of(name))
-    return name
+    """The name of a database with all migrations, to be copied."""
+    return pg_server.migrated
 
 
 @pytest.fixture

@@ -31,9 +31,8 @@ OTHERS = "select pid from pg_stat_activity where datname = current_database() an
 
 
 @pytest.fixture
-def dsn(pg_database: str) -> str:
-    migrate(pg_database)
-    return pg_database
+def dsn(pg_migrated: str) -> str:
+    return pg_migrated
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from tests.system.proxy import Proxy
 
 def make_cluster(stack: ExitStack, folder: Path, server: PgServer, **settings: object) -> Cluster:
     """A cluster with one controller, whose checkpoints lie in its folder; closed with `stack`."""
-    name = server.create_database()
+    name = server.create_database(server.migrated)
     stack.callback(server.drop_database, name)
     settings = {"blobs": str(folder / "blobs"), **settings}
     cluster = Cluster(folder, server.dsn_of(name), settings=settings)
@@ -37,7 +37,7 @@ def cluster(tmp_path: Path, pg_server: PgServer) -> Iterator[Cluster]:
 def proxied(tmp_path: Path, pg_server: PgServer) -> Iterator[tuple[Cluster, Proxy]]:
     """The same, with a proxy between the controller and its database."""
     with ExitStack() as stack:
-        name = pg_server.create_database()
+        name = pg_server.create_database(pg_server.migrated)
         stack.callback(pg_server.drop_database, name)
         dsn = pg_server.dsn_of(name, loopback=True)
         before, _, after = dsn.rpartition("@")

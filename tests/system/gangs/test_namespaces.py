@@ -36,7 +36,7 @@ def spread(
     """Three machines with room for two ranks of two gangs each, so that two of them are enough for
     all."""
     monkeypatch.setenv("NO_PROXY", "*")  # the controller is not on loopback here
-    name = pg_server.create_database()
+    name = pg_server.create_database(pg_server.migrated)
     try:
         with machines(tmp_path, pg_server.dsn_of(name), RANKS, slots=4) as cluster:
             yield cluster

@@ -230,7 +230,7 @@ def test_a_database_restored_from_a_backup_wedges_no_job(
     """The agent knows more than the database: the attempt that is offered to it has ended there. It
     says so."""
     with ExitStack() as stack:
-        name = pg_server.create_database()
+        name = pg_server.create_database(pg_server.migrated)
         stack.callback(pg_server.drop_database, name)
         cluster = Cluster(tmp_path, pg_server.dsn_of(name))
         stack.callback(cluster.close)

@@ -69,7 +69,7 @@ def spread(
 ) -> Iterator[MachineCluster]:
     """Three machines; all but the last advertise the address of the ranks' own network."""
     monkeypatch.setenv("NO_PROXY", "*")  # the controller is not on loopback here
-    name = pg_server.create_database()
+    name = pg_server.create_database(pg_server.migrated)
     try:
         with machines(tmp_path, pg_server.dsn_of(name), 3, slots=1) as cluster:
             yield cluster
