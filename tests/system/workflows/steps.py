@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import time
 from pathlib import Path
 
 import holdfast
@@ -27,3 +30,23 @@ def square(n: int, marker: str) -> int:
 def add(numbers: list[int]) -> int:
     """Their sum."""
     return sum(numbers)
+
+
+@holdfast.task(retry={"max_retries": 50, "retry_delay": 0})
+def mark(n: int, seconds: float) -> int:
+    """Have one effect, whole under its name however often it is tried; say so where two attempts
+    work at once."""
+    folder = holdfast.context().out_dir
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        part = folder / f".part.{os.getpid()}"
+        part.write_text(f"{n}\n")
+        time.sleep(seconds)
+        part.replace(folder / "effect")
+    except BlockingIOError:
+        (folder / "overlap").touch()
+        raise
+    finally:
+        os.close(lock)
+    return n
