@@ -60,7 +60,7 @@ class CheckpointsLoop(Loop):
         return {"cleared": cleared, "swept": swept} if cleared or swept else {}
 
     async def _sweep(self) -> int:
-        """Delete old blobs that no row names, and what broken-off writes left."""
+        """Delete old blobs that no row names, old values, and what broken-off writes left."""
         blobs, batch = self._controller.blobs, list[str]()
         swept = await blobs.sweep(self._orphan_seconds)
         values_seconds = await self._find_values_seconds()
@@ -79,7 +79,8 @@ class CheckpointsLoop(Loop):
         return float(days) * 86_400 if isinstance(days, (int, float)) else math.inf
 
     async def _sweep_batch(self, names: list[str]) -> int:
-        known = await self._controller.store.checkpoints.find_known_blobs(names)
+        saved = [name for name in names if not name.startswith(VALUES)]
+        known = await self._controller.store.checkpoints.find_known_blobs(saved)
         orphans = [name for name in names if name not in known]
         await self._controller.blobs.delete(orphans)
         return len(orphans)

@@ -4,6 +4,7 @@ import hashlib
 
 import pytest
 
+from holdfast.blobs.memory import MemoryBlobs
 from holdfast.client import AsyncClient
 from holdfast.controller.loops.checkpoints import CheckpointsLoop
 from tests.unit.controller.conftest import SECRETS, FakeAgent, Served, bearer
@@ -46,10 +47,16 @@ async def test_a_value_over_the_limit_is_refused(served: Served) -> None:
 async def test_the_sweep_of_checkpoints_leaves_values_until_the_history_ends(
     served: Served,
 ) -> None:
+    at = 0.0
+    served.controller.blobs = MemoryBlobs(lambda: at)
     await served.call("PUT", f"/v1/values/{NAME}", content=DATA)
-    loop = CheckpointsLoop(served.controller, orphan_seconds=0.0)
-    await loop.run_once()
+    at = 29 * 86_400.0
+    await CheckpointsLoop(served.controller, orphan_seconds=0.0).run_once()
     assert (await served.call("GET", f"/v1/values/{NAME}")).content == DATA
+    at = 30 * 86_400.0
+    swept = await CheckpointsLoop(served.controller, orphan_seconds=0.0).run_once()
+    assert swept == {"cleared": 0, "swept": 1}
+    assert (await served.call("GET", f"/v1/values/{NAME}")).status_code == 404
 
 
 async def test_roles(served: Served) -> None:
