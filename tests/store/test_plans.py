@@ -30,13 +30,13 @@ PLANNED = ("read_candidates", "read_needs", "share_queues")
 """Statements of the hot path that are planned for their parameters."""
 GROWING = frozenset((
     "jobs", "tasks", "attempts", "events", "hosts", "heartbeats", "job_secrets", "call_sets",
-    "call_pages", "call_ready", "call_waiting", "call_results", "call_charges", "call_failures",
+    "call_pages", "call_ready", "call_outputs", "call_waiting", "call_results", "call_charges", "call_failures",
 ))  # fmt: skip
 CALLS = (
     "find_call_pages", "insert_call_pages", "insert_call_ready", "grow_call_set", "look_at_calls",
     "exchange_calls", "write_call_ends", "count_call_ends", "read_call_sets", "lock_call_sets",
     "read_call_charges", "put_call_charges", "read_call_results", "find_call_results",
-    "list_call_failures", "read_call_feeds", "find_left_batches", "lock_due_calls",
+    "list_call_failures", "find_call_outputs", "read_call_feeds", "find_left_batches", "lock_due_calls",
     "delete_call_waiting", "delete_call_ready", "lock_ready_of_set", "lock_waiting_of_set",
     "take_call_results", "delete_call_charges", "read_ready_call", "count_calls_ahead",
     "find_old_sets", "prune_call_pages", "prune_call_results",

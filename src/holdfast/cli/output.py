@@ -272,3 +272,10 @@ def facts(pairs: Iterable[tuple[str, str]]) -> str:
     kept = [(name, value) for name, value in pairs if value]
     width = max((len(name) for name, _ in kept), default=0)
     return "\n".join(f"{name.ljust(width)}  {value}" for name, value in kept)
+
+
+def write_stream(stream: str, data: bytes) -> None:
+    """Write bytes of a log to stderr, or else to stdout."""
+    sink = (sys.stderr if stream == "stderr" else sys.stdout).buffer
+    sink.write(data)
+    sink.flush()

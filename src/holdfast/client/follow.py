@@ -144,18 +144,18 @@ class LogFollower:
     def take(self, event: ServerEvent) -> Iterator[wire.LogLine | JobRecord]:
         """Yield the news of one event: new bytes of a stream, or the job's new state."""
         if event.kind == "log":
-            line = _decode(wire.LogLine, event.data)
+            line = decode_event(wire.LogLine, event.data)
             self._attempt = line.attempt
             trimmed = self._trim(line)
             if trimmed is not None:
                 yield trimmed
         elif event.kind == "state":
-            job = _decode(JobRecord, event.data)
+            job = decode_event(JobRecord, event.data)
             if self._attempt is None and job.attempts:
                 self._attempt = job.attempts
             yield job
         elif event.kind == "end":
-            job = _decode(JobRecord, event.data)
+            job = decode_event(JobRecord, event.data)
             if self._walking and self._attempt is not None and self._attempt < job.attempts:
                 self._attempt += 1  # the stream closes here; the next request is for this attempt
                 return
@@ -252,7 +252,8 @@ def stream_error(event: ServerEvent) -> HoldfastError:
     return read_problem(statuses.get(code, Unavailable.status), event.data)
 
 
-def _decode(kind: type[T], data: bytes) -> T:
+def decode_event(kind: type[T], data: bytes) -> T:
+    """Return an event's data as `kind`. Raises HoldfastError."""
     key: Any = kind  # a type of structs can be hashed, which the type of its type does not say
     try:
         found: T = _decoder(key)(data)

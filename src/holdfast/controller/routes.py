@@ -23,7 +23,7 @@ from holdfast.controller.api import (
     webhooks,
 )
 from holdfast.controller.api.series import arrays, schedules
-from holdfast.controller.flow import exchange, sets, values, workflows
+from holdfast.controller.flow import exchange, outputs, sets, values, workflows
 from holdfast.controller.graphql import endpoint as graphql
 from holdfast.controller.http import queries
 from holdfast.controller.http.endpoints import ApiCall, Endpoint, PageOf
@@ -211,6 +211,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
          calls.CallResults, sets.ResultsQuery),
     _get(SET + "/calls/{index}", sets.get_call, "One call: its failed attempts, and why it is where it is.",
          calls.CallView),
+    _get(SET + "/calls/{index}/logs", outputs.get_call_logs, "What one call printed, as events.", calls.CallLogLine,
+         outputs.CallLogsQuery, media=_SSE),
     Endpoint("POST", SET + "/cancel", S, sets.cancel_calls, "Cancel calls, or all of the set.",
              body=calls.CallsChange, optional_body=True, answers={200: calls.CallSetView}),
     Endpoint("POST", SET + "/retry", S, sets.retry_calls, "Failed and cancelled calls again, with fresh budgets.",

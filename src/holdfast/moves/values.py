@@ -267,7 +267,7 @@ class LiveTask(StoreValue, frozen=True, kw_only=True):
 
 class LogAppend(StoreValue, frozen=True, kw_only=True):
     """Bytes of a stream at an offset, and how many bytes of the stream to keep. ended: the last
-    ones."""
+    ones. marked: of an executor, whose lines tell the outputs of its calls apart."""
 
     key: TaskKey
     stream: str
@@ -275,6 +275,7 @@ class LogAppend(StoreValue, frozen=True, kw_only=True):
     data: bytes
     ended: bool
     keep_bytes: int
+    marked: bool = False
 
 
 class DrainBegun(StoreValue, frozen=True, kw_only=True):

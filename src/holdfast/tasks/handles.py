@@ -60,6 +60,14 @@ class CallHandle(Generic[R]):
         after a grace, ended."""
         CONNECTION.client.cancel_calls(self.set_id, [self.index])
 
+    def logs(self, attempt: int | None = None) -> str:
+        """Return what the call printed so far, stdout before stderr: in its last attempt, or in one
+        before. `Client.call_logs` follows it, and gives bytes."""
+        texts = {"stdout": b"", "stderr": b""}
+        for line in CONNECTION.client.call_logs(self.set_id, self.index, attempt=attempt):
+            texts[line.stream] += line.data
+        return b"".join(texts.values()).decode(errors="replace")
+
     @property
     def attempts(self) -> int:
         """How many attempts it took; 0 before its end is known here."""

@@ -287,6 +287,20 @@ class CallFailureView(CallMessage, frozen=True, kw_only=True):
     ended_at: float | None = None
 
 
+class CallLogLine(CallMessage, frozen=True, kw_only=True):
+    """Bytes that a call printed, in an SSE `log` event of `GET …/calls/{index}/logs`, base64 in `data`.
+
+    job, offset: the executor in whose log they stand, and where. gap: bytes missing just before.
+    """
+
+    attempt: int
+    job: str
+    stream: Literal["stdout", "stderr"]
+    offset: int
+    data: bytes
+    gap: int = 0
+
+
 class CallWhyLine(CallMessage, frozen=True, kw_only=True):
     """One thing that holds a call where it is, and what to do about it."""
 

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from holdfast.core.calls.decide import PolicyOf, default_policy
+from holdfast.core.calls.marks import make_mark
 from holdfast.core.calls.values import CallState, FunctionSpec, find_family
 from holdfast.core.causes import Watchdog
 from holdfast.core.endings.decide import Policy
@@ -19,6 +20,7 @@ from holdfast.core.facts import TaskFacts, Trip
 from holdfast.core.ids import TaskKey
 from holdfast.core.retry import RetryFields
 from holdfast.errors import Conflict, NotFound
+from holdfast.moves.values import LogAppend
 from holdfast.store.port.flow.calls import CallSetOrigin, ExecutorTurn, ExecutorTurned
 from holdfast.wire.calls import BatchEnds, CallEnd, CallError, Closing, ExecutorReport
 from tests.store.rig import Rig
@@ -783,3 +785,48 @@ async def test_the_end_of_a_set_is_one_event(rig: Rig) -> None:
 async def set_ends(rig: Rig) -> list[tuple[str, str]]:
     events = await rig.store.events.read_events(None, limit=1000)
     return [(e.kind, e.message) for e in events if e.kind.startswith("calls.")]
+
+
+async def test_outputs_are_found_in_the_logs_of_a_sets_own_executors(rig: Rig) -> None:
+    await rig.host("h1", slots=2)
+    set_id, other = "06ch2v8wq1m4kz7d9x3t", "06ch2v8wq1m4kz7d9x3v"
+    for name in (set_id, other):
+        await rig.store.calls.create_set(name, DOUBLE, "cpu", args=args(9), now=rig.now)
+    job_id, key = await rig.running(executor=FAMILY)
+    _, stranger = await rig.running(executor="another")
+
+    async def put(at: int, text: str, *, key: TaskKey = key, stream: str = "stdout") -> int:
+        data = text.encode()
+        append = LogAppend(
+            key=key,
+            stream=stream,
+            offset=at,
+            data=data,
+            ended=False,
+            keep_bytes=80_000,
+            marked=True,
+        )
+        await rig.store.logs.append_logs("h1", [append])
+        return at + len(data)
+
+    async def found(index: int, attempt: int = 1) -> list[tuple[str, str, int, int]]:
+        outputs = await rig.store.calls.find_outputs(set_id, index, attempt)
+        return [(o.job_id, o.stream, o.start, o.end) for o in outputs]
+
+    first = make_mark(set_id, 1, 1) + "one\n" + make_mark(set_id, 3, 1)
+    text = "loading\n" + first + "three\n" + make_mark(other, 2, 1) + "theirs\n"
+    end = await put(0, text)
+    await put(0, text)  # again
+    await put(0, make_mark(set_id, 3, 1) + "err\n", stream="stderr")
+    await put(0, make_mark(set_id, 3, 1) + "made up\n", key=stranger)
+    span = (job_id, "stdout", 8, 8 + len(first))
+    assert await found(1) == [span]
+    assert await found(3) == [span, (job_id, "stderr", 0, len(make_mark(set_id, 3, 1)))]
+    assert (await found(0), await found(4), await found(3, 2)) == ([], [], [])
+    end = await put(end, make_mark(set_id, 3, 2) + "again\n")
+    assert len(await found(3, 2)) == 1
+    for number in range(40):  # what is between head and tail is kept neither here nor there
+        end = await put(end, make_mark(set_id, 5, number + 1) + 7_000 * "x" + "\n")
+    assert [len(await found(5, number + 1)) for number in (0, 20, 39)] == [1, 0, 1]
+    with pytest.raises(NotFound):
+        await rig.store.calls.find_outputs("s0", 0, 1)

@@ -1,6 +1,7 @@
 """The app of these tests: functions that hosts import from this folder."""
 
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -87,3 +88,24 @@ def with_a() -> tuple[int, str, list[str]]:
 @holdfast.task(model=model_b)
 def with_b() -> tuple[int, str, list[str]]:
     return os.getpid(), model_b(), loads
+
+
+@holdfast.task(retry={"max_retries": 1, "retry_delay": 0})
+def speak(path: str, n: int) -> int:
+    """Say a few words; call 3 fails at its first attempt. Even ones are silent on stderr."""
+    ctx = holdfast.context()
+    print(f"out of {n}, attempt {ctx.attempt}")
+    if n % 2:
+        print(f"err of {n}", file=sys.stderr)
+    if n == 3 and ctx.attempt == 1:
+        raise ValueError("once")
+    return n
+
+
+@holdfast.task
+def speak_and_stay(path: str) -> str:
+    print("here")
+    while not Path(path).exists():
+        time.sleep(0.02)
+    print("gone")
+    return "done"

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 
 from holdfast.agent.tasks import AgentTask
 from holdfast.agent.uplink.calls import ControllerCalls
+from holdfast.core.calls.marks import count_partial
 from holdfast.core.ids import TaskKey
 from holdfast.errors import HoldfastError, Unauthorized, Unavailable
 from holdfast.wire.agent import MAX_LOG_CHUNK_BYTES, LogUpload
@@ -46,6 +47,7 @@ class StreamTail:
         self.stream = stream
         self.offset = task.saved.shipped.get(stream, 0)
         self.done = False
+        self._marked = task.order is not None and bool(task.order.executor)
         self._masked = 0
         """Secrets before this offset are masked in the file itself."""
 
@@ -70,6 +72,8 @@ class StreamTail:
             data = self._read_masked(fd, start, min(limit_bytes, size - start), final=final)
             if data is None:
                 return None  # it became a hole meanwhile: look again
+            if self._marked and not (final and start + len(data) >= size):
+                data = data[: len(data) - count_partial(data)]  # the controller sees marks whole
             ended = final and start + len(data) >= size
             return self._upload(start, data, ended=ended) if data or ended else None
         except OSError as error:

@@ -12,7 +12,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.options import COUNT, POSITIVE, read_seconds
-from holdfast.cli.output import Face, age, facts, print_text, say_state, span, table, talks
+from holdfast.cli.output import (
+    Face,
+    age,
+    count_of,
+    facts,
+    note,
+    print_text,
+    say_state,
+    span,
+    table,
+    talks,
+    write_stream,
+)
 from holdfast.errors import NotFound, ValidationError
 
 if TYPE_CHECKING:
@@ -123,21 +135,30 @@ def read_call_name(word: str) -> tuple[str, int | None]:
 
 @tasks.command()
 @click.argument("name", metavar="SET[.INDEX]")
+@click.option("--logs", is_flag=True, help="Of one call: what it printed, too.")
 @talks
-def show(face: Face, name: str) -> None:
+def show(face: Face, name: str, logs: bool) -> None:
     """Show a call set, or one call with its result or error.
 
     \b
     Examples:
       holdfast tasks show 06ch2v8wq1m4kz7d9x3t
-      holdfast tasks show 06ch2v8wq1m4kz7d9x3t.17
+      holdfast tasks show 06ch2v8wq1m4kz7d9x3t.17 --logs
     """
     word, index = read_call_name(name)
+    if logs and index is None:
+        raise ValidationError(f"--logs is of one call: give it, as {word}.0")
     with face.client() as client:
         set_id = find_set(client, word)
         if index is not None:
             call = client.call_view(set_id, index)
+            if logs and face.as_json:
+                face.show_json({"call": call, "logs": list(client.call_logs(set_id, index))})
+                return
             face.show(call, show_call(call))
+            if logs:
+                print_text("")
+                copy_output(client, set_id, index)
             return
         view = client.call_set(set_id)
         failed = client.call_results(set_id, states=["failed"], limit=5).results
@@ -312,6 +333,43 @@ def retry(face: Face, name: str, failed: bool) -> None:
             for at in range(0, len(numbers), RETRIED_AT_ONCE):
                 view = client.retry_calls(set_id, numbers[at : at + RETRIED_AT_ONCE])
     face.show(view, tasks_table([view]))
+
+
+@tasks.command()
+@CALL
+@click.option("--follow", "-f", is_flag=True, help="Go on until the call has ended.")
+@click.option("--attempt", type=POSITIVE, help="The attempt. [default: the last]")
+@click.option("--stream", type=click.Choice(["stdout", "stderr", "both"]), default="both")
+@talks
+def logs(face: Face, name: str, **which: Any) -> None:
+    """Print what one call printed: its stdout to stdout, its stderr to stderr, byte for byte.
+
+    \b
+    Examples:
+      holdfast tasks logs 06ch2v8wq1m4kz7d9x3t.17
+      holdfast tasks logs 06ch2v8wq1m4kz7d9x3t.17 --attempt 1 --stream stderr
+      holdfast tasks logs -f 06ch2v8wq1m4kz7d9x3t.17
+    """
+    word, index = read_call_name(name)
+    if index is None:
+        raise ValidationError(f"give the call too, as {word}.0: calls are numbered from 0")
+    with face.client() as client:
+        set_id = find_set(client, word)
+        if face.as_json:
+            for line in client.call_logs(set_id, index, **which):
+                face.show_json_line(line)
+            return
+        copy_output(client, set_id, index, **which)
+
+
+def copy_output(client: Client, set_id: str, index: int, **which: Any) -> None:
+    """Write what a call printed to stdout and stderr."""
+    missing = 0
+    for line in client.call_logs(set_id, index, **which):
+        missing += line.gap
+        write_stream(line.stream, line.data)
+    if missing:
+        note(f"{count_of(missing, 'byte')} are not in the controller's copy (log_keep_mb)")
 
 
 @tasks.command()

@@ -12,7 +12,7 @@ from holdfast.cli.endings import EXIT_FAILED
 from holdfast.cli.jobs.find import find_job
 from holdfast.cli.jobs.ranks_output import RankPrefixer
 from holdfast.cli.options import COUNT, JOB, POSITIVE
-from holdfast.cli.output import Face, count_of, note, talks
+from holdfast.cli.output import Face, count_of, note, talks, write_stream
 
 if TYPE_CHECKING:
     from holdfast.cli.jobs.narrator import Narrator
@@ -80,9 +80,9 @@ def copy_output(
         data = item.data
         if prefixer is not None:
             data = prefixer.feed(item.attempt, item.rank, item.stream, data)
-        _write(item.stream, data)
+        write_stream(item.stream, data)
     for stream, data in prefixer.close() if prefixer is not None else ():
-        _write(stream, data)
+        write_stream(stream, data)
     gaps.tell()
     return job
 
@@ -131,9 +131,9 @@ def logs(face: Face, job_id: str, follow: bool, full: bool, **which: Any) -> Non
             return
         prefixer = RankPrefixer(job.tasks) if job is not None and job.tasks > 1 else None
         for rank, stream, data in read:
-            _write(stream, data if prefixer is None else prefixer.feed(0, rank, stream, data))
+            write_stream(stream, data if prefixer is None else prefixer.feed(0, rank, stream, data))
         for stream, data in prefixer.close() if prefixer is not None else ():
-            _write(stream, data)
+            write_stream(stream, data)
         if which["tail"] is None:
             _tell_dropped(client, client.job(job_id), which)
 
@@ -145,12 +145,6 @@ def _tell_dropped(client: Client, job: JobRecord, which: dict[str, Any]) -> None
         if asked and found.size > found.kept:
             whose = f"{found.stream} of rank {found.rank}" if job.tasks > 1 else found.stream
             tell_missing(job.id, found.size - found.kept, whose)
-
-
-def _write(stream: str, data: bytes) -> None:
-    sink = (sys.stderr if stream == "stderr" else sys.stdout).buffer
-    sink.write(data)
-    sink.flush()
 
 
 def _read(

@@ -15,14 +15,16 @@ from holdfast.client.calls import (
     get,
     get_pages,
     path_of,
+    query_of,
     read_nothing,
     send,
 )
 from holdfast.client.scripts import Script, gives_each, gives_one, runs, take_answer
 
 if TYPE_CHECKING:
+    from holdfast.client.follow import Follow
     from holdfast.core.calls.values import FunctionSpec
-    from holdfast.wire.calls import CallResult, CallResults, CallSetView, CallView
+    from holdfast.wire.calls import CallLogLine, CallResult, CallResults, CallSetView, CallView
 
 CHUNK_CALLS, CHUNK_BYTES = 10_000, 4 * 1024 * 1024
 RESULTS_WAIT_SECONDS = 20
@@ -149,6 +151,25 @@ class CallMethods:
         from holdfast.wire.calls import CallView
 
         return get(path_of("call-sets", set_id, "calls", str(index)), CallView)
+
+    @gives_each
+    def call_logs(
+        self,
+        set_id: str,
+        index: int,
+        *,
+        attempt: int | None = None,
+        stream: str = "both",
+        follow: bool = False,
+    ) -> Follow[CallLogLine]:
+        """Yield what a call printed: in its last attempt, or in `attempt`; `follow` goes on until the
+        call has ended, through all attempts to come. A lost connection gives no byte twice."""
+        from holdfast.client.flow.call_logs import CallLogFollower
+        from holdfast.client.follow import Follow
+
+        query = query_of(attempt=attempt, stream=stream, follow=follow or None)
+        path = path_of("call-sets", set_id, "calls", str(index), "logs")
+        return Follow(CallLogFollower(RestCall("GET", path, read_nothing, query)))
 
     @gives_one
     def cancel_calls(

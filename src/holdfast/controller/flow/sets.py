@@ -120,11 +120,16 @@ async def get_set(call: ApiCall) -> Response:
 
 async def get_call(call: ApiCall) -> Response:
     """Return one call: its failed attempts, and why it is where it is."""
+    return answer_json(await view_call(call.controller, *read_call_name(call)))
+
+
+def read_call_name(call: ApiCall) -> tuple[str, int]:
+    """Return the set and the index in a request's path. Raises NotFound."""
     set_id = _set_id(call)
     text = call.params["index"]
     if not (text.isascii() and text.isdigit() and len(text) <= 8):
         raise NotFound(f"set {set_id} has no call {text[:64]!r}; calls are numbered from 0")
-    return answer_json(await view_call(call.controller, set_id, int(text)))
+    return set_id, int(text)
 
 
 async def get_results(call: ApiCall) -> Response:

@@ -322,6 +322,7 @@ async def append_logs(call: ApiCall) -> Response:
             data=upload.data,
             ended=upload.ended,
             keep_bytes=int(settings.number("log_keep_mb", queue, spec) * 2**20),
+            marked=bool(spec.executor),
         )
         appends.append(append)
     sizes = await controller.store.logs.append_logs(host.id, appends)

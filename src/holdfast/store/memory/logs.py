@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from holdfast.core import log_plan
+from holdfast.core.calls.marks import list_spans
 from holdfast.core.ids import TaskKey
 from holdfast.core.log_plan import LogBase, LogLife, LogPlace, Range
 from holdfast.core.records import LogChunk, LogStreamRecord
@@ -39,10 +40,13 @@ class MemoryLogs(InMemory):
         ranges = [Range(start, len(chunk)) for start, chunk in sorted(log.chunks.items())]
         plan = log_plan.plan_append(log.size, ranges, at, kept, append.keep_bytes)
         log.chunks.update(plan.pieces)
+        if append.marked and plan.pieces:
+            log.outputs += list_spans(at, kept)
         for old in [
             a for a, c in log.chunks.items() if a >= plan.head and a + len(c) <= plan.tail_start
         ]:
             del log.chunks[old]
+        log.outputs = [s for s in log.outputs if s.start < plan.head or s.end > plan.tail_start]
         log.size, log.kept = plan.size, sum(map(len, log.chunks.values()))
         log.ended = ends or (log.ended and not place.new)
         return log.size

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from holdfast.core.calls.marks import CallSpan
 from holdfast.core.causes import Cause
 from holdfast.core.fleet.actions import CycleSummary
 from holdfast.core.fleet.records import PoolRecord
@@ -173,12 +174,13 @@ class MemoryProject(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class MemoryStream(msgspec.Struct, kw_only=True):
-    """A log stream and its chunks by offset."""
+    """A log stream and its chunks by offset. outputs: where those of calls begin."""
 
     size: int = 0
     kept: int = 0
     ended: bool = False
     chunks: dict[int, bytes] = {}
+    outputs: list[CallSpan] = []
 
 
 class MemoryLogRead(msgspec.Struct, kw_only=True):

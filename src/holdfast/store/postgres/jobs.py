@@ -34,6 +34,7 @@ PRUNE_BATCH = 20  # jobs a transaction: each may have hundreds of megabytes of l
 _PRUNED = (
     "prune_chunks",
     "prune_streams",
+    "prune_outputs",
     "prune_forensics",
     "prune_attempts",
     "prune_replacements",

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core import log_plan
+from holdfast.core.calls.marks import list_spans
 from holdfast.core.ids import TaskKey
 from holdfast.core.log_plan import LogBase, LogLife, LogPlace, Range
 from holdfast.core.records import LogChunk, LogStreamRecord
@@ -195,8 +196,13 @@ class _Writing:
             self._steps.append(
                 ("insert_chunks", {**stream.where, "offsets": offsets, "pieces": pieces})
             )
+        spans = list_spans(at, kept) if append.marked and plan.pieces else []
+        if spans:
+            self._steps.append(("insert_call_outputs", {**stream.where, "spans": to_json(spans)}))
         if plan.tail_start > plan.head:  # else the whole stream is kept
             bounds = {"head": plan.head, "tail_start": plan.tail_start}
+            if append.marked:
+                self._steps.append(("drop_call_outputs", {**stream.where, **bounds}))
             change -= int(
                 next(iter((await self._do("drop_chunks", {**stream.where, **bounds}))[0].values()))
             )

@@ -4,7 +4,7 @@ it, so that the log of the executor can be told apart; a call that prints nothin
 import io
 import sys
 
-MARK = "[holdfast] call "
+from holdfast.core.calls.marks import make_mark
 
 
 class MarkedStream(io.TextIOWrapper):
@@ -24,7 +24,7 @@ class MarkedStream(io.TextIOWrapper):
         if self._call is not None:
             (set_id, index, attempt), self._call = self._call, None
             gap = "\n" if self._midline else ""
-            super().write(f"{gap}{MARK}{set_id}.{index} attempt {attempt}\n{text}")
+            super().write(f"{gap}{make_mark(set_id, index, attempt)}{text}")
         else:
             super().write(text)
         self._midline = text[-1] != "\n"

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from holdfast.agent.redact import Redactor
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.logs import STREAMS, LogShipper, StreamTail, read_log_tail
+from holdfast.core.calls.marks import find_marks, make_mark
 from holdfast.core.ids import TaskKey
 from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.states import AgentTaskEvent
@@ -29,6 +30,7 @@ def make_task(
     key: TaskKey = KEY,
     keep_mb: float = 16.0,
     secrets: dict[str, str] | None = None,
+    executor: str = "",
 ) -> AgentTask:
     order = LaunchOrder(
         key=key,
@@ -38,6 +40,7 @@ def make_task(
         project="p",
         argv=["x"],
         secrets=secrets or {},
+        executor=executor,
         watch=WatchSettings(log_keep_mb=keep_mb),
     )
     return AgentTask(key, folder, order, 0.0)
@@ -298,3 +301,29 @@ def test_a_file_that_is_not_the_tasks_own_is_not_written(tmp_path: Path) -> None
     task.move(AgentTaskEvent.GIVE_UP)
     assert ship(StreamTail(task, "stdout"), 100) == b"my ********"
     assert other.read_bytes() == b"my a-secret"
+
+
+@given(
+    st.lists(
+        st.sampled_from(["a line\n", "half", "[holdfast] call ", "[hold", "[holdfast] call me\n"]),
+        max_size=20,
+    ),
+    st.integers(200, 400),
+)
+def test_no_piece_of_an_executors_output_ends_within_a_mark(words: list[str], limit: int) -> None:
+    text = ""
+    for number, word in enumerate(words):
+        gap = "" if text.endswith("\n") or not text else "\n"
+        text += gap + make_mark("06ch2v8wq1m4kz7d9x3t", number, 1) + word
+    data = text.encode()
+    with tempfile.TemporaryDirectory() as folder:
+        task = make_task(Path(folder), executor="family")
+        task.path_of("stdout").write_bytes(data)
+        tail, marks, sent = StreamTail(task, "stdout"), 0, b""
+        while (upload := tail.read_upload(limit)) is not None:
+            marks += len(find_marks(upload.data))
+            sent += upload.data
+            tail.offset = upload.offset + len(upload.data)
+    assert data.startswith(sent)
+    assert len(data) - len(sent) < 64
+    assert marks == len(words)

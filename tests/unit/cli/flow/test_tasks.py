@@ -12,6 +12,7 @@ from holdfast.cli.flow.tasks import rate_text, say_set_state
 from holdfast.core.calls.values import FunctionSpec
 from holdfast.wire.calls import (
     CallFailureView,
+    CallLogLine,
     CallResult,
     CallResults,
     CallsChange,
@@ -20,7 +21,7 @@ from holdfast.wire.calls import (
     CallWhyLine,
     NewCallSet,
 )
-from tests.unit.cli.stub import Answer, Stub
+from tests.unit.cli.stub import Answer, Stub, events
 
 SET = "06ch2v8wq1m4kz7d9x3t"
 ERROR = json.dumps(
@@ -218,3 +219,22 @@ def test_jobs_leaves_executors_out_unless_asked(stub: Stub) -> None:
     sent = [r.path.partition("?") for r in stub.requests if r.path.startswith("/v1/jobs")]
     asked = [parse_qs(query).get("executors") for _, _, query in sent]
     assert asked == [None, ["only"], ["show"]]
+
+
+def test_output_of_a_call_goes_where_it_went(stub: Stub) -> None:
+    lines = [("stdout", b"out\n", 0), ("stderr", b"err\n", 0), ("stdout", b"more\n", 7)]
+    lines_told = [
+        ("log", CallLogLine(attempt=2, job=SET, stream=stream, offset=10 * n, data=data, gap=gap))  # type: ignore[arg-type]  # one of the two
+        for n, (stream, data, gap) in enumerate(lines)
+    ]
+    stub.on(
+        f"GET /v1/call-sets/{SET}/calls/3/logs",
+        Answer(events(*lines_told, ("end", {"attempt": 2})), kind="text/event-stream"),
+    )
+    done = stub.run("tasks", "logs", f"{SET}.3", "--attempt", "2")
+    assert (done.exit_code, done.stdout) == (0, "out\nmore\n")
+    assert done.stderr.startswith("err\n")
+    assert "7 bytes are not in the controller's copy" in done.stderr
+    assert "attempt=2" in stub.requests[0].path
+    assert stub.run("tasks", "logs", SET).exit_code == 2
+    assert stub.run("tasks", "show", SET, "--logs").exit_code == 2

@@ -27,6 +27,7 @@ from holdfast.store.memory.flow.tables import CallTables, row_of
 from holdfast.store.port.clock import Now
 from holdfast.store.port.flow.calls import (
     CLOSING_SECONDS,
+    CallOutput,
     CallSetOrigin,
     CallStanding,
     ExecutorTurn,
@@ -161,6 +162,9 @@ class MemoryCalls(CallTables):
             [*self.batches.values()],
             row.n,
         )
+        if found["phase"] == "ended":
+            runs = self.runs[row.n]
+            found["ended_at"] = next(r.ended_at for r in runs if r.first <= index < r.last)
         if found["phase"] == "ready":
             ahead = 0
             for piece in feed.ready:
@@ -168,6 +172,24 @@ class MemoryCalls(CallTables):
                     found["ahead"] = min(10_000, ahead + index - piece.first)
                 ahead += piece.size
         return CallStanding(spec=row.spec, family=feed.family, **found)
+
+    async def find_outputs(self, set_id: str, index: int, attempt: int) -> list[CallOutput]:
+        row = self.get_set(set_id)
+        family = next(f.family.name for f in self.feeds.values() if f.id == row.feed)
+        found = [
+            CallOutput(
+                job_id=job_id, job_attempt=number, stream=stream, start=span.start, end=span.end
+            )
+            for (job_id, number, _, stream), log in self.state.streams.items()
+            for span in log.outputs
+            if (span.set_id, span.attempt) == (set_id, attempt)
+            and span.first <= index < span.last
+            and self.state.jobs[job_id].spec.executor == family
+        ]
+        streams = ("stdout", "stderr")
+        return sorted(
+            found, key=lambda o: (o.job_id, o.job_attempt, streams.index(o.stream), o.start)
+        )
 
     async def read_failures(self, set_id: str, index: int) -> list[Mapping[str, object]]:
         found = self.failures.get((self.get_set(set_id).n, index), [])

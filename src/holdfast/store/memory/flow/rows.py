@@ -61,3 +61,4 @@ class MemoryRun(msgspec.Struct, kw_only=True):
     attempts: int
     results: str | None
     reason: str
+    ended_at: datetime

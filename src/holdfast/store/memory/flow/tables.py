@@ -90,6 +90,7 @@ class CallTables(InMemory):
                     attempts=run.attempts,
                     results=results,
                     reason=run.reason,
+                    ended_at=moves.now,
                 )
             )
         for number in moves.gone:

@@ -96,7 +96,19 @@ class CallStanding(StoreValue, frozen=True, kw_only=True):
     value: str = ""
     ahead: int = 0
     due_at: datetime | None = None
+    ended_at: datetime | None = None
     executor: str | None = None
+
+
+class CallOutput(StoreValue, frozen=True, kw_only=True):
+    """A part `[start, end)` of an executor's log in which the output of a call may begin, after the
+    line that names the call; it may go on beyond."""
+
+    job_id: str
+    job_attempt: int
+    stream: str
+    start: int
+    end: int
 
 
 class CallStore(Protocol):
@@ -206,6 +218,10 @@ class CallStore(Protocol):
 
     async def read_failures(self, set_id: str, index: int) -> list[Mapping[str, object]]:
         """A call's failed attempts: number, host, cause, reason, began and ended."""
+
+    async def find_outputs(self, set_id: str, index: int, attempt: int) -> list[CallOutput]:
+        """Where one attempt of a call may have printed, by executor and stream, in order; only in
+        logs of executors that may run calls of its set."""
 
     async def read_feeds(
         self, *, cold_wait_of: ColdWaitOf | None = None, now: Now = None

@@ -26,6 +26,7 @@ from holdfast.moves.rows import clean_text
 from holdfast.store.port.clock import Now
 from holdfast.store.port.flow.calls import (
     CLOSING_SECONDS,
+    CallOutput,
     CallSetOrigin,
     CallStanding,
     ExecutorTurn,
@@ -313,6 +314,8 @@ class PostgresCalls(OnSession):
             [read_batch(b) for b in batches],
             row["n"],
         )
+        if found["phase"] == "ended":
+            found["ended_at"] = runs[0]["ended_at"]
         if found["phase"] == "ready":
             piece = read_piece(ready[0])
             given = {"ord": piece.ord, "set_n": piece.set_n, "last": piece.last}
@@ -324,6 +327,12 @@ class PostgresCalls(OnSession):
     @transacts_by_index
     async def read_failures(self, tx: Tx, set_id: str, index: int) -> list[Mapping[str, object]]:
         return list(await _read_of_set(tx, set_id, "list_call_failures", index=index))
+
+    @transacts_by_index
+    async def find_outputs(self, tx: Tx, set_id: str, index: int, attempt: int) -> list[CallOutput]:
+        given = {"index": index, "attempt": attempt}
+        rows = await _read_of_set(tx, set_id, "find_call_outputs", **given)
+        return msgspec.convert(rows, list[CallOutput])
 
     @transacts_by_index
     async def read_feeds(

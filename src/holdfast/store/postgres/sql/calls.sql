@@ -252,7 +252,7 @@ order by r.first;
 
 -- name: find_call_results
 with given as materialized (select n from call_sets where id = %(id)s)
-select distinct on (r.first) r.first, r.last, r.state, r.attempts, r.results, r.reason
+select distinct on (r.first) r.first, r.last, r.state, r.attempts, r.results, r.reason, r.ended_at
 from given s cross join unnest(%(indices)s::integer[]) as g(index)
 cross join lateral (
   select * from call_results where set_n = s.n and first <= g.index order by first desc limit 1
@@ -271,6 +271,21 @@ order by r.first limit %(limit)s;
 select f.attempt, f.host_id, (select h.name from hosts h where h.id = f.host_id) as host, f.job_id, f.cause, f.rule, f.charged_to, f.reason, f.detail, f.began_at, f.ended_at
 from call_failures f
 where f.set_n = (select n from call_sets where id = %(id)s) and f.index = %(index)s order by f.n;
+
+-- name: find_call_outputs
+-- Only in logs of executors that may run calls of this set: a job could print the mark of any call.
+with given as materialized (
+  select s.id, (select family_name from call_feeds where id = s.feed) as family_name from call_sets s where s.id = %(id)s
+)
+select o.job_id, o.attempt as job_attempt, o.stream, o.start, o."end"
+from given g cross join lateral (
+  select * from call_outputs
+  where set_id = g.id and last > %(index)s and first <= %(index)s and call_attempt = %(attempt)s
+  offset 0
+) o cross join lateral (
+  select from jobs where id = o.job_id and spec->>'executor' = g.family_name offset 0
+) j
+order by o.job_id, o.attempt, o.stream desc, o.start limit 1000;
 
 -- name: read_call_feeds
 select f.id, f.family, nullif(f.model, '') as model, f.vram_gb, h.ready::integer as ready,

@@ -62,6 +62,20 @@ with dropped as (
 )
 select coalesce(sum(length), 0) from dropped;
 
+-- name: insert_call_outputs
+-- Where outputs of calls begin; an append that is repeated writes the same again.
+insert into call_outputs (job_id, attempt, rank, stream, start, "end", set_id, call_attempt, first, last)
+select %(job_id)s, %(attempt)s, %(rank)s, %(stream)s, x.start, x."end", x.set_id, x.attempt, x.first, x.last
+from jsonb_to_recordset(%(spans)s::jsonb)
+  as x(start bigint, "end" bigint, set_id text, attempt integer, first integer, last integer)
+on conflict do nothing;
+
+-- name: drop_call_outputs
+-- With the chunks between head and tail.
+delete from call_outputs
+where job_id = %(job_id)s and attempt = %(attempt)s and rank = %(rank)s and stream = %(stream)s
+  and start >= %(head)s and start < %(tail_start)s and "end" <= %(tail_start)s;
+
 -- name: write_stream
 update log_streams set size = %(size)s, kept = kept + %(change)s, ended = (ended or %(ended)s) and not %(goes_on)s
 where job_id = %(job_id)s and attempt = %(attempt)s and rank = %(rank)s and stream = %(stream)s;

@@ -8,6 +8,9 @@ delete from log_chunks where job_id = any(%(ids)s);
 -- name: prune_streams
 delete from log_streams where job_id = any(%(ids)s);
 
+-- name: prune_outputs
+delete from call_outputs where job_id = any(%(ids)s);
+
 -- name: prune_forensics
 delete from forensics where job_id = any(%(ids)s);
 

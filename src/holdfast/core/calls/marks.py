@@ -1,0 +1,104 @@
+"""The lines that name calls in an executor's output, and which output is of which call. Pure.
+
+A call's output begins after the line that names it, which its executor writes before the first
+output of each call, and ends before the next such line. Where the lines are is kept as ranges
+(`CallSpan`), so what is written down grows with appends to the log, not with calls, and a call that
+prints nothing costs nothing.
+
+MARK-1  However a stream is cut into pieces, the output between two marks is given whole and alone.
+"""
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+MARK = b"[holdfast] call "
+MAX_GAP = 1000
+"""Indices between two neighbours of a span: more would have readers look at much that is not theirs."""
+_LONGEST = 64
+_LINE = re.compile(
+    rb"^\[holdfast\] call ([0-9a-hjkmnp-tv-z]{20})\.([0-9]{1,8}) attempt ([0-9]{1,6})\n", re.M
+)
+
+
+class CallMark(msgspec.Struct, frozen=True):
+    """A line that names a call. start: of the line; end: of the line, where the output begins."""
+
+    set_id: str
+    index: int
+    attempt: int
+    start: int
+    end: int
+
+
+class CallSpan(msgspec.Struct, frozen=True):
+    """Bytes `[start, end)` of a stream in which outputs of some of the calls `[first, last)` of a set
+    begin, all in one of their attempts."""
+
+    set_id: str
+    attempt: int
+    first: int
+    last: int
+    start: int
+    end: int
+
+
+def make_mark(set_id: str, index: int, attempt: int) -> str:
+    """Return the line before the output of a call."""
+    return f"{MARK.decode()}{set_id}.{index} attempt {attempt}\n"
+
+
+def find_marks(data: bytes, *, fresh: bool = True) -> list[CallMark]:
+    """Return the marks in `data`, with offsets in it. fresh: `data` begins at the start of a line."""
+    if MARK not in data:
+        return []
+    return [
+        CallMark(m[1].decode(), int(m[2]), int(m[3]), m.start(), m.end())
+        for m in _LINE.finditer(data)
+        if fresh or m.start() > 0
+    ]
+
+
+def count_partial(data: bytes, *, fresh: bool = True) -> int:
+    """Return how many of the last bytes may begin a mark whose rest is not there yet."""
+    line = data[data.rfind(b"\n") + 1 :]
+    if not line or len(line) > _LONGEST or (len(line) == len(data) and not fresh):
+        return 0
+    return len(line) if line.startswith(MARK) or MARK.startswith(line) else 0
+
+
+def cut_output(data: bytes, *, fresh: bool, final: bool = False) -> tuple[bytes, bool]:
+    """Return the part of `data` before the next mark, or before what may begin one, and whether a
+    mark is there. final: no more bytes follow."""
+    marks = find_marks(data, fresh=fresh)
+    if marks:
+        return data[: marks[0].start], True
+    rest = 0 if final else count_partial(data, fresh=fresh)
+    return data[: len(data) - rest], False
+
+
+def list_spans(offset: int, data: bytes) -> list[CallSpan]:
+    """Return where the outputs of calls begin in `data`, which stands at `offset` of its stream."""
+    return [_join(run) for run in _find_runs(find_marks(data), offset)]
+
+
+def _find_runs(marks: Iterable[CallMark], offset: int) -> list[list[CallMark]]:
+    """Return marks of neighbours: of one set and attempt, and near each other."""
+    runs: list[list[CallMark]] = []
+    open_runs: dict[tuple[str, int], list[CallMark]] = {}
+    for mark in marks:
+        run = open_runs.get((mark.set_id, mark.attempt))
+        if run is None or abs(mark.index - run[-1].index) > MAX_GAP:
+            run = open_runs[mark.set_id, mark.attempt] = []
+            runs.append(run)
+        at = msgspec.structs.replace(mark, start=offset + mark.start, end=offset + mark.end)
+        run.append(at)
+    return runs
+
+
+def _join(run: list[CallMark]) -> CallSpan:
+    indices = [mark.index for mark in run]
+    return CallSpan(
+        run[0].set_id, run[0].attempt, min(indices), max(indices) + 1, run[0].start, run[-1].end
+    )
