@@ -98,6 +98,7 @@ class Agent:
         self.key = ""
         self.incarnation = f"{name}-{time.time_ns():x}"[-60:].rjust(8, "0")
         self.seq = 0
+        self.settings_rev = 0
         self.ended: dict[TaskKey, TaskReport] = {}
 
     async def post(self, path: str, token: str, body: bytes) -> tuple[int, bytes]:
@@ -178,6 +179,8 @@ class Fleet:
                 seq=agent.seq,
                 tasks=list(agent.ended.values()),
                 wait_seconds=20.0,
+                settings_rev=agent.settings_rev,
+                shares_orders=True,
             )
             status, body = await agent.post("/v1/agent/sync", agent.key, encode(request))
             if status != 200:
@@ -190,8 +193,10 @@ class Fleet:
             for refused in answer.refused:
                 agent.ended.pop(refused.key, None)
                 self.refused += 1
+            agent.settings_rev = answer.settings_rev
             for order in answer.launch:
-                agent.ended[order.key] = TaskReport(key=order.key, state="ended", facts=_DONE)
+                for task in (order, *order.also):
+                    agent.ended[task.key] = TaskReport(key=task.key, state="ended", facts=_DONE)
             self._changed.set()
 
     async def await_ended(self, ended: int, timeout_seconds: float) -> float:

@@ -352,7 +352,7 @@ class Host:
         process = Process(
             key=key,
             devices=task.devices,
-            slots=offer.job.cpu_slots,
+            slots=offer.job.spec.cpu_slots,
             started_at=now,
             deadline=deadline,
             kill_seconds=self.draw() * MAX_KILL_SECONDS,

@@ -39,6 +39,7 @@ class Draft:
         self.retried: list[str] = []
         self.draining: list[str] = []
         self.settled = False
+        self.posted = False
         self._ended = {key: facts for key, facts in sync.ended if is_storable_key(key)}
         started = [k for k in dict.fromkeys(sync.started) if k not in self._ended]
         self._started = [k for k in started if is_storable_key(k)]
@@ -106,6 +107,7 @@ class Draft:
             draining=tuple(dict.fromkeys(self.draining)),
             fenced=self.fenced,
             settled=self.settled,
+            posted=self.posted,
             reads=self.reads,
         )
 
@@ -177,6 +179,7 @@ def apply_reports(
                 d.acked.append(key)
                 if job.state is JobState.SUCCEEDED:
                     d.succeeded.append(job.id)
+                    d.posted = d.posted or job.origin_run is not None
                     if job.was_retried:
                         d.retried.append(job.id)
                 elif job.state is JobState.DRAINING:

@@ -234,6 +234,31 @@ class ClaimRow(StoreValue, frozen=True, kw_only=True):
     lease_ttl_seconds: float
 
 
+class OfferedTask(StoreValue, frozen=True, kw_only=True):
+    """What an order needs of a task's row."""
+
+    key: TaskKey
+    attempt: int
+    host_id: str
+    devices: tuple[int, ...]
+    lease_ttl_seconds: float
+    replaced: int = 0
+
+
+class OfferedJob(StoreValue, frozen=True, kw_only=True):
+    """What an order needs of a job's row, which never changes. Jobs that are alike may share one.
+
+    spec: without secret values.
+    """
+
+    name: str
+    queue: str
+    project: str
+    memory_bytes: int
+    tasks: int
+    spec: JobSpec
+
+
 class TaskOffer(StoreValue, frozen=True, kw_only=True):
     """A reserved task for its host. Offered again at every sync until it is reported; each offer
     renews the lease.
@@ -241,8 +266,8 @@ class TaskOffer(StoreValue, frozen=True, kw_only=True):
     seats: of a gang, every rank of it, by rank; empty for a job of one task.
     """
 
-    task: TaskRecord
-    job: JobRecord  # its `spec` without secret values
+    task: OfferedTask
+    job: OfferedJob
     secrets: Mapping[str, str]
     seats: tuple[GangSeat, ...] = ()
 
@@ -324,6 +349,7 @@ class HostSynced(StoreValue, frozen=True, kw_only=True):
     fenced: why the host is in error: it is given no work, and none of its leases is renewed
     (CYCLE-1). reads: whether readers wait for output from this host's disk.
     settled: its room was offered to the queues, and the leader could start nothing more on it.
+    posted: a job of a workflow is among `succeeded` (POST-1).
     """
 
     host_id: str
@@ -342,6 +368,7 @@ class HostSynced(StoreValue, frozen=True, kw_only=True):
     fenced: str = ""
     reads: bool = False
     settled: bool = False
+    posted: bool = False
 
 
 class Seated(StoreValue, frozen=True, kw_only=True):

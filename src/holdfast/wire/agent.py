@@ -12,6 +12,8 @@ header `Holdfast-Sha256` with PUT, answered by `CheckpointStored`; `&number=` wi
 answers with a `LogsAnswer` as JSON. All other bodies are JSON.
 """
 
+from __future__ import annotations
+
 from typing import Annotated, Literal
 
 import msgspec
@@ -120,6 +122,7 @@ class SyncRequest(AgentMessage, frozen=True, kw_only=True):
     gpus: the devices as they were last read; empty where there are none to read.
     shares_peers: the agent reads peers from `SyncAnswer.gangs`; otherwise each order lists them.
     shares_ports: it finds one port for all ranks of a gang whose orders name none.
+    shares_orders: it reads further tasks from `LaunchOrder.also`; otherwise each has its own order.
     """
 
     incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
@@ -130,6 +133,7 @@ class SyncRequest(AgentMessage, frozen=True, kw_only=True):
     leaving: bool = False
     shares_peers: bool = False
     shares_ports: bool = False
+    shares_orders: bool = False
     faults: Annotated[list[Hindrance], Meta(max_length=16)] = []
     gpus: Annotated[list[GpuTelemetry], Meta(max_length=1024)] = []
 
@@ -188,6 +192,16 @@ class CheckpointOffer(AgentMessage, frozen=True, kw_only=True):
     step: int | None = None
 
 
+class AlikeTask(AgentMessage, frozen=True, array_like=True):
+    """What differs where tasks of alike jobs are launched by one order. An array, because there may
+    be hundreds."""
+
+    key: TaskKey
+    attempt: int
+    gpus: list[int]
+    ttl_seconds: float
+
+
 class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
     """Run this task. `env`: the user's variables; the agent adds HOLDFAST_*, devices, torchrun's.
 
@@ -205,6 +219,7 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
     image's own.
     executor: the family of calls that it runs; argv is then empty, and the agent runs the executor
     of `app` with `limits`.
+    also: further tasks that this order launches.
     """
 
     key: TaskKey
@@ -241,6 +256,20 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
     executor: str = ""
     app: str = ""
     limits: ExecutorLimits = ExecutorLimits()
+    also: list[AlikeTask] = []
+
+    def list_all(self) -> list[LaunchOrder]:
+        """Return an order for each task."""
+        if not self.also:
+            return [self]
+        first = msgspec.structs.replace(self, also=[])
+        others = [
+            msgspec.structs.replace(
+                first, key=a.key, attempt=a.attempt, gpus=a.gpus, ttl_seconds=a.ttl_seconds
+            )
+            for a in self.also
+        ]
+        return [first, *others]
 
 
 class PreemptOrder(AgentMessage, frozen=True, kw_only=True):

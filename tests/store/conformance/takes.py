@@ -10,9 +10,10 @@ import pytest
 
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.takes import PASSED_SECONDS
+from holdfast.core.records import TaskRecord, shared_fields
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobState
-from holdfast.moves.values import HostSynced, JobFilter, NewJob
+from holdfast.moves.values import HostSynced, JobFilter, NewJob, OfferedJob, OfferedTask
 from tests.store.rig import OK, Rig, fails
 
 
@@ -22,8 +23,14 @@ async def full_host(rig: Rig, slots: int = 1, gpus: int = 0, **spec: object) -> 
     return (await rig.running(cpus=slots, gpus=gpus, **spec))[1]
 
 
+def offered(task: TaskRecord) -> OfferedTask:
+    """The offer of a task on record."""
+    shared = {**shared_fields(task, OfferedTask), "devices": tuple(task.devices)}
+    return OfferedTask(**shared)
+
+
 def taken(answer: HostSynced) -> list[str]:
-    return [offer.task.job_id for offer in answer.offers]
+    return [offer.task.key.job_id for offer in answer.offers]
 
 
 async def test_a_host_fills_the_room_of_its_own_ends(rig: Rig) -> None:
@@ -34,9 +41,12 @@ async def test_a_host_fills_the_room_of_its_own_ends(rig: Rig) -> None:
     answer = await rig.sync(ended=[(key, OK)], takes=True)
     assert (answer.acked, taken(answer), answer.settled) == ((key,), wanted, True)
     offer = answer.offers[0]
-    assert (offer.secrets, offer.job.state) == ({"TOKEN": "hush"}, JobState.RESERVED)
+    assert offer.secrets == {"TOKEN": "hush"}
+    job = await rig.job(wanted[0])
+    assert job.state is JobState.RESERVED
+    assert shared_fields(offer.job, OfferedJob) == shared_fields(job, OfferedJob)
     (task,) = await rig.store.jobs.list_tasks(wanted[0])
-    assert offer.task == task, "the offer is what is on record"
+    assert offer.task == offered(task), "the offer is what is on record"
     assert (task.epoch, task.attempt, task.barrier) == (1, 1, True)
     assert (task.offered_at, task.lease_until) == (rig.now, rig.now + timedelta(seconds=300))
     (attempt,) = await rig.store.jobs.list_attempts(wanted[0])
@@ -200,7 +210,7 @@ async def test_a_submission_places_its_job_on_a_host_with_room(rig: Rig) -> None
     assert (submitted.created, submitted.job.id, submitted.job.state) == (True, "first", "queued")
     assert (taken(answer), answer.settled, answer.status) == (["first"], True, "ok")
     assert answer.offers[0].secrets == {"TOKEN": "hush"}
-    assert answer.offers[0].task == (await rig.store.jobs.list_tasks("first"))[0]
+    assert answer.offers[0].task == offered((await rig.store.jobs.list_tasks("first"))[0])
     assert await rig.kinds("first") == ["job.submitted", "job.reserved"]
     found = await rig.store.leases.submit_to_host(
         new_job("second"), taker, await rig.terms(), now=rig.now

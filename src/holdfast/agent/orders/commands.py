@@ -98,7 +98,8 @@ class Commands:
         self._peers.learn(answer.gangs)
         with self.link.together():
             for order in answer.launch:
-                news = self._launch(order, started_at) or news
+                for one in order.list_all():
+                    news = self._launch(one, started_at) or news
         for change in answer.watch:
             task = self.table.get(change.key)
             if task is not None:

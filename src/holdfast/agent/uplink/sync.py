@@ -137,6 +137,7 @@ class SyncLoop:
             settings_rev=self._settings_rev(),
             shares_peers=True,
             shares_ports=True,
+            shares_orders=True,
             faults=self._taker.list_faults(),
             gpus=self._taker.show_gpus(),
         )

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from holdfast.core.placement.plan import Size
-from holdfast.core.records import JobRecord
 from holdfast.core.spec import JobSpec
 from holdfast.store.port.store import Store
 
@@ -64,13 +63,16 @@ class JobSpecs:
 
     async def find(self, job_id: str) -> tuple[str, JobSpec]:
         """Return the queue and the spec of a job. Raises NotFound."""
-        return self._known.get(job_id) or self.keep(await self._store.jobs.get_job(job_id))
+        if (known := self._known.get(job_id)) is not None:
+            return known
+        job = await self._store.jobs.get_job(job_id)
+        return self.keep(job_id, job.queue, job.spec)
 
-    def keep(self, job: JobRecord) -> tuple[str, JobSpec]:
+    def keep(self, job_id: str, queue: str, spec: JobSpec) -> tuple[str, JobSpec]:
         """Remember a job that was read anyway, because its logs will ask for it."""
         if len(self._known) >= _MAX_SPECS:
             self._known.clear()
-        found = self._known[job.id] = job.queue, job.spec
+        found = self._known[job_id] = queue, spec
         return found
 
 

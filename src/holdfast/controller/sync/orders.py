@@ -10,8 +10,8 @@ from typing import Any
 
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.calls.executors import find_app, is_ahead
-from holdfast.core.records import CheckpointRecord, JobRecord, shared_fields
-from holdfast.moves.values import GangSeat, TaskOffer
+from holdfast.core.records import CheckpointRecord, shared_fields
+from holdfast.moves.values import GangSeat, OfferedJob, OfferedTask, TaskOffer
 from holdfast.store.port.store import Store
 from holdfast.wire import agent as wire
 
@@ -43,11 +43,11 @@ class GangLayout:
     def place(self, offer: TaskOffer, *, shared: bool, shares_ports: bool) -> dict[str, Any]:
         """Return the fields of an order about its rank's place. shared: the answer's `gangs` have
         the peers. shares_ports: see `SyncRequest`."""
-        first, host_id = self.seats[0], offer.task.host_id or ""
+        first, host_id = self.seats[0], offer.task.host_id
         mine = self.hosts[host_id]
         one_each = len(mine) > 1 and all(len(seat.devices) == 1 for seat in mine)
         return {
-            "local_rank": [seat.rank for seat in mine].index(offer.task.rank),
+            "local_rank": [seat.rank for seat in mine].index(offer.task.key.rank),
             "local_world_size": len(mine),
             "visible_gpus": [seat.devices[0] for seat in mine] if one_each else [],
             "group_rank": self.numbers[host_id],
@@ -73,7 +73,7 @@ class GangLayouts:
         """Return the layout of an offer's gang, None for a job of one task."""
         if not offer.seats:
             return None
-        key = (offer.job.id, offer.task.epoch)
+        key = (offer.task.key.job_id, offer.task.key.epoch)
         kept = self._kept.get(key)
         if kept is None or (kept.seats is not offer.seats and kept.seats != offer.seats):
             self._kept.pop(key, None)
@@ -97,21 +97,37 @@ async def make_orders(
     *,
     shared: bool,
     shares_ports: bool = True,
+    shares_orders: bool = False,
 ) -> list[wire.LaunchOrder]:
     """Return the launch orders of offered tasks, with the newest checkpoint of each rank that ran
-    before. shared: the answer's `gangs` have the peers, and the orders do not. shares_ports: see
-    `SyncRequest`."""
-    again = [(o.job.id, o.task.rank) for o in offers if o.task.attempt > 1 or o.task.replaced]
+    before. shared: the answer's `gangs` have the peers, and the orders do not. shares_ports,
+    shares_orders: see `SyncRequest`."""
+    again = [
+        (o.task.key.job_id, o.task.key.rank)
+        for o in offers
+        if o.task.attempt > 1 or o.task.replaced
+    ]
     kept = await store.checkpoints.find_newest_checkpoints(again) if again else {}
-    orders = []
+    orders: list[wire.LaunchOrder] = []
+    first: dict[int, wire.LaunchOrder] = {}
     for offer in offers:
-        layout = layouts.find(offer)
+        task, layout = offer.task, layouts.find(offer)
+        checkpoint = kept.get((task.key.job_id, task.key.rank))
+        plain = layout is None and checkpoint is None and not offer.secrets
+        if plain and (alike := first.get(id(offer.job))) is not None:
+            alike.also.append(_name_alike(task))
+            continue
         place = (
             {} if layout is None else layout.place(offer, shared=shared, shares_ports=shares_ports)
         )
-        checkpoint = kept.get((offer.job.id, offer.task.rank))
         orders.append(_make_order(offer, settings, place, checkpoint))
+        if plain and shares_orders:
+            first[id(offer.job)] = orders[-1]
     return orders
+
+
+def _name_alike(task: OfferedTask) -> wire.AlikeTask:
+    return wire.AlikeTask(task.key, task.attempt, list(task.devices), task.lease_ttl_seconds)
 
 
 def _make_order(
@@ -146,7 +162,7 @@ def _make_order(
     )
 
 
-def _describe_executor(job: JobRecord, settings: Settings) -> dict[str, Any]:
+def _describe_executor(job: OfferedJob, settings: Settings) -> dict[str, Any]:
     """Return the fields of an order that starts an executor; none for another job."""
     if not job.spec.executor:
         return {}

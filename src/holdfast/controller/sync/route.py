@@ -206,7 +206,11 @@ def _act_on(controller: Controller, request: wire.SyncRequest | None, found: Hos
     if found.draining:
         controller.poke("drain", "events")
     if found.succeeded or found.acked:
-        controller.poke("drain", "events", "flow")
+        if len(found.acked) > len(found.succeeded):  # a drain may wait for the others
+            controller.poke("drain")
+        if found.posted:
+            controller.poke("flow")
+        controller.poke("events")
         if not found.settled:
             controller.poke("admit")
         if controller.saved.take(found.succeeded):
@@ -239,7 +243,8 @@ async def _make_answer(
     settings: Settings,
 ) -> wire.SyncAnswer:
     watch: list[wire.NewWatch] = []
-    if request.tasks and request.settings_rev < settings.rev:
+    alive = any(task.state != "ended" for task in request.tasks)
+    if alive and request.settings_rev < settings.rev:
         for task in await controller.store.leases.list_live_tasks(host.id):
             watch.append(wire.NewWatch(key=task.key, watch=settings.watch(task.queue, task.spec)))
     preempt: list[wire.PreemptOrder] = []
@@ -257,7 +262,7 @@ async def _make_answer(
         )
     offers, claims = ((), ()) if request.leaving else (found.offers, found.claims)
     for offer in offers:
-        controller.specs.keep(offer.job)
+        controller.specs.keep(offer.task.key.job_id, offer.job.queue, offer.job.spec)
     shared = request.shares_peers
     return wire.SyncAnswer(
         claim=[
@@ -271,6 +276,7 @@ async def _make_answer(
             controller.layouts,
             shared=shared,
             shares_ports=request.shares_ports,
+            shares_orders=request.shares_orders,
         ),
         gangs=controller.layouts.list_gangs(offers) if shared else [],
         preempt=preempt,

@@ -9,6 +9,7 @@ from holdfast.core.causes import Cause
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.takes import TakeTerms
+from holdfast.core.records import shared_fields
 from holdfast.core.states import HostEvent, HostState, TaskState
 from holdfast.moves import members, moves, reports, requests
 from holdfast.moves.quotas import sets_quota
@@ -22,6 +23,8 @@ from holdfast.moves.values import (
     HostSynced,
     LiveTask,
     NewJob,
+    OfferedJob,
+    OfferedTask,
     Submitted,
     TaskOffer,
 )
@@ -187,8 +190,15 @@ class MemoryLeases(InMemory):
         )
         d.offers.append(
             TaskOffer(
-                task=s.task_record(task),
-                job=s.job_record(task.job_id, with_beat=False),  # an order needs none
+                task=OfferedTask(
+                    key=task.key,
+                    attempt=task.attempt,
+                    host_id=task.host_id or "",
+                    devices=tuple(task.devices),
+                    lease_ttl_seconds=task.lease_ttl_seconds,
+                    replaced=task.replaced,
+                ),
+                job=OfferedJob(**shared_fields(s.job_record(task.job_id), OfferedJob)),
                 secrets=dict(job.secrets),
                 seats=seats if job.row.tasks > 1 else (),
             )

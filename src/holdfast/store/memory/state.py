@@ -386,13 +386,13 @@ class MemoryState:
     def _unfinished(self) -> Iterator[MemoryJob]:
         return (self.jobs[job_id] for state in UNFINISHED for job_id in self.by_state[state])
 
-    def job_record(self, job_id: str, *, with_beat: bool = True) -> JobRecord:
+    def job_record(self, job_id: str) -> JobRecord:
         """Return a job's record, with the newest beat while an attempt lives."""
         job = self.jobs[job_id]
         fields = shared_fields(job, JobRecord) | shared_fields(job.row, JobFields)
         beat = (
             last_beat(self.tasks.get(job_id, {}).values())
-            if with_beat and job.row.state in LIVE_JOB_STATES
+            if job.row.state in LIVE_JOB_STATES
             else None
         )
         if beat is not None:

@@ -17,7 +17,6 @@ from holdfast.core.facts import TaskFacts
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.takes import TakeTerms
-from holdfast.core.records import JobRecord, TaskRecord
 from holdfast.core.states import HostEvent, HostState, JobEvent, JobState, TaskEvent
 from holdfast.core.transitions import HOST, JOB, TASK, sources, step
 from holdfast.moves import moves, reports, requests
@@ -31,6 +30,7 @@ from holdfast.moves.values import (
     HostSynced,
     LiveTask,
     NewJob,
+    OfferedTask,
     PreemptRow,
     Submitted,
     TaskOffer,
@@ -40,7 +40,7 @@ from holdfast.store.postgres.connection.session import OnSession, Rows, Tx, to_j
 from holdfast.store.postgres.drains import quarantine_host
 from holdfast.store.postgres.hosts import lose_host_tasks, set_host_state, write_faults
 from holdfast.store.postgres.moves import load_moves, write_events, write_moves
-from holdfast.store.postgres.takes import Step, give_taken, plan_steps, submit_to_host
+from holdfast.store.postgres.takes import Step, give_taken, make_offered, plan_steps, submit_to_host
 
 SUCCEED_FROM = [str(s) for s in sources(JOB, JobEvent.SUCCEED) if s is not JobState.DRAINING]
 FINISH_FROM = [str(s) for s in sources(TASK, TaskEvent.FINISH)]
@@ -275,13 +275,15 @@ async def _finish_fast(
         "finish_from": FINISH_FROM,
     }
     taken = {
-        TaskKey(r["job_id"], r["rank"], r["epoch"]) for r in await tx.rows("finish_jobs", **params)
+        TaskKey(r["job_id"], r["rank"], r["epoch"]): r["posted"]
+        for r in await tx.rows("finish_jobs", **params)
     }
     for d, key, _ in good:
         if key in taken:
             d.acked.append(key)
             d.succeeded.append(key.job_id)
-    return taken
+            d.posted = d.posted or taken[key]
+    return set(taken)
 
 
 def _last_words(draft: Draft, key: TaskKey) -> dict[str, float | int | None]:
@@ -410,22 +412,29 @@ def _give_offers(
 ) -> None:
     """Make the offers after the commit, so that the rows' locks are not held meanwhile."""
     offered = {row["job_id"] for row in rows}
-    jobs = {row["id"]: msgspec.convert(row, JobRecord) for row in found if row["id"] in offered}
+    jobs = {row["id"]: make_offered(row) for row in found if row["id"] in offered}
     secrets = {row["job_id"]: row["secrets"] for row in hidden}
     places: dict[str, list[GangSeat]] = {}
     for row in found_seats:
         places.setdefault(row["job_id"], []).append(msgspec.convert(row, GangSeat))
     seats = {job_id: tuple(ranks) for job_id, ranks in places.items()}
     for row in sorted(rows, key=lambda r: (r["job_id"], r["rank"])):
-        d = by_host[row["host_id"]]
-        task = msgspec.convert({**row, "host_name": d.name}, TaskRecord)
+        job_id = row["job_id"]
+        task = OfferedTask(
+            key=TaskKey(job_id, row["rank"], row["epoch"]),
+            attempt=row["attempt"],
+            host_id=row["host_id"],
+            devices=tuple(row["devices"]),
+            lease_ttl_seconds=row["lease_ttl_seconds"],
+            replaced=row["replaced"],
+        )
         offer = TaskOffer(
             task=task,
-            job=jobs[task.job_id],
-            secrets=secrets.get(task.job_id, {}),
-            seats=seats.get(task.job_id, ()),
+            job=jobs[job_id],
+            secrets=secrets.get(job_id, {}),
+            seats=seats.get(job_id, ()),
         )
-        d.offers.append(offer)
+        by_host[task.host_id].offers.append(offer)
 
 
 def _preempt(row: dict[str, Any]) -> PreemptRow:

@@ -1,25 +1,39 @@
 """Jobs that hosts take for themselves, in the transaction of their own syncs (`core.placement.takes`)."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 
+from holdfast.core.ids import TaskKey
 from holdfast.core.placement.takes import PASSED_SECONDS, TakeTerms, count_worth, plan_takes
 from holdfast.core.placement.types import Candidate
-from holdfast.core.records import JobRecord, TaskRecord
-from holdfast.core.states import JobEvent, TaskState
+from holdfast.core.records import JobRecord
+from holdfast.core.spec import JobSpec
+from holdfast.core.states import JobEvent
 from holdfast.core.transitions import JOB, sources
 from holdfast.moves import requests
 from holdfast.moves.reports import Draft
-from holdfast.moves.values import HostSync, HostSynced, NewJob, Submitted, TaskOffer
+from holdfast.moves.values import (
+    HostSync,
+    HostSynced,
+    NewJob,
+    OfferedJob,
+    OfferedTask,
+    Submitted,
+    TaskOffer,
+)
 from holdfast.store.postgres.admission import as_capacity
 from holdfast.store.postgres.connection.session import Rows, Tx, to_json
 from holdfast.store.postgres.jobs import ask_insert, make_row
 
 RESERVE_FROM = [str(s) for s in sources(JOB, JobEvent.RESERVE)]
 Step = tuple[str, dict[str, Any]]
+MAX_ALIKE = 512
+MAX_ALIKE_CHARS = 16_384
+_decode_spec = msgspec.json.Decoder(JobSpec).decode
 
 
 async def plan_steps(tx: Tx, drafts: Sequence[Draft], terms: TakeTerms, at: datetime) -> list[Step]:
@@ -112,26 +126,38 @@ def give_taken(drafts: Sequence[Draft], steps: Sequence[Step], rows: Rows, hidde
     got first is not settled."""
     by_host = {d.sync.host_id: d for d in drafts}
     secrets = {row["job_id"]: row["secrets"] for row in hidden}
-    at: datetime = steps[0][1]["now"]
     for row in rows:
-        ttl = row["ttl"]
-        task = TaskRecord(
-            job_id=row["id"],
-            rank=0,
-            epoch=row["epoch"],
+        task = OfferedTask(
+            key=TaskKey(row["id"], 0, row["epoch"]),
             attempt=row["attempts"],
-            state=TaskState.RESERVED,
             host_id=row["host_id"],
-            host_name=row["host"],
-            incarnation=row["incarnation"],
             devices=tuple(row["devices"]),
-            lease_ttl_seconds=ttl,
-            lease_until=at + timedelta(seconds=ttl),
-            offered_at=at,
+            lease_ttl_seconds=row["ttl"],
         )
-        job = msgspec.convert(row, JobRecord)
-        offer = TaskOffer(task=task, job=job, secrets=secrets.get(job.id, {}))
-        by_host[task.host_id or ""].offers.append(offer)
+        offer = TaskOffer(task=task, job=make_offered(row), secrets=secrets.get(row["id"], {}))
+        by_host[task.host_id].offers.append(offer)
     if len(rows) < len(steps[1][1]["ids"]):
         for d in drafts:
             d.settled = False
+
+
+def make_offered(row: dict[str, Any]) -> OfferedJob:
+    """Return what orders need of a job's row. Alike jobs, of one submission mostly, share it."""
+    make = _make_alike if len(row["spec"]) <= MAX_ALIKE_CHARS else _make_alike.__wrapped__
+    return make(
+        row["name"], row["queue"], row["project"], row["memory_bytes"], row["tasks"], row["spec"]
+    )
+
+
+@lru_cache(MAX_ALIKE)
+def _make_alike(
+    name: str, queue: str, project: str, memory_bytes: int, tasks: int, spec: str
+) -> OfferedJob:
+    return OfferedJob(
+        name=name,
+        queue=queue,
+        project=project,
+        memory_bytes=memory_bytes,
+        tasks=tasks,
+        spec=_decode_spec(spec),
+    )

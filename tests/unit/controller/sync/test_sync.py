@@ -124,6 +124,17 @@ async def test_the_answer_to_an_end_brings_the_next_job(served: Served, agent: F
     assert left["state"] == "queued"
 
 
+async def test_a_success_wakes_only_what_may_wait_for_it(served: Served, agent: FakeAgent) -> None:
+    await served.submit()
+    order = await agent.take()
+    await agent.sync(agent.running(order))
+    wakes = served.controller.wakes
+    before = {name: wakes.topic(name).version for name in ("drain", "flow", "events")}
+    await agent.end(order, exit_code=0)
+    grown = {name for name, version in before.items() if wakes.topic(name).version > version}
+    assert grown == {"events"}, "no drain waits for it, and no workflow"
+
+
 async def test_a_submission_answers_a_poll_that_waits(
     served: Served, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -125,7 +125,8 @@ with given as (
   where e.n = 2 or d.unseen
   order by d.n, e.n
 )
-select job_id, rank, epoch from gone;
+-- posted: a workflow waits for its end.
+select g.job_id, g.rank, g.epoch, d.origin_run is not null as posted from gone g join done d on d.id = g.job_id;
 
 -- name: find_ended
 -- Ends that are on record already. Only an end that its own host reported is acknowledged again; an end that was
@@ -158,7 +159,7 @@ update tasks t set
   lease_until = greatest(t.lease_until, %(now)s::timestamptz + t.lease_ttl_seconds * interval '1 second')
 from locked l
 where t.job_id = any(array(select job_id from locked)) and t.job_id = l.job_id and t.rank = l.rank and t.state = 'reserved'
-returning {columns:task:t};
+returning t.job_id, t.rank, t.epoch, t.attempt, t.host_id, t.devices, t.lease_ttl_seconds, t.replaced, t.barrier;
 
 -- name: begin_takes
 -- Whether hosts may take jobs under these settings, and what the leader has just passed over (TAKE-2).
@@ -231,7 +232,8 @@ with given as (
          barred_hosts = '{}', revision = j.revision + 1, started_at = null, step = null, total = null, beat_at = null, trigger_rank = null
   from given g
   where j.id = any(array(select id from locked)) and g.job_id = j.id and g.epoch = j.epoch
-  returning {columns:job:j}, j.retries_charged as charged, g.n, g.ttl, g.host_id, g.host, g.incarnation, g.devices
+  returning j.id, j.epoch, j.attempts, j.reason, j.name, j.queue, j.project, j.tasks, j.gpus, j.cpu_slots, j.memory_bytes, j.spec,
+            j.retries_charged as charged, g.n, g.ttl, g.host_id, g.host, g.incarnation, g.devices
 ), placed as (
   insert into tasks (job_id, rank, epoch, attempt, state, queue, gpus, cpu_slots, memory_bytes, host_id, incarnation,
                      devices, lease_ttl_seconds, barrier, offered_at, lease_until)
@@ -249,7 +251,8 @@ with given as (
   from moved m
   order by m.n
 )
-select * from moved order by n;
+select id, epoch, attempts, ttl, host_id, devices, name, queue, project, memory_bytes, tasks, spec::text as spec
+from moved order by n;
 
 -- name: read_taken_secrets
 select s.job_id, s.secrets from job_secrets s where s.job_id = any(%(ids)s::text[]);
@@ -279,9 +282,8 @@ where not exists (
 
 -- name: read_offered_jobs
 -- The jobs of the tasks that offer_tasks, just before, offered these hosts for their start, or had offered already.
--- Found by host, so that it runs in the same round trip as the offers. As read_jobs, but without beats, which a start
--- does not need.
-select {columns:job:j}
+-- Found by host, so that it runs in the same round trip as the offers.
+select j.id, j.name, j.queue, j.project, j.memory_bytes, j.tasks, j.spec::text as spec
 from jobs j
 where j.id = any(array(
   select t.job_id from tasks t

@@ -1,0 +1,95 @@
+"""Orders of alike jobs: one for all of them says the same as one for each."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.controller.runtime.settings import Settings
+from holdfast.controller.sync.orders import GangLayouts, make_orders
+from holdfast.core.ids import TaskKey
+from holdfast.core.spec import JobSpec
+from holdfast.moves.values import GangSeat, OfferedJob, OfferedTask, SettingsLayers, TaskOffer
+from holdfast.wire import agent as wire
+
+SETTINGS = Settings(
+    SettingsLayers(cluster={}, queues={"cpu": {}}, projects={}, revision=1, rules=""), {}
+)
+JOBS = tuple(
+    OfferedJob(
+        name=name,
+        queue="cpu",
+        project="default",
+        memory_bytes=0,
+        tasks=1,
+        spec=JobSpec(argv=("run", name)),
+    )
+    for name in ("a", "b")
+)
+ALONE = GangSeat(rank=0, host_id="h1", host_name="one", address="10.0.0.1", port=4711)
+
+
+@st.composite
+def offers(draw: st.DrawFn) -> list[TaskOffer]:
+    """Offers of jobs that are alike or not, some with a secret, some a rank of a gang."""
+    found = []
+    for number in range(draw(st.integers(0, 8))):
+        devices = tuple(draw(st.lists(st.integers(0, 7), unique=True, max_size=2)))
+        task = OfferedTask(
+            key=TaskKey(f"job{number}", 0, draw(st.integers(1, 9))),
+            attempt=1,
+            host_id="h1",
+            devices=devices,
+            lease_ttl_seconds=draw(st.sampled_from([60.0, 300.0])),
+        )
+        secrets = draw(st.sampled_from([{}, {"TOKEN": "hush"}]))
+        seats = draw(st.sampled_from([(), (ALONE,)]))
+        job = draw(st.sampled_from(JOBS))
+        found.append(TaskOffer(task=task, job=job, secrets=secrets, seats=seats))
+    return found
+
+
+async def order(found: list[TaskOffer], *, shares_orders: bool) -> list[wire.LaunchOrder]:
+    no_store = cast(Any, None)  # no offer ran before, so no checkpoint is asked for
+    return await make_orders(
+        no_store, found, SETTINGS, GangLayouts(), shared=True, shares_orders=shares_orders
+    )
+
+
+def run(coroutine: Any) -> Any:
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError("it waited")
+
+
+@given(offers())
+def test_a_shared_order_says_what_an_order_each_says(found: list[TaskOffer]) -> None:
+    each = run(order(found, shares_orders=False))
+    shared = run(order(found, shares_orders=True))
+    heard = wire.decode_sync_answer(wire.encode(wire.SyncAnswer(launch=shared)))
+    told = [one for order in heard.launch for one in order.list_all()]
+    assert sorted(told, key=lambda one: one.key) == sorted(each, key=lambda one: one.key)
+    assert all(order.also == [] for order in each), "an agent of before reads no further tasks"
+
+
+def test_alike_jobs_are_launched_by_one_order() -> None:
+    found = [
+        TaskOffer(
+            task=OfferedTask(
+                key=TaskKey(f"job{n}", 0, 1),
+                attempt=1,
+                host_id="h1",
+                devices=(),
+                lease_ttl_seconds=60.0,
+            ),
+            job=JOBS[0],
+            secrets={},
+        )
+        for n in range(3)
+    ]
+    (shared,) = run(order(found, shares_orders=True))
+    assert [one.key.job_id for one in shared.also] == ["job1", "job2"]
