@@ -11,6 +11,7 @@ from holdfast.cli.output import count_of, paint, span
 
 if TYPE_CHECKING:
     from holdfast.core.workflows.records import NodeRecord, RunRecord
+    from holdfast.wire.workflows import RunView
 
 MAX_CHILDREN = 12
 MAX_LINES = 400
@@ -38,6 +39,20 @@ def draw_run(run: RunRecord, nodes: Sequence[NodeRecord], now: datetime) -> str:
     head = f"{run.name}  {run.id}  {paint(run.state.value)}"
     reason = [run.reason] if run.reason else []
     return "\n".join([head, *reason, said, *draw_tree(nodes, now)])
+
+
+def list_changes(run: RunView, nodes: Sequence[NodeRecord], told: dict[int, str]) -> Iterator[str]:
+    """Yield a line for each node whose state is not the one in `told`, and put it there; without
+    nodes, because there are too many, one line with the count of each state."""
+    if not nodes:
+        yield f"{run.id}: " + ", ".join(f"{n} {state}" for state, n in run.counts.items() if n)
+    for node in nodes:
+        state = node.state.value
+        if state != told.get(node.number, "waiting"):
+            asks = node.kind.value == "ask" and state == "started"
+            hint = f": holdfast workflow answer {run.id} {node.name} ANSWER" if asks else ""
+            yield f"{run.id}: {node.name} {'asks' if asks else state}{hint}"
+        told[node.number] = state
 
 
 def draw_tree(nodes: Sequence[NodeRecord], now: datetime) -> list[str]:

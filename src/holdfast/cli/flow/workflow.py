@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.flow.tree import draw_mermaid, draw_run
+from holdfast.cli.flow.tree import MAX_LINES, draw_mermaid, draw_run, list_changes
 from holdfast.cli.output import (
     Face,
     age,
@@ -112,11 +112,19 @@ def show(face: Face, run_id: str, watch: bool, node: str | None) -> None:
 
 
 def _watch(face: Face, client: Client, run_id: str) -> RunView:
-    """Draw a run until it has ended: in place on a terminal, else once at the end."""
+    """Draw a run until it has ended: in place on a terminal, else once at the end, with a line on
+    stderr for each change before it."""
     on_screen = sys.stdout.isatty() and not face.as_json
+    told: dict[int, str] = {}
+    counts: dict[str, int] = {}
     while True:
         view = client.workflow(run_id)
         over = view.state.terminal
+        if not on_screen and view.counts != counts:
+            nodes = client.workflow_nodes(run_id) if view.nodes <= MAX_LINES else ()
+            for line in list_changes(view, nodes, told):
+                click.echo(line, err=True)
+            counts = view.counts
         if (on_screen or over) and not face.as_json:
             text = draw_run(view, client.workflow_nodes(run_id), datetime.now(UTC))
             if on_screen:

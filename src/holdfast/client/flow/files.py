@@ -39,6 +39,7 @@ _REFERENCE = re.compile(r"\$\{([^${}]+)\}")
 _GRAPH = ("after", "skip_if")
 _FUNCTION = tuple(name for name in FunctionSpec.__struct_fields__ if name != "function")
 _ASK = tuple(name for name in AskWork.__struct_fields__ if name != "prompt")
+_JOB = {"argv", "shell", "image"}
 _TOP = tuple(name for name in WorkflowSpec.__struct_fields__ if name != "nodes")
 
 
@@ -122,8 +123,14 @@ def _build_node(name: str, table: Any) -> dict[str, Any]:
             node["call"] = _build_call(fields)
         elif "ask" in fields:
             node["ask"] = _build_ask(fields)
-        else:
+        elif fields.keys() & _JOB:
             node["job"] = _build_job(fields)
+        else:
+            given = ", ".join(sorted(fields)) or "nothing"
+            raise ValidationError(
+                "it does nothing: a job has argv, shell or image, a call of a function has "
+                f"task, and a question has ask; here is {given}"
+            )
     except ValidationError as error:
         raise ValidationError(
             f"node {name}: {error.message}", field=f"node.{name}.{error.field or ''}".rstrip(".")

@@ -173,16 +173,20 @@ def test_call_submits_one_and_waits(stub: Stub) -> None:
     stub.on("POST /v1/call-sets", Answer(view(), 201))
     answers = (CallResults(results=[]), CallResults(results=[result(0)], next=1, ended=True))
     stub.on(f"GET /v1/call-sets/{SET}/results", *(Answer(one) for one in answers))
+    because = CallWhyLine(code="no_host_lists_app", message="no host", hint="start one")
+    call = CallView(set=SET, index=0, function="f", state="ready", attempts=0, why=[because])
+    stub.on(f"GET /v1/call-sets/{SET}/calls/0", Answer(call))
     words = ["--gpus", "1", "--model", "qwen", "--time-limit", "2m", "--max-retries", "2"]
     done = stub.run("tasks", "call", "mytasks:double", '{"x": 3}', *words)
     assert (done.exit_code, done.stdout) == (0, "6\n")
+    assert "waiting: no host (start one)" in done.stderr
     sent = msgspec.json.decode(stub.requests[0].body, type=NewCallSet)
     assert (sent.args, sent.count) == (['{"x": 3}'], 1)
     assert (sent.spec.gpus, sent.spec.model, sent.spec.time_limit_seconds) == (1, "qwen", 120.0)
     assert sent.spec.retry is not None
     assert sent.spec.retry.max_retries == 2
-    waits = [parse_qs(r.path.partition("?")[2])["wait"] for r in stub.requests[1:]]
-    assert waits == [["20.000"], ["20.000"]]
+    queries = [parse_qs(r.path.partition("?")[2]) for r in stub.requests[1:]]
+    assert [q["wait"] for q in queries if "wait" in q] == [["2.000"], ["20.000"]]
 
 
 def test_a_failed_call_shows_its_traceback_and_exits_with_1(stub: Stub) -> None:

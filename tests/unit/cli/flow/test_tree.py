@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from holdfast.cli.flow.tree import draw_mermaid, draw_tree
+import msgspec
+
+from holdfast.cli.flow.tree import draw_mermaid, draw_tree, list_changes
 from holdfast.core.workflows.records import NodeRecord
-from holdfast.core.workflows.values import NodeKind, NodeState
+from holdfast.core.workflows.values import NodeKind, NodeState, RunState
+from holdfast.wire.workflows import RunView
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -35,6 +38,24 @@ def test_each_node_stands_below_the_last_it_waits_for() -> None:
         "│     └─ · sheet  waiting  (after left, right)",
         "└─ – alone  skipped",
     ]
+
+
+def test_a_change_is_told_once_and_a_question_with_its_answer() -> None:
+    run = RunView(
+        id="r1", name="w", project="p", state=RunState.RUNNING, reason="", on_failure="cancel_all",
+        nodes=3, unended=2, labels={}, created_at=NOW,
+        counts={"succeeded": 1, "started": 2, "failed": 0},
+    )  # fmt: skip
+    ask = msgspec.structs.replace(node(1, "sure", "started", 0), kind=NodeKind.ASK)
+    nodes = [node(0, "decode", "succeeded"), ask, node(2, "later", "waiting", 1)]
+    told: dict[int, str] = {}
+    assert list(list_changes(run, nodes, told)) == [
+        "r1: decode succeeded",
+        "r1: sure asks: holdfast workflow answer r1 sure ANSWER",
+    ]
+    nodes[2] = node(2, "later", "started", 1)
+    assert list(list_changes(run, nodes, told)) == ["r1: later started"]
+    assert list(list_changes(run, (), told)) == ["r1: 1 succeeded, 2 started"]
 
 
 def test_many_children_are_counted_and_those_that_matter_are_shown() -> None:

@@ -156,6 +156,7 @@ def test_a_file_says_the_same(tmp_path: Path) -> None:
         ("name = 'x'\n[node.a]\ntask = 'm:f'\nover = [1]", "go together"),
         ("name = 'x'\n[node.a]\nargv = ['true']\nafter = ['a']", "waits for itself"),
         ("name = 'x'\n[node.'../up']\nargv = ['true']", "node"),
+        ("name = 'x'\n[node.a]\nfunction = 'm:f'", "a call of a function has task"),
         ("name = 'x'\n[", "no TOML"),
     ],
 )
