@@ -105,13 +105,16 @@ def count_fitting(job: Candidate, room: Sequence[int], limit: int) -> int:
 
 
 class _Serving:
-    """The hosts that serve one shape of job, and how many of its tasks fit on them."""
+    """The hosts that serve some shapes of job, and how many tasks of these fit on them.
+
+    It is one for all shapes that need as much on the same hosts, as of queues that all hosts serve.
+    """
 
     __slots__ = ("_job", "_kinds", "_seen", "_total", "hosts", "open")
 
-    def __init__(self, job: Candidate, room: Room) -> None:
+    def __init__(self, job: Candidate, kinds: frozenset[Kind], room: Room) -> None:
         self._job = job
-        self._kinds = {kind for kind in room.kinds if kind.serves(job)}
+        self._kinds = kinds
         self.hosts = room.hosts
         if job.barred_hosts or len(self._kinds) < len(room.kinds):
             self.hosts = [host for host in room.hosts if self._has(host)]
@@ -149,6 +152,7 @@ class Room:
         self.hosts = [HostRoom(c, kinds.setdefault(_sort_of(c), Kind(c))) for c in order]
         self.kinds = list(kinds.values())
         self._serving: dict[Shape, _Serving] = {}
+        self._needs: dict[object, _Serving] = {}
         self.taken: list[tuple[HostRoom, Free, Free]] = []
         """Hosts on which room was taken, in that order, with what was free before and after."""
 
@@ -170,7 +174,12 @@ class Room:
         shape = shape_of(job)
         known = self._serving.get(shape)
         if known is None:
-            known = self._serving[shape] = _Serving(job, self)
+            kinds = frozenset(kind for kind in self.kinds if kind.serves(job))
+            need = kinds, job.gpus, job.cpu_slots, job.memory_bytes, job.barred_hosts
+            known = self._needs.get(need)
+            if known is None:
+                known = self._needs[need] = _Serving(job, kinds, self)
+            self._serving[shape] = known
         return known
 
     def count_fitting(self, job: Candidate) -> int:

@@ -5,20 +5,18 @@ select q.name, q.settings, q.paused_at, q.paused_reason, q.hard, q.created_at fr
 
 -- name: read_capacity
 -- Busy comes from live leases, never from a host's own report. A silent host is given nothing, because its
--- reservations would only run out one after the other.
+-- reservations would only run out one after the other. Devices are looked for where there are some: hosts without
+-- have the most tasks.
 select h.id as host_id, h.name, b.incarnation, h.queues, h.labels, h.cpu_slots, h.memory_bytes, h.gpus, h.state, h.faults,
        coalesce(u.cpu_slots, 0) as busy_cpu_slots, coalesce(u.memory_bytes, 0) as busy_memory_bytes,
-       coalesce(u.devices, '{}') as busy_devices
+       coalesce(case when h.gpus <> '[]' then (
+         select array_agg(d) from tasks t cross join lateral unnest(t.devices) as x(d)
+         where t.host_id = h.id and t.state in ('reserved', 'running', 'preempting')
+       ) end, '{}') as busy_devices
 from hosts h join heartbeats b on b.host_id = h.id
 left join lateral (
-  select sum(t.cpu_slots)::bigint as cpu_slots, sum(t.memory_bytes)::bigint as memory_bytes,
-         array_agg(d) filter (where d is not null) as devices
-  from (
-    select case when x.n = 1 or x.n is null then t.cpu_slots else 0 end as cpu_slots,
-           case when x.n = 1 or x.n is null then t.memory_bytes else 0 end as memory_bytes, x.d
-    from tasks t left join lateral unnest(t.devices) with ordinality as x(d, n) on true
-    where t.host_id = h.id and t.state in ('reserved', 'running', 'preempting')
-  ) t
+  select sum(t.cpu_slots)::bigint as cpu_slots, sum(t.memory_bytes)::bigint as memory_bytes
+  from tasks t where t.host_id = h.id and t.state in ('reserved', 'running', 'preempting')
 ) u on true
 where h.state = 'active' and not h.faults @> '[{"part": "starts"}]' -- ASIDE-1
   and (%(ids)s::text[] is null or h.id = any(%(ids)s))
@@ -166,9 +164,13 @@ with clock as materialized (
 ), given as (
   select * from jsonb_to_recordset(%(jobs)s::jsonb) as x(
     n integer, job_id text, epoch bigint, ttl double precision, host_id text, hosts text, host_ids text[])
+), held as (
+  select * from unnest(%(hosts)s::text[], %(incarnations)s::text[]) with ordinality as x(host_id, incarnation, n)
 ), places as (
-  select * from jsonb_to_recordset(%(tasks)s::jsonb) as x(
-    job_id text, rank integer, host_id text, incarnation text, devices integer[])
+  select x.n, x.rank, h.host_id, h.incarnation, coalesce(x.devices, '{}')::integer[] as devices
+  from unnest(%(job_numbers)s::integer[], %(ranks)s::integer[], %(host_numbers)s::integer[], %(devices)s::text[])
+    as x(n, rank, host, devices)
+  join held h on h.n = x.host
 ), locked as (
   select j.id, g.n, g.ttl, g.host_id, g.hosts, g.host_ids from jobs j join given g on g.job_id = j.id
   where j.id = any(array(select job_id from given)) and j.state = any(%(reserve_from)s) and j.epoch = g.epoch
@@ -186,7 +188,7 @@ with clock as materialized (
                      devices, lease_ttl_seconds, barrier)
   select m.id, p.rank, m.epoch, m.attempts, 'reserved', m.queue, m.gpus, m.cpu_slots, m.memory_bytes, p.host_id,
          p.incarnation, p.devices, m.ttl, m.tasks = 1 or (m.host_id is not null and not m.supervised)
-  from moved m join places p on p.job_id = m.id
+  from moved m join places p on p.n = m.n
 ), chained as (
   insert into attempts (job_id, number, parent, epoch, state, retry_count, reason, host, host_ids, reserved_at)
   select m.id, m.attempts, nullif(m.attempts - 1, 0), m.epoch, 'reserved', m.retries_charged, m.reason, m.hosts,
