@@ -7,19 +7,23 @@ standard library. `Client` and `AsyncClient` are imported from `holdfast.client`
 
 from __future__ import annotations
 
+from holdfast.version import VERSION
+
 TYPE_CHECKING = False  # `typing` takes longer to import than all of this
 if TYPE_CHECKING:
     from typing import Any
 
     from holdfast.client import AsyncClient, Client
+    from holdfast.client.flow.build import Workflow
     from holdfast.tasks import CallContext, as_completed, context, model, task
     from holdfast.work import beat, checkpoint, on_drain, section, track
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = [
     "AsyncClient",
     "CallContext",
     "Client",
+    "Workflow",
     "__version__",
     "as_completed",
     "beat",
@@ -46,9 +50,9 @@ def __getattr__(name: str) -> Any:
 
         return getattr(client, name)
     if name == "Workflow":
-        from holdfast.client.flow.build import Workflow
+        from holdfast.client.flow import build
 
-        return Workflow
+        return build.Workflow
     if name in _OF_TASKS:
         from holdfast import tasks
 
@@ -57,4 +61,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "Client", "AsyncClient", *_OF_WORK, *_OF_TASKS})
+    return sorted({*globals(), "Client", "AsyncClient", "Workflow", *_OF_WORK, *_OF_TASKS})

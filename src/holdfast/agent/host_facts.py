@@ -5,7 +5,6 @@ import os
 import socket
 from urllib.parse import urlsplit
 
-from holdfast import __version__
 from holdfast.agent.config import AgentConfig
 from holdfast.agent.offload import run_aside
 from holdfast.agent.orders.guardian_env import MemoryLimits
@@ -13,6 +12,7 @@ from holdfast.agent.probes import Probe
 from holdfast.agent.probes.real import RealProbe
 from holdfast.agent.probes.scripted import ScriptedProbe
 from holdfast.core.gpus import Gpu
+from holdfast.version import VERSION
 from holdfast.wire.agent import HostFacts
 
 
@@ -41,7 +41,7 @@ async def read_host_facts(
         labels=config.host_labels,
         pool=config.pool,
         address=config.advertise or await _look_up_address(config.url),
-        version=__version__,
+        version=VERSION,
         probe="scripted" if probe.kind == "scripted" else "real",
         memory_limits=memory_limits,
     )

@@ -14,11 +14,11 @@ def version(as_json: bool) -> None:
     """
     import platform
 
-    from holdfast import __version__
+    from holdfast.version import VERSION
 
     if as_json:
         import json
 
-        click.echo(json.dumps({"version": __version__, "python": platform.python_version()}))
+        click.echo(json.dumps({"version": VERSION, "python": platform.python_version()}))
     else:
-        click.echo(f"holdfast {__version__}")
+        click.echo(f"holdfast {VERSION}")

@@ -77,10 +77,10 @@ NO_WATCH = AnswerWatch(lambda _: None, lambda: None)
 
 def common_headers(place: ControllerPlace) -> dict[str, str]:
     """Return the headers that every request has."""
-    from holdfast import __version__
+    from holdfast.version import VERSION
 
     headers = {
-        "User-Agent": f"holdfast/{__version__}",
+        "User-Agent": f"holdfast/{VERSION}",
         "Accept": "application/json, application/problem+json",
     }
     if place.token:

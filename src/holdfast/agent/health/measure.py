@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast import __version__
 from holdfast.core.health.checks import DeviceMeasure
+from holdfast.version import VERSION
 
 MATMUL_SIZE = 2048
 MATMUL_ROUNDS = 10
@@ -96,7 +96,7 @@ def _try_path(path: str) -> str:
 
 def measure_versions(order: MeasureOrder) -> Fragment:
     """Name the versions that matter to a task."""
-    found = {"holdfast": __version__, "python": sys.version.split()[0]}
+    found = {"holdfast": VERSION, "python": sys.version.split()[0]}
     for name in ("torch", "cupy", "numpy"):
         try:
             found[name] = metadata.version(name)

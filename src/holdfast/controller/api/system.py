@@ -4,15 +4,15 @@ import asyncio
 
 from starlette.responses import Response
 
-from holdfast import __version__
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.runtime.metrics import CONTENT_TYPE
 from holdfast.errors import Unavailable
+from holdfast.version import VERSION
 
 _FRONT_PAGE = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Holdfast</title></head><body>
-<h1>Holdfast {__version__}</h1>
+<h1>Holdfast {VERSION}</h1>
 <p>This is a Holdfast controller. It keeps GPU work running until it is finished.</p>
 <ul>
 <li><a href="/v1/openapi.json">/v1/openapi.json</a>: the API, with a token

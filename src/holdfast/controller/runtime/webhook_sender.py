@@ -207,14 +207,14 @@ class Sender:
 def _make_request(
     connection: h11.Connection, target: WebhookTarget, headers: dict[str, str], body: bytes
 ) -> bytes:
-    from holdfast import __version__
+    from holdfast.version import VERSION
 
     request = h11.Request(
         method="POST",
         target=target.path,
         headers=[
             ("Host", target.host_header),
-            ("User-Agent", f"holdfast/{__version__}"),
+            ("User-Agent", f"holdfast/{VERSION}"),
             *headers.items(),
             ("Content-Length", str(len(body))),
             ("Connection", "close"),

@@ -9,7 +9,6 @@ import time
 import msgspec
 from starlette.responses import Response
 
-from holdfast import __version__
 from holdfast.controller.http.bodies import decode_report, read_body
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.problems import answer_json
@@ -19,6 +18,7 @@ from holdfast.core.health.checks import CheckKind, Expected, describe, find_wors
 from holdfast.core.health.due import choose_check, choose_pause
 from holdfast.core.records import HostCheckRecord, HostRecord
 from holdfast.errors import NotFound
+from holdfast.version import VERSION
 from holdfast.wire import health as wire
 
 _REQUEST = msgspec.json.Decoder(wire.HealthRequest)
@@ -72,7 +72,7 @@ async def find_expected(call: ApiCall, host: HostRecord) -> Expected:
     """Return what the host is held to: what was rented, or what it registered with."""
     spec, offer = await _find_rented(call, host)
     if spec is None or offer is None:
-        return Expected(gpus=len(host.gpus), version=__version__)
+        return Expected(gpus=len(host.gpus), version=VERSION)
     return Expected(
         gpus=offer.gpus,
         gpu_memory_bytes=offer.gpu_memory_bytes,
@@ -80,7 +80,7 @@ async def find_expected(call: ApiCall, host: HostRecord) -> Expected:
         disk_free_bytes=spec.checks.disk_free_bytes,
         disk_mb_per_second=spec.checks.disk_mb_per_second,
         mounts=spec.checks.mounts,
-        version=__version__,
+        version=VERSION,
     )
 
 
