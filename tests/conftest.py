@@ -1,5 +1,5 @@
 """Fixtures and settings for all tests: a scratch PostgreSQL (tests/store/pg_fixture.py), and
-hypothesis without a deadline."""
+hypothesis without a deadline, with `HOLDFAST_HYPOTHESIS=long` for a long time."""
 
 from __future__ import annotations
 
@@ -15,14 +15,24 @@ from hypothesis import HealthCheck, settings
 # do not say what they saw.
 pytest.register_assert_rewrite("tests.store")
 
-from tests.store.pg_fixture import pg_database, pg_dsn, pg_migrated, pg_server, pg_template  # noqa: E402
+from tests.store.pg_fixture import (  # noqa: E402
+    pg_database,
+    pg_dsn,
+    pg_emptied,
+    pg_migrated,
+    pg_server,
+    pg_template,
+)
 
-__all__ = ["pg_database", "pg_dsn", "pg_migrated", "pg_server", "pg_template"]
+__all__ = ["pg_database", "pg_dsn", "pg_emptied", "pg_migrated", "pg_server", "pg_template"]
 
 # A property holds or it does not; how long an example takes says more about the machine than about
 # the code.
-settings.register_profile("holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("holdfast")
+settings.register_profile(
+    "holdfast", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("long", settings.get_profile("holdfast"), max_examples=1000)
+settings.load_profile("long" if os.environ.get("HOLDFAST_HYPOTHESIS") == "long" else "holdfast")
 
 
 # Most tests start programs of their own. Where byte code may not be written beside the sources,

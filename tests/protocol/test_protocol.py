@@ -18,7 +18,7 @@ from tests.protocol.machine import Protocol
 LONG = os.environ.get("HOLDFAST_HYPOTHESIS") == "long"
 SEED = int(os.environ.get("HOLDFAST_HYPOTHESIS_SEED", "0"))
 PROFILE = settings(
-    max_examples=5000 if LONG else 150,
+    max_examples=5000 if LONG else 75,
     stateful_step_count=60 if LONG else 40,
     deadline=None,
     print_blob=True,

@@ -34,8 +34,8 @@ from tests.store.rig import Rig
 
 
 @pytest.fixture
-async def rig(pg_migrated: str) -> AsyncIterator[Rig]:
-    store = PostgresStore(pg_migrated)
+async def rig(pg_emptied: str) -> AsyncIterator[Rig]:
+    store = PostgresStore(pg_emptied)
     await store.open()
     yield Rig(store)
     await store.close()

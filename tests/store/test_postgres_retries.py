@@ -20,9 +20,9 @@ WAIT_SECONDS = 30.0
 
 
 @pytest.fixture
-async def rigs(pg_migrated: str) -> AsyncIterator[tuple[Rig, Rig]]:
+async def rigs(pg_emptied: str) -> AsyncIterator[tuple[Rig, Rig]]:
     """Two controllers on one database."""
-    stores = [PostgresStore(pg_migrated, max_connections=4) for _ in range(2)]
+    stores = [PostgresStore(pg_emptied, max_connections=4) for _ in range(2)]
     for store in stores:
         await store.open()
     yield Rig(stores[0]), Rig(stores[1])
@@ -66,12 +66,12 @@ async def wait_until_blocked(dsn: str) -> None:
 
 
 async def test_a_retry_whose_row_is_locked_for_a_moment_is_left_for_the_next_look(
-    rigs: tuple[Rig, Rig], pg_migrated: str
+    rigs: tuple[Rig, Rig], pg_emptied: str
 ) -> None:
     """The loop looks again soon, and not in a second as where nothing is due."""
     rig = rigs[0]
-    await fill(rig, pg_migrated, 1)
-    async with await psycopg.AsyncConnection.connect(pg_migrated) as conn:
+    await fill(rig, pg_emptied, 1)
+    async with await psycopg.AsyncConnection.connect(pg_emptied) as conn:
         await conn.execute("select id from jobs for update")
         found = await rig.release()
         assert (found.retries, found.left) == (0, True)
@@ -79,12 +79,10 @@ async def test_a_retry_whose_row_is_locked_for_a_moment_is_left_for_the_next_loo
     assert (found.retries, found.left) == (1, False)
 
 
-async def test_two_leaders_dispatch_each_retry_once(
-    rigs: tuple[Rig, Rig], pg_migrated: str
-) -> None:
+async def test_two_leaders_dispatch_each_retry_once(rigs: tuple[Rig, Rig], pg_emptied: str) -> None:
     """RETRY-6; and (job, number) is unique, also when two leaders admit."""
     a = rigs[0]
-    await fill(a, pg_migrated, MANY)
+    await fill(a, pg_emptied, MANY)
     await asyncio.gather(
         *(rig.store.ping() for rig in rigs)
     )  # both are connected, so both take part
@@ -94,11 +92,11 @@ async def test_two_leaders_dispatch_each_retry_once(
     by_leader = [sum(found.retries for found in part) for part in (done[:3], done[3:])]
     assert min(by_leader) > 0, "one leader did it all: nothing raced"
     told = "from events where kind = 'job.retry_dispatched'"
-    assert await ask(pg_migrated, f"select count(*) {told}") == MANY
-    assert await ask(pg_migrated, f"select count(distinct job_id) {told}") == MANY
+    assert await ask(pg_emptied, f"select count(*) {told}") == MANY
+    assert await ask(pg_emptied, f"select count(distinct job_id) {told}") == MANY
     assert (
         await ask(
-            pg_migrated, "select count(*) from jobs where state = 'queued' and retry_at is null"
+            pg_emptied, "select count(*) from jobs where state = 'queued' and retry_at is null"
         )
         == MANY
     )
@@ -111,34 +109,34 @@ async def test_two_leaders_dispatch_each_retry_once(
         *(rig.store.admission.reserve(plan.placements[:800], ttls, now=rig.now) for rig in rigs)
     )
     assert sum(map(len, applied)) == 800
-    assert await ask(pg_migrated, "select count(*) from attempts where number = 2") == 800
-    assert await ask(pg_migrated, "select max(number) from attempts") == 2
+    assert await ask(pg_emptied, "select count(*) from attempts where number = 2") == 800
+    assert await ask(pg_emptied, "select max(number) from attempts") == 2
     assert (
-        await ask(pg_migrated, "select count(*) from attempts where number = 2 and retry_count = 1")
+        await ask(pg_emptied, "select count(*) from attempts where number = 2 and retry_count = 1")
         == 800
     )
 
 
 async def test_leaders_that_race_stay_within_their_limits(
-    rigs: tuple[Rig, Rig], pg_migrated: str
+    rigs: tuple[Rig, Rig], pg_emptied: str
 ) -> None:
-    await fill(rigs[0], pg_migrated, 200)
+    await fill(rigs[0], pg_emptied, 200)
     done = await asyncio.gather(*(rig.release(30) for rig in rigs))
     assert [found.retries for found in done] == [30, 30]
     assert all(found.left for found in done)
-    assert await ask(pg_migrated, "select count(*) from jobs where state = 'queued'") == 60
+    assert await ask(pg_emptied, "select count(*) from jobs where state = 'queued'") == 60
 
 
 @pytest.mark.parametrize("where", ["cluster", "project"])
 async def test_a_dispatch_waits_for_a_kill_switch_that_is_being_thrown(
-    rigs: tuple[Rig, Rig], pg_migrated: str, where: str
+    rigs: tuple[Rig, Rig], pg_emptied: str, where: str
 ) -> None:
     """RETRY-6: the switch cannot be thrown between reading it and dispatching under it."""
     rig = rigs[0]
-    await fill(rig, pg_migrated, 5)
+    await fill(rig, pg_emptied, 5)
     await rig.store.settings.put_project("default", {"max_retries": 1}, now=rig.now)
     off = "'{\"retries_enabled\": false}'"
-    async with await psycopg.AsyncConnection.connect(pg_migrated) as conn:
+    async with await psycopg.AsyncConnection.connect(pg_emptied) as conn:
         if where == "project":
             await conn.execute(f"update projects set settings = settings || {off}".encode())
             await conn.execute(b"update cluster set settings_rev = settings_rev + 1")
@@ -147,58 +145,58 @@ async def test_a_dispatch_waits_for_a_kill_switch_that_is_being_thrown(
                 f"update cluster set settings = {off}, settings_rev = settings_rev + 1".encode()
             )
         call = asyncio.ensure_future(rig.release())
-        await wait_until_blocked(pg_migrated)
+        await wait_until_blocked(pg_emptied)
         assert not call.done()
         await conn.commit()
     assert await asyncio.wait_for(call, WAIT_SECONDS) == Released(held=5)
     assert (
-        await ask(pg_migrated, "select count(*) from events where kind = 'job.retry_dispatched'")
+        await ask(pg_emptied, "select count(*) from events where kind = 'job.retry_dispatched'")
         == 0
     )
 
 
 async def test_a_kill_switch_waits_for_the_dispatch_under_way(
-    rigs: tuple[Rig, Rig], pg_migrated: str
+    rigs: tuple[Rig, Rig], pg_emptied: str
 ) -> None:
     """RETRY-6, the other way round: once it is thrown, everything that it let pass is there to
     see."""
     rig = rigs[0]
-    await fill(rig, pg_migrated, 3)
+    await fill(rig, pg_emptied, 3)
 
     async def throw() -> (
         None
     ):  # what every change of a switch does, without the event that a call of the store writes
         await ask(
-            pg_migrated, "update cluster set settings_rev = settings_rev + 1 returning settings_rev"
+            pg_emptied, "update cluster set settings_rev = settings_rev + 1 returning settings_rev"
         )
 
-    async with await psycopg.AsyncConnection.connect(pg_migrated) as conn:
+    async with await psycopg.AsyncConnection.connect(pg_emptied) as conn:
         await conn.execute(
             b"lock table events in share mode"
         )  # a dispatch cannot write its audit now
         call = asyncio.ensure_future(rig.release())
-        await wait_until_blocked(pg_migrated)
+        await wait_until_blocked(pg_emptied)
         thrown = asyncio.ensure_future(throw())
         async with asyncio.timeout(WAIT_SECONDS):
-            while await ask(pg_migrated, "select count(*) from pg_locks where not granted") < 2:
+            while await ask(pg_emptied, "select count(*) from pg_locks where not granted") < 2:
                 assert not thrown.done(), "it was thrown in the midst of a dispatch"
                 await asyncio.sleep(0.01)
         await conn.commit()
     await asyncio.wait_for(thrown, WAIT_SECONDS)
     assert (
-        await ask(pg_migrated, "select count(*) from events where kind = 'job.retry_dispatched'")
+        await ask(pg_emptied, "select count(*) from events where kind = 'job.retry_dispatched'")
         == 3
     )
     assert await asyncio.wait_for(call, WAIT_SECONDS) == Released(retries=3)
 
 
-async def test_held_retries_cost_a_tick_nothing(rigs: tuple[Rig, Rig], pg_migrated: str) -> None:
+async def test_held_retries_cost_a_tick_nothing(rigs: tuple[Rig, Rig], pg_emptied: str) -> None:
     """Not a transaction, not a lock, not a row of theirs read; and nothing when there is nothing at
     all."""
     rig = rigs[0]
     await rig.store.settings.put_project("default", {"retries_enabled": False}, now=rig.now)
     assert await rig.release() == Released()
-    await fill(rig, pg_migrated, 2000, wait_cause="retries_held", wait_until=None)
+    await fill(rig, pg_emptied, 2000, wait_cause="retries_held", wait_until=None)
     assert isinstance(rig.store, PostgresStore)
     begun: list[object] = []
     transact = rig.store.session.transact
@@ -213,14 +211,14 @@ async def test_held_retries_cost_a_tick_nothing(rigs: tuple[Rig, Rig], pg_migrat
     assert begun == []
     await rig.store.settings.put_project("default", {"retries_enabled": True}, now=rig.now)
     assert await rig.release(150) == Released(retries=150, left=True)
-    assert await ask(pg_migrated, "select count(*) from jobs where wait_cause = 'back_off'") == 1850
+    assert await ask(pg_emptied, "select count(*) from jobs where wait_cause = 'back_off'") == 1850
 
 
 async def test_start_times_do_not_queue_behind_retries_that_are_held_back(
-    rigs: tuple[Rig, Rig], pg_migrated: str
+    rigs: tuple[Rig, Rig], pg_emptied: str
 ) -> None:
     rig = rigs[0]
-    await fill(rig, pg_migrated, 1500)
+    await fill(rig, pg_emptied, 1500)
     late = await rig.submit(start_at=rig.now.timestamp() + 5)
     rig.tick(10)
     assert await rig.release(1) == Released(started=1, retries=1, left=True)
@@ -228,11 +226,11 @@ async def test_start_times_do_not_queue_behind_retries_that_are_held_back(
 
 
 async def test_a_batch_that_another_leader_holds_is_passed_over(
-    rigs: tuple[Rig, Rig], pg_migrated: str
+    rigs: tuple[Rig, Rig], pg_emptied: str
 ) -> None:
     rig = rigs[0]
-    await fill(rig, pg_migrated, 10)
-    async with await psycopg.AsyncConnection.connect(pg_migrated) as conn:
+    await fill(rig, pg_emptied, 10)
+    async with await psycopg.AsyncConnection.connect(pg_emptied) as conn:
         await conn.execute(b"select from jobs where id < 'j00004' for update")
         assert await asyncio.wait_for(rig.release(), WAIT_SECONDS) == Released(retries=6)
     assert await rig.release() == Released(retries=4)

@@ -158,7 +158,7 @@ async def store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
     if request.param == "memory":
         made = MemoryStore()
     else:
-        made = PostgresStore(request.getfixturevalue("pg_migrated"))
+        made = PostgresStore(request.getfixturevalue("pg_emptied"))
     await made.open()
     await add_tokens(made)
     yield made

@@ -4,6 +4,7 @@ description promises."""
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Iterator
 
@@ -48,8 +49,9 @@ schema = (
     .exclude(path_regex=r"^/v1/agent")
 )
 OPERATIONS = {found.ok().label: found.ok() for found in schema.get_all_operations()}
+LONG = os.environ.get("HOLDFAST_HYPOTHESIS") == "long"
 made_up = settings(
-    max_examples=20, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate],
+    max_examples=100 if LONG else 6, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 
