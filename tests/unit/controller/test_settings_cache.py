@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
 import pytest
 
-from holdfast.controller.runtime.settings import SettingsCache
+from holdfast.controller.runtime.background import Background
+from holdfast.controller.runtime.outages import Outages
+from holdfast.controller.runtime.remembered import Sizes
+from holdfast.controller.runtime.settings import RECENT_SECONDS, SettingsCache
 from holdfast.core.settings.table import RENAMED, SETTINGS
 from holdfast.store.memory.store import MemoryStore
 from tests.store.rig import START
@@ -44,6 +50,73 @@ async def test_a_setting_of_an_earlier_version_is_named_once(
 def test_a_renamed_setting_is_gone_and_its_successor_is_there() -> None:
     assert not RENAMED.keys() & SETTINGS.keys()
     assert SETTINGS.keys() >= set(RENAMED.values())
+
+
+class Reads:
+    """A read that waits until it is let go, and a clock that is set."""
+
+    def __init__(self) -> None:
+        self.now, self.begun = 100.0, 0
+        self.open = asyncio.Event()
+        self.open.set()
+        self.background = Background(Outages(self.clock))
+
+    def clock(self) -> float:
+        return self.now
+
+    def hold(self, read: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[Any]]:
+        async def held() -> Any:
+            self.begun += 1
+            await self.open.wait()
+            return await read()
+
+        return held
+
+    async def settle(self) -> None:
+        self.open.set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+async def test_a_caller_in_a_hurry_waits_for_no_read_of_the_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, reads = MemoryStore(clock=lambda: START), Reads()
+    monkeypatch.setattr(store.settings, "read_settings", reads.hold(store.settings.read_settings))
+    cache = SettingsCache(store, {}, reads.clock, reads.background)
+    first = await cache.recent()  # there are none yet, so it waits
+    await store.settings.put_queue("new", {})
+    reads.now += 2.0
+    reads.open.clear()
+    assert [await cache.recent(), await cache.recent()] == [first, first]
+    await asyncio.sleep(0)
+    assert reads.begun == 2, "one read behind them both"
+    await reads.settle()
+    assert "new" in (await cache.recent()).queues
+    await store.settings.put_queue("newer", {})
+    reads.now += RECENT_SECONDS
+    assert "newer" in (await cache.recent()).queues, "too old for anyone"
+
+
+async def test_a_submission_waits_for_no_read_of_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, reads = MemoryStore(clock=lambda: START), Reads()
+    found: list[Any] = []
+
+    async def read() -> list[Any]:
+        return list(found)
+
+    monkeypatch.setattr(store.hosts, "host_sizes", reads.hold(read))
+    sizes = Sizes(store, reads.clock, reads.background)
+    assert await sizes.current() == []
+    found.append("a host")
+    reads.now += 3.0
+    reads.open.clear()
+    assert [await sizes.current(), await sizes.current()] == [[], []]
+    await reads.settle()
+    assert (await sizes.current(), reads.begun) == (["a host"], 2)
+    found.append("another")
+    reads.now += 31.0
+    assert await sizes.current() == ["a host", "another"]
 
 
 async def test_hosts_take_jobs_only_where_no_setting_binds() -> None:

@@ -86,7 +86,7 @@ async def check_specs(
 ) -> list[NewJob]:
     """Check specs against the settings and the sizes of the hosts, and return them ready to be
     written. where: the place of each in the request, for errors. Raises ValidationError."""
-    settings = await controller.settings.current()
+    settings = await controller.settings.recent()
     if any(queue_of(spec) not in settings.queues for spec in specs):
         settings = await controller.settings.refresh()
     sizes = await controller.sizes.current()
@@ -115,7 +115,7 @@ async def check_specs(
 async def _submit_to_host(controller: Controller, job: NewJob) -> Submitted | None:
     """Write a job and place it on a host that waits with room, in one transaction; the leader would
     need two more. Returns None where no host is known, or more than room decides."""
-    spec, terms = job.spec, (await controller.settings.current()).take_terms
+    spec, terms = job.spec, (await controller.settings.recent()).take_terms
     plain = spec.tasks == 1 and not spec.supervised and not spec.after and spec.start_at is None
     if not plain or terms is None or job.queue not in terms.ttls:
         return None
@@ -130,9 +130,7 @@ async def _submit_to_host(controller: Controller, job: NewJob) -> Submitted | No
     submitted, answer = found
     if answer.offers:
         controller.wakes.host(host_id).give(incarnation, answer)
-    controller.poke("events")
-    if not answer.settled:
-        controller.poke("admit")
+    controller.poke_soon("events", *(() if answer.settled else ("admit",)))
     return submitted
 
 

@@ -19,7 +19,6 @@ from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.problems import explain_bad_value
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
-from holdfast.controller.runtime.wakes import wait_any
 from holdfast.core.records import HostRecord
 from holdfast.core.spec import JobSpec
 from holdfast.errors import HoldfastError, NotFound, Unavailable
@@ -146,12 +145,12 @@ async def _poll(controller: Controller, visit: _Visit, receive: Receive) -> Call
         with line.wait():
             # Not the whole time at once: a slot may be wanted, and a wake may be lost.
             left = min(LOOK_SECONDS, until - controller.clock())
-            await wait_unless_gone(wait_any(seen, left), receive)
+            await wait_unless_gone(seen, left, receive)
         if not line.is_newest(request.incarnation, request.seq) or wakes.closing:
             break
         seen = {bell: bell.version for bell in bells}
         await _ask(controller, visit, guests)
-    settings = await controller.settings.current()
+    settings = await controller.settings.recent()
     return CallsAnswer(
         executors=[*strangers, *(_answer(guest, settings) for guest in guests if guest.turned)]
     )

@@ -75,7 +75,7 @@ async def create_set(call: ApiCall) -> Response:
         raise ValidationError(form, field="id")
     check_args(new.args, 0, new.count)
     controller = call.controller
-    settings = await controller.settings.current()
+    settings = await controller.settings.recent()
     queue = find_queue(new.spec)
     if queue not in settings.queues:
         settings = await controller.settings.refresh()
@@ -151,7 +151,7 @@ async def get_results(call: ApiCall) -> Response:
             if found.results or found.ended or left <= 0 or controller.wakes.closing:
                 return answer_json(found)
             # Looks again now and then, because a wake of another replica may be lost.
-            await wait_unless_gone(wake.wait(seen, min(left, 5.0)), call.receive)
+            await wait_unless_gone({wake: seen}, min(left, 5.0), call.receive)
 
 
 async def read_results(

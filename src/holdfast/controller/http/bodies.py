@@ -1,13 +1,14 @@
 """Reading request bodies: bounded in bytes and in time, then decoded into the shared structs."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
 from starlette.types import Message, Receive, Scope
 
 from holdfast.controller.http.problems import BadSyntax, SlowRequest, explain_bad_value
+from holdfast.controller.runtime.wakes import Wake, wait_any
 from holdfast.errors import TooLarge, ValidationError
 
 BODY_SECONDS = 30.0
@@ -63,19 +64,16 @@ async def _receive(receive: Receive, seconds: float) -> Message:
     return message
 
 
-async def wait_unless_gone(waiting: Coroutine[Any, Any, bool], receive: Receive) -> bool:
-    """Return what `waiting` returns. Raises Gone when the client hangs up before; its body was
-    read."""
+async def wait_unless_gone(seen: Mapping[Wake, int], seconds: float, receive: Receive) -> bool:
+    """Wait as `wait_any` does. Raises Gone when the client hangs up before; its body was read."""
     hang_up = asyncio.ensure_future(receive())
-    woken = asyncio.ensure_future(waiting)
     try:
-        await asyncio.wait((hang_up, woken), return_when=asyncio.FIRST_COMPLETED)
-        if woken.done():
-            return woken.result()
-        raise Gone
+        woken = await wait_any(seen, seconds, hang_up)
+        if hang_up.done() and not woken:
+            raise Gone
+        return woken
     finally:
         hang_up.cancel()
-        woken.cancel()
 
 
 def too_large(limit_bytes: int) -> TooLarge:

@@ -33,6 +33,7 @@ from holdfast.providers.interface import Provider
 from holdfast.providers.locate import open_provider
 from holdfast.store.port.store import Store
 
+POKE_SOON_SECONDS = 0.005
 OpenProvider = Callable[[str, Mapping[str, Any], str], Provider]
 log = logging.getLogger("holdfast.controller")
 
@@ -60,15 +61,15 @@ class Controller:
         self.clock = clock
         self.chance = chance
         self.metrics = Metrics()
-        self.settings = SettingsCache(store, dict(environment or {}), clock)
-        self.sizes = Sizes(store, clock)
+        self.outages = Outages(clock)
+        self.background = Background(self.outages)
+        self.settings = SettingsCache(store, dict(environment or {}), clock, self.background)
+        self.sizes = Sizes(store, clock, self.background)
         self.prices = OfferPrices(clock)
         self.specs = JobSpecs(store)
         self.saved = SavedJobs()
         self.wakes = WakeBus()
         self.guard = Guard(store, clock)
-        self.outages = Outages(clock)
-        self.background = Background(self.outages)
         self.webhooks = Sender()
         self.joins = Joins(store, clock)
         self.layouts = GangLayouts()
@@ -87,6 +88,10 @@ class Controller:
             # version, so one poke is one turn of a loop.
             self.store.leadership.hint(topic)
             self.wakes.fire(topic)
+
+    def poke_soon(self, *topics: str) -> None:
+        """Say the same in a moment, because a host's order is to leave before loops look."""
+        asyncio.get_running_loop().call_later(POKE_SOON_SECONDS, self.poke, *topics)
 
     def poke_hosts_of(self, job_id: str) -> None:
         """Wake the hosts that run tasks of a job, in the background: only their next sync depends

@@ -3,31 +3,46 @@
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from holdfast.controller.runtime.background import Background
 from holdfast.core.placement.plan import Size
 from holdfast.core.spec import JobSpec
 from holdfast.store.port.store import Store
 
 _SIZES_SECONDS = 2.0
+_OLD_SECONDS = 30.0
 _PRICES_SECONDS = 60.0
 _MAX_SPECS = 1024
 _MAX_SAVED = 10_000
 
 
 class Sizes:
-    """The hosts' whole sizes, at most `_SIZES_SECONDS` old: each submission is checked against
-    them."""
+    """The hosts' whole sizes: each submission is checked against them. They are read behind the
+    callers, because a job that fitted a moment ago may wait like one that was submitted then."""
 
-    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
+    def __init__(self, store: Store, clock: Callable[[], float], background: Background) -> None:
         self._store = store
         self._clock = clock
+        self._background = background
+        self._behind = False
         self._known: Sequence[Size] = ()
         self._read_at = -math.inf
 
     async def current(self) -> Sequence[Size]:
-        """Return the sizes, read again where they are too old."""
-        if self._clock() - self._read_at >= _SIZES_SECONDS:
+        """Return the sizes, at most `_OLD_SECONDS` old; read again behind the caller where they are
+        older than `_SIZES_SECONDS`."""
+        age = self._clock() - self._read_at
+        if age >= _OLD_SECONDS:
             return await self.refresh()
+        if age >= _SIZES_SECONDS and not self._behind:
+            self._behind = True
+            self._background.start(self._read_behind())
         return self._known
+
+    async def _read_behind(self) -> None:
+        try:
+            await self.refresh()
+        finally:
+            self._behind = False
 
     async def refresh(self) -> Sequence[Size]:
         """Return the sizes of now."""

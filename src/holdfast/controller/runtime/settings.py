@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from holdfast.controller.runtime.background import Background
 from holdfast.core.calls.executors import as_job, unwatched
 from holdfast.core.calls.values import ExecutorLimits, FunctionSpec
 from holdfast.core.endings.decide import Policy
@@ -27,6 +28,7 @@ from holdfast.store.port.store import Store
 log = logging.getLogger("holdfast.controller")
 
 FRESH_SECONDS = 1.0
+RECENT_SECONDS = 30.0
 _MAX_CACHED_WATCHES = 4096
 _WatchKey = tuple[str, bool, bool, frozenset[tuple[str, Value]]]
 _parse_rules = functools.lru_cache(maxsize=2)(parse_rules)  # the text seldom changes
@@ -240,12 +242,15 @@ class SettingsCache:
         store: Store,
         environment: Mapping[str, Value],
         clock: Callable[[], float] = time.monotonic,
+        background: Background | None = None,
     ) -> None:
         self._store = store
+        self._background = background
         self._environment = environment
         self._clock = clock
         self._known: Settings | None = None
         self._read_at = 0.0
+        self._behind = False
         self._lock = asyncio.Lock()
 
     async def current(self) -> Settings:
@@ -259,6 +264,23 @@ class SettingsCache:
             if self._known is not None and self._clock() - self._read_at < FRESH_SECONDS:
                 return self._known
             return await self._read()
+
+    async def recent(self) -> Settings:
+        """Return the settings for a caller that is in a hurry and is safe with older ones: at most
+        `RECENT_SECONDS` old, and read again behind it once they are older than `FRESH_SECONDS`."""
+        age = self._clock() - self._read_at
+        if self._known is None or self._background is None or age >= RECENT_SECONDS:
+            return await self.current()
+        if age >= FRESH_SECONDS and not self._behind:
+            self._behind = True
+            self._background.start(self._read_behind())
+        return self._known
+
+    async def _read_behind(self) -> None:
+        try:
+            await self.current()
+        finally:
+            self._behind = False
 
     async def refresh(self) -> Settings:
         """Read now, at any age."""

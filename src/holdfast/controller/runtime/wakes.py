@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import msgspec
 
@@ -49,9 +50,11 @@ class Wake:
             self._waiters.discard(waiter)
 
 
-async def wait_any(seen: Mapping[Wake, int], seconds: float) -> bool:
-    """Wait until a wake's version is not the one that was seen, at most `seconds`. True when one
-    changed."""
+async def wait_any(
+    seen: Mapping[Wake, int], seconds: float, end: asyncio.Future[Any] | None = None
+) -> bool:
+    """Wait until a wake's version is not the one that was seen, at most `seconds`, and no longer
+    than until `end` is done. True when one changed."""
     if any(wake.version != version for wake, version in seen.items()):
         return True
     if seconds <= 0:
@@ -59,6 +62,8 @@ async def wait_any(seen: Mapping[Wake, int], seconds: float) -> bool:
     loop = asyncio.get_running_loop()
     waiter: asyncio.Future[None] = loop.create_future()
     timer = loop.call_later(seconds, _finish, waiter)
+    if end is not None:
+        end.add_done_callback(lambda _: _finish(waiter))
     with contextlib.ExitStack() as joined:
         for wake in seen:
             joined.enter_context(wake.joined(waiter))

@@ -131,11 +131,13 @@ async def _poll(
         if not woken or not line.is_newest(request.incarnation, request.seq) or wakes.closing:
             break
         seen = line.wake.version
-        found = line.take_gift() or await _ask_store(controller, host, again)
+        given = line.take_gift()
+        found = given or await _ask_store(controller, host, again)
         if not line.is_newest(request.incarnation, request.seq):
             break
         _act_on(controller, None, found)
-        settings = await controller.settings.current()
+        if given is None:  # an order that was placed already waits for no read
+            settings = await controller.settings.current()
         answer = await _make_answer(controller, host, request, found, settings)
     return answer
 
@@ -182,7 +184,7 @@ async def _wait(line: HostLine, seen: int, seconds: float, receive: Receive) -> 
     """True when the host was woken, False when the time is over. Raises Gone when the client hung
     up."""
     with line.wait():
-        return await wait_unless_gone(line.wake.wait(seen, seconds), receive)
+        return await wait_unless_gone({line.wake: seen}, seconds, receive)
 
 
 async def _ask_store(controller: Controller, host: HostRecord, wanted: HostSync) -> HostSynced:
