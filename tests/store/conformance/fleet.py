@@ -430,6 +430,9 @@ async def test_listings_are_noted(rig: Rig) -> None:
     await fleet.note_listing([], [host], now=rig.tick(9))
     found = (await fleet.find_instances([host]))[host]
     assert (found.missing_times, found.missing_since) == (2, since)
+    (row,) = await shown(rig)
+    assert (row.misses, row.missing_seconds, row.seen_seconds) == (2, 9.0, 10.0)
+    assert row.asked_seconds == 10.0
     await fleet.note_listing([host], [], now=rig.tick(1))
     found = (await fleet.find_instances([host]))[host]
     seen_at = rig.now

@@ -22,17 +22,19 @@ from holdfast.core.fleet.cycle import plan_fleet
 from holdfast.core.fleet.demand import cap_waiting, serves
 from holdfast.core.fleet.faults import HostFault
 from holdfast.core.fleet.instances import Machine
-from holdfast.core.fleet.leaks import Findings, Rental, read_listing
+from holdfast.core.fleet.leaks import Findings, read_listing
 from holdfast.core.fleet.pools import PoolSpec
-from holdfast.core.fleet.records import InstanceRecord, PoolMoney, PoolRecord
+from holdfast.core.fleet.records import PoolMoney, PoolRecord
 from holdfast.core.fleet.snapshot import FleetHost, FleetSnapshot, PoolView
-from holdfast.core.states import InstanceEvent, InstanceState
+from holdfast.core.states import HostState, InstanceEvent, InstanceState
 from holdfast.errors import HoldfastError
 from holdfast.moves.moves import LIVE_JOB_STATES
 from holdfast.providers.interface import Provider
+from holdfast.store.port.fleet.instances import SEEN_SECONDS
 
 log = logging.getLogger("holdfast.fleet")
 LIST_SECONDS = 120.0
+_INTENDED = InstanceState.INTENDED
 
 
 class PoolCycles:
@@ -59,8 +61,9 @@ class PoolCycles:
                 machines = await self._list(provider)
             except HoldfastError as error:
                 return self._give_up(await self._controller.store.now(), error, dry_run=True)
-            findings = await self._compare(machines)
-            plan, _ = await self._decide(provider, findings)
+            snapshot = await self._read()
+            findings = await self._compare(snapshot, machines)
+            plan = await self._decide(provider, snapshot, findings)
             summary = msgspec.structs.replace(plan.summary, dry_run=True)
             return msgspec.structs.replace(plan, summary=summary)
 
@@ -82,31 +85,39 @@ class PoolCycles:
             return plan.summary
         notes: list[str] = []
         failed = 0
-        findings = None
+        findings = machines = None
         if listing:
             try:
-                findings = await self._compare(await self._list(provider))
+                machines = await self._list(provider)
                 self.rentals.unsure = False
             except HoldfastError as error:
                 notes.append(f"its machines cannot be listed, so none is judged: {error.message}")
-            else:
-                failed = await self._follow(provider, findings, notes)
-        plan, machines = await self._decide(provider, findings)
+        # The record is read after the listing, so that a machine that was made meanwhile is at worst
+        # missing once, and never unknown.
+        snapshot = await self._read()
+        if machines is not None:
+            findings = await self._compare(snapshot, machines)
+            failed = await self._follow(provider, snapshot, findings, notes)
+            if notes:
+                snapshot = await self._read()
+        plan = await self._decide(provider, snapshot, findings)
+        view = self._view(snapshot)
+        count = view.paid
         done = []
         for action in plan.actions:
-            if await self._carry_out(action, machines):
+            if await self._carry_out(action, count):
                 done.append(action)
-                machines += action.count if isinstance(action, actions.Spawn) else 0
-        installation = await store.installation()
-        due = (InstanceState.INTENDED, InstanceState.ENDING)
-        found = await store.list_instances(pool.name, states=due)
-        self.rentals.pursue(provider, pool.spec, installation, found)
+                count += action.count if isinstance(action, actions.Spawn) else 0
+        due = (_INTENDED, InstanceState.ENDING)
+        if done or any(host.instance in due for host, _ in view.shapes):
+            installation = await store.installation()
+            found = await store.list_instances(pool.name, states=due)
+            self.rentals.pursue(provider, pool.spec, installation, found)
         summary = _summarize(plan.summary, len(plan.actions) - len(done), failed, notes)
         if listing or done or failed:
             await store.record_cycle(summary, plan.blocked)
         controller.metrics.fleet.note_cycle(summary)
-        money = (await store.read_money()).get(pool.name, PoolMoney(pool=pool.name))
-        controller.metrics.fleet.note_money(money)
+        controller.metrics.fleet.note_money(_read_money(view))
         if done or failed:
             controller.poke("admit", "drain", "events")
         if pool.deleted_at is not None and await store.forget_pool(pool.name):
@@ -143,23 +154,35 @@ class PoolCycles:
         # One account may serve several pools; a machine of another one is not this one's to judge.
         return tuple(machine for machine in machines if machine.pool in ("", self._name))
 
-    async def _compare(self, machines: tuple[Machine, ...]) -> Findings:
-        """Read the listing beside the record. The record is read after it, so that a machine that
-        was made meanwhile is at worst missing once, and never unknown."""
-        store = self._controller.store
-        found = await store.fleet.list_instances(self._name)
-        unlisted = {m.intent for m in machines} - {i.host_id for i in found}
-        found += (await store.fleet.find_instances(unlisted - {""})).values()
-        now = await store.now()
-        rentals = [_as_rental(instance, now) for instance in found]
-        findings = read_listing(rentals, machines, self._sightings)
-        known = {i.host_id for i in found if i.state is not InstanceState.GONE}
+    async def _read(self) -> FleetSnapshot:
+        settings = await self._controller.settings.current()
+        return await self._controller.store.fleet.read_snapshot(
+            outcome_seconds=BREAKER_WINDOW_SECONDS, grace_seconds=settings.number("grace_seconds")
+        )
+
+    def _view(self, snapshot: FleetSnapshot) -> PoolView:
+        return next(view for view in snapshot.pools if view.spec.name == self._name)
+
+    async def _compare(self, snapshot: FleetSnapshot, machines: tuple[Machine, ...]) -> Findings:
+        """Read the listing beside the record."""
+        intents = {machine.intent for machine in machines}
+        # A machine without the name of its pool may be another one's.
+        hosts = [
+            host
+            for view in snapshot.pools
+            for host in view.hosts
+            if view.spec.name == self._name or host.host_id in intents
+        ]
+        findings = await asyncio.to_thread(read_listing, hosts, machines, self._sightings)
+        known = {host.host_id for host in hosts if host.is_paid}
         self._sightings = {
             m.ref: self._sightings.get(m.ref, 0) + 1 for m in machines if m.intent not in known
         }
         return findings
 
-    async def _follow(self, provider: Provider, findings: Findings, notes: list[str]) -> int:
+    async def _follow(
+        self, provider: Provider, snapshot: FleetSnapshot, findings: Findings, notes: list[str]
+    ) -> int:
         """Write what the listing means, and end what no record asks for. Returns how many hosts it
         put in error."""
         store = self._controller.store.fleet
@@ -167,7 +190,14 @@ class PoolCycles:
         for host_id, ref in findings.adopted.items():
             if await store.note_made(host_id, ref) is not None:
                 notes.append(f"adopted {ref}: its creation was never answered")
-        await store.note_listing(findings.seen, findings.missing)
+        stale = [
+            host.host_id
+            for view in snapshot.pools
+            for host in view.hosts
+            if _is_sight_due(host) and host.host_id in findings.seen
+        ]
+        if stale or findings.missing:
+            await store.note_listing(stale, findings.missing)
         failed = 0
         for host_id, why in findings.gone.items():
             wanted = await self._note_gone(host_id, InstanceEvent.VANISH, why)
@@ -199,26 +229,20 @@ class PoolCycles:
         return before.state is InstanceState.ENDING
 
     async def _decide(
-        self, provider: Provider, findings: Findings | None
-    ) -> tuple[actions.PoolPlan, int]:
-        """Return the plan, and how many machines it was made for."""
+        self, provider: Provider, snapshot: FleetSnapshot, findings: Findings | None
+    ) -> actions.PoolPlan:
         controller = self._controller
-        settings = await controller.settings.current()
-        snapshot = await controller.store.fleet.read_snapshot(
-            outcome_seconds=BREAKER_WINDOW_SECONDS, grace_seconds=settings.number("grace_seconds")
-        )
-        snapshot = await self._cap_demand(snapshot, settings)
-        since = controller.leadership.hears_since
-        snapshot = _overlay(snapshot, self._name, findings, since)
-        mine = next(view for view in snapshot.pools if view.spec.name == self._name)
+        snapshot = await self._cap_demand(snapshot, await controller.settings.current())
+        snapshot = _overlay(snapshot, self._name, findings, controller.leadership.hears_since)
+        mine = self._view(snapshot)
         plans = await self._plan(snapshot)
         if provider.tells_prices and self._wants_prices(plans, mine, snapshot):
             await self._ask_prices(provider, mine.spec)
             plans = await self._plan(snapshot)
-        return plans[self._name], sum(host.is_paid for host in mine.hosts)
+        return plans[self._name]
 
     async def _plan(self, snapshot: FleetSnapshot) -> dict[str, actions.PoolPlan]:
-        # In a thread, because it takes 0.1 s for 10,000 hosts and this loop answers syncs.
+        # In a thread, because this loop answers syncs, and a day may have 10,000 hosts to spawn.
         plans = await asyncio.to_thread(plan_fleet, snapshot, dict(self._controller.prices.known))
         return {plan.pool: plan for plan in plans}
 
@@ -330,19 +354,21 @@ def _summarize(
     return msgspec.structs.replace(summary, actions=actions, reasons=reasons)
 
 
-def _as_rental(instance: InstanceRecord, now: datetime) -> Rental:
-    def age(then: datetime | None) -> float | None:
-        return None if then is None else max(0.0, (now - then).total_seconds())
-
-    return Rental(
-        host_id=instance.host_id,
-        state=instance.state,
-        ref=instance.ref,
-        asked_seconds=age(instance.asked_at),
-        misses=instance.missing_times,
-        missing_seconds=age(instance.missing_since) or 0.0,
-        heartbeat_seconds=age(instance.heartbeat_at),
+def _read_money(view: PoolView) -> PoolMoney:
+    """Return what the pool costs; one that its provider was not asked for yet costs nothing."""
+    asked = [(h, n) for h, n in view.shapes if h.is_paid and h.instance is not _INTENDED]
+    return PoolMoney(
+        pool=view.spec.name,
+        usd_per_hour=sum(count * host.usd_per_hour for host, count in asked),
+        spent_today_usd=view.spent_today_usd,
     )
+
+
+def _is_sight_due(host: FleetHost) -> bool:
+    """Return whether that a listing shows the machine is to be written (`note_listing`)."""
+    if host.instance is not InstanceState.MADE or host.misses or host.seen_seconds is None:
+        return True
+    return host.seen_seconds >= SEEN_SECONDS
 
 
 def _overlay(
@@ -361,19 +387,38 @@ def _overlay(
 
 
 def _overlay_pool(view: PoolView, findings: Findings | None, heard: float | None) -> PoolView:
-    hosts = tuple(_overlay_host(host, findings, heard) for host in view.hosts)
-    return msgspec.structs.replace(view, hosts=hosts)
-
-
-def _overlay_host(host: FleetHost, findings: Findings | None, heard: float | None) -> FleetHost:
-    changes: dict[str, object] = {}
+    hosts = view.hosts
     if heard is not None:
-        for name in ("heartbeat_seconds", "state_seconds", "intent_seconds"):
-            age = getattr(host, name)
-            if age is not None and age > heard:
-                changes[name] = heard
+        # Of one that serves only a silence that may be judged matters.
+        patience = view.spec.heartbeat_timeout_seconds
+        hosts = tuple(
+            _hear(host, heard)
+            if host.state is not HostState.ACTIVE or (host.heartbeat_seconds or 0.0) > patience
+            else host
+            for host in hosts
+        )
     if findings is not None:
-        changes["machine"] = findings.seen.get(host.host_id)
         ends = findings.gone | findings.lost
-        changes["gone"] = host.gone or ends.get(host.host_id, "")
-    return msgspec.structs.replace(host, **changes) if changes else host
+        hosts = tuple(
+            _show(host, findings, ends)
+            if host.host_id in ends or host.state is HostState.SPAWNING
+            else host
+            for host in hosts
+        )
+    return view if hosts is view.hosts else msgspec.structs.replace(view, hosts=hosts)
+
+
+def _hear(host: FleetHost, heard: float) -> FleetHost:
+    silent = host.heartbeat_seconds
+    return msgspec.structs.replace(
+        host,
+        heartbeat_seconds=None if silent is None else min(silent, heard),
+        state_seconds=min(host.state_seconds, heard),
+        intent_seconds=min(host.intent_seconds, heard),
+    )
+
+
+def _show(host: FleetHost, findings: Findings, ends: Mapping[str, str]) -> FleetHost:
+    machine = findings.seen.get(host.host_id)
+    gone = host.gone or ends.get(host.host_id, "")
+    return msgspec.structs.replace(host, machine=machine, gone=gone)

@@ -51,8 +51,14 @@ def _plan_pool(
     return acts.PoolPlan(pool=view.spec.name, actions=actions, summary=summary, blocked=blocked)
 
 
+def _list_ending(view: PoolView) -> set[str]:
+    return {h.host_id for h in view.hosts if h.instance is InstanceState.ENDING}
+
+
 def _count_actions(view: PoolView, actions: Sequence[acts.Action]) -> acts.CycleActions:
-    ending = {h.host_id for h in view.hosts if h.instance is InstanceState.ENDING}
+    if not actions:
+        return acts.CycleActions()
+    ending = _list_ending(view)
     return acts.CycleActions(
         workers_promoted=sum(isinstance(a, acts.Promote) for a in actions),
         workers_failed=sum(isinstance(a, acts.FailHost) for a in actions),
@@ -65,18 +71,17 @@ def _count_actions(view: PoolView, actions: Sequence[acts.Action]) -> acts.Cycle
 
 
 def _count_status(view: PoolView, demand: PoolDemand) -> acts.CycleStatus:
-    starting = sum(host.is_starting for host in view.hosts)
-    serving = sum(host.is_serving for host in view.hosts)
     ending = sum(
-        host.state is HostState.DRAINING or host.instance is InstanceState.ENDING
-        for host in view.hosts
+        count
+        for host, count in view.shapes
+        if host.state is HostState.DRAINING or host.instance is InstanceState.ENDING
     )
     return acts.CycleStatus(
         queued_tasks=demand.queued,
-        spawning_workers=starting,
-        active_workers=serving,
+        spawning_workers=view.starting,
+        active_workers=view.serving,
         terminating_workers=ending,
-        total_workers=sum(host.is_paid for host in view.hosts),
+        total_workers=view.paid,
     )
 
 
@@ -90,8 +95,8 @@ _VERBS |= {acts.EndMachine: "ending", acts.FreeHost: "freed"}
 
 
 def _list_reasons(view: PoolView, actions: Sequence[acts.Action], blocked: str) -> tuple[str, ...]:
-    names = {host.host_id: host.name for host in view.hosts}
-    ending = {h.host_id for h in view.hosts if h.instance is InstanceState.ENDING}
+    names = {host.host_id: host.name for host in view.hosts} if actions else {}
+    ending = _list_ending(view) if actions else set()
     said = []
     for action in actions:
         if isinstance(action, acts.Spawn):

@@ -84,7 +84,7 @@ def split_demand(
     """
     demands = {view.spec.name: PoolDemand() for view in views}
     room = {view.spec.name: bounds[view.spec.name] * view.spec.jobs_per_host for view in views}
-    coming = {view.spec.name: _count_coming(view) for view in views}
+    coming = {view.spec.name: view.starting * view.spec.jobs_per_host for view in views}
     for each in sorted(waiting, key=lambda w: -w.oldest_seconds):
         left = each.jobs
         options = _order_pools(each, views, prices)
@@ -132,10 +132,6 @@ def cap_waiting(
     return tuple(kept)
 
 
-def _count_coming(view: PoolView) -> float:
-    return sum(host.is_starting for host in view.hosts) * view.spec.jobs_per_host
-
-
 def _order_pools(
     waiting: Waiting, views: Sequence[PoolView], prices: Prices
 ) -> list[tuple[str, Offers, int]]:
@@ -175,7 +171,8 @@ def list_needs(view: PoolView, demand: PoolDemand) -> tuple[Need, ...]:
     """Return what the pool needs, the pickiest demand first; together they are what is kept when it
     shrinks, and what is missing when it grows."""
     spec = view.spec
-    busy = sum(host.is_serving and host.leases > 0 for host in view.hosts)
+    working = [(h.offer, count) for h, count in view.shapes if h.is_serving and h.leases > 0]
+    busy = sum(count for _, count in working)
     every = frozenset(offer.name for offer in spec.offers)
     needs = []
     for offers in sorted({*demand.jobs, every}, key=lambda o: (len(o), sorted(o))):
@@ -183,7 +180,7 @@ def list_needs(view: PoolView, demand: PoolDemand) -> tuple[Need, ...]:
         hosts = math.ceil(sum(demand.jobs[o] for o in within) / spec.jobs_per_host - 1e-9)
         gang = max((demand.gangs.get(o, 0) for o in within), default=0)
         if gang:
-            held = sum(h.is_serving and h.leases > 0 and h.offer in offers for h in view.hosts)
+            held = sum(count for offer, count in working if offer in offers)
             hosts = max(hosts, gang + held)
         if offers == every:
             hosts = max(hosts, spec.min)

@@ -30,9 +30,8 @@ class _Grower:
 
     def __init__(self, view: PoolView, at: datetime, prices: Mapping[str, float]) -> None:
         self._view, self._at, self._prices = view, at, prices
-        self._hosts = sum(host.is_starting or host.is_serving for host in view.hosts)
-        starting = sum(host.is_starting for host in view.hosts)
-        self._allowed, self._why = find_allowance(view.outcomes, starting)
+        self._hosts = view.starting + view.serving
+        self._allowed, self._why = find_allowance(view.outcomes, view.starting)
         self._rate = view.usd_per_hour
         self.planned: dict[str, int] = {}
         self.blocked = ""
@@ -91,8 +90,7 @@ def scale_up(
     """Return what is spawned for `needs`. prices: $/h by offer, where the provider says other ones."""
     grower = _Grower(view, at, prices)
     for need in needs:
-        present = [h for h in view.hosts if (h.is_starting or h.is_serving)]
-        have = sum(host.offer in need.offers for host in present)
+        have = view.count_supply(need.offers)
         have += sum(count for name, count in grower.planned.items() if name in need.offers)
         for _ in range(need.hosts - have):
             if not grower.add_one(need.offers):
@@ -108,14 +106,13 @@ def find_bound(view: PoolView, at: datetime, prices: Mapping[str, float]) -> int
     """Return the most hosts that the pool could have after this cycle. prices: as of `scale_up`."""
     grower = _Grower(view, at, prices)
     every = frozenset(offer.name for offer in view.spec.offers)
-    present = sum(host.is_starting or host.is_serving for host in view.hosts)
+    present = view.starting + view.serving
     while grower.add_one(every):
         present += 1
     return present
 
 
 def _say_reason(view: PoolView, needs: Sequence[Need], count: int) -> str:
-    serving = sum(host.is_serving for host in view.hosts)
-    starting = sum(host.is_starting for host in view.hosts)
     wanted = max(need.hosts for need in needs)
-    return f"{wanted} hosts are needed, {serving} serve and {starting} start: {count} more"
+    here = f"{view.serving} serve and {view.starting} start"
+    return f"{wanted} hosts are needed, {here}: {count} more"

@@ -6,7 +6,7 @@ POOL-2  A host in error is marked first; its leases are renewed no more (the fen
           of infrastructure failures is charged, as for any lost host.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import msgspec
 
@@ -19,28 +19,31 @@ from holdfast.core.states import HostState, InstanceState
 
 Judge = Callable[[PoolSpec, FleetHost], Action | None]
 Stepped = tuple[PoolView, list[Action]]
+_COMING = (HostState.SPAWNING, HostState.PREFLIGHT)
+_LEAVING = (HostState.DRAINING, HostState.QUARANTINED)
+_SERVED = (HostState.ACTIVE, *_LEAVING)
+_OVER = (HostState.ERROR, HostState.TERMINATED)
 
 
 def promote(view: PoolView) -> Stepped:
     """Let hosts serve that passed their checks; give up those that did not come in time."""
-    return _judge_hosts(view, _judge_start)
+    return _judge_hosts(view, _judge_start, _COMING)
 
 
 def check_health(view: PoolView, queued: int) -> Stepped:
     """Find hosts that fell silent with work, are stuck, or are gone. queued: what waits for the pool."""
-    return _judge_hosts(view, lambda spec, host: _judge_health(spec, host, queued))
+    return _judge_hosts(view, lambda spec, host: _judge_health(spec, host, queued), _SERVED)
 
 
 def free_tasks(view: PoolView) -> Stepped:
     """End the machines of hosts that are over, and free their tasks when the fence allows it."""
     actions: list[Action] = []
-    kept = []
+    changed = {}
     for host in view.hosts:
-        over = host.state in (HostState.ERROR, HostState.TERMINATED) or is_unwanted(view, host)
-        if over:
+        if host.state in _OVER or (host.state in _LEAVING and is_unwanted(view, host)):
             actions += end_host(host)
-        kept.append(retire(host) if over else host)
-    return msgspec.structs.replace(view, hosts=tuple(kept)), actions
+            changed[host.host_id] = retire(host)
+    return view.replace_hosts(changed), actions
 
 
 def end_host(host: FleetHost) -> list[Action]:
@@ -81,17 +84,18 @@ def is_unwanted(view: PoolView, host: FleetHost) -> bool:
     return host.state is HostState.QUARANTINED and host.usd_per_hour > 0 and waited
 
 
-def _judge_hosts(view: PoolView, judge: Judge) -> Stepped:
-    hosts, actions = [], []
+def _judge_hosts(view: PoolView, judge: Judge, states: Collection[HostState]) -> Stepped:
+    actions: list[Action] = []
+    changed = {}
     for host in view.hosts:
-        action = judge(view.spec, host)
+        action = judge(view.spec, host) if host.state in states else None
         if action is not None:
             actions.append(action)
-        hosts.append(_follow(host, action))
-    return msgspec.structs.replace(view, hosts=tuple(hosts)), actions
+            changed[host.host_id] = _follow(host, action)
+    return view.replace_hosts(changed), actions
 
 
-def _follow(host: FleetHost, action: Action | None) -> FleetHost:
+def _follow(host: FleetHost, action: Action) -> FleetHost:
     if isinstance(action, Promote):
         return msgspec.structs.replace(host, state=HostState.ACTIVE, idle_seconds=0.0)
     if isinstance(action, FailHost):
@@ -106,8 +110,6 @@ def _fail(host: FleetHost, fault: HostFault, reason: str) -> FailHost:
 def _judge_start(spec: PoolSpec, host: FleetHost) -> Action | None:
     if host.state is HostState.PREFLIGHT:
         return _judge_preflight(spec, host)
-    if host.state is not HostState.SPAWNING:
-        return None
     if host.gone:
         return _fail(host, HostFault.PROVIDER_GONE, host.gone)
     limit = spec.spawn_timeout_seconds
@@ -142,8 +144,6 @@ def _judge_preflight(spec: PoolSpec, host: FleetHost) -> Action | None:
 
 
 def _judge_health(spec: PoolSpec, host: FleetHost, queued: int) -> Action | None:
-    if host.state not in (HostState.ACTIVE, HostState.DRAINING, HostState.QUARANTINED):
-        return None
     if host.gone:
         return _fail(host, HostFault.PROVIDER_GONE, host.gone)
     silent = host.heartbeat_seconds

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from holdfast.core.fleet.instances import Machine, MachineState
+from holdfast.core.fleet.snapshot import FleetHost
 from holdfast.core.states import InstanceState
 
 MISSES = 3
@@ -23,22 +24,6 @@ MISSING_SECONDS = 60.0
 ALL_MISSING_SECONDS = 300.0
 ASKED_SECONDS = 120.0
 UNKNOWN_SIGHTINGS = 2
-
-
-class Rental(msgspec.Struct, frozen=True, kw_only=True):
-    """An instance on record. asked_seconds: since the provider was asked for it; None: never.
-
-    misses, missing_seconds: whole listings in a row without it, this one not counted, and since
-    when. heartbeat_seconds: as of its host.
-    """
-
-    host_id: str
-    state: InstanceState
-    ref: str | None = None
-    asked_seconds: float | None = None
-    misses: int = 0
-    missing_seconds: float = 0.0
-    heartbeat_seconds: float | None = None
 
 
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,84 +46,108 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_listing(
-    rentals: Sequence[Rental], machines: Sequence[Machine], sightings: Mapping[str, int]
+    hosts: Sequence[FleetHost], machines: Sequence[Machine], sightings: Mapping[str, int]
 ) -> Findings:
-    """Compare the record with one whole listing of the provider.
+    """Compare the record, every host that is not gone, with one whole listing of the provider.
 
     sightings: how often each ref was listed before without being known.
     """
     unknown = [machine for machine in machines if machine.state is MachineState.UNKNOWN]
-    machines = [machine for machine in machines if machine.state is not MachineState.UNKNOWN]
+    places = tuple(machine.ref for machine in unknown)
     findings = Findings(
         adopted={}, seen={}, lost={}, missing=[], gone={}, missed=[], reap={},
         unknown=[machine.reason for machine in unknown],
     )  # fmt: skip
     of_intent: dict[str, list[Machine]] = {}
     for machine in machines:
-        of_intent.setdefault(machine.intent, []).append(machine)
-    known = {rental.host_id for rental in rentals if rental.state is not InstanceState.GONE}
-    places = tuple(machine.ref for machine in unknown)
-
-    def hides(rental: Rental) -> bool:
-        unseen = bool(places) and rental.host_id not in of_intent
-        return unseen and (rental.ref is None or rental.ref.startswith(places))
-
-    made = [r for r in rentals if r.state is InstanceState.MADE and not hides(r)]
-    all_missing = len(made) > 1 and not any(
-        m.state is not MachineState.GONE for r in made for m in of_intent.get(r.host_id, ())
-    )
-    for rental in rentals:
-        if rental.state in (InstanceState.GONE, InstanceState.INTENDED) or hides(rental):
+        if machine.state is not MachineState.UNKNOWN:
+            of_intent.setdefault(machine.intent, []).append(machine)
+    all_missing = _are_all_missing(hosts, of_intent, places)
+    for host in hosts:
+        found = of_intent.get(host.host_id, ())
+        if host.instance in (InstanceState.GONE, InstanceState.INTENDED):
             continue
-        _match(rental, of_intent.get(rental.host_id, []), all_missing, findings)
-    for machine in machines:
-        stray = machine.intent not in known and machine.state is not MachineState.GONE
+        if len(found) == 1 and found[0].ref == host.ref and _is_well(found[0]):
+            findings.seen[host.host_id] = found[0].state  # nearly always
+        elif not _hides(host, found, places):
+            _match(host, found, all_missing, findings)
+        of_intent.pop(host.host_id, None)
+    intended = {h.host_id for h in hosts if h.instance is InstanceState.INTENDED}
+    for machine in (m for ms in of_intent.values() for m in ms if m.intent not in intended):
+        stray = machine.state is not MachineState.GONE
         if stray and sightings.get(machine.ref, 0) + 1 >= UNKNOWN_SIGHTINGS:
             findings.reap[machine.ref] = "no intent on record asks for it"
     return findings
 
 
-def _match(rental: Rental, found: Sequence[Machine], all_missing: bool, findings: Findings) -> None:
+def _is_well(machine: Machine) -> bool:
+    return machine.state is not MachineState.GONE and not machine.lost
+
+
+def _hides(host: FleetHost, found: Sequence[Machine], places: tuple[str, ...]) -> bool:
+    """Return whether the machine may be in a place that could not be looked at (LEAK-4)."""
+    if found or not places:
+        return False
+    return host.ref is None or host.ref.startswith(places)
+
+
+def _are_all_missing(
+    hosts: Sequence[FleetHost], of_intent: Mapping[str, Sequence[Machine]], places: tuple[str, ...]
+) -> bool:
+    """Return whether the listing shows none of several machines that were made."""
+    made = 0
+    for host in hosts:
+        found = of_intent.get(host.host_id, ())
+        if host.instance is InstanceState.MADE and not _hides(host, found, places):
+            if any(machine.state is not MachineState.GONE for machine in found):
+                return False
+            made += 1
+    return made > 1
+
+
+def _match(
+    host: FleetHost, found: Sequence[Machine], all_missing: bool, findings: Findings
+) -> None:
     alive = [machine for machine in found if machine.state is not MachineState.GONE]
-    mine = _choose(rental, alive)
-    own = mine.ref if mine is not None else rental.ref
+    mine = _choose(host, alive)
+    own = mine.ref if mine is not None else host.ref
     for machine in alive:
         if machine.ref != own:
-            findings.reap[machine.ref] = f"a second machine of {rental.host_id}"
+            findings.reap[machine.ref] = f"a second machine of {host.host_id}"
     if mine is not None:
-        if rental.ref is None:
-            findings.adopted[rental.host_id] = mine.ref
-        findings.seen[rental.host_id] = mine.state
+        if host.ref is None:
+            findings.adopted[host.host_id] = mine.ref
+        findings.seen[host.host_id] = mine.state
         # One that starts may still find its image or its place; its deadline judges that.
         if mine.lost and mine.state is MachineState.RUNNING:
-            findings.lost[rental.host_id] = mine.reason or mine.lost
+            findings.lost[host.host_id] = mine.reason or mine.lost
         return
-    said = next((m for m in found if rental.ref in (None, m.ref)), None)
+    said = next((m for m in found if host.ref in (None, m.ref)), None)
     if said is not None:
-        findings.gone[rental.host_id] = said.reason or said.lost or "its provider says it is gone"
-    elif rental.ref is None:
-        _judge_unanswered(rental, findings)
-    elif _believe_missing(rental, all_missing):
-        findings.gone[rental.host_id] = "its provider lists it no more"
+        findings.gone[host.host_id] = said.reason or said.lost or "its provider says it is gone"
+    elif host.ref is None:
+        _judge_unanswered(host, findings)
+    elif _believe_missing(host, all_missing):
+        findings.gone[host.host_id] = "its provider lists it no more"
     else:
-        findings.missing.append(rental.host_id)
+        findings.missing.append(host.host_id)
 
 
-def _choose(rental: Rental, alive: Sequence[Machine]) -> Machine | None:
-    if rental.ref is not None:
-        return next((machine for machine in alive if machine.ref == rental.ref), None)
+def _choose(host: FleetHost, alive: Sequence[Machine]) -> Machine | None:
+    if host.ref is not None:
+        return next((machine for machine in alive if machine.ref == host.ref), None)
     return min(alive, key=lambda machine: machine.ref, default=None)
 
 
-def _judge_unanswered(rental: Rental, findings: Findings) -> None:
-    patient = (rental.asked_seconds or 0.0) < ASKED_SECONDS or rental.misses + 1 < MISSES
-    (findings.missing if patient else findings.missed).append(rental.host_id)
+def _judge_unanswered(host: FleetHost, findings: Findings) -> None:
+    patient = (host.asked_seconds or 0.0) < ASKED_SECONDS or host.misses + 1 < MISSES
+    (findings.missing if patient else findings.missed).append(host.host_id)
 
 
-def _believe_missing(rental: Rental, all_missing: bool) -> bool:
-    if rental.state is InstanceState.ENDING:
-        return rental.misses + 1 >= 2  # its end was asked for, so one doubt is enough
-    if rental.heartbeat_seconds is not None and rental.heartbeat_seconds < MISSING_SECONDS:
+def _believe_missing(host: FleetHost, all_missing: bool) -> bool:
+    if host.instance is InstanceState.ENDING:
+        return host.misses + 1 >= 2  # its end was asked for, so one doubt is enough
+    if host.heartbeat_seconds is not None and host.heartbeat_seconds < MISSING_SECONDS:
         return False
     enough = ALL_MISSING_SECONDS if all_missing else MISSING_SECONDS
-    return rental.misses + 1 >= MISSES and rental.missing_seconds >= enough
+    return host.misses + 1 >= MISSES and host.missing_seconds >= enough

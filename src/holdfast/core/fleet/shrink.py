@@ -25,7 +25,7 @@ def scale_down(view: PoolView, needs: Sequence[Need]) -> tuple[PoolView, list[Ac
     if view.paused is not None:
         return view, []
     spent = is_spent(view)
-    supply = [sum(_counts(host, need) for host in view.hosts) for need in needs]
+    supply = [view.count_supply(need.offers) for need in needs]
     actions: list[Action] = []
     changed: dict[str, FleetHost] = {}
     for host in sorted(filter(lambda h: _may_go(view, h, spent), view.hosts), key=_order):
@@ -36,12 +36,7 @@ def scale_down(view: PoolView, needs: Sequence[Need]) -> tuple[PoolView, list[Ac
             supply[i] -= 1
         actions += _let_go(view, host, spent)
         changed[host.host_id] = _as_going(host)
-    hosts = tuple(changed.get(host.host_id, host) for host in view.hosts)
-    return msgspec.structs.replace(view, hosts=hosts), actions
-
-
-def _counts(host: FleetHost, need: Need) -> bool:
-    return (host.is_starting or host.is_serving) and host.offer in need.offers
+    return view.replace_hosts(changed), actions
 
 
 def _may_go(view: PoolView, host: FleetHost, spent: bool) -> bool:

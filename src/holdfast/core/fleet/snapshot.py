@@ -4,8 +4,11 @@ FLEET-READ  A snapshot is whole or there is none: what cannot be read is unknown
             cycle without a snapshot decides nothing.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from datetime import datetime
+from functools import cached_property
+from operator import attrgetter
 
 import msgspec
 
@@ -20,6 +23,9 @@ class FleetHost(msgspec.Struct, frozen=True, kw_only=True):
 
     ref: the provider's id of the machine, once known.
     state_seconds: since the host came into its state. intent_seconds: since the intent.
+    asked_seconds: since the provider was asked for it, None: never. seen_seconds: since a listing
+    that was written down showed it. misses, missing_seconds: whole listings in a row without it, and
+    since the first of them.
     heartbeat_seconds: since its agent's last call, None before the first.
     idle_seconds: since the last lease on it ended, or since it became active; None while it has any.
     leases: tasks whose end is not confirmed. stuck: the sentence of a task there that neither beats
@@ -27,7 +33,8 @@ class FleetHost(msgspec.Struct, frozen=True, kw_only=True):
     telemetry_seconds: age of the oldest of its GPU readings; None without GPUs or readings.
     preflight: "pending", "ok", "warn" or "fail"; preflight_reason: its sentence.
     draining_for_scale: it drains because the pool shrinks, not by an operator's word.
-    machine: how the provider's last listing showed it; None: it did not.
+    machine: how the provider's last listing showed it, of hosts that have yet to call; None: it did
+    not.
     gone: why the provider is believed that the machine is gone (`leaks.read_listing`), else "".
     """
 
@@ -40,6 +47,10 @@ class FleetHost(msgspec.Struct, frozen=True, kw_only=True):
     ref: str | None = None
     state_seconds: float = 0.0
     intent_seconds: float = 0.0
+    asked_seconds: float | None = None
+    seen_seconds: float | None = None
+    misses: int = 0
+    missing_seconds: float = 0.0
     heartbeat_seconds: float | None = None
     idle_seconds: float | None = None
     leases: int = 0
@@ -73,6 +84,7 @@ class FleetHost(msgspec.Struct, frozen=True, kw_only=True):
         return self.instance is not InstanceState.GONE
 
 
+_SHAPE = attrgetter("state", "instance", "offer", "usd_per_hour", "leases")
 _LIVE = (InstanceState.INTENDED, InstanceState.ASKED, InstanceState.MADE)
 
 
@@ -107,7 +119,7 @@ class OfferTrouble(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class PoolView(msgspec.Struct, frozen=True, kw_only=True):
+class PoolView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One pool: its spec, its hosts (ended ones are not among them), its money and its memory.
 
     paused: an operator's reason, None while it runs; a paused pool spawns nothing and shrinks by
@@ -123,10 +135,48 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     outcomes: tuple[SpawnOutcome, ...] = ()
     trouble: Mapping[str, OfferTrouble] = {}
 
+    @cached_property
+    def shapes(self) -> tuple[tuple[FleetHost, int], ...]:
+        """Return one host of each shape, and how many are like it: of 10,000 hosts most are alike, and
+        the shape alone decides what is counted."""
+        alike = dict(zip(map(_SHAPE, self.hosts), self.hosts, strict=True))
+        counts = Counter(map(_SHAPE, self.hosts))
+        return tuple((alike[shape], count) for shape, count in counts.items())
+
     @property
     def usd_per_hour(self) -> float:
         """Return what its machines cost now."""
-        return sum(host.usd_per_hour for host in self.hosts if host.is_paid)
+        return sum(count * host.usd_per_hour for host, count in self.shapes if host.is_paid)
+
+    @property
+    def starting(self) -> int:
+        """Return how many hosts start."""
+        return sum(count for host, count in self.shapes if host.is_starting)
+
+    @property
+    def serving(self) -> int:
+        """Return how many hosts serve."""
+        return sum(count for host, count in self.shapes if host.is_serving)
+
+    @property
+    def paid(self) -> int:
+        """Return how many hosts have a machine that may be charged for."""
+        return sum(count for host, count in self.shapes if host.is_paid)
+
+    def replace_hosts(self, changed: Mapping[str, FleetHost]) -> "PoolView":
+        """Return the view with these hosts, by id, in the place of what they were."""
+        if not changed:
+            return self
+        hosts = tuple(changed.get(host.host_id, host) for host in self.hosts)
+        return msgspec.structs.replace(self, hosts=hosts)
+
+    def count_supply(self, offers: Collection[str]) -> int:
+        """Return how many hosts of these offers serve or start."""
+        return sum(
+            count
+            for host, count in self.shapes
+            if host.offer in offers and (host.is_starting or host.is_serving)
+        )
 
 
 class FleetSnapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,13 +14,14 @@ from holdfast.core.fleet.leaks import (
     MISSES,
     MISSING_SECONDS,
     Findings,
-    Rental,
     read_listing,
 )
+from holdfast.core.fleet.snapshot import FleetHost
 from holdfast.core.states import InstanceState
+from tests.unit.core.fleet.fleets import host
 
 
-def rental(number: int = 0, state: str = "made", **changes: Any) -> Rental:
+def rental(number: int = 0, state: str = "made", **changes: Any) -> FleetHost:
     fields: dict[str, Any] = {
         "ref": f"m{number}",
         "asked_seconds": 999.0,
@@ -28,7 +29,7 @@ def rental(number: int = 0, state: str = "made", **changes: Any) -> Rental:
     }
     if state in ("asked", "intended"):
         fields["ref"] = None
-    return Rental(host_id=f"h{number}", state=InstanceState(state), **{**fields, **changes})
+    return host(number, instance=InstanceState(state), **{**fields, **changes})
 
 
 def machine(number: int = 0, intent: str | None = None, **changes: Any) -> Machine:
@@ -38,7 +39,7 @@ def machine(number: int = 0, intent: str | None = None, **changes: Any) -> Machi
     )
 
 
-def read(*rentals: Rental, machines: tuple[Machine, ...] = (), **sightings: int) -> Findings:
+def read(*rentals: FleetHost, machines: tuple[Machine, ...] = (), **sightings: int) -> Findings:
     return read_listing(rentals, machines, sightings)
 
 

@@ -98,6 +98,10 @@ def _show(
         ref=found.ref,
         state_seconds=moves.seconds_since(at, host.state_at),
         intent_seconds=moves.seconds_since(at, found.intended_at),
+        asked_seconds=_age(at, found.asked_at),
+        seen_seconds=_age(at, found.seen_at),
+        misses=found.missing_times,
+        missing_seconds=_age(at, found.missing_since) or 0.0,
         heartbeat_seconds=(
             moves.seconds_since(at, host.heartbeat_at) if host.incarnation else None
         ),
@@ -116,6 +120,10 @@ def _show(
         ),
         gone=found.reason if found.state is InstanceState.GONE else "",
     )
+
+
+def _age(at: datetime, then: datetime | None) -> float | None:
+    return None if then is None else moves.seconds_since(at, then)
 
 
 def _find_preflight(s: MemoryState, host: MemoryHost) -> tuple[str, str] | None:

@@ -17,14 +17,12 @@ from holdfast.core.fleet.snapshot import (
 )
 from holdfast.core.gpus import Gpu
 from holdfast.core.settings.resolve import Value
-from holdfast.core.states import HostState
 from holdfast.moves.fleet.pools import effective_spec
 from holdfast.moves.fleet.rented import judge_host, say_stuck
 from holdfast.store.postgres.connection.session import Rows, Tx
 from holdfast.store.postgres.settings import read_quotas, read_quotas_left
 
 _BEGIN = "set transaction isolation level repeatable read, read only"
-_FIELDS = tuple(f for f in FleetHost.__struct_fields__ if not f.startswith(("stuck", "preflight")))
 
 
 async def read_snapshot(
@@ -38,9 +36,10 @@ async def read_snapshot(
     await tx.conn.execute(_BEGIN, prepare=False)
     at: datetime = await tx.value("begin_snapshot", now=now)
     when = {"now": at}
-    pools, hosts, waiting, members, money, outcomes, troubles = await tx.many(
+    pools, hosts, checks, waiting, members, money, outcomes, troubles = await tx.many(
         ("read_pools", {"names": None}),
         ("snapshot_hosts", {**when, "grace": grace_seconds}),
+        ("snapshot_checks", {}),
         ("snapshot_waiting", when),
         ("snapshot_members", when),
         ("read_money", when),
@@ -49,6 +48,7 @@ async def read_snapshot(
     )
     quotas = await read_quotas(tx, {row["project"] for row in waiting}, environment)
     spent = {row["pool"]: row["spent_today_usd"] for row in money}
+    checks_of = {row["host_id"]: row for row in checks}
     hosts_of, outcomes_of, troubles_of = map(_group, (hosts, outcomes, troubles))
     return FleetSnapshot(
         at=at,
@@ -56,6 +56,7 @@ async def read_snapshot(
             _view(
                 row,
                 hosts_of.get(row["name"], []),
+                checks_of,
                 outcomes_of.get(row["name"], []),
                 troubles_of.get(row["name"], []),
                 spent,
@@ -75,12 +76,17 @@ def _group(rows: Rows) -> dict[str, Rows]:
 
 
 def _view(
-    row: dict[str, Any], hosts: Rows, outcomes: Rows, troubles: Rows, spent: Mapping[str, float]
+    row: dict[str, Any],
+    hosts: Rows,
+    checks: Mapping[str, dict[str, Any]],
+    outcomes: Rows,
+    troubles: Rows,
+    spent: Mapping[str, float],
 ) -> PoolView:
     spec = msgspec.convert(row["spec"], PoolSpec)
     return PoolView(
         spec=effective_spec(spec, deleted=row["deleted_at"] is not None),
-        hosts=tuple(_host(spec, host) for host in hosts),
+        hosts=_show_hosts(spec, hosts, checks),
         paused=None if row["paused_at"] is None else row["paused_reason"],
         spent_today_usd=spent.get(row["name"], 0.0),
         outcomes=tuple(msgspec.convert(found, SpawnOutcome) for found in outcomes),
@@ -88,25 +94,28 @@ def _view(
     )
 
 
-def _host(spec: PoolSpec, row: dict[str, Any]) -> FleetHost:
-    gpus = msgspec.convert(row["gpus"], tuple[Gpu, ...]) if row["gpus"] else ()
+def _show_hosts(
+    spec: PoolSpec, rows: Rows, checks: Mapping[str, dict[str, Any]]
+) -> tuple[FleetHost, ...]:
+    # All at once, and then the few that need more than their row, because a pool may have 10,000.
+    hosts = msgspec.convert(rows, list[FleetHost])
+    for place, row in enumerate(rows):
+        if row["stopping"] is not None:
+            stuck = say_stuck(spec, row["stopping"], row["overdue_seconds"])
+            hosts[place] = msgspec.structs.replace(hosts[place], stuck=stuck)
+        if row["state"] == "preflight":
+            hosts[place] = _show_preflight(spec, hosts[place], checks[row["host_id"]])
+    return tuple(hosts)
+
+
+def _show_preflight(spec: PoolSpec, host: FleetHost, found: Mapping[str, Any]) -> FleetHost:
     verdict = judge_host(
         spec,
-        HostState(row["state"]),
-        row["offer"],
-        cpu_slots=row["cpu_slots"],
-        memory_bytes=row["memory_bytes"],
-        gpus=gpus,
-        check=None
-        if row["check_verdict"] is None
-        else (row["check_verdict"], row["check_message"]),
+        host.state,
+        host.offer,
+        cpu_slots=found["cpu_slots"],
+        memory_bytes=found["memory_bytes"],
+        gpus=msgspec.convert(found["gpus"], tuple[Gpu, ...]),
+        check=None if found["verdict"] is None else (found["verdict"], found["message"]),
     )
-    return msgspec.convert(
-        {
-            **{name: row[name] for name in _FIELDS if name in row},
-            "stuck": say_stuck(spec, row["stopping"], row["overdue_seconds"]),
-            "preflight": verdict.result,
-            "preflight_reason": verdict.reason,
-        },
-        FleetHost,
-    )
+    return msgspec.structs.replace(host, preflight=verdict.result, preflight_reason=verdict.reason)

@@ -166,7 +166,8 @@ select coalesce(%(now)s::timestamptz, clock_timestamp()) as now;
 
 -- name: snapshot_hosts
 -- Leases in one grouped pass over the tasks table, which holds live jobs alone. A task is stuck that was told to stop and
--- outlived its grace and its pool's patience, while its agent lives to say so.
+-- outlived its grace and its pool's patience, while its agent lives to say so. `date_part` gives a float; `extract` would
+-- compute every age as a numeric.
 with busy as (
   select t.host_id, count(*) as leases,
          min(j.drain_since + coalesce((j.spec->>'grace_seconds')::double precision, %(grace)s) * interval '1 second')
@@ -177,37 +178,50 @@ with busy as (
   group by t.host_id
 )
 select i.pool, h.id as host_id, h.name, h.state, i.state as instance, i.offer, i.usd_per_hour, i.ref,
-       extract(epoch from %(now)s::timestamptz - h.state_at)::double precision as state_seconds,
-       extract(epoch from %(now)s::timestamptz - i.intended_at)::double precision as intent_seconds,
-       case when b.incarnation <> '' then extract(epoch from %(now)s::timestamptz - b.heartbeat_at)::double precision end
-         as heartbeat_seconds,
+       date_part('epoch', %(now)s::timestamptz - h.state_at) as state_seconds,
+       date_part('epoch', %(now)s::timestamptz - i.intended_at) as intent_seconds,
+       date_part('epoch', %(now)s::timestamptz - i.asked_at) as asked_seconds,
+       date_part('epoch', %(now)s::timestamptz - i.seen_at) as seen_seconds,
+       i.missing_times as misses,
+       coalesce(date_part('epoch', %(now)s::timestamptz - i.missing_since), 0) as missing_seconds,
+       case when b.incarnation <> '' then date_part('epoch', %(now)s::timestamptz - b.heartbeat_at) end as heartbeat_seconds,
        case when u.leases is null and i.active_at is not null
-         then extract(epoch from %(now)s::timestamptz - greatest(i.active_at, b.busy_at))::double precision end as idle_seconds,
+         then date_part('epoch', %(now)s::timestamptz - greatest(i.active_at, b.busy_at)) end as idle_seconds,
        coalesce(u.leases, 0) as leases, u.job_id as stopping,
-       extract(epoch from %(now)s::timestamptz - u.due)::double precision as overdue_seconds,
-       h.state = 'draining' and h.drain_cause = 'scaled_down' as draining_for_scale, case when i.state = 'gone' then i.reason else '' end as gone,
-       case when h.state = 'preflight' then h.cpu_slots else 0 end as cpu_slots,
-       case when h.state = 'preflight' then h.memory_bytes else 0 end as memory_bytes,
-       case when h.state = 'preflight' then h.gpus else '[]' end as gpus,
-       c.verdict as check_verdict, c.message as check_message,
-       extract(epoch from %(now)s::timestamptz - g.at)::double precision as telemetry_seconds
+       date_part('epoch', %(now)s::timestamptz - u.due) as overdue_seconds,
+       h.state = 'draining' and h.drain_cause = 'scaled_down' as draining_for_scale,
+       case when i.state = 'gone' then i.reason else '' end as gone,
+       case when h.state in ('spawning', 'preflight') then 'pending' else 'ok' end as preflight,
+       date_part('epoch', %(now)s::timestamptz - g.at) as telemetry_seconds
 from instances i join hosts h on h.id = i.host_id join heartbeats b on b.host_id = i.host_id
 left join busy u on u.host_id = i.host_id
 left join host_telemetry g on g.host_id = i.host_id
-left join lateral (select verdict, message from host_checks c where h.state = 'preflight' and c.host_id = h.id
-  and c.kind = 'preflight' and c.incarnation = b.incarnation order by c.at desc limit 1) c on true
 where h.state <> 'terminated' or i.state <> 'gone'
 order by i.pool, i.host_id;
 
+-- name: snapshot_checks
+-- What hosts that are not active yet show of themselves, and the last verdict of this incarnation's checks.
+select distinct on (h.id) h.id as host_id, h.cpu_slots, h.memory_bytes, h.gpus, c.verdict, c.message
+from instances i join hosts h on h.id = i.host_id join heartbeats b on b.host_id = i.host_id
+left join host_checks c on c.host_id = h.id and c.kind = 'preflight' and c.incarnation = b.incarnation
+where h.state = 'preflight'
+order by h.id, c.at desc;
+
 -- name: snapshot_waiting
--- Queued jobs by shape, so that a hundred thousand alike are one row. Those of paused queues start on no host.
-select j.queue, j.project, count(*) as jobs, j.tasks, j.gpus, j.cpu_slots, j.memory_bytes,
-       coalesce(j.spec->'host_labels', '{}') as host_labels,
-       greatest(0, extract(epoch from %(now)s::timestamptz - min(j.queued_at)))::double precision as oldest_seconds
-from jobs j join queues q on q.name = j.queue
-where j.state = 'queued' and q.paused_at is null
-group by j.queue, j.project, j.tasks, j.gpus, j.cpu_slots, j.memory_bytes, coalesce(j.spec->'host_labels', '{}')
-order by j.queue, j.project, j.tasks, j.gpus, j.cpu_slots, j.memory_bytes, 8;
+-- Queued jobs by shape, so that a hundred thousand alike are one row; grouped before anything is joined or filled in, because
+-- that would be done for each of them. Those of paused queues start on no host.
+with shapes as materialized (
+  select queue, project, tasks, gpus, cpu_slots, memory_bytes, spec->'host_labels' as host_labels,
+         count(*) as jobs, min(queued_at) as queued_at
+  from jobs where state = 'queued'
+  group by queue, project, tasks, gpus, cpu_slots, memory_bytes, spec->'host_labels'
+)
+select s.queue, s.project, s.jobs, s.tasks, s.gpus, s.cpu_slots, s.memory_bytes,
+       coalesce(s.host_labels, '{}') as host_labels,
+       greatest(0, date_part('epoch', %(now)s::timestamptz - s.queued_at)) as oldest_seconds
+from shapes s join queues q on q.name = s.queue
+where q.paused_at is null
+order by s.queue, s.project, s.tasks, s.gpus, s.cpu_slots, s.memory_bytes, 8;
 
 -- name: snapshot_members
 -- Members of supervised jobs that wait for another host: each is one task.
