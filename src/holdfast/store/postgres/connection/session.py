@@ -28,6 +28,7 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from holdfast.errors import Stale, Unavailable, ValidationError
 from holdfast.moves.values import DrainNews, TellDrains, tell_nobody
+from holdfast.store.postgres.connection.arrays import ColumnDumper
 from holdfast.store.postgres.connection.queries import QUERIES
 
 T = TypeVar("T")
@@ -489,6 +490,7 @@ class cut_after:
 
 async def _configure(conn: Connection) -> None:
     set_json_loads(msgspec.json.decode, conn)
+    conn.adapters.register_dumper(list, ColumnDumper)
     await conn.execute(_SESSION_SETTINGS, prepare=False)
 
 

@@ -167,7 +167,7 @@ with clock as materialized (
 ), held as (
   select * from unnest(%(hosts)s::text[], %(incarnations)s::text[]) with ordinality as x(host_id, incarnation, n)
 ), places as (
-  select x.n, x.rank, h.host_id, h.incarnation, coalesce(x.devices, '{}')::integer[] as devices
+  select x.n, x.rank, h.host_id, h.incarnation, coalesce(nullif(x.devices, ''), '{}')::integer[] as devices
   from unnest(%(job_numbers)s::integer[], %(ranks)s::integer[], %(host_numbers)s::integer[], %(devices)s::text[])
     as x(n, rank, host, devices)
   join held h on h.n = x.host
