@@ -45,6 +45,14 @@ def clean_environment(**more: str) -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")} | more
 
 
+def read_words(pid: int) -> list[bytes]:
+    """The command of a process; none where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
 def signal_all(pids: list[int], number: int) -> None:
     """Signal each that is still there."""
     for pid in pids:
@@ -186,16 +194,12 @@ class Host:
     def agent_pid(self) -> int:
         """The agent's pid, 0 while there is none."""
         for pid in table.read_children(self.guardian.pid) or []:
-            try:
-                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if b"holdfast.agent" in words and is_alive(pid):
+            if b"holdfast.agent" in read_words(pid) and is_alive(pid):
                 return pid
         return 0
 
     def task_pids(self, job_id: str = "") -> list[int]:
-        """Living processes of this host's tasks (of one job)."""
+        """Living processes of one job's tasks, or of all tasks and the agent."""
         try:
             mark = self.mark
         except OSError:
@@ -206,6 +210,10 @@ class Host:
             if host == mark and task is not None and task.startswith(job_id):
                 found.append(entry.pid)
         return found
+
+    def executor_pids(self) -> list[int]:
+        """Living processes that run calls."""
+        return [pid for pid in self.task_pids() if b"holdfast.tasks.executor" in read_words(pid)]
 
     def kill_guardian(self) -> None:
         """kill -9 of the guardian alone."""

@@ -147,6 +147,7 @@ class Agent:
             self._calls,
             self._ties.incarnation,
             move_blob=carrier.move,
+            move_checkpoint=carrier.move_checkpoint,
             kill=lambda task: self._kills.kill(task),
             poked=self._watching.poke,
         )

@@ -23,7 +23,7 @@ from holdfast.controller.api import (
     webhooks,
 )
 from holdfast.controller.api.series import arrays, schedules
-from holdfast.controller.flow import exchange, outputs, sets, values, workflows
+from holdfast.controller.flow import call_checkpoints, exchange, outputs, sets, values, workflows
 from holdfast.controller.graphql import endpoint as graphql
 from holdfast.controller.http import queries
 from holdfast.controller.http.endpoints import ApiCall, Endpoint, PageOf
@@ -117,6 +117,12 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("POST", "/v1/agent/calls", Role.HOST, exchange.exchange,
              "A host's executors: ends up, batches down, msgpack both ways: a long poll.", raw=True,
              media=("application/msgpack",), answers={200: None}),
+    Endpoint("PUT", "/v1/agent/call-checkpoint", Role.HOST, call_checkpoints.put_call_checkpoint,
+             "What a running call saved; the body is the bytes.", query=call_checkpoints.CallCheckpointQuery,
+             raw=True, media_in=_BYTES, answers={204: None}),
+    Endpoint("GET", "/v1/agent/call-checkpoint", Role.HOST, call_checkpoints.get_call_checkpoint,
+             "What an earlier attempt of a running call saved.", query=call_checkpoints.CallCheckpointQuery,
+             media=_BYTES, answers={200: None}),
     Endpoint("PUT", "/v1/agent/values/{sha256}", Role.HOST, values.put_value,
              "Keep a large result of a call; the body is the bytes.", raw=True, media_in=_BYTES, answers={204: None}),
     Endpoint("GET", "/v1/agent/values/{sha256}", Role.HOST, values.get_value, "A large argument of a call.",

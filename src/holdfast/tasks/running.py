@@ -5,22 +5,32 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Protocol
 
 from holdfast.work import beat
 
-_FILE = "checkpoint"
+_FILE = ".checkpoint"
 
 
-class CallCheckpoint:
-    """What an attempt of a call leaves for the next attempt on the same host, or on every host
-    where the folder is shared."""
+class CallCheckpoint(Protocol):
+    """What an attempt of a call leaves for the next."""
+
+    def save(self, data: bytes) -> None:
+        """Keep `data` in place of what was kept before."""
+
+    def load(self) -> bytes | None:
+        """Return what was kept, None where nothing was."""
+
+
+class FileCheckpoint:
+    """The same of a call in place, in its folder."""
 
     def __init__(self, call: CallContext) -> None:
         self._call = call
 
     def save(self, data: bytes) -> None:
         """Keep `data` in place of what was kept before. Raises OSError."""
-        path = self._call.out_dir / f".{_FILE}"
+        path = self._call.out_dir / _FILE
         part = path.with_name(f"{path.name}.{os.getpid()}.part")
         part.write_bytes(data)
         part.replace(path)
@@ -28,7 +38,7 @@ class CallCheckpoint:
     def load(self) -> bytes | None:
         """Return what was kept, None where nothing was."""
         try:
-            return (self._call.out_dir / f".{_FILE}").read_bytes()
+            return (self._call.out_dir / _FILE).read_bytes()
         except FileNotFoundError:
             return None
 
@@ -37,11 +47,19 @@ class CallContext:
     """One call. id: `SET.INDEX`, empty in place. attempt: from 1. cancelled: its user cancelled it,
     or its host stops: come to an end soon.
 
-    out_dir: a folder of this call's own, the same for each of its attempts; it is made at first use.
+    out_dir: a folder of this call's own, the same for each of its attempts on one host; it is made at
+    first use. checkpoint: what is left for the next attempt, whichever host that runs on.
     """
 
-    def __init__(self, call_id: str = "", attempt: int = 1, folder: str = "") -> None:
+    def __init__(
+        self,
+        call_id: str = "",
+        attempt: int = 1,
+        folder: str = "",
+        checkpoint: CallCheckpoint | None = None,
+    ) -> None:
         self.id, self.attempt = call_id, attempt
+        self.checkpoint: CallCheckpoint = checkpoint or FileCheckpoint(self)
         self.cancelled = False
         self._folder = folder
 
@@ -51,11 +69,6 @@ class CallContext:
         path = Path(self._folder or "out")
         path.mkdir(parents=True, exist_ok=True)
         return path
-
-    @property
-    def checkpoint(self) -> CallCheckpoint:
-        """What is left for the next attempt."""
-        return CallCheckpoint(self)
 
     def beat(self, step: int | None = None, total: int | None = None) -> None:
         """Report that the call moved forward, as `holdfast.beat` does."""

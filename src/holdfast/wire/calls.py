@@ -178,12 +178,35 @@ class BlobDone(CallMessage, frozen=True, kw_only=True):
     error: str | None = None
 
 
+class CallSave(msgspec.Struct, frozen=True, array_like=True):
+    """A call's checkpoint on its way, by batch and position. sha256: of what it saves; empty: it asks
+    for what an earlier attempt saved."""
+
+    batch: int
+    position: int
+    sha256: str = ""
+
+    @property
+    def file_name(self) -> str:
+        """Its file in the folder of blobs."""
+        return f"{self.batch}.{self.position}.checkpoint-{'out' if self.sha256 else 'in'}"
+
+
+class SaveDone(CallMessage, frozen=True, kw_only=True):
+    """A checkpoint is on record, or in the folder (found), or why not. refused: for good."""
+
+    save: CallSave
+    found: bool = False
+    error: str | None = None
+    refused: bool = False
+
+
 class ExecutorFrame(CallMessage, frozen=True, kw_only=True):
     """Executor → agent. hello: the first frame of a connection; `held` and `ends` are then whole.
 
     batches: with hello, those held, without their arguments, so that a new agent knows how to watch
     them. models: the models it can load. fetch, keep: blobs (SHA-256) to be brought into the folder
-    `HOLDFAST_CALLS_BLOBS`, or taken from it into the blob store.
+    `HOLDFAST_CALLS_BLOBS`, or taken from it into the blob store. saves: the same of checkpoints.
     """
 
     task: str = ""
@@ -198,10 +221,12 @@ class ExecutorFrame(CallMessage, frozen=True, kw_only=True):
     loads: list[ModelLoad] = []
     fetch: list[str] = []
     keep: list[str] = []
+    saves: list[CallSave] = []
 
 
 class AgentFrame(CallMessage, frozen=True, kw_only=True):
-    """Agent → executor; the fields are those of `ExecutorAnswer`, and `blobs` as asked for."""
+    """Agent → executor; the fields are those of `ExecutorAnswer`, and `blobs` and `saves` as asked
+    for."""
 
     batches: list[Batch] = []
     recorded: list[tuple[int, int]] = []
@@ -209,6 +234,7 @@ class AgentFrame(CallMessage, frozen=True, kw_only=True):
     cancelled: list[tuple[int, int]] = []
     leave: bool = False
     blobs: list[BlobDone] = []
+    saves: list[SaveDone] = []
 
 
 # ---- users

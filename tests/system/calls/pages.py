@@ -40,7 +40,7 @@ def wedge(path: str) -> str:
     return "never"
 
 
-@holdfast.task
+@holdfast.task(retry={"max_retries": 1, "retry_delay": 0})
 def note(n: int, folder: str) -> int:
     """Leave a trace of each run, and take a millisecond."""
     with open(f"{folder}/{n}", "a") as trace:
@@ -109,3 +109,17 @@ def speak_and_stay(path: str) -> str:
         time.sleep(0.02)
     print("gone")
     return "done"
+
+
+@holdfast.task(retry={"max_retries": 3, "retry_delay": 0})
+def go_on(path: str, *, ctx: holdfast.CallContext | None = None) -> list[str]:
+    """Leave a checkpoint and hang, the first time; then say what was left, and on which hosts."""
+    assert ctx is not None
+    host = os.environ["HOLDFAST_HOST_NAME"]
+    left = ctx.checkpoint.load()
+    if left is None:
+        ctx.checkpoint.save(host.encode())
+        Path(path).touch()
+        time.sleep(3600)
+        return []
+    return [left.decode(), host]

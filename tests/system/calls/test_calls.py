@@ -83,7 +83,7 @@ def test_each_result_is_there_once_whatever_is_killed(
         hosted.controller.kill()
         hosted.controller.start()
     else:
-        os.kill(host.task_pids()[0], signal.SIGKILL)
+        os.kill(host.executor_pids()[0], signal.SIGKILL)
     assert [*first, *results] == list(range(2000))
     view = hosted.client.call_set(results.id)
     assert (view.state, view.succeeded, view.failed) == ("ended", 2000, 0)

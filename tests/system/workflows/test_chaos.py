@@ -113,9 +113,7 @@ class Reaper:
         victim.start(wait=False)
 
     def _kill_executor(self, host: Host) -> None:
-        found = wait_until(
-            lambda: [pid for pid in host.task_pids() if is_executor(pid)], what="an executor"
-        )
+        found = wait_until(host.executor_pids, what="an executor")
         with suppress(ProcessLookupError):
             os.kill(self._rng.choice(sorted(found)), signal.SIGKILL)
 
@@ -131,13 +129,6 @@ def led_at(controller: Controller) -> str:
     """When this server began to lead, as it says; empty: never."""
     said = [line["at"] for line in controller.lines() if "this server leads" in line["message"]]
     return max(said, default="")
-
-
-def is_executor(pid: int) -> bool:
-    """True for a process that runs calls."""
-    with suppress(OSError):
-        return b"holdfast.tasks.executor" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    return False
 
 
 def has_ended(cluster: Cluster, run: WorkflowRun) -> bool:

@@ -143,6 +143,7 @@ class Life:
                 cast(ControllerCalls, None),
                 "i" * 8,
                 move_blob=lambda way, sha256: None,
+                move_checkpoint=lambda key, save: False,
                 kill=lambda task: None,
                 poked=lambda: None,
             ),

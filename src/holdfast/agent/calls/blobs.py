@@ -1,4 +1,5 @@
-"""Large values of calls between the blob store and the folder that executors read and write."""
+"""Large values and checkpoints of calls, between the blob store and the folder that executors read
+and write."""
 
 import contextlib
 import hashlib
@@ -9,11 +10,13 @@ import ssl
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from holdfast.agent.uplink.calls import read_problem
 from holdfast.agent.uplink.http import HttpAnswer
-from holdfast.errors import Unavailable, ValidationError
+from holdfast.core.ids import TaskKey
+from holdfast.errors import NotFound, Unavailable, ValidationError
+from holdfast.wire.calls import CallSave
 
 SILENCE_SECONDS = 30.0
 KEEP_SECONDS = 3600.0
@@ -31,7 +34,7 @@ class BlobCarrier:
         parts = urlsplit(url)
         self._tls = parts.scheme == "https"
         self._where = parts.hostname or "", parts.port or (443 if self._tls else 80)
-        self._path = f"{parts.path.rstrip('/')}/v1/agent/values"
+        self._path = f"{parts.path.rstrip('/')}/v1/agent"
         self._ca_file, self._folder, self._token = ca_file, folder, token
 
     def move(self, way: str, sha256: str) -> None:
@@ -44,13 +47,30 @@ class BlobCarrier:
         if not _SHA.fullmatch(sha256):
             raise ValidationError(f"{sha256[:80]!r} is no SHA-256")
         self._clear()
+        path, where = self._folder / sha256, f"/values/{sha256}"
         if way == "keep":
-            self._keep(sha256)
-        elif not (self._folder / sha256).exists():
-            self._fetch(sha256)
+            self._send(path, where, sha256)
+        elif not path.exists():
+            self._receive(path, where, sha256)
 
-    def _keep(self, sha256: str) -> None:
-        path = self._folder / sha256
+    def move_checkpoint(self, key: TaskKey, save: CallSave) -> bool:
+        """Take what a call saves to the controller, or bring what an earlier attempt of it saved into
+        the folder. False where that saved nothing. Raises as `move` does, and Conflict where the
+        executor does not hold the call any more."""
+        self._clear()
+        task = {"job": key.job_id, "rank": key.rank, "epoch": key.epoch}
+        query = urlencode({**task, "batch": save.batch, "position": save.position})
+        path, where = self._folder / save.file_name, f"/call-checkpoint?{query}"
+        if save.sha256:
+            self._send(path, where, save.sha256)
+            return True
+        try:
+            self._receive(path, where)
+        except NotFound:
+            return False
+        return True
+
+    def _send(self, path: Path, where: str, sha256: str) -> None:
         with path.open("rb") as file, self._connect() as connection:
             headers = {
                 **self._headers(),
@@ -58,28 +78,28 @@ class BlobCarrier:
                 "Content-Type": "application/octet-stream",
                 "Holdfast-Sha256": sha256,
             }
-            connection.request("PUT", f"{self._path}/{sha256}", file, headers)
+            connection.request("PUT", self._path + where, file, headers)
             answer = connection.getresponse()
             body = answer.read(_MAX_PROBLEM_BYTES)
         if answer.status // 100 != 2:
             raise read_problem(HttpAnswer(answer.status, body))
         path.unlink(missing_ok=True)
 
-    def _fetch(self, sha256: str) -> None:
-        path = self._folder / sha256
-        part = path.with_name(f".{sha256}.{os.getpid()}.{time.monotonic_ns()}.part")
+    def _receive(self, path: Path, where: str, sha256: str | None = None) -> None:
+        part = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}.part")
         digest = hashlib.sha256()
         try:
             with self._connect() as connection, part.open("xb") as file:
-                connection.request("GET", f"{self._path}/{sha256}", None, self._headers())
+                connection.request("GET", self._path + where, None, self._headers())
                 answer = connection.getresponse()
                 if answer.status != 200:
                     raise read_problem(HttpAnswer(answer.status, answer.read(_MAX_PROBLEM_BYTES)))
                 while piece := answer.read(_PIECE_BYTES):
                     digest.update(piece)
                     file.write(piece)
-            if digest.hexdigest() != sha256:
-                raise ValidationError(f"other bytes came than those of {sha256}")
+            wanted = sha256 or answer.getheader("Holdfast-Sha256")
+            if digest.hexdigest() != wanted:
+                raise ValidationError(f"other bytes came than those of {wanted}")
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)

@@ -25,7 +25,7 @@ from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.calls import ControllerCalls
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
-from holdfast.errors import HoldfastError, ValidationError
+from holdfast.errors import Conflict, Forbidden, HoldfastError, TooLarge, ValidationError
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.calls import (
     PHASE_CALLING,
@@ -35,12 +35,14 @@ from holdfast.wire.calls import (
     Batch,
     BlobDone,
     CallsAnswer,
+    CallSave,
     CallsRequest,
     Closing,
     ExecutorAnswer,
     ExecutorFrame,
     ExecutorReport,
     ModelLimits,
+    SaveDone,
 )
 from holdfast.wire.frames import FrameReader
 
@@ -51,6 +53,9 @@ _IN_FLIGHT = 2
 _AGAIN_SECONDS = (0.1, 5.0)
 _ECHO_SECONDS = (0.005, 0.5)
 _EOF_SECONDS = 2.0
+_SAVE_SECONDS = 30.0
+_SAVE_AGAIN_SECONDS = 0.5
+_REFUSALS = (Conflict, Forbidden, TooLarge, ValidationError)
 _LAST_SECONDS = 3.0
 _READ_BYTES = 1 << 18
 _decode = msgspec.msgpack.Decoder(ExecutorFrame).decode
@@ -58,16 +63,20 @@ _decode = msgspec.msgpack.Decoder(ExecutorFrame).decode
 BlobMover = Callable[[str, str], None]
 """Takes "fetch" or "keep" and a SHA-256; blocks; raises HoldfastError or OSError."""
 
+CheckpointMover = Callable[[TaskKey, CallSave], bool]
+"""Returns whether there is one; blocks; raises HoldfastError or OSError."""
+
 
 @dataclass(eq=False)
 class ExecutorDesk:
-    """All executors. move_blob: carries large values. kill: ends one. poked: a watch is to be looked
-    at soon."""
+    """All executors. move_blob: carries large values; move_checkpoint: what calls save. kill: ends
+    one. poked: a watch is to be looked at soon."""
 
     table: TaskTable
     calls: ControllerCalls
     incarnation: str
     move_blob: BlobMover
+    move_checkpoint: CheckpointMover
     kill: Callable[[AgentTask], None]
     poked: Callable[[], None]
     _lines: dict[TaskKey, ExecutorLine] = field(default_factory=dict)
@@ -144,6 +153,8 @@ class ExecutorDesk:
         for way, asked in (("fetch", frame.fetch), ("keep", frame.keep)):
             for sha256 in asked:
                 self._asides.start(self._move_blob(line, way, sha256))
+        for save in frame.saves:
+            self._asides.start(self._move_checkpoint(line, save))
         self._news.set()
         if frame.hello:
             self.poked()
@@ -155,6 +166,23 @@ class ExecutorDesk:
         except (HoldfastError, OSError) as failure:
             error = str(failure)[:1000]
         line.say(AgentFrame(blobs=[BlobDone(sha256=sha256, error=error)]))
+
+    async def _move_checkpoint(self, line: ExecutorLine, save: CallSave) -> None:
+        """Carry a checkpoint, and say so; a controller that is away is asked for a while."""
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + _SAVE_SECONDS
+        while True:
+            try:
+                found = await run_aside(lambda: self.move_checkpoint(line.key, save))
+                done = SaveDone(save=save, found=found)
+                break
+            except (HoldfastError, OSError) as error:
+                refused = isinstance(error, _REFUSALS)
+                done = SaveDone(save=save, error=str(error)[:1000], refused=refused)
+                if refused or loop.time() > give_up_at:
+                    break
+            await asyncio.sleep(_SAVE_AGAIN_SECONDS)
+        line.say(AgentFrame(saves=[done]))
 
     async def end(self, task: AgentTask, facts: TaskFacts) -> None:
         """Tell of the end of an executor, and wait until that is on record (CALLS-1)."""

@@ -1,7 +1,6 @@
 """The routes of checkpoints, for agents and for people. Their bodies are the bytes themselves."""
 
 import logging
-from collections.abc import AsyncIterator
 from typing import Annotated
 
 from msgspec import Meta
@@ -12,7 +11,7 @@ from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.http.queries import Query
-from holdfast.controller.http.sse import StreamAnswer
+from holdfast.controller.http.sse import StreamAnswer, chain_pieces
 from holdfast.controller.runtime import checkpoint_bytes
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
@@ -205,17 +204,10 @@ async def _answer_bytes(controller: Controller, record: CheckpointRecord, blob: 
         headers["Holdfast-Checkpoint-Step"] = str(record.step)
     answer = StreamAnswer(
         controller,
-        _chain(first, pieces),
+        chain_pieces(first, pieces),
         media_type="application/octet-stream",
         headers=headers,
         keep_alive=False,
     )
     answer.headers["content-length"] = str(record.size)  # shows a stream that breaks off
     return answer
-
-
-async def _chain(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    if first:
-        yield first
-    async for piece in rest:
-        yield piece

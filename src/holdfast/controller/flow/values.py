@@ -5,13 +5,12 @@ VALUE-1  A name is the hash of its bytes, so a repeat changes nothing, and what 
 """
 
 import re
-from collections.abc import AsyncIterator
 
 from starlette.responses import Response
 
 from holdfast.blobs.interface import BlobMissing
 from holdfast.controller.http.endpoints import ApiCall
-from holdfast.controller.http.sse import StreamAnswer
+from holdfast.controller.http.sse import StreamAnswer, chain_pieces
 from holdfast.controller.runtime.checkpoint_bytes import Announced, Upload
 from holdfast.errors import NotFound, TooLarge
 
@@ -48,17 +47,10 @@ async def get_value(call: ApiCall) -> Response:
         raise NotFound(f"there is no value {sha256}; it may be older than the history") from None
     return StreamAnswer(
         call.controller,
-        _chain(first, pieces),
+        chain_pieces(first, pieces),
         media_type="application/octet-stream",
         keep_alive=False,
     )
-
-
-async def _chain(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    if first:
-        yield first
-    async for piece in rest:
-        yield piece
 
 
 def _read_sha(call: ApiCall) -> str:

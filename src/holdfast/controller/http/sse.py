@@ -21,6 +21,14 @@ def event_bytes(kind: str, value: object, event_id: str | None = None) -> bytes:
     return f"{head}event: {kind}\ndata: ".encode() + _encode(value) + b"\n\n"
 
 
+async def chain_pieces(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield a body whose first piece was read ahead of its head."""
+    if first:
+        yield first
+    async for piece in rest:
+        yield piece
+
+
 class StreamAnswer(Response):
     """A response that is written as `pieces` come. An empty piece means that there is nothing new,
     and that a keep-alive may be due.

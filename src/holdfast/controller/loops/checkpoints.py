@@ -1,4 +1,5 @@
-"""Checkpoints that are not needed any more: of jobs that succeeded, and blobs that no row names."""
+"""Checkpoints that are not needed any more: of jobs and calls that succeeded, and blobs that no row
+names."""
 
 import logging
 import math
@@ -7,6 +8,9 @@ from holdfast.blobs.interface import BlobsUnavailable
 from holdfast.controller.flow.values import VALUES
 from holdfast.controller.loops.silhouette import Loop, Summary
 from holdfast.controller.runtime.context import Controller
+from holdfast.moves.flow.call_checkpoints import FOLDER
+from holdfast.store.port.checkpoints import CheckpointStore
+from holdfast.store.port.flow.call_checkpoints import CallCheckpointStore
 
 log = logging.getLogger("holdfast.loops")
 ORPHAN_SECONDS = 3600.0
@@ -18,8 +22,8 @@ _MAX_BATCHES = 100
 
 
 class CheckpointsLoop(Loop):
-    """Blobs of jobs that have succeeded or are gone → deleted, then their rows; now and then, blobs
-    without a row → deleted.
+    """Blobs of jobs and calls that have succeeded or are gone → deleted, then their rows; now and
+    then, blobs without a row → deleted.
 
     A success wakes it. It also looks by itself, for what another replica or a crash left.
     """
@@ -36,17 +40,10 @@ class CheckpointsLoop(Loop):
 
     async def run_once(self) -> Summary:
         controller, cleared, swept = self._controller, 0, 0
+        store = controller.store
         try:
-            for _ in range(_MAX_BATCHES):
-                # The blobs first: no attempt starts from them any more, and a blob that stayed is
-                # found again by its row.
-                blobs = await controller.store.checkpoints.find_unneeded_blobs(limit=_BATCH)
-                if blobs:
-                    await controller.blobs.delete(blobs)
-                    await controller.store.checkpoints.forget_blobs(blobs)
-                cleared += len(blobs)
-                if len(blobs) < _BATCH:
-                    break
+            for rows in (store.checkpoints, store.call_checkpoints):
+                cleared += await self._clear(rows)
             if controller.clock() >= self._sweep_at:
                 swept = await self._sweep()
                 self._sweep_at = controller.clock() + SWEEP_SECONDS
@@ -58,6 +55,20 @@ class CheckpointsLoop(Loop):
         else:
             self._failed = False
         return {"cleared": cleared, "swept": swept} if cleared or swept else {}
+
+    async def _clear(self, rows: CheckpointStore | CallCheckpointStore) -> int:
+        cleared = 0
+        for _ in range(_MAX_BATCHES):
+            # The blobs first: no attempt starts from them any more, and a blob that stayed is found
+            # again by its row.
+            blobs = await rows.find_unneeded_blobs(limit=_BATCH)
+            if blobs:
+                await self._controller.blobs.delete(blobs)
+                await rows.forget_blobs(blobs)
+            cleared += len(blobs)
+            if len(blobs) < _BATCH:
+                break
+        return cleared
 
     async def _sweep(self) -> int:
         """Delete old blobs that no row names, old values, and what broken-off writes left."""
@@ -79,8 +90,11 @@ class CheckpointsLoop(Loop):
         return float(days) * 86_400 if isinstance(days, (int, float)) else math.inf
 
     async def _sweep_batch(self, names: list[str]) -> int:
-        saved = [name for name in names if not name.startswith(VALUES)]
-        known = await self._controller.store.checkpoints.find_known_blobs(saved)
+        store = self._controller.store
+        of_calls = [name for name in names if name.startswith(FOLDER)]
+        of_jobs = [name for name in names if not name.startswith((VALUES, FOLDER))]
+        known = await store.checkpoints.find_known_blobs(of_jobs)
+        known |= await store.call_checkpoints.find_known_blobs(of_calls)
         orphans = [name for name in names if name not in known]
         await self._controller.blobs.delete(orphans)
         return len(orphans)

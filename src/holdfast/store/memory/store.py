@@ -19,6 +19,7 @@ from holdfast.store.memory.fleet.health import MemoryHealth
 from holdfast.store.memory.fleet.instances import MemoryFleet
 from holdfast.store.memory.fleet.telemetry import MemoryTelemetry
 from holdfast.store.memory.fleet.views import MemoryFleetViews
+from holdfast.store.memory.flow.call_checkpoints import MemoryCallCheckpoints
 from holdfast.store.memory.flow.calls import MemoryCalls
 from holdfast.store.memory.flow.workflows import MemoryWorkflows
 from holdfast.store.memory.hosts import MemoryHosts
@@ -75,7 +76,8 @@ class MemoryStore(Store):
         members = MemoryMembers(state)
         self.admission = MemoryAdmission(state, self.environment, members)
         self.arrays = MemoryArrays(state, self.environment)
-        self.calls = MemoryCalls(state)
+        self.calls = calls = MemoryCalls(state)
+        self.call_checkpoints = MemoryCallCheckpoints(calls)
         self.checkpoints = MemoryCheckpoints(state)
         self.dependencies = MemoryDependencies(state)
         self.drains = MemoryDrains(state, self.environment)

@@ -24,6 +24,7 @@ from holdfast.store.port.fleet.health import HealthStore
 from holdfast.store.port.fleet.instances import FleetStore
 from holdfast.store.port.fleet.telemetry import TelemetryStore
 from holdfast.store.port.fleet.views import FleetViews
+from holdfast.store.port.flow.call_checkpoints import CallCheckpointStore
 from holdfast.store.port.flow.calls import CallStore
 from holdfast.store.port.flow.workflows import WorkflowStore
 from holdfast.store.port.hosts import HostStore
@@ -49,6 +50,7 @@ class Store(Protocol):
 
     admission: AdmissionStore
     arrays: ArrayStore
+    call_checkpoints: CallCheckpointStore
     calls: CallStore
     checkpoints: CheckpointStore
     dependencies: DependencyStore

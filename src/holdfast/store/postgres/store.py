@@ -22,6 +22,7 @@ from holdfast.store.postgres.fleet.health import PostgresHealth
 from holdfast.store.postgres.fleet.instances import PostgresFleet
 from holdfast.store.postgres.fleet.telemetry import PostgresTelemetry
 from holdfast.store.postgres.fleet.views import PostgresFleetViews
+from holdfast.store.postgres.flow.call_checkpoints import PostgresCallCheckpoints
 from holdfast.store.postgres.flow.calls import PostgresCalls
 from holdfast.store.postgres.flow.workflows import PostgresWorkflows
 from holdfast.store.postgres.hosts import PostgresHosts
@@ -68,6 +69,7 @@ class PostgresStore(Store):
         self._leadership = PostgresLeadership(session, lead_seconds)
         self.admission = PostgresAdmission(session, self.environment)
         self.arrays = PostgresArrays(session, self.environment)
+        self.call_checkpoints = PostgresCallCheckpoints(session)
         self.calls = PostgresCalls(session)
         self.checkpoints = PostgresCheckpoints(session)
         self.dependencies = PostgresDependencies(session)

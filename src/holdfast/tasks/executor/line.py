@@ -11,13 +11,13 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from holdfast.errors import ValidationError
 from holdfast.tasks.executor.hand import Hand
-from holdfast.wire.calls import AgentFrame, BlobDone, ExecutorFrame
+from holdfast.wire.calls import AgentFrame, BlobDone, CallSave, ExecutorFrame, SaveDone
 from holdfast.wire.frames import FrameReader, encode_frame
 
 FLUSH_SECONDS = 0.02
@@ -25,6 +25,9 @@ _AGAIN_SECONDS = (0.05, 1.0)
 _READ_BYTES = 1 << 18
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(AgentFrame).decode
+
+Asked = tuple[str, str] | CallSave
+"""What the agent is asked to carry: a blob (its way and its SHA-256), or a checkpoint."""
 
 
 class AgentLine:
@@ -35,9 +38,9 @@ class AgentLine:
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._socket: socket.socket | None = None
         self._reader = FrameReader()
-        self._asked: dict[str, tuple[str, threading.Event]] = {}  # blobs: sha256 → what for
-        self._unasked: list[str] = []
-        self._errors: dict[str, str | None] = {}
+        self._asked: dict[Asked, threading.Event] = {}
+        self._unasked: list[Asked] = []
+        self._answers: dict[Asked, BlobDone | SaveDone] = {}
         self.looks = False  # the thread looks by itself soon
 
     def start(self) -> None:
@@ -51,13 +54,21 @@ class AgentLine:
 
     def move_blob(self, way: str, sha256: str) -> str | None:
         """Have the agent fetch or keep a blob; wait. Returns why that failed, or None."""
-        done = threading.Event()
-        self._asked[sha256] = (way, done)
-        self._unasked.append(sha256)
+        return self._ask((way, sha256)).error
+
+    def move_checkpoint(self, save: CallSave) -> SaveDone:
+        """Have the agent carry a checkpoint; wait."""
+        done = self._ask(save)
+        assert isinstance(done, SaveDone)
+        return done
+
+    def _ask(self, asked: Asked) -> BlobDone | SaveDone:
+        done = self._asked[asked] = threading.Event()
+        self._unasked.append(asked)
         self.wake()
         done.wait()
-        del self._asked[sha256]
-        return self._errors.pop(sha256, None)
+        del self._asked[asked]
+        return self._answers.pop(asked)
 
     # ---- the thread
 
@@ -94,11 +105,11 @@ class AgentLine:
                 os.eventfd_read(self._wake_fd)
             if self._socket.fileno() in ready:
                 self._read()
-            blobs, self._unasked = self._unasked, []
-            frame = self._hand.make_frame(full=bool(blobs))
+            asked, self._unasked = self._unasked, []
+            frame = self._hand.make_frame(full=bool(asked))
             self.looks = frame is not None
             if frame is not None:
-                self._send(self._add_blobs(frame, blobs))
+                self._send(add_asked(frame, asked))
             elif self._hand.unsent:
                 self.looks = True  # it came between the two
 
@@ -110,26 +121,32 @@ class AgentLine:
         for body in self._reader.feed(data):
             frame = _decode(body)
             for blob in frame.blobs:
-                self._take_blob(blob)
+                for way in ("fetch", "keep"):
+                    self._take_answer((way, blob.sha256), blob)
+            for save in frame.saves:
+                self._take_answer(save.save, save)
             self._hand.take(frame)
             self._taken(frame)
 
-    def _take_blob(self, blob: BlobDone) -> None:
-        waits = self._asked.get(blob.sha256)
-        if waits is not None:
-            self._errors[blob.sha256] = blob.error
-            waits[1].set()
-
-    def _add_blobs(self, frame: ExecutorFrame, blobs: list[str]) -> ExecutorFrame:
-        asked = [(sha256, self._asked[sha256][0]) for sha256 in blobs if sha256 in self._asked]
-        if not asked:
-            return frame
-        return msgspec.structs.replace(
-            frame,
-            fetch=[sha256 for sha256, way in asked if way == "fetch"],
-            keep=[sha256 for sha256, way in asked if way == "keep"],
-        )
+    def _take_answer(self, asked: Asked, answer: BlobDone | SaveDone) -> None:
+        done = self._asked.get(asked)
+        if done is not None:
+            self._answers[asked] = answer
+            done.set()
 
     def _send(self, frame: ExecutorFrame) -> None:
         assert self._socket is not None
         self._socket.sendall(encode_frame(_encode(frame)))
+
+
+def add_asked(frame: ExecutorFrame, asked: Sequence[Asked]) -> ExecutorFrame:
+    """Return a frame that also asks for blobs and checkpoints to be carried."""
+    if not asked:
+        return frame
+    blobs = [one for one in asked if not isinstance(one, CallSave)]
+    return msgspec.structs.replace(
+        frame,
+        fetch=[sha256 for way, sha256 in blobs if way == "fetch"],
+        keep=[sha256 for way, sha256 in blobs if way == "keep"],
+        saves=[one for one in asked if isinstance(one, CallSave)],
+    )

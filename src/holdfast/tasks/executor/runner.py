@@ -21,6 +21,7 @@ import msgspec
 
 from holdfast.core.calls.values import ExecutorLimits
 from holdfast.errors import HoldfastError, NotFound, Unavailable, ValidationError
+from holdfast.tasks.executor.checkpoints import HostedCheckpoint
 from holdfast.tasks.executor.functions import (
     CallRefused,
     FunctionTable,
@@ -215,8 +216,9 @@ class CallRunner:
             stream.begin_call(info.id, order.index, order.attempt)
         folder = info.out_dir or str(self._places.files / info.id)
         name = f"{info.id}.{order.index}"
-        context = CallContext(name, order.attempt, f"{folder}/{order.index}")
         place, where = self._place, (held.batch.id, position)
+        checkpoint = HostedCheckpoint(self._line, self._places.blobs, *where)
+        context = CallContext(name, order.attempt, f"{folder}/{order.index}", checkpoint)
         cold = not self._functions.knows(info.spec.function) or model != SHELF.name
         place.write(*where, PHASE_LOADING if cold else PHASE_CALLING, begins=True)
         began = time.perf_counter()

@@ -25,7 +25,7 @@ from holdfast.core.facts import TaskFacts, Trip
 from holdfast.core.ids import TaskKey
 from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.states import AgentTaskEvent
-from holdfast.errors import Unavailable
+from holdfast.errors import TooLarge, Unavailable
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.agent import LaunchOrder
 from holdfast.wire.calls import (
@@ -36,6 +36,7 @@ from holdfast.wire.calls import (
     CallEnd,
     CallOrder,
     CallsAnswer,
+    CallSave,
     CallsRequest,
     Closing,
     ExecutorAnswer,
@@ -66,6 +67,12 @@ def hold(path: str) -> None:
 @holdfast.task
 def die() -> None:
     os.kill(os.getpid(), 9)
+
+@holdfast.task
+def go_on(ctx=None) -> str:
+    before = ctx.checkpoint.load()
+    ctx.checkpoint.save(b"half")
+    return repr(before)
 
 @holdfast.task
 def shout(n: int) -> str:
@@ -133,6 +140,8 @@ class Rig:
         self.controller = ScriptedController()
         self.killed: list[TaskKey] = []
         self.moved: list[tuple[str, str]] = []
+        self.saved: list[bytes] = []
+        self.trouble: list[Exception] = []
         self.desk = self.make_desk()
         self.running: asyncio.Task[None] | None = None
 
@@ -142,9 +151,20 @@ class Rig:
             cast(ControllerCalls, self.controller),
             "i" * 8,
             move_blob=lambda way, sha256: self.moved.append((way, sha256)),
+            move_checkpoint=self._carry,
             kill=self._kill,
             poked=lambda: None,
         )
+
+    def _carry(self, key: TaskKey, save: CallSave) -> bool:
+        if self.trouble:
+            raise self.trouble.pop()
+        path = self.home.blobs / save.file_name
+        if save.sha256:
+            self.saved.append(path.read_bytes())
+        elif self.saved:
+            path.write_bytes(self.saved[-1])
+        return bool(self.saved)
 
     def _kill(self, task: AgentTask) -> None:
         self.killed.append(task.key)
@@ -327,6 +347,24 @@ def test_large_values_are_carried(tmp_path: Path) -> None:
             [(way, sha256)] = rig.moved
             assert way == "keep"
             assert json.loads(rig.controller.ends[1, 0].value)["$blob"] == sha256
+
+    asyncio.run(run())
+
+
+def test_checkpoints_are_carried_for_a_while_also_when_the_controller_is_away(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        async with rigged(tmp_path) as rig:
+            rig.trouble.append(Unavailable("no connection"))
+            rig.give(1, ("go_on", {}), ("go_on", {}))
+            await rig.until(lambda: (1, 1) in rig.controller.ends)
+            assert [rig.controller.ends[1, n].value for n in range(2)] == ['"None"', "\"b'half'\""]
+            assert rig.saved == [b"half", b"half"]
+            rig.trouble.append(TooLarge("a checkpoint may have 3 bytes"))
+            rig.give(2, ("go_on", {}))
+            await rig.until(lambda: (2, 0) in rig.controller.ends)
+            assert "may have 3 bytes" in rig.controller.ends[2, 0].value
 
     asyncio.run(run())
 

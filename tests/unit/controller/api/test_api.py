@@ -28,7 +28,7 @@ def test_every_route_has_a_role_and_only_three_have_none() -> None:
         f"/v1/agent/{name}"
         for name in (
             *("register", "sync", "logs", "forensics", "checkpoint", "checkpoint/skip", "health"),
-            *("calls", "values/{sha256}"),
+            *("calls", "call-checkpoint", "values/{sha256}"),
         )
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -12,7 +13,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.wire.calls import PHASE_CALLING, PHASE_IDLE, BlobDone, ModelLimits, ModelLoad
+from holdfast.wire.calls import (
+    PHASE_CALLING,
+    PHASE_IDLE,
+    BlobDone,
+    CallSave,
+    ModelLimits,
+    ModelLoad,
+    SaveDone,
+)
 from tests.unit.tasks.executor.desk import ScriptedDesk, error_of
 from tests.waits import wait_until
 
@@ -53,8 +62,13 @@ def hold(path: str) -> str:
 
 @holdfast.task
 def about(n: int, *, ctx=None) -> str:
+    return f"{n} {ctx.id}"
+
+@holdfast.task
+def go_on(ctx=None) -> str:
+    before = ctx.checkpoint.load()
     ctx.checkpoint.save(b"half")
-    return f"{n} {ctx.id} {ctx.checkpoint.load().decode()}"
+    return repr(before)
 
 @holdfast.task
 def talk(word: str) -> None:
@@ -122,9 +136,9 @@ def test_calls_run_and_the_next_batch_grows_with_how_short_they_are(start: Start
     wait_until(lambda: desk.place()[2:] == (PHASE_IDLE, 3))
 
 
-def test_a_parameter_ctx_gets_the_context_and_a_checkpoint_is_kept(start: Start) -> None:
+def test_a_parameter_ctx_gets_the_context(start: Start) -> None:
     desk = start()
-    assert values(desk.run(1, ("about", {"n": 3}))) == ["3 set0.0 half"]
+    assert values(desk.run(1, ("about", {"n": 3}))) == ["3 set0.0"]
     [refused] = desk.run(2, ("about", {"n": 3, "ctx": 1}))
     assert "there is no field 'ctx'" in error_of(refused).message
 
@@ -335,6 +349,48 @@ def test_large_values_go_through_the_agents_folder(start: Start) -> None:
     error = error_of(desk.ends[2, 0])
     assert (error.kind.rpartition(".")[2], error.invalid) == ("Unavailable", False)
     assert "the store is away" in error.message
+
+
+@pytest.mark.parametrize(
+    ("loaded", "saved", "end"),
+    [
+        ({}, {}, "None"),
+        ({"found": True}, {}, "b'a quarter'"),
+        ({"found": True}, {"error": "the server is away"}, "b'a quarter'"),
+        ({"error": "the server is away"}, None, "Unavailable: the checkpoint of this call cannot"),
+        (
+            {},
+            {"error": "over the limit", "refused": True},
+            "ValidationError: the checkpoint is not",
+        ),
+    ],
+)
+def test_checkpoints_go_through_the_agent(
+    start: Start, loaded: dict[str, Any], saved: dict[str, Any] | None, end: str
+) -> None:
+    desk = start()
+    desk.say(batches=[desk.batch(7, ("double", {"n": 1}), ("go_on", {}))])
+    [load] = desk.hear(lambda frame: frame.saves).saves
+    assert load == CallSave(7, 1)
+    (desk.blobs / load.file_name).write_bytes(b"a quarter")
+    desk.say(saves=[SaveDone(save=load, **loaded)])
+    if saved is not None:
+        [save] = desk.hear(lambda frame: frame.saves).saves
+        assert save == CallSave(7, 1, hashlib.sha256(b"half").hexdigest())
+        assert (desk.blobs / save.file_name).read_bytes() == b"half"
+        desk.hang_up()
+        assert desk.accept().hello  # an agent that took over is asked again
+        assert desk.hear(lambda frame: frame.saves).saves == [save]
+        desk.say(saves=[SaveDone(save=save, **saved)])
+    desk.hear(lambda frame: (7, 1) in desk.ends)
+    told = desk.ends[7, 1]
+    said = (
+        f"{error_of(told).kind.rpartition('.')[2]}: {error_of(told).message}" if told.error else ""
+    )
+    assert (said or json.loads(told.value)).startswith(end)
+    kept = "the checkpoint is not kept; the one before stays: the server is away"
+    assert (kept in desk.read("stderr")) is (saved == {"error": "the server is away"})
+    assert not list(desk.blobs.glob("*checkpoint-out"))
 
 
 def test_a_call_that_kills_its_process_is_where_the_place_says(start: Start) -> None:
