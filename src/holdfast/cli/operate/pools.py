@@ -116,7 +116,8 @@ def show(face: Face, name: str) -> None:
 def _say_offer(offer: Any) -> str:
     gpus = f"{offer.gpus} × {offer.gpu_type or 'GPU'}, " if offer.gpus else ""
     region = f", {offer.region}" if offer.region else ""
-    return f"{gpus}{offer.cpu_slots} CPU slots, ${offer.usd_per_hour:.2f}/h{region}"
+    slots = f"{offer.cpu_slots} CPU slot{'s' * (offer.cpu_slots != 1)}"
+    return f"{gpus}{slots}, ${offer.usd_per_hour:.2f}/h{region}"
 
 
 @pools.command()
@@ -144,6 +145,15 @@ def create(face: Face, path: str) -> None:
         note(line)
     with face.client() as client:
         made = [client.put_pool(pool.name, msgspec.to_builtins(pool)) for pool in read.pools]
+        there = (
+            {queue.name for queue in client.queues()} if any(p.spec.queues for p in made) else ()
+        )
+    for pool in made:
+        for queue in sorted({*pool.spec.queues} - {*there}):
+            note(
+                f"pool {pool.name} serves queue {queue}, which is not there yet; "
+                f"`holdfast queues set {queue}` makes it"
+            )
     face.show(made, pools_table(made))
 
 

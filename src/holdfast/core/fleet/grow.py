@@ -114,5 +114,7 @@ def find_bound(view: PoolView, at: datetime, prices: Mapping[str, float]) -> int
 
 def _say_reason(view: PoolView, needs: Sequence[Need], count: int) -> str:
     wanted = max(need.hosts for need in needs)
-    here = f"{view.serving} serve and {view.starting} start"
-    return f"{wanted} hosts are needed, {here}: {count} more"
+    needed = "1 host is needed" if wanted == 1 else f"{wanted} hosts are needed"
+    serve = "1 serves" if view.serving == 1 else f"{view.serving} serve"
+    start = "1 starts" if view.starting == 1 else f"{view.starting} start"
+    return f"{needed}, {serve} and {start}: {count} more"

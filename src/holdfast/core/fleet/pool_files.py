@@ -137,11 +137,21 @@ def _read_value(pool: str, key: str, value: Any) -> Any:
         if key in _TIMES:
             return parse_duration(value)
         if key in _NUMBERS:
-            return None if value == "off" else msgspec.json.decode(value.encode())
+            return _read_number(value)
         if key == "queues":
             return [word for word in re.split(r"[,\s]+", value) if word]
-    except (ValueError, msgspec.DecodeError, ValidationError) as error:
+    except (ValueError, ValidationError) as error:
         raise ValidationError(
             f"pool {pool}: {key} = {value!r} cannot be read: {error}", field=f"pool.{pool}.{key}"
         ) from None
     return value
+
+
+def _read_number(text: str) -> float | None:
+    """Read a number, or `off` for none. Raises ValueError."""
+    if text == "off":
+        return None
+    try:
+        return int(text) if text.isdecimal() else float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no number; write 4, 2.5, or off for no limit") from None

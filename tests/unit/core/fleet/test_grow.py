@@ -69,6 +69,14 @@ def test_the_rule_holds_for_any_pool(
     assert spawned(plan(spec, hosts, waits(queued))) == bounded
 
 
+def test_what_is_spawned_says_how_it_was_counted() -> None:
+    """One is not many."""
+    (one,) = kinds(plan(pool(), (), waits(1)), Spawn)
+    assert one.reason == "1 host is needed, 0 serve and 0 start: 1 more"
+    (many,) = kinds(plan(pool(), (host(0, leases=1), starting(1)), waits(9)), Spawn)
+    assert many.reason == "3 hosts are needed, 1 serves and 1 starts: 1 more"
+
+
 def test_min_is_restored_without_any_work() -> None:
     assert spawned(plan(pool(min=2), (host(0, "error", leases=1),))) == 2
 

@@ -73,6 +73,8 @@ def test_bounds_are_two_and_ten_where_only_aliases_are_used() -> None:
         ("mix = 3", "no 'mix'"),
         ("buffer = -1", "buffer"),
         ('poll = "soon"', "not a duration"),
+        ('buffer = "some"', "buffer = 'some' cannot be read: 'some' is no number; write 4"),
+        ('buffer = "1.5"', "buffer"),
         ("max = 0", "min is 1 and max 0"),
         ("max_usd_per_hour = 1.0", "over max_usd_per_hour"),
         ("idle_timeout_seconds = 5", "idle_timeout"),
