@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.store.memory.store import MemoryStore
 from tests.store.conformance.admission import *  # noqa: F403
+from tests.store.conformance.ahead import *  # noqa: F403
 from tests.store.conformance.arrays import *  # noqa: F403
 from tests.store.conformance.call_checkpoints import *  # noqa: F403
 from tests.store.conformance.calls import *  # noqa: F403

@@ -33,7 +33,7 @@ from holdfast.agent.orders.environment import describe_host, inherit_environment
 from holdfast.agent.orders.guardian_env import Ties
 from holdfast.agent.orders.hearing import Hearing
 from holdfast.agent.orders.link import GuardianLink
-from holdfast.agent.tasks import ENDS_TOLD_SECONDS, AgentTask, TaskTable
+from holdfast.agent.tasks import ENDS_TOLD_SECONDS, PACE_SECONDS, AgentTask, TaskTable
 from holdfast.agent.uplink.calls import ControllerCalls
 from holdfast.agent.uplink.checkpoints import CheckpointDesk
 from holdfast.agent.uplink.http import HttpClient
@@ -255,7 +255,7 @@ class Agent:
             watching=self._watching,
             shipper=self._shipper,
             keeper=self._keeper,
-            changed=self._report,
+            changed=lambda: self._sync.report(within_seconds=self._choose_pace()),
             unable=self._abilities.note_start,
         )
 
@@ -268,6 +268,7 @@ class Agent:
             await self._desk.open(self._executors.socket)
             facts = await self._read_facts()
             self._commands.host_gpus = len(facts.gpus)
+            self._commands.ahead.slots = facts.cpu_slots
             self._containers.gpus = facts.gpus
             held = self._containers.find_left(self._table)
             await self._abilities.look_first()
@@ -332,13 +333,18 @@ class Agent:
     def _note_reported(self, task: AgentTask) -> None:
         """An end is due in the next sync."""
         together = self._table.ends_with_others(task)
-        self._sync.report(within_seconds=ENDS_TOLD_SECONDS if together else 0.0)
+        self._sync.report(within_seconds=ENDS_TOLD_SECONDS if together else self._choose_pace())
         self._shipper.hurry()
         self._watching.forget(task.key)
         self._places.forget(task.key)
         self._note_health(task)
         if self._ends.host_stops or self._replaced:
             self._finish_stop()
+
+    def _choose_pace(self) -> float:
+        """How long news may wait for more: while orders are held, no slot waits for the answer."""
+        desk = self._commands.ahead
+        return PACE_SECONDS if len(desk) * 2 > desk.wanted else 0.0
 
     def _note_health(self, task: AgentTask) -> None:
         facts = task.facts
@@ -386,6 +392,10 @@ class Agent:
     def list_faults(self) -> list[Hindrance]:
         """What a part of this host cannot do now."""
         return self._abilities.list_faults()
+
+    def count_ahead(self) -> int:
+        """How many orders it would hold beyond its slots."""
+        return 0 if self._commands.closing else self._commands.ahead.count_wanted(read_boottime())
 
     def show_gpus(self) -> list[GpuTelemetry]:
         """The devices as they were last read."""

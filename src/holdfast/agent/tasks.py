@@ -42,6 +42,8 @@ MAX_TOMBSTONES = 16_384
 START_TOLD_SECONDS = 0.03
 # Ranks that are stopped together mostly end together, and are reported together, this late at most.
 ENDS_TOLD_SECONDS = 0.03
+# While orders are held ahead, starts and ends are told so late, together: no slot waits for the answer.
+PACE_SECONDS = 0.03
 _SAFE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -77,6 +79,8 @@ class AgentTask:
         self.saved_at = now
         self.state = AgentTaskState.ORDERED
         self.began = False  # the work itself ran
+        self.returned = False  # it was held ahead and given back (AHEAD-2)
+        self.launched_at = 0.0  # CLOCK_BOOTTIME: since when it has its slots here
         self.pid = 0
         self.started_at = 0.0  # CLOCK_BOOTTIME; 0 before it runs
         self.deadline = 0.0  # CLOCK_BOOTTIME: when its lease ends, as far as the last answer said
@@ -91,6 +95,11 @@ class AgentTask:
     def gpus(self) -> tuple[int, ...]:
         """Device indices it was given."""
         return tuple(self.order.gpus) if self.order else ()
+
+    @property
+    def slots(self) -> int:
+        """CPU slots of this host that it takes."""
+        return self.order.cpu_slots if self.order else 0
 
     @property
     def in_container(self) -> bool:
@@ -136,6 +145,10 @@ class AgentTask:
 
     def report(self, now: float) -> TaskReport:
         """Its report in a sync."""
+        if self.returned:
+            return TaskReport(key=self.key, state="returned")
+        if self.state is AgentTaskState.ORDERED:
+            return TaskReport(key=self.key, state="held")
         beat = self.watch.last_beat
         told = None
         if beat is not None:

@@ -136,6 +136,7 @@ class TaskFields(msgspec.Struct, kw_only=True):
     reserved_at: of a replacement. ready_at: while `blocked`: not before; None where it is parked.
     start_failures: its starts in a row that failed, before this place.
     stop_cause, stop_reason: why this task alone was stopped, or is parked.
+    ahead: its host took it beyond its slots, and begins it in one that becomes free (AHEAD-1).
     """
 
     job_id: str
@@ -166,6 +167,12 @@ class TaskFields(msgspec.Struct, kw_only=True):
     start_failures: int = 0
     stop_cause: Cause | None = None
     stop_reason: str | None = None
+    ahead: bool = False
+
+    @property
+    def held_ahead(self) -> bool:
+        """Whether it waits for a slot of its host, as far as that has told."""
+        return self.ahead and self.state is TaskState.RESERVED
 
     @property
     def key(self) -> TaskKey:

@@ -90,7 +90,10 @@ JOB: Table[JobState, JobEvent] = {
     (_J.QUEUED, _JE.RESERVE): (_J.RESERVED, "admission reserved every task in one transaction"),
     (_J.QUEUED, _JE.CANCEL): (_J.CANCELLED, "nothing runs, so nothing needs a drain"),
     (_J.RESERVED, _JE.START): (_J.RUNNING, "every task was claimed and started"),
-    (_J.RESERVED, _JE.EXPIRE): (_J.QUEUED, "no task started within the reservation"),
+    (_J.RESERVED, _JE.EXPIRE): (
+        _J.QUEUED,
+        "no host was told of it in time, or its host gave it back before it began",
+    ),
     (_J.RESERVED, _JE.DRAIN): (
         _J.DRAINING,
         "some tasks may have started, so they are stopped together",
@@ -121,7 +124,7 @@ JOB: Table[JobState, JobEvent] = {
 _T, _TE = TaskState, TaskEvent
 TASK: Table[TaskState, TaskEvent] = {
     (_T.BLOCKED, _TE.RESERVE): (_T.RESERVED, "admission chose its host"),
-    (_T.RESERVED, _TE.RELEASE): (_T.BLOCKED, "the reservation ran out before it started"),
+    (_T.RESERVED, _TE.RELEASE): (_T.BLOCKED, "its job expired before it started"),
     (_T.RESERVED, _TE.START): (_T.RUNNING, "its agent reported the process"),
     (_T.RESERVED, _TE.FINISH): (_T.DONE, "it started and ended between two reports"),
     (_T.RESERVED, _TE.FAIL): (_T.FAILED, "it could not be started, or ended between two reports"),
@@ -149,7 +152,7 @@ _A, _AE = AttemptState, AttemptEvent
 ATTEMPT: Table[AttemptState, AttemptEvent] = {
     (_A.RESERVED, _AE.START): (_A.RUNNING, "every task started"),
     (_A.RESERVED, _AE.DRAIN): (_A.DRAINING, "stopped before every task had started"),
-    (_A.RESERVED, _AE.END): (_A.ENDED, "expired, or over between two reports"),
+    (_A.RESERVED, _AE.END): (_A.ENDED, "expired, given back, or over between two reports"),
     (_A.RUNNING, _AE.DRAIN): (_A.DRAINING, "a task fell, or it was told to stop"),
     (_A.RUNNING, _AE.END): (_A.ENDED, "every task is done"),
     (_A.DRAINING, _AE.END): (_A.ENDED, "every task is confirmed and the decision is written"),
@@ -208,7 +211,10 @@ _G, _GE = AgentTaskState, AgentTaskEvent
 AGENT_TASK: Table[AgentTaskState, AgentTaskEvent] = {
     (_G.ORDERED, _GE.FETCH): (_G.FETCHING, "it starts from a checkpoint (SAVE-3)"),
     (_G.ORDERED, _GE.LAUNCH): (_G.LAUNCHED, "it starts from nothing"),
-    (_G.ORDERED, _GE.GIVE_UP): (_G.REPORTED, "it cannot be started here, or was stopped before"),
+    (_G.ORDERED, _GE.GIVE_UP): (
+        _G.REPORTED,
+        "it cannot be started here, or was stopped or given back before",
+    ),
     (_G.FETCHING, _GE.LAUNCH): (_G.LAUNCHED, "its checkpoint is here"),
     (_G.FETCHING, _GE.GIVE_UP): (_G.REPORTED, "its checkpoint cannot be had, or it was stopped"),
     (_G.ORDERED, _GE.SALVAGE): (_G.ACKNOWLEDGED, "no guardian holds it: only its logs are left"),

@@ -8,7 +8,7 @@ from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import JobState, TaskState
-from holdfast.moves import runs
+from holdfast.moves import requests, runs
 from holdfast.moves.moves import Moves
 from holdfast.moves.rows import JobRow, NewEvent, TaskRow, clamp_count, clean_text, is_storable_key
 from holdfast.moves.values import ClaimRow, HostSync, HostSynced, PreemptRow, TaskBeat, TaskOffer
@@ -38,9 +38,12 @@ class Draft:
         self.succeeded: list[str] = []
         self.retried: list[str] = []
         self.draining: list[str] = []
+        self.recalls: list[TaskKey] = []
+        self.given_back: list[str] = []
         self.settled = False
         self.posted = False
         self._ended = {key: facts for key, facts in sync.ended if is_storable_key(key)}
+        self._returned = [k for k in dict.fromkeys(sync.returned) if is_storable_key(k)]
         started = [k for k in dict.fromkeys(sync.started) if k not in self._ended]
         self._started = [k for k in started if is_storable_key(k)]
         claimed = {key: port for key, port in sync.claimed if key not in self._ended}
@@ -51,15 +54,20 @@ class Draft:
         self._live = [k for k in live if is_storable_key(k)]
         if status == "ok":
             self.lost += [k for k in live if not is_storable_key(k)]
-            self.refused += [key for key, _ in sync.ended if not is_storable_key(key)]
+            told = (*(key for key, _ in sync.ended), *sync.returned)
+            self.refused += [key for key in told if not is_storable_key(key)]
         else:
             self.lost += live
-            self.refused += [key for key, _ in sync.ended]
+            self.refused += [*(key for key, _ in sync.ended), *sync.returned]
         self._beats = {beat.key: _storable(beat) for beat in sync.beats}
 
     def ended(self) -> Iterator[tuple[TaskKey, TaskFacts]]:
         """Ends reported, once per key."""
         return iter(self._ended.items())
+
+    def returned(self) -> Sequence[TaskKey]:
+        """Tasks held ahead that are given back."""
+        return self._returned
 
     def started(self) -> Sequence[TaskKey]:
         """Starts reported, without those that have ended since."""
@@ -105,6 +113,8 @@ class Draft:
             succeeded=tuple(dict.fromkeys(self.succeeded)),
             retried=tuple(dict.fromkeys(self.retried)),
             draining=tuple(dict.fromkeys(self.draining)),
+            recalls=tuple(self.recalls),
+            returned=tuple(self.given_back),
             fenced=self.fenced,
             settled=self.settled,
             posted=self.posted,
@@ -159,6 +169,9 @@ def apply_reports(
                 d.disown(key)
             else:
                 runs.start_task(m, *rows)
+    for d in drafts:
+        for key in d.returned():
+            _take_back(m, d, key, rules)
     repeats: list[tuple[Draft, TaskKey]] = []
     for d in drafts:
         for key, facts in d.ended():
@@ -185,6 +198,23 @@ def apply_reports(
                 elif job.state is JobState.DRAINING:
                     d.draining.append(job.id)
     return repeats
+
+
+def _take_back(m: Moves, d: Draft, key: TaskKey, rules: Sequence[OperatorRule]) -> None:
+    """Take a task back that did not begin (AHEAD-2); where it was to stop, that confirms it. A
+    report that comes again is refused, and the agent forgets the task all the same."""
+    rows = _find(m, d, key)
+    if rows is None:
+        d.refused.append(key)
+    elif requests.give_back(m, *rows):
+        d.acked.append(key)
+        d.given_back.append(key.job_id)
+    elif rows[1].state is TaskState.PREEMPTING:
+        runs.end_task(m, *rows, TaskFacts(stopped=True), rules)
+        d.acked.append(key)
+        d.draining.append(key.job_id)
+    else:
+        d.refused.append(key)
 
 
 def _find(m: Moves, draft: Draft, key: TaskKey) -> tuple[JobRow, TaskRow] | None:

@@ -200,7 +200,9 @@ class HostSync(StoreValue, frozen=True, kw_only=True):
 
     live: started or starting, so their leases are renewed. started: a process runs. claimed: places
     kept for ranks of gangs, and rank 0's port (0: none). faults: None where it says nothing of them.
-    takes: what is free on the host after its ends may be filled at once (TAKE-1).
+    takes: what is free on the host after its ends may be filled at once (TAKE-1). ahead: how many
+    jobs it would hold beyond its slots; held: how many of `live` it holds so already. returned:
+    jobs that it held and gives back before they began (AHEAD-2).
     """
 
     host_id: str
@@ -213,6 +215,9 @@ class HostSync(StoreValue, frozen=True, kw_only=True):
     leaving: bool = False
     faults: tuple[Hindrance, ...] | None = None
     takes: bool = False
+    ahead: int = 0
+    held: int = 0
+    returned: tuple[TaskKey, ...] = ()
 
 
 class GangSeat(StoreValue, frozen=True, kw_only=True):
@@ -243,6 +248,7 @@ class OfferedTask(StoreValue, frozen=True, kw_only=True):
     devices: tuple[int, ...]
     lease_ttl_seconds: float
     replaced: int = 0
+    ahead: bool = False
 
 
 class OfferedJob(StoreValue, frozen=True, kw_only=True):
@@ -257,6 +263,7 @@ class OfferedJob(StoreValue, frozen=True, kw_only=True):
     memory_bytes: int
     tasks: int
     spec: JobSpec
+    cpu_slots: int = 0
 
 
 class TaskOffer(StoreValue, frozen=True, kw_only=True):
@@ -350,6 +357,8 @@ class HostSynced(StoreValue, frozen=True, kw_only=True):
     (CYCLE-1). reads: whether readers wait for output from this host's disk.
     settled: its room was offered to the queues, and the leader could start nothing more on it.
     posted: a job of a workflow is among `succeeded` (POST-1).
+    recalls: tasks held ahead that it is to give back unless they have begun. returned: jobs that
+    it gave back, which are queued again.
     """
 
     host_id: str
@@ -369,6 +378,8 @@ class HostSynced(StoreValue, frozen=True, kw_only=True):
     reads: bool = False
     settled: bool = False
     posted: bool = False
+    recalls: tuple[TaskKey, ...] = ()
+    returned: tuple[str, ...] = ()
 
 
 class Seated(StoreValue, frozen=True, kw_only=True):

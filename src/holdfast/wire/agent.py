@@ -98,13 +98,15 @@ class BeatReport(AgentMessage, frozen=True, kw_only=True):
 class TaskReport(AgentMessage, frozen=True, kw_only=True):
     """One task as its agent knows it. `facts` is there exactly when it "ended", until acknowledged.
 
+    held: an order that waits for a slot (`LaunchOrder.ahead`). returned: one that did so and is given
+    back before it began, until it is acknowledged or refused.
     claimed: a rank of a gang whose place is kept and which waits for the others (the start
     barrier). port: with it, from rank 0: a free port on this host, for the rendezvous. counts: totals
     of a policy script in this task, for metrics; a lost report is made good by the next.
     """
 
     key: TaskKey
-    state: Literal["claimed", "starting", "running", "ended"]
+    state: Literal["claimed", "held", "returned", "starting", "running", "ended"]
     pid: int = 0
     port: Annotated[int, Meta(ge=0, le=65535)] = 0
     beat: BeatReport | None = None
@@ -123,6 +125,7 @@ class SyncRequest(AgentMessage, frozen=True, kw_only=True):
     shares_peers: the agent reads peers from `SyncAnswer.gangs`; otherwise each order lists them.
     shares_ports: it finds one port for all ranks of a gang whose orders name none.
     shares_orders: it reads further tasks from `LaunchOrder.also`; otherwise each has its own order.
+    ahead: how many orders it would hold beyond its slots, those that it holds included.
     """
 
     incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
@@ -136,6 +139,7 @@ class SyncRequest(AgentMessage, frozen=True, kw_only=True):
     shares_orders: bool = False
     faults: Annotated[list[Hindrance], Meta(max_length=16)] = []
     gpus: Annotated[list[GpuTelemetry], Meta(max_length=1024)] = []
+    ahead: Annotated[int, Meta(ge=0, le=65_536)] = 0
 
 
 class ClaimOrder(AgentMessage, frozen=True, kw_only=True):
@@ -200,12 +204,14 @@ class AlikeTask(AgentMessage, frozen=True, array_like=True):
     attempt: int
     gpus: list[int]
     ttl_seconds: float
+    ahead: bool = False
 
 
 class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
     """Run this task. `env`: the user's variables; the agent adds HOLDFAST_*, devices, torchrun's.
 
     ttl_seconds counts from the *start* of the sync that brought it (LEASE-1). attempt: from 1.
+    cpu_slots: how many of the host's it takes. ahead: it begins when these are free, or is given back.
     gpus: device indices on this host. visible_gpus: where the task sees more: with one device a
     rank, those of all the gang's ranks here in their order, so that LOCAL_RANK is the index of its
     own.
@@ -256,6 +262,8 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
     executor: str = ""
     app: str = ""
     limits: ExecutorLimits = ExecutorLimits()
+    cpu_slots: int = 0
+    ahead: bool = False
     also: list[AlikeTask] = []
 
     def list_all(self) -> list[LaunchOrder]:
@@ -265,7 +273,12 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
         first = msgspec.structs.replace(self, also=[])
         others = [
             msgspec.structs.replace(
-                first, key=a.key, attempt=a.attempt, gpus=a.gpus, ttl_seconds=a.ttl_seconds
+                first,
+                key=a.key,
+                attempt=a.attempt,
+                gpus=a.gpus,
+                ttl_seconds=a.ttl_seconds,
+                ahead=a.ahead,
             )
             for a in self.also
         ]
@@ -341,13 +354,15 @@ class SyncAnswer(AgentMessage, frozen=True, kw_only=True):
     acked: ends that are on record; forget them. refused: ends that were stale; forget them too.
     unread: task reports of this sync without a readable key, and why. gangs: those of `launch`.
     fenced: why this host is in error: nothing is renewed, so its tasks end with their leases.
-    reads: output that a reader waits for.
+    reads: output that a reader waits for. recall: held orders to be given back, unless they have
+    begun. run_ahead_seconds: how much work it may hold beyond its slots.
     """
 
     claim: list[ClaimOrder] = []
     launch: list[LaunchOrder] = []
     gangs: list[Gang] = []
     preempt: list[PreemptOrder] = []
+    recall: list[TaskKey] = []
     renewed: list[Renewed] = []
     lost: list[TaskKey] = []
     acked: list[TaskKey] = []
@@ -358,6 +373,7 @@ class SyncAnswer(AgentMessage, frozen=True, kw_only=True):
     fenced: str = ""
     settings_rev: int = 0
     sync_interval_seconds: float = 5.0
+    run_ahead_seconds: float = 0.0
 
 
 class Forensics(AgentMessage, frozen=True, kw_only=True):

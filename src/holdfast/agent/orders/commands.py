@@ -10,6 +10,7 @@ CMD-3  A stop for a task that is not known here is answered at once: ended, stop
        will run (CMD-1).
 """
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ from holdfast.agent.calls.home import ExecutorHome, make_place
 from holdfast.agent.containers.desk import ContainerDesk
 from holdfast.agent.housekeeping import find_work_folder
 from holdfast.agent.journal import about
+from holdfast.agent.orders.ahead import AheadDesk
 from holdfast.agent.orders.claims import Claims
 from holdfast.agent.orders.environment import make_command, make_task_environment
 from holdfast.agent.orders.link import GuardianLink
@@ -40,6 +42,7 @@ from holdfast.wire.agent import ClaimOrder, LaunchOrder, PreemptOrder, Renewed, 
 from holdfast.wire.guardian import LaunchTask
 
 log = logging.getLogger("holdfast.agent.orders.commands")
+LOOK_SECONDS = 0.25  # while orders are held: whether they are late
 
 
 class TaskPlaces(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +81,10 @@ class Commands:
     closing: bool = False  # this host starts nothing any more
     settings_rev: int = 0
     _peers: GangPeers = field(default_factory=GangPeers)
+    _late: asyncio.TimerHandle | None = None
+
+    def __post_init__(self) -> None:
+        self.ahead = AheadDesk(self.table)
 
     def carry_out(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:
         """Carry out an answer (SYNC-1). True when any of it was new."""
@@ -85,6 +92,9 @@ class Commands:
         self._renew(answer.renewed, started_at)
         if not newest:
             return news
+        self.ahead.seconds = answer.run_ahead_seconds
+        for key in answer.recall:
+            news = self._recall(key) or news
         for key in answer.lost:
             news = self._lose(key) or news
         for preempt in answer.preempt:
@@ -194,11 +204,69 @@ class Commands:
         self._peers.leave(order, task.folder)
         task.deadline = deadline
         out_path(task).mkdir(mode=0o700, exist_ok=True)
-        if order.checkpoint is None:
+        if order.ahead and order.checkpoint is None and not self.ahead.has_slot(task):
+            self._hold(task, now)
+        elif order.checkpoint is None:
             self._start_task(task, order)
         else:
             task.move(AgentTaskEvent.FETCH)
             self.table.works.begin(task.key, self._fetch_and_start(task, order))
+
+    # ---- orders held ahead (AHEAD-2)
+
+    def begin_held(self) -> None:
+        """Begin the orders that find a slot free."""
+        while not self.closing and (task := self.ahead.find_next()) is not None:
+            self.ahead.let_go(task)
+            if task.deadline <= read_boottime():  # it is offered again, or lapses (CMD-2)
+                self.table.drop(task)
+                self.table.remove_folder(task.key)
+                continue
+            assert task.order is not None
+            try:
+                self._start_task(task, task.order)
+            except OSError as error:
+                self.unable(f"it cannot prepare tasks: {error}")
+                self._fail_start(task.key, str(error))
+            except ValidationError as error:
+                self._fail_start(task.key, str(error))
+
+    def _hold(self, task: AgentTask, now: float) -> None:
+        self.ahead.hold(task, now)
+        if self._late is None:
+            self._look_again()
+
+    def _give_back_late(self) -> None:
+        self._late = None
+        for task in self.ahead.list_late(read_boottime()):
+            self._give_back(task)
+        if len(self.ahead):
+            self._look_again()
+
+    def _look_again(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._late = loop.call_later(LOOK_SECONDS, self._give_back_late)
+
+    def _recall(self, key: TaskKey) -> bool:
+        """Give an order back, also one that never came here; one that has begun goes on."""
+        task = self.table.get(key)
+        if task is not None:
+            return task.state is AgentTaskState.ORDERED and self._give_back(task)
+        if self.table.is_buried(key):
+            return False
+        try:
+            task = self.table.add_stub(key, read_boottime())
+        except ValidationError:
+            return False
+        return self._give_back(task)
+
+    def _give_back(self, task: AgentTask) -> bool:
+        """Have an order reported as given back. It has no logs to wait for."""
+        self.ahead.let_go(task)
+        task.returned = task.saved.shipped_whole = True
+        task.move(AgentTaskEvent.GIVE_UP)
+        self.changed()
+        return True
 
     def _find_port(self, order: LaunchOrder, now: float) -> int:
         """A port for a rendezvous on this host alone: that of the gang's other ranks, whichever
@@ -281,6 +349,7 @@ class Commands:
             )
         )
         task.move(AgentTaskEvent.LAUNCH)
+        task.launched_at = read_boottime()
         log.info(f"launching {order.name}", extra=task.about())
         self.launched(task)
 
@@ -318,11 +387,15 @@ class Commands:
 
     def stop_fetches(self) -> None:
         """End every task that is not launched yet: this host starts nothing any more."""
+        for held in self.ahead.list_all():
+            self._give_back(held)
         for task in self.table:
             self._stop_fetch(task, TaskFacts(stopped=True, stop_cause=Cause.HOST_DRAINED))
 
     def _stop_fetch(self, task: AgentTask, facts: TaskFacts) -> bool:
-        """End a task whose checkpoint is still fetched. False where it is not."""
+        """End a task whose checkpoint is still fetched, or that is held ahead. False for another."""
+        if task.state is AgentTaskState.ORDERED:
+            return self._give_back(task)
         if task.state is not AgentTaskState.FETCHING:
             return False
         self.table.works.stop(task.key)

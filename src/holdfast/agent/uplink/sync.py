@@ -43,6 +43,9 @@ class SyncTaker(Protocol):
     def list_faults(self) -> list[Hindrance]:
         """What a part of this host cannot do now."""
 
+    def count_ahead(self) -> int:
+        """How many orders it would hold beyond its slots."""
+
     def show_gpus(self) -> list[GpuTelemetry]:
         """The devices as they were last read."""
 
@@ -140,6 +143,7 @@ class SyncLoop:
             shares_orders=True,
             faults=self._taker.list_faults(),
             gpus=self._taker.show_gpus(),
+            ahead=self._taker.count_ahead(),
         )
         call = _Call(self._seq, read_boottime())
         self._flights[asyncio.create_task(self._calls.sync(request))] = call

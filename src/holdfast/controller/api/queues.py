@@ -44,7 +44,8 @@ async def pause_queue(call: ApiCall) -> Response:
     request = await call.body(PauseRequest, default=PauseRequest())
     reason = request.reason or f"paused by {call.caller_name}"
     await controller.store.settings.pause_queue(name, reason, hard=request.hard)
-    controller.poke("drain", "events")
+    asked = await controller.store.admission.recall_ahead(queue=name)
+    controller.poke("drain", "events", *(f"host:{host_id}" for host_id in asked))
     return answer_json(await controller.store.settings.get_queue(name))
 
 

@@ -127,7 +127,9 @@ async def make_orders(
 
 
 def _name_alike(task: OfferedTask) -> wire.AlikeTask:
-    return wire.AlikeTask(task.key, task.attempt, list(task.devices), task.lease_ttl_seconds)
+    return wire.AlikeTask(
+        task.key, task.attempt, list(task.devices), task.lease_ttl_seconds, task.ahead
+    )
 
 
 def _make_order(
@@ -147,6 +149,8 @@ def _make_order(
         fresh_workdir=spec.fresh_workdir,
         shell=spec.shell,
         gpus=list(task.devices),
+        cpu_slots=job.cpu_slots,
+        ahead=task.ahead,
         memory_bytes=job.memory_bytes,
         world_size=job.tasks,
         ttl_seconds=task.lease_ttl_seconds,

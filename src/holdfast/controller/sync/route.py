@@ -110,7 +110,7 @@ async def _poll(
     seconds = min(request.wait_seconds, settings.number("sync_interval_seconds"))
     until = controller.clock() + (seconds if newest and not request.leaving else 0.0)
     seen = line.wake.version
-    wanted = _read_request(host.id, request, newest=newest)
+    wanted = _read_request(host, request, newest=newest)
     found = await _ask_store(controller, host, wanted)
     _act_on(controller, request, found)
     answer = await _make_answer(controller, host, request, found, settings)
@@ -151,11 +151,11 @@ def _guess_room(host: HostRecord, request: wire.SyncRequest) -> WaitingRoom:
     )
 
 
-def _read_request(host_id: str, request: wire.SyncRequest, *, newest: bool) -> HostSync:
+def _read_request(host: HostRecord, request: wire.SyncRequest, *, newest: bool) -> HostSync:
     return HostSync(
-        host_id=host_id,
+        host_id=host.id,
         incarnation=request.incarnation,
-        live=tuple(t.key for t in request.tasks if t.state in ("starting", "running")),
+        live=tuple(t.key for t in request.tasks if t.state in ("starting", "running", "held")),
         started=tuple(t.key for t in request.tasks if t.state == "running"),
         claimed=tuple((t.key, t.port) for t in request.tasks if t.state == "claimed"),
         ended=tuple((t.key, t.facts or NO_FACTS) for t in request.tasks if t.state == "ended"),
@@ -173,6 +173,9 @@ def _read_request(host_id: str, request: wire.SyncRequest, *, newest: bool) -> H
         leaving=request.leaving,
         faults=_read_faults(request.faults),
         takes=newest and any(t.state == "ended" for t in request.tasks),
+        ahead=min(request.ahead, host.cpu_slots),
+        held=sum(t.state == "held" for t in request.tasks),
+        returned=tuple(t.key for t in request.tasks if t.state == "returned"),
     )
 
 
@@ -207,6 +210,8 @@ def _act_on(controller: Controller, request: wire.SyncRequest | None, found: Hos
         controller.poke(*(f"host:{host_id}" for host_id in found.opened))
     if found.draining:
         controller.poke("drain", "events")
+    if found.returned:
+        controller.poke("admit", "events")
     if found.succeeded or found.acked:
         if len(found.acked) > len(found.succeeded):  # a drain may wait for the others
             controller.poke("drain")
@@ -282,6 +287,7 @@ async def _make_answer(
         ),
         gangs=controller.layouts.list_gangs(offers) if shared else [],
         preempt=preempt,
+        recall=list(found.recalls),
         renewed=[wire.Renewed(key=key, ttl_seconds=ttl) for key, ttl in found.renewed],
         lost=list(found.lost),
         acked=list(found.acked),
@@ -291,12 +297,13 @@ async def _make_answer(
         fenced=found.fenced,
         settings_rev=settings.rev,
         sync_interval_seconds=settings.number("sync_interval_seconds"),
+        run_ahead_seconds=settings.number("run_ahead_seconds"),
     )
 
 
 def _says_something(answer: wire.SyncAnswer) -> bool:
     orders = answer.claim or answer.launch or answer.preempt or answer.watch or answer.reads
-    return bool(orders or answer.lost or answer.acked or answer.refused)
+    return bool(orders or answer.recall or answer.lost or answer.acked or answer.refused)
 
 
 # ---- logs and forensics

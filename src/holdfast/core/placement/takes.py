@@ -10,6 +10,11 @@ TAKE-2  It takes them in their order, and stops at the first that it serves and 
         no other host may have room.
 TAKE-3  It takes none while a job that fell on it is not decided about: that one may be queued again
         at the front, and has the room that it left before all that wait behind it.
+AHEAD-1  Beyond its slots, a host takes at most as many jobs as it asks for, and holds them until a
+         slot of its own is free: plain jobs of one CPU slot, without devices or a container, that
+         have had no attempt yet and are neither interactive nor executors of calls. It goes past
+         none that it serves, and takes them only from a queue deeper than what was read of it, so
+         that its end is left to all hosts alike. Their memory is held like any other's (ADMIT-2).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -32,12 +37,13 @@ class TakeTerms(msgspec.Struct, frozen=True, kw_only=True):
     """In which queues hosts may take jobs, and the lease of each queue's jobs.
 
     revision: of the settings that say so. The store takes nothing under another one.
-    whole: no other queue is left to the leader.
+    whole: no other queue is left to the leader. ahead: queues whose jobs may be held ahead.
     """
 
     revision: int
     ttls: Mapping[str, float]
     whole: bool
+    ahead: frozenset[str] = frozenset()
 
 
 class Takes(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,29 +56,37 @@ class Takes(msgspec.Struct, frozen=True, kw_only=True):
 def plan_takes(
     candidates: Sequence[Candidate],
     hosts: Sequence[Capacity],
-    queues: Collection[str],
+    terms: TakeTerms,
     passed: Collection[str],
     *,
+    ahead: Mapping[str, int],
     cut: bool,
 ) -> Takes:
     """Let each host take from `candidates`, which stand in the order of admission.
 
-    queues: those in which hosts may take jobs. passed: jobs that the leader has just passed over;
-    empty where it held room back for any. cut: there may be more candidates than these.
+    passed: jobs that the leader has just passed over; empty where it held room back for any.
+    ahead: how many jobs each host would hold beyond its slots, those that it holds already
+    included. cut: there may be more candidates than these.
     """
     left = list(candidates)
     placements: list[JobPlacement] = []
     settled = set()
     for capacity in hosts:
         host, rest, waiting = HostRoom(capacity, Kind(capacity)), [], False
+        most = ahead.get(capacity.host_id, 0) if cut else 0
         for at, job in enumerate(left):
-            if is_full(host):
+            if is_full(host) and (waiting or host.cpu_slots + most <= 0):
                 rest += left[at:]
                 break
             if not _serves(host, job):
                 rest.append(job)
-            elif _is_plain(job, queues) and _fits(job, host):
+            elif _is_plain(job, terms.ttls) and _fits(job, host):
                 placements.append(_place(job, host))
+            elif not waiting and _fits_ahead(job, host, terms, most):
+                placements.append(_place(job, host, ahead=True))
+            elif is_full(host):
+                rest += left[at:]
+                break
             elif job.job_id in passed and host.host_id not in job.avoid_hosts:
                 rest.append(job)
                 waiting = True
@@ -91,10 +105,10 @@ def is_full(host: HostRoom) -> bool:
     return host.cpu_slots <= 0 and not host.devices
 
 
-def count_worth(ended: int) -> int:
-    """Return how many candidates are worth reading for the room of `ended` tasks: one for each, and
-    a few that are passed over."""
-    return min(ended + SPARE, MAX_TAKEN)
+def count_worth(ended: int, ahead: int = 0) -> int:
+    """Return how many candidates are worth reading for the room of `ended` tasks and `ahead` more:
+    one for each, and a few that are passed over."""
+    return min(ended + ahead + SPARE, MAX_TAKEN)
 
 
 def _serves(host: HostRoom, job: Candidate) -> bool:
@@ -106,14 +120,28 @@ def _is_plain(job: Candidate, queues: Collection[str]) -> bool:
 
 
 def _fits(job: Candidate, host: HostRoom) -> bool:
-    return host.host_id not in job.avoid_hosts and count_fitting(job, host.free, 1) == 1
+    return _fits_in(job, host, host.free)
 
 
-def _place(job: Candidate, host: HostRoom) -> JobPlacement:
+def _fits_in(job: Candidate, host: HostRoom, room: Sequence[int]) -> bool:
+    return host.host_id not in job.avoid_hosts and count_fitting(job, room, 1) == 1
+
+
+def _fits_ahead(job: Candidate, host: HostRoom, terms: TakeTerms, most: int) -> bool:
+    """AHEAD-1."""
+    small = (job.tasks, job.cpu_slots, job.gpus, job.runtime) == (1, 1, 0, "")
+    if not (small and job.may_wait and job.queue in terms.ahead and _is_plain(job, terms.ttls)):
+        return False
+    cpu_slots, memory_bytes, devices = host.free
+    return -most < cpu_slots <= 0 and _fits_in(job, host, (1, memory_bytes, devices))
+
+
+def _place(job: Candidate, host: HostRoom, *, ahead: bool = False) -> JobPlacement:
     seat = TaskPlacement(
         rank=0,
         host_id=host.host_id,
         incarnation=host.capacity.incarnation,
         devices=host.take(job, 1)[0],
+        ahead=ahead,
     )
     return JobPlacement(job_id=job.job_id, epoch=job.epoch, tasks=(seat,))

@@ -20,6 +20,14 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     free_devices: tuple[int, ...]
     lacking: frozenset[str] = frozenset()
 
+    @property
+    def without_ahead(self) -> "Capacity":
+        """The room for jobs that start at once: a host that holds jobs ahead has no slot free, and
+        not fewer than none (AHEAD-1)."""
+        if self.free_cpu_slots >= 0:
+            return self
+        return msgspec.structs.replace(self, free_cpu_slots=0)
+
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """A queued job as admission sees it, in the order it is to be considered.
@@ -33,6 +41,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     member: the rank of a supervised job that waits for another host while the others run; its
     `tasks` is then 1, and it counts against no quota and no queue's limit, because its job does.
     supervised: its script may replace members, so it is never taken by a host itself (TAKE-1).
+    may_wait: it has had no attempt yet, and is neither interactive nor an executor of calls, so that
+    a host may hold it ahead (AHEAD-1); known where hosts take.
     """
 
     job_id: str
@@ -54,6 +64,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     host_labels: Mapping[str, str] = {}
     runtime: str = ""
     supervised: bool = False
+    may_wait: bool = False
 
 
 class QuotaLeft(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,12 +87,13 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskPlacement(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank's host and devices."""
+    """One rank's host and devices. ahead: it waits there for a slot (AHEAD-1)."""
 
     rank: int
     host_id: str
     incarnation: str
     devices: tuple[int, ...]
+    ahead: bool = False
 
 
 class JobPlacement(msgspec.Struct, frozen=True, kw_only=True):

@@ -90,7 +90,7 @@ class MemoryAdmission(InMemory):
         active = [
             h for _, h in sorted(s.hosts.items()) if h.takes_work and h.heartbeat_at >= at - silence
         ]
-        hosts = [s.capacity(h) for h in active]
+        hosts = [s.capacity(h).without_ahead for h in active]
         live: dict[str, int] = {}
         for state in LIVE_JOB_STATES:
             for job_id in s.by_state[state]:
@@ -176,13 +176,18 @@ class MemoryAdmission(InMemory):
             at=self.state.at(now), holds=holds, job_ids=frozenset(job_ids)
         )
 
+    async def recall_ahead(
+        self, *, queue: str | None = None, below: int | None = None
+    ) -> list[str]:
+        return self.state.recall_ahead(queue=queue, below=below)
+
     async def read_running(self, *, now: Now = None) -> list[RunningTask]:
         s, at, running = self.state, self.state.at(now), []
         for state in LIVE_JOB_STATES:
             for job_id in s.by_state[state]:
                 job = s.jobs[job_id]
                 for task in s.tasks[job_id].values():
-                    if not task.state.holds_lease:
+                    if not task.state.holds_lease or task.held_ahead:
                         continue
                     began = task.started_at
                     running.append(
@@ -275,7 +280,10 @@ class MemoryAdmission(InMemory):
         ranks = sorted(placement.tasks, key=lambda t: t.rank)
         hosts = say_names((s.hosts[t.host_id].name for t in ranks), 3)
         how = ", which took it" if road == "host" else ""
-        m.move_job(row, JobEvent.RESERVE, f"reserved on {hosts}{how}")
+        reason = f"reserved on {hosts}{how}"
+        if any(place.ahead for place in ranks):
+            reason = f"held ahead on {hosts}, begins when a slot is free"
+        m.move_job(row, JobEvent.RESERVE, reason)
         row.epoch += 1
         row.attempts += 1
         row.started_at = row.step = row.total = row.beat_at = row.trigger_rank = None
@@ -362,6 +370,7 @@ def candidate_of(job: MemoryJob, at: datetime) -> Candidate:
         host_labels=spec.host_labels,
         runtime=find_runtime_word(spec.image, spec.runtime),
         supervised=spec.supervised,
+        may_wait=not (row.attempts or spec.executor or spec.interactive),
     )
 
 

@@ -86,7 +86,7 @@ class MemoryLeases(InMemory):
                 s.log(faults_event(host.id, host.name, host.faults, d.sync.faults), at)
                 host.faults = d.sync.faults
         ids = {key.job_id for d in drafts for key, _ in d.ended()} | {
-            key.job_id for d in drafts for key in (*d.started(), *d.claimed())
+            key.job_id for d in drafts for key in (*d.started(), *d.claimed(), *d.returned())
         }
         m = s.load(ids, at)
         repeats = reports.apply_reports(m, drafts, set(), rules)
@@ -153,6 +153,8 @@ class MemoryLeases(InMemory):
             ):
                 _grant(task, at)
                 self._offer(d, task)
+            if task.state is TaskState.RESERVED and task.recalled:
+                d.recalls.append(task.key)
             elif task.state is TaskState.PREEMPTING:
                 row = s.jobs[task.job_id].row
                 alone = row.drain_cause is None  # one member of a supervised job, stopped by itself
@@ -197,6 +199,7 @@ class MemoryLeases(InMemory):
                     devices=tuple(task.devices),
                     lease_ttl_seconds=task.lease_ttl_seconds,
                     replaced=task.replaced,
+                    ahead=task.ahead,
                 ),
                 job=OfferedJob(**shared_fields(s.job_record(task.job_id), OfferedJob)),
                 secrets=dict(job.secrets),

@@ -30,15 +30,17 @@ def take_jobs(
     open_queues = {q.name for q in s.queues.values() if q.paused_at is None}
     served = {q for q in open_queues if any(not h.queues or q in h.queues for h in hosts)}
     waiting = [s.jobs[i] for i in s.by_state[JobState.QUEUED] if s.jobs[i].row.queue in served]
-    limit = count_worth(sum(len(d.sync.ended) for d in drafts))
+    more = sum(max(0, d.sync.ahead - d.sync.held) for d in drafts)
+    limit = count_worth(sum(len(d.sync.ended) for d in drafts), more)
     queued = heapq.nsmallest(limit, waiting, key=order_of)
     passed = s.passed_over
     known = not passed.holds and at - passed.at <= timedelta(seconds=PASSED_SECONDS)
     found = plan_takes(
         [candidate_of(job, at) for job in queued],
         [s.capacity(host) for host in hosts],
-        terms.ttls,
+        terms,
         passed.job_ids if known else (),
+        ahead={host_id: d.sync.ahead for host_id, d in by_host.items()},
         cut=len(queued) >= limit,
     )
     for host_id in found.settled:

@@ -210,7 +210,7 @@ async def _take_moves(
     """Take starts, claims and ends. Returns whether any of them may bring orders to a host: more
     than the ends of jobs of one task that succeeded."""
     ended = [(d, key, facts) for d in drafts for key, facts in d.ended()]
-    started = {key.job_id for d in drafts for key in d.started()}
+    started = {key.job_id for d in drafts for key in (*d.started(), *d.returned())}
     claims = [(d, key, port) for d in drafts for key, port in d.claimed().items()]
     if not ended and not started and not claims:
         return False
@@ -227,7 +227,7 @@ async def _take_moves(
     ids = (
         full
         | {key.job_id for _, key in left}
-        | {k.job_id for d in drafts for k in d.started() if k not in taken}
+        | {k.job_id for d in drafts for k in (*d.started(), *d.returned()) if k not in taken}
     )
     if ids:
         m = await load_moves(tx, ids, at)
@@ -404,7 +404,11 @@ def _fill_orders(
         by_host[row["host_id"]].claims.append(claim)
     _give_offers([row for row in rows if row["barrier"]], found, secrets, seats, by_host)
     for row in preempts:
-        by_host[row["host_id"]].preempts.append(_preempt(row))
+        d = by_host[row["host_id"]]
+        if row["recalled"]:
+            d.recalls.append(TaskKey(row["job_id"], row["rank"], row["epoch"]))
+        else:
+            d.preempts.append(_preempt(row))
 
 
 def _give_offers(
@@ -427,6 +431,7 @@ def _give_offers(
             devices=tuple(row["devices"]),
             lease_ttl_seconds=row["lease_ttl_seconds"],
             replaced=row["replaced"],
+            ahead=row["ahead"],
         )
         offer = TaskOffer(
             task=task,

@@ -42,7 +42,8 @@ async def plan_steps(tx: Tx, drafts: Sequence[Draft], terms: TakeTerms, at: date
     Their heartbeats are locked, so the room that is read stays theirs. Marks the drafts that are
     settled.
     """
-    limit = count_worth(sum(len(d.sync.ended) for d in drafts))
+    more = sum(max(0, d.sync.ahead - d.sync.held) for d in drafts)
+    limit = count_worth(sum(len(d.sync.ended) for d in drafts), more)
     ids = [d.sync.host_id for d in drafts]
     return _choose(drafts, terms, limit, *await tx.many(*_ask(ids, terms, limit, at)))
 
@@ -88,8 +89,9 @@ def _choose(
     found = plan_takes(
         [msgspec.convert(row, Candidate) for row in queued],
         [as_capacity(row) for row in rooms],
-        terms.ttls,
+        terms,
         begun[0]["passed"],
+        ahead={d.sync.host_id: d.sync.ahead for d in drafts},
         cut=len(queued) >= limit,
     )
     for host_id in found.settled:
@@ -107,6 +109,7 @@ def _choose(
             "host_id": p.tasks[0].host_id,
             "incarnation": p.tasks[0].incarnation,
             "devices": p.tasks[0].devices,
+            "ahead": p.tasks[0].ahead,
         }
         for n, p in enumerate(found.placements)
     ]
@@ -133,6 +136,7 @@ def give_taken(drafts: Sequence[Draft], steps: Sequence[Step], rows: Rows, hidde
             host_id=row["host_id"],
             devices=tuple(row["devices"]),
             lease_ttl_seconds=row["ttl"],
+            ahead=row["ahead"],
         )
         offer = TaskOffer(task=task, job=make_offered(row), secrets=secrets.get(row["id"], {}))
         by_host[task.host_id].offers.append(offer)
@@ -145,19 +149,26 @@ def make_offered(row: dict[str, Any]) -> OfferedJob:
     """Return what orders need of a job's row. Alike jobs, of one submission mostly, share it."""
     make = _make_alike if len(row["spec"]) <= MAX_ALIKE_CHARS else _make_alike.__wrapped__
     return make(
-        row["name"], row["queue"], row["project"], row["memory_bytes"], row["tasks"], row["spec"]
+        row["name"],
+        row["queue"],
+        row["project"],
+        row["memory_bytes"],
+        row["cpu_slots"],
+        row["tasks"],
+        row["spec"],
     )
 
 
 @lru_cache(MAX_ALIKE)
 def _make_alike(
-    name: str, queue: str, project: str, memory_bytes: int, tasks: int, spec: str
+    name: str, queue: str, project: str, memory_bytes: int, cpu_slots: int, tasks: int, spec: str
 ) -> OfferedJob:
     return OfferedJob(
         name=name,
         queue=queue,
         project=project,
         memory_bytes=memory_bytes,
+        cpu_slots=cpu_slots,
         tasks=tasks,
         spec=_decode_spec(spec),
     )

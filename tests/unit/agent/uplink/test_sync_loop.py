@@ -42,6 +42,10 @@ class Taker:
         """None."""
         return []
 
+    def count_ahead(self) -> int:
+        """None."""
+        return 0
+
     def take_answer(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:
         """No answer ever comes."""
         raise AssertionError("a dead controller answered")

@@ -69,7 +69,8 @@ COLUMNS: Mapping[str, Mapping[str, tuple[str, Writer]]] = {
                lease_ttl_seconds double precision, replaced integer, reserved_at timestamptz,
                ready_at timestamptz, start_failures integer, stop_cause text, stop_reason text,
                stop_hard boolean
-        none:  attempt integer, queue text, gpus integer, cpu_slots integer, memory_bytes bigint
+        none:  attempt integer, queue text, gpus integer, cpu_slots integer, memory_bytes bigint,
+               ahead boolean, recalled boolean
     """),
     "attempts": _read_table("""
         key:   job_id text, number integer

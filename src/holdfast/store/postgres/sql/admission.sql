@@ -237,7 +237,7 @@ cross join lateral (select j.state = 'running' and (
   j.tasks = 1 or coalesce((j.spec->>'supervised')::boolean, false) or coalesce(j.spec->>'on_partial', 'fail') = 'restart'
   or not exists (select from tasks d where d.job_id = j.id and d.state = 'done')) as stoppable) s
 cross join (select coalesce(%(now)s::timestamptz, clock_timestamp()) as at) c
-where t.state in ('reserved', 'running', 'preempting');
+where t.state in ('running', 'preempting') or (t.state = 'reserved' and not t.ahead); -- that holds no slot (AHEAD-1)
 
 -- name: read_reserved
 -- Jobs that do not run yet, when their attempt was reserved, and whether an earlier attempt got past its start.

@@ -36,7 +36,7 @@ with given as (
 select k.host_id, k.name, k.state, k.faults, k.reason, k.fresh, k.flagged_dead_at, k.heartbeat_at,
        k.fresh and exists (
          select from tasks t where t.host_id = k.host_id and t.state in ('reserved', 'preempting')
-           and (t.state = 'preempting' or t.offered_at is null or t.claimed_at is not null
+           and (t.state = 'preempting' or t.offered_at is null or t.claimed_at is not null or t.recalled
                 or (t.job_id, t.rank, t.epoch) not in (select job_id, rank, epoch from live))) as orders,
        k.fresh and exists (select from log_reads r where r.host_id = k.host_id and r.at is null) as reads,
        coalesce(%(now)s, clock_timestamp()) as now
@@ -159,7 +159,7 @@ update tasks t set
   lease_until = greatest(t.lease_until, %(now)s::timestamptz + t.lease_ttl_seconds * interval '1 second')
 from locked l
 where t.job_id = any(array(select job_id from locked)) and t.job_id = l.job_id and t.rank = l.rank and t.state = 'reserved'
-returning t.job_id, t.rank, t.epoch, t.attempt, t.host_id, t.devices, t.lease_ttl_seconds, t.replaced, t.barrier;
+returning t.job_id, t.rank, t.epoch, t.attempt, t.host_id, t.devices, t.lease_ttl_seconds, t.replaced, t.ahead, t.barrier;
 
 -- name: begin_takes
 -- Whether hosts may take jobs under these settings, and what the leader has just passed over (TAKE-2).
@@ -193,7 +193,8 @@ order by h.id;
 -- name: read_takable
 -- As read_candidates, of the queues that these hosts serve. A queue that is paused is asked again under its lock.
 select c.id as job_id, c.epoch, c.queue, c.project, c.priority, c.tasks, c.gpus, c.cpu_slots, c.memory_bytes, c.avoid_hosts,
-       c.barred_hosts, (c.spec->>'lease_ttl_seconds')::double precision as lease_ttl_seconds,
+       c.barred_hosts, c.attempts = 0 and coalesce(c.spec->>'executor', '') = ''
+         and not coalesce((c.spec->>'interactive')::boolean, false) as may_wait, (c.spec->>'lease_ttl_seconds')::double precision as lease_ttl_seconds,
        coalesce(c.spec->'host_labels', '{}') as host_labels, coalesce((c.spec->>'supervised')::boolean, false) as supervised,
        case when c.spec->>'image' is null then '' else coalesce(c.spec->>'runtime', 'any') end as runtime
 from queues q
@@ -210,12 +211,14 @@ order by c.priority desc, c.ord
 limit %(limit)s;
 
 -- name: take_jobs
--- As reserve_jobs and offer_tasks in one, for jobs of one task: the host's room was read under its lock. A queue that is
--- being paused or changed, and a job that another transaction holds, is left alone, because locks of queues come
--- before those of hosts, and a wait here could be for ever.
+-- As reserve_jobs and offer_tasks in one, for jobs of one task: the host's room was read under its lock. `ahead`: it
+-- waits on the host for a slot (AHEAD-1). A queue that is being paused or changed, and a job that another
+-- transaction holds, is left alone, because locks of queues come before those of hosts, and a wait here could be for
+-- ever.
 with given as (
   select * from jsonb_to_recordset(%(jobs)s::jsonb) as x(
-    n integer, job_id text, epoch bigint, ttl double precision, host_id text, host text, incarnation text, devices integer[])
+    n integer, job_id text, epoch bigint, ttl double precision, host_id text, host text, incarnation text, devices integer[],
+    ahead boolean)
 ), open as materialized (
   select q.name from queues q
   where q.name = any(%(queues)s::text[]) and q.paused_at is null
@@ -228,17 +231,19 @@ with given as (
   order by j.id
   for update skip locked
 ), moved as (
-  update jobs j set state = 'reserved', epoch = j.epoch + 1, attempts = j.attempts + 1, reason = 'reserved on ' || g.host || ', which took it',
+  update jobs j set state = 'reserved', epoch = j.epoch + 1, attempts = j.attempts + 1,
+         reason = case when g.ahead then 'held ahead on ' || g.host || ', begins when a slot is free'
+                       else 'reserved on ' || g.host || ', which took it' end,
          barred_hosts = '{}', revision = j.revision + 1, started_at = null, step = null, total = null, beat_at = null, trigger_rank = null
   from given g
   where j.id = any(array(select id from locked)) and g.job_id = j.id and g.epoch = j.epoch
   returning j.id, j.epoch, j.attempts, j.reason, j.name, j.queue, j.project, j.tasks, j.gpus, j.cpu_slots, j.memory_bytes, j.spec,
-            j.retries_charged as charged, g.n, g.ttl, g.host_id, g.host, g.incarnation, g.devices
+            j.retries_charged as charged, g.n, g.ttl, g.host_id, g.host, g.incarnation, g.devices, g.ahead
 ), placed as (
   insert into tasks (job_id, rank, epoch, attempt, state, queue, gpus, cpu_slots, memory_bytes, host_id, incarnation,
-                     devices, lease_ttl_seconds, barrier, offered_at, lease_until)
+                     devices, lease_ttl_seconds, barrier, offered_at, lease_until, ahead)
   select m.id, 0, m.epoch, m.attempts, 'reserved', m.queue, m.gpus, m.cpu_slots, m.memory_bytes, m.host_id,
-         m.incarnation, m.devices, m.ttl, true, %(now)s, %(now)s::timestamptz + m.ttl * interval '1 second'
+         m.incarnation, m.devices, m.ttl, true, %(now)s, %(now)s::timestamptz + m.ttl * interval '1 second', m.ahead
   from moved m
 ), chained as (
   insert into attempts (job_id, number, parent, epoch, state, retry_count, reason, host, host_ids, road, reserved_at)
@@ -251,7 +256,7 @@ with given as (
   from moved m
   order by m.n
 )
-select id, epoch, attempts, ttl, host_id, devices, name, queue, project, memory_bytes, tasks, spec::text as spec
+select id, epoch, attempts, ttl, host_id, devices, ahead, name, queue, project, memory_bytes, cpu_slots, tasks, spec::text as spec
 from moved order by n;
 
 -- name: read_taken_secrets
@@ -283,7 +288,7 @@ where not exists (
 -- name: read_offered_jobs
 -- The jobs of the tasks that offer_tasks, just before, offered these hosts for their start, or had offered already.
 -- Found by host, so that it runs in the same round trip as the offers.
-select j.id, j.name, j.queue, j.project, j.memory_bytes, j.tasks, j.spec::text as spec
+select j.id, j.name, j.queue, j.project, j.memory_bytes, j.cpu_slots, j.tasks, j.spec::text as spec
 from jobs j
 where j.id = any(array(
   select t.job_id from tasks t
@@ -320,15 +325,29 @@ order by s.job_id, s.rank;
 -- Undoes the relaxed commit that the transaction began with.
 set local synchronous_commit to default;
 
+-- name: recall_ahead
+-- Marks tasks that hosts hold ahead, to be given back unless they have begun (AHEAD-2).
+with held as (
+  select t.job_id, t.rank from tasks t join jobs j on j.id = t.job_id
+  where t.state = 'reserved' and t.ahead and not t.recalled
+    and (%(queue)s::text is null or t.queue = %(queue)s) and (%(host)s::text is null or t.host_id = %(host)s)
+    and (%(below)s::integer is null or j.priority < %(below)s)
+  order by t.job_id, t.rank
+  for no key update of t
+)
+update tasks t set recalled = true from held h where t.job_id = h.job_id and t.rank = h.rank and t.state = 'reserved'
+returning t.host_id;
+
 -- name: read_preempts
--- A member of a supervised job may be stopped by itself; a drain of its job then goes first.
+-- With the tasks that are recalled. A member of a supervised job may be stopped by itself; a drain of its job then goes
+-- first.
 with stopping as materialized (
   select t.* from tasks t
   join unnest(%(hosts)s::text[], %(incarnations)s::text[]) as g(host_id, incarnation)
     on g.host_id = t.host_id and g.incarnation = t.incarnation
-  where t.host_id = any(%(hosts)s::text[]) and t.state = 'preempting'
+  where t.host_id = any(%(hosts)s::text[]) and (t.state = 'preempting' or (t.state = 'reserved' and t.recalled))
 )
-select t.job_id, t.rank, t.epoch, t.host_id, coalesce(j.drain_cause, t.stop_cause) as drain_cause,
+select t.job_id, t.rank, t.epoch, t.host_id, t.state = 'reserved' as recalled, coalesce(j.drain_cause, t.stop_cause) as drain_cause,
        case when j.drain_cause is null then t.stop_reason else j.drain_reason end as drain_reason,
        case when j.drain_cause is null then t.stop_hard else j.drain_hard end as drain_hard, j.drain_operator_stop,
        case when j.drain_cause is not null then j.trigger_rank end as trigger_rank

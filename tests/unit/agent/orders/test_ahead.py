@@ -1,0 +1,107 @@
+"""How much a host holds ahead (AHEAD-1), and which order begins when a slot is free (AHEAD-2)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.agent.orders.ahead import AheadDesk, count_wanted
+from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.core.ids import TaskKey
+from holdfast.core.states import AgentTaskEvent
+from holdfast.wire.agent import LaunchOrder
+
+ORDER = LaunchOrder(
+    key=TaskKey("j", 0, 1), attempt=1, name="n", queue="q", project="p", argv=["x"], cpu_slots=1
+)
+seconds = st.floats(0, 10)
+
+
+@given(
+    st.integers(0, 64),
+    st.lists(st.tuples(st.integers(0, 4), seconds), max_size=20),
+    st.floats(0, 10),
+    st.floats(0, 1),
+)
+def test_no_more_is_held_than_slots_turn_over_in_time(
+    slots: int, busy: list[tuple[int, float]], mean: float, limit: float
+) -> None:
+    wanted = count_wanted(slots, busy, mean, limit)
+    quick = slots - sum(count for count, age in busy if age > limit)
+    assert 0 <= wanted <= max(0, quick) <= max(0, slots)
+    assert wanted * mean <= limit * max(0, quick) + 1e-9, "the last one waits longer than `limit`"
+    if limit == 0.0 or mean == 0.0:
+        assert wanted == 0
+
+
+@pytest.mark.parametrize(
+    ("slots", "busy", "mean", "wanted"),
+    [
+        (16, [], 0.003, 16),  # bounded by the slots
+        (16, [], 0.1, 8),  # by 50 ms of work
+        (16, [], 1.0, 0),  # long jobs: none
+        (16, [], 0.0, 0),  # nothing has ended yet
+        (16, [(1, 60.0)] * 14, 0.01, 2),  # two slots turn over
+        (4, [(4, 60.0)], 0.01, 0),
+    ],
+)
+def test_a_host_holds_about_fifty_milliseconds_of_work(
+    slots: int, busy: list[tuple[int, float]], mean: float, wanted: int
+) -> None:
+    assert count_wanted(slots, busy, mean, 0.05) == wanted
+
+
+def _desk(tmp_path: Path, slots: int) -> tuple[TaskTable, AheadDesk]:
+    table = TaskTable(tmp_path)
+    table.open()
+    desk = AheadDesk(table)
+    desk.slots, desk.seconds = slots, 0.05
+    return table, desk
+
+
+def _take(table: TaskTable, job: str, *, slots: int = 1, launched: bool = False) -> AgentTask:
+    order = msgspec.structs.replace(ORDER, key=TaskKey(job, 0, 1), cpu_slots=slots)
+    task = table.add(order, 0.0)
+    if launched:
+        task.move(AgentTaskEvent.LAUNCH)
+        task.launched_at = 1.0
+    return task
+
+
+def test_orders_begin_in_their_order_when_a_slot_is_free(tmp_path: Path) -> None:
+    table, desk = _desk(tmp_path, 2)
+    wide = _take(table, "wide", slots=2, launched=True)
+    held = [_take(table, f"h{n}") for n in range(3)]
+    for task in held:
+        assert not desk.has_slot(task)
+        desk.hold(task, 5.0)
+    assert (desk.find_next(), len(desk)) == (None, 3)
+    wide.move(AgentTaskEvent.END)
+    desk.note_end(wide, 1.01)
+    for task in held[:2]:
+        assert desk.find_next() is task
+        desk.let_go(task)
+        task.move(AgentTaskEvent.LAUNCH)
+    assert desk.find_next() is None, "both slots are taken again"
+    assert list(desk.list_all()) == held[2:]
+    assert list(desk.list_late(5.0 + desk.late_seconds)) == held[2:]
+    assert list(desk.list_late(4.9 + desk.late_seconds)) == []
+
+
+def test_the_mean_follows_what_tasks_take_here(tmp_path: Path) -> None:
+    table, desk = _desk(tmp_path, 8)
+    assert desk.count_wanted(0.0) == 0
+    for n in range(40):
+        task = _take(table, f"quick{n}", launched=True)
+        task.move(AgentTaskEvent.END)
+        desk.note_end(task, 1.01)
+    assert desk.count_wanted(2.0) == 8
+    for n in range(40):
+        task = _take(table, f"slow{n}", launched=True)
+        task.move(AgentTaskEvent.END)
+        desk.note_end(task, 9.0)
+    assert desk.count_wanted(2.0) == desk.wanted == 0
