@@ -40,7 +40,7 @@ if os.fork() == 0:
         "import os, time; open('runaway', 'w').write(f'{os.getpid()}\\\\n'); time.sleep(600)"], {})
     open('runaway', 'w').write(f'{os.getpid()}\\n'); time.sleep(600)
 os.wait()
-while not os.path.exists('runaway'): time.sleep(0.01)
+while not os.path.exists('runaway') or not os.path.getsize('runaway'): time.sleep(0.01)
 time.sleep(float(sys.argv[1])); sys.exit(5)
 """
 

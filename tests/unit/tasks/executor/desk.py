@@ -105,7 +105,10 @@ class ScriptedDesk:
                 if wanted(frame):
                     return frame
             if select.select([self._line], [], [], 0.1)[0]:
-                data = self._line.recv(1 << 18)
+                try:
+                    data = self._line.recv(1 << 18)
+                except ConnectionResetError:  # it left before it read the last of what it was told
+                    data = b""
                 if not data:
                     break
                 for body in self._reader.feed(data):
