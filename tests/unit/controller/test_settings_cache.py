@@ -14,6 +14,7 @@ from holdfast.controller.runtime.background import Background
 from holdfast.controller.runtime.outages import Outages
 from holdfast.controller.runtime.remembered import Sizes
 from holdfast.controller.runtime.settings import RECENT_SECONDS, SettingsCache
+from holdfast.core.calls.values import FunctionSpec
 from holdfast.core.settings.table import RENAMED, SETTINGS
 from holdfast.store.memory.store import MemoryStore
 from tests.store.rig import START
@@ -143,3 +144,15 @@ async def test_hosts_take_jobs_only_where_no_setting_binds() -> None:
     capped = (await SettingsCache(store, {"max_running": 3}).refresh()).take_terms
     assert capped is not None
     assert capped.ttls == {}, "the cluster's limit holds in each queue"
+
+
+async def test_calls_have_a_delay_of_their_own() -> None:
+    store = MemoryStore(clock=lambda: START)
+    cache = SettingsCache(store, {})
+    await store.settings.put_project("vision", {"retry_delay_seconds": 20, "max_retries": 3})
+    spec = FunctionSpec(function="m:f", project="vision")
+    policy = (await cache.refresh()).call_policy("cpu", spec)
+    assert (policy.retry.max_retries, policy.retry.retry_delay) == (3, 1.0)
+    await store.settings.put_project("vision", {"call_retry_delay_seconds": 5})
+    policy = (await cache.refresh()).call_policy("cpu", spec)
+    assert (policy.retry.retry_delay, policy.retry.backoff) == (5.0, "exponential")

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from holdfast.controller.runtime.background import Background
+from holdfast.core.calls.decide import pace_retries
 from holdfast.core.calls.executors import as_job, unwatched
 from holdfast.core.calls.values import ExecutorLimits, FunctionSpec
 from holdfast.core.endings.decide import Policy
@@ -130,7 +131,9 @@ class Settings:
 
     def call_policy(self, queue: str, spec: FunctionSpec) -> Policy:
         """Return the policy that decides about the end of a function's call."""
-        return self.policy(queue, as_job(spec))
+        job = as_job(spec)
+        delay = self.number("call_retry_delay_seconds", queue, job)
+        return pace_retries(self.policy(queue, job), spec, delay)
 
     def cold_wait_seconds(self, queue: str) -> float:
         """Return how long a call of the queue may wait for a model that is loaded nowhere."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 import msgspec
+from msgspec import UNSET
 
 from holdfast.core.calls.executors import as_job
 from holdfast.core.calls.values import CallCharges, FunctionSpec
@@ -16,7 +17,7 @@ from holdfast.core.endings.classify import classify
 from holdfast.core.endings.decide import AttemptEnding, Charges, Policy, decide
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.facts import Classified, TaskFacts
-from holdfast.core.retry import make_policy
+from holdfast.core.retry import RetryFields, make_policy
 from holdfast.core.settings.resolve import job_layer, resolve_all
 from holdfast.core.states import JobEvent
 
@@ -54,12 +55,25 @@ def default_policy(queue: str, spec: FunctionSpec) -> Policy:
     """Return the policy of a function where no other layer sets anything."""
     found = resolve_all([("job", job_layer(as_job(spec)))], gpus=spec.gpus)
     values = {name: effective.value for name, effective in found.items()}
-    return Policy(
+    policy = Policy(
         retry=make_policy(values),
         watchdog_cap=int(values["watchdog_cap"] or 0),
         infra_cap=int(values["infra_cap"] or 0),
         on_trip="fail" if values["on_trip"] == "fail" else "requeue",
     )
+    return pace_retries(policy, spec, float(values["call_retry_delay_seconds"] or 0))
+
+
+def pace_retries(policy: Policy, spec: FunctionSpec, delay_seconds: float) -> Policy:
+    """Return the policy of a job as one of a call: where the function sets no delay, the first retry
+    comes after `delay_seconds`, and each next one, unless the function says how, after a multiple,
+    because most calls take less than the delays of jobs."""
+    own = spec.retry or RetryFields()
+    if own.retry_delay is not UNSET:
+        return policy
+    backoff = policy.retry.backoff if own.backoff is not UNSET else "exponential"
+    retry = msgspec.structs.replace(policy.retry, retry_delay=delay_seconds, backoff=backoff)
+    return msgspec.structs.replace(policy, retry=retry)
 
 
 def classify_exception(

@@ -107,6 +107,9 @@ _ALL = (
     # retries
     Setting("max_retries", "int", 0, "retries after the first attempt", low=0, high=10_000, layer="project"),
     Setting("retry_delay_seconds", "seconds", 60.0, "time before the first retry", low=0, high=_DAY, layer="project"),
+    Setting("call_retry_delay_seconds", "seconds", 1.0,
+            "time before the first retry of a call whose function sets none; it grows by retry_multiplier",
+            low=0, high=_DAY, scope="project", layer="project"),
     Setting("retry_backoff", "word", "fixed", "how the delay grows", words=("fixed", "exponential"), layer="project"),
     Setting("retry_multiplier", "number", 2.0,
             "what an exponential delay grows by with every retry", low=1, high=100, layer="project"),

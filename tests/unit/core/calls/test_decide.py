@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET, UnsetType
 
 from holdfast.core.calls.decide import (
     HELD_SECONDS,
@@ -12,13 +15,14 @@ from holdfast.core.calls.decide import (
     classify_exception,
     decide_call,
     default_policy,
+    pace_retries,
 )
 from holdfast.core.calls.values import CallCharges, FunctionSpec
 from holdfast.core.causes import CHARGED_TO, Budget, Cause, Watchdog
 from holdfast.core.endings.classify import classify
 from holdfast.core.endings.decide import Policy
 from holdfast.core.facts import Classified, TaskFacts, Trip
-from holdfast.core.retry import RetryFields, RetryPolicy
+from holdfast.core.retry import RetryFields, RetryPolicy, retry_delay_seconds
 
 COUNTS = st.integers(0, 12)
 CHARGES = st.builds(CallCharges, COUNTS, COUNTS, COUNTS, COUNTS)
@@ -117,3 +121,21 @@ def test_a_trip_is_charged_to_the_watchdogs() -> None:
     assert (first.outcome, first.charges.watchdog) == (CallOutcome.READY, 1)
     second = decide_call(fell, first.charges, policy, name="s.1", chance=0.5)
     assert second.outcome is CallOutcome.FAILED
+
+
+@given(st.floats(0, 100), st.sampled_from([UNSET, 0.0, 7.0]), st.sampled_from([UNSET, "fixed"]))
+def test_a_call_is_retried_soon_and_ever_more_rarely_unless_its_function_says_otherwise(
+    delay: float, own: float | UnsetType, backoff: Literal["fixed"] | UnsetType
+) -> None:
+    spec = FunctionSpec(function="m:f", retry=RetryFields(retry_delay=own, backoff=backoff))
+    jobs = Policy(retry=RetryPolicy(max_retries=9))
+    paced = pace_retries(jobs, spec, delay).retry
+    first = retry_delay_seconds(paced, 0, job_id="s.1", chance=0.5)
+    fourth = retry_delay_seconds(paced, 3, job_id="s.1", chance=0.5)
+    if own is not UNSET:
+        assert paced == jobs.retry
+    elif backoff is not UNSET:
+        assert first == fourth == delay
+    else:
+        assert (first, fourth) == (delay, 8 * delay)
+    assert default_policy("cpu", FunctionSpec(function="m:f")).retry.retry_delay == 1.0
