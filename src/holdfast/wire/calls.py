@@ -141,7 +141,8 @@ class ExecutorAnswer(CallMessage, frozen=True, kw_only=True):
     """recorded: (batch, position) of ends that are on record or refused; forget them.
 
     dropped: batches that are not this executor's any more; drop them without a report.
-    cancelled: (batch, position) whose user cancelled them. lost: the lease is gone: stop.
+    cancelled: (batch, position) whose user cancelled them; killed: those of them that end at once,
+    with this executor where one runs. lost: the lease is gone: stop.
     leave: nothing waits for this family, or its slot is wanted: exit when idle.
     """
 
@@ -150,6 +151,7 @@ class ExecutorAnswer(CallMessage, frozen=True, kw_only=True):
     recorded: list[tuple[int, int]] = []
     dropped: list[int] = []
     cancelled: list[tuple[int, int]] = []
+    killed: list[tuple[int, int]] = []
     lost: bool = False
     leave: bool = False
 
@@ -296,10 +298,12 @@ class CallResults(CallMessage, frozen=True, kw_only=True):
 
 class CallsChange(CallMessage, frozen=True, kw_only=True):
     """`POST /v1/call-sets/{id}/cancel` and `…/retry`. indices: these calls; None: all it may concern
-    (those that have not ended; those that failed or were cancelled)."""
+    (those that have not ended; those that failed or were cancelled). hard: of a cancel, end calls that
+    run at once, with their executors."""
 
     indices: Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=100_000)] | None = None
     reason: Annotated[str, Meta(max_length=1000)] = ""
+    hard: bool = False
 
 
 class CallFailureView(CallMessage, frozen=True, kw_only=True):

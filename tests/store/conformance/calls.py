@@ -511,6 +511,28 @@ async def test_cancel_of_some_calls(rig: Rig) -> None:
     assert [r.index for r in cancelled] == [0, 1, 4, 5, 7]
 
 
+async def test_a_hard_cancel_names_what_runs_and_its_neighbours_come_back_uncharged(
+    rig: Rig,
+) -> None:
+    key, calls = await executor(rig), rig.store.calls
+    await calls.create_set("s1", DOUBLE, "cpu", count=6, args=args(6), now=rig.now)
+    (batch,) = (await say(rig, key, want=6)).batches
+    await calls.cancel_calls("s1", [1], now=rig.now)
+    await calls.cancel_calls("s1", [2], reason="deaf", hard=True, now=rig.now)
+    answer = await say(rig, key, held=[batch.id], ends=[done(batch.id, 0)])
+    assert (answer.cancelled, answer.killed) == ([(batch.id, 1), (batch.id, 2)], [(batch.id, 2)])
+    facts = TaskFacts(signal=9)
+    await say(rig, key, closing=Closing(batch=batch.id, position=2, facts=facts))
+    assert await counts(rig) == (1, 0, 2, "open")
+    again = await say(rig, key, want=6)
+    assert [(c.index, c.attempt) for b in again.batches for c in b.calls] == [
+        (3, 1),
+        (4, 1),
+        (5, 1),
+    ]
+    assert again.killed == []
+
+
 async def test_retry_of_what_failed_or_was_cancelled(rig: Rig) -> None:
     key, calls = await executor(rig), rig.store.calls
     never = FunctionSpec(function="mytasks:double")

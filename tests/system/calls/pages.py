@@ -123,3 +123,13 @@ def go_on(path: str, *, ctx: holdfast.CallContext | None = None) -> list[str]:
         time.sleep(3600)
         return []
     return [left.decode(), host]
+
+
+@holdfast.task
+def stubborn(path: str) -> str:
+    """Hang for ever, whatever it is told, where there is a path."""
+    if not path:
+        return "passed"
+    Path(path).touch()
+    while True:
+        time.sleep(0.1)

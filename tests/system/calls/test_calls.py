@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -129,3 +130,34 @@ def test_what_does_not_fit_is_refused_at_submission(hosted: Cluster) -> None:
     with pytest.raises(ValidationError, match="argument 'n' of pages:double: must be a whole"):
         pages.double.submit("three")  # type: ignore[arg-type]  # wrong on purpose
     assert pages.double(4) == 8  # in place, as ever
+
+
+def test_a_call_that_does_not_listen_is_ended_at_once_where_that_is_asked(
+    hosted: Cluster, tmp_path: Path
+) -> None:
+    path = tmp_path / "deaf"
+    results = pages.stubborn.map([*[""] * 50, str(path), *[""] * 40], errors="return")
+    wait_until(path.exists, 60)
+    began = time.monotonic()
+    done = hosted.cli("tasks", "cancel", f"{results.id}.50", "--hard")
+    assert done.returncode == 0, done.stderr
+    found = list(results)
+    assert time.monotonic() - began < 14, "it did not wait for the grace of 15 s"
+    assert isinstance(found[50], CallCancelled)
+    ends = hosted.client.call_results(results.id).results
+    assert {(end.state, end.attempts) for end in ends if end.index != 50} == {(1, 1)}
+
+
+def test_a_call_that_does_not_listen_is_ended_after_its_grace(
+    hosted: Cluster, tmp_path: Path
+) -> None:
+    path = tmp_path / "deaf"
+    hosted.client.set_config({"grace_seconds": 0.5})
+    try:
+        handle = pages.stubborn.submit(str(path))
+        wait_until(path.exists, 60)
+        handle.cancel()
+        with pytest.raises(CallCancelled):
+            handle.result(timeout=60)
+    finally:
+        hosted.client.set_config({}, unset=["grace_seconds"])

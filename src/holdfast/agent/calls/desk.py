@@ -12,7 +12,7 @@ import contextlib
 import logging
 import os
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -297,6 +297,8 @@ class ExecutorDesk:
             task.watch.lease_lost(read_boottime(), "the exchange of calls")
             self.poked()
         self._end_cancelled_later(line, said.cancelled)
+        for batch_id, position in said.killed:
+            self._end_call(said.key, (batch_id, position), (PHASE_CALLING, PHASE_LOADING))
         frame = AgentFrame(
             batches=said.batches,
             recorded=said.recorded,
@@ -327,12 +329,19 @@ class ExecutorDesk:
 
     def _end_cancelled(self, key: TaskKey, batch_id: int, position: int) -> None:
         task = self.table.get(key)
-        place = None if task is None else read_place(task.folder)
-        if task is None or place is None or place.phase != PHASE_CALLING:
-            return
-        if (place.batch, place.position) == (batch_id, position):
+        if self._end_call(key, (batch_id, position), (PHASE_CALLING,)) and task is not None:
             log.warning("a cancelled call did not end in its grace", extra=task.about())
-            self.kill(task)
+
+    def _end_call(self, key: TaskKey, call: tuple[int, int], phases: Collection[int]) -> bool:
+        """End an executor if it is at this call, in one of these phases."""
+        task = self.table.get(key)
+        place = None if task is None else read_place(task.folder)
+        if task is None or place is None or place.phase not in phases:
+            return False
+        if (place.batch, place.position) != call:
+            return False
+        self.kill(task)
+        return True
 
     def _note_away(self, error: HoldfastError) -> None:
         if not self._away:

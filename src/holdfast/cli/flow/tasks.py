@@ -292,21 +292,25 @@ def result_line(result: CallResult) -> str:
 @tasks.command()
 @click.argument("names", metavar="SET[.INDEX]...", nargs=-1, required=True)
 @click.option("--reason", default="", help="Kept with each call.")
+@click.option("--hard", is_flag=True, help="End what runs at once, with its executor.")
 @talks
-def cancel(face: Face, names: Sequence[str], reason: str) -> None:
-    """Cancel call sets, or single calls: at once those that wait; those that run are asked to stop.
+def cancel(face: Face, names: Sequence[str], reason: str, hard: bool) -> None:
+    """Cancel call sets, or single calls: at once those that wait.
+
+    A call that runs is told (`ctx.cancelled`); one that does not end in its grace is ended with its
+    executor. --hard gives it no grace. Other calls of that executor run elsewhere, uncharged.
 
     \b
     Examples:
       holdfast tasks cancel 06ch2v8wq1m4kz7d9x3t
-      holdfast tasks cancel 06ch2v8wq1m4kz7d9x3t.17 --reason "wrong input"
+      holdfast tasks cancel 06ch2v8wq1m4kz7d9x3t.17 --hard --reason "wrong input"
     """
     views = []
     with face.client() as client:
         for word in names:
             name, index = read_call_name(word)
             indices = None if index is None else [index]
-            views.append(client.cancel_calls(find_set(client, name), indices, reason))
+            views.append(client.cancel_calls(find_set(client, name), indices, reason, hard=hard))
     face.show(views, tasks_table(views))
 
 

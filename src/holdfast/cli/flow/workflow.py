@@ -200,10 +200,14 @@ def _table(rows: Sequence[RunRecord]) -> str:
 @workflow.command()
 @RUN
 @click.option("--reason", default="", help="Kept with the run.")
-@click.option("--hard", is_flag=True, help="Kill what runs, without TERM and grace.")
+@click.option(
+    "--hard",
+    is_flag=True,
+    help="End what runs at once: jobs without TERM, calls with their executors.",
+)
 @talks
 def cancel(face: Face, run_id: str, reason: str, hard: bool) -> None:
-    """Cancel a run: what waits at once; what runs gets TERM and its grace, and calls are told.
+    """Cancel a run: what waits at once; jobs that run get TERM and their grace, and calls are told.
 
     \b
     Example:

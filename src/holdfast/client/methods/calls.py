@@ -173,11 +173,16 @@ class CallMethods:
 
     @gives_one
     def cancel_calls(
-        self, set_id: str, indices: Sequence[int] | None = None, reason: str = ""
+        self,
+        set_id: str,
+        indices: Sequence[int] | None = None,
+        reason: str = "",
+        *,
+        hard: bool = False,
     ) -> RestCall[CallSetView]:
-        """Cancel these calls, or all of the set: at once those that wait, cooperatively those that
-        run."""
-        return _change(set_id, "cancel", indices, reason)
+        """Cancel these calls, or all of the set: at once those that wait; those that run are told and,
+        after a grace or with `hard` at once, ended with their executors."""
+        return _change(set_id, "cancel", indices, reason, hard=hard)
 
     @gives_one
     def retry_calls(
@@ -211,11 +216,12 @@ def _append(
 
 
 def _change(
-    set_id: str, action: str, indices: Sequence[int] | None, reason: str
+    set_id: str, action: str, indices: Sequence[int] | None, reason: str, *, hard: bool = False
 ) -> RestCall[CallSetView]:
     from holdfast.wire.calls import CallsChange, CallSetView
 
-    body = CallsChange(indices=None if indices is None else list(indices), reason=reason)
+    named = None if indices is None else list(indices)
+    body = CallsChange(indices=named, reason=reason, hard=hard)
     return send("POST", path_of("call-sets", set_id, action), CallSetView, body)
 
 

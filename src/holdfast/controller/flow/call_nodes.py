@@ -12,7 +12,7 @@ from holdfast.core.workflows.plan_start import PlannedCalls
 from holdfast.core.workflows.records import NodeWork, RunRecord
 from holdfast.core.workflows.values import NodeKind, NodeState
 from holdfast.errors import Conflict, NotFound, ValidationError
-from holdfast.moves.flow.workflows import Post, Started
+from holdfast.moves.flow.workflows import STOP_HARD, Post, Started
 from holdfast.store.port.flow.calls import CallSetOrigin
 from holdfast.wire.calls import CallSetView
 
@@ -100,9 +100,12 @@ async def read_map_result(controller: Controller, work: NodeWork) -> list[Any]:
 
 
 async def stop_calls(controller: Controller, post: Post, reason: str) -> None:
-    """Cancel a node's calls: at once those that wait, cooperatively those that run."""
+    """Cancel a node's calls: at once those that wait; those that run cooperatively, or, of a hard stop,
+    with their executors."""
     try:
-        found = await controller.store.calls.cancel_calls(post.ref, reason=reason)
+        found = await controller.store.calls.cancel_calls(
+            post.ref, reason=reason, hard=post.kind == STOP_HARD
+        )
     except NotFound:
         return
     poke_family(controller, found.spec, find_queue(found.spec))

@@ -37,6 +37,7 @@ class Told(msgspec.Struct, frozen=True):
     """What an executor was told that is repeated until it acts."""
 
     cancelled: frozenset[tuple[int, int]] = frozenset()
+    killed: frozenset[tuple[int, int]] = frozenset()
     leave: bool = False
 
 
@@ -119,13 +120,14 @@ class CallsDesk:
     def is_news(self, turned: ExecutorTurned, *, leave: bool) -> bool:
         """Return whether the executor was not told yet to leave, or of these cancelled calls: it
         hears of them at once, and then with the next thing there is to say."""
-        told = Told(frozenset(turned.cancelled), leave)
+        told = Told(frozenset(turned.cancelled), frozenset(turned.killed), leave)
         before = self._told.get(turned.key, Told())
         if told == Told():
             self._told.pop(turned.key, None)
         else:
             self._told[turned.key] = told
-        return not (told.cancelled <= before.cancelled and told.leave <= before.leave)
+        known = told.cancelled <= before.cancelled and told.killed <= before.killed
+        return not (known and told.leave <= before.leave)
 
     def mean_seconds(self, family: str) -> float:
         """Return how long a recent call of the family took, 0 where none is known."""

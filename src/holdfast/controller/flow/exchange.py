@@ -235,6 +235,7 @@ def _answer(guest: _Guest, settings: Settings) -> ExecutorAnswer:
         recorded=list(turned.recorded),
         dropped=list(turned.dropped),
         cancelled=list(turned.cancelled),
+        killed=list(turned.killed),
         lost=turned.lost,
         leave=guest.leave,
     )

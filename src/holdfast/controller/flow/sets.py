@@ -209,7 +209,9 @@ async def cancel_calls(call: ApiCall) -> Response:
     set_id = _set_id(call)
     change = await call.body(CallsChange, default=CallsChange())
     reason = change.reason or f"cancelled by {call.caller_name}"
-    view = await call.store.calls.cancel_calls(set_id, change.indices, reason=reason)
+    view = await call.store.calls.cancel_calls(
+        set_id, change.indices, reason=reason, hard=change.hard
+    )
     poke_family(call.controller, view.spec, find_queue(view.spec))
     call.controller.poke(f"set:{set_id}", "events")
     return answer_json(view)

@@ -40,7 +40,8 @@ DETAIL_CHARS = 4000
 
 
 class OpenBatch(msgspec.Struct, kw_only=True):
-    """What an executor holds. ended, cancelled: positions."""
+    """What an executor holds. ended, cancelled: positions. killed: of the cancelled ones those that are
+    ended at once."""
 
     id: int
     job_id: str
@@ -51,6 +52,7 @@ class OpenBatch(msgspec.Struct, kw_only=True):
     pieces: list[Piece]
     ended: Ranges = []
     cancelled: Ranges = []
+    killed: Ranges = []
     began_at: datetime
     left_at: datetime | None = None
 

@@ -7,7 +7,7 @@ A store reads what `Exchange` asks for, in this order, and writes what it gather
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -160,37 +160,37 @@ class Exchange:
 
     def answer(
         self, i: int, sets: Mapping[int, CallSetRow], pages: Mapping[tuple[int, int], Sequence[str]]
-    ) -> tuple[list[Batch], list[tuple[int, int]], list[int], list[tuple[int, int]]]:
-        """Return a turn's batches, recorded ends, dropped batches and cancelled calls."""
+    ) -> dict[str, Any]:
+        """Return a turn's batches, recorded ends, dropped batches, cancelled and killed calls."""
         report, mine = self.turns[i].report, self._mine[i]
         batches = [make_batch(b.id, b.pieces, sets, pages) for b in self.unheard[i]]
         batches += [make_batch(t.batch, t.pieces, sets, pages) for t in self.takings if t.turn == i]
         recorded = [(ends.batch, end.position) for ends in report.ends for end in ends.ends]
         dropped = [number for number in report.held if number not in mine]
         gone = self.moves.gone
-        cancelled = [
-            (batch.id, position)
-            for batch in mine.values()
-            if batch.id not in gone
-            for first, last in without_ended(batch)
-            for position in range(first, last)
-        ]
-        return batches, recorded, dropped, cancelled
+        open_ = [batch for batch in mine.values() if batch.id not in gone]
+        return {
+            "batches": batches,
+            "recorded": recorded,
+            "dropped": dropped,
+            "cancelled": [place for b in open_ for place in _list_open(b, b.cancelled)],
+            "killed": [place for b in open_ for place in _list_open(b, b.killed)],
+        }
 
 
 def _holds(batch: OpenBatch, key: TaskKey) -> bool:
     return (batch.job_id, batch.task_rank, batch.epoch) == (key.job_id, key.rank, key.epoch)
 
 
-def without_ended(batch: OpenBatch) -> Ranges:
-    """Return the positions that were asked to stop and have no end."""
-    if not batch.cancelled:
+def _list_open(batch: OpenBatch, asked: Ranges) -> list[tuple[int, int]]:
+    """Return (batch, position) of the asked calls that have no end."""
+    if not asked:
         return []
     return [
-        (max(a, c), min(b, d))
+        (batch.id, position)
         for a, b in batch.left
-        for c, d in batch.cancelled
-        if max(a, c) < min(b, d)
+        for c, d in asked
+        for position in range(max(a, c), min(b, d))
     ]
 
 

@@ -109,14 +109,16 @@ def split_pieces(pieces: Iterable[Piece], asked: Ranges | None) -> tuple[list[Pi
     return found, rest
 
 
-def ask_to_stop(batch: OpenBatch, n: int, asked: Ranges | None) -> bool:
-    """Note which calls of a batch shall stop; return whether there are any."""
+def ask_to_stop(batch: OpenBatch, n: int, asked: Ranges | None, *, hard: bool) -> bool:
+    """Note which calls of a batch shall stop, hard: at once; return whether there are any."""
     more: Ranges = []
     for at, piece in place_pieces(batch.pieces):
         if piece.set_n == n:
             stopped, _ = split_pieces([piece], asked)
             more += [(at + p.first - piece.first, at + p.last - piece.first) for p in stopped]
     batch.cancelled = add_ranges(batch.cancelled, more)
+    if hard:
+        batch.killed = add_ranges(batch.killed, more)
     return bool(more)
 
 

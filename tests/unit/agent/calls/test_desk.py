@@ -317,6 +317,24 @@ def test_a_cancelled_call_that_does_not_end_is_ended(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_a_killed_call_is_ended_without_a_grace_and_none_that_comes_after_it(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        async with rigged(tmp_path) as rig:
+            flag, other = tmp_path / "flag", tmp_path / "other"
+            rig.give(1, ("hold", {"path": str(flag)}), ("hold", {"path": str(other)}))
+            await rig.until(flag.exists)
+            rig.controller.say = {"cancelled": [(1, 1)], "killed": [(1, 1)]}
+            await rig.until(lambda: not rig.controller.say)
+            assert rig.killed == [], "another call runs"
+            rig.controller.say = {"cancelled": [(1, 0)], "killed": [(1, 0)]}
+            await rig.until(lambda: rig.killed)
+            assert rig.killed == [KEY]
+
+    asyncio.run(run())
+
+
 def test_a_lost_lease_trips_its_executor_alone(tmp_path: Path) -> None:
     async def run() -> None:
         async with rigged(tmp_path) as rig:

@@ -256,15 +256,12 @@ class MemoryCalls(CallTables):
         return [
             ExecutorTurned(
                 key=turns[i].report.key,
-                batches=batches,
-                recorded=recorded,
-                dropped=dropped,
-                cancelled=cancelled,
+                **answer,
                 lost=not standings[i].live,
                 touched_sets=touched if i == 0 else (),
                 ready_again=bool(ex.moves.ready),
             )
-            for i, (batches, recorded, dropped, cancelled) in enumerate(answers)
+            for i, answer in enumerate(answers)
         ]
 
     def _stand(self, turn: ExecutorTurn) -> Standing:
@@ -351,6 +348,7 @@ class MemoryCalls(CallTables):
         indices: Sequence[int] | None = None,
         *,
         reason: str = "",
+        hard: bool = False,
         now: Now = None,
     ) -> CallSetView:
         row, at = self.get_set(set_id), self.state.at(now)
@@ -370,7 +368,7 @@ class MemoryCalls(CallTables):
         for piece in (*found, *waiting):
             moves.cancel_piece(piece, reason)
         for batch in self.batches.values():
-            ask_to_stop(batch, row.n, asked)
+            ask_to_stop(batch, row.n, asked, hard=hard)
         if asked is None:
             row.cancelled_at, row.cancel_reason = at, reason
             row.count = row.submitted if row.count is None else row.count

@@ -57,6 +57,7 @@ class ExecutorTurned(StoreValue, frozen=True, kw_only=True):
     recorded: Sequence[tuple[int, int]] = ()
     dropped: Sequence[int] = ()
     cancelled: Sequence[tuple[int, int]] = ()
+    killed: Sequence[tuple[int, int]] = ()
     lost: bool = False
     touched_sets: Sequence[str] = ()
     ready_again: bool = False
@@ -184,9 +185,11 @@ class CallStore(Protocol):
         indices: Sequence[int] | None = None,
         *,
         reason: str = "",
+        hard: bool = False,
         now: Now = None,
     ) -> CallSetView:
-        """Cancel these calls, or all: at once those that wait, cooperatively those that run."""
+        """Cancel these calls, or all: at once those that wait; those that run cooperatively, or hard:
+        with their executors."""
 
     async def retry_calls(
         self, set_id: str, indices: Sequence[int] | None = None, *, now: Now = None

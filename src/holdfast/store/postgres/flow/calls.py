@@ -200,6 +200,7 @@ class PostgresCalls(OnSession):
         indices: Sequence[int] | None = None,
         *,
         reason: str = "",
+        hard: bool = False,
         now: Now = None,
     ) -> CallSetView:
         at = await tx.now(now)
@@ -210,15 +211,13 @@ class PostgresCalls(OnSession):
         n, moves = row["n"], CallMoves(at)
         await _take_waiting(tx, row, moves, asked, reason, "lock_")
         batches = [read_batch(b) for b in await tx.rows("lock_batches_of_set", n=n)]
-        stopped = [b for b in batches if ask_to_stop(b, n, asked)]
+        stopped = [b for b in batches if ask_to_stop(b, n, asked, hard=hard)]
         await tx.rows("lock_call_sets", sets=[n])
         await _take_waiting(tx, row, moves, asked, reason, "lock_free_")
         steps: Steps = []
         if stopped:
-            texts = [msgspec.json.encode(b.cancelled).decode() for b in stopped]
-            steps.append(
-                ("stop_call_batches", {"ids": [b.id for b in stopped], "cancelled": texts})
-            )
+            rows = [{"id": b.id, "cancelled": b.cancelled, "killed": b.killed} for b in stopped]
+            steps.append(("stop_call_batches", {"rows": encode_rows(rows)}))
         if asked is None:
             steps.append(("close_call_set", {"n": n, "reason": clean_text(reason), "now": at}))
         await tx.many(*steps, *list_writes(moves), *list_counts(moves, also=n))

@@ -188,13 +188,9 @@ def _turn_back(
     texts: Mapping[tuple[int, int], Sequence[str]],
     touched: tuple[str, ...],
 ) -> ExecutorTurned:
-    batches, recorded, dropped, cancelled = ex.answer(i, infos, texts)
     return ExecutorTurned(
         key=ex.turns[i].report.key,
-        batches=batches,
-        recorded=recorded,
-        dropped=dropped,
-        cancelled=cancelled,
+        **ex.answer(i, infos, texts),
         lost=not standing.live,
         touched_sets=touched if i == 0 else (),
         ready_again=bool(ex.moves.ready),

@@ -359,8 +359,8 @@ from call_waiting where set_n = %(n)s for update skip locked;
 select * from call_batches where %(n)s = any(sets) order by id for update;
 
 -- name: stop_call_batches
-update call_batches b set cancelled = g.cancelled::jsonb
-from unnest(%(ids)s::bigint[], %(cancelled)s::text[]) as g(id, cancelled) where b.id = g.id;
+update call_batches b set cancelled = g.cancelled, killed = g.killed
+from json_to_recordset(%(rows)s::json) as g(id bigint, cancelled jsonb, killed jsonb) where b.id = g.id;
 
 -- name: close_call_set
 update call_sets set count = coalesce(count, submitted), cancelled_at = %(now)s, cancel_reason = %(reason)s where n = %(n)s;
