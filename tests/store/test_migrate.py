@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import threading
+from typing import Any
 
 import psycopg
 import pytest
@@ -88,12 +89,32 @@ def test_events_of_a_restored_dump_are_settled(pg_database: str) -> None:
             "insert into events (tx, at, kind) values ('99999999999', now(), 'a'), "
             "('99999999998', now(), 'b')"
         )
+        insert_batch(conn, tx="'99999999997'", kind="c")
         migrate(pg_database)
         rows = conn.execute(
-            "select kind from events where tx < pg_snapshot_xmin(pg_current_snapshot()) order by "
-            "tx, id"
+            "select kind, id from events where tx < pg_snapshot_xmin(pg_current_snapshot()) "
+            "union all select kind, id from batched_events "
+            "where tx < pg_snapshot_xmin(pg_current_snapshot()) order by id"
         ).fetchall()
-    assert rows == [("a",), ("b",)]
+    assert [kind for kind, _ in rows] == ["a", "b", "c"]
+
+
+def test_batches_alone_of_a_restored_dump_are_settled(pg_database: str) -> None:
+    migrate(pg_database)
+    with psycopg.connect(pg_database, autocommit=True) as conn:
+        insert_batch(conn, tx="'99999999997'", kind="c")
+        migrate(pg_database)
+        assert conn.execute("select tx::text from event_batches").fetchall() == [("0",)]
+
+
+def insert_batch(conn: psycopg.Connection[Any], *, tx: str, kind: str) -> None:
+    """Write the event of one job as a batch."""
+    conn.execute(
+        "insert into event_batches (tx, at, kind, ids, began_ids, job_ids, attempts, epochs, "
+        f"host_ids, queues, projects, messages) select {tx}::xid8, now(), '{kind}', "
+        "array[nextval('events_id_seq')], array[null::bigint], array['j'], array[1], array[1], "
+        "array['h'], array['q'], array['p'], array['']".encode()
+    )
 
 
 def test_no_server_is_unavailable() -> None:

@@ -29,8 +29,9 @@ HOT = (
 PLANNED = ("read_candidates", "read_needs", "share_queues")
 """Statements of the hot path that are planned for their parameters."""
 GROWING = frozenset((
-    "jobs", "tasks", "attempts", "events", "hosts", "heartbeats", "job_secrets", "call_sets",
-    "call_pages", "call_ready", "call_outputs", "call_waiting", "call_results", "call_charges", "call_failures",
+    "jobs", "tasks", "attempts", "events", "event_batches", "hosts", "heartbeats", "job_secrets",
+    "call_sets", "call_pages", "call_ready", "call_outputs", "call_waiting", "call_results",
+    "call_charges", "call_failures",
 ))  # fmt: skip
 CALLS = (
     "find_call_pages", "insert_call_pages", "insert_call_ready", "grow_call_set", "look_at_calls",

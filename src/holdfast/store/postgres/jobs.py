@@ -36,6 +36,7 @@ _PRUNED = (
     "prune_streams",
     "prune_outputs",
     "prune_forensics",
+    "prune_batches",  # while the attempts say which
     "prune_attempts",
     "prune_replacements",
     "prune_secrets",

@@ -17,7 +17,7 @@ from holdfast.core.facts import TaskFacts
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.takes import TakeTerms
-from holdfast.core.states import HostEvent, HostState, JobEvent, JobState, TaskEvent
+from holdfast.core.states import HostEvent, HostState, JobEvent, JobState, TaskEvent, TaskState
 from holdfast.core.transitions import HOST, JOB, TASK, sources, step
 from holdfast.moves import moves, reports, requests
 from holdfast.moves.registration import lost_event
@@ -253,23 +253,20 @@ async def _take_claims(
 async def _finish_fast(
     tx: Tx, good: Sequence[tuple[Draft, TaskKey, TaskFacts]], at: datetime
 ) -> set[TaskKey]:
-    rows = [
-        {
-            "n": n,
-            "job_id": key.job_id,
-            "rank": key.rank,
-            "epoch": key.epoch,
-            "host_id": d.sync.host_id,
-            "host_name": d.name,
-            "incarnation": d.sync.incarnation,
-            "runtime": min(max(facts.runtime_seconds, 0.0), moves.MAX_RUNTIME_SECONDS),
-            "facts": facts,
-            **_last_words(d, key),
-        }
-        for n, (d, key, facts) in enumerate(good)
-    ]
+    beats = [d.beats().get(key) for d, key, _ in good]
     params = {
-        "rows": to_json(rows),
+        "jobs": [key.job_id for _, key, _ in good],
+        "ranks": [key.rank for _, key, _ in good],
+        "epochs": [key.epoch for _, key, _ in good],
+        "hosts": [d.sync.host_id for d, _, _ in good],
+        "incarnations": [d.sync.incarnation for d, _, _ in good],
+        "runtimes": [
+            min(max(facts.runtime_seconds, 0.0), moves.MAX_RUNTIME_SECONDS) for _, _, facts in good
+        ],
+        "members": [_to_members(d, key, facts) for d, key, facts in good],
+        "steps": [None if b is None else b.step for b in beats],
+        "totals": [None if b is None else b.total for b in beats],
+        "ages": [None if b is None else b.age_seconds for b in beats],
         "now": at,
         "succeed_from": SUCCEED_FROM,
         "finish_from": FINISH_FROM,
@@ -286,12 +283,17 @@ async def _finish_fast(
     return set(taken)
 
 
-def _last_words(draft: Draft, key: TaskKey) -> dict[str, float | int | None]:
-    beat = draft.beats().get(key)
-    return (
-        {}
-        if beat is None
-        else {"step": beat.step, "total": beat.total, "beat_age": beat.age_seconds}
+def _to_members(draft: Draft, key: TaskKey, facts: TaskFacts) -> str:
+    return to_json(
+        [
+            {
+                "rank": key.rank,
+                "host": draft.name,
+                "state": TaskState.DONE,
+                "exit_code": 0,
+                "facts": facts,
+            }
+        ]
     )
 
 

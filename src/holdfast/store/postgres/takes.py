@@ -99,28 +99,25 @@ def _choose(
     if not found.placements:
         return []
     rows = {row["job_id"]: row for row in queued}
-    given = [
-        {
-            "n": n,
-            "job_id": p.job_id,
-            "epoch": p.epoch,
-            "ttl": rows[p.job_id]["lease_ttl_seconds"] or terms.ttls[rows[p.job_id]["queue"]],
-            "host": by_host[p.tasks[0].host_id].name,
-            "host_id": p.tasks[0].host_id,
-            "incarnation": p.tasks[0].incarnation,
-            "devices": p.tasks[0].devices,
-            "ahead": p.tasks[0].ahead,
-        }
-        for n, p in enumerate(found.placements)
-    ]
+    seats = [p.tasks[0] for p in found.placements]
+    jobs = [p.job_id for p in found.placements]
     ask = {
-        "jobs": to_json(given),
-        "queues": sorted({rows[p.job_id]["queue"] for p in found.placements}),
+        "jobs": jobs,
+        "epochs": [p.epoch for p in found.placements],
+        "ttls": [
+            rows[p.job_id]["lease_ttl_seconds"] or terms.ttls[rows[p.job_id]["queue"]]
+            for p in found.placements
+        ],
+        "host_ids": [s.host_id for s in seats],
+        "hosts": [by_host[s.host_id].name for s in seats],
+        "incarnations": [s.incarnation for s in seats],
+        "devices": [f"{{{','.join(map(str, s.devices))}}}" for s in seats],
+        "ahead": [s.ahead for s in seats],
+        "queues": sorted({rows[job_id]["queue"] for job_id in jobs}),
         "revision": terms.revision,
         "reserve_from": RESERVE_FROM,
         "now": begun[0]["now"],
     }
-    jobs = [p.job_id for p in found.placements]
     return [("take_jobs", ask), ("read_taken_secrets", {"ids": jobs})]
 
 

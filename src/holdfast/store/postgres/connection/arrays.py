@@ -7,6 +7,7 @@ from psycopg.types.array import ListDumper
 
 _SPOKEN_ALIKE = ({int}, {float}, {bool})
 """Elements that Python writes as PostgreSQL reads them."""
+_NUL = "\x00"  # stands between texts, because no text of PostgreSQL holds it
 
 
 class ColumnDumper(ListDumper):
@@ -17,9 +18,9 @@ class ColumnDumper(ListDumper):
         """Return the array's text."""
         kinds = set(map(type, obj))
         if kinds == {str}:
-            text = '","'.join(obj)
-            # Quotes beyond those of the join would have to be escaped; a NUL is refused.
-            if text.count('"') == 2 * len(obj) - 2 and "\\" not in text and "\0" not in text:
+            text = _NUL.join(obj)
+            if text.count(_NUL) == len(obj) - 1:  # a NUL in a text is refused
+                text = text.replace("\\", "\\\\").replace('"', '\\"').replace(_NUL, '","')
                 return f'{{"{text}"}}'.encode()
         elif kinds in _SPOKEN_ALIKE:
             return f"{{{str(obj)[1:-1]}}}".encode()

@@ -184,7 +184,12 @@ def _apply(conn: _Connection, m: Migration) -> str:
 def _settle_events(conn: _Connection) -> None:
     """Make the events of a dump restored into another cluster visible: their transaction ids lie in
     its future."""
-    conn.execute(
-        "update events set tx = '0'::xid8 where exists"
-        " (select from events where tx >= pg_snapshot_xmax(pg_current_snapshot()))"
-    )
+    tables = ["events", "event_batches"]
+    there = [
+        t for t in tables if conn.execute("select to_regclass(%s)", (t,)).fetchone() != (None,)
+    ]
+    ahead = "select from {} where tx >= pg_snapshot_xmax(pg_current_snapshot()) limit 1"
+    if any(conn.execute(ahead.format(t).encode()).rowcount for t in there):
+        with conn.transaction():  # their one order is by id from now on
+            for table in there:
+                conn.execute(f"update {table} set tx = '0'::xid8".encode())

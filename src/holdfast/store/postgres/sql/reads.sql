@@ -50,17 +50,6 @@ from unnest(%(ids)s::text[]) as asked(id) cross join lateral (
 ) t left join hosts h on h.id = t.host_id
 order by t.job_id, t.rank;
 
--- name: read_events_of
--- STORE-4 as in read_events.
-select e.tx::text, e.id, e.at, e.kind, e.job_id, e.attempt, e.epoch, e.rank, e.host_id, e.queue, e.project, e.message, e.data,
-       e.tx as place
-from unnest(%(ids)s::text[]) as asked(id) cross join lateral (
-  select * from events x
-  where x.job_id = asked.id and x.tx < pg_snapshot_xmin(pg_current_snapshot())
-  order by x.tx desc, x.id desc limit %(last)s
-) e
-order by e.job_id, place, e.id;
-
 -- name: read_queue_places
 -- Reads at most 10 000 rows for each job, because a larger number is of no use.
 select me.id, (

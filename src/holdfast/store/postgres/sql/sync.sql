@@ -72,13 +72,16 @@ returning t.job_id, t.rank, t.epoch, t.lease_ttl_seconds;
 -- name: finish_jobs
 -- The fast path of one-task jobs that succeeded: task, job, attempt and events in one statement. The moves take the
 -- rest (gangs, drains, stale reports). Must equal `runs.end_task`; the conformance suite compares them.
-with given as (
-  select * from jsonb_to_recordset(%(rows)s::jsonb) as x(
-    n integer, job_id text, rank integer, epoch bigint, host_id text, host_name text, incarnation text, runtime double precision, facts jsonb,
-    step bigint, total bigint, beat_age double precision)
+with batch as materialized (
+  select nextval('event_batches_n_seq') as n
+), given as (
+  select * from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[], %(hosts)s::text[],
+                       %(incarnations)s::text[], %(runtimes)s::double precision[], %(members)s::text[],
+                       %(steps)s::bigint[], %(totals)s::bigint[], %(ages)s::double precision[]) with ordinality
+    as g(job_id, rank, epoch, host_id, incarnation, runtime, members, step, total, beat_age, n)
 ), locked as (
-  select j.id, j.state, j.epoch, j.started_at from jobs j
-  where j.id = any(array(select job_id from given)) and j.tasks = 1 and j.state = any(%(succeed_from)s)
+  select j.id, j.epoch, j.state = 'reserved' as unseen from jobs j
+  where j.id = any(%(jobs)s::text[]) and j.tasks = 1 and j.state = any(%(succeed_from)s)
     and j.retries_charged + j.watchdog_charged + j.infra_charged = 0 -- the moves announce a retry that succeeded
   order by j.id
   for update of j
@@ -88,8 +91,7 @@ with given as (
     and t.host_id = g.host_id and t.incarnation = g.incarnation and t.state = any(%(finish_from)s)
   returning t.job_id, t.rank, t.epoch, t.attempt, t.host_id, coalesce(g.step, t.step) as step,
             coalesce(g.total, t.total) as total,
-            greatest(t.beat_at, %(now)s::timestamptz - g.beat_age * interval '1 second') as beat_at, g.n, g.host_name, g.facts,
-            l.state = 'reserved' as unseen,
+            greatest(t.beat_at, %(now)s::timestamptz - g.beat_age * interval '1 second') as beat_at, g.n, g.members, l.unseen,
             coalesce(t.started_at, greatest(coalesce(t.offered_at, %(now)s::timestamptz),
                                             %(now)s::timestamptz - g.runtime * interval '1 second')) as started_at
 ), done as (
@@ -101,7 +103,7 @@ with given as (
     total = case when g.beat_at is null then j.total else g.total end,
     beat_at = coalesce(g.beat_at, j.beat_at), revision = j.revision + 1
   from gone g where j.id = any(array(select job_id from gone)) and j.id = g.job_id
-  returning j.id, j.attempts, j.epoch, j.queue, j.project, j.reason, g.n, g.unseen, g.host_id, g.rank, g.host_name, g.facts,
+  returning j.id, j.attempts, j.epoch, j.queue, j.project, j.reason, g.n, g.unseen, g.host_id, g.members,
             g.step as last_step, g.total as last_total, g.started_at as began, j.origin_run, j.origin_node
 ), posted as (
   insert into workflow_outbox (run, node, kind, ref, due_at)
@@ -109,24 +111,23 @@ with given as (
 ), ended as (
   update attempts a set
     state = 'ended', outcome = 'succeeded', exit_code = 0, reason = d.reason, ended_at = %(now)s,
-    charged_to = null, step = d.last_step, total = d.last_total,
+    charged_to = null, step = d.last_step, total = d.last_total, ended_batch = (select n from batch),
     started_at = case when d.unseen then d.began else a.started_at end,
-    members = jsonb_build_array(jsonb_build_object(
-      'rank', d.rank, 'host', d.host_name, 'state', 'done', 'exit_code', 0, 'facts', d.facts))
+    members = d.members::jsonb
   from done d
   where a.job_id = any(array(select id from done)) and a.job_id = d.id and a.number = d.attempts
 ), logged as (
-  insert into events (at, kind, job_id, attempt, epoch, host_id, queue, project, message, data)
-  select %(now)s, e.kind, d.id, d.attempts, d.epoch, d.host_id, d.queue, d.project, e.message, e.data
-  from done d cross join lateral (
-    values (1, 'job.started', 'attempt ' || d.attempts || ' runs', '{}'::jsonb),
-           (2, 'job.succeeded', d.reason, '{"exit_code": 0}'::jsonb)
-  ) as e(n, kind, message, data)
-  where e.n = 2 or d.unseen
-  order by d.n, e.n
+  insert into event_batches (n, at, kind, data, ids, began_ids, job_ids, attempts, epochs, host_ids, queues, projects, messages)
+    overriding system value
+  select (select n from batch), %(now)s, 'job.succeeded', '{"exit_code": 0}', array_agg(d.event_id), array_agg(d.began_id),
+         array_agg(d.id), array_agg(d.attempts), array_agg(d.epoch), array_agg(d.host_id), array_agg(d.queue),
+         array_agg(d.project), array_agg(d.reason)
+  from (select case when d.unseen then nextval('events_id_seq') end as began_id, nextval('events_id_seq') as event_id, d.*
+        from (select * from done order by n) d) d
+  having count(*) > 0
 )
 -- posted: a workflow waits for its end.
-select g.job_id, g.rank, g.epoch, d.origin_run is not null as posted from gone g join done d on d.id = g.job_id;
+select d.id as job_id, 0 as rank, d.epoch, d.origin_run is not null as posted from done d;
 
 -- name: find_ended
 -- Ends that are on record already. Only an end that its own host reported is acknowledged again; an end that was
@@ -215,10 +216,12 @@ limit %(limit)s;
 -- waits on the host for a slot (AHEAD-1). A queue that is being paused or changed, and a job that another
 -- transaction holds, is left alone, because locks of queues come before those of hosts, and a wait here could be for
 -- ever.
-with given as (
-  select * from jsonb_to_recordset(%(jobs)s::jsonb) as x(
-    n integer, job_id text, epoch bigint, ttl double precision, host_id text, host text, incarnation text, devices integer[],
-    ahead boolean)
+with batch as materialized (
+  select nextval('event_batches_n_seq') as n
+), given as (
+  select * from unnest(%(jobs)s::text[], %(epochs)s::bigint[], %(ttls)s::double precision[], %(host_ids)s::text[],
+                       %(hosts)s::text[], %(incarnations)s::text[], %(devices)s::text[], %(ahead)s::boolean[]) with ordinality
+    as g(job_id, epoch, ttl, host_id, host, incarnation, devices, ahead, n)
 ), open as materialized (
   select q.name from queues q
   where q.name = any(%(queues)s::text[]) and q.paused_at is null
@@ -227,7 +230,7 @@ with given as (
   for share skip locked
 ), locked as materialized (
   select j.id from jobs j
-  where j.id = any(array(select job_id from given)) and j.state = any(%(reserve_from)s) and j.queue in (select name from open)
+  where j.id = any(%(jobs)s::text[]) and j.state = any(%(reserve_from)s) and j.queue in (select name from open)
   order by j.id
   for update skip locked
 ), moved as (
@@ -238,7 +241,7 @@ with given as (
   from given g
   where j.id = any(array(select id from locked)) and g.job_id = j.id and g.epoch = j.epoch
   returning j.id, j.epoch, j.attempts, j.reason, j.name, j.queue, j.project, j.tasks, j.gpus, j.cpu_slots, j.memory_bytes, j.spec,
-            j.retries_charged as charged, g.n, g.ttl, g.host_id, g.host, g.incarnation, g.devices, g.ahead
+            j.retries_charged as charged, g.n, g.ttl, g.host_id, g.host, g.incarnation, g.devices::integer[] as devices, g.ahead
 ), placed as (
   insert into tasks (job_id, rank, epoch, attempt, state, queue, gpus, cpu_slots, memory_bytes, host_id, incarnation,
                      devices, lease_ttl_seconds, barrier, offered_at, lease_until, ahead)
@@ -246,15 +249,19 @@ with given as (
          m.incarnation, m.devices, m.ttl, true, %(now)s, %(now)s::timestamptz + m.ttl * interval '1 second', m.ahead
   from moved m
 ), chained as (
-  insert into attempts (job_id, number, parent, epoch, state, retry_count, reason, host, host_ids, road, reserved_at)
+  insert into attempts (job_id, number, parent, epoch, state, retry_count, reason, host, host_ids, road, reserved_at,
+                        taken_batch)
   select m.id, m.attempts, nullif(m.attempts - 1, 0), m.epoch, 'reserved', m.charged, m.reason, m.host,
-         array[m.host_id], 'host', %(now)s
+         array[m.host_id], 'host', %(now)s, (select n from batch)
   from moved m
 ), logged as (
-  insert into events (at, kind, job_id, attempt, epoch, host_id, queue, project, message)
-  select %(now)s, 'job.reserved', m.id, m.attempts, m.epoch, m.host_id, m.queue, m.project, m.reason
-  from moved m
-  order by m.n
+  insert into event_batches (n, at, kind, ids, began_ids, job_ids, attempts, epochs, host_ids, queues, projects, messages)
+    overriding system value
+  select (select n from batch), %(now)s, 'job.reserved', array_agg(m.event_id), array_agg(null::bigint), array_agg(m.id),
+         array_agg(m.attempts), array_agg(m.epoch), array_agg(m.host_id), array_agg(m.queue), array_agg(m.project),
+         array_agg(m.reason)
+  from (select nextval('events_id_seq') as event_id, m.* from (select * from moved order by n) m) m
+  having count(*) > 0
 )
 select id, epoch, attempts, ttl, host_id, devices, ahead, name, queue, project, memory_bytes, cpu_slots, tasks, spec::text as spec
 from moved order by n;
