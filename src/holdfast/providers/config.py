@@ -100,7 +100,8 @@ def agent_words(order: CreateOrder, *, state: str, gpus: str = "auto") -> list[s
     The join token is not among them, because the words of a process can be read by its neighbours.
     gpus: "auto" lets the agent ask the drivers, a number declares so many.
     """
-    words = ["agent", "--join", order.env[URL], "--state", state, "--name", order.name]
+    words = ["agent", "--join", order.env[URL], "--state", state]
+    words += ["--name", order.host_name or order.name]
     words += ["--pool", order.pool, "--slots", str(order.offer.cpu_slots), "--gpus", gpus]
     if order.env.get(QUEUES):
         words += ["--queues", order.env[QUEUES]]

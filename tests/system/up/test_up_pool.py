@@ -31,9 +31,10 @@ def test_a_pool_grows_with_the_queue_and_ends_with_up(rig: Rig) -> None:
     assert read(rig, "hosts") == [], "it has no host before there is work"
     (pool,) = read(rig, "pools")
     assert (pool["name"], pool["spec"].get("min", 0), pool["spec"]["max"]) == ("local", 0, 2)
-    done = rig.run("run", "--", "echo", "hello")
-    assert (done.returncode, done.stdout) == (0, b"hello\n"), f"{done.stderr!r} {rig.say()}"
+    done = rig.run("run", "--", "sh", "-c", "echo hello from $HOLDFAST_HOST_NAME")
+    assert done.returncode == 0, f"{done.stderr!r} {rig.say()}"
     (host,) = read(rig, "hosts")
+    assert done.stdout.decode() == f"hello from {host['name']}\n", "its task knows it by this name"
     assert (host["pool"], host["state"], host["slots"]["cpu"]["total"]) == ("local", "active", 1)
     machines = list((rig.data / "machines").glob("*/*/process"))
     pids = [int(p.read_text().split()[0]) for p in machines]

@@ -112,6 +112,7 @@ class Rentals:
                 pool=spec.name,
                 intent=host_id,
                 name=name_machine(installation, spec.name, host_id),
+                host_name=instance.name,
                 offer=offer,
                 env=await self._make_environment(spec, installation, host_id, secret),
                 spawn_seconds=spec.spawn_timeout_seconds,

@@ -81,6 +81,7 @@ class CreateOrder(msgspec.Struct, frozen=True, kw_only=True):
     installation: the id of this Holdfast; a provider lists and ends nothing that carries another.
     intent: see the module. name: the machine's name where the provider takes one; it holds the
     installation, the pool and the intent, and is at most 63 characters of [a-z0-9-].
+    host_name: what the host is called, by `holdfast hosts` and by its tasks; "": as the machine.
     env: what the agent on the machine starts with: HOLDFAST_URL, HOLDFAST_JOIN_TOKEN,
     HOLDFAST_INTENT, HOLDFAST_POOL, HOLDFAST_INSTALLATION, HOLDFAST_SELF_DESTRUCT_SECONDS, and the
     queues and labels to serve.
@@ -91,6 +92,7 @@ class CreateOrder(msgspec.Struct, frozen=True, kw_only=True):
     pool: str
     intent: str
     name: str
+    host_name: str = ""
     offer: Offer
     env: dict[str, str]
     spawn_seconds: float = 300.0

@@ -30,6 +30,7 @@ async def test_a_host_comes_serves_and_goes(world: World) -> None:
     assert order.env["HOLDFAST_URL"] == "http://controller"
     assert order.env["HOLDFAST_INTENT"] == order.intent == host
     assert order.name.startswith("hf-0000memory00-p-")
+    assert order.host_name == (await world.store.hosts.get_host(host)).name
     smaller = msgspec.structs.replace(POOL, min=0)
     await world.store.fleet.put_pool(smaller, now=world.now)
 
