@@ -29,7 +29,11 @@ KbdInteractiveAuthentication no
 UsePAM no
 StrictModes no
 MaxStartups 100
+KexAlgorithms curve25519-sha256
+SetEnv HOME={folder}
 """
+"""The quick exchange of keys, and a home of its own, because a shell that sshd starts would run
+the start-up file of the user that runs the tests."""
 
 
 class Sshd:
