@@ -79,8 +79,8 @@ class Lane:
 
 def run(scale: Scale) -> Figures:
     """The same controller code on two databases, taking turns."""
-    shallow_depth, deep_depth = 1000, scale.pick(1_000_000, 20_000)
-    claims = scale.pick(4000, 100)
+    shallow_depth, deep_depth = 1000, scale.pick(1_000_000, 4000)
+    claims = scale.pick(4000, 40)
     with (
         Scratch() as scratch,
         Database(scratch) as database,

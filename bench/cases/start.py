@@ -49,7 +49,7 @@ def time_command(command: list[str], environ: Mapping[str, str]) -> float:
 
 
 def _measure_cli(scale: Scale) -> list[Line]:
-    rounds = scale.pick(20, 2)
+    rounds = scale.pick(20, 1)
     lines = []
     with Scratch() as scratch:
         place = start_up(scratch)

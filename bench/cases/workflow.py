@@ -119,9 +119,9 @@ def carry_bare(dsn: str, parents: list[list[int]]) -> float:
 
 def run(scale: Scale) -> Figures:
     """Measure both shapes, the layers also at a tenth of the size."""
-    count = scale.pick(100_000, 2_000)
+    count = scale.pick(100_000, 500)
     small = count // 10
-    width = scale.pick(1000, 100)
+    width = scale.pick(1000, 10)
     lines = []
     with Scratch() as scratch, Database(scratch) as database:
         dsn = database.make("workflow")

@@ -27,8 +27,8 @@ _LEFT_OUT = {
     "pydoc_data",
     "site-packages",
     "dist-packages",
-    "__pycache__",
 }
+_LEFT_OUT_ENDINGS = (".a", ".opt-1.pyc", ".opt-2.pyc")
 SITE = sysconfig.get_path("purelib", vars={"base": sys.base_prefix, "platbase": sys.base_prefix})
 
 
@@ -40,7 +40,8 @@ def find_python() -> str:
 
 def make_layer() -> bytes:
     """The interpreter, its standard library, the C library, a shell, and Holdfast. Everything has
-    the path it has here."""
+    the path it has here. With the byte code of the library, because a container is new at each
+    start and would compile what it imports."""
     out = io.BytesIO()
     shell = os.path.realpath(shutil.which("sh") or "/bin/sh")
     stdlib = Path(sysconfig.get_path("stdlib"))
@@ -69,4 +70,5 @@ def find_libraries(*programs: str) -> list[str]:
 
 def _leave_out(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
     name = entry.name.rsplit("/", 1)[-1]
-    return None if name in _LEFT_OUT or name.startswith("config-") or name.endswith(".a") else entry
+    left_out = name in _LEFT_OUT or name.startswith("config-") or name.endswith(_LEFT_OUT_ENDINGS)
+    return None if left_out else entry
