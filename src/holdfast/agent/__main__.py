@@ -1,6 +1,7 @@
 """`python -m holdfast.agent CONFIG`: the agent, as its guardian starts it."""
 
 import asyncio
+import gc
 import logging
 import os
 import sys
@@ -22,6 +23,7 @@ def run_agent(config: AgentConfig) -> int:
 
     async def serve() -> tuple[int, bool]:
         agent = Agent(config, ties)
+        gc.freeze()  # objects of the start live to the end; looking through them delays a launch
         status = await agent.run()
         return status, agent.line_lost
 

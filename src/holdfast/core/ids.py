@@ -28,7 +28,7 @@ def make_id(now_ms: int, entropy: int) -> str:
     return _base32(now_ms, _TIME_CHARS) + _base32(low, _ENTROPY_CHARS)
 
 
-class TaskKey(msgspec.Struct, frozen=True, order=True, array_like=True):
+class TaskKey(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """One rank of one job under one epoch: what every report carries (FENCE-1)."""
 
     job_id: str
