@@ -161,3 +161,10 @@ def test_a_call_that_does_not_listen_is_ended_after_its_grace(
             handle.result(timeout=60)
     finally:
         hosted.client.set_config({}, unset=["grace_seconds"])
+
+
+def test_an_idle_executor_gives_its_slot_to_a_job(shared: Cluster, hosted: Cluster) -> None:
+    assert list(pages.double.map(range(200))) == [2 * n for n in range(200)]
+    jobs = [shared.submit("true") for _ in range(2)]
+    for job_id in jobs:  # long before the executors' idle time of 60 s
+        shared.until(job_id, "succeeded", seconds=30)

@@ -201,8 +201,10 @@ async def _ask(controller: Controller, visit: _Visit, guests: Sequence[_Guest]) 
                 report = msgspec.structs.replace(guest.turn.report, loads=[])
                 guest.turn = msgspec.structs.replace(guest.turn, report=report)
             idle = guest.turn.report.want > 0 and not (result.batches or guest.turn.report.held)
-            if idle and desk.slots.gives_way(guest.spec, host, idle=True):
-                guest.leave = True
+            if idle and not guest.leave:
+                guest.leave = desk.slots.gives_way(
+                    guest.spec, host, idle=True
+                ) or await desk.slots.yields_to_job(guest.spec, host.id)
             news = desk.is_news(result, leave=guest.leave)
             guest.news = bool(
                 news or result.batches or result.recorded or result.dropped or result.lost

@@ -6,11 +6,15 @@ from collections.abc import Callable
 from holdfast.core.calls.executors import APP, find_app, is_ahead
 from holdfast.core.calls.leave import (
     YIELD_GAP_SECONDS,
+    Queues,
     WantedSlot,
+    find_job_for_room,
+    find_waiting_jobs,
     list_claims,
     yields_when_busy,
     yields_when_idle,
 )
+from holdfast.core.placement.types import Candidate
 from holdfast.core.records import HostRecord, JobRecord
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobState
@@ -19,6 +23,10 @@ from holdfast.store.port.store import Store
 
 FRESH_SECONDS = 2.0
 MAX_READ = 1000
+JOBS_READ = 16
+"""Of each queue: those that are next."""
+GIVEN_SECONDS = 10.0
+"""So long no other executor leaves for the same job, which takes the room meanwhile."""
 
 
 class SlotsDesk:
@@ -31,6 +39,10 @@ class SlotsDesk:
         self._yielded_at = float("-inf")
         self._wanted: list[WantedSlot] = []
         self._running: Counter[str] = Counter()
+        self._jobs_at = float("-inf")
+        self._queues = Queues(candidates=(), hosts=(), headroom={}, quotas={})
+        self._jobs: list[Candidate] = []
+        self._given: dict[str, float] = {}
 
     async def refresh(self) -> None:
         """Read again what waits, where what is known is too old."""
@@ -65,6 +77,27 @@ class SlotsDesk:
             self._yielded_at = self._clock()
             return True
         return False
+
+    async def yields_to_job(self, spec: JobSpec, host_id: str) -> bool:
+        """Return whether an idle executor's room is to be given to a job that waits for it."""
+        now = self._clock()
+        if now - self._jobs_at >= FRESH_SECONDS:
+            self._jobs_at = now
+            found = await self._store.admission.read_admission(JOBS_READ)
+            self._queues = Queues(
+                candidates=found.candidates,
+                hosts=found.hosts,
+                headroom=found.headroom,
+                quotas=found.quotas,
+            )
+            self._jobs = find_waiting_jobs(self._queues)
+            self._given = {job: at for job, at in self._given.items() if now - at < GIVEN_SECONDS}
+        waiting = [job for job in self._jobs if job.job_id not in self._given]
+        job_id = find_job_for_room(waiting, self._queues, host_id, spec) if waiting else None
+        if job_id is None:
+            return False
+        self._given[job_id] = now
+        return True
 
 
 def _as_wanted(job: JobRecord, waited_seconds: float, running: Counter[str]) -> WantedSlot:

@@ -4,11 +4,18 @@ LEAVE-1  An idle executor leaves when an executor of another family has waited f
          longer than its placing takes, instead of waiting for its own idle time.
 LEAVE-2  A busy one leaves after its calls in hand where that family has none at all and has waited
          for `YIELD_SECONDS`, unless it is the only one of its own.
+LEAVE-3  An idle one leaves for a job of one task that would start in its room, and can start nowhere
+         else now.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
+
+from holdfast.core.calls.executors import APP
+from holdfast.core.placement.plan import plan_admission
+from holdfast.core.placement.types import Candidate, Capacity, QuotaLeft
+from holdfast.core.spec import JobSpec
 
 IDLE_YIELD_SECONDS = 3.0
 YIELD_SECONDS = 30.0
@@ -55,3 +62,47 @@ def yields_when_busy(claims: Collection[WantedSlot], running: int) -> bool:
     """LEAVE-2. running: executors of its own family."""
     late = any(c.alone and c.waited_seconds > YIELD_SECONDS for c in claims)
     return late and running > 1
+
+
+class Queues(msgspec.Struct, frozen=True, kw_only=True):
+    """The queued jobs in their order, and the room that is free for them."""
+
+    candidates: Sequence[Candidate]
+    hosts: Sequence[Capacity]
+    headroom: Mapping[str, int]
+    quotas: Mapping[str, QuotaLeft]
+
+
+def find_waiting_jobs(queues: Queues) -> list[Candidate]:
+    """Return the jobs of one task, no executors, that cannot start in the room that is free."""
+    plan = plan_admission(queues.candidates, queues.hosts, queues.headroom, queues.quotas)
+    starts = {placement.job_id for placement in plan.placements}
+    return [
+        job
+        for job in queues.candidates
+        if job.tasks == 1
+        and job.member is None
+        and job.job_id not in starts
+        and not any(name.startswith(APP) for name in job.host_labels)
+    ]
+
+
+def find_job_for_room(
+    jobs: Iterable[Candidate], queues: Queues, host_id: str, spec: JobSpec
+) -> str | None:
+    """Return the first of the jobs that would start on the host if an executor were gone (LEAVE-3)."""
+    hosts = [_without(host, spec) for host in queues.hosts if host.host_id == host_id]
+    for job in jobs:
+        if hosts and plan_admission([job], hosts, queues.headroom, queues.quotas).placements:
+            return job.job_id
+    return None
+
+
+def _without(host: Capacity, spec: JobSpec) -> Capacity:
+    """Return a host's room without one executor. Its devices are counted, not named."""
+    return msgspec.structs.replace(
+        host,
+        free_cpu_slots=host.free_cpu_slots + spec.cpu_slots,
+        free_memory_bytes=host.free_memory_bytes + spec.memory_bytes,
+        free_devices=(*host.free_devices, *range(-spec.gpus, 0)),
+    )

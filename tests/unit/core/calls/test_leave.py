@@ -1,10 +1,20 @@
-"""When an executor gives its slot to another family: LEAVE-1…2."""
+"""When an executor gives its slot to another family: LEAVE-1…3."""
 
 from typing import Any
 
 import pytest
 
-from holdfast.core.calls.leave import WantedSlot, list_claims, yields_when_busy, yields_when_idle
+from holdfast.core.calls.leave import (
+    Queues,
+    WantedSlot,
+    find_job_for_room,
+    find_waiting_jobs,
+    list_claims,
+    yields_when_busy,
+    yields_when_idle,
+)
+from holdfast.core.placement.types import Candidate, Capacity
+from holdfast.core.spec import JobSpec
 
 
 def slot(**fields: Any) -> WantedSlot:
@@ -45,3 +55,41 @@ def test_a_busy_executor_leaves_late_and_never_the_last_of_its_family() -> None:
     assert not yields_when_busy([slot()], running=2)
     assert not yields_when_busy([slot(waited_seconds=31.0, alone=False)], running=2)
     assert not yields_when_busy([], running=2)
+
+
+def candidate(job_id: str, **fields: Any) -> Candidate:
+    plain: dict[str, Any] = {
+        "epoch": 0, "queue": "cpu", "priority": 50, "tasks": 1, "gpus": 0, "cpu_slots": 1,
+        "memory_bytes": 0,
+    }  # fmt: skip
+    return Candidate(**{"job_id": job_id, **plain, **fields})
+
+
+def room(host_id: str, slots: int, queues: frozenset[str] = frozenset()) -> Capacity:
+    return Capacity(
+        host_id=host_id, name=host_id, incarnation="i", queues=queues, free_cpu_slots=slots,
+        free_memory_bytes=1 << 40, free_devices=(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("job", "free", "headroom", "leaves"),
+    [
+        ({}, 0, {}, True),
+        ({}, 1, {}, False),  # it starts on the other host
+        ({"cpu_slots": 2}, 0, {}, False),  # the executor's slot is not enough
+        ({"tasks": 2}, 0, {}, False),
+        ({"queue": "video"}, 0, {}, False),  # which this host does not serve
+        ({"host_labels": {"app/films": "yes"}}, 0, {}, False),  # an executor
+        ({}, 0, {"cpu": 0}, False),  # what holds it up is not room
+        ({"gpus": 1}, 0, {}, False),
+    ],
+)
+def test_an_idle_executor_leaves_for_a_job_that_waits_for_its_room(
+    job: dict[str, Any], free: int, headroom: dict[str, int], leaves: bool
+) -> None:
+    hosts = [room("h1", 0, frozenset({"cpu"})), room("h2", free)]
+    queues = Queues(candidates=[candidate("j", **job)], hosts=hosts, headroom=headroom, quotas={})
+    jobs = find_waiting_jobs(queues)
+    found = find_job_for_room(jobs, queues, "h1", JobSpec(executor="f", queue="cpu"))
+    assert found == ("j" if leaves else None)
