@@ -1,4 +1,4 @@
-"""`python -m bench.curves [--quick]`: what Holdfast costs as its load grows, as JSON on stdout.
+"""`python -m bench.curves [--quick] [NAME …]`: what Holdfast costs as its load grows, as JSON on stdout.
 
 Three curves: jobs queued, hosts, ranks of a gang. Each point is a database and a controller of its
 own. `bench/draw_curves.py` makes the pictures of the docs.
@@ -11,6 +11,8 @@ import asyncio
 import json
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from bench.cases.depth import Lane
@@ -32,8 +34,10 @@ def measure_queued(depth: int, claims: int = CLAIMS) -> Point:
         lane.measure(claims)  # the first round warms up
         pids = list_family(lane.place.process.pid)
         servers = list_family(database.pid)
+        lane.fill(depth + claims)
+        time.sleep(1.0)  # the server process that filled it has ended, and its CPU is not counted
         before = sum_cpu_seconds(pids), sum_cpu_seconds(servers)
-        rate = lane.measure(claims)
+        rate = lane.claim(claims)
         after = sum_cpu_seconds(pids), sum_cpu_seconds(servers)
         return {
             "x": depth,
@@ -72,41 +76,57 @@ def measure_hosts(count: int, seconds: float = 20.0) -> Point:
 
 
 def measure_ranks(ranks: int, hosts: int) -> Point:
-    """Milliseconds until a gang is reserved, and until each host has heard its launch orders."""
+    """Milliseconds until a gang is reserved, and until each host has heard its launch orders: by the
+    clock, and CPU of this process, which is the controller, and of PostgreSQL."""
 
-    async def run(dsn: str) -> tuple[float, float]:
+    async def run(dsn: str, count_cpu: Callable[[], float]) -> list[float]:
         cluster = Cluster(dsn)
         await cluster.store.open()
         try:
             await cluster.add_hosts(hosts, ranks // hosts)
             await cluster.submit([ranks])
-            return await cluster.admit(1) * 1000, await cluster.start_gang() * 1000
+            before = count_cpu()
+            took = [await cluster.admit(1)]
+            between = count_cpu()
+            took.append(await cluster.start_gang())
+            return [*took, between - before, count_cpu() - between]
         finally:
             await cluster.store.close()
 
     with Scratch() as scratch, Database(scratch) as database:
-        reserved, told = asyncio.run(run(database.make("gang")))
-    return {"x": ranks, "reserved, ms": reserved, "claimed and told, ms": told}
+
+        def count_cpu() -> float:
+            return time.process_time() + sum_cpu_seconds(list_family(database.pid))
+
+        seconds = asyncio.run(run(database.make("gang"), count_cpu))
+    kinds = ("reserved, ms", "claimed and told, ms", "reserved, CPU ms", "claimed and told, CPU ms")
+    found = {kind: each * 1000 for kind, each in zip(kinds, seconds, strict=True)}
+    return {"x": ranks, **found}
 
 
 def main() -> int:
     """Measure every point and print them."""
     parser = argparse.ArgumentParser(prog="python -m bench.curves", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that it works")
-    quick = parser.parse_args().quick
+    names = ("queued", "hosts", "ranks")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(names) + "; all of them")
+    given = parser.parse_args()
+    quick, chosen = given.quick, given.names or names
+    if not set(chosen) <= set(names):
+        parser.error(f"a NAME is one of {', '.join(names)}")
     depths = (2000, 4000) if quick else (1000, 10_000, 100_000, 1_000_000)
     counts = (10, 20) if quick else (10, 100, 1000, 10_000)
     gangs = ((2, 1), (16, 2)) if quick else ((8, 1), (64, 8), (512, 64), (2048, 256), (8000, 1000))
-    curves: dict[str, list[Point]] = {"queued": [], "hosts": [], "ranks": []}
-    for depth in depths:
-        curves["queued"].append(measure_queued(depth, 100 if quick else CLAIMS))
-        say(f"  {depth:,} queued: {curves['queued'][-1]}")
-    for count in counts:
-        curves["hosts"].append(measure_hosts(count, 2.0 if quick else 20.0))
-        say(f"  {count:,} hosts: {curves['hosts'][-1]}")
-    for ranks, hosts in gangs:
-        curves["ranks"].append(measure_ranks(ranks, hosts))
-        say(f"  {ranks:,} ranks: {curves['ranks'][-1]}")
+    rounds: dict[str, list[Callable[[], Point]]] = {
+        "queued": [partial(measure_queued, d, 100 if quick else CLAIMS) for d in depths],
+        "hosts": [partial(measure_hosts, count, 2.0 if quick else 20.0) for count in counts],
+        "ranks": [partial(measure_ranks, ranks, hosts) for ranks, hosts in gangs],
+    }
+    curves: dict[str, list[Point]] = {}
+    for name in chosen:
+        for measure in rounds[name]:
+            curves.setdefault(name, []).append(measure())
+            say(f"  {name}: {curves[name][-1]}")
     print(json.dumps(curves, indent=1))
     return 0
 

@@ -137,12 +137,13 @@ class Cluster:
         )
         settings = await self.controller.settings.current()
         layouts, offered = self.controller.layouts, 0
-        for a in (*told, *again):
+        for a in (*asked, *told, *again):
             orders = await make_orders(self.store, a.offers, settings, layouts, shared=True)
             offered += len(orders)
             encode(SyncAnswer(launch=orders, gangs=layouts.list_gangs(a.offers)))
         seconds = time.monotonic() - began
-        ranks = sum(map(len, claims.values()))
+        # A gang whose ranks share one host has no claims: the first answer starts it.
+        ranks = sum(map(len, claims.values())) + sum(len(a.offers) for a in asked)
         if offered < ranks or not ranks:
             raise RuntimeError(f"{offered} launch orders for {ranks} ranks")
         return seconds
