@@ -122,6 +122,7 @@ class PoolCycles:
             controller.poke("admit", "drain", "events")
         if pool.deleted_at is not None and await store.forget_pool(pool.name):
             log.info("pool %s is gone", pool.name)
+            controller.metrics.fleet.forget(pool.name)
         return summary
 
     def _give_up(

@@ -1,5 +1,6 @@
 """What `/metrics` shows of pools."""
 
+import contextlib
 import functools
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -7,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from holdfast.core.fleet.actions import CycleSummary
 from holdfast.core.fleet.records import PoolMoney
 
+_STATES = ("spawning", "active", "terminating", "total")
 _SPAWN = (1, 2, 5, 10, 20, 30, 60, 120, 180, 300, 600, 1200, 1800)
 
 
@@ -63,7 +65,7 @@ class FleetMetrics:
             self.moves.labels(pool, name.removeprefix("workers_")).inc(
                 getattr(summary.actions, name)
             )
-        for name in ("spawning", "active", "terminating", "total"):
+        for name in _STATES:
             self.hosts.labels(pool, name).set(getattr(status, f"{name}_workers"))
         self.queued.labels(pool).set(status.queued_tasks)
 
@@ -71,3 +73,11 @@ class FleetMetrics:
         """Show what a pool costs."""
         self.usd_per_hour.labels(money.pool).set(money.usd_per_hour)
         self.spent_today.labels(money.pool).set(money.spent_today_usd)
+
+    def forget(self, pool: str) -> None:
+        """Show nothing more of a pool that is gone; what was counted stays."""
+        with contextlib.suppress(KeyError):  # another replica ran its cycles
+            for state in _STATES:
+                self.hosts.remove(pool, state)
+            for gauge in (self.queued, self.usd_per_hour, self.spent_today):
+                gauge.remove(pool)

@@ -20,5 +20,8 @@ def explain_pools(found: Circumstances) -> Iterator[WhyLine]:
             yield line("host_is_coming", f"{coming} host{many} starting in pool {pool.name}", hint)
         if pool.deleted_at is not None:
             yield line("waiting_for_capacity", f"pool {pool.name} is being deleted", hint)
+        elif pool.paused_at is not None:
+            said = f"waiting for capacity: pool {pool.name} is paused: {pool.paused_reason}"
+            yield line("waiting_for_capacity", said, f"holdfast pools resume {pool.name}")
         elif pool.blocked:
             yield line("waiting_for_capacity", f"waiting for capacity: {pool.blocked}", hint)

@@ -202,3 +202,19 @@ async def test_without_prices_of_the_provider_the_offers_count() -> None:
     assert (await world.cycle()).actions.workers_spawned == 1
     (instance,) = await world.store.fleet.list_instances()
     assert instance.usd_per_hour == 1.0
+
+
+async def test_a_pool_that_is_gone_is_measured_no_more(world: World) -> None:
+    """Its last reading would count in every sum for ever."""
+    await world.cycle()
+    await world.cycle()
+    registry = world.controller.metrics.registry
+    assert registry.get_sample_value("holdfast_pool_usd_per_hour", {"pool": "p"}) == 1.0
+    record = await world.store.fleet.delete_pool("p", now=world.now)
+    while await world.store.fleet.list_pools():
+        await world.let_agents_call()
+        await world.cycles.run(record)
+        await world.settle()
+        world.tick(60)
+    for name in ("usd_per_hour", "spent_today_usd", "queued_tasks"):
+        assert registry.get_sample_value(f"holdfast_pool_{name}", {"pool": "p"}) is None
