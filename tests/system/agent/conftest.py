@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from holdfast.agent.config import AgentConfig
-from holdfast.agent.guardian.home import read_group_homes
+from holdfast.agent.guardian.home import LOCK_FILE, GuardianHome, read_group_homes
 from holdfast.process.sweep import sweep
 from tests.system.agent.fake_controller import JOIN_TOKEN, FakeController, serve
 from tests.waits import wait_until
@@ -97,10 +97,13 @@ class Host:
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait(10)
-        mark = Path(self.config.state_dir) / "mark"
+        state = Path(self.config.state_dir)
+        mark = state / "mark"
         if mark.exists():
-            homes = read_group_homes(Path(self.config.state_dir))
+            homes = read_group_homes(state)
             assert sweep(mark.read_text().strip(), group_homes=homes) == []
+        if (state / LOCK_FILE).exists():
+            GuardianHome(state).close()  # removes what a killed guardian left outside its folder
 
 
 @pytest.fixture
