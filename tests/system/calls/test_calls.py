@@ -164,7 +164,16 @@ def test_a_call_that_does_not_listen_is_ended_after_its_grace(
 
 
 def test_an_idle_executor_gives_its_slot_to_a_job(shared: Cluster, hosted: Cluster) -> None:
-    assert list(pages.double.map(range(200))) == [2 * n for n in range(200)]
-    jobs = [shared.submit("true") for _ in range(2)]
-    for job_id in jobs:  # long before the executors' idle time of 60 s
-        shared.until(job_id, "succeeded", seconds=30)
+    """Both slots are held by executors that wait for calls without an end."""
+    shared.client.set_config({"executors_ahead": 2})
+    try:
+        wait_until(lambda: _count_executors(shared) == 2, 60)
+        jobs = [shared.submit("true") for _ in range(2)]
+        for job_id in jobs:
+            shared.until(job_id, "succeeded", seconds=30)
+    finally:
+        shared.client.set_config({}, unset=["executors_ahead"])
+
+
+def _count_executors(shared: Cluster) -> int:
+    return len(list(shared.client.jobs(states=["running"], executors="only")))
