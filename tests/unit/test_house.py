@@ -213,6 +213,12 @@ def find_prose(path: Path) -> Iterator[str]:
             yield token.string
 
 
+def test_migrations_and_decisions_are_numbered_without_a_gap() -> None:
+    for folder in (PACKAGE / "store/postgres/migrations", ROOT / "docs/decisions"):
+        numbers = sorted(int(path.name[:4]) for path in folder.glob("[0-9]*"))
+        assert numbers == list(range(1, len(numbers) + 1)), folder
+
+
 def test_sentences_have_plain_subjects() -> None:
     counts = {
         name_of(path): n
