@@ -41,7 +41,7 @@ class Draft:
         self.recalls: list[TaskKey] = []
         self.given_back: list[str] = []
         self.settled = False
-        self.posted = False
+        self.posted = self.awaited = False
         self._ended = {key: facts for key, facts in sync.ended if is_storable_key(key)}
         self._returned = [k for k in dict.fromkeys(sync.returned) if is_storable_key(k)]
         started = [k for k in dict.fromkeys(sync.started) if k not in self._ended]
@@ -118,6 +118,7 @@ class Draft:
             fenced=self.fenced,
             settled=self.settled,
             posted=self.posted,
+            awaited=self.awaited,
             reads=self.reads,
         )
 
@@ -193,6 +194,7 @@ def apply_reports(
                 if job.state is JobState.SUCCEEDED:
                     d.succeeded.append(job.id)
                     d.posted = d.posted or job.origin_run is not None
+                    d.awaited = True  # perhaps: its row does not say
                     if job.was_retried:
                         d.retried.append(job.id)
                 elif job.state is JobState.DRAINING:

@@ -356,7 +356,8 @@ class HostSynced(StoreValue, frozen=True, kw_only=True):
     fenced: why the host is in error: it is given no work, and none of its leases is renewed
     (CYCLE-1). reads: whether readers wait for output from this host's disk.
     settled: its room was offered to the queues, and the leader could start nothing more on it.
-    posted: a job of a workflow is among `succeeded` (POST-1).
+    posted: a job of a workflow is among `succeeded` (POST-1). awaited: another job may wait for one of
+    these, or for a place in its array.
     recalls: tasks held ahead that it is to give back unless they have begun. returned: jobs that
     it gave back, which are queued again.
     """
@@ -378,6 +379,7 @@ class HostSynced(StoreValue, frozen=True, kw_only=True):
     reads: bool = False
     settled: bool = False
     posted: bool = False
+    awaited: bool = False
     recalls: tuple[TaskKey, ...] = ()
     returned: tuple[str, ...] = ()
 

@@ -65,6 +65,16 @@ async def _end_running(rig: Rig, *ends: tuple[str, Any]) -> None:
     await rig.complete()
 
 
+async def test_the_end_of_a_member_says_that_the_next_may_wait_for_it(rig: Rig) -> None:
+    await rig.host()
+    await _submit(rig, size=2)
+    await rig.admit()
+    await rig.sync()
+    key = await rig.key("array-1-m000")
+    await rig.sync(live=[key], started=[key])
+    assert (await rig.sync(ended=[(key, OK)])).awaited
+
+
 async def test_one_submission_makes_jobs_that_know_their_index(rig: Rig) -> None:
     await rig.host()
     points: tuple[dict[str, Any], ...] = ({"lr": 0.1}, {"lr": 1e-05})

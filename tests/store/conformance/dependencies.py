@@ -34,6 +34,14 @@ async def _end(rig: Rig, job_id: str, state: JobState) -> None:
     assert (await rig.job(job_id)).state is state
 
 
+async def test_an_end_says_that_a_dependant_waits_for_it(rig: Rig) -> None:
+    """Else the leader would hear of it a second later, where the host has no room to offer."""
+    await rig.host()
+    parent = await rig.submit(name="prepare")
+    await rig.submit(after=(parent,))
+    assert (await succeed(rig, parent)).awaited
+
+
 MET = {
     Wants.OK: {JobState.SUCCEEDED},
     Wants.ANY: {JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED},

@@ -218,7 +218,7 @@ def _act_on(controller: Controller, request: wire.SyncRequest | None, found: Hos
         if found.posted:
             controller.poke("flow")
         controller.poke("events")
-        if not found.settled:
+        if found.awaited or not found.settled:
             controller.poke("admit")
         if controller.saved.take(found.succeeded):
             controller.poke("checkpoints")

@@ -272,14 +272,15 @@ async def _finish_fast(
         "finish_from": FINISH_FROM,
     }
     taken = {
-        TaskKey(r["job_id"], r["rank"], r["epoch"]): r["posted"]
+        TaskKey(r["job_id"], r["rank"], r["epoch"]): r
         for r in await tx.rows("finish_jobs", **params)
     }
     for d, key, _ in good:
         if key in taken:
             d.acked.append(key)
             d.succeeded.append(key.job_id)
-            d.posted = d.posted or taken[key]
+            d.posted = d.posted or taken[key]["posted"]
+            d.awaited = d.awaited or taken[key]["awaited"]
     return set(taken)
 
 

@@ -135,6 +135,19 @@ async def test_a_success_wakes_only_what_may_wait_for_it(served: Served, agent: 
     assert grown == {"events"}, "no drain waits for it, and no workflow"
 
 
+async def test_a_success_that_a_job_waits_for_releases_it_at_once(
+    served: Served, agent: FakeAgent
+) -> None:
+    parent = await served.submit()
+    order = await agent.take()
+    await agent.sync(agent.running(order))
+    await served.submit(after=[parent["id"]])
+    admit = served.controller.wakes.topic("admit")
+    before = admit.version
+    await agent.end(order, exit_code=0)
+    assert admit.version > before, "its room was settled, but not what waits for its end"
+
+
 async def test_a_submission_answers_a_poll_that_waits(
     served: Served, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:

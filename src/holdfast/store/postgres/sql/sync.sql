@@ -104,7 +104,8 @@ with batch as materialized (
     beat_at = coalesce(g.beat_at, j.beat_at), revision = j.revision + 1
   from gone g where j.id = any(array(select job_id from gone)) and j.id = g.job_id
   returning j.id, j.attempts, j.epoch, j.queue, j.project, j.reason, g.n, g.unseen, g.host_id, g.members,
-            g.step as last_step, g.total as last_total, g.started_at as began, j.origin_run, j.origin_node
+            g.step as last_step, g.total as last_total, g.started_at as began, j.origin_run, j.origin_node,
+            j.awaited or j.array_id is not null as awaited
 ), posted as (
   insert into workflow_outbox (run, node, kind, ref, due_at)
   select d.origin_run, d.origin_node, 'job', d.id, %(now)s from done d where d.origin_run is not null
@@ -126,8 +127,8 @@ with batch as materialized (
         from (select * from done order by n) d) d
   having count(*) > 0
 )
--- posted: a workflow waits for its end.
-select d.id as job_id, 0 as rank, d.epoch, d.origin_run is not null as posted from done d;
+-- posted: a workflow waits for its end. awaited: another job does, or the next of its array.
+select d.id as job_id, 0 as rank, d.epoch, d.origin_run is not null as posted, d.awaited from done d;
 
 -- name: find_ended
 -- Ends that are on record already. Only an end that its own host reported is acknowledged again; an end that was
