@@ -164,7 +164,7 @@ def span(seconds: float) -> str:
     if seconds < 0:
         return f"in {span(-seconds)}"
     if 0 < seconds < 1:
-        return f"{seconds * 1000:.0f}ms"
+        return f"{int(seconds * 1000)}ms"
     whole = int(seconds)
     if whole < 60:
         return f"{whole}s"
