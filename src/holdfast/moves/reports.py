@@ -194,7 +194,7 @@ def apply_reports(
                 if job.state is JobState.SUCCEEDED:
                     d.succeeded.append(job.id)
                     d.posted = d.posted or job.origin_run is not None
-                    d.awaited = True  # perhaps: its row does not say
+                    d.awaited = d.awaited or job.awaited
                     if job.was_retried:
                         d.retried.append(job.id)
                 elif job.state is JobState.DRAINING:

@@ -32,7 +32,7 @@ class JobRow(JobFields, kw_only=True):
     supervised, array_limited: its spec's and its array's, and never written: whether the array
     runs only so many at once. to_place: "front" or "back" asks the writer for a new
     place in the queue. origin_run, origin_node: the workflow node that it belongs
-    to.
+    to. awaited: another job waits for its end, or the next of its array may.
     """
 
     origin_run: str | None = None
@@ -40,6 +40,7 @@ class JobRow(JobFields, kw_only=True):
     barred_hosts: tuple[str, ...] = ()
     supervised: bool = False
     array_limited: bool = False
+    awaited: bool = False
     retry_events: bool = True
     drain_hard: bool = False
     drain_operator_stop: bool = False

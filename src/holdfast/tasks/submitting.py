@@ -12,7 +12,7 @@ import weakref
 
 from holdfast.client.methods.calls import make_set_id
 from holdfast.core.calls.values import FunctionSpec
-from holdfast.errors import Conflict, HoldfastError
+from holdfast.errors import Conflict, HoldfastError, NotFound
 from holdfast.tasks.connection import CONNECTION
 
 MAX_CALLS = 10_000
@@ -38,8 +38,8 @@ class OpenSet:
             if self._id:
                 try:
                     return self._append(text)
-                except Conflict:
-                    self._id = ""  # it was cancelled, or closed from elsewhere
+                except (Conflict, NotFound):
+                    self._id = ""  # cancelled, closed from elsewhere, or of another controller
             set_id = make_set_id()
             CONNECTION.client.create_call_set(self._spec, [text], set_id=set_id)
             self._id, self._count, self._pid = set_id, 1, os.getpid()

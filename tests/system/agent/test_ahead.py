@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.ids import TaskKey
+from holdfast.process.syscalls import read_boottime
 from holdfast.wire.api import Problem
 from tests.system.agent.conftest import Host
 from tests.system.agent.fake_controller import FakeController
@@ -48,10 +49,11 @@ class Slot:
 
     def kill_agent(self) -> None:
         """Kill the agent, and wait until the next one is in step with the controller."""
-        agent, seq = self.host.agent_pid(), self.controller.newest_seq
+        agent = self.host.agent_pid()
         os.kill(agent, signal.SIGKILL)
+        killed_at = int(read_boottime() * 1000)  # an agent counts its calls from its start
         self.host.agent_pid(but=agent)
-        self.controller.wait(lambda: self.controller.newest_seq > seq)
+        self.controller.wait(lambda: self.controller.newest_seq > killed_at)
 
     def free(self) -> None:
         (self.folder / "gate").touch()

@@ -88,7 +88,8 @@ def test_a_cancel_ends_what_runs_and_what_waits(flow: Cluster, tmp_path: Path) -
     long = wf.job("long", argv=python(WAIT_FOR, tmp_path / "never"))
     wf.job("after", argv=["true"], after=[long])
     run = wf.submit(flow.client)
-    flow.until(str(wait_until(lambda: run.node("long").ref, 10, what="its job")), "running")
+    wait_until(lambda: run.node("long").state == "started", 10, what="its job")
+    flow.until(str(run.node("long").ref), "running")
     why = flow.client.why_node(run.id, "after")
     assert why.summary == "it waits for 1 node: long (started)"
     run.cancel("enough")

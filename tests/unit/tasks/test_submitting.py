@@ -15,7 +15,7 @@ import pytest
 import holdfast
 from holdfast.client import Client
 from holdfast.core.calls.values import CallState, FunctionSpec
-from holdfast.errors import Conflict, ValidationError
+from holdfast.errors import Conflict, NotFound, ValidationError
 from holdfast.tasks import CallCancelled, CallFailed, TaskFunction, patience
 from holdfast.tasks.connection import CONNECTION
 from holdfast.tasks.submitting import close_all
@@ -57,6 +57,8 @@ class Controller:
     ) -> None:
         if set_id in self.closed:
             raise Conflict("it is closed")
+        if set_id not in self.sets:
+            raise NotFound("there is no such set")
         assert first == len(self.sets[set_id])
         self.sets[set_id] += args
         self.counts[set_id] = count
@@ -162,6 +164,13 @@ def test_handles_come_in_the_order_of_their_ends(controller: Controller) -> None
         handles[0].result(timeout=0.01)
     controller.held = set()
     assert next(ended).index == 0
+
+
+def test_calls_go_on_with_another_controller(controller: Controller) -> None:
+    function = TaskFunction(double.function, {})
+    assert function.submit(1).result() == 2
+    CONNECTION.use(cast(Client, Controller()))
+    assert function.submit(2).result() == 4, "its open set is of the controller before"
 
 
 def test_a_waiting_program_hears_what_holds_its_call_up(

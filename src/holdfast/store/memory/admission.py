@@ -370,7 +370,6 @@ def candidate_of(job: MemoryJob, at: datetime) -> Candidate:
         host_labels=spec.host_labels,
         runtime=find_runtime_word(spec.image, spec.runtime),
         supervised=spec.supervised,
-        may_wait=not (row.attempts or spec.executor or spec.interactive),
     )
 
 

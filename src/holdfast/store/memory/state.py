@@ -300,6 +300,9 @@ class MemoryState:
         """Return copies of the jobs' rows, in id order as the database locks them."""
         ids = sorted({i for i in job_ids if i in self.jobs})
         jobs = [copy.copy(self.jobs[i].row) for i in ids]
+        parents = {parent for _, parent in self.edges}
+        for job in jobs:
+            job.awaited = job.array_id is not None or job.id in parents
         tasks = [copy.copy(task) for i in ids for task in self.tasks.get(i, {}).values()]
         for task in tasks:
             host = self.hosts.get(task.host_id or "")

@@ -4,11 +4,14 @@ import heapq
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+import msgspec
+
 from holdfast.core.placement.takes import PASSED_SECONDS, TakeTerms, count_worth, plan_takes
+from holdfast.core.placement.types import Candidate
 from holdfast.core.states import JobState, TaskState
 from holdfast.moves.reports import Draft
 from holdfast.store.memory.admission import MemoryAdmission, candidate_of, order_of
-from holdfast.store.memory.state import MemoryState
+from holdfast.store.memory.state import MemoryJob, MemoryState
 
 
 def take_jobs(
@@ -36,7 +39,7 @@ def take_jobs(
     passed = s.passed_over
     known = not passed.holds and at - passed.at <= timedelta(seconds=PASSED_SECONDS)
     found = plan_takes(
-        [candidate_of(job, at) for job in queued],
+        [_candidate_of(job, at) for job in queued],
         [s.capacity(host) for host in hosts],
         terms,
         passed.job_ids if known else (),
@@ -52,6 +55,12 @@ def take_jobs(
         admission.reserve_one(job, p, ttl, at, road="host")
         taken.append((by_host[p.tasks[0].host_id], p.job_id))
     return taken
+
+
+def _candidate_of(job: MemoryJob, at: datetime) -> Candidate:
+    spec = job.spec
+    may_wait = not (job.row.attempts or spec.executor or spec.interactive)
+    return msgspec.structs.replace(candidate_of(job, at), may_wait=may_wait)
 
 
 def _has_fallen(s: MemoryState, host_id: str) -> bool:

@@ -4,6 +4,7 @@
 -- The job's row lock guards all of its tasks; it is always taken in id order and before any task's row.
 select {columns:job_row:j},
        coalesce((j.spec->>'supervised')::boolean, false) as supervised,
+       j.array_id is not null or j.awaited and exists (select from job_dependencies w where w.parent = j.id) as awaited,
        j.array_id is not null and exists (select from arrays r where r.id = j.array_id and r.at_once is not null) as array_limited
 from jobs j
 where j.id = any(%(ids)s)

@@ -105,7 +105,7 @@ with batch as materialized (
   from gone g where j.id = any(array(select job_id from gone)) and j.id = g.job_id
   returning j.id, j.attempts, j.epoch, j.queue, j.project, j.reason, g.n, g.unseen, g.host_id, g.members,
             g.step as last_step, g.total as last_total, g.started_at as began, j.origin_run, j.origin_node,
-            j.awaited or j.array_id is not null as awaited
+            j.array_id is not null or j.awaited and exists (select from job_dependencies w where w.parent = j.id) as awaited
 ), posted as (
   insert into workflow_outbox (run, node, kind, ref, due_at)
   select d.origin_run, d.origin_node, 'job', d.id, %(now)s from done d where d.origin_run is not null
