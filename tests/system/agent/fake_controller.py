@@ -207,9 +207,9 @@ class FakeController:
             live.append(key)
             if key in self.ends:
                 continue
-            self.launches.pop(key, None)
             if request.seq < self.newest_seq:
-                continue  # answered late: what it says has been overtaken
+                continue  # answered late, perhaps to a dead agent: what it says has been overtaken
+            self.launches.pop(key, None)
             self.states[key] = report.state
             self.pids[key] = report.pid
             if report.beat is not None:
