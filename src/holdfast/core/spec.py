@@ -56,7 +56,8 @@ class JobSpec(
     image: run each task in a container of this image, by podman or docker, whichever the host has,
     or by `runtime`. pull: when the image is fetched. volumes: "host path:path inside[:ro]".
     placement: of a gang: on as few hosts as possible (pack), or one task a host first (spread).
-    host_labels: only hosts that carry all of these labels with these values take it.
+    host_labels: only hosts that carry all of these labels with these values take it; a value that
+    begins with ! is one that they must not have.
     supervised: rank 0 runs a policy script and every rank a host manager; another rank that is lost
     is replaced by itself (`core.endings.replace`). `holdfast supervise` makes such a job.
     on_partial: where a failure stops a gang and some tasks were done: fail, or restart them all.

@@ -6,6 +6,7 @@ from holdfast.controller.why.circumstances import Circumstances
 from holdfast.controller.why.words import line, say_span
 from holdfast.core.calls.executors import find_app
 from holdfast.core.host_faults import find_hindrance, find_runtime_word
+from holdfast.core.placement.labels import carries
 from holdfast.core.placement.plan import Candidate, describe_need
 from holdfast.core.placement.preemption import find_winner
 from holdfast.core.placement.ranks import say_names
@@ -43,7 +44,7 @@ def explain_place(found: Circumstances) -> Iterator[WhyLine]:
     alive = [h for h in found.hosts if h.state is not HostState.TERMINATED]
     serving = [h for h in alive if not h.queues or job.queue in h.queues]
     wanted = job.spec.host_labels
-    labelled = [h for h in serving if all(h.labels.get(k) == v for k, v in wanted.items())]
+    labelled = [h for h in serving if carries(h.labels, wanted)]
     runtime = find_runtime_word(job.spec.image, job.spec.runtime)
     aside = {
         h.name: hindrance for h in labelled if (hindrance := find_hindrance(h.faults, runtime))

@@ -31,6 +31,7 @@ from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.endings.trigger import classify_failures, find_trigger, is_cascade
 from holdfast.core.facts import Classified
 from holdfast.core.host_faults import find_hindrance, find_runtime_word
+from holdfast.core.placement.labels import carries
 from holdfast.core.records import HostRecord, JobRecord, MemberRecord, RankCharges, TaskRecord
 from holdfast.core.states import HostState, JobEvent, Outcome, TaskState
 
@@ -125,7 +126,7 @@ def do_others_serve(
 
 def _is_eligible(job: JobRecord, host: HostRecord) -> bool:
     serves = not host.queues or job.queue in host.queues
-    labelled = all(host.labels.get(k) == v for k, v in job.spec.host_labels.items())
+    labelled = carries(host.labels, job.spec.host_labels)
     large = host.cpu_slots >= job.cpu_slots and host.memory_bytes >= job.memory_bytes
     runtime = find_runtime_word(job.spec.image, job.spec.runtime)
     alive = host.state is HostState.ACTIVE and host.flagged_dead_at is None

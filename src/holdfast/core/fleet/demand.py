@@ -17,6 +17,7 @@ import msgspec
 from holdfast.core.fleet.instances import Offer
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.fleet.snapshot import PoolView, Waiting
+from holdfast.core.placement.labels import carries
 from holdfast.core.placement.types import QuotaLeft
 
 Offers = frozenset[str]
@@ -67,7 +68,7 @@ def serves(spec: PoolSpec, waiting: Waiting) -> bool:
     """Return whether the pool's hosts take jobs of this queue and these labels."""
     if spec.queues and waiting.queue not in spec.queues:
         return False
-    return all(spec.labels.get(name) == value for name, value in waiting.host_labels.items())
+    return carries(spec.labels, waiting.host_labels)
 
 
 def split_demand(

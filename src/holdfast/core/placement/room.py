@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
+from holdfast.core.placement.labels import carries
 from holdfast.core.placement.types import Candidate, Capacity, TaskPlacement
 from holdfast.core.spec import MAX_TASKS
 
@@ -52,8 +53,8 @@ class Kind:
         capacity = self._capacity
         if job.runtime and job.runtime in capacity.lacking:
             return False
-        return (not capacity.queues or job.queue in capacity.queues) and all(
-            capacity.labels.get(name) == value for name, value in job.host_labels.items()
+        return (not capacity.queues or job.queue in capacity.queues) and carries(
+            capacity.labels, job.host_labels
         )
 
 

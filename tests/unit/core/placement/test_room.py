@@ -26,7 +26,10 @@ class PlainHost:
         has = self.capacity
         return (
             (not has.queues or job.queue in has.queues)
-            and job.host_labels.items() <= dict(has.labels).items()
+            and all(
+                v == dict(has.labels).get(k) if v[0] != "!" else v[1:] != dict(has.labels).get(k)
+                for k, v in job.host_labels.items()
+            )
             and has.host_id not in job.barred_hosts
             and (not job.runtime or job.runtime not in has.lacking)
         )
@@ -130,7 +133,7 @@ shapes = st.builds(
     cpu_slots=st.integers(1, 2),
     memory_bytes=st.integers(0, 2),
     barred_hosts=st.sampled_from([(), (), ("h1",), ("h0", "h2")]),
-    host_labels=st.sampled_from([{}, {}, {"zone": "a"}]),
+    host_labels=st.sampled_from([{}, {}, {"zone": "a"}, {"zone": "!a"}]),
     runtime=st.sampled_from(["", "", "podman"]),
 )
 jobs_of_few_shapes = st.tuples(

@@ -1,0 +1,15 @@
+"""Whether a host carries the labels that a job asks for. Pure."""
+
+from collections.abc import Mapping
+
+NOT = "!"
+"""Begins a value that a host must not have: `rack=!b12` avoids the hosts with `rack=b12`."""
+
+
+def carries(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    """Return whether `labels` has each wanted value, and none that is to be avoided. A label that a
+    host does not have at all avoids every value."""
+    return all(
+        labels.get(name) != value[1:] if value.startswith(NOT) else labels.get(name) == value
+        for name, value in wanted.items()
+    )
