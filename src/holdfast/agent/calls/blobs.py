@@ -113,7 +113,9 @@ class BlobCarrier:
                     path.unlink()
 
     def _headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self._token()}", "Connection": "close"}
+        # Not "Connection: close": the controller would close while bytes that it refused still come,
+        # and the reason would be lost with the reset (HTTP-3).
+        return {"Authorization": f"Bearer {self._token()}"}
 
     @contextlib.contextmanager
     def _connect(self) -> Iterator[http.client.HTTPConnection]:
