@@ -132,8 +132,8 @@ def run(scale: Scale) -> Figures:
         for what, parents in (("layers", layer(count, width)), ("fan", fan(count))):
             bare, ours = alternate(
                 rounds,
-                lambda parents=parents: carry_bare(dsn, parents),  # type: ignore[misc]
-                lambda parents=parents: carry(dsn, parents),  # type: ignore[misc]
+                lambda parents=parents: carry_bare(dsn, parents),  # type: ignore[misc]  # a lambda with a default
+                lambda parents=parents: carry(dsn, parents),  # type: ignore[misc]  # a lambda with a default
                 unit="nodes/s",
             )
             lines.append(

@@ -103,10 +103,10 @@ def measure(rounds: int, calls: int, samples: int) -> str:
             rates.setdefault("raw", []).append(measure_raw_claims(raw_dsn, 5 * calls))
             for name in peers.names:
                 found = peers.ask(name, "jobs", calls)
-                seconds = float(found["submit_seconds"]) + float(found["run_seconds"])  # type: ignore[arg-type]
+                seconds = float(found["submit_seconds"]) + float(found["run_seconds"])  # type: ignore[arg-type]  # JSON of the peer
                 rates.setdefault(name, []).append(calls / seconds)
                 found = peers.ask(name, "latency", samples)
-                starts.setdefault(name, []).extend(found["milliseconds"])  # type: ignore[arg-type]
+                starts.setdefault(name, []).extend(found["milliseconds"])  # type: ignore[arg-type]  # JSON of the peer
                 say(f"  round {turn + 1}: {name} {rates[name][-1]:,.0f}/s")
     return draw_table(rates, starts, calls)
 

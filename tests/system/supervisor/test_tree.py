@@ -39,7 +39,7 @@ def misbehave(word: str) -> list[str]:
     if word == "exit":
         os._exit(3)
     if word == "odd":
-        return [object()]  # type: ignore[list-item]
+        return [object()]  # type: ignore[list-item]  # what no tree may send
     return [word]
 
 

@@ -56,7 +56,7 @@ def test_a_diamond_runs_in_order_each_node_in_its_folder(flow: Cluster, tmp_path
     assert [part["exit_code"] for part in both] == [0, 0]
     nodes = {node.name: node for node in run.nodes()}
     began = {name: node.started_at for name, node in nodes.items()}
-    assert began["top"] < began["left"] <= began["bottom"]  # type: ignore[operator]
+    assert began["top"] < began["left"] <= began["bottom"]  # type: ignore[operator]  # all have begun
     job = flow.client.job(str(nodes["left"].ref))
     assert job.labels == {"workflow/run": run.id, "workflow/node": "left"}
     assert run.result(bottom)["job"] == nodes["bottom"].ref

@@ -63,7 +63,7 @@ class Controller:
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
-        return answer  # type: ignore[no-any-return]
+        return answer  # type: ignore[no-any-return]  # of an untyped double
 
 
 async def find_gpus() -> list[Gpu]:

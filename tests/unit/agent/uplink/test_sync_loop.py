@@ -95,7 +95,7 @@ class CountingController:
 
 async def test_what_may_wait_a_little_goes_with_the_next_call_and_costs_none_of_its_own() -> None:
     calls, taker = CountingController(), Taker()
-    taker.take_answer = lambda *_, **__: True  # type: ignore[method-assign]
+    taker.take_answer = lambda *_, **__: True  # type: ignore[method-assign]  # a double
     loop = sync.SyncLoop(
         calls, taker, incarnation="i", interval_seconds=60.0, settings_rev=lambda: 0
     )  # type: ignore[arg-type]  # what the loop uses of it

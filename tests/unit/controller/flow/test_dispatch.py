@@ -117,7 +117,7 @@ async def test_a_poison_post_is_set_aside_after_ten_tries_and_holds_up_no_other(
 ) -> None:
     flow = Flow()
     choking = Choking(flow.store.jobs)
-    flow.store.jobs = choking  # type: ignore[assignment]
+    flow.store.jobs = choking  # type: ignore[assignment]  # a double
     await flow.submit(job("a"), job("b", "a"))
     await flow.submit(job("x"), run=OTHER)
     await flow.loop.run_once()

@@ -296,7 +296,7 @@ async def test_renewals_that_wait_for_the_store_are_no_hosts_silence() -> None:
         await held.wait()
         return [None]
 
-    swept.controller.store.leases.sync_hosts = sync_hosts  # type: ignore[method-assign]
+    swept.controller.store.leases.sync_hosts = sync_hosts  # type: ignore[method-assign]  # a double
     sync = HostSync(host_id="h1", incarnation="i")
     waiting = asyncio.create_task(swept.controller.batcher.submit(sync))
     await entered.wait()

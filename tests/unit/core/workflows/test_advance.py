@@ -36,7 +36,7 @@ class World:
         }
         self.run = RunRow(
             id="run0", name="w", project="default", state=RunState.RUNNING,
-            on_failure=on_failure, nodes=len(parents), unended=len(parents),  # type: ignore[arg-type]
+            on_failure=on_failure, nodes=len(parents), unended=len(parents),  # type: ignore[arg-type]  # drawn from its words
         )  # fmt: skip
         self.nodes = {
             n: NodeRow(number=n, name=f"n{n}", kind=NodeKind.JOB, state=NodeState.WAITING,
@@ -51,7 +51,7 @@ class World:
         self.take(a)
 
     def load(self, numbers: object) -> Advance:
-        rows = [copy.copy(self.nodes[n]) for n in numbers]  # type: ignore[attr-defined]
+        rows = [copy.copy(self.nodes[n]) for n in numbers]  # type: ignore[attr-defined]  # of any iterable
         return Advance(copy.copy(self.run), rows, self.children, NOW)
 
     def take(self, a: Advance) -> None:
