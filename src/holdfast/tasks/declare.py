@@ -12,6 +12,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 import msgspec
 
 from holdfast.client.specs import parse_bytes, read_retry
+from holdfast.core.calls.texts import shorten
 from holdfast.core.calls.values import FunctionSpec
 from holdfast.core.settings.resolve import parse_duration
 from holdfast.errors import ValidationError
@@ -22,7 +23,6 @@ from holdfast.tasks.mapping import MapResults
 from holdfast.tasks.models import SHELF, WarmModel
 from holdfast.tasks.running import context
 from holdfast.tasks.submitting import OpenSet
-from holdfast.tasks.texts import shorten
 from holdfast.wire.mismatch import say_mismatch, split_path
 
 P = ParamSpec("P")

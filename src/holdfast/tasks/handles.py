@@ -7,12 +7,12 @@ import time
 from collections.abc import Collection, Generator, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
+from holdfast.core.calls.texts import lengthen
 from holdfast.core.calls.values import CallState
 from holdfast.tasks.codec import CallCodec
 from holdfast.tasks.connection import CONNECTION
 from holdfast.tasks.failures import CallFailed, read_failure
 from holdfast.tasks.patience import PATIENCE_SECONDS, Patience, find_hold_up
-from holdfast.tasks.texts import lengthen
 from holdfast.wire.calls import CallResult
 
 R = TypeVar("R")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.system.up.up_rig import Rig, environment
+from tests.system.up.up_rig import Rig
 from tests.waits import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -28,21 +26,8 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         made.close()
 
 
-def run_python(rig: Rig, *words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *words],
-        cwd=rig.folder,
-        env=environment(),
-        capture_output=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr.decode() + rig.say()
-    return done.stdout.decode()
-
-
 def test_the_example_and_what_its_change_does(rig: Rig) -> None:
-    lines = run_python(rig, "mytasks.py").splitlines()
+    lines = rig.run_python("mytasks.py").splitlines()
     assert lines[:3] == ["6", "99990000", "item 1 at attempt 2"]
     assert {line.split()[1] for line in lines[3:]} == {"WARM", "MODELS", "LOAD", "ONCE"}
     module = rig.folder / "mytasks.py"
@@ -50,7 +35,7 @@ def test_the_example_and_what_its_change_does(rig: Rig) -> None:
     call = "from mytasks import double; print(double.submit(3).result(timeout=60))"
 
     def answers_anew() -> bool:  # an executor looks at its files once a second
-        return run_python(rig, "-c", call) == "9\n"
+        return rig.run_python("-c", call) == "9\n"
 
     wait_until(answers_anew, 60)
     log = b"\n".join(path.read_bytes() for path in rig.data.glob("host/tasks/*/std*"))

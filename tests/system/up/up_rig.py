@@ -6,8 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -58,6 +59,19 @@ class Rig:
     def command(self, *words: str) -> list[str]:
         """The argv of a command."""
         return [self._python, "-P", "-m", "holdfast.cli", *words]
+
+    def run_python(self, *words: str, env: Mapping[str, str] = MappingProxyType({})) -> str:
+        """Run a user's Python in this folder; return what it printed."""
+        done = subprocess.run(
+            [self._python, *words],
+            cwd=self.folder,
+            env=self._env | dict(env),
+            capture_output=True,
+            timeout=180,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr.decode() + self.say()
+        return done.stdout.decode()
 
     def start(self, wait: bool = True) -> Rig:
         """Start it, and wait until it is ready."""

@@ -268,12 +268,12 @@ class WorkflowRun:
 
     def result(self, node: WorkflowNode | str) -> Any:
         """Return a node's result; of a map, the list of its results."""
+        from holdfast.client.flow.results import read_set_results, read_value
+
         view = self.node(node)
         if view.kind.value == "map" and view.result is None and view.ref is not None:
-            from holdfast.client.flow.results import read_set_results
-
             return read_set_results(self._client, view.ref)
-        return view.result
+        return read_value(self._client, view.result)
 
     def answer(self, node: WorkflowNode | str, answer: str) -> None:
         """Answer a node's question."""

@@ -1,8 +1,10 @@
-"""The results of a call set, for nodes whose results are not in their own row."""
+"""The results of nodes that are not in the node's own row: of a call set, or in the blob store."""
 
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+from holdfast.core.calls.texts import lengthen
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -15,6 +17,15 @@ def read_set_results(client: "Client", set_id: str) -> list[Any]:
         page = client.call_results(set_id, first=len(values))
         for result in page.results:
             succeeded = result.state == 1
-            values.append(msgspec.json.decode(result.value or "null") if succeeded else None)
+            values.append(_decode(client, result.value or "null") if succeeded else None)
         if page.ended or not page.results:
             return values
+
+
+def read_value(client: "Client", value: Any) -> Any:
+    """Return a node's result, fetched from the blob store where it is a large one."""
+    return _decode(client, msgspec.json.encode(value).decode())
+
+
+def _decode(client: "Client", text: str) -> Any:
+    return msgspec.json.decode(lengthen(text, client.value))

@@ -2,13 +2,14 @@
 
 from typing import Any
 
-import msgspec
-
 from holdfast.controller.flow.sets import find_queue, poke_family
+from holdfast.controller.flow.values import keep_value
 from holdfast.controller.runtime.context import Controller
+from holdfast.core.calls.large import read_result
+from holdfast.core.calls.texts import shorten
 from holdfast.core.calls.values import CallState
 from holdfast.core.workflows.advance import NodeEnd
-from holdfast.core.workflows.plan_start import PlannedCalls
+from holdfast.core.workflows.plan_start import MAX_LOOKED_BYTES, PlannedCalls
 from holdfast.core.workflows.records import NodeWork, RunRecord
 from holdfast.core.workflows.values import NodeKind, NodeState
 from holdfast.errors import Conflict, NotFound, ValidationError
@@ -17,6 +18,7 @@ from holdfast.store.port.flow.calls import CallSetOrigin
 from holdfast.wire.calls import CallSetView
 
 CHUNK_CALLS = 10_000
+PAGE_CALLS = 1000
 
 
 async def start_calls(
@@ -31,14 +33,24 @@ async def start_calls(
                 return await _go_on(controller, found, work)
         origin = CallSetOrigin(run=run.id, node=work.number, out_dir=out_dir)
         queue, count = find_queue(plan.spec), len(plan.args)
-        first = plan.args[:CHUNK_CALLS]
+        first = await _shorten_args(controller, plan.args[:CHUNK_CALLS])
         await store.create_set(set_id, plan.spec, queue, count=count, args=first, origin=origin)
         for begin in range(CHUNK_CALLS, count, CHUNK_CALLS):
-            await store.append_calls(set_id, begin, plan.args[begin : begin + CHUNK_CALLS])
+            more = await _shorten_args(controller, plan.args[begin : begin + CHUNK_CALLS])
+            await store.append_calls(set_id, begin, more)
     except (Conflict, ValidationError) as error:
         return NodeEnd(state=NodeState.FAILED, reason=error.message)
     poke_family(controller, plan.spec, queue)
     return Started()
+
+
+async def _shorten_args(controller: Controller, texts: list[str]) -> list[str]:
+    """Return arguments with large ones kept in the blob store."""
+    kept: dict[str, bytes] = {}
+    short = [shorten(text, kept.__setitem__) for text in texts]
+    for data in kept.values():
+        await keep_value(controller, data)
+    return short
 
 
 async def _find_set(controller: Controller, set_id: str) -> CallSetView | None:
@@ -88,14 +100,22 @@ async def _describe_failure(controller: Controller, found: CallSetView, work: No
 
 
 async def read_map_result(controller: Controller, work: NodeWork) -> list[Any]:
-    """Return the results of a map, in the order of its items."""
+    """Return the results of a map, in the order of its items. Raises ValidationError for more than a
+    node may take."""
     values: list[Any] = []
+    size = 0
     while True:
         page = await controller.store.calls.read_results(
-            work.ref or "", first=len(values), limit=CHUNK_CALLS
+            work.ref or "", first=len(values), limit=PAGE_CALLS
         )
-        values += [msgspec.json.decode(result.value or "null") for result in page]
-        if len(page) < CHUNK_CALLS:
+        size += sum(len(result.value) for result in page)
+        if size > MAX_LOOKED_BYTES:
+            raise ValidationError(
+                f"the results of node {work.name} are over {MAX_LOOKED_BYTES} characters together, "
+                "too many for one node: keep them as files in out_dir and return their paths"
+            )
+        values += [read_result(work.name, result.value or "null") for result in page]
+        if len(page) < PAGE_CALLS:
             return values
 
 

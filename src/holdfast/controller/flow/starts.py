@@ -11,7 +11,9 @@ import msgspec
 
 from holdfast.controller.flow.call_nodes import read_map_result, start_calls
 from holdfast.controller.flow.ends import describe_job_end
+from holdfast.controller.flow.values import load_value
 from holdfast.controller.runtime.context import Controller
+from holdfast.core.calls.large import read_result
 from holdfast.core.records import JobRecord
 from holdfast.core.states import JobState
 from holdfast.core.workflows.advance import NodeEnd
@@ -20,6 +22,7 @@ from holdfast.core.workflows.plan_start import (
     PlannedCalls,
     PlannedJob,
     find_out_dir,
+    list_looked_into,
     name_references,
     plan_start,
 )
@@ -37,11 +40,7 @@ async def start_nodes(
     store = controller.store.workflows
     works = await store.read_works(run.id, [post.node for post in posts])
     ready = {n: work for n, work in works.items() if work.state is NodeState.READY}
-    results = await _read_results(controller, run, ready)
-    plans = {
-        n: plan_start(run.id, work, results, find_out_dir(run.out_dir, work.name))
-        for n, work in ready.items()
-    }
+    plans = await _plan_starts(controller, run, ready)
     changes = await _submit_jobs(controller, run, ready, plans)
     for number, plan in plans.items():
         if isinstance(plan, PlannedCalls):
@@ -56,20 +55,36 @@ async def start_nodes(
     return [Processed(post=post, change=changes.get(post.node, Started())) for post in posts]
 
 
-async def _read_results(
+async def _plan_starts(
     controller: Controller, run: RunRecord, works: Mapping[int, NodeWork]
-) -> dict[str, Any]:
+) -> dict[int, Planned]:
     names = {name for work in works.values() for name in name_references(work.spec)}
     parents = await controller.store.workflows.read_parents(run.id, list(works), names)
     results: dict[str, Any] = {}
-    for name, parent in parents.items():
-        if parent.result is not None:
-            results[name] = msgspec.json.decode(parent.result)
-        elif parent.kind is NodeKind.MAP and parent.state is NodeState.SUCCEEDED:
-            results[name] = await read_map_result(controller, parent)
+    loaded: dict[str, Any] = {}
+    plans: dict[int, Planned] = {}
+    for number, work in works.items():
+        try:
+            for name in name_references(work.spec) - results.keys():
+                results[name] = await _read_result(controller, parents[name])
+            for large in list_looked_into(work.spec, results):
+                if large.sha256 not in loaded:
+                    data = await load_value(controller, large.sha256)
+                    loaded[large.sha256] = msgspec.json.decode(data)
+        except (NotFound, ValidationError) as error:
+            plans[number] = NodeEnd(state=NodeState.FAILED, reason=error.message)
         else:
-            results[name] = None
-    return results
+            out_dir = find_out_dir(run.out_dir, work.name)
+            plans[number] = plan_start(run.id, work, results, out_dir, loaded)
+    return plans
+
+
+async def _read_result(controller: Controller, parent: NodeWork) -> Any:
+    if parent.result is not None:
+        return read_result(parent.name, parent.result)
+    if parent.kind is NodeKind.MAP and parent.state is NodeState.SUCCEEDED:
+        return await read_map_result(controller, parent)
+    return None
 
 
 async def _submit_jobs(

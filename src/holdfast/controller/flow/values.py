@@ -4,7 +4,9 @@ VALUE-1  A name is the hash of its bytes, so a repeat changes nothing, and what 
          its reader. Values live as long as the history (`history_days`) after they were written.
 """
 
+import hashlib
 import re
+from collections.abc import AsyncIterator
 
 from starlette.responses import Response
 
@@ -12,6 +14,7 @@ from holdfast.blobs.interface import BlobMissing
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.sse import StreamAnswer, chain_pieces
 from holdfast.controller.runtime.checkpoint_bytes import Announced, Upload
+from holdfast.controller.runtime.context import Controller
 from holdfast.errors import NotFound, TooLarge
 
 VALUES = "values/"
@@ -44,13 +47,37 @@ async def get_value(call: ApiCall) -> Response:
         # The first piece before the head: what cannot be read is a problem, not a broken stream.
         first = await anext(pieces, b"")
     except BlobMissing:
-        raise NotFound(f"there is no value {sha256}; it may be older than the history") from None
+        raise _no_value(sha256) from None
     return StreamAnswer(
         call.controller,
         chain_pieces(first, pieces),
         media_type="application/octet-stream",
         keep_alive=False,
     )
+
+
+async def keep_value(controller: Controller, data: bytes) -> str:
+    """Keep a value that the controller made; return its name."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield data
+
+    sha256 = hashlib.sha256(data).hexdigest()
+    await controller.blobs.write(VALUES + sha256, pieces(), size=len(data))
+    return sha256
+
+
+async def load_value(controller: Controller, sha256: str) -> bytes:
+    """Return a value's bytes. Raises NotFound."""
+    try:
+        pieces = [piece async for piece in controller.blobs.read(VALUES + sha256)]
+    except BlobMissing:
+        raise _no_value(sha256) from None
+    return b"".join(pieces)
+
+
+def _no_value(sha256: str) -> NotFound:
+    return NotFound(f"there is no value {sha256}; it may be older than the history")
 
 
 def _read_sha(call: ApiCall) -> str:

@@ -1,25 +1,32 @@
 """What a node that may start turns into: its job, its calls, its question, or its end. Pure."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
-from holdfast.core.calls.values import MAX_INLINE_BYTES, FunctionSpec
+from holdfast.core.calls.large import (
+    LargeValue,
+    describe_value,
+    follow_path,
+    put_values,
+    walk_large,
+    write_arguments,
+)
+from holdfast.core.calls.values import FunctionSpec
 from holdfast.core.spec import MAX_ENV_BYTES, JobSpec
 from holdfast.core.workflows.advance import NodeEnd
 from holdfast.core.workflows.records import NodeWork
-from holdfast.core.workflows.references import (
-    describe_value,
-    list_inputs,
-    resolve_value,
-    walk_references,
-)
-from holdfast.core.workflows.values import AskWork, Condition, NodeSpec, NodeState
+from holdfast.core.workflows.references import list_inputs, resolve_value, walk_references
+from holdfast.core.workflows.values import AskWork, CallWork, Condition, NodeSpec, NodeState
 from holdfast.errors import ValidationError
 
-MAX_ARGS_BYTES = 4 * 1024 * 1024
+MAX_LOOKED_BYTES = 32 * 1024 * 1024
+"""Of the results that a controller reads itself, and holds while it plans a node."""
+MAX_ARGS_BYTES = 4 * MAX_LOOKED_BYTES
+"""Of all calls of a node together, without their items and without large results by reference."""
 MAX_MAP_ITEMS = 1_000_000
 RUN_LABEL, NODE_LABEL = "workflow/run", "workflow/node"
 
@@ -45,43 +52,77 @@ def name_references(spec: NodeSpec) -> set[str]:
     return {ref.node for value in list_inputs(spec) for ref in walk_references(value)}
 
 
-def plan_start(run: str, work: NodeWork, results: Mapping[str, Any], out_dir: str) -> Planned:
+def list_looked_into(spec: NodeSpec, results: Mapping[str, Any]) -> list[LargeValue]:
+    """Return the large results that must be read before the node is planned: those of its `skip_if`
+    and of a job's inputs, and a list that it maps over. Arguments of calls are read by the host alone.
+
+    Raises:
+        ValidationError: a reference leads nowhere, or to more than is looked into.
+    """
+    values = [] if spec.skip_if is None else [spec.skip_if.value]
+    values += [] if spec.job is None else [spec.job.inputs]
+    found = [place.value for v in values for place in walk_large(_resolve(v, results))]
+    if spec.call is not None and spec.call.over is not UNSET:
+        over = _resolve(spec.call.over, results)
+        found += [over] if isinstance(over, LargeValue) else []
+    for large in found:
+        if large.size > MAX_LOOKED_BYTES:
+            raise ValidationError(
+                f"the result of node {large.node} is {large.size} bytes, and nothing over "
+                f"{MAX_LOOKED_BYTES} is looked into for a list, a condition or a job's inputs: "
+                "return such values apart, or as files in out_dir"
+            )
+    return found
+
+
+def plan_start(
+    run: str,
+    work: NodeWork,
+    results: Mapping[str, Any],
+    out_dir: str,
+    loaded: Mapping[str, Any] = MappingProxyType({}),
+) -> Planned:
     """Return what to do for a node that may start.
 
     results: of the parents that it refers to; null of one that was skipped. out_dir: of this node.
+    loaded: the values that `list_looked_into` names, by SHA-256.
     A reference that leads nowhere is the end of the node.
     """
     spec = work.spec
     try:
-        for name in name_references(spec):
-            refuse_large(name, results[name])
-        if spec.skip_if is not None and holds(spec.skip_if, results):
+        if spec.skip_if is not None and holds(spec.skip_if, results, loaded):
             return NodeEnd(state=NodeState.SKIPPED, reason="its skip_if holds")
         if spec.job is not None:
-            inputs = resolve_value(spec.job.inputs, results.__getitem__)
+            inputs = look_into(_resolve(spec.job.inputs, results), loaded)
             return PlannedJob(make_job(run, work, spec.job.spec, inputs, out_dir))
         if spec.call is not None:
-            return _plan_calls(spec, results)
+            return _plan_calls(spec.call, results, loaded)
     except ValidationError as error:
         return NodeEnd(state=NodeState.FAILED, reason=error.message)
     assert spec.ask is not None
     return spec.ask
 
 
-def refuse_large(name: str, result: Any) -> None:
-    """Raise ValidationError for a result that is kept in the blob store: it is too large to be
-    looked into here."""
-    for part in (result, *(result if isinstance(result, list) else ())):
-        if isinstance(part, dict) and part.keys() == {"$blob", "size"}:
-            raise ValidationError(
-                f"the result of node {name} is {part['size']} bytes; the limit for what nodes hand "
-                f"on is {MAX_INLINE_BYTES}: keep it as a file in out_dir and return its path"
-            )
+def _resolve(value: Any, results: Mapping[str, Any]) -> Any:
+    return resolve_value(value, results.__getitem__)
 
 
-def holds(condition: Condition, results: Mapping[str, Any]) -> bool:
+def look_into(value: Any, loaded: Mapping[str, Any]) -> Any:
+    """Return a value with its large results in their places. Raises ValidationError."""
+
+    def find(large: LargeValue) -> Any:
+        return follow_path(loaded[large.sha256], large.node, large.path)
+
+    return put_values(value, list(walk_large(value)), find)
+
+
+def holds(
+    condition: Condition,
+    results: Mapping[str, Any],
+    loaded: Mapping[str, Any] = MappingProxyType({}),
+) -> bool:
     """Return whether a condition is true of its parents' results."""
-    value = resolve_value(condition.value, results.__getitem__)
+    value = look_into(_resolve(condition.value, results), loaded)
     found = bool(value) if condition.equals is UNSET else value == condition.equals
     return found is not condition.negate
 
@@ -108,13 +149,13 @@ def make_job(
     )
 
 
-def _plan_calls(spec: NodeSpec, results: Mapping[str, Any]) -> Planned:
-    call = spec.call
-    assert call is not None
-    args = resolve_value(call.args, results.__getitem__)
+def _plan_calls(call: CallWork, results: Mapping[str, Any], loaded: Mapping[str, Any]) -> Planned:
+    args = _resolve(call.args, results)
     if call.over is UNSET:
-        return PlannedCalls(call.spec, [_check_size(encode(args))])
-    items = resolve_value(call.over, results.__getitem__)
+        return PlannedCalls(call.spec, [_check_size(write_arguments(args))])
+    items = _resolve(call.over, results)
+    if isinstance(items, LargeValue):
+        items = look_into(items, loaded)
     if not isinstance(items, list):
         raise ValidationError(f"it maps over a list, and was given {describe_value(items)}")
     if len(items) > MAX_MAP_ITEMS:
@@ -123,15 +164,21 @@ def _plan_calls(spec: NodeSpec, results: Mapping[str, Any]) -> Planned:
         return NodeEnd(
             state=NodeState.SUCCEEDED, result="[]", reason="it mapped over an empty list"
         )
-    texts = [_check_size(encode({**args, call.item: item})) for item in items]
-    return PlannedCalls(call.spec, texts)
+    _check_size(write_arguments(args), len(items))
+    return PlannedCalls(call.spec, [write_arguments({**args, call.item: item}) for item in items])
 
 
-def _check_size(text: str) -> str:
-    if len(text) > MAX_ARGS_BYTES:
+def _check_size(text: str, times: int = 1) -> str:
+    size = len(text) * times
+    if size > MAX_ARGS_BYTES:
+        each = (
+            f"{len(text)} characters for each of {times} calls"
+            if times > 1
+            else f"{size} characters"
+        )
         raise ValidationError(
-            f"its arguments are {len(text)} characters; the limit is {MAX_ARGS_BYTES}: hand large "
-            "values over as files in out_dir"
+            f"its arguments are {each}; the limit is {MAX_ARGS_BYTES}: hand large values over as "
+            "files in out_dir"
         )
     return text
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.calls.large import follow_path
 from holdfast.core.workflows.values import NodeSpec, Reference
 from holdfast.errors import ValidationError
 
@@ -70,44 +71,10 @@ def resolve_value(value: Any, find: Callable[[str], Any]) -> Any:
     if isinstance(value, dict):
         if NODE in value:
             reference = read_reference(value)
-            return follow_path(find(reference.node), reference)
+            return follow_path(find(reference.node), reference.node, reference.path)
         if value.keys() == {VALUE}:
             return value[VALUE]
         return {key: resolve_value(part, find) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
         return [resolve_value(part, find) for part in value]
     return value
-
-
-def follow_path(result: Any, reference: Reference) -> Any:
-    """Return the part of a node's result that a reference names. Raises ValidationError."""
-    found = result
-    for number, key in enumerate(reference.path):
-        try:
-            found = _take(found, key)
-        except LookupError:
-            way = "".join(f"[{part!r}]" for part in reference.path[: number + 1])
-            raise ValidationError(
-                f"the result of node {reference.node} has no {way}: it is "
-                f"{describe_value(found)} there"
-            ) from None
-    return found
-
-
-def _take(value: Any, key: str | int) -> Any:
-    if isinstance(key, str) and isinstance(value, dict):
-        return value[key]
-    if isinstance(key, int) and isinstance(value, list):
-        return value[key]
-    raise LookupError
-
-
-def describe_value(value: Any) -> str:
-    """Say what a JSON value is, without its contents."""
-    if isinstance(value, dict):
-        keys = ", ".join(sorted(map(str, value))[:8])
-        return f"an object with the keys {keys}" if value else "an empty object"
-    if isinstance(value, list):
-        return f"a list of {len(value)}"
-    words = {str: "a text", bool: "a truth value", int: "a number", float: "a number"}
-    return "null" if value is None else words.get(type(value), "another value")

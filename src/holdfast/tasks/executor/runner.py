@@ -19,6 +19,8 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.calls.large import fill_arguments
+from holdfast.core.calls.texts import lengthen, shorten
 from holdfast.core.calls.values import ExecutorLimits
 from holdfast.errors import HoldfastError, NotFound, Unavailable, ValidationError
 from holdfast.tasks.executor.checkpoints import HostedCheckpoint
@@ -34,7 +36,6 @@ from holdfast.tasks.executor.place import PlaceWriter
 from holdfast.tasks.executor.streams import MarkedStream
 from holdfast.tasks.models import SHELF
 from holdfast.tasks.running import CallContext, enter
-from holdfast.tasks.texts import lengthen, shorten
 from holdfast.wire.calls import (
     PHASE_CALLING,
     PHASE_IDLE,
@@ -245,6 +246,7 @@ class CallRunner:
     def _read(self, function: HostedFunction, text: str) -> tuple[list[Any], dict[str, Any]]:
         text = lengthen(text, self._fetch)
         try:
+            text = fill_arguments(text, self._fetch)
             return function.codec.decode_args(text)
         except ValidationError as error:
             raise _refuse(error) from None

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import msgspec
 import pytest
 
+from holdfast.core.calls.large import LargeValue, fill_arguments
 from holdfast.core.workflows.advance import NodeEnd
-from holdfast.core.workflows.plan_start import PlannedCalls, PlannedJob, plan_start
+from holdfast.core.workflows.plan_start import (
+    MAX_LOOKED_BYTES,
+    PlannedCalls,
+    PlannedJob,
+    list_looked_into,
+    plan_start,
+)
 from holdfast.core.workflows.records import NodeWork
 from holdfast.core.workflows.values import AskWork, NodeSpec, NodeState
+from holdfast.errors import ValidationError
 
 CALL = {"function": "mytasks:edit"}
 
 
-def plan(results: dict[str, Any] | None = None, out_dir: str = "", **fields: Any) -> Any:
+def plan(
+    results: dict[str, Any] | None = None,
+    out_dir: str = "",
+    loaded: dict[str, Any] | None = None,
+    **fields: Any,
+) -> Any:
     spec = msgspec.convert({"name": "it", **fields}, NodeSpec)
     work = NodeWork(number=3, name="it", kind=spec.kind, state=NodeState.READY, spec=spec)
-    return plan_start("run0", work, results or {}, out_dir)
+    return plan_start("run0", work, results or {}, out_dir, loaded or {})
 
 
 def ref(node: str, *path: str | int) -> dict[str, Any]:
@@ -89,9 +103,55 @@ def test_a_job_knows_its_run_its_folder_and_its_inputs() -> None:
     assert "too many for an environment" in large.reason
 
 
-def test_a_result_in_the_blob_store_is_not_looked_into() -> None:
-    blob = {"$blob": "0" * 64, "size": 300_000}
-    for result in (blob, ["small", blob]):
-        found = plan({"up": result}, call={"spec": CALL, "args": {"x": ref("up")}})
-        assert found.state is NodeState.FAILED
-        assert "node up is 300000 bytes" in found.reason
+BLOB = LargeValue("up", "0" * 64, 300_000)
+
+
+def test_a_large_result_is_an_argument_by_reference_wherever_it_stands() -> None:
+    args = {"x": ref("up"), "y": [1, ref("up", "frames", 2)], "z": ref("many", 1, "a")}
+    found = plan({"up": BLOB, "many": ["small", BLOB]}, call={"spec": CALL, "args": args})
+    whole = {"frames": ["p", "q", "r"], "a": 7}
+    (text,) = found.args
+    assert len(text) < 1000
+    data = msgspec.json.encode(whole)
+    sha256 = hashlib.sha256(data).hexdigest()
+    filled = fill_arguments(text.replace("0" * 64, sha256), {sha256: data}.__getitem__)
+    assert msgspec.json.decode(filled) == {"x": whole, "y": [1, "r"], "z": 7}
+
+
+def test_large_items_go_by_reference_and_a_large_list_is_looked_into() -> None:
+    call = {"spec": CALL, "over": ref("up", "items"), "item": "image", "args": {"all": ref("up")}}
+    spec = msgspec.convert({"name": "it", "call": call}, NodeSpec)
+    (looked,) = list_looked_into(spec, {"up": BLOB})
+    assert (looked.sha256, looked.path) == (BLOB.sha256, ("items",))
+    found = plan({"up": BLOB}, call=call, loaded={BLOB.sha256: {"items": [1, 2]}})
+    assert [msgspec.json.decode(text)["$args"] for text in found.args] == [
+        {"all": None, "image": 1},
+        {"all": None, "image": 2},
+    ]
+    fan = {"spec": CALL, "over": ref("up"), "item": "image"}
+    spec = msgspec.convert({"name": "it", "call": fan}, NodeSpec)
+    results = {"up": ["small", BLOB]}
+    assert list_looked_into(spec, results) == []
+    small, large = plan(results, call=fan).args
+    assert msgspec.json.decode(small) == {"image": "small"}
+    assert msgspec.json.decode(large)["$large"][0][0] == ["image"]
+
+
+def test_conditions_and_inputs_look_into_large_results() -> None:
+    job = {"spec": {"argv": ["true"]}, "inputs": {"n": ref("up", "n")}}
+    spec = msgspec.convert({"name": "it", "job": job, "skip_if": {"value": ref("up")}}, NodeSpec)
+    assert {large.path for large in list_looked_into(spec, {"up": BLOB})} == {(), ("n",)}
+    found = plan({"up": BLOB}, job=job, loaded={BLOB.sha256: {"n": 3}})
+    assert found.spec.env["HOLDFAST_INPUTS"] == '{"n":3}'
+    lost = plan({"up": BLOB}, job=job, loaded={BLOB.sha256: {"m": 3}})
+    assert "the result of node up has no ['n']" in lost.reason
+    huge = msgspec.structs.replace(BLOB, size=MAX_LOOKED_BYTES + 1)
+    with pytest.raises(ValidationError, match="the result of node up is"):
+        list_looked_into(spec, {"up": huge})
+
+
+def test_what_all_calls_of_a_map_share_has_a_limit() -> None:
+    call = {"spec": CALL, "over": ref("up"), "item": "n", "args": {"table": ref("table")}}
+    found = plan({"up": list(range(2000)), "table": "x" * 100_000}, call=call)
+    assert found.state is NodeState.FAILED
+    assert "for each of 2000 calls" in found.reason

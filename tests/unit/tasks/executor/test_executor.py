@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.core.calls.large import LargeValue, write_arguments
 from holdfast.wire.calls import (
     PHASE_CALLING,
     PHASE_IDLE,
@@ -349,6 +350,30 @@ def test_large_values_go_through_the_agents_folder(start: Start) -> None:
     error = error_of(desk.ends[2, 0])
     assert (error.kind.rpartition(".")[2], error.invalid) == ("Unavailable", False)
     assert "the store is away" in error.message
+
+
+def test_a_large_value_inside_the_arguments_is_checked_like_a_small_one(start: Start) -> None:
+    desk = start()
+    fits, does_not = json.dumps("abc"), json.dumps([1])
+    names = [hashlib.sha256(text.encode()).hexdigest() for text in (fits, does_not)]
+    for name, text in zip(names, (fits, does_not), strict=True):
+        (desk.blobs / name).write_text(text)
+    large = [LargeValue("up", name, 300_000) for name in names]
+    texts = [write_arguments({"n": 2, "text": value}) for value in large]
+    batch = desk.batch(1, ("long_text", {}), ("long_text", {}))
+    calls = [
+        msgspec.structs.replace(call, args=text)
+        for call, text in zip(batch.calls, texts, strict=True)
+    ]
+    desk.say(batches=[msgspec.structs.replace(batch, calls=calls)])
+    for name in names:
+        desk.hear(lambda frame, name=name: frame.fetch == [name])
+        desk.say(blobs=[BlobDone(sha256=name)])
+    desk.hear(lambda frame: (1, 1) in desk.ends)
+    assert json.loads(desk.ends[1, 0].value) == "xxa"
+    error = error_of(desk.ends[1, 1])
+    assert error.invalid
+    assert "argument 'text'" in error.message
 
 
 @pytest.mark.parametrize(

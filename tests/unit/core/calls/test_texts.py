@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.core.calls.texts import lengthen, shorten
 from holdfast.core.calls.values import MAX_INLINE_BYTES
 from holdfast.errors import ValidationError
-from holdfast.tasks.texts import lengthen, shorten
 
 LIKENESS = '{"$blob":"' + 64 * "0" + '","size":3}'
 

@@ -1,5 +1,5 @@
 """Arguments and results that are too large for a message: kept in the blob store under their
-SHA-256, with a reference in their place.
+SHA-256, with a reference in their place. Pure.
 
 A text that only looks like a reference is sent by reference itself, so that none is mistaken.
 """
@@ -36,12 +36,22 @@ def shorten(text: str, keep: Callable[[str, bytes], None]) -> str:
     return msgspec.json.encode(BlobReference(sha256, len(data))).decode()
 
 
+def read_blob(text: str) -> BlobReference | None:
+    """Return the reference that a text is, None where it is the value itself."""
+    if not text.startswith(_PREFIX):
+        return None
+    return msgspec.json.decode(text, type=BlobReference)
+
+
 def lengthen(text: str, fetch: Callable[[str], bytes]) -> str:
     """Return the text that `shorten` was given. Raises ValidationError for bytes that differ."""
-    if not text.startswith(_PREFIX):
-        return text
-    reference = msgspec.json.decode(text, type=BlobReference)
-    data = fetch(reference.sha256)
-    if hashlib.sha256(data).hexdigest() != reference.sha256:
-        raise ValidationError(f"the blob {reference.sha256} is not what was kept under its name")
-    return data.decode()
+    reference = read_blob(text)
+    return text if reference is None else check_blob(reference.sha256, fetch).decode()
+
+
+def check_blob(sha256: str, fetch: Callable[[str], bytes]) -> bytes:
+    """Return the bytes of a blob. Raises ValidationError for others than its name says."""
+    data = fetch(sha256)
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise ValidationError(f"the blob {sha256} is not what was kept under its name")
+    return data
