@@ -111,8 +111,7 @@ def _read_value(given: str, name: str, value: Any) -> Any:
         word = value.strip().lower()
         return int(word) if re.fullmatch(r"[0-9]{1,18}", word) else word
     if name in ("env", "secrets", "labels", "host_labels") and isinstance(value, Mapping):
-        # A file may say `SEED = 7`; an environment holds text only.
-        return {str(k): v if isinstance(v, str) else _as_text(v) for k, v in value.items()}
+        return read_labels(value)
     if name == "start_at" and hasattr(value, "timestamp"):  # a TOML or YAML date
         try:
             return value.timestamp()
@@ -175,6 +174,12 @@ def _read_retry_value(name: str, where: str, value: Any) -> Any:
         except ValueError as error:
             raise ValidationError(f"{where}: {error}", field=where) from None
     return value
+
+
+def read_labels(given: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return names and values as text: a file may say `SEED = 7`; an environment and labels hold
+    text only."""
+    return {str(k): v if isinstance(v, str) else _as_text(v) for k, v in given.items()}
 
 
 def _as_text(value: Any) -> Any:

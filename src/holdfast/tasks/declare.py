@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 import msgspec
 
-from holdfast.client.specs import parse_bytes, read_retry
+from holdfast.client.specs import parse_bytes, read_labels, read_retry
 from holdfast.core.calls.texts import shorten
 from holdfast.core.calls.values import FunctionSpec
 from holdfast.core.settings.resolve import parse_duration
@@ -139,6 +139,10 @@ def _read_option(name: str, value: Any) -> Any:
         return read_retry({"max_retries": value} if isinstance(value, int) else value)
     if name == "memory_bytes":
         return parse_bytes(value)
+    if name == "host_labels":
+        if not isinstance(value, Mapping):
+            raise ValueError("a mapping, as {'rack': '!b12'}")
+        return read_labels(value)
     if name.endswith("_seconds") and isinstance(value, str):
         word = value.strip().lower()
         return word if word == "off" else parse_duration(word)
@@ -187,6 +191,7 @@ def task(
     gpus: int | None = None,
     cpus: int | None = None,
     memory: int | str | None = None,
+    host_labels: Mapping[str, Any] | None = None,
     vram_gb: float | None = None,
     project: str | None = None,
     priority: int | None = None,
@@ -206,6 +211,7 @@ def task(function: Any = None, /, **options: Any) -> Any:
         time_limit, stall_timeout, silence_limit, first_beat_timeout: of one call, "2m" or seconds,
             or "off"; the time in which its model is loaded is not in them.
         gpus, cpus, memory: of the process that runs it.
+        host_labels: hosts with these labels alone run it; {"rack": "!b12"} avoids those of that rack.
         app: the app that a host must list to run it; the first part of its module by default.
         cold_wait: how long it may wait while executors prefer calls of the model they have loaded.
 

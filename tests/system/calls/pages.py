@@ -133,3 +133,9 @@ def stubborn(path: str) -> str:
     Path(path).touch()
     while True:
         time.sleep(0.1)
+
+
+@holdfast.task
+def locate() -> str:
+    """Return the name of the host it runs on."""
+    return os.environ["HOLDFAST_HOST_NAME"]

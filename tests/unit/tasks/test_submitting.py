@@ -267,6 +267,7 @@ def test_what_no_host_can_import_is_refused(controller: Controller) -> None:
         ({"time_limit": "soon"}, "time_limit: 'soon' is not a duration"),
         ({"retry": {"retries": 3}}, "a retry policy has no field 'retries'"),
         ({"memory": "lots"}, "memory: 'lots' is not a size"),
+        ({"host_labels": "rack=b12"}, r"host_labels: a mapping, as \{'rack': '!b12'\}"),
     ],
 )
 def test_bad_options_are_refused_at_the_declaration(option: dict[str, Any], words: str) -> None:
@@ -277,6 +278,12 @@ def test_bad_options_are_refused_at_the_declaration(option: dict[str, Any], word
 def test_a_bad_value_is_refused_at_submission(controller: Controller) -> None:
     with pytest.raises(ValidationError, match="priority: must be at most 100"):
         double.options(priority=101).submit(1)
+
+
+def test_hosts_are_chosen_by_labels() -> None:
+    chosen = holdfast.task(host_labels={"rack": "!b12", "slot": 3})(double.function)
+    assert chosen.spec.host_labels == {"rack": "!b12", "slot": "3"}
+    assert chosen.options(host_labels={"rack": "b11"}).spec.host_labels == {"rack": "b11"}
 
 
 def test_a_model_brings_its_memory_and_a_gpu() -> None:

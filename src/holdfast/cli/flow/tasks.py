@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.options import COUNT, POSITIVE, read_seconds
+from holdfast.cli.options import COUNT, POSITIVE, read_pairs, read_seconds
 from holdfast.cli.output import (
     Face,
     age,
@@ -407,6 +407,13 @@ def why(face: Face, name: str) -> None:
 @click.option("--project", default="default", help="The project.")
 @click.option("--gpus", type=COUNT, default=0, help="GPUs of its executor.")
 @click.option("--model", help="The model that it runs with.")
+@click.option(
+    "--host-label",
+    "host_labels",
+    multiple=True,
+    metavar="K=V",
+    help="Only on hosts with this label; K=!V avoids those with it. Repeatable.",
+)
 @click.option("--time-limit", metavar="TIME", help="Time the call may take, as 90s or 2h.")
 @click.option("--max-retries", type=COUNT, help="Retries after a failure.")
 @click.option("--no-wait", is_flag=True, help="Print the id of its set, and wait for nothing.")
@@ -482,6 +489,7 @@ def _make_spec(function: str, *, max_retries: int | None, **options: Any) -> Fun
     from holdfast.core.calls.values import FunctionSpec
 
     time_limit = options.pop("time_limit")
+    options["host_labels"] = read_pairs("--host-label", options["host_labels"], "host_labels")
     fields = {name: value for name, value in options.items() if value is not None}
     if time_limit is not None:
         off = time_limit.strip().lower() == "off"

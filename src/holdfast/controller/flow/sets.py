@@ -15,7 +15,7 @@ from holdfast.controller.http.pages import answer_page, make_cursor, read_cursor
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.http.queries import Limit, Query, Text
 from holdfast.controller.runtime.context import Controller
-from holdfast.core.calls.executors import as_job
+from holdfast.core.calls.executors import APP, as_job
 from holdfast.core.calls.values import (
     MAX_INLINE_BYTES,
     MAX_SET_CALLS,
@@ -249,6 +249,9 @@ def check_function(spec: FunctionSpec, queue: str, queues: Collection[str]) -> N
     if spec.retry is not None:
         check_fields(spec.retry)
     check_layer(job_layer(as_job(spec)), "job")
+    if any(name.startswith(APP) for name in spec.host_labels):
+        text = "a label app/… tells which apps a host lists; spec.app names the app of a function"
+        raise ValidationError(text, field="spec.host_labels")
     if spec.vram_gb and spec.model is None:
         raise ValidationError("spec.vram_gb is of a model; name the model", field="spec.vram_gb")
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 
-from holdfast.core.calls.executors import APP, find_app, is_ahead
+from holdfast.core.calls.executors import is_ahead
 from holdfast.core.calls.leave import (
     YIELD_GAP_SECONDS,
     Queues,
@@ -67,8 +67,7 @@ class SlotsDesk:
         """Return whether this executor's slot is to be given to another family."""
         if not self._wanted:
             return False
-        apps = {name.removeprefix(APP) for name in host.labels if name.startswith(APP)}
-        claims = list_claims(self._wanted, spec.executor, spec.gpus, apps, host.queues)
+        claims = list_claims(self._wanted, spec.executor, spec.gpus, host.labels, host.queues)
         if idle:
             return yields_when_idle(claims)
         if self._clock() - self._yielded_at < YIELD_GAP_SECONDS:
@@ -103,7 +102,7 @@ class SlotsDesk:
 def _as_wanted(job: JobRecord, waited_seconds: float, running: Counter[str]) -> WantedSlot:
     return WantedSlot(
         family=job.spec.executor,
-        app=find_app(job.spec),
+        host_labels=job.spec.host_labels,
         queue=job.queue,
         gpus=job.gpus,
         waited_seconds=waited_seconds,

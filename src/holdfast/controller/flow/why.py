@@ -12,8 +12,9 @@ from holdfast.controller.why.reads import find_circumstances
 from holdfast.controller.why.words import say_due
 from holdfast.core.calls.plan import FamilyRoom, failure_delay_seconds
 from holdfast.core.calls.rooms import find_room, fits_model, list_hosts_of
-from holdfast.core.calls.values import CallState
+from holdfast.core.calls.values import CallState, Family
 from holdfast.core.causes import CHARGED_TO, Budget
+from holdfast.core.placement.labels import NOT, list_unmet
 from holdfast.core.records import HostRecord, JobRecord
 from holdfast.core.states import JobState
 from holdfast.moves.values import JobFilter
@@ -84,7 +85,11 @@ def _explain_hosts(found: CallCircumstances) -> Iterator[CallWhyLine]:
     standing = found.standing
     family = standing.family
     hosts = list(list_hosts_of(family, found.hosts))
-    if not found.room.listed:
+    able = msgspec.structs.replace(family, host_labels={})
+    listing = list(list_hosts_of(able, found.hosts)) if family.host_labels else []
+    if not found.room.listed and listing:
+        yield _explain_labels(family, listing)
+    elif not found.room.listed:
         text = f"no live host that serves queue {family.queue} lists app {family.app}"
         hint = f"start one: holdfast agent --app {family.app}"
         yield _line("no_host_lists_app", text, hint)
@@ -98,6 +103,25 @@ def _explain_hosts(found: CallCircumstances) -> Iterator[CallWhyLine]:
     elif found.room.most == 0:
         text = f"queue {family.queue} may have no executors: executors_max is 0"
         yield _line("executors_max", text, f"holdfast queues set {family.queue} executors_max=off")
+
+
+def _explain_labels(family: Family, listing: Sequence[HostRecord]) -> CallWhyLine:
+    """Name the labels that none of the hosts which list the app fits."""
+    wanted, each = family.host_labels, f"live host that lists app {family.app}"
+    unmet = set.intersection(*(list_unmet(host.labels, wanted) for host in listing))
+    pairs = {name: f"{name}={wanted[name].removeprefix(NOT)}" for name in sorted(wanted)}
+    avoided = [pairs[name] for name in pairs if name in unmet and wanted[name].startswith(NOT)]
+    missing = [pairs[name] for name in pairs if name in unmet and not wanted[name].startswith(NOT)]
+    words = "label" if len(missing) == 1 else "labels"
+    parts = [f"no {each} has the {words} {', '.join(missing)}"] * bool(missing)
+    subject = "each" if parts else f"each {each}"
+    parts += [f"{subject} has {', '.join(avoided)}, which it avoids"] * bool(avoided)
+    if not parts:
+        asked = ", ".join(f"{name}={wanted[name]}" for name in pairs)
+        parts = [f"no {each} fits all of its host_labels: {asked}"]
+    needed = [f" --label {pairs[n]}" for n in pairs if not wanted[n].startswith(NOT)]
+    hint = f"start one: holdfast agent --app {family.app}{''.join(needed)}"
+    return _line("no_host_with_labels", "; ".join(parts), hint)
 
 
 def _explain_executors(found: CallCircumstances) -> Iterator[CallWhyLine]:

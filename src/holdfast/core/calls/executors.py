@@ -20,6 +20,26 @@ def app_label(app: str) -> str:
     return APP + app
 
 
+def list_labels(family: Family) -> dict[str, str]:
+    """Return what a host must carry, and avoid, to run the family's executors."""
+    return {app_label(family.app): "yes", **family.host_labels}
+
+
+def read_family(spec: JobSpec, queue: str) -> Family:
+    """Return the family that an executor is of."""
+    app = find_app(spec)
+    labels = {name: value for name, value in spec.host_labels.items() if name != app_label(app)}
+    return Family(
+        app=app,
+        queue=queue,
+        project=spec.project,
+        gpus=spec.gpus,
+        cpus=spec.cpus,
+        memory_bytes=spec.memory_bytes,
+        host_labels=dict(sorted(labels.items())),
+    )
+
+
 def make_executor_spec(family: Family, *, ahead: bool = False) -> JobSpec:
     """Return the spec of one executor. ahead: it was started before there were calls, and stays."""
     return JobSpec(
@@ -30,7 +50,7 @@ def make_executor_spec(family: Family, *, ahead: bool = False) -> JobSpec:
         gpus=family.gpus,
         cpus=family.cpus,
         memory_bytes=family.memory_bytes,
-        host_labels={app_label(family.app): "yes"},
+        host_labels=list_labels(family),
         labels={AHEAD: "yes"} if ahead else {},
         time_limit_seconds="off",
         stall_timeout_seconds="off",

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from holdfast.core.calls.executors import APP
+from holdfast.core.placement.labels import carries
 from holdfast.core.placement.plan import plan_admission
 from holdfast.core.placement.types import Candidate, Capacity, QuotaLeft
 from holdfast.core.spec import JobSpec
@@ -27,7 +28,7 @@ class WantedSlot(msgspec.Struct, frozen=True, kw_only=True):
     """An executor that waits for a place. alone: its family has none that runs."""
 
     family: str
-    app: str
+    host_labels: Mapping[str, str]
     queue: str
     gpus: int
     waited_seconds: float
@@ -38,17 +39,17 @@ def list_claims(
     wanted: Iterable[WantedSlot],
     family: str,
     gpus: int,
-    apps: Collection[str],
+    labels: Mapping[str, str],
     queues: Collection[str],
 ) -> list[WantedSlot]:
-    """Return those that an executor's slot would serve. apps, queues: of its host; queues empty:
-    all."""
+    """Return those that an executor's slot would serve. labels, queues: of its host; queues
+    empty: all."""
     return [
         slot
         for slot in wanted
         if slot.family != family
         and (slot.gpus > 0) == (gpus > 0)
-        and slot.app in apps
+        and carries(labels, slot.host_labels)
         and (not queues or slot.queue in queues)
     ]
 

@@ -3,10 +3,11 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from holdfast.core.calls.executors import app_label, make_executor_spec
+from holdfast.core.calls.executors import list_labels, make_executor_spec
 from holdfast.core.calls.plan import FamilyRoom
 from holdfast.core.calls.values import Family
 from holdfast.core.fleet.pools import PoolSpec
+from holdfast.core.placement.labels import carries
 from holdfast.core.records import HostRecord
 from holdfast.core.states import HostState
 
@@ -16,12 +17,12 @@ MOST_ON_A_HOST = 64
 
 
 def list_hosts_of(family: Family, hosts: Iterable[HostRecord]) -> Iterator[HostRecord]:
-    """Yield the live hosts that list the family's app and serve its queue."""
-    label = app_label(family.app)
+    """Yield the live hosts that list the family's app, carry its labels and serve its queue."""
+    wanted = list_labels(family)
     for host in hosts:
         serves = not host.queues or family.queue in host.queues
         takes = host.state is HostState.ACTIVE and host.flagged_dead_at is None
-        if serves and takes and host.labels.get(label) == "yes":
+        if serves and takes and carries(host.labels, wanted):
             yield host
 
 
@@ -30,11 +31,11 @@ def find_room(
 ) -> FamilyRoom:
     """Return the family's room: of the hosts that are there, and of those that pools may rent."""
     slots = [_count_on(family, host) for host in list_hosts_of(family, hosts)]
-    label = app_label(family.app)
+    wanted = list_labels(family)
     rented = [
         math.floor(pool.max * pool.jobs_per_host)
         for pool in pools
-        if pool.labels.get(label) == "yes" and (not pool.queues or family.queue in pool.queues)
+        if carries(pool.labels, wanted) and (not pool.queues or family.queue in pool.queues)
     ]
     return FamilyRoom(slots=sum(slots) + sum(rented), listed=bool(slots or rented), most=most)
 

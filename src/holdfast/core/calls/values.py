@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.core.retry import RetryFields
-from holdfast.core.spec import Name, Off, Seconds
+from holdfast.core.spec import MAX_LABELS, Name, Off, Seconds, ShortText
 
 MAX_SET_CALLS = 10_000_000
 MAX_INLINE_BYTES = 256 * 1024
@@ -37,6 +37,8 @@ class FunctionSpec(
     with `agent --app`; empty: the first part of the function's module.
     model: the `@holdfast.model` it runs with. vram_gb: memory of the GPU that this model needs.
     gpus, cpus, memory_bytes: of the executor, and so of its slot.
+    host_labels: as in JobSpec: hosts with these labels alone run it, and none whose value begins with
+    `!` here.
     time_limit_seconds … first_beat_timeout_seconds: of one call; the model's loading is not in them.
     cold_wait_seconds: how long a call may wait because executors that have its model loaded are
     preferred.
@@ -52,6 +54,7 @@ class FunctionSpec(
     gpus: Annotated[int, Meta(ge=0, le=1024)] = 0
     cpus: Annotated[int, Meta(ge=0, le=4096)] | None = None
     memory_bytes: Annotated[int, Meta(ge=0, le=1 << 50)] = 0
+    host_labels: Annotated[dict[Name, ShortText], Meta(max_length=MAX_LABELS - 1)] = {}
     time_limit_seconds: Seconds | Off | None = None
     stall_timeout_seconds: Seconds | Off | None = None
     silence_limit_seconds: Seconds | Off | None = None
@@ -67,7 +70,8 @@ class FunctionSpec(
 
 
 class Family(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What all calls that one executor can run have in common."""
+    """What all calls that one executor can run have in common. host_labels: by name, so that their
+    order makes no other family."""
 
     app: str
     queue: str
@@ -75,6 +79,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpus: int = 0
     cpus: int | None = None
     memory_bytes: int = 0
+    host_labels: dict[str, str] = {}
 
     @property
     def name(self) -> str:
@@ -105,6 +110,7 @@ def find_family(spec: FunctionSpec, queue: str) -> Family:
         gpus=spec.gpus,
         cpus=spec.cpus,
         memory_bytes=spec.memory_bytes,
+        host_labels=dict(sorted(spec.host_labels.items())),
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from holdfast.core.calls.feeds import choose_feed
+from holdfast.core.calls.values import FunctionSpec
 from holdfast.core.ids import TaskKey
 from holdfast.moves.flow.calls import CallMoves, CallSetRow, OpenBatch
 from holdfast.moves.flow.pieces import BATCH_PIECES, Piece, Ranges, count_calls, cut_heads
@@ -194,6 +195,12 @@ def _list_open(batch: OpenBatch, asked: Ranges) -> list[tuple[int, int]]:
     ]
 
 
+def _as_placed(spec: FunctionSpec) -> FunctionSpec:
+    """Return a declaration as its executor needs it: without what chose the host, which an agent of
+    an earlier version does not know."""
+    return msgspec.structs.replace(spec, host_labels={}) if spec.host_labels else spec
+
+
 def make_batch(
     number: int,
     pieces: Sequence[Piece],
@@ -212,5 +219,5 @@ def make_batch(
             for index in range(piece.first, piece.last)
         ]
     rows = [sets[n] for n in places]
-    infos = [SetInfo(id=row.id, spec=row.spec, out_dir=row.out_dir) for row in rows]
+    infos = [SetInfo(id=row.id, spec=_as_placed(row.spec), out_dir=row.out_dir) for row in rows]
     return Batch(id=number, model=rows[0].spec.model if rows else None, sets=infos, calls=orders)

@@ -177,12 +177,14 @@ def test_call_submits_one_and_waits(stub: Stub) -> None:
     call = CallView(set=SET, index=0, function="f", state="ready", attempts=0, why=[because])
     stub.on(f"GET /v1/call-sets/{SET}/calls/0", Answer(call))
     words = ["--gpus", "1", "--model", "qwen", "--time-limit", "2m", "--max-retries", "2"]
+    words += ["--host-label", "rack=!b12", "--host-label", "disk=fast"]
     done = stub.run("tasks", "call", "mytasks:double", '{"x": 3}', *words)
     assert (done.exit_code, done.stdout) == (0, "6\n")
     assert "waiting: no host (start one)" in done.stderr
     sent = msgspec.json.decode(stub.requests[0].body, type=NewCallSet)
     assert (sent.args, sent.count) == (['{"x": 3}'], 1)
     assert (sent.spec.gpus, sent.spec.model, sent.spec.time_limit_seconds) == (1, "qwen", 120.0)
+    assert sent.spec.host_labels == {"rack": "!b12", "disk": "fast"}
     assert sent.spec.retry is not None
     assert sent.spec.retry.max_retries == 2
     queries = [parse_qs(r.path.partition("?")[2]) for r in stub.requests[1:]]
@@ -204,6 +206,7 @@ def test_a_failed_call_shows_its_traceback_and_exits_with_1(stub: Stub) -> None:
         (("double",), "is not MODULE:FUNCTION"),
         (("m:f", "[3]"), "a JSON object of parameters"),
         (("m:f", "{"), "is no JSON"),
+        (("m:f", "--host-label", "fast"), "--host-label 'fast' is not K=V"),
     ],
 )
 def test_a_bad_call_is_refused_before_it_is_sent(

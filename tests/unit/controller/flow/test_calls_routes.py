@@ -134,6 +134,29 @@ async def test_a_call_goes_all_the_way(client: AsyncClient, agent: FakeAgent) ->
     assert (await client.call_set(made.id)).succeeded == 3
 
 
+async def test_a_call_runs_on_the_hosts_it_chooses(client: AsyncClient, served: Served) -> None:
+    racks = {rack: {"app/mytasks": "yes", "rack": rack} for rack in ("b11", "b12")}
+    agents = {rack: FakeAgent(served, rack, labels=labels) for rack, labels in racks.items()}
+    for each in agents.values():
+        await each.register()
+    for rack, wanted in (("b11", "b11"), ("b11", "!b12"), ("b12", "!b11")):
+        spec = msgspec.structs.replace(SPEC, host_labels={"rack": wanted})
+        made = await client.submit_calls(spec, args(1))
+        executor = await start(agents[rack])
+        batch = await executor.take()
+        assert batch.sets[0].id == made.id
+        assert batch.sets[0].spec == SPEC, "an older host would not know the field"
+        await executor.run(batch)
+        await agents[rack].end(executor.order, exit_code=0)
+
+
+async def test_apps_are_no_labels_of_a_function(client: AsyncClient) -> None:
+    spec = msgspec.structs.replace(SPEC, host_labels={"app/films": "yes"})
+    with pytest.raises(ValidationError, match=r"spec\.app names the app") as refused:
+        await client.submit_calls(spec, args(1))
+    assert refused.value.field == "spec.host_labels"
+
+
 async def test_an_executor_that_waits_is_woken_by_new_calls(
     client: AsyncClient, agent: FakeAgent
 ) -> None:

@@ -3,6 +3,9 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
+import pytest
+
 from holdfast.controller.flow.why import CallCircumstances, count_failures, explain_call
 from holdfast.core.calls.plan import FamilyRoom
 from holdfast.core.calls.values import CallState, Family, FunctionSpec
@@ -47,6 +50,37 @@ def test_no_live_host_lists_the_app() -> None:
             "start one: holdfast agent --app mytasks",
         )
     ]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ({"rack": "b13"}, "no live host that lists app mytasks has the label rack=b13"),
+        ({"disk": "!fast"}, "each live host that lists app mytasks has disk=fast, which it avoids"),
+        (
+            {"rack": "b11", "zone": "east"},
+            "no live host that lists app mytasks fits all of its host_labels: rack=b11, zone=east",
+        ),
+        (
+            {"rack": "b13", "disk": "!fast"},
+            "no live host that lists app mytasks has the label rack=b13; each has disk=fast, which "
+            "it avoids",
+        ),
+    ],
+)
+def test_the_label_that_no_host_has_is_named(wanted: dict[str, str], said: str) -> None:
+    app = {"app/mytasks": "yes", "disk": "fast"}
+    hosts = [
+        host("h1", labels={**app, "rack": "b11"}),
+        host("h2", labels={**app, "rack": "b12", "zone": "east"}),
+        host("h3", labels={"rack": "b13"}),
+    ]
+    family = msgspec.structs.replace(FAMILY, host_labels=wanted)
+    none = FamilyRoom(slots=0, listed=False)
+    ((code, message, hint),) = say({"family": family}, room=none, hosts=hosts)
+    assert (code, message) == ("no_host_with_labels", said)
+    assert hint.startswith("start one: holdfast agent --app mytasks")
+    assert ("--label rack=" in hint) == ("rack" in wanted)
 
 
 def test_no_host_has_the_memory_for_the_model() -> None:

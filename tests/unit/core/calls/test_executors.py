@@ -1,12 +1,13 @@
 """The executor's job: whom it suits, what watches it, and that its end is final."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.controller.runtime.settings import Settings
-from holdfast.core.calls.executors import find_app, is_ahead, make_executor_spec
-from holdfast.core.calls.values import Family, FunctionSpec
+from holdfast.core.calls.executors import find_app, is_ahead, make_executor_spec, read_family
+from holdfast.core.calls.values import Family, FunctionSpec, find_family
 from holdfast.core.causes import Cause
 from holdfast.core.endings.decide import AttemptEnding, Charges, decide
 from holdfast.core.facts import Classified
@@ -32,6 +33,23 @@ def test_an_executor_goes_to_hosts_that_list_its_app() -> None:
     assert (spec.queue, spec.project, spec.gpus, spec.memory_bytes) == ("gpu", "film", 2, 1 << 30)
     assert not is_ahead(spec)
     assert is_ahead(make_executor_spec(FAMILY, ahead=True))
+
+
+def test_an_executor_goes_where_its_calls_may_run() -> None:
+    family = msgspec.structs.replace(FAMILY, host_labels={"rack": "!b12"})
+    spec = make_executor_spec(family)
+    assert spec.host_labels == {"app/mytasks": "yes", "rack": "!b12"}
+    assert read_family(spec, "gpu") == family
+    assert read_family(make_executor_spec(FAMILY), "gpu") == FAMILY
+
+
+def test_calls_of_other_hosts_are_of_another_family() -> None:
+    plain = FunctionSpec(function="mytasks:f")
+    chosen = FunctionSpec(function="mytasks:f", host_labels={"rack": "b12", "disk": "fast"})
+    again = FunctionSpec(function="mytasks:f", host_labels={"disk": "fast", "rack": "b12"})
+    assert find_family(plain, "cpu").name == "mytasks-e5b6597d80"  # as ever: executors go on
+    assert find_family(chosen, "cpu").name == find_family(again, "cpu").name
+    assert find_family(chosen, "cpu").name != find_family(plain, "cpu").name
 
 
 def test_users_submit_no_executors() -> None:

@@ -20,7 +20,7 @@ from holdfast.core.spec import JobSpec
 def slot(**fields: Any) -> WantedSlot:
     plain: dict[str, Any] = {
         "family": "b",
-        "app": "films",
+        "host_labels": {"app/films": "yes"},
         "queue": "cpu",
         "gpus": 0,
         "waited_seconds": 5.0,
@@ -35,12 +35,15 @@ def slot(**fields: Any) -> WantedSlot:
         ({}, True),
         ({"family": "a"}, False),
         ({"gpus": 1}, False),
-        ({"app": "elsewhere"}, False),
+        ({"host_labels": {"app/elsewhere": "yes"}}, False),
+        ({"host_labels": {"app/films": "yes", "rack": "b12"}}, True),
+        ({"host_labels": {"app/films": "yes", "rack": "!b12"}}, False),
         ({"queue": "video"}, False),
     ],
 )
 def test_only_such_a_slot_is_claimed(fields: dict[str, Any], claims: bool) -> None:
-    found = list_claims([slot(**fields)], "a", 0, {"mytasks", "films"}, {"cpu"})
+    labels = {"app/mytasks": "yes", "app/films": "yes", "rack": "b12"}
+    found = list_claims([slot(**fields)], "a", 0, labels, {"cpu"})
     assert yields_when_idle(found) == claims
 
 

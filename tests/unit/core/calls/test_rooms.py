@@ -56,6 +56,16 @@ def test_only_live_hosts_that_list_the_app_and_serve_the_queue_count() -> None:
     assert find_room(CPU, [*others, host()], [], None).slots == 8
 
 
+def test_hosts_are_chosen_and_avoided_by_labels_as_for_jobs() -> None:
+    racks = [host(rack, labels={"app/mytasks": "yes", "rack": rack}) for rack in ("b11", "b12")]
+    only = msgspec.structs.replace(CPU, host_labels={"rack": "b12"})
+    never = msgspec.structs.replace(CPU, host_labels={"rack": "!b12"})
+    assert [found.name for found in list_hosts_of(only, racks)] == ["b12"]
+    assert [found.name for found in list_hosts_of(never, racks)] == ["b11"]
+    nowhere = msgspec.structs.replace(CPU, host_labels={"rack": "b13"})
+    assert not find_room(nowhere, racks, [], None).listed
+
+
 def test_room_is_by_the_scarcest_need() -> None:
     wide = host(gpus=gpus(5))
     assert find_room(GPU, [wide], [], None).slots == 2
@@ -73,6 +83,8 @@ def test_a_pool_that_lists_the_app_is_room_to_come() -> None:
     room = find_room(CPU, [], [pool], None)
     assert (room.slots, room.listed) == (8, True)
     assert not find_room(CPU, [], [msgspec.structs.replace(pool, labels={})], None).listed
+    fast = msgspec.structs.replace(CPU, host_labels={"disk": "fast"})
+    assert not find_room(fast, [], [pool], None).listed
 
 
 def test_a_model_fits_one_gpu_or_the_memory_it_shares() -> None:

@@ -12,7 +12,7 @@ from holdfast.controller.flow.why import LIVE, count_failures
 from holdfast.controller.loops.silhouette import Loop, Summary
 from holdfast.controller.runtime.auth import make_new_id
 from holdfast.controller.runtime.settings import Settings
-from holdfast.core.calls.executors import APP, find_app, is_ahead, make_executor_spec
+from holdfast.core.calls.executors import APP, is_ahead, make_executor_spec, read_family
 from holdfast.core.calls.plan import CallsNeed, FamilyPlan, FamilyState, plan_executors
 from holdfast.core.calls.rooms import find_room
 from holdfast.core.calls.values import Family
@@ -72,7 +72,7 @@ class ExecutorsLoop(Loop):
     ) -> list[CallsNeed]:
         """Return what waits, by family; also those that only have executors, or are kept ahead."""
         kept = [Family(app=app, queue="cpu") for app in apps]
-        known = {job.spec.executor: _family_of(job) for job in live}
+        known = {job.spec.executor: read_family(job.spec, job.queue) for job in live}
         known |= {family.name: family for family in kept}
         known |= {feed.family.name: feed.family for feed in feeds}
         ready: Counter[str] = Counter()
@@ -171,18 +171,6 @@ class ExecutorsLoop(Loop):
         counts = Counter((job.spec.executor, str(job.state)) for job in live)
         for (family, state), count in counts.items():
             gauge.labels(family, state).set(count)
-
-
-def _family_of(job: JobRecord) -> Family:
-    spec = job.spec
-    return Family(
-        app=find_app(spec),
-        queue=job.queue,
-        project=job.project,
-        gpus=spec.gpus,
-        cpus=spec.cpus,
-        memory_bytes=spec.memory_bytes,
-    )
 
 
 def _list_apps(hosts: Sequence[HostRecord]) -> Mapping[str, None]:

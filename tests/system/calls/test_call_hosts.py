@@ -1,0 +1,52 @@
+"""Calls choose and avoid hosts by labels: two real hosts that list the same app."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.tasks.connection import CONNECTION
+from tests.system.cluster import Cluster
+from tests.waits import wait_until
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))  # hosts import the app by the same name
+
+import pages  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def racks(shared: Cluster) -> Iterator[Cluster]:
+    """A host in each of two racks."""
+    for name in ("b11", "b12"):
+        shared.add_host(name, labels={"rack": name}, apps=["pages"], app_path=str(HERE))
+    CONNECTION.use(shared.client)
+    yield shared
+    CONNECTION.use(None)
+
+
+@pytest.mark.parametrize(("wanted", "name"), [("b11", "b11"), ("!b11", "b12"), ("b12", "b12")])
+def test_a_call_runs_where_its_labels_say(racks: Cluster, wanted: str, name: str) -> None:
+    chosen = pages.locate.options(host_labels={"rack": wanted})
+    assert {chosen.submit().result(timeout=60) for _ in range(3)} == {name}
+
+
+def test_a_node_of_a_workflow_avoids_a_host(racks: Cluster) -> None:
+    flow = holdfast.Workflow("racks")
+    node = flow.add(pages.locate, options={"host_labels": {"rack": "!b12"}})
+    run = flow.submit(client=racks.client)
+    run.wait(timeout=60)
+    assert run.result(node) == "b11"
+
+
+def test_a_label_that_no_host_has_is_named(racks: Cluster) -> None:
+    handle = pages.locate.options(host_labels={"rack": "b13"}).submit()
+    said = "- no live host that lists app pages has the label rack=b13"
+    wait_until(lambda: said in racks.cli("tasks", "why", handle.id).stdout.decode(), 20)
+    handle.cancel()
