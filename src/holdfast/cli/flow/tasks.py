@@ -407,13 +407,7 @@ def why(face: Face, name: str) -> None:
 @click.option("--project", default="default", help="The project.")
 @click.option("--gpus", type=COUNT, default=0, help="GPUs of its executor.")
 @click.option("--model", help="The model that it runs with.")
-@click.option(
-    "--host-label",
-    "host_labels",
-    multiple=True,
-    metavar="K=V",
-    help="Only on hosts with this label; K=!V avoids those with it. Repeatable.",
-)
+@click.option("--host-label", "host_labels", multiple=True, metavar="K=V", help="Only such hosts.")
 @click.option("--time-limit", metavar="TIME", help="Time the call may take, as 90s or 2h.")
 @click.option("--max-retries", type=COUNT, help="Retries after a failure.")
 @click.option("--no-wait", is_flag=True, help="Print the id of its set, and wait for nothing.")
