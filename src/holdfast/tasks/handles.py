@@ -55,10 +55,10 @@ class CallHandle(Generic[R]):
         """Return whether the call has ended."""
         return self._found is not None or bool(_ask([self], 0.0))
 
-    def cancel(self, *, hard: bool = False) -> None:
-        """Cancel the call: at once where it waits; one that runs is told (`context().cancelled`) and,
-        after a grace or with `hard` at once, ended with its executor."""
-        CONNECTION.client.cancel_calls(self.set_id, [self.index], hard=hard)
+    def cancel(self, reason: str = "", *, hard: bool = False) -> None:
+        """Cancel the call: at once where it waits; one that runs is told (`context().cancelled`, with
+        the reason) and, after a grace or with `hard` at once, ended with its executor."""
+        CONNECTION.client.cancel_calls(self.set_id, [self.index], reason, hard=hard)
 
     def logs(self, attempt: int | None = None) -> str:
         """Return what the call printed so far, stdout before stderr: in its last attempt, or in one

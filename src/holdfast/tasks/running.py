@@ -45,7 +45,7 @@ class FileCheckpoint:
 
 class CallContext:
     """One call. id: `SET.INDEX`, empty in place. attempt: from 1. cancelled: its user cancelled it,
-    or its host stops: come to an end soon.
+    or its host stops: come to an end soon; cancel_reason: why.
 
     out_dir: a folder of this call's own, the same for each of its attempts on one host; it is made at
     first use. checkpoint: what is left for the next attempt, whichever host that runs on.
@@ -61,6 +61,7 @@ class CallContext:
         self.id, self.attempt = call_id, attempt
         self.checkpoint: CallCheckpoint = checkpoint or FileCheckpoint(self)
         self.cancelled = False
+        self.cancel_reason = ""
         self._folder = folder
 
     @property
@@ -69,6 +70,12 @@ class CallContext:
         path = Path(self._folder or "out")
         path.mkdir(parents=True, exist_ok=True)
         return path
+
+    def cancel(self, reason: str) -> None:
+        """Tell it to come to an end; the first reason stays."""
+        if not self.cancelled:
+            self.cancel_reason = reason  # before, because the function reads it after
+            self.cancelled = True
 
     def beat(self, step: int | None = None, total: int | None = None) -> None:
         """Report that the call moved forward, as `holdfast.beat` does."""

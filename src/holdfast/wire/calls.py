@@ -141,8 +141,8 @@ class ExecutorAnswer(CallMessage, frozen=True, kw_only=True):
     """recorded: (batch, position) of ends that are on record or refused; forget them.
 
     dropped: batches that are not this executor's any more; drop them without a report.
-    cancelled: (batch, position) whose user cancelled them; killed: those of them that end at once,
-    with this executor where one runs. lost: the lease is gone: stop.
+    cancelled: (batch, position) whose user cancelled them, and beside them `cancel_reasons`; killed:
+    those of them that end at once, with this executor where one runs. lost: the lease is gone: stop.
     leave: nothing waits for this family, or its slot is wanted: exit when idle.
     """
 
@@ -151,6 +151,7 @@ class ExecutorAnswer(CallMessage, frozen=True, kw_only=True):
     recorded: list[tuple[int, int]] = []
     dropped: list[int] = []
     cancelled: list[tuple[int, int]] = []
+    cancel_reasons: list[str] = []
     killed: list[tuple[int, int]] = []
     lost: bool = False
     leave: bool = False
@@ -234,6 +235,7 @@ class AgentFrame(CallMessage, frozen=True, kw_only=True):
     recorded: list[tuple[int, int]] = []
     dropped: list[int] = []
     cancelled: list[tuple[int, int]] = []
+    cancel_reasons: list[str] = []
     leave: bool = False
     blobs: list[BlobDone] = []
     saves: list[SaveDone] = []

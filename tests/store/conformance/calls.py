@@ -499,16 +499,17 @@ async def test_cancel_of_some_calls(rig: Rig) -> None:
     await calls.create_set("s1", later, "cpu", count=8, args=args(8), now=rig.now)
     (batch,) = (await say(rig, key, want=3)).batches
     await say(rig, key, ends=[raised(batch.id, 0)], held=[batch.id])
-    view = await calls.cancel_calls("s1", [0, 1, 4, 5, 7], now=rig.now)
+    view = await calls.cancel_calls("s1", [0, 1, 4, 5, 7], reason="wrong input", now=rig.now)
     assert view.cancelled == 4
     assert await calls.find_due() is None
     answer = await say(rig, key, held=[batch.id], want=9)
     assert (answer.cancelled, names(answer)) == ([(batch.id, 1)], ["s1.3", "s1.6"])
+    assert answer.cancel_reasons == ["wrong input"]
     other = answer.batches[0].id
     await say(rig, key, ends=[raised(batch.id, 1), done(batch.id, 2), done(other, 0, 1)])
     assert await counts(rig) == (3, 0, 5, "ended")
     cancelled = await calls.read_results("s1", states=[CallState.CANCELLED])
-    assert [r.index for r in cancelled] == [0, 1, 4, 5, 7]
+    assert [(r.index, r.reason) for r in cancelled] == [(i, "wrong input") for i in (0, 1, 4, 5, 7)]
 
 
 async def test_a_hard_cancel_names_what_runs_and_its_neighbours_come_back_uncharged(
@@ -517,13 +518,16 @@ async def test_a_hard_cancel_names_what_runs_and_its_neighbours_come_back_unchar
     key, calls = await executor(rig), rig.store.calls
     await calls.create_set("s1", DOUBLE, "cpu", count=6, args=args(6), now=rig.now)
     (batch,) = (await say(rig, key, want=6)).batches
-    await calls.cancel_calls("s1", [1], now=rig.now)
+    await calls.cancel_calls("s1", [1], reason="first", now=rig.now)
+    await calls.cancel_calls("s1", [1], reason="second", now=rig.now)
     await calls.cancel_calls("s1", [2], reason="deaf", hard=True, now=rig.now)
     answer = await say(rig, key, held=[batch.id], ends=[done(batch.id, 0)])
     assert (answer.cancelled, answer.killed) == ([(batch.id, 1), (batch.id, 2)], [(batch.id, 2)])
     facts = TaskFacts(signal=9)
     await say(rig, key, closing=Closing(batch=batch.id, position=2, facts=facts))
     assert await counts(rig) == (1, 0, 2, "open")
+    ended = await calls.read_results("s1", states=[CallState.CANCELLED])
+    assert [(r.index, r.reason) for r in ended] == [(1, "first"), (2, "deaf")]
     again = await say(rig, key, want=6)
     assert [(c.index, c.attempt) for b in again.batches for c in b.calls] == [
         (3, 1),

@@ -56,7 +56,7 @@ def stay(path: str) -> str:
     Path(path).touch()
     while not ctx.cancelled:
         time.sleep(0.02)
-    Path(path).with_suffix(".told").touch()
+    Path(path).with_suffix(".told").write_text(ctx.cancel_reason)
     raise InterruptedError
 
 

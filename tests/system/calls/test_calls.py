@@ -109,10 +109,13 @@ def test_a_running_call_is_cancelled(hosted: Cluster, tmp_path: Path) -> None:
     path = tmp_path / "running"
     handle = pages.stay.submit(str(path))
     wait_until(path.exists, 60)
-    handle.cancel()
-    with pytest.raises(CallCancelled):
+    handle.cancel("wrong input")
+    with pytest.raises(CallCancelled, match="wrong input"):
         handle.result(timeout=60)
     wait_until(path.with_suffix(".told").exists)
+    assert path.with_suffix(".told").read_text() == "wrong input"
+    shown = hosted.cli("tasks", "show", handle.id).stdout
+    assert b"wrong input" in shown
 
 
 def test_large_values_go_by_reference(hosted: Cluster) -> None:

@@ -304,6 +304,7 @@ class ExecutorDesk:
             recorded=said.recorded,
             dropped=said.dropped,
             cancelled=said.cancelled,
+            cancel_reasons=said.cancel_reasons,
             leave=said.leave,
         )
         if frame == AgentFrame():

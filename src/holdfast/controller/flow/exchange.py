@@ -237,6 +237,7 @@ def _answer(guest: _Guest, settings: Settings) -> ExecutorAnswer:
         recorded=list(turned.recorded),
         dropped=list(turned.dropped),
         cancelled=list(turned.cancelled),
+        cancel_reasons=list(turned.cancel_reasons),
         killed=list(turned.killed),
         lost=turned.lost,
         leave=guest.leave,

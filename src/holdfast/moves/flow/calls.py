@@ -39,9 +39,17 @@ CALL_LOST = TaskFacts(lost="lease_lapsed")
 DETAIL_CHARS = 4000
 
 
+class StopRange(msgspec.Struct, frozen=True, array_like=True):
+    """Positions whose calls were asked to stop, and why."""
+
+    first: int
+    last: int
+    reason: str = ""
+
+
 class OpenBatch(msgspec.Struct, kw_only=True):
-    """What an executor holds. ended, cancelled: positions. killed: of the cancelled ones those that are
-    ended at once."""
+    """What an executor holds. ended: positions. cancelled: those that were asked to stop. killed: of
+    these the ones that are ended at once."""
 
     id: int
     job_id: str
@@ -51,7 +59,7 @@ class OpenBatch(msgspec.Struct, kw_only=True):
     feed: int
     pieces: list[Piece]
     ended: Ranges = []
-    cancelled: Ranges = []
+    cancelled: list[StopRange] = []
     killed: Ranges = []
     began_at: datetime
     left_at: datetime | None = None
@@ -65,6 +73,15 @@ class OpenBatch(msgspec.Struct, kw_only=True):
     def left(self) -> Ranges:
         """The positions without an end."""
         return subtract_ranges((0, self.size), self.ended)
+
+    @property
+    def stopping(self) -> Ranges:
+        """The positions that were asked to stop."""
+        return [(stop.first, stop.last) for stop in self.cancelled]
+
+    def find_stop(self, position: int) -> StopRange | None:
+        """Return how a call was asked to stop, None where it was not."""
+        return next((s for s in self.cancelled if s.first <= position < s.last), None)
 
 
 class CallSetRow(msgspec.Struct, kw_only=True, frozen=True):
@@ -118,12 +135,13 @@ class FailureRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BadEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """A call whose attempt failed and is to be judged. end: None where its executor ended."""
+    """A call whose attempt failed and is to be judged. end: None where its executor ended. stop: how it
+    was asked to stop."""
 
     batch: OpenBatch
     piece: Piece
     index: int
-    cancelled: bool
+    stop: StopRange | None
     end: CallEnd | None = None
     facts: TaskFacts | None = None
 
@@ -143,7 +161,7 @@ class CallMoves:
         self.charges: dict[tuple[int, int], CallCharges] = {}
         self.changed: dict[int, OpenBatch] = {}
         self.gone: set[int] = set()
-        self._cancelled_pieces: list[tuple[int, Piece]] = []
+        self._cancelled_pieces: list[tuple[str, Piece]] = []  # with the reason
 
     # ---- first step: needs the batches alone
 
@@ -172,10 +190,8 @@ class CallMoves:
             elif end.error:
                 run = None
                 position = at + index - piece.first
-                cancelled = any(a <= position < b for a, b in batch.cancelled)
-                self.bad.append(
-                    BadEnd(batch=batch, piece=piece, index=index, cancelled=cancelled, end=end)
-                )
+                stop = batch.find_stop(position)
+                self.bad.append(BadEnd(batch=batch, piece=piece, index=index, stop=stop, end=end))
             elif run is not None and run.results is not None:
                 run.results.append(end.value)
                 run.last = index + 1
@@ -218,15 +234,18 @@ class CallMoves:
         found = find_position(batch.pieces, position) if position >= 0 else None
         if found is not None and any(a <= position < b for a, b in left):
             piece, index = found
-            cancelled = any(a <= position < b for a, b in batch.cancelled)
-            self.bad.append(
-                BadEnd(batch=batch, piece=piece, index=index, cancelled=cancelled, facts=facts)
-            )
+            stop = batch.find_stop(position)
+            self.bad.append(BadEnd(batch=batch, piece=piece, index=index, stop=stop, facts=facts))
             left = add_ranges((), [s for span in left for s in _without(span, position)])
         for span in left:
-            for asked, taken in _split_asked(span, batch.cancelled):
-                pieces = [(batch.feed, piece) for piece in cut_positions(batch.pieces, taken)]
-                (self._cancelled_pieces if asked else self.returned).extend(pieces)
+            for taken in subtract_ranges(span, batch.stopping):
+                pieces = cut_positions(batch.pieces, taken)
+                self.returned += [(batch.feed, piece) for piece in pieces]
+            for stop in batch.cancelled:
+                taken = (max(span[0], stop.first), min(span[1], stop.last))
+                if taken[0] < taken[1]:
+                    pieces = cut_positions(batch.pieces, taken)
+                    self._cancelled_pieces += [(stop.reason, piece) for piece in pieces]
         self.changed.pop(batch.id, None)
         self.gone.add(batch.id)
 
@@ -261,8 +280,8 @@ class CallMoves:
                 self.ready.append((feed, piece))
             else:
                 self.cancel_piece(piece, row.cancel_reason)
-        for _, piece in self._cancelled_pieces:
-            self.cancel_piece(piece, sets[piece.set_n].cancel_reason)
+        for reason, piece in self._cancelled_pieces:
+            self.cancel_piece(piece, reason or sets[piece.set_n].cancel_reason)
         for bad in self.bad:
             row = sets[bad.piece.set_n]
             self._judge_one(bad, row, charges.get((row.n, bad.index), CallCharges()), judge)
@@ -281,7 +300,7 @@ class CallMoves:
             chance=judge.chance(),
             lasted_seconds=max(0.0, seconds),
         )
-        asked = bad.cancelled or row.cancelled_at is not None
+        asked = bad.stop is not None or row.cancelled_at is not None
         outcome = CallOutcome.CANCELLED if asked else decision.outcome
         again = msgspec.structs.replace(
             bad.piece.cut(bad.index, bad.index + 1), attempts=min(bad.piece.attempts + 1, 32_000)
@@ -296,7 +315,8 @@ class CallMoves:
             held = decision.held
             self.waiting.append(WaitingCall(feed=feed, piece=again, due_at=due, held=held))
         elif outcome is CallOutcome.CANCELLED:
-            reason = row.cancel_reason if asked else decision.reason
+            why = row.cancel_reason if bad.stop is None else bad.stop.reason or row.cancel_reason
+            reason = why if asked else decision.reason
             self._end(again, CallState.CANCELLED, reason or "cancelled", [value])
         else:
             self._end(again, CallState.FAILED, decision.reason, [value])
@@ -388,12 +408,6 @@ class CallMoves:
 
 def _without(span: tuple[int, int], position: int) -> Ranges:
     return subtract_ranges(span, [(position, position + 1)])
-
-
-def _split_asked(span: tuple[int, int], asked: Ranges) -> list[tuple[bool, tuple[int, int]]]:
-    """Return the parts of `span` that were asked to stop, and those that were not."""
-    rest = subtract_ranges(span, asked)
-    return [(False, part) for part in rest] + [(True, p) for p in subtract_ranges(span, rest)]
 
 
 def _lasted(bad: BadEnd, now: datetime) -> float:

@@ -162,7 +162,8 @@ class Exchange:
     def answer(
         self, i: int, sets: Mapping[int, CallSetRow], pages: Mapping[tuple[int, int], Sequence[str]]
     ) -> dict[str, Any]:
-        """Return a turn's batches, recorded ends, dropped batches, cancelled and killed calls."""
+        """Return a turn's batches, recorded ends, dropped batches, cancelled calls and their reasons, and
+        killed ones."""
         report, mine = self.turns[i].report, self._mine[i]
         batches = [make_batch(b.id, b.pieces, sets, pages) for b in self.unheard[i]]
         batches += [make_batch(t.batch, t.pieces, sets, pages) for t in self.takings if t.turn == i]
@@ -170,11 +171,18 @@ class Exchange:
         dropped = [number for number in report.held if number not in mine]
         gone = self.moves.gone
         open_ = [batch for batch in mine.values() if batch.id not in gone]
+        stops = {
+            place: stop.reason
+            for b in open_
+            for stop in b.cancelled
+            for place in _list_open(b, [(stop.first, stop.last)])
+        }
         return {
             "batches": batches,
             "recorded": recorded,
             "dropped": dropped,
-            "cancelled": [place for b in open_ for place in _list_open(b, b.cancelled)],
+            "cancelled": list(stops),
+            "cancel_reasons": list(stops.values()),
             "killed": [place for b in open_ for place in _list_open(b, b.killed)],
         }
 

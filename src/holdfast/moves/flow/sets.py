@@ -7,7 +7,7 @@ import msgspec
 
 from holdfast.core.calls.values import MAX_SET_CALLS, CallState, FunctionSpec
 from holdfast.errors import Conflict, NotFound, ValidationError
-from holdfast.moves.flow.calls import OpenBatch
+from holdfast.moves.flow.calls import OpenBatch, StopRange
 from holdfast.moves.flow.pieces import Piece, Ranges, add_ranges, place_pieces, subtract_ranges
 from holdfast.moves.rows import NewEvent
 from holdfast.wire.calls import CallResult, CallSetView
@@ -109,14 +109,17 @@ def split_pieces(pieces: Iterable[Piece], asked: Ranges | None) -> tuple[list[Pi
     return found, rest
 
 
-def ask_to_stop(batch: OpenBatch, n: int, asked: Ranges | None, *, hard: bool) -> bool:
-    """Note which calls of a batch shall stop, hard: at once; return whether there are any."""
+def ask_to_stop(batch: OpenBatch, n: int, asked: Ranges | None, reason: str, *, hard: bool) -> bool:
+    """Note which calls of a batch shall stop, hard: at once; return whether there are any. The first
+    reason of a call stays."""
     more: Ranges = []
     for at, piece in place_pieces(batch.pieces):
         if piece.set_n == n:
             stopped, _ = split_pieces([piece], asked)
             more += [(at + p.first - piece.first, at + p.last - piece.first) for p in stopped]
-    batch.cancelled = add_ranges(batch.cancelled, more)
+    known = batch.stopping
+    fresh = [span for part in more for span in subtract_ranges(part, known)]
+    batch.cancelled = [*batch.cancelled, *(StopRange(*span, reason) for span in fresh)]
     if hard:
         batch.killed = add_ranges(batch.killed, more)
     return bool(more)

@@ -39,7 +39,7 @@ class HeldBatch:
         self.cursor = 0
         self.ends: dict[int, CallEnd] = {}
         self.recorded = 0
-        self.cancelled: set[int] = set()
+        self.cancelled: dict[int, str] = {}  # with the reason
         self.dropped = False
 
     @property
@@ -65,7 +65,7 @@ class Hand:
         self.models: dict[str, ModelLimits] = {}
         self.open = False  # it wants calls
         self.leaving = False
-        self.cancelled = False  # the running call
+        self.cancelled: str | None = None  # the running call, and why
 
     # ---- the runner's side
 
@@ -127,12 +127,13 @@ class Hand:
                     del self._held[batch_id]
         for batch_id in frame.dropped:
             self._drop(batch_id)
-        for batch_id, position in frame.cancelled:
+        for number, (batch_id, position) in enumerate(frame.cancelled):
+            reason = "".join(frame.cancel_reasons[number : number + 1])
             held_one = self._held.get(batch_id)
             if held_one is not None:
-                held_one.cancelled.add(position)
+                held_one.cancelled.setdefault(position, reason)
                 if self.running == (held_one, position):
-                    self.cancelled = True
+                    self.cancelled = reason
         self.leaving = self.leaving or frame.leave
         self.news.set()
 
@@ -143,7 +144,7 @@ class Hand:
         held.dropped = True
         running = self.running
         if running is not None and running[0] is held:
-            self.cancelled = True
+            self.cancelled = "it was taken back"
 
     def make_hello(self) -> ExecutorFrame:
         """Return what a new agent must know. Ends not on record are told again in the frames that

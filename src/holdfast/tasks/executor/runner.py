@@ -49,6 +49,7 @@ from holdfast.wire.calls import (
 
 _LAST_WORDS_SECONDS = 5.0
 _LOOK_SECONDS = 1.0
+_STOPPED = "its executor was told to stop"
 _BROKEN_DEVICE = ("CUDA error", "HIP error", "device-side assert")
 _encode_error = msgspec.json.Encoder().encode
 
@@ -91,7 +92,7 @@ class CallRunner:
         """End after the running call (TERM)."""
         self._stopped = True
         if self._context is not None:
-            self._context.cancelled = True
+            self._context.cancel(_STOPPED)
         self._hand.news.set()
 
     def run(self) -> int:
@@ -179,8 +180,8 @@ class CallRunner:
     def _hear(self, frame: AgentFrame) -> None:
         """On the line's thread: a cancelled call sees it at once."""
         context = self._context
-        if context is not None and self._hand.cancelled:
-            context.cancelled = True
+        if context is not None and self._hand.cancelled is not None:
+            context.cancel(self._hand.cancelled)
 
     # ---- calls
 
@@ -189,13 +190,13 @@ class CallRunner:
         model = held.batch.model
         while held.cursor < len(calls) and not held.dropped and not self._must_go():
             position = held.cursor
-            hand.cancelled = False
+            hand.cancelled = None
             hand.running = (held, position)
             held.cursor += 1
             end: CallEnd | None
             try:
                 if position in held.cancelled:
-                    end = _end_uncalled(position, "it was cancelled before it began")
+                    end = _end_uncalled(position, held.cancelled[position])
                 else:
                     end = self._run_call(held, position, calls[position], model)
             finally:
@@ -228,9 +229,12 @@ class CallRunner:
             args, kwargs = self._read(function, order.args)
             if model is not None:
                 self._load(model)
+            if position in held.cancelled:  # meanwhile
+                return _end_uncalled(position, held.cancelled[position])
             self._context = context
-            context.cancelled = self._stopped or self._hand.cancelled
             enter(context)
+            if self._stopped or self._hand.cancelled is not None:
+                context.cancel(self._hand.cancelled or _STOPPED)
             if cold:
                 place.write(*where, PHASE_CALLING)
                 began = time.perf_counter()
@@ -306,8 +310,9 @@ class CallRunner:
             raise Unavailable(f"a large result of this call cannot be kept: {why}")
 
 
-def _end_uncalled(position: int, why: str) -> CallEnd:
-    error = CallError(kind="Cancelled", message=why)
+def _end_uncalled(position: int, reason: str) -> CallEnd:
+    message = f"it was cancelled before it began: {reason}".rstrip(": ")
+    error = CallError(kind="Cancelled", message=message)
     return CallEnd(position, True, 0.0, _encode_error(error).decode())
 
 

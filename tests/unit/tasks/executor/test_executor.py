@@ -58,7 +58,7 @@ def hold(path: str) -> str:
     while Path(path).exists() and not ctx.cancelled:
         time.sleep(0.01)
     if ctx.cancelled:
-        raise RuntimeError("was told to end")
+        raise RuntimeError(f"was told to end: {ctx.cancel_reason}")
     return f"{ctx.id} {ctx.attempt} {ctx.out_dir}"
 
 @holdfast.task
@@ -220,12 +220,33 @@ def test_a_cancelled_call_sees_it_and_one_that_waits_never_begins(start: Start) 
     calls = [("hold", {"path": str(flag)}), ("double", {"n": 1}), ("double", {"n": 2})]
     desk.say(batches=[desk.batch(1, *calls)])
     wait_until(flag.exists)
-    desk.say(cancelled=[(1, 1), (1, 0)])
+    desk.say(cancelled=[(1, 1), (1, 0)], cancel_reasons=["not needed", "wrong input"])
     desk.hear(lambda frame: len(desk.ends) == 3)
-    assert error_of(desk.ends[1, 0]).message == "was told to end"
-    assert error_of(desk.ends[1, 1]).kind == "Cancelled"
+    assert error_of(desk.ends[1, 0]).message == "was told to end: wrong input"
+    assert error_of(desk.ends[1, 1]).message == "it was cancelled before it began: not needed"
     assert json.loads(desk.ends[1, 2].value) == 4
     assert desk.place()[3] == 2
+
+
+def test_a_call_that_is_cancelled_while_its_model_loads_never_begins(start: Start) -> None:
+    desk = start(
+        "import time\nfrom pathlib import Path\n"
+        "@holdfast.model('slow')\ndef slow():\n"
+        "    Path('loading').touch()\n"
+        "    while Path('loading').exists():\n        time.sleep(0.01)\n"
+        "@holdfast.task(model=slow)\ndef use() -> None:\n    Path('began').touch()\n"
+    )
+    desk.say(batches=[desk.batch(1, ("use", {}), ("use", {}), model="slow")])
+    wait_until((desk.folder / "loading").exists)
+    desk.say(cancelled=[(1, 0), (1, 1)], cancel_reasons=["no more", "no more"])
+    desk.say(batches=[desk.batch(2)])
+    desk.hear(lambda frame: 2 in frame.held)
+    (desk.folder / "loading").unlink()
+    desk.hear(lambda frame: len(desk.ends) == 2)
+    assert {error_of(end).message for end in desk.ends.values()} == {
+        "it was cancelled before it began: no more"
+    }
+    assert not (desk.folder / "began").exists()
 
 
 def test_a_dropped_batch_is_dropped_without_a_word(start: Start) -> None:

@@ -368,7 +368,7 @@ class MemoryCalls(CallTables):
         for piece in (*found, *waiting):
             moves.cancel_piece(piece, reason)
         for batch in self.batches.values():
-            ask_to_stop(batch, row.n, asked, hard=hard)
+            ask_to_stop(batch, row.n, asked, reason, hard=hard)
         if asked is None:
             row.cancelled_at, row.cancel_reason = at, reason
             row.count = row.submitted if row.count is None else row.count

@@ -57,6 +57,7 @@ class ExecutorTurned(StoreValue, frozen=True, kw_only=True):
     recorded: Sequence[tuple[int, int]] = ()
     dropped: Sequence[int] = ()
     cancelled: Sequence[tuple[int, int]] = ()
+    cancel_reasons: Sequence[str] = ()
     killed: Sequence[tuple[int, int]] = ()
     lost: bool = False
     touched_sets: Sequence[str] = ()

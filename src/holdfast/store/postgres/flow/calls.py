@@ -211,7 +211,8 @@ class PostgresCalls(OnSession):
         n, moves = row["n"], CallMoves(at)
         await _take_waiting(tx, row, moves, asked, reason, "lock_")
         batches = [read_batch(b) for b in await tx.rows("lock_batches_of_set", n=n)]
-        stopped = [b for b in batches if ask_to_stop(b, n, asked, hard=hard)]
+        why = clean_text(reason)
+        stopped = [b for b in batches if ask_to_stop(b, n, asked, why, hard=hard)]
         await tx.rows("lock_call_sets", sets=[n])
         await _take_waiting(tx, row, moves, asked, reason, "lock_free_")
         steps: Steps = []
@@ -219,7 +220,7 @@ class PostgresCalls(OnSession):
             rows = [{"id": b.id, "cancelled": b.cancelled, "killed": b.killed} for b in stopped]
             steps.append(("stop_call_batches", {"rows": encode_rows(rows)}))
         if asked is None:
-            steps.append(("close_call_set", {"n": n, "reason": clean_text(reason), "now": at}))
+            steps.append(("close_call_set", {"n": n, "reason": why, "now": at}))
         await tx.many(*steps, *list_writes(moves), *list_counts(moves, also=n))
         return view_set(await _get_set(tx, set_id))
 
