@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis.checks import not_a_server_error
@@ -51,7 +52,7 @@ schema = (
 OPERATIONS = {found.ok().label: found.ok() for found in schema.get_all_operations()}
 LONG = os.environ.get("HOLDFAST_HYPOTHESIS") == "long"
 made_up = settings(
-    max_examples=100 if LONG else 6, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate],
+    max_examples=100 if LONG else 3, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 
@@ -85,9 +86,17 @@ def url(pg_server, pg_template) -> Iterator[str]:
     pg_server.drop_database(name)
 
 
+@pytest.fixture(scope="module")
+def session() -> Iterator[requests.Session]:
+    """Connections that are kept, and no look for a proxy in the environment at each call."""
+    with requests.Session() as kept:
+        kept.trust_env = False
+        yield kept
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("label", OPERATIONS)
-def test_the_api_keeps_its_description(label: str, url: str) -> None:
+def test_the_api_keeps_its_description(label: str, url: str, session: requests.Session) -> None:
     """Built here as `schema.parametrize` builds it, which does so while tests are collected: what
     it covers systematically takes seconds to make up, in every worker."""
 
@@ -95,7 +104,11 @@ def test_the_api_keeps_its_description(label: str, url: str) -> None:
         if case.operation.path.endswith("/logs") and "follow" in (case.query or {}):
             case.query["follow"] = "0"
         case.call_and_validate(
-            base_url=url, headers=bearer(SECRETS["admin"]), checks=CHECKS, timeout=20
+            base_url=url,
+            session=session,
+            headers=bearer(SECRETS["admin"]),
+            checks=CHECKS,
+            timeout=20,
         )
 
     build_operation_test(
