@@ -22,6 +22,7 @@ from holdfast.agent.calls.blobs import BlobCarrier
 from holdfast.agent.calls.desk import ExecutorDesk
 from holdfast.agent.calls.home import find_executor_home
 from holdfast.agent.calls.places import CallWatches
+from holdfast.agent.calls.rooms import ModelRooms
 from holdfast.agent.config import EXIT_DONE, AgentConfig
 from holdfast.agent.containers.desk import ContainerDesk, read_options
 from holdfast.agent.ends import TaskEnds
@@ -150,6 +151,11 @@ class Agent:
             move_checkpoint=carrier.move_checkpoint,
             kill=lambda task: self._kills.kill(task),
             poked=self._watching.poke,
+            find_room=lambda key: self._rooms.find(key),
+            greeted=lambda: self._rooms.poke(),
+        )
+        self._rooms = ModelRooms(
+            self._table, self._probe, self._desk.find_declared, changed=self._desk.wake
         )
         self._places = CallWatches(self._desk.find_batch, self._desk.find_limits)
 
@@ -278,6 +284,7 @@ class Agent:
             self._sync.interval_seconds = self._registrar.identity.sync_interval_seconds
             group.create_task(self._sync.run())
             group.create_task(self._desk.run())
+            group.create_task(self._rooms.run())
             group.create_task(self._shipper.run())
             group.create_task(self._log_reader.run())
             group.create_task(self._keeper.run())

@@ -148,6 +148,7 @@ def model(
     limits = ModelLimits(
         load_seconds=_read_seconds("time_limit", time_limit),
         stall_seconds=0.0 if stall == "off" else _read_seconds("stall", stall),
+        vram_gb=vram_gb,
     )
 
     def declare(load: Callable[[], T]) -> WarmModel[T]:

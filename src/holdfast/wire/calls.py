@@ -113,7 +113,8 @@ class ModelLoad(msgspec.Struct, frozen=True, array_like=True):
 class ExecutorReport(CallMessage, frozen=True, kw_only=True):
     """One executor's state. held: batches it has not finished. want: calls it can take now.
 
-    loaded: the model in its memory. mean_seconds: of its recent calls; 0 before the first.
+    loaded: the model in its memory. free_gb: memory of its GPU for a model, with what the loaded one
+    frees; None: not known. mean_seconds: of its recent calls; 0 before the first.
     loads: since the last report, for the metrics; one that is lost is not said again.
     """
 
@@ -122,6 +123,7 @@ class ExecutorReport(CallMessage, frozen=True, kw_only=True):
     ends: list[BatchEnds] = []
     want: Annotated[int, Meta(ge=0, le=MAX_BATCH_CALLS)] = 0
     loaded: str | None = None
+    free_gb: Annotated[float, Meta(ge=0)] | None = None
     mean_seconds: float = 0.0
     closing: Closing | None = None
     loads: list[ModelLoad] = []
@@ -167,10 +169,12 @@ class CallsAnswer(CallMessage, frozen=True, kw_only=True):
 
 class ModelLimits(CallMessage, frozen=True, kw_only=True):
     """A model's own limits. load_seconds: of its loading; stall_seconds: the least patience with its
-    calls, 0 where they are not watched for stalls; None: what is set elsewhere."""
+    calls, 0 where they are not watched for stalls; None: what is set elsewhere. vram_gb: memory of a
+    GPU that it needs, 0 where it does not say."""
 
     load_seconds: float | None = None
     stall_seconds: float | None = None
+    vram_gb: float = 0.0
 
 
 class BlobDone(CallMessage, frozen=True, kw_only=True):

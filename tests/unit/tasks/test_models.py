@@ -73,7 +73,9 @@ def test_a_declared_model_is_its_loader_in_place() -> None:
         assert tiny() is tiny()
         assert SHELF.name == "tiny"
         assert (tiny.vram_gb, tiny.__doc__) == (2.5, "Load little.")
-        assert SHELF.list_limits()["tiny"] == ModelLimits(load_seconds=1200.0, stall_seconds=0.0)
+        assert SHELF.list_limits()["tiny"] == ModelLimits(
+            load_seconds=1200.0, stall_seconds=0.0, vram_gb=2.5
+        )
     finally:
         SHELF.drop()
 

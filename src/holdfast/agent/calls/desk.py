@@ -20,6 +20,7 @@ import msgspec
 
 from holdfast.agent.calls.lines import ExecutorLine, drop_recorded, fit_ends
 from holdfast.agent.calls.places import read_place
+from holdfast.agent.calls.rooms import UNBOUND, ModelRoom
 from holdfast.agent.offload import Asides, run_aside
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.calls import ControllerCalls
@@ -70,7 +71,8 @@ CheckpointMover = Callable[[TaskKey, CallSave], bool]
 @dataclass(eq=False)
 class ExecutorDesk:
     """All executors. move_blob: carries large values; move_checkpoint: what calls save. kill: ends
-    one. poked: a watch is to be looked at soon."""
+    one. poked: a watch is to be looked at soon. find_room: memory for a model; greeted: an executor
+    began."""
 
     table: TaskTable
     calls: ControllerCalls
@@ -79,6 +81,8 @@ class ExecutorDesk:
     move_checkpoint: CheckpointMover
     kill: Callable[[AgentTask], None]
     poked: Callable[[], None]
+    find_room: Callable[[TaskKey], ModelRoom] = lambda key: UNBOUND
+    greeted: Callable[[], None] = lambda: None
     _lines: dict[TaskKey, ExecutorLine] = field(default_factory=dict)
     _closings: dict[TaskKey, tuple[ExecutorReport, asyncio.Event]] = field(default_factory=dict)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -115,6 +119,16 @@ class ExecutorDesk:
         """Return the limits of a model, as its executor says."""
         line = self._lines.get(key)
         return ModelLimits() if line is None else line.models.get(model, ModelLimits())
+
+    def find_declared(self, key: TaskKey) -> float | None:
+        """Return the memory that the loaded model of an executor declares, in GB; 0 without one, None
+        where it declares none."""
+        line = self._lines.get(key)
+        return 0.0 if line is None else line.declared_gb
+
+    def wake(self) -> None:
+        """Ask the controller anew, beside the call that waits."""
+        self._news.set()
 
     # ---- executors
 
@@ -158,6 +172,7 @@ class ExecutorDesk:
         self._news.set()
         if frame.hello:
             self.poked()
+            self.greeted()
 
     async def _move_blob(self, line: ExecutorLine, way: str, sha256: str) -> None:
         error = None
@@ -257,7 +272,11 @@ class ExecutorDesk:
 
     def _ask(self) -> CallsRequest:
         self._seq += 1
-        executors = [line.report() for line in self._lines.values() if line.writer is not None]
+        executors = [
+            add_room(line.report(), self.find_room(line.key))
+            for line in self._lines.values()
+            if line.writer is not None
+        ]
         closings = [report for report, _ in self._closings.values()]
         wait = 0.0 if self._away or closings else WAIT_SECONDS
         return CallsRequest(
@@ -348,6 +367,15 @@ class ExecutorDesk:
         if not self._away:
             self._away = True
             log.warning(f"ends of calls wait here: {error}")
+
+
+def add_room(report: ExecutorReport, room: ModelRoom) -> ExecutorReport:
+    """Return a report with the memory for a model; it asks for no calls before that was read
+    (ROOM-3)."""
+    if room == UNBOUND:
+        return report
+    want = report.want if room.read else 0
+    return msgspec.structs.replace(report, free_gb=room.free_gb, want=want)
 
 
 def make_closing(task_folder: Path, facts: TaskFacts) -> Closing:

@@ -92,6 +92,13 @@ class ExecutorLine:
             self._want = 0  # until it says so itself
         self.writer.write(encode_frame(_encode(frame)))
 
+    @property
+    def declared_gb(self) -> float | None:
+        """The memory that the loaded model declares; 0 without one, None where it declares none."""
+        if self._loaded is None:
+            return 0.0
+        return self.models.get(self._loaded, ModelLimits()).vram_gb or None
+
     def report(self) -> ExecutorReport:
         """Return its state for the controller."""
         loads, self._loads = self._loads, []

@@ -14,8 +14,9 @@ from holdfast.controller.runtime.metrics import Metrics
 from holdfast.controller.runtime.outages import Outages
 from holdfast.controller.runtime.settings import SettingsCache
 from holdfast.controller.sync.group_commit import GroupCommit
+from holdfast.core.calls.feeds import fits_executor
 from holdfast.core.ids import TaskKey
-from holdfast.store.port.flow.calls import ExecutorTurn, ExecutorTurned
+from holdfast.store.port.flow.calls import ExecutorTurn, ExecutorTurned, Feed
 from holdfast.store.port.store import Store
 
 FRESH_SECONDS = 90.0
@@ -30,6 +31,7 @@ class HeardExecutor(msgspec.Struct, frozen=True):
     host_id: str
     family: str
     loaded: str | None
+    free_gb: float | None
     at: float
 
 
@@ -114,8 +116,10 @@ class CallsDesk:
             self._executors = {k: e for k, e in self._executors.items() if self._is_fresh(e)}
             self._told = {k: told for k, told in self._told.items() if k in self._executors}
             self._overlaps = {k: o for k, o in self._overlaps.items() if k in self._executors}
-        heard = HeardExecutor(turn.host_id, turn.family, turn.report.loaded, self._clock())
-        self._executors[turn.report.key] = heard
+        report = turn.report
+        self._executors[report.key] = HeardExecutor(
+            turn.host_id, turn.family, report.loaded, report.free_gb, self._clock()
+        )
 
     def is_news(self, turned: ExecutorTurned, *, leave: bool) -> bool:
         """Return whether the executor was not told yet to leave, or of these cancelled calls: it
@@ -132,6 +136,22 @@ class CallsDesk:
     def mean_seconds(self, family: str) -> float:
         """Return how long a recent call of the family took, 0 where none is known."""
         return self._means.get(family, 0.0)
+
+    def find_executors(self, family: str) -> dict[str, HeardExecutor]:
+        """Return job → executor of the family, as far as this replica heard of them lately."""
+        return {
+            key.job_id: heard
+            for key, heard in self._executors.items()
+            if heard.family == family and self._is_fresh(heard)
+        }
+
+    def count_narrow(self, family: str, feeds: Sequence[Feed]) -> int:
+        """Return how many executors of the family have the memory for none of the calls that wait."""
+        found = self.find_executors(family).values() if feeds else ()
+        return sum(
+            not any(fits_executor(feed, heard.loaded, heard.free_gb) for feed in feeds)
+            for heard in found
+        )
 
     def find_models(self) -> dict[str, list[str]]:
         """Return host → the models in the memory of its executors, as far as this replica heard."""

@@ -6,13 +6,14 @@ from typing import Any
 
 import msgspec
 
+from holdfast.controller.flow.desk import HeardExecutor
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.why.explain import explain
 from holdfast.controller.why.reads import find_circumstances
 from holdfast.controller.why.words import say_due
 from holdfast.core.calls.plan import FamilyRoom, failure_delay_seconds
 from holdfast.core.calls.rooms import find_room, fits_model, list_hosts_of
-from holdfast.core.calls.values import CallState, Family
+from holdfast.core.calls.values import CallState, Family, FunctionSpec
 from holdfast.core.causes import CHARGED_TO, Budget
 from holdfast.core.placement.labels import NOT, list_unmet
 from holdfast.core.records import HostRecord, JobRecord
@@ -23,6 +24,7 @@ from holdfast.wire.api import WhyLine
 from holdfast.wire.calls import CallFailureView, CallView, CallWhyLine
 
 MAX_EXECUTORS = 200
+MAX_NAMED = 3
 EARLY_SECONDS = 10.0
 LIVE = (JobState.WAITING, JobState.QUEUED, JobState.RESERVED, JobState.RUNNING, JobState.DRAINING)
 
@@ -30,7 +32,8 @@ LIVE = (JobState.WAITING, JobState.QUEUED, JobState.RESERVED, JobState.RUNNING, 
 class CallCircumstances(msgspec.Struct, frozen=True, kw_only=True):
     """What `explain_call` looks at.
 
-    executors: the live ones of its family, newest first. waiting: what `why` says of the first that
+    executors: the live ones of its family, newest first. heard: of those this replica heard of, by
+    job. waiting: what `why` says of the first that
     has no place. ended: the last ones that ended, newest first. refusal: why the store took none.
     """
 
@@ -40,6 +43,7 @@ class CallCircumstances(msgspec.Struct, frozen=True, kw_only=True):
     hosts: Sequence[HostRecord] = ()
     room: FamilyRoom = FamilyRoom(slots=0, listed=False)
     executors: Sequence[JobRecord] = ()
+    heard: Mapping[str, HeardExecutor] = {}
     waiting: Sequence[WhyLine] = ()
     ended: Sequence[JobRecord] = ()
     refusal: str = ""
@@ -58,7 +62,7 @@ def explain_call(found: CallCircumstances) -> list[CallWhyLine]:
         because = f": {standing.reason}" if standing.reason else ""
         when = say_due(standing.due_at, found.now)
         return [_line("back_off", f"it is tried again{when}{because}")]
-    lines = [*_explain_hosts(found), *_explain_executors(found)]
+    lines = [*_explain_hosts(found), *_explain_memory(found), *_explain_executors(found)]
     if standing.ahead:
         count = "10 000 or more" if standing.ahead >= 10_000 else str(standing.ahead)
         calls = "call is" if standing.ahead == 1 else "calls are"
@@ -103,6 +107,37 @@ def _explain_hosts(found: CallCircumstances) -> Iterator[CallWhyLine]:
     elif found.room.most == 0:
         text = f"queue {family.queue} may have no executors: executors_max is 0"
         yield _line("executors_max", text, f"holdfast queues set {family.queue} executors_max=off")
+
+
+def _explain_memory(found: CallCircumstances) -> Iterator[CallWhyLine]:
+    """Say that its model fits next to what others hold on the GPU of no executor; nothing where one
+    has room, or is not known to have none."""
+    spec = found.standing.spec
+    running = [job for job in found.executors if job.state is JobState.RUNNING]
+    rooms = {job.id: found.heard.get(job.id) for job in running}
+    if not running or any(_may_load(spec, heard) for heard in rooms.values()):
+        return
+    names = {host.id: host.name for host in found.hosts}
+    told = [(job_id, heard) for job_id, heard in rooms.items() if heard is not None]
+    each = [
+        f"executor {job_id} on host {names.get(heard.host_id, heard.host_id)} is "
+        f"{heard.free_gb:.1f} GB"
+        for job_id, heard in told[:MAX_NAMED]
+    ]
+    size = f"{spec.model} ({spec.vram_gb:g} GB)"
+    text = (
+        f"it waits for the memory of model {size}: what other processes leave on the GPU of "
+        f"{', of '.join(each)}"
+    )
+    more = f", and less than it needs with {len(told) - MAX_NAMED} more" * (len(told) > MAX_NAMED)
+    hint = "`nvidia-smi` on the host shows what holds the memory; or lower the model's vram_gb"
+    yield _line("model_waits_for_memory", text + more, hint)
+
+
+def _may_load(spec: FunctionSpec, heard: HeardExecutor | None) -> bool:
+    if heard is None or heard.free_gb is None:
+        return True
+    return spec.vram_gb <= heard.free_gb or spec.model == heard.loaded
 
 
 def _explain_labels(family: Family, listing: Sequence[HostRecord]) -> CallWhyLine:
@@ -227,6 +262,7 @@ async def find_call_circumstances(
         hosts=hosts,
         room=find_room(family, hosts, pools, most if isinstance(most, int) else None),
         executors=executors,
+        heard=controller.calls.find_executors(family.name),
         waiting=waiting,
         ended=ended,
         refusal=controller.calls.refusals.get(family.name, ""),

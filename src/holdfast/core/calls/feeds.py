@@ -5,6 +5,8 @@ FEED-2  A feed that was passed over for its `cold_wait_seconds` goes before the 
         waited so long, and so long no batch of it was handed out. The second condition keeps
         executors from swapping at every batch when more waits than they can serve.
 FEED-3  Otherwise the highest priority goes first, then the oldest head.
+FEED-4  A model that the memory of the executor's GPU has no room for is passed over, by FEED-2 too.
+        One that is loaded has its room.
 """
 
 from collections.abc import Callable, Sequence
@@ -57,8 +59,13 @@ def choose_feed(feeds: Sequence[F], loaded: str | None, free_gb: float | None = 
 
     free_gb: memory of its GPU for a model, what the loaded one frees included; None: not known.
     """
-    fitting = [f for f in feeds if f.ready > 0 and (free_gb is None or f.vram_gb <= free_gb)]
+    fitting = [f for f in feeds if f.ready > 0 and fits_executor(f, loaded, free_gb)]
     return min(fitting, key=lambda feed: _order(feed, loaded), default=None)
+
+
+def fits_executor(feed: WaitingFeed, loaded: str | None, free_gb: float | None) -> bool:
+    """Return whether an executor has the memory for calls of the feed (FEED-4)."""
+    return free_gb is None or feed.vram_gb <= free_gb or is_warm(feed, loaded)
 
 
 def overdue_seconds(feed: WaitingFeed) -> float:

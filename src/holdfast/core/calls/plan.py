@@ -7,6 +7,8 @@ PLAN-2  A family whose calls take so long that they would wait longer than `TARG
 PLAN-3  A family that no live host lists is given none, because nothing would start.
 PLAN-4  Executors that keep failing come ever more rarely, up to a minute apart.
 PLAN-5  A place in the queue that nothing waits for any more is given back.
+PLAN-6  An executor whose GPU has the memory for none of the calls that wait counts for none of them,
+        because another GPU may have it.
 """
 
 import math
@@ -40,14 +42,16 @@ class CallsNeed(msgspec.Struct, frozen=True, kw_only=True):
 class FamilyState(msgspec.Struct, frozen=True, kw_only=True):
     """The live executors of a family. queued: without a place yet; starting: placed, not running.
 
-    ahead: of all of them, those that were started before there were calls. failures: ends in a row
-    that were no success; failed_seconds: since the last.
+    ahead: of all of them, those that were started before there were calls. narrow: of those that
+    run, the ones with memory for none of the calls that wait. failures: ends in a row that were no
+    success; failed_seconds: since the last.
     """
 
     running: int = 0
     starting: int = 0
     queued: int = 0
     ahead: int = 0
+    narrow: int = 0
     failures: int = 0
     failed_seconds: float = math.inf
 
@@ -109,7 +113,7 @@ def plan_family(
     late = state.failed_seconds < failure_delay_seconds(state.failures)
     if not room.listed or late:
         return FamilyPlan(family=need.family, withdraw=withdraw)
-    submit = max(0, min(wanted, room.bound) - state.live)
+    submit = max(0, min(wanted, room.bound - state.narrow) - (state.live - state.narrow))
     missing = min(ahead - state.ahead, room.bound - state.live - submit)
     return FamilyPlan(
         family=need.family,

@@ -129,7 +129,7 @@ class Exchange:
             if want <= 0 or sent[turn.host_id] >= HOST_PIECES:
                 continue
             offered = [h for h in heads if h.family_name == turn.family and left[h.id]]
-            head = choose_feed(offered, turn.report.loaded)
+            head = choose_feed(offered, turn.report.loaded, turn.report.free_gb)
             if head is not None:
                 here = left[head.id]
                 pieces, rest = cut_heads(here, want)

@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -89,6 +89,7 @@ class ScriptedController:
         self.ends: dict[tuple[int, int], CallEnd] = {}
         self.closings: list[Closing] = []
         self.held: list[list[int]] = []
+        self.reports: list[ExecutorReport] = []
         self.away = False
         self.news = asyncio.Event()
         self.seq = 0
@@ -111,6 +112,7 @@ class ScriptedController:
                 self.ends.setdefault((batch.batch, end.position), end)
                 recorded.append((batch.batch, end.position))
         self.held.append(report.held)
+        self.reports.append(report)
         if report.closing is not None:
             self.closings.append(report.closing)
             return ExecutorAnswer(key=report.key, recorded=recorded)
@@ -170,12 +172,12 @@ class Rig:
         self.killed.append(task.key)
         self.process.kill()
 
-    async def start(self) -> None:
+    async def start(self, gpus: Sequence[int] = ()) -> None:
         await self.desk.open(self.home.socket)
         self.running = asyncio.create_task(self.desk.run())
         order = LaunchOrder(
             key=KEY, attempt=1, name="n", queue="q", project="p", argv=[], watch=OWN,
-            executor="pages-1", app="pages",
+            executor="pages-1", app="pages", gpus=list(gpus),
         )  # fmt: skip
         self.task = self.table.add(order, read_boottime())
         make_place(self.task.folder)

@@ -13,6 +13,7 @@ from holdfast.controller.flow import exchange, slots
 from holdfast.core.calls import leave
 from holdfast.core.calls.values import FunctionSpec, find_family
 from holdfast.core.facts import TaskFacts
+from holdfast.core.gpus import Gpu
 from holdfast.core.ids import TaskKey
 from holdfast.errors import ValidationError
 from holdfast.wire.agent import LaunchOrder
@@ -155,6 +156,31 @@ async def test_apps_are_no_labels_of_a_function(client: AsyncClient) -> None:
     with pytest.raises(ValidationError, match=r"spec\.app names the app") as refused:
         await client.submit_calls(spec, args(1))
     assert refused.value.field == "spec.host_labels"
+
+
+async def test_a_model_waits_for_an_executor_with_the_memory(
+    client: AsyncClient, served: Served
+) -> None:
+    gpu = Gpu(index=0, memory_bytes=40 << 30)
+    agent = FakeAgent(served, gpus=[gpu], labels={"app/mytasks": "yes"})
+    await agent.register()
+    large = msgspec.structs.replace(SPEC, gpus=1, model="qwen", vram_gb=28.0)
+    small = msgspec.structs.replace(SPEC, gpus=1, model="tiny", vram_gb=2.0)
+    waits = await client.submit_calls(large, args(1))
+    fits = await client.submit_calls(small, args(2))
+    executor = await start(agent)
+    batch = await executor.take(free_gb=20.25)
+    assert batch.sets[0].id == fits.id
+    await executor.run(batch, loaded="tiny")
+    assert (await executor.say(want=5, loaded="tiny", free_gb=20.25)).batches == []
+    first = (await client.call_view(waits.id, 0)).why[0]
+    assert first.code == "model_waits_for_memory"
+    assert first.message == (
+        "it waits for the memory of model qwen (28 GB): what other processes leave on the GPU of "
+        f"executor {executor.key.job_id} on host h1 is 20.2 GB"
+    )
+    batch = await executor.take(free_gb=30.0, loaded="tiny")
+    assert batch.sets[0].id == waits.id
 
 
 async def test_an_executor_that_waits_is_woken_by_new_calls(

@@ -1,4 +1,4 @@
-"""FEED-1…3: the choice of a feed, and what it does to a queue of several models."""
+"""FEED-1…4: the choice of a feed, and what it does to a queue of several models."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ FEEDS = st.lists(
 @given(FEEDS, MODELS, st.sampled_from([None, 20.0]))
 def test_the_choice(feeds: list[SomeFeed], loaded: str | None, free: float | None) -> None:
     chosen = choose_feed(feeds, loaded, free)
-    fitting = [f for f in feeds if f.ready and (free is None or f.vram_gb <= free)]
+    fitting = [
+        f for f in feeds if f.ready and (free is None or f.vram_gb <= free or is_warm(f, loaded))
+    ]
     assert (chosen is None) == (not fitting)
     if chosen is None:
         return
@@ -75,6 +77,14 @@ def test_a_feed_that_was_just_served_is_not_overdue() -> None:
     assert choose_feed([warm, cold], "red") is warm
     passed = SomeFeed(id=2, model="blue", head_age_seconds=500, unserved_seconds=61)
     assert choose_feed([warm, passed], "red") is passed
+
+
+def test_a_model_that_does_not_fit_is_passed_over_and_a_loaded_one_fits() -> None:
+    large = SomeFeed(id=1, model="red", vram_gb=40.0, head_priority=90, head_age_seconds=500)
+    small = SomeFeed(id=2, model="blue", vram_gb=10.0)
+    assert choose_feed([large, small], None, 20.0) is small
+    assert choose_feed([large], None, 20.0) is None
+    assert choose_feed([large], "red", 20.0) is large
 
 
 def test_the_bound_in_force() -> None:

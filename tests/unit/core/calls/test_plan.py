@@ -1,4 +1,4 @@
-"""How many executors a family gets: PLAN-1…5, by property and by example."""
+"""How many executors a family gets: PLAN-1…6, by property and by example."""
 
 import pytest
 from hypothesis import given
@@ -21,8 +21,11 @@ CPU = Family(app="mytasks", queue="cpu")
 GPU = Family(app="mytasks", queue="gpu", gpus=1)
 COUNTS = st.integers(0, 50)
 states = st.builds(
-    FamilyState,
+    lambda running, narrow, **fields: FamilyState(
+        running=running, narrow=min(running, narrow), **fields
+    ),
     running=COUNTS,
+    narrow=COUNTS,
     starting=COUNTS,
     queued=COUNTS,
     failures=st.integers(0, 5),
@@ -69,6 +72,16 @@ def test_what_was_planned_is_not_planned_again(
     first = plan_family(need, FamilyState(), room, ahead)
     after = FamilyState(queued=first.submit + first.ahead, ahead=first.ahead)
     assert plan_family(need, after, room, ahead) == FamilyPlan(family=need.family)
+
+
+def test_executors_without_the_memory_are_none_for_what_waits() -> None:
+    need = CallsNeed(family=GPU, ready=1)
+    narrow = FamilyState(running=2, narrow=2)
+    assert plan_family(need, narrow, FamilyRoom(slots=4)).submit == 1
+    assert plan_family(need, narrow, FamilyRoom(slots=2)).submit == 0  # no other GPU is left
+    assert plan_family(need, FamilyState(running=2, narrow=1), FamilyRoom(slots=4)).submit == 0
+    started = FamilyState(running=2, narrow=2, starting=1)
+    assert plan_family(need, started, FamilyRoom(slots=4)).submit == 0
 
 
 @given(need=needs, state=states)

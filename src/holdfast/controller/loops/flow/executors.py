@@ -57,7 +57,7 @@ class ExecutorsLoop(Loop):
             )
             for need in needs
         }
-        states = await self._find_states(needs, live)
+        states = await self._find_states(needs, live, feeds)
         submitted = withdrawn = 0
         for plan in plan_executors(needs, states, rooms, ahead):
             submitted += await self._submit(plan)
@@ -93,7 +93,7 @@ class ExecutorsLoop(Loop):
         ]
 
     async def _find_states(
-        self, needs: Sequence[CallsNeed], live: Sequence[JobRecord]
+        self, needs: Sequence[CallsNeed], live: Sequence[JobRecord], feeds: Sequence[Feed]
     ) -> dict[str, FamilyState]:
         store = self._controller.store
         mine: dict[str, list[JobRecord]] = {}
@@ -118,11 +118,14 @@ class ExecutorsLoop(Loop):
                 if failures and ended[0].ended_at is not None:
                     now = await store.now()
                     failed_seconds = (now - ended[0].ended_at).total_seconds()
+            waiting = [feed for feed in feeds if feed.family.name == name]
+            narrow = self._controller.calls.count_narrow(name, waiting)
             states[name] = FamilyState(
                 running=counts[JobState.RUNNING] + counts[JobState.DRAINING],
                 starting=counts[JobState.RESERVED],
                 queued=counts[JobState.QUEUED] + counts[JobState.WAITING],
                 ahead=sum(is_ahead(job.spec) for job in jobs),
+                narrow=min(counts[JobState.RUNNING], narrow),
                 failures=failures,
                 failed_seconds=failed_seconds,
             )

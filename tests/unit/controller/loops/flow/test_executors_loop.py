@@ -62,6 +62,12 @@ class Led:
         turn = ExecutorTurn(host_id="h1", incarnation="i", report=report, family=FAMILY.name)
         self.controller.calls.note(turn, ExecutorTurned(key=key))
 
+    def tell_room(self, job_id: str, free_gb: float, family: Family) -> None:
+        """Have an executor report what its GPU has for a model."""
+        report = ExecutorReport(key=TaskKey(job_id, 0, 1), free_gb=free_gb)
+        turn = ExecutorTurn(host_id="h1", incarnation="i", report=report, family=family.name)
+        self.controller.calls.note(turn, ExecutorTurned(key=report.key))
+
     async def live(self) -> list[JobRecord]:
         found = await self.rig.store.jobs.list_jobs(JobFilter(executors="only"))
         return [job for job in found if not job.state.terminal]
@@ -86,6 +92,21 @@ async def test_calls_that_wait_get_executors_once(led: Led) -> None:
     jobs = await led.live()
     assert {job.spec.executor for job in jobs} == {FAMILY.name}
     assert {(job.queue, job.state) for job in jobs} == {("cpu", JobState.QUEUED)}
+
+
+async def test_another_gpu_is_tried_where_the_memory_of_one_is_not_enough(led: Led) -> None:
+    await led.rig.host(name="big", gpus=2, labels={"app/mytasks": "yes"})
+    family = Family(app="mytasks", queue="cpu", gpus=1)
+    led.feeds.wait_for(1, family, model="qwen", vram_gb=28.0)
+    assert await led.loop.run_once() == {"submitted": 1}
+    assert await led.loop.run_once() == {}
+    led.tell_room("0" * 20, 20.0, family)
+    (job,) = await led.live()
+    assert await led.rig.admit() == [job.id]
+    key = await led.rig.key(job.id)
+    await led.rig.sync("big")
+    await led.rig.sync("big", live=[key], started=[key])
+    assert await led.loop.run_once() == {"submitted": 1}
 
 
 async def test_a_family_that_no_host_lists_gets_none(led: Led) -> None:
