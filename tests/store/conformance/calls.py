@@ -493,6 +493,20 @@ async def test_cancel_of_a_whole_set(rig: Rig) -> None:
     assert (await calls.cancel_calls("s1", now=rig.now)).cancelled == 599
 
 
+async def test_calls_that_come_after_a_cancel_never_begin(rig: Rig) -> None:
+    key, calls = await executor(rig), rig.store.calls
+    await calls.create_set("s1", DOUBLE, "cpu", count=5, args=args(2), now=rig.now)
+    view = await calls.cancel_calls("s1", reason="enough", now=rig.now)
+    assert (view.state, view.cancelled) == ("open", 2)
+    view = await calls.append_calls("s1", 2, args(3), now=rig.now)
+    assert (view.state, view.cancelled, view.submitted) == ("ended", 5, 5)
+    assert (await say(rig, key, want=5)).batches == []
+    found = await calls.read_results("s1", first=2)
+    assert [(r.index, r.reason) for r in found] == [(n, "enough") for n in (2, 3, 4)]
+    await calls.retry_calls("s1", now=rig.now)
+    assert len(names(await say(rig, key, want=9))) == 5
+
+
 async def test_cancel_of_some_calls(rig: Rig) -> None:
     key, calls = await executor(rig), rig.store.calls
     later = FunctionSpec(function="mytasks:double", retry=RetryFields(max_retries=3, retry_delay=9))

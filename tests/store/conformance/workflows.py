@@ -19,6 +19,7 @@ from holdfast.moves.flow.workflows import (
     JOB_ENDED,
     START,
     STOP,
+    STOP_HARD,
     STOP_QUEUED,
     NewRun,
     Post,
@@ -257,6 +258,26 @@ async def test_cancel_tells_what_runs_to_stop_and_ends_the_rest(flows: Flows) ->
         await store.cancel_run("nowhere", "enough")
 
 
+async def test_a_cancel_waits_for_a_start_that_may_be_under_way(flows: Flows) -> None:
+    """FLOW-5."""
+    await flows.submit(node("a"), node("b", "a"))
+    store = flows.rig.store.workflows
+    (begun,) = await flows.posts()
+    run = await store.cancel_run(RUN, "enough", hard=True, now=flows.rig.now)
+    assert (run.state, await flows.states()) == ("cancelling", "rc")
+    assert [p.kind for p in await flows.posts()] == [START, STOP_HARD]
+    await flows.record([begun], Started())
+    assert await flows.states() == "sc"
+    ends = [await end_post(flows, 0)]
+    run = await flows.record(ends, NodeEnd(state=NodeState.CANCELLED)) or run
+    assert run.state == "cancelled"
+    # A leader that slept submits it once more: it is stopped.
+    await flows.record([stop for stop in await flows.posts() if stop.kind == STOP_HARD], None)
+    assert await flows.posts() == []
+    await flows.record([begun], Started())
+    assert [(p.kind, p.ref) for p in await flows.posts()] == [(STOP_HARD, begun.ref)]
+
+
 async def test_a_question_waits_without_a_host_and_is_answered_once(flows: Flows) -> None:
     await flows.submit(ask_node("q", choices=("yes", "no")), node("a", "q"))
     store = flows.rig.store.workflows
@@ -294,7 +315,10 @@ async def test_a_post_that_fails_waits_and_is_set_aside_with_an_alarm(flows: Flo
     assert (again.n, again.tries, again.error) == (poison.n, 1, "it choked")
     run = await store.set_aside(again, "it choked again", now=flows.rig.now)
     assert run is not None
-    assert (run.state, run.failed_node) == ("failed", "a")
+    assert (run.state, run.failed_node) == ("failing", "a")
+    (stop,) = [p for p in await flows.posts() if p.kind == STOP_QUEUED]
+    run = await flows.record([stop], NodeEnd(state=NodeState.CANCELLED)) or run
+    assert run.state == "failed"
     assert "set aside after 2 tries: it choked again" in run.reason
     assert "workflow.set_aside" in await flows.rig.kinds()
     assert [p.run for p in await flows.posts() if p.run != RUN] == ["1" * 20]
@@ -325,6 +349,8 @@ async def test_runs_are_listed_and_pruned(flows: Flows) -> None:
     assert [r.id for r in await store.list_runs(before="1" * 20)] == [RUN]
     assert (await store.get_run(RUN)).labels == {"team": "red"}
     await store.cancel_run(RUN, "enough", now=flows.rig.now)
+    stop = next(p for p in await flows.posts() if p.kind == STOP)
+    await flows.record([stop], NodeEnd(state=NodeState.CANCELLED))
     assert [r.id for r in await store.list_runs(states=["cancelled"])] == [RUN]
     assert await store.count_nodes(RUN) == {"cancelled": 1}
     flows.rig.tick(86_400 * 3)

@@ -24,24 +24,38 @@ PAGE_CALLS = 1000
 async def start_calls(
     controller: Controller, run: RunRecord, work: NodeWork, plan: PlannedCalls, out_dir: str
 ) -> Started | NodeEnd:
-    """Submit a node's calls as one set; after a restart, retry those that did not succeed."""
+    """Submit a node's calls as one set; after a restart, retry those that did not succeed.
+
+    A run that stops meanwhile has the calls cancelled that are there; the others are cancelled as
+    they come, so that the set is whole where it is retried.
+    """
     store, set_id = controller.store.calls, work.ref or ""
     try:
-        if work.rounds > 1:
-            found = await _find_set(controller, set_id)
-            if found is not None:
-                return await _go_on(controller, found, work)
+        found = await find_set(controller, set_id) if work.rounds > 1 else None
+        if found is not None and found.submitted == found.count:
+            return await _go_on(controller, found, work)
         origin = CallSetOrigin(run=run.id, node=work.number, out_dir=out_dir)
         queue, count = find_queue(plan.spec), len(plan.args)
         first = await _shorten_args(controller, plan.args[:CHUNK_CALLS])
-        await store.create_set(set_id, plan.spec, queue, count=count, args=first, origin=origin)
+        stopping = run.stopping
+        if stopping:  # the first of it are there
+            await store.cancel_calls(set_id, reason=run.reason)
+        else:
+            await store.create_set(set_id, plan.spec, queue, count=count, args=first, origin=origin)
         for begin in range(CHUNK_CALLS, count, CHUNK_CALLS):
             more = await _shorten_args(controller, plan.args[begin : begin + CHUNK_CALLS])
+            if not stopping and await _is_stopping(controller, run.id):
+                stopping = True
+                await store.cancel_calls(set_id, reason="its run stops")
             await store.append_calls(set_id, begin, more)
     except (Conflict, ValidationError) as error:
         return NodeEnd(state=NodeState.FAILED, reason=error.message)
     poke_family(controller, plan.spec, queue)
     return Started()
+
+
+async def _is_stopping(controller: Controller, run_id: str) -> bool:
+    return (await controller.store.workflows.get_run(run_id)).stopping
 
 
 async def _shorten_args(controller: Controller, texts: list[str]) -> list[str]:
@@ -53,7 +67,8 @@ async def _shorten_args(controller: Controller, texts: list[str]) -> list[str]:
     return short
 
 
-async def _find_set(controller: Controller, set_id: str) -> CallSetView | None:
+async def find_set(controller: Controller, set_id: str) -> CallSetView | None:
+    """Return a node's call set, None where it is not on record."""
     try:
         return await controller.store.calls.read_set(set_id)
     except NotFound:
@@ -72,7 +87,7 @@ async def _go_on(controller: Controller, found: CallSetView, work: NodeWork) -> 
 
 async def describe_calls_end(controller: Controller, work: NodeWork) -> NodeEnd | None:
     """Return how a set's end ends its node; None where calls of it go on."""
-    found = await _find_set(controller, work.ref or "")
+    found = await find_set(controller, work.ref or "")
     if found is None:
         return NodeEnd(state=NodeState.FAILED, reason="its calls are not on record any more")
     if found.state == "open":
@@ -119,14 +134,15 @@ async def read_map_result(controller: Controller, work: NodeWork) -> list[Any]:
             return values
 
 
-async def stop_calls(controller: Controller, post: Post, reason: str) -> None:
+async def stop_calls(controller: Controller, post: Post, reason: str) -> bool:
     """Cancel a node's calls: at once those that wait; those that run cooperatively, or, of a hard stop,
-    with their executors."""
+    with their executors. False where nothing of them is on record or goes on."""
     try:
         found = await controller.store.calls.cancel_calls(
             post.ref, reason=reason, hard=post.kind == STOP_HARD
         )
     except NotFound:
-        return
+        return False
     poke_family(controller, found.spec, find_queue(found.spec))
     controller.poke(f"set:{post.ref}", "flow")
+    return found.state == "open"

@@ -44,18 +44,19 @@ def describe_silence(work: NodeWork) -> NodeEnd | None:
     return NodeEnd(state=NodeState.FAILED, reason=late)
 
 
-async def stop_job(controller: Controller, post: Post, reason: str) -> None:
-    """Have a node's job stop, as its post says. A job that is not there is stopped."""
+async def stop_job(controller: Controller, post: Post, reason: str) -> bool:
+    """Have a node's job stop, as its post says. False where it is not on record or has ended."""
     store = controller.store.jobs
     job = (await store.get_jobs([post.ref])).get(post.ref)
     if job is None or job.state.terminal:
-        return
+        return False
     if post.kind == STOP_QUEUED and job.state not in (JobState.WAITING, JobState.QUEUED):
-        return
+        return True
     try:
         job = await store.cancel_job(post.ref, reason, hard=post.kind == STOP_HARD)
     except NotFound:
-        return
+        return False
     if job.state is JobState.DRAINING:
         controller.poke_hosts_of(job.id)
     controller.poke("admit", "drain", "events")
+    return True

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.controller.flow.call_nodes import read_map_result, start_calls
+from holdfast.controller.flow.call_nodes import find_set, read_map_result, start_calls
 from holdfast.controller.flow.ends import describe_job_end
 from holdfast.controller.flow.values import load_value
 from holdfast.controller.runtime.context import Controller
@@ -40,8 +40,12 @@ async def start_nodes(
     store = controller.store.workflows
     works = await store.read_works(run.id, [post.node for post in posts])
     ready = {n: work for n, work in works.items() if work.state is NodeState.READY}
+    begun = await _find_begun(controller, ready) if run.stopping else {}
+    changes: dict[int, Any] = {number: Started() for number in begun}
+    if run.stopping:  # nothing else begins (FLOW-5), and the stop of each node ends it
+        ready = {n: ready[n] for n, whole in begun.items() if not whole}
     plans = await _plan_starts(controller, run, ready)
-    changes = await _submit_jobs(controller, run, ready, plans)
+    changes |= await _submit_jobs(controller, run, ready, plans)
     for number, plan in plans.items():
         if isinstance(plan, PlannedCalls):
             out_dir = find_out_dir(run.out_dir, ready[number].name)
@@ -51,8 +55,20 @@ async def start_nodes(
             changes[number] = Started(prompt=plan.prompt, over_seconds=seconds)
         elif isinstance(plan, NodeEnd):
             changes[number] = plan
-    # A node that is not ready any more: what was submitted for it meanwhile is stopped.
-    return [Processed(post=post, change=changes.get(post.node, Started())) for post in posts]
+    return [Processed(post=post, change=changes.get(post.node)) for post in posts]
+
+
+async def _find_begun(controller: Controller, works: Mapping[int, NodeWork]) -> dict[int, bool]:
+    """Return the nodes whose work is on record and goes on, and whether it is there whole."""
+    jobs = {work.ref or "": n for n, work in works.items() if work.kind is NodeKind.JOB}
+    there = await controller.store.jobs.get_jobs(list(jobs)) if jobs else {}
+    begun = {jobs[job.id]: True for job in there.values() if not job.state.terminal}
+    for number, work in works.items():
+        if work.kind in (NodeKind.CALL, NodeKind.MAP):
+            found = await find_set(controller, work.ref or "")
+            if found is not None and found.state == "open":
+                begun[number] = found.submitted == found.count
+    return begun
 
 
 async def _plan_starts(

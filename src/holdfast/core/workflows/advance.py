@@ -7,6 +7,8 @@ FLOW-2  The work of a node is submitted under an id that is on record before (`r
 FLOW-3  A node starts when every parent succeeded or was skipped, and each edge counts once:
         `waiting_on` is the number of parents that have not.
 FLOW-4  A run ends when its last node does: `unended` is the number of nodes that are not over.
+FLOW-5  Nothing of a run begins after its end, because a ready node that is told to stop is over only
+        when its work is known not to be on record, or has ended.
 """
 
 import hashlib
@@ -83,7 +85,8 @@ class NodeEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """Work to be told to stop. queued_only: leave it where it runs."""
+    """Work to be told to stop, and of a ready node not to begin. queued_only: leave it where it
+    runs."""
 
     number: int
     ref: str
@@ -171,14 +174,18 @@ def begin_run(a: Advance) -> None:
 
 
 def start_node(a: Advance, number: int) -> None:
-    """Note that a ready node's work is on record. A node that was cancelled meanwhile has it
-    stopped."""
+    """Note that a ready node's work is on record."""
     node = a.nodes[number]
     if node.state is NodeState.READY:
         a.move(node, NodeEvent.START)
         node.started_at = a.now
-    elif node.state is NodeState.CANCELLED and node.ref is not None:  # a question has no work
-        a.stops.append(Stop(number, node.ref))
+
+
+def stop_late(a: Advance, number: int) -> None:
+    """Stop work that was submitted after its node was over, by a leader that slept meanwhile."""
+    node = a.nodes[number]
+    if node.state is NodeState.CANCELLED and node.ref is not None and node.kind is not NodeKind.ASK:
+        a.stops.append(Stop(number, node.ref, hard=True))
 
 
 def end_node(a: Advance, number: int, end: NodeEnd) -> bool:
@@ -243,7 +250,7 @@ def _cancel_below(a: Advance, node: NodeRow) -> None:
 def _stop_others(a: Advance, reason: str, *, queued_only: bool = False, hard: bool = False) -> None:
     for node in a.nodes.values():
         ref = None if node.kind is NodeKind.ASK else node.ref
-        if node.state is NodeState.STARTED and ref is not None:
+        if node.state in (NodeState.STARTED, NodeState.READY) and ref is not None:
             a.stops.append(Stop(node.number, ref, hard, queued_only))
         elif not node.state.terminal:
             a.move(node, NodeEvent.CANCEL, reason)

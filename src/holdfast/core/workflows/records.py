@@ -26,6 +26,12 @@ class RunRecord(Record, frozen=True, kw_only=True):
     created_at: datetime
     ended_at: datetime | None = None
 
+    @property
+    def stopping(self) -> bool:
+        """Whether nothing more of it may begin."""
+        failing = self.state is RunState.FAILING and self.on_failure != "continue"
+        return failing or self.state is RunState.CANCELLING or self.state.terminal
+
 
 class NodeRecord(Record, frozen=True, kw_only=True):
     """A node of a run. parents: numbers of the nodes before it. ref: the id of its job or call set.

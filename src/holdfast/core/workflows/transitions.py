@@ -5,8 +5,8 @@ How they are coupled. Each line below is one transaction of the store, which hol
     node succeed, skip       each child waits for one node less; at none it takes `release`
     node fail                its waiting descendants take `cancel`; the run takes `fail`; by
                              `on_failure` other nodes take `cancel`, or their work is told to stop
-    run cancel               waiting and ready nodes and questions take `cancel`; the work of
-                             the other started ones is told to stop, and they take their own end
+    run cancel               waiting nodes and questions take `cancel`; the work of the other ready
+                             and started ones is told to stop, and they take their own end
     the last node that is over
                              the run takes `succeed` or `end`
     run restart              failed and cancelled nodes take `restart`, and those without a parent
@@ -43,7 +43,7 @@ NODE: Table[NodeState, NodeEvent] = {
         _N.SUCCEEDED,
         "nothing to do, or it ended before its start was noted",
     ),
-    (_N.READY, _NE.CANCEL): (_N.CANCELLED, "the run stops; work submitted meanwhile is stopped"),
+    (_N.READY, _NE.CANCEL): (_N.CANCELLED, "the run stops, and no work of it is on record"),
     (_N.STARTED, _NE.SUCCEED): (_N.SUCCEEDED, "its work succeeded, or it was answered"),
     (_N.STARTED, _NE.FAIL): (_N.FAILED, "its work failed for good, after its own retries"),
     (_N.STARTED, _NE.CANCEL): (_N.CANCELLED, "its work was cancelled"),

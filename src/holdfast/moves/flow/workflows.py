@@ -5,7 +5,7 @@ POST-1  The end of a node's work and its *post* (a row of the outbox) are one tr
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
@@ -117,6 +117,23 @@ def apply_processed(a: Advance, found: Iterable[Processed]) -> list[Post]:
                 a.log("node_asked", f"node {node.name} asks: {change.prompt}", node)
                 questions += _plan_end(a, node, change)
     return [*questions, *list_posts(a)]
+
+
+def apply_late(a: Advance, found: Iterable[Processed]) -> None:
+    """Take starts whose posts another leader had processed."""
+    for item in found:
+        node = a.nodes.get(item.post.node)
+        if node is not None and item.post.ref == node.ref:
+            advance.stop_late(a, node.number)
+
+
+def find_late(found: Iterable[Processed], taken: Collection[int]) -> list[Processed]:
+    """Return the starts that were carried out though their posts were gone."""
+    return [
+        item
+        for item in found
+        if item.post.n not in taken and item.post.kind == START and isinstance(item.change, Started)
+    ]
 
 
 def _plan_end(a: Advance, node: NodeRow, asked: Started) -> list[Post]:

@@ -13,6 +13,7 @@ from holdfast.controller.runtime.context import Controller
 from holdfast.core.workflows.check import check_workflow
 from holdfast.core.workflows.records import NodeRecord
 from holdfast.core.workflows.values import WorkflowSpec
+from holdfast.errors import Unavailable
 from holdfast.moves.flow.workflows import NewRun
 from holdfast.store.memory.store import MemoryStore
 
@@ -75,6 +76,85 @@ async def test_calls_of_a_node_are_one_set_and_a_cancelled_one_ends_it() -> None
     await flow.store.workflows.cancel_run(RUN, "enough")
     await flow.loop.run_once()
     assert (await flow.store.workflows.get_run(RUN)).state == "cancelled"
+
+
+class Interrupted:
+    """The store's calls, or jobs: `before` runs before the method `name`."""
+
+    def __init__(self, inner: Any, name: str, before: Any) -> None:
+        self.inner, self.name, self.before = inner, name, before
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.inner, name)
+        if name != self.name:
+            return found
+
+        async def call(*args: Any, **more: Any) -> Any:
+            await self.before()
+            return await found(*args, **more)
+
+        return call
+
+
+async def test_a_cancel_while_a_list_is_handed_out_cancels_the_rest_as_it_comes() -> None:
+    """FLOW-5, and a restart has every call of the list."""
+    flow = Flow()
+    asked: list[bool] = []
+
+    async def cancel() -> None:
+        if not asked:
+            asked.append(True)
+            run = await flow.store.workflows.cancel_run(RUN, "enough", hard=True)
+            assert run.state == "cancelling"
+
+    calls = flow.store.calls
+    flow.store.calls = Interrupted(calls, "append_calls", cancel)  # type: ignore[assignment]  # a double
+    await flow.submit(call("each", over=list(range(25_000)), item="x"))
+    await flow.loop.run_once()
+    assert (await flow.store.workflows.get_run(RUN)).state == "cancelled"
+    node = await flow.node("each")
+    view = await calls.read_set(str(node.ref))
+    assert (view.state, view.submitted, view.cancelled) == ("ended", 25_000, 25_000)
+    await flow.store.workflows.restart_run(RUN, "again")
+    await flow.loop.run_once()
+    view = await calls.read_set(str(node.ref))
+    assert (view.state, view.submitted, view.cancelled) == ("open", 25_000, 0)
+
+
+async def test_a_list_that_a_dead_leader_handed_out_in_part_is_cancelled_whole() -> None:
+    flow = Flow()
+
+    async def die() -> None:
+        raise Unavailable("the leader is dead")
+
+    calls = flow.store.calls
+    flow.store.calls = Interrupted(calls, "append_calls", die)  # type: ignore[assignment]  # a double
+    await flow.submit(call("each", over=list(range(25_000)), item="x"))
+    with pytest.raises(Unavailable):
+        await flow.loop.run_once()
+    flow.store.calls = calls
+    assert (await flow.store.workflows.cancel_run(RUN, "enough")).state == "cancelling"
+    await flow.loop.run_once()
+    assert (await flow.store.workflows.get_run(RUN)).state == "cancelled"
+    view = await calls.read_set(str((await flow.node("each")).ref))
+    assert (view.state, view.submitted, view.cancelled) == ("ended", 25_000, 25_000)
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_job_that_was_not_submitted_is_not_after_a_cancel(again: bool) -> None:
+    flow = Flow()
+    await flow.submit(job("a"))
+    if again:  # it was cancelled before, so an ended job is there under its id
+        await flow.loop.run_once()
+        await flow.store.workflows.cancel_run(RUN, "enough")
+        await flow.loop.run_once()
+        await flow.store.workflows.restart_run(RUN, "again")
+    assert (await flow.node("a")).state == "ready"
+    await flow.store.workflows.cancel_run(RUN, "enough")
+    await flow.loop.run_once()
+    assert (await flow.store.workflows.get_run(RUN)).state == "cancelled"
+    jobs = await flow.store.jobs.get_jobs([str((await flow.node("a")).ref)])
+    assert [j.state for j in jobs.values()] == (["cancelled"] if again else [])
 
 
 async def test_an_empty_list_is_mapped_to_an_empty_list() -> None:

@@ -177,12 +177,13 @@ def test_a_cancel_ends_all_and_starts_nothing_more(
     for number in world.live():
         if data.draw(st.booleans()):
             world.start(number)
-    started = {n for n, node in world.nodes.items() if node.state is NodeState.STARTED}
+    begun = set(world.live())
     a = world.load(world.nodes)
     assert advance.cancel_run(a, "enough") is not over
     before = len(world.starts)
     world.take(a)
-    assert world.stops == (set() if over else started)
+    assert world.stops == (set() if over else begun)
+    assert world.run.state.terminal is (over or not begun)  # FLOW-5: it waits for what may begin
     for number in world.live():
         world.end(number, NodeState.CANCELLED)
     assert world.run.state is (RunState.SUCCEEDED if over else RunState.CANCELLED)
@@ -211,13 +212,22 @@ def test_a_restart_from_a_node_runs_what_follows_from_it(
     assert again == below  # new work under new ids, and the rest untouched
 
 
-def test_work_that_was_submitted_for_a_cancelled_node_is_stopped() -> None:
+def test_a_ready_node_is_over_when_its_work_is_known_not_to_begin() -> None:
+    """FLOW-5."""
     world = World([[]], "cancel_queued")
     a = world.load([0])
-    advance.cancel_run(a, "enough")
+    advance.cancel_run(a, "enough", hard=True)
+    assert [(stop.number, stop.hard) for stop in a.stops] == [(0, True)]
     world.take(a)
-    assert world.run.state is RunState.CANCELLED
+    assert world.run.state is RunState.CANCELLING
     world.start(0)  # the start was under way
+    assert world.nodes[0].state is NodeState.STARTED
+    world.end(0, NodeState.CANCELLED)
+    assert world.run.state is RunState.CANCELLED
+    world.stops.clear()
+    a = world.load([0])
+    advance.stop_late(a, 0)  # by a leader that slept
+    world.take(a)
     assert world.stops == {0}
 
 
@@ -227,6 +237,8 @@ def test_an_event_that_was_set_aside_fails_its_run_and_names_the_node() -> None:
     a = world.load([0, 1])
     advance.fail_run(a, 0, "its event was set aside")
     world.take(a)
+    assert (world.run.state, world.stops) == (RunState.FAILING, {1})
+    world.end(1, NodeState.CANCELLED)
     assert world.run.state is RunState.FAILED
     assert "n0" in world.run.reason
     assert world.nodes[1].state is NodeState.CANCELLED

@@ -16,7 +16,7 @@ from holdfast.controller.loops.silhouette import Loop, Summary, prune_history
 from holdfast.controller.runtime.context import Controller
 from holdfast.core.workflows.advance import NodeEnd
 from holdfast.core.workflows.records import NodeWork, RunRecord
-from holdfast.core.workflows.values import NodeKind
+from holdfast.core.workflows.values import NodeKind, NodeState
 from holdfast.errors import NotFound, QuotaExceeded, Stale, Unavailable
 from holdfast.moves.flow.workflows import (
     ASK_OVER,
@@ -100,8 +100,7 @@ class DispatchLoop(Loop):
             found += await start_nodes(controller, run, starts)
         for post in posts:
             if post.kind in (STOP, STOP_HARD, STOP_QUEUED):
-                await self._stop(run, post)
-                found.append(Processed(post=post))
+                found.append(Processed(post=post, change=await self._stop(run, post)))
         return await store.record_posts(run_id, found)
 
     async def _process_ends(self, run: RunRecord, posts: Iterable[Post]) -> list[Processed]:
@@ -130,14 +129,18 @@ class DispatchLoop(Loop):
             return ends.describe_silence(work)
         return await call_nodes.describe_calls_end(self._controller, work)
 
-    async def _stop(self, run: RunRecord, post: Post) -> None:
+    async def _stop(self, run: RunRecord, post: Post) -> NodeEnd | None:
+        """Stop a node's work; where there is none, a node that was to begin is over (FLOW-5)."""
         works = await self._controller.store.workflows.read_works(run.id, [post.node])
         reason = f"run {run.id} of workflow {run.name}: {run.reason}"
         work = works.get(post.node)
         if work is not None and work.kind in (NodeKind.CALL, NodeKind.MAP):
-            await call_nodes.stop_calls(self._controller, post, reason)
+            live = await call_nodes.stop_calls(self._controller, post, reason)
         else:
-            await ends.stop_job(self._controller, post, reason)
+            live = await ends.stop_job(self._controller, post, reason)
+        if live or work is None or work.state is not NodeState.READY:
+            return None
+        return NodeEnd(state=NodeState.CANCELLED, reason=run.reason)
 
     async def _fail(self, post: Post, error: Exception) -> None:
         controller, words = self._controller, f"{type(error).__name__}: {error}"[:2000]

@@ -105,12 +105,17 @@ class MemoryCalls(CallTables):
         spans = subtract_ranges((first, first + len(args)), there)
         check_growth(row.view(), spans, count)
         ord_, rank = next(self.order), 100 - row.spec.priority
+        moves = CallMoves(at)
         for begin, end, texts in make_pages(args, first, spans):
             self.pages[row.n][begin] = texts
             row.submitted += end - begin
             piece = Piece(row.n, begin, end, begin, rank, ord_, 0, at.timestamp())
-            self.put_ready(row.feed, piece)
+            if row.cancelled_at is None:
+                self.put_ready(row.feed, piece)
+            else:
+                moves.cancel_piece(piece, row.cancel_reason)
         row.count = count if row.count is None else row.count
+        self.write(moves)
         if row.count == row.ended and row.ended_at is None:
             self.count(row.n, (0, 0, 0), at)
         return row.view()

@@ -207,9 +207,11 @@ class MemoryWorkflows(InMemory):
 
     def _process(self, run_id: str, found: Sequence[Processed], at: datetime) -> RunRecord | None:
         mine = [item for item in found if self.state.outbox.pop(item.post.n, None) is not None]
+        late = moves.find_late(found, {item.post.n for item in mine})
         if run_id not in self.state.runs:
             return None
         a = self._load(run_id, at)
+        moves.apply_late(a, late)
         self._write(a, moves.apply_processed(a, mine))
         return self._record(run_id)
 

@@ -139,7 +139,8 @@ class CallStore(Protocol):
         count: int | None = None,
         now: Now = None,
     ) -> CallSetView:
-        """Add calls at indices from `first`. Raises NotFound, or Conflict where the set is whole."""
+        """Add calls at indices from `first`; those of a set that was cancelled are cancelled as they
+        come. Raises NotFound, or Conflict where the set is whole."""
 
     async def exchange(
         self,

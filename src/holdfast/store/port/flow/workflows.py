@@ -1,6 +1,6 @@
 """Runs of workflows, their nodes, and the outbox by which they advance.
 
-The invariants are FLOW-1…4 (`core.workflows.advance`) and POST-1 (`moves.flow.workflows`), and:
+The invariants are FLOW-1…5 (`core.workflows.advance`) and POST-1 (`moves.flow.workflows`), and:
 
 POST-2  A post that fails is tried again later and keeps no other waiting. After
         `SET_ASIDE_TRIES` it is set aside with an alarm, and its run fails.
@@ -86,7 +86,8 @@ class WorkflowStore(Protocol):
         self, run_id: str, found: Sequence[Processed], *, now: Now = None
     ) -> RunRecord | None:
         """Delete posts of one run and do what they mean, in one transaction. A post that is gone
-        does nothing again (POST-1). None where there is no such run any more."""
+        does nothing again (POST-1), except that work which it submitted for a cancelled node is
+        stopped. None where there is no such run any more."""
 
     async def postpone_post(
         self, post: Post, error: str, delay_seconds: float, *, counted: bool = True, now: Now = None

@@ -411,15 +411,19 @@ async def _grow(
         return view_set(row)
     pages = make_pages(args, first, spans)
     since, rank = at.timestamp(), 100 - row["priority"]
-    ready = [
-        (row["feed"], Piece(n, begin, end, begin, rank, row["ord"], 0, since))
-        for begin, end, _ in pages
-    ]
+    pieces = [Piece(n, begin, end, begin, rank, row["ord"], 0, since) for begin, end, _ in pages]
     steps: Steps = []
     if pages:
         rows = [{"first": begin, "last": end, "args": texts} for begin, end, texts in pages]
-        given = {"n": n, "pages": encode_rows(rows)}
-        steps = [("insert_call_pages", given), ready_step(ready)]
-    steps.append(("grow_call_set", {"n": n, "more": more, "count": count, "now": at}))
-    grown = await tx.many(*steps)
+        steps = [("insert_call_pages", {"n": n, "pages": encode_rows(rows)})]
+    grow: Steps = [("grow_call_set", {"n": n, "more": more, "count": count, "now": at})]
+    if row["cancelled_at"] is not None:
+        moves = CallMoves(at)
+        for piece in pieces:
+            moves.cancel_piece(piece, row["cancel_reason"])
+        await tx.many(*steps, *grow, *list_writes(moves), *list_counts(moves))
+        return view_set(await _get_set(tx, row["id"]))
+    if pieces:
+        steps.append(ready_step([(row["feed"], piece) for piece in pieces]))
+    grown = await tx.many(*steps, *grow)
     return view_set(grown[-1][0])

@@ -204,10 +204,12 @@ async def _record(
     numbers = [item.post.n for item in found]
     taken = {row["n"] for row in await tx.rows("take_posts", run=run_id, numbers=numbers)}
     mine = [item for item in found if item.post.n in taken]
+    late = moves.find_late(found, taken)
     if run is None:
         return None
-    if any(item.change is not None for item in mine):
-        a = await _load(tx, run, mine, at)
+    if late or any(item.change is not None for item in mine):
+        a = await _load(tx, run, [*mine, *late], at)
+        moves.apply_late(a, late)
         posts = moves.apply_processed(a, mine)
         await _write(tx, a, posts)
     return await _read_run(tx, run_id)
