@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.client import Client
 
 T = TypeVar("T")
-PIPED_COLUMNS = 80
+DEFAULT_COLUMNS = 80
 # Long enough for a controller that restarts, short enough for a person at the terminal.
 RETRY_SECONDS = 3.0
 
@@ -199,12 +199,13 @@ def say_state(state: str, text: str) -> str:
 
 
 def columns() -> int:
-    """Return the width of the output."""
-    if not sys.stdout.isatty():
-        return PIPED_COLUMNS
+    """Return the width of the output. A pipe or a file has none and gets every text whole, unless
+    COLUMNS is set, as `watch` does."""
+    if not sys.stdout.isatty() and not os.environ.get("COLUMNS"):
+        return sys.maxsize
     import shutil
 
-    return shutil.get_terminal_size((PIPED_COLUMNS, 24)).columns
+    return shutil.get_terminal_size((DEFAULT_COLUMNS, 24)).columns
 
 
 def table(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.cli.output import span
+from holdfast.cli.output import span, table
+
+ROWS = [("box-7", "quarantined", "3 jobs failed here and then succeeded elsewhere " * 3)]
 
 
 @pytest.mark.parametrize(
@@ -14,3 +16,17 @@ from holdfast.cli.output import span
 )  # fmt: skip
 def test_a_length_of_time_has_two_units_at_most(seconds: float, text: str) -> None:
     assert span(seconds) == text
+
+
+def test_a_pipe_gets_every_text_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is piped goes to grep or a file, which have no width."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    drawn = table(("NAME", "STATE", "REASON"), ROWS)
+    assert ROWS[0][2].strip() in drawn
+    assert "…" not in drawn
+
+
+def test_a_width_that_is_said_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`watch` pipes, and says how wide its screen is."""
+    monkeypatch.setenv("COLUMNS", "60")
+    assert {len(line) for line in table(("NAME", "STATE", "REASON"), ROWS).splitlines()[1:]} == {60}

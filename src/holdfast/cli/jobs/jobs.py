@@ -102,6 +102,7 @@ def jobs_table(rows: Sequence[JobRecord | ArrayRecord], *, wide: bool = False) -
     """Draw the table of `jobs`. No reason is cut: it wraps in its column, or under a narrow table."""
     from holdfast.core.series.records import ArrayRecord
 
+    wide = wide or columns() == sys.maxsize
     head, *lines = table(
         ("ID", "STATE", "QUEUE", "NAME", "TRY", "STEP", "AGE"),
         [

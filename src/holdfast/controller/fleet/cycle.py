@@ -1,7 +1,8 @@
 """One cycle of one pool: list, compare, read, decide, carry out, leave on record.
 
 CYCLE-2 A decision is carried out action by action, each under the store's guard. A provider is never
-        called inside a transaction, and no pool waits for another one's provider.
+        called inside a transaction, and no pool waits for another one's provider, except a moment
+        for its prices (PRICE-1).
 CYCLE-3 A pool's hosts are never judged silent by a silence of the controller itself (LEAD-4).
 """
 
@@ -12,6 +13,7 @@ from datetime import datetime
 
 import msgspec
 
+from holdfast.controller.fleet.prices import find_rivals, hear_prices
 from holdfast.controller.fleet.rentals import Rentals
 from holdfast.controller.runtime.auth import make_new_id
 from holdfast.controller.runtime.context import Controller
@@ -19,11 +21,10 @@ from holdfast.controller.runtime.settings import Settings
 from holdfast.core.fleet import actions
 from holdfast.core.fleet.breaker import BREAKER_WINDOW_SECONDS
 from holdfast.core.fleet.cycle import plan_fleet
-from holdfast.core.fleet.demand import cap_waiting, serves
+from holdfast.core.fleet.demand import cap_waiting
 from holdfast.core.fleet.faults import HostFault
 from holdfast.core.fleet.instances import Machine
 from holdfast.core.fleet.leaks import Findings, read_listing
-from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.fleet.records import PoolMoney, PoolRecord
 from holdfast.core.fleet.snapshot import FleetHost, FleetSnapshot, PoolView
 from holdfast.core.states import HostState, InstanceEvent, InstanceState
@@ -63,7 +64,7 @@ class PoolCycles:
                 return self._give_up(await self._controller.store.now(), error, dry_run=True)
             snapshot = await self._read()
             findings = await self._compare(snapshot, machines)
-            plan = await self._decide(provider, snapshot, findings)
+            plan = await self._decide(snapshot, findings)
             summary = msgspec.structs.replace(plan.summary, dry_run=True)
             return msgspec.structs.replace(plan, summary=summary)
 
@@ -100,7 +101,7 @@ class PoolCycles:
             failed = await self._follow(provider, snapshot, findings, notes)
             if notes:
                 snapshot = await self._read()
-        plan = await self._decide(provider, snapshot, findings)
+        plan = await self._decide(snapshot, findings)
         view = self._view(snapshot)
         count = view.paid
         done = []
@@ -229,16 +230,17 @@ class PoolCycles:
         self._controller.guard.forget()
         return before.state is InstanceState.ENDING
 
-    async def _decide(
-        self, provider: Provider, snapshot: FleetSnapshot, findings: Findings | None
-    ) -> actions.PoolPlan:
+    async def _decide(self, snapshot: FleetSnapshot, findings: Findings | None) -> actions.PoolPlan:
         controller = self._controller
         snapshot = await self._cap_demand(snapshot, await controller.settings.current())
         snapshot = _overlay(snapshot, self._name, findings, controller.leadership.hears_since)
         mine = self._view(snapshot)
         plans = await self._plan(snapshot)
-        if provider.tells_prices and self._wants_prices(plans, mine, snapshot):
-            await self._ask_prices(provider, mine.spec)
+        rivals = find_rivals(snapshot, mine)
+        # Prices matter where hosts are wanted: here, or in a pool that competes with this one.
+        names = {self._name, *(rival.name for rival in rivals)}
+        wanted = any(name in names and _wants_hosts(plan) for name, plan in plans.items())
+        if wanted and await hear_prices(controller, mine.spec, rivals):
             plans = await self._plan(snapshot)
         return plans[self._name]
 
@@ -246,35 +248,6 @@ class PoolCycles:
         # In a thread, because this loop answers syncs, and a day may have 10,000 hosts to spawn.
         plans = await asyncio.to_thread(plan_fleet, snapshot, dict(self._controller.prices.known))
         return {plan.pool: plan for plan in plans}
-
-    def _wants_prices(
-        self, plans: Mapping[str, actions.PoolPlan], mine: PoolView, snapshot: FleetSnapshot
-    ) -> bool:
-        """Return whether prices matter now: hosts are wanted here, perhaps too dear ones, or in
-        another pool for jobs that this one serves, too."""
-        wanting = {
-            name
-            for name, plan in plans.items()
-            if plan.blocked or any(isinstance(action, actions.Spawn) for action in plan.actions)
-        }
-        competes = mine.paused is None and any(serves(mine.spec, w) for w in snapshot.waiting)
-        return self._name in wanting or (competes and bool(wanting))
-
-    async def _ask_prices(self, provider: Provider, spec: PoolSpec) -> None:
-        """Ask for the provider's prices, unless that was done a minute ago; where they cannot be had
-        the last ones count, and the offers' own where there are none."""
-        prices = self._controller.prices
-        if not prices.ask_again(self._name):
-            return
-        try:
-            async with asyncio.timeout(LIST_SECONDS):
-                quotes = await provider.quote(spec.offers)
-        except (HoldfastError, TimeoutError) as error:
-            log.warning("pool %s: its provider's prices cannot be had: %s", self._name, error)
-        else:
-            prices.known[self._name] = {
-                q.offer: q.usd_per_hour for q in quotes if q.usd_per_hour is not None
-            }
 
     async def _cap_demand(self, snapshot: FleetSnapshot, settings: Settings) -> FleetSnapshot:
         """Leave out the jobs that their queues' `max_running`, or their projects' quotas, do not let
@@ -341,6 +314,10 @@ class PoolCycles:
         return bool(
             await store.intend(self._name, offer, ids, spawn.reason, open_machines=machines)
         )
+
+
+def _wants_hosts(plan: actions.PoolPlan) -> bool:
+    return bool(plan.blocked) or any(isinstance(each, actions.Spawn) for each in plan.actions)
 
 
 def _summarize(

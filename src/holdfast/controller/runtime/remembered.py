@@ -1,5 +1,6 @@
 """What a replica remembers to ask the store less often. All of it can be lost."""
 
+import asyncio
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -53,12 +54,13 @@ class Sizes:
 
 class OfferPrices:
     """What providers last said that their pools' offers cost. Each pool's plan counts with all of
-    them, because the cheapest pool gets the job (DEMAND-2)."""
+    them, because the cheapest pool gets the job (DEMAND-2). asking: the last question by pool."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._asked_at: dict[str, float] = {}
         self.known: dict[str, Mapping[str, float]] = {}
+        self.asking: dict[str, asyncio.Task[None]] = {}
 
     def ask_again(self, pool: str) -> bool:
         """Return whether it is time to ask for the prices of a pool, which counts as asked then."""

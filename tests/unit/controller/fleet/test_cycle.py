@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 
+from holdfast.controller.fleet import prices
 from holdfast.controller.fleet.cycle import PoolCycles
 from holdfast.core.fleet.instances import Machine, MachineState
 from holdfast.core.spec import JobSpec
@@ -193,6 +196,58 @@ async def test_what_a_provider_asks_decides_between_pools() -> None:
     assert (await cycles.plan(record)).summary.actions.workers_spawned == 1
     assert (await world.cycle()).actions.workers_spawned == 0, "the job is the other pool's"
     await cycles.close()
+
+
+async def _compete(world: World) -> PoolCycles:
+    """Another pool whose own offer is the cheaper one, and a job that either could run."""
+    await world.make_pool()
+    offer = msgspec.structs.replace(GPU, name="other", usd_per_hour=0.8)
+    other = msgspec.structs.replace(world.spec, name="other", offers=(offer,))
+    await world.store.fleet.put_pool(other, now=world.now)
+    spec = JobSpec(argv=("true",), gpus=1)
+    await world.store.jobs.submit_jobs([NewJob(id="j", spec=spec, queue="gpu")], now=world.now)
+    return PoolCycles(world.controller, "other")
+
+
+async def test_the_first_plan_of_a_pool_hears_the_prices_of_those_it_competes_with() -> None:
+    """No cycle of pool p came before, so that its provider's price of 0.5 is not known yet."""
+    world = World(msgspec.structs.replace(POOL, min=0))
+    cycles = await _compete(world)
+    world.provider.prices["gpu"] = 0.5
+    record = await world.store.fleet.get_pool("other")
+    assert (await cycles.run(record)).actions.workers_spawned == 0
+    assert (await world.cycle()).actions.workers_spawned == 1
+    assert world.provider.calls.count("quote") == 2, "each pool is asked once a minute"
+    await cycles.close()
+
+
+async def test_a_pool_that_serves_other_queues_is_not_asked() -> None:
+    world = World(msgspec.structs.replace(POOL, min=0, queues=("video",)))
+    cycles = await _compete(world)
+    record = await world.store.fleet.get_pool("other")
+    await world.store.fleet.put_pool(msgspec.structs.replace(record.spec, queues=()), now=world.now)
+    record = await world.store.fleet.get_pool("other")
+    assert (await cycles.plan(record)).summary.actions.workers_spawned == 1
+    assert world.provider.calls.count("quote") == 1
+    await cycles.close()
+
+
+async def test_a_provider_that_hangs_holds_up_the_plan_of_another_pool_for_a_while_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its answer counts when it comes."""
+    world = World(msgspec.structs.replace(POOL, min=0))
+    cycles = await _compete(world)
+    world.provider.prices["gpu"] = 0.5
+    gate = world.provider.quote_gates["gpu"] = asyncio.Event()
+    monkeypatch.setattr(prices, "WAIT_SECONDS", 0.0)
+    record = await world.store.fleet.get_pool("other")
+    assert (await cycles.plan(record)).summary.actions.workers_spawned == 1
+    gate.set()
+    await world.controller.prices.asking["p"]
+    assert (await cycles.plan(record)).summary.actions.workers_spawned == 0
+    await cycles.close()
+    await world.controller.background.close()
 
 
 async def test_without_prices_of_the_provider_the_offers_count() -> None:

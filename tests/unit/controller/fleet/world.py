@@ -57,6 +57,7 @@ class ScriptedProvider:
         self.create_errors: list[tuple[Exception, bool]] = []
         self.list_error: Exception | None = None
         self.quote_error: Exception | None = None
+        self.quote_gates: dict[str, asyncio.Event] = {}  # by offer: the answer waits for it
         self.price: float | None = None
         self.prices: dict[str, float] = {}  # by offer, before `price`
         self.hidden: set[str] = set()
@@ -69,6 +70,9 @@ class ScriptedProvider:
 
     async def quote(self, offers: tuple[Offer, ...]) -> tuple[Quote, ...]:
         self.calls.append("quote")
+        for gate in (self.quote_gates.get(offer.name) for offer in offers):
+            if gate is not None:
+                await gate.wait()
         if self.quote_error is not None:
             raise self.quote_error
         return tuple(

@@ -1,0 +1,74 @@
+"""What providers ask for their pools' offers, heard before a plan that may rent something.
+
+PRICE-1  A plan counts with the prices of every pool that could run the same jobs (DEMAND-2), so all
+         of them are asked before the first machine is rented, each once a minute. A plan waits for
+         the provider of another pool for `WAIT_SECONDS` at most; what comes later counts next time.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from holdfast.controller.runtime.context import Controller
+from holdfast.core.fleet.demand import serves
+from holdfast.core.fleet.pools import PoolSpec
+from holdfast.core.fleet.snapshot import FleetSnapshot, PoolView
+from holdfast.errors import HoldfastError
+
+log = logging.getLogger("holdfast.fleet")
+ASK_SECONDS = 120.0
+WAIT_SECONDS = 10.0
+
+
+def find_rivals(snapshot: FleetSnapshot, mine: PoolView) -> list[PoolSpec]:
+    """Return the other pools that could run a job that waits and that this one could run."""
+    shared = [waiting for waiting in snapshot.waiting if serves(mine.spec, waiting)]
+    return [
+        view.spec
+        for view in snapshot.pools
+        if view.paused is None
+        and view.spec.name != mine.spec.name
+        and any(serves(view.spec, waiting) for waiting in shared)
+    ]
+
+
+async def hear_prices(controller: Controller, own: PoolSpec, rivals: Iterable[PoolSpec]) -> bool:
+    """Ask the providers of these pools for their prices (PRICE-1). Return whether one was asked."""
+    mine = _ask_soon(controller, own)
+    others = [asked for spec in rivals if (asked := _ask_soon(controller, spec)) is not None]
+    if others:
+        await asyncio.wait(others, timeout=WAIT_SECONDS)
+    if mine is not None:
+        await asyncio.wait([mine])
+    return mine is not None or bool(others)
+
+
+def _ask_soon(controller: Controller, spec: PoolSpec) -> asyncio.Task[None] | None:
+    """Return the question that is under way to a pool's provider; None where it was answered a
+    minute ago or less."""
+    prices, name = controller.prices, spec.name
+    if prices.ask_again(name):
+        prices.asking[name] = controller.background.start(_ask(controller, spec))
+    asking = prices.asking.get(name)
+    return None if asking is None or asking.done() else asking
+
+
+async def _ask(controller: Controller, spec: PoolSpec) -> None:
+    """Keep what the provider asks for. Where it does not say, the last prices count, and the offers'
+    own where there are none."""
+    try:
+        installation = await controller.store.fleet.installation()
+        provider = controller.open_provider(spec.provider, spec.config, installation)
+        try:
+            if not provider.tells_prices:
+                return
+            async with asyncio.timeout(ASK_SECONDS):
+                quotes = await provider.quote(spec.offers)
+        finally:
+            await provider.close()
+    except (HoldfastError, TimeoutError) as error:
+        log.warning("pool %s: its provider's prices cannot be had: %s", spec.name, error)
+        return
+    controller.prices.known[spec.name] = {
+        quote.offer: quote.usd_per_hour for quote in quotes if quote.usd_per_hour is not None
+    }
