@@ -2,11 +2,13 @@
 
 import click
 
+from holdfast.cli import declare
+
 SHELLS = ("bash", "zsh", "fish")
 
 
-@click.command()
-@click.argument("shell", type=click.Choice(SHELLS))
+@declare.command()
+@declare.argument("shell", type=declare.Choice(SHELLS))
 def completion(shell: str) -> None:
     """Print the script that completes commands and options in a shell.
 
@@ -18,7 +20,8 @@ def completion(shell: str) -> None:
     """
     from click.shell_completion import get_completion_class
 
-    from holdfast.cli.main import PROGRAM, cli
+    from holdfast.cli.main import PROGRAM
+    from holdfast.cli.tree import cli
 
     kind = get_completion_class(shell)
     assert kind is not None  # click has all of SHELLS

@@ -1,8 +1,7 @@
 """The documented exit codes, and the one or two plain lines on stderr that go with a failure."""
 
 import sys
-
-import click
+from typing import Any
 
 from holdfast import errors
 from holdfast.cli.output import note
@@ -39,9 +38,16 @@ def exit_code_of(error: BaseException) -> int | None:
     return None
 
 
-def _say(error: BaseException) -> str:
-    if isinstance(error, click.ClickException):
-        return error.format_message()
+def is_clicks(error: BaseException, kind: str = "ClickException") -> bool:
+    """Say whether an error is of this kind of click's; without click in memory none is."""
+    click = sys.modules.get("click")
+    return click is not None and isinstance(error, getattr(click, kind))
+
+
+def _say(error: Any) -> str:
+    if is_clicks(error):
+        told: str = error.format_message()
+        return told
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error) or type(error).__name__
@@ -62,7 +68,7 @@ def show_error(error: BaseException, as_json: bool) -> None:
         problem |= {"status": error.status, "code": error.code}
         if error.field is not None:
             problem["field"] = error.field
-    elif isinstance(error, click.ClickException):
+    elif is_clicks(error):
         problem |= {"title": "Usage", "status": 400, "code": "usage"}
     sys.stderr.write(json.dumps(problem) + "\n")
     sys.stderr.flush()

@@ -7,8 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from holdfast.cli import declare
 from holdfast.cli.options import LABEL, POSITIVE, SECONDS, read_pairs
 from holdfast.cli.up.up import read_gpus
 
@@ -16,23 +15,23 @@ if TYPE_CHECKING:
     from holdfast.supervisor.line.keys import ManagerKey
 
 
-@click.command("host-manager")
-@click.argument("url")
-@click.option(
+@declare.command("host-manager")
+@declare.argument("url")
+@declare.option(
     "--key-file", metavar="FILE", help="The run's key. [default: HOLDFAST_SUPERVISOR_KEY]"
 )
-@click.option(
+@declare.option(
     "--name", metavar="NAME", help="This machine's name. [default: Slurm's, or the host name]"
 )
-@click.option(
+@declare.option(
     "--advertise",
     "address",
     metavar="ADDRESS",
     help="This machine's address for the others. [default: detected]",
 )
-@click.option("--gpus", metavar="N|auto", default="auto", help="GPUs to offer.")
+@declare.option("--gpus", metavar="N|auto", default="auto", help="GPUs to offer.")
 @LABEL
-@click.option(
+@declare.option(
     "--wait",
     "patience_seconds",
     type=SECONDS,
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="The wait for the supervisor and the key file.",
 )
-@click.option(
+@declare.option(
     "--usage-interval",
     "usage_seconds",
     type=SECONDS,
@@ -48,8 +47,8 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="Between samples of usage; 0 takes none.",
 )
-@click.option("--log-file", metavar="FILE", help="The log of pids and usage. [default: stderr]")
-@click.option(
+@declare.option("--log-file", metavar="FILE", help="The log of pids and usage. [default: stderr]")
+@declare.option(
     "--term-grace",
     "term_grace_seconds",
     type=SECONDS,
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
     help="The processes get TERM by themselves, and KILL after so long. [default: the host manager "
     "sends TERM, and KILL 5 s later]",
 )
-@click.option("--simulate", type=POSITIVE, metavar="N", help="Simulate N hosts.")
+@declare.option("--simulate", type=POSITIVE, metavar="N", help="Simulate N hosts.")
 def host_manager(url: str, simulate: int | None, **options: Any) -> int:
     """Make this machine a host of the policy script at URL (tcp://ADDRESS:PORT).
 

@@ -1,6 +1,7 @@
 """`holdfast`: the table of commands, and the end of every failure.
 
-A command's module is imported when the command runs, never for `holdfast --help`.
+A command's module is imported when the command runs. Ordinary words are read without click, because
+it costs as much as starting Python; `tree` has the rest.
 """
 
 import contextlib
@@ -9,15 +10,15 @@ import importlib
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any, NoReturn
 
-import click
-
-from holdfast.cli.endings import EXIT_INTERRUPTED, EXIT_USAGE, exit_code_of, show_error
-from holdfast.cli.output import note
+from holdfast.cli.declare import Command
+from holdfast.cli.endings import EXIT_INTERRUPTED, EXIT_USAGE, exit_code_of, is_clicks, show_error
+from holdfast.cli.output import print_line
 
 PROGRAM = "holdfast"
+_COMPLETION = "_HOLDFAST_COMPLETE"  # a shell asks click for the words that may follow
 # name → (module, help). The command is an attribute of the module; the help keeps this order.
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("up.up", "Start everything here: database, controller, one agent."),
@@ -66,86 +67,88 @@ PLAIN = (
 # Objects that such a command makes before garbage is looked for: most end before, with none.
 PLAIN_OBJECTS = 100_000
 
-_EPILOG = """\
-\b
-Examples:
-  holdfast up                                   start everything here
-  holdfast run -- python train.py               run, follow, exit with its code
-  holdfast submit --gpus 1 --time-limit 2h -- python train.py
-  holdfast why JOB                              what is it waiting for?
 
-\b
-Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 refused by its state,
-5 not authorised, 6 controller unreachable, 7 over quota. `run` exits with the job's code.
-"""
-
-
-class LazyGroup(click.Group):
-    """A group that imports a command at its use, and ends failures in one or two plain lines."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        module = HIDDEN.get(cmd_name) or COMMANDS.get(cmd_name, ("",))[0]
-        if not module:
-            return None
-        attribute = cmd_name.replace("-", "_")
-        gc.disable()  # what an import makes lives to the end: a collection would find nothing
-        try:
-            command = getattr(importlib.import_module(f"holdfast.cli.{module}"), attribute)
-        finally:
-            gc.enable()
-        assert isinstance(command, click.Command)
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in (*COMMANDS, *HIDDEN) and not args[0].startswith("-"):
-            import difflib
-
-            near = difflib.get_close_matches(args[0], COMMANDS, 1)
-            hint = f"Did you mean `holdfast {near[0]}`?" if near else "See `holdfast --help`."
-            raise click.UsageError(f"there is no command {args[0]!r}. {hint}", ctx)
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry[1]) for name, entry in COMMANDS.items()])
-
-    def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> NoReturn:
-        """Run one command and exit with its code."""
-        words = list(sys.argv[1:] if args is None else args) or ["--help"]
-        extra["standalone_mode"] = False
-        sys.exit(_guard(lambda: super(LazyGroup, self).main(words, *rest, **extra), words))
+def load_command(name: str) -> Command | None:
+    """Import a command; None where there is none of this name."""
+    module = HIDDEN.get(name) or COMMANDS.get(name, ("",))[0]
+    if not module:
+        return None
+    gc.disable()  # what an import makes lives to the end: a collection would find nothing
+    try:
+        found = getattr(importlib.import_module(f"holdfast.cli.{module}"), name.replace("-", "_"))
+    finally:
+        gc.enable()
+    assert isinstance(found, Command)
+    return found
 
 
-def _guard(run: Any, words: list[str]) -> int:
+def _import_records() -> None:
+    """Import msgspec without `typing_extensions`, which costs half of what starting Python does.
+
+    msgspec takes from it only what `typing` has in every Python that Holdfast runs on.
+    """
+    unknown = "typing_extensions" not in sys.modules
+    if unknown:
+        sys.modules["typing_extensions"] = None  # type: ignore[assignment]  # the import fails then
+    try:
+        import msgspec  # noqa: F401  # kept in memory
+    finally:
+        if unknown:
+            del sys.modules["typing_extensions"]
+
+
+def run_words(words: list[str]) -> Any:
+    """Run one command and return what it returns; words that are click's to read go there."""
+    if words and words[0] in PLAIN:
+        _import_records()
+    command = load_command(words[0]) if words and _COMPLETION not in os.environ else None
+    given = None if command is None else command.read(words[1:])
+    if command is None or given is None:
+        from holdfast.cli.tree import cli
+
+        cli.main(words, prog_name=PROGRAM)
+    try:
+        return command.function(**given)
+    except KeyboardInterrupt:
+        print_line("", err=True)  # the terminal shows ^C
+        raise
+
+
+def guard(run: Callable[[], Any], words: list[str]) -> int:
+    """Run a command and return the exit code of its end; a failure is told in plain lines."""
     own = words[: words.index("--")] if "--" in words else words
     as_json = "--json" in own
     try:
         result = run()
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
-    except click.ClickException as error:
-        _show_usage(error, as_json)
-        return error.exit_code if error.exit_code > 1 else EXIT_USAGE
-    except (KeyboardInterrupt, click.Abort):
+    except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         _drop_output()
         return 141
     except Exception as error:
-        code = exit_code_of(error)
-        if code is None:
-            raise
-        show_error(error, as_json)
-        try:
-            sys.stdout.flush()
-        except OSError:
-            _drop_output()
-        return code
+        return _tell(error, words, as_json=as_json)
+
+
+def _tell(error: Any, words: list[str], *, as_json: bool) -> int:
+    """Tell of an expected failure and return its exit code. Raises the error if it is a bug."""
+    if is_clicks(error, "Abort"):
+        return EXIT_INTERRUPTED
+    code = exit_code_of(error)
+    if is_clicks(error):
+        code = error.exit_code if error.exit_code > 1 else EXIT_USAGE
+    if code is None:
+        raise error
+    show_error(error, as_json)
+    if is_clicks(error, "UsageError") and not as_json:
+        path = f"{PROGRAM} {words[0]}" if error.ctx is None else error.ctx.command_path
+        print_line(f"See `{path} --help`.", err=True)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _drop_output()
+    return code
 
 
 def _drop_output() -> None:
@@ -166,42 +169,19 @@ def open_standard_streams() -> None:
             stream.reconfigure(errors="replace")  # of a letter the terminal's encoding lacks
 
 
-def _show_usage(error: click.ClickException, as_json: bool) -> None:
-    if as_json:
-        show_error(error, as_json)
-        return
-    context = getattr(error, "ctx", None)
-    note(error.format_message())
-    if context is not None and context.command is not None:
-        click.echo(f"See `{context.command_path} --help`.", err=True)
-
-
-@click.group(
-    cls=LazyGroup,
-    context_settings={
-        "help_option_names": ["-h", "--help"],
-        "max_content_width": 100,
-        "show_default": True,
-    },
-    epilog=_EPILOG,
-)
-@click.version_option(None, "--version", package_name="holdfast", message="holdfast %(version)s")
-def cli() -> None:
-    """Holdfast keeps GPU work running until it is finished."""
-
-
 def main() -> NoReturn:
     """Entry point of the `holdfast` program."""
     open_standard_streams()
-    plain = sys.argv[1:2] and sys.argv[1] in PLAIN
+    words = sys.argv[1:]
+    plain = words[:1] and words[0] in PLAIN
     if plain:
         gc.set_threshold(PLAIN_OBJECTS)
     try:
-        cli.main(prog_name=PROGRAM)
+        sys.exit(guard(lambda: run_words(words), words))
     except SystemExit as end:
         if plain and isinstance(end.code, int):
             for stream in (sys.stdout, sys.stderr):
-                with contextlib.suppress(OSError, ValueError):  # `_guard` has told of it
+                with contextlib.suppress(OSError, ValueError):  # `guard` has told of it
                     stream.flush()
             os._exit(end.code)
         raise

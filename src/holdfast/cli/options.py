@@ -3,14 +3,19 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import click
-
+from holdfast.cli import declare
 from holdfast.errors import ValidationError
 
-COUNT, POSITIVE, SECONDS = click.IntRange(0), click.IntRange(1), click.FloatRange(0)
-LABEL = click.option("--label", "labels", multiple=True, metavar="K=V", help="A label; repeatable.")
+COUNT, POSITIVE, SECONDS = (
+    declare.NumberRange(int, 0),
+    declare.NumberRange(int, 1),
+    declare.NumberRange(float, 0),
+)
+LABEL = declare.option(
+    "--label", "labels", multiple=True, metavar="K=V", help="A label; repeatable."
+)
 # An id, the beginning of one, a name, or @last: `jobs.find.find_job` reads it.
-JOB = click.argument("job_id", metavar="JOB")
+JOB = declare.argument("job_id", metavar="JOB")
 
 
 def add_options(*options: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,13 +8,10 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import click
-
+from holdfast.cli import declare
 from holdfast.cli.waiting import WaitingNotice
 from holdfast.errors import ValidationError
 
@@ -31,28 +28,29 @@ _CONTROL = re.compile(
     r"(?!\x1b\[(?:0|1|3[1-6])m)[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 )
 
+_BOLD, _RED, _GREEN, _YELLOW, _BLUE, _CYAN = 1, 31, 32, 33, 34, 36
 _COLOURS = {
-    "succeeded": "green",
-    "running": "cyan",
-    "active": "green",
-    "failed": "red",
-    "error": "red",
-    "dead": "red",
-    "quarantined": "yellow",
-    "draining": "yellow",
-    "cancelled": "yellow",
-    "waiting": "blue",
+    "succeeded": _GREEN,
+    "running": _CYAN,
+    "active": _GREEN,
+    "failed": _RED,
+    "error": _RED,
+    "dead": _RED,
+    "quarantined": _YELLOW,
+    "draining": _YELLOW,
+    "cancelled": _YELLOW,
+    "waiting": _BLUE,
 }
 
 
-@dataclass(frozen=True)
 class Face:
     """A command's controller and the form of its output."""
 
-    as_json: bool
-    url: str | None = None
-    token_file: str | None = None
-    waiting: WaitingNotice = field(default_factory=WaitingNotice, compare=False)
+    def __init__(
+        self, as_json: bool, url: str | None = None, token_file: str | None = None
+    ) -> None:
+        self.as_json, self.url, self.token_file = as_json, url, token_file
+        self.waiting = WaitingNotice()
 
     def client(self, retry_seconds: float = RETRY_SECONDS) -> Client:
         """Return a client. Raises NoController and ValidationError, with the remedy."""
@@ -65,7 +63,8 @@ class Face:
         token = None
         if self.token_file is not None:
             try:
-                token = Path(self.token_file).read_text().strip()
+                with open(self.token_file) as file:
+                    token = file.read().strip()
             except (OSError, ValueError) as error:
                 why = error.strerror if isinstance(error, OSError) else "it is no text"
                 message = f"the token file {self.token_file} cannot be read: {why}"
@@ -86,13 +85,13 @@ class Face:
         import msgspec
 
         text = msgspec.json.format(msgspec.json.encode(value), indent=2)
-        click.echo(text.decode())
+        print_line(text.decode())
 
     def show_json_line(self, value: Any) -> None:
         """Print one line of JSON, for streams."""
         import msgspec
 
-        click.echo(msgspec.json.encode(value).decode())
+        print_line(msgspec.json.encode(value).decode())
 
     def show(self, value: Any, text: str) -> None:
         """Print `value` with `--json`, otherwise the text."""
@@ -105,11 +104,11 @@ class Face:
 def talks(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a command that calls a controller; its first argument is a `Face`."""
 
-    @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-    @click.option(
+    @declare.option("--json", "as_json", is_flag=True, help="Print JSON.")
+    @declare.option(
         "--url", metavar="URL", help="The controller. [default: HOLDFAST_URL, or an `up`]"
     )
-    @click.option(
+    @declare.option(
         "--token-file", metavar="FILE", help="A file with the token. [default: HOLDFAST_TOKEN]"
     )
     @functools.wraps(function)
@@ -125,13 +124,29 @@ def talks(function: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def print_line(text: str, *, err: bool = False) -> None:
+    """Print text and a line end at once, without its colours where no terminal shows them."""
+    stream = sys.stderr if err else sys.stdout
+    stream.write((text if stream.isatty() else unstyle(text)) + "\n")
+    stream.flush()
+
+
+def unstyle(text: str) -> str:
+    """Return text without its colours."""
+    return re.sub(r"\x1b\[[;?0-9]*[a-zA-Z]", "", text) if "\x1b" in text else text
+
+
+def _style(text: str, code: int) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m"
+
+
 def print_text(text: str, *, err: bool = False) -> None:
     """Print text for a person.
 
     Its control characters are replaced, except the colours of `paint`: they come from a job's name
     or log, and the terminal would obey them.
     """
-    click.echo(_CONTROL.sub("\ufffd", text), err=err)
+    print_line(_CONTROL.sub("\ufffd", text), err=err)
 
 
 def note(message: str) -> None:
@@ -149,7 +164,7 @@ def colourful(stream: Any = None) -> bool:
 def paint(word: str) -> str:
     """Return a state's word in its colour."""
     colour = _COLOURS.get(word.strip())
-    return click.style(word, fg=colour) if colour and colourful() else word
+    return _style(word, colour) if colour and colourful() else word
 
 
 def age(moment: datetime | None, now: datetime | None = None) -> str:
@@ -227,7 +242,7 @@ def table(
             states = [header in ("STATE", "OUTCOME") for header in headers]
             words = [paint(w) if state else w for w, state in zip(words, states, strict=True)]
         elif colourful():
-            words = [click.style(word, bold=True) for word in words]
+            words = [_style(word, _BOLD) for word in words]
         out.append("  ".join(words).rstrip())
     return "\n".join(out)
 

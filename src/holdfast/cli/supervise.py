@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli import declare
 from holdfast.cli.jobs.find import remember_job
 from holdfast.cli.jobs.flags import PLACE_OPTIONS, POLICY_OPTIONS
 from holdfast.cli.jobs.submit import (
@@ -50,20 +51,20 @@ def _check_listen(
     return value
 
 
-@click.command()
-@click.argument("script", metavar="POLICY.PY")
-@click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]...")
-@click.option(
+@declare.command()
+@declare.argument("script", metavar="POLICY.PY")
+@declare.argument("args", nargs=-1, metavar="[-- ARGS]...")
+@declare.option(
     "--hosts", type=POSITIVE, required=True, metavar="N", help="Hosts, including the script's own."
 )
-@click.option(
+@declare.option(
     "--gpus-per-host", type=COUNT, default=0, metavar="G", help="Whole GPUs of each host."
 )
-@click.option(
+@declare.option(
     "--python", metavar="CMD", help="The hosts' Python with Holdfast. [default: this one]"
 )
-@click.option("--follow", "-f", is_flag=True, help="Show the output, exit with its code.")
-@click.option(
+@declare.option("--follow", "-f", is_flag=True, help="Show the output, exit with its code.")
+@declare.option(
     "--metrics-port",
     metavar="[ADDRESS:]PORT",
     callback=_check_listen,
@@ -157,14 +158,14 @@ def _check_script(script: str, cwd: str | None, local: bool) -> None:
         raise ValidationError(f"there is no policy script {script} in {cwd or '/'}", field="script")
 
 
-@click.command(
+@declare.command(
     "supervised-member", context_settings={"allow_interspersed_args": False}, hidden=True
 )
-@click.option("--gpus", type=COUNT, default=0, help="GPUs of this rank.")
-@click.option(
+@declare.option("--gpus", type=COUNT, default=0, help="GPUs of this rank.")
+@declare.option(
     "--metrics-port", metavar="[ADDRESS:]PORT", default="", help="The Context()'s metrics."
 )
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@declare.argument("command", nargs=-1, required=True)
 def supervised_member(gpus: int, metrics_port: str, command: Sequence[str]) -> int:
     """Run one rank of a supervised job: a host manager, and in rank 0 the script too."""
     from holdfast.supervisor.member.member import clean_environment, read_member

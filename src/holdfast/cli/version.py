@@ -1,10 +1,10 @@
 """`version`: the version of Holdfast."""
 
-import click
+from holdfast.cli import declare
 
 
-@click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@declare.command()
+@declare.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def version(as_json: bool) -> None:
     """Print the version.
 
@@ -14,11 +14,12 @@ def version(as_json: bool) -> None:
     """
     import platform
 
+    from holdfast.cli.output import print_line
     from holdfast.version import VERSION
 
     if as_json:
         import json
 
-        click.echo(json.dumps({"version": VERSION, "python": platform.python_version()}))
+        print_line(json.dumps({"version": VERSION, "python": platform.python_version()}))
     else:
-        click.echo(f"holdfast {VERSION}")
+        print_line(f"holdfast {VERSION}")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-import click
-
 if TYPE_CHECKING:
     from holdfast.client.transport import AnswerWatch
 
@@ -45,5 +43,7 @@ class WaitingNotice:
             self._timer.start()
 
     def _say(self) -> None:
+        from holdfast.cli.output import note
+
         self._said = True
-        click.echo("holdfast: waiting for the controller…", err=True)
+        note("waiting for the controller…")

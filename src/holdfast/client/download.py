@@ -1,12 +1,16 @@
 """A checkpoint's bytes in files, piece by piece: a checkpoint may be larger than memory."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from holdfast.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PIECE_BYTES = 1 << 20
 
@@ -15,6 +19,8 @@ class Download:
     """The file that a checkpoint's bytes go into: it is beside the one wanted until it is whole."""
 
     def __init__(self, to: str | os.PathLike[str], expected: str | None) -> None:
+        from pathlib import Path
+
         self.path = Path(to).absolute()
         self._part = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
         self._expected = expected

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -47,13 +46,12 @@ def _decoder(kind: Any) -> Callable[[bytes], Any]:
     return msgspec.json.Decoder(kind).decode
 
 
-@dataclass
 class ReconnectDelays:
     """The waits after a lost connection: short first, then about a second, `limit_seconds` in all."""
 
-    limit_seconds: float
-    waited_seconds: float = 0.0
-    tries: int = 0
+    def __init__(self, limit_seconds: float) -> None:
+        self.limit_seconds = limit_seconds
+        self.waited_seconds, self.tries = 0.0, 0
 
     def next_delay(self, chance: float) -> float | None:
         """Return the seconds to wait before the next try, None when it is time to give up.

@@ -5,15 +5,20 @@ folder of a running `holdfast up`, from the working folder upwards; `~/.config/h
 `url` and `token`).
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Mapping
-from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import msgspec
 
 from holdfast.errors import HoldfastError, Unauthorized, Unavailable, ValidationError
 from holdfast.wire.bearer import is_token
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 DATA_FOLDER = "holdfast-data"
 
@@ -79,6 +84,8 @@ def locate(
 
 
 def _candidates(env: Mapping[str, str], folder: Path | None) -> list[Path]:
+    from pathlib import Path
+
     try:
         here = folder or Path.cwd()
     except OSError:  # the working folder was deleted

@@ -4,16 +4,20 @@ A decorator turns a function that returns a call or a script into a method: the 
 returns the result, the asyncio client a coroutine or an asynchronous iterator.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from functools import wraps
-from pathlib import Path
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import msgspec
 
 from holdfast.client.calls import PageCall, RestCall
 from holdfast.client.follow import Follow
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -11,7 +11,6 @@ from holdfast.core.retry import RetryFields, RetryPolicy
 from holdfast.core.settings.resolve import parse_duration
 from holdfast.core.spec import JobSpec, check_spec
 from holdfast.errors import ValidationError
-from holdfast.wire.mismatch import clip, say_mismatch, split_path
 
 _SHORT = {
     "time_limit": "time_limit_seconds",
@@ -189,6 +188,8 @@ def _as_text(value: Any) -> Any:
 
 
 def _explain(error: msgspec.ValidationError, fields: Mapping[str, Any]) -> ValidationError:
+    from holdfast.wire.mismatch import clip, say_mismatch, split_path
+
     said, field = split_path(str(error))
     message = say_mismatch(said, JobSpec, field)
     if field in ("queue", "project") and "a letter or digit first" in message:

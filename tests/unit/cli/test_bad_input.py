@@ -196,7 +196,7 @@ def test_a_terminal_without_unicode_gets_marks_instead_of_a_traceback(stub: Stub
 
 
 def test_an_interrupt_while_it_is_loaded_says_nothing(tmp_path: Path) -> None:
-    (tmp_path / "click.py").write_text(
+    (tmp_path / "msgspec.py").write_text(
         "import os, signal, time\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the "
         "background ignores it\n"

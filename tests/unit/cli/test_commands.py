@@ -12,7 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.cli.main import COMMANDS, cli
+from holdfast.cli.main import COMMANDS
+from holdfast.cli.tree import cli
 from holdfast.wire.api import LogLine
 from tests.unit.cli.stub import JOB, Answer, Stub, clean_environment, events, job_record
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli import declare
 from holdfast.cli.options import COUNT, POSITIVE, read_pairs, read_seconds
 from holdfast.cli.output import (
     Face,
@@ -18,6 +19,7 @@ from holdfast.cli.output import (
     count_of,
     facts,
     note,
+    print_line,
     print_text,
     say_state,
     span,
@@ -32,17 +34,17 @@ if TYPE_CHECKING:
     from holdfast.core.calls.values import FunctionSpec
     from holdfast.wire.calls import CallResult, CallSetView, CallView
 
-SET = click.argument("name", metavar="SET")
-CALL = click.argument("name", metavar="SET.INDEX")
+SET = declare.argument("name", metavar="SET")
+CALL = declare.argument("name", metavar="SET.INDEX")
 STATES = ("pending", "succeeded", "failed", "cancelled")
 FIRST_SECONDS, RESULT_SECONDS = 2, 20
 RETRIED_AT_ONCE = 10_000
 
 
-@click.group(invoke_without_command=True)
-@click.option("--project", help="Only this project.")
-@click.option("--limit", type=POSITIVE, default=20, help="The most to list.")
-@click.pass_context
+@declare.group(invoke_without_command=True)
+@declare.option("--project", help="Only this project.")
+@declare.option("--limit", type=POSITIVE, default=20, help="The most to list.")
+@declare.pass_context
 @talks
 def tasks(face: Face, context: click.Context, project: str | None, limit: int) -> None:
     """List calls of Python functions, by the sets they were submitted in, newest first.
@@ -134,8 +136,8 @@ def read_call_name(word: str) -> tuple[str, int | None]:
 
 
 @tasks.command()
-@click.argument("name", metavar="SET[.INDEX]")
-@click.option("--logs", is_flag=True, help="Of one call: what it printed, too.")
+@declare.argument("name", metavar="SET[.INDEX]")
+@declare.option("--logs", is_flag=True, help="Of one call: what it printed, too.")
 @talks
 def show(face: Face, name: str, logs: bool) -> None:
     """Show a call set, or one call with its result or error.
@@ -224,9 +226,9 @@ def value_text(value: str) -> str:
 
 @tasks.command()
 @SET
-@click.option("--first", type=COUNT, default=0, help="From this index on.")
-@click.option("--limit", type=POSITIVE, help="The most to print.")
-@click.option("--failed", is_flag=True, help="Only calls that failed, with their errors.")
+@declare.option("--first", type=COUNT, default=0, help="From this index on.")
+@declare.option("--limit", type=POSITIVE, help="The most to print.")
+@declare.option("--failed", is_flag=True, help="Only calls that failed, with their errors.")
 @talks
 def results(face: Face, name: str, first: int, limit: int | None, failed: bool) -> int:
     """Print the results of a set in the order of its calls, a line each, as they come.
@@ -290,9 +292,9 @@ def result_line(result: CallResult) -> str:
 
 
 @tasks.command()
-@click.argument("names", metavar="SET[.INDEX]...", nargs=-1, required=True)
-@click.option("--reason", default="", help="Kept with each call.")
-@click.option("--hard", is_flag=True, help="End what runs at once, with its executor.")
+@declare.argument("names", metavar="SET[.INDEX]...", nargs=-1, required=True)
+@declare.option("--reason", default="", help="Kept with each call.")
+@declare.option("--hard", is_flag=True, help="End what runs at once, with its executor.")
 @talks
 def cancel(face: Face, names: Sequence[str], reason: str, hard: bool) -> None:
     """Cancel call sets, or single calls: at once those that wait.
@@ -315,8 +317,8 @@ def cancel(face: Face, names: Sequence[str], reason: str, hard: bool) -> None:
 
 
 @tasks.command()
-@click.argument("name", metavar="SET[.INDEX]")
-@click.option("--failed", is_flag=True, help="Only calls that failed, none that were cancelled.")
+@declare.argument("name", metavar="SET[.INDEX]")
+@declare.option("--failed", is_flag=True, help="Only calls that failed, none that were cancelled.")
 @talks
 def retry(face: Face, name: str, failed: bool) -> None:
     """Make failed and cancelled calls ready again, with fresh budgets.
@@ -341,9 +343,9 @@ def retry(face: Face, name: str, failed: bool) -> None:
 
 @tasks.command()
 @CALL
-@click.option("--follow", "-f", is_flag=True, help="Go on until the call has ended.")
-@click.option("--attempt", type=POSITIVE, help="The attempt. [default: the last]")
-@click.option("--stream", type=click.Choice(["stdout", "stderr", "both"]), default="both")
+@declare.option("--follow", "-f", is_flag=True, help="Go on until the call has ended.")
+@declare.option("--attempt", type=POSITIVE, help="The attempt. [default: the last]")
+@declare.option("--stream", type=declare.Choice(["stdout", "stderr", "both"]), default="both")
 @talks
 def logs(face: Face, name: str, **which: Any) -> None:
     """Print what one call printed: its stdout to stdout, its stderr to stderr, byte for byte.
@@ -400,18 +402,20 @@ def why(face: Face, name: str) -> None:
 
 
 @tasks.command()
-@click.argument("function", metavar="MODULE:FUNCTION")
-@click.argument("arguments", metavar="[ARGUMENTS]", default="{}")
-@click.option("--app", help="The app that hosts list. [default: of the module]")
-@click.option("--queue", help="The queue. [default: gpu with --gpus, else cpu]")
-@click.option("--project", default="default", help="The project.")
-@click.option("--gpus", type=COUNT, default=0, help="GPUs of its executor.")
-@click.option("--model", help="The model that it runs with.")
-@click.option("--host-label", "host_labels", multiple=True, metavar="K=V", help="Only such hosts.")
-@click.option("--time-limit", metavar="TIME", help="Time the call may take, as 90s or 2h.")
-@click.option("--max-retries", type=COUNT, help="Retries after a failure.")
-@click.option("--no-wait", is_flag=True, help="Print the id of its set, and wait for nothing.")
-@click.option("--timeout", metavar="TIME", help="How long to wait for the result, as 90s or 2h.")
+@declare.argument("function", metavar="MODULE:FUNCTION")
+@declare.argument("arguments", metavar="[ARGUMENTS]", default="{}")
+@declare.option("--app", help="The app that hosts list. [default: of the module]")
+@declare.option("--queue", help="The queue. [default: gpu with --gpus, else cpu]")
+@declare.option("--project", default="default", help="The project.")
+@declare.option("--gpus", type=COUNT, default=0, help="GPUs of its executor.")
+@declare.option("--model", help="The model that it runs with.")
+@declare.option(
+    "--host-label", "host_labels", multiple=True, metavar="K=V", help="Only such hosts."
+)
+@declare.option("--time-limit", metavar="TIME", help="Time the call may take, as 90s or 2h.")
+@declare.option("--max-retries", type=COUNT, help="Retries after a failure.")
+@declare.option("--no-wait", is_flag=True, help="Print the id of its set, and wait for nothing.")
+@declare.option("--timeout", metavar="TIME", help="How long to wait for the result, as 90s or 2h.")
 @talks
 def call(
     face: Face, function: str, arguments: str, no_wait: bool, timeout: str | None, **options: Any
@@ -464,7 +468,7 @@ def _wait_for(client: Client, set_id: str, timeout: float | None) -> CallResult 
             if line.code not in said:
                 said.add(line.code)
                 hint = f" ({line.hint})" if line.hint else ""
-                click.echo(f"holdfast: waiting: {line.message}{hint}", err=True)
+                print_line(f"holdfast: waiting: {line.message}{hint}", err=True)
 
 
 def check_arguments(text: str) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli import declare
 from holdfast.cli.flow.tree import MAX_LINES, draw_mermaid, draw_run, list_changes
 from holdfast.cli.output import (
     Face,
@@ -18,6 +19,7 @@ from holdfast.cli.output import (
     count_of,
     facts,
     paint,
+    print_line,
     print_text,
     say_state,
     table,
@@ -31,13 +33,13 @@ if TYPE_CHECKING:
     from holdfast.core.workflows.values import WorkflowSpec
     from holdfast.wire.workflows import NodeView, NodeWhy, RunView
 
-RUN = click.argument("run_id", metavar="RUN")
+RUN = declare.argument("run_id", metavar="RUN")
 LAST = "@last"
 LOOK_SECONDS = 0.5
 CLEAR = "\x1b[H\x1b[J"
 
 
-@click.group()
+@declare.group()
 def workflow() -> None:
     """Run workflows: graphs of jobs, calls and questions.
 
@@ -51,9 +53,9 @@ def workflow() -> None:
 
 
 @workflow.command()
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--detach", is_flag=True, help="Print the run's id and do not wait for its end.")
-@click.option("--out-dir", default="", help="A folder that all hosts see, for the run's files.")
+@declare.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@declare.option("--detach", is_flag=True, help="Print the run's id and do not wait for its end.")
+@declare.option("--out-dir", default="", help="A folder that all hosts see, for the run's files.")
 @talks
 def run(face: Face, file: Path, detach: bool, out_dir: str) -> int:
     """Run the workflow in a TOML file and draw it until it has ended; exit 1 unless it succeeded.
@@ -86,8 +88,8 @@ def _read(file: Path, out_dir: str = "") -> WorkflowSpec:
 
 @workflow.command()
 @RUN
-@click.option("--watch", is_flag=True, help="Draw it again as it changes, until it has ended.")
-@click.option("--node", metavar="NODE", help="One node: what it does, its result, its folder.")
+@declare.option("--watch", is_flag=True, help="Draw it again as it changes, until it has ended.")
+@declare.option("--node", metavar="NODE", help="One node: what it does, its result, its folder.")
 @talks
 def show(face: Face, run_id: str, watch: bool, node: str | None) -> None:
     """Show a run as a tree with the states of its nodes.
@@ -123,7 +125,7 @@ def _watch(face: Face, client: Client, run_id: str) -> RunView:
         if not on_screen and view.counts != counts:
             nodes = client.workflow_nodes(run_id) if view.nodes <= MAX_LINES else ()
             for line in list_changes(view, nodes, told):
-                click.echo(line, err=True)
+                print_line(line, err=True)
             counts = view.counts
         if (on_screen or over) and not face.as_json:
             text = draw_run(view, client.workflow_nodes(run_id), datetime.now(UTC))
@@ -156,10 +158,10 @@ def _node_text(node: NodeView) -> str:
 
 
 @workflow.command()
-@click.option("--state", "states", multiple=True, help="Only runs in this state; repeatable.")
-@click.option("--name", help="Only runs of this workflow.")
-@click.option("--project", help="Only runs of this project.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=20)
+@declare.option("--state", "states", multiple=True, help="Only runs in this state; repeatable.")
+@declare.option("--name", help="Only runs of this workflow.")
+@declare.option("--project", help="Only runs of this project.")
+@declare.option("--limit", type=declare.NumberRange(int, 1, 1000), default=20)
 @talks
 def ls(
     face: Face, states: Sequence[str], name: str | None, project: str | None, limit: int
@@ -199,8 +201,8 @@ def _table(rows: Sequence[RunRecord]) -> str:
 
 @workflow.command()
 @RUN
-@click.option("--reason", default="", help="Kept with the run.")
-@click.option(
+@declare.option("--reason", default="", help="Kept with the run.")
+@declare.option(
     "--hard",
     is_flag=True,
     help="End what runs at once: jobs without TERM, calls with their executors.",
@@ -220,9 +222,9 @@ def cancel(face: Face, run_id: str, reason: str, hard: bool) -> None:
 
 @workflow.command()
 @RUN
-@click.option("--from", "origins", multiple=True, metavar="NODE",
+@declare.option("--from", "origins", multiple=True, metavar="NODE",
               help="Run this node again with all that follows from it; repeatable.")  # fmt: skip
-@click.option("--reason", default="", help="Kept with the run.")
+@declare.option("--reason", default="", help="Kept with the run.")
 @talks
 def restart(face: Face, run_id: str, origins: Sequence[str], reason: str) -> None:
     """Run again what did not succeed; finished results are used again.
@@ -243,8 +245,8 @@ def restart(face: Face, run_id: str, origins: Sequence[str], reason: str) -> Non
 
 @workflow.command()
 @RUN
-@click.argument("node", metavar="NODE")
-@click.argument("answer", metavar="ANSWER")
+@declare.argument("node", metavar="NODE")
+@declare.argument("answer", metavar="ANSWER")
 @talks
 def answer(face: Face, run_id: str, node: str, answer: str) -> None:
     """Answer a node's question.
@@ -260,7 +262,7 @@ def answer(face: Face, run_id: str, node: str, answer: str) -> None:
 
 @workflow.command()
 @RUN
-@click.argument("node", metavar="NODE")
+@declare.argument("node", metavar="NODE")
 @talks
 def why(face: Face, run_id: str, node: str) -> None:
     """Say what holds a node up, and what to do about it.
@@ -303,7 +305,7 @@ def artifacts(face: Face, run_id: str) -> None:
 
 
 @workflow.command()
-@click.argument("what", metavar="RUN|FILE")
+@declare.argument("what", metavar="RUN|FILE")
 @talks
 def mermaid(face: Face, what: str) -> None:
     """Print a run, or the workflow in a file, as a Mermaid diagram.

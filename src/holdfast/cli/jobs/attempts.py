@@ -6,8 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import click
-
+from holdfast.cli import declare
 from holdfast.cli.jobs.find import find_job
 from holdfast.cli.operate.config import value_text
 from holdfast.cli.options import JOB
@@ -19,10 +18,10 @@ if TYPE_CHECKING:
     from holdfast.wire.api import PolicyField, PolicyView
 
 
-@click.command()
+@declare.command()
 @JOB
-@click.option("--cause", help="Only attempts that ended of this cause.")
-@click.option("--policy", is_flag=True, help="Also the retry policy in force at each end.")
+@declare.option("--cause", help="Only attempts that ended of this cause.")
+@declare.option("--policy", is_flag=True, help="Also the retry policy in force at each end.")
 @talks
 def attempts(face: Face, job_id: str, cause: str | None, policy: bool) -> None:
     """List a job's attempts, oldest first, and under each the decision at its end.

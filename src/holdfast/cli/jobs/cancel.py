@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import click
-
+from holdfast.cli import declare
 from holdfast.cli.jobs.find import act_on
 from holdfast.cli.options import add_options, read_pairs
 from holdfast.cli.output import Face, count_of, note, paint, print_text, talks
@@ -32,31 +31,31 @@ _RETRIABLE = ("failed", "cancelled")
 def _selects(states: Sequence[str]) -> Callable[..., Any]:
     """Return a decorator that adds the words and the filters that select jobs in `states`."""
     return add_options(
-        click.argument("words", metavar="[JOB]...", nargs=-1),
-        click.option("--name", help="All jobs of this name."),
-        click.option(
+        declare.argument("words", metavar="[JOB]...", nargs=-1),
+        declare.option("--name", help="All jobs of this name."),
+        declare.option(
             "--state",
             "states",
             multiple=True,
-            type=click.Choice(states),
+            type=declare.Choice(states),
             help="All jobs in this state; repeatable.",
         ),
-        click.option(
+        declare.option(
             "--label",
             "labels",
             multiple=True,
             metavar="K=V",
             help="All jobs with this label; repeatable.",
         ),
-        click.option("--all", "every", is_flag=True, help="All jobs of all projects."),
-        click.option("--yes", "-y", is_flag=True, help="Do not ask."),
+        declare.option("--all", "every", is_flag=True, help="All jobs of all projects."),
+        declare.option("--yes", "-y", is_flag=True, help="Do not ask."),
     )
 
 
-@click.command()
+@declare.command()
 @_selects(_UNFINISHED)
-@click.option("--reason", default="", help="Kept with the job.")
-@click.option("--hard", is_flag=True, help="Kill at once, without TERM and grace.")
+@declare.option("--reason", default="", help="Kept with the job.")
+@declare.option("--hard", is_flag=True, help="Kill at once, without TERM and grace.")
 @talks
 def cancel(face: Face, words: Sequence[str], reason: str, hard: bool, **chosen: Any) -> None:
     """Cancel jobs. Running tasks get TERM, their grace, then KILL.
@@ -81,10 +80,10 @@ def cancel(face: Face, words: Sequence[str], reason: str, hard: bool, **chosen: 
         _act(face, client, "cancel", words, _UNFINISHED, chosen, Acts(act, act_on_array))
 
 
-@click.command()
+@declare.command()
 @_selects(_RETRIABLE)
-@click.option("--counted", is_flag=True, help="As one of its retries; refused if they are spent.")
-@click.option(
+@declare.option("--counted", is_flag=True, help="As one of its retries; refused if they are spent.")
+@declare.option(
     "--from-checkpoint/--from-scratch",
     "keep",
     default=True,
@@ -137,13 +136,15 @@ def _act(
     filters = bool(name or chosen["states"] or chosen["labels"])
     if words:
         if filters or every:
-            raise click.UsageError(
+            raise declare.usage_error(
                 "give either jobs, or --name, --state, --label or --all to select them"
             )
         _each(face, client, words, acts, as_list=len(words) > 1)
         return
     if not filters and not every:
-        raise click.UsageError("give a JOB, or select jobs with --name, --state, --label or --all")
+        raise declare.usage_error(
+            "give a JOB, or select jobs with --name, --state, --label or --all"
+        )
     pairs = read_pairs("--label", chosen["labels"], "label")
     found = client.jobs(states=chosen["states"] or states, name=name, labels=pairs, page_size=500)
     job_ids = [job.id for job in found]
@@ -157,13 +158,17 @@ def _act(
 
 def _ask(question: str) -> None:
     """Ask on stderr. Raises ClickException unless the answer is yes."""
+    import click
+
     try:
         agreed = click.confirm(question, err=True)
     except click.Abort:
         click.echo(err=True)
-        raise click.UsageError("there was no answer; --yes goes on without the question") from None
+        raise declare.usage_error(
+            "there was no answer; --yes goes on without the question"
+        ) from None
     if not agreed:
-        raise click.UsageError("nothing was changed")
+        raise declare.usage_error("nothing was changed")
 
 
 def _each(face: Face, client: Client, words: Sequence[str], acts: Acts, *, as_list: bool) -> None:

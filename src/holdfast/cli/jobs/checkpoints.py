@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli import declare
 from holdfast.cli.jobs.find import find_job
 from holdfast.cli.options import COUNT, JOB, POSITIVE
 from holdfast.cli.output import Face, age, size, table, talks
@@ -15,7 +16,7 @@ from holdfast.cli.output import Face, age, size, table, talks
 if TYPE_CHECKING:
     from holdfast.core.records import CheckpointRecord
 
-RANK = click.option("--rank", type=COUNT, default=0, help="The rank.")
+RANK = declare.option("--rank", type=COUNT, default=0, help="The rank.")
 
 
 class ListsByDefault(click.Group):
@@ -29,7 +30,7 @@ class ListsByDefault(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=ListsByDefault)
+@declare.group(cls=ListsByDefault)
 def checkpoints() -> None:
     """List a job's checkpoints, the files its tasks saved; fetch, add or forget one.
 
@@ -79,8 +80,8 @@ def checkpoints_table(rows: Sequence[CheckpointRecord]) -> str:
 @checkpoints.command()
 @JOB
 @RANK
-@click.option("--number", type=POSITIVE, help="Its number. [default: the newest]")
-@click.option(
+@declare.option("--number", type=POSITIVE, help="Its number. [default: the newest]")
+@declare.option(
     "-o",
     "--output",
     required=True,
@@ -108,10 +109,10 @@ def get(face: Face, job_id: str, rank: int, number: int | None, output: str) -> 
 
 @checkpoints.command()
 @JOB
-@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@declare.argument("file", type=click.Path(exists=True, dir_okay=False))
 @RANK
-@click.option("--step", type=COUNT, help="The step that the work has reached with it.")
-@click.option("--epoch", type=POSITIVE, help="The running attempt's epoch, if one runs.")
+@declare.option("--step", type=COUNT, help="The step that the work has reached with it.")
+@declare.option("--epoch", type=POSITIVE, help="The running attempt's epoch, if one runs.")
 @talks
 def put(face: Face, job_id: str, file: str, rank: int, step: int | None, epoch: int | None) -> None:
     """Leave a file for the next attempt of a rank.
@@ -128,8 +129,8 @@ def put(face: Face, job_id: str, file: str, rank: int, step: int | None, epoch: 
 
 @checkpoints.command("rm")
 @JOB
-@click.option("--rank", type=COUNT, help="Only this rank's.")
-@click.option("--number", type=POSITIVE, help="Only this one.")
+@declare.option("--rank", type=COUNT, help="Only this rank's.")
+@declare.option("--number", type=POSITIVE, help="Only this one.")
 @talks
 def remove(face: Face, job_id: str, rank: int | None, number: int | None) -> None:
     """Forget checkpoints: the next attempt starts from the one before, or from nothing.
@@ -144,7 +145,7 @@ def remove(face: Face, job_id: str, rank: int | None, number: int | None) -> Non
     face.show({"job": job_id, "rank": rank, "number": number}, "forgotten")
 
 
-@click.group()
+@declare.group()
 def checkpoint() -> None:
     """From inside a job: save a file for the next attempt, or find the one that was saved.
 
@@ -158,8 +159,8 @@ def checkpoint() -> None:
 
 
 @checkpoint.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@click.option("--step", type=COUNT, help="The step that the work has reached.")
+@declare.argument("file", type=click.Path(exists=True, dir_okay=False))
+@declare.option("--step", type=COUNT, help="The step that the work has reached.")
 def save(file: str, step: int | None) -> int:
     """Save a file for the next attempt of this rank. It is copied, and uploaded in the background.
 

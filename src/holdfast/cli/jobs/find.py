@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.cli.output import shorten
@@ -16,6 +14,8 @@ from holdfast.core.series.dependencies import Wants
 from holdfast.errors import NotFound, ValidationError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from holdfast.client import Client
     from holdfast.core.records import JobRecord
     from holdfast.core.series.records import ArrayRecord
@@ -102,6 +102,8 @@ def _list_candidates(word: str, jobs: list[JobRecord]) -> str:
 
 def remember_job(client: Client, job_id: str) -> None:
     """Keep the id for `@last`. A file that cannot be written costs no more than that."""
+    import json
+
     path = _last_file()
     if path is None:
         return
@@ -131,6 +133,8 @@ def _find_last(client: Client) -> str:
 
 
 def _last_file() -> Path | None:
+    from pathlib import Path
+
     state = os.environ.get("XDG_STATE_HOME")
     home = os.environ.get("HOME")
     if not state and not home:
@@ -139,6 +143,8 @@ def _last_file() -> Path | None:
 
 
 def _read_last(path: Path) -> dict[str, str]:
+    import json
+
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError):

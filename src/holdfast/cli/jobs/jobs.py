@@ -9,10 +9,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from holdfast.cli import declare
 from holdfast.cli.options import COUNT, POSITIVE, read_pairs
-from holdfast.cli.output import Face, age, columns, count_columns, shorten, table, talks
+from holdfast.cli.output import Face, age, columns, count_columns, shorten, table, talks, unstyle
 from holdfast.cli.series.names import find_array, say_counts, say_progress
 from holdfast.core.states import JobState
 
@@ -25,29 +24,29 @@ _OF_JOBS = ("cause", "min_retries", "max_retries", "host")
 REASON_COLUMNS, UNDER_COLUMNS = 30, 5
 
 
-@click.command()
-@click.option(
+@declare.command()
+@declare.option(
     "--state",
     "states",
     multiple=True,
-    type=click.Choice([state.value for state in JobState]),
+    type=declare.Choice([state.value for state in JobState]),
     metavar="STATE",
     help="Only in this state, as running or failed; repeatable.",
 )
-@click.option("--queue", help="Only this queue.")
-@click.option("--project", help="Only this project.")
-@click.option("--name", help="Only this name.")
-@click.option("--label", "labels", multiple=True, metavar="K=V", help="Only with this label.")
-@click.option("--cause", help="Only jobs that ended of this cause.")
-@click.option("--min-retries", type=COUNT, help="Only jobs charged with so many or more.")
-@click.option("--max-retries", type=COUNT, help="Only jobs charged with so many or fewer.")
-@click.option("--host", help="Only jobs with a task on this host now.")
-@click.option("--array", "array", metavar="ARRAY", help="Only the members of this array.")
-@click.option("--indices", is_flag=True, help="Give each member of an array a line of its own.")
-@click.option("--limit", type=POSITIVE, default=50, help="The most to list.")
-@click.option("--all", "everything", is_flag=True, help="List all of them, executors too.")
-@click.option("--executors", is_flag=True, help="Only the jobs that run calls of functions.")
-@click.option("--wide", is_flag=True, help="One line for each job, with nothing cut or wrapped.")
+@declare.option("--queue", help="Only this queue.")
+@declare.option("--project", help="Only this project.")
+@declare.option("--name", help="Only this name.")
+@declare.option("--label", "labels", multiple=True, metavar="K=V", help="Only with this label.")
+@declare.option("--cause", help="Only jobs that ended of this cause.")
+@declare.option("--min-retries", type=COUNT, help="Only jobs charged with so many or more.")
+@declare.option("--max-retries", type=COUNT, help="Only jobs charged with so many or fewer.")
+@declare.option("--host", help="Only jobs with a task on this host now.")
+@declare.option("--array", "array", metavar="ARRAY", help="Only the members of this array.")
+@declare.option("--indices", is_flag=True, help="Give each member of an array a line of its own.")
+@declare.option("--limit", type=POSITIVE, default=50, help="The most to list.")
+@declare.option("--all", "everything", is_flag=True, help="List all of them, executors too.")
+@declare.option("--executors", is_flag=True, help="Only the jobs that run calls of functions.")
+@declare.option("--wide", is_flag=True, help="One line for each job, with nothing cut or wrapped.")
 @talks
 def jobs(
     face: Face,
@@ -120,7 +119,7 @@ def jobs_table(rows: Sequence[JobRecord | ArrayRecord], *, wide: bool = False) -
         elastic=3,
         width=sys.maxsize if wide else None,
     ).splitlines()
-    used = max(count_columns(click.unstyle(line)) for line in (head, *lines)) + 2
+    used = max(count_columns(unstyle(line)) for line in (head, *lines)) + 2
     room = sys.maxsize if wide else columns() - used
     beside = room >= REASON_COLUMNS
     indent, wrap = (used, room) if beside else (UNDER_COLUMNS, columns() - UNDER_COLUMNS)
@@ -144,4 +143,4 @@ def _step_text(job: JobRecord) -> str:
 
 def _pad(line: str, width: int) -> str:
     """Fill a line up to `width` columns; its colours take none."""
-    return line + " " * (width - count_columns(click.unstyle(line)))
+    return line + " " * (width - count_columns(unstyle(line)))

@@ -6,8 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from holdfast.cli import declare
 from holdfast.cli.endings import EXIT_FAILED
 from holdfast.cli.jobs.find import find_job
 from holdfast.cli.jobs.ranks_output import RankPrefixer
@@ -87,14 +86,16 @@ def copy_output(
     return job
 
 
-@click.command()
+@declare.command()
 @JOB
-@click.option("--follow", "-f", is_flag=True, help="Go on until the job has ended.")
-@click.option("--attempt", type=POSITIVE, help="The attempt. [default: the last]")
-@click.option("--rank", type=COUNT, help="Only this rank of a gang.")
-@click.option("--stream", type=click.Choice(["stdout", "stderr", "both"]), default="both")
-@click.option("--tail", type=COUNT, metavar="BYTES", help="Only the end of each stream.")
-@click.option("--full", is_flag=True, help="Fetch what the controller did not keep from the host.")
+@declare.option("--follow", "-f", is_flag=True, help="Go on until the job has ended.")
+@declare.option("--attempt", type=POSITIVE, help="The attempt. [default: the last]")
+@declare.option("--rank", type=COUNT, help="Only this rank of a gang.")
+@declare.option("--stream", type=declare.Choice(["stdout", "stderr", "both"]), default="both")
+@declare.option("--tail", type=COUNT, metavar="BYTES", help="Only the end of each stream.")
+@declare.option(
+    "--full", is_flag=True, help="Fetch what the controller did not keep from the host."
+)
 @talks
 def logs(face: Face, job_id: str, follow: bool, full: bool, **which: Any) -> None:
     """Print a job's output: its stdout to stdout, its stderr to stderr, byte for byte.

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from holdfast.cli import declare
 from holdfast.cli.endings import EXIT_FAILED, EXIT_INTERRUPTED
 from holdfast.cli.jobs.logs import copy_output
 from holdfast.cli.jobs.narrator import Narrator
@@ -81,9 +80,9 @@ def exit_code_of_job(job: JobRecord, interrupt: int | None) -> int:
     return job.exit_code or EXIT_FAILED
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--detach", "-d", is_flag=True, help="Only submit, and print the id.")
-@click.option("--rank", type=COUNT, help="With --tasks: only this rank's output.")
+@declare.command(context_settings={"allow_interspersed_args": False})
+@declare.option("--detach", "-d", is_flag=True, help="Only submit, and print the id.")
+@declare.option("--rank", type=COUNT, help="With --tasks: only this rank's output.")
 @takes_spec
 @talks
 def run(face: Face, detach: bool, rank: int | None, **options: Any) -> None:

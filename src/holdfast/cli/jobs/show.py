@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import click
-
+from holdfast.cli import declare
 from holdfast.cli.jobs.attempts import attempts_table, policy_text
 from holdfast.cli.jobs.find import act_on
-from holdfast.cli.jobs.gang_view import draw_attempt, draw_tasks, has_fallen
-from holdfast.cli.operate.events import event_text
 from holdfast.cli.options import JOB, POSITIVE
 from holdfast.cli.output import (
     Face,
@@ -25,24 +22,26 @@ from holdfast.cli.output import (
     span,
     talks,
 )
-from holdfast.cli.series.arrays import show_array
 from holdfast.core.placement.ranks import name_ranks, say_names
 from holdfast.errors import NotFound
 
 if TYPE_CHECKING:
     from holdfast.client import Client
     from holdfast.core.records import AttemptRecord, JobRecord, TaskRecord
+    from holdfast.core.series.records import ArrayRecord
     from holdfast.wire.api import ForensicsView, JobView, Why
 
 
-@click.command()
+@declare.command()
 @JOB
-@click.option("--forensics", is_flag=True, help="The evidence gathered before a watchdog's kill.")
-@click.option("--attempt", type=POSITIVE, help="One attempt and its ranks.")
-@click.option("--ranks", is_flag=True, help="Give each rank of a gang a row.")
-@click.option("--events", is_flag=True, help="Its events.")
-@click.option("--indices", is_flag=True, help="Of an array: every member.")
-@click.option("--policy", is_flag=True, help="Its retry policy, field by field, with each source.")
+@declare.option("--forensics", is_flag=True, help="The evidence gathered before a watchdog's kill.")
+@declare.option("--attempt", type=POSITIVE, help="One attempt and its ranks.")
+@declare.option("--ranks", is_flag=True, help="Give each rank of a gang a row.")
+@declare.option("--events", is_flag=True, help="Its events.")
+@declare.option("--indices", is_flag=True, help="Of an array: every member.")
+@declare.option(
+    "--policy", is_flag=True, help="Its retry policy, field by field, with each source."
+)
 @talks
 def show(
     face: Face,
@@ -69,13 +68,13 @@ def show(
       holdfast show 06ch2v8wq1m4kz7d9x3t --forensics
     """
     if attempt is not None and (events or policy):
-        raise click.UsageError("--attempt goes with neither --events nor --policy")
+        raise declare.usage_error("--attempt goes with neither --events nor --policy")
     with face.client() as client:
         act_on(
             client,
             job_id,
             lambda found: _show_job(face, client, found, forensics, attempt, ranks, events, policy),
-            lambda array: show_array(face, client, array, indices=indices),
+            lambda array: _show_array(face, client, array, indices),
         )
 
 
@@ -99,6 +98,8 @@ def _show_job(
         face.show(view, policy_text(view))
         return
     if events:
+        from holdfast.cli.operate.events import event_text
+
         happened = list(client.events(job_id=job_id))
         if not happened:
             client.job(job_id)  # raises NotFound for an unknown job
@@ -119,8 +120,16 @@ def _show_job(
         print_text("\n" + why_text(reasons))
 
 
+def _show_array(face: Face, client: Client, array: ArrayRecord, indices: bool) -> None:
+    from holdfast.cli.series.arrays import show_array
+
+    show_array(face, client, array, indices=indices)
+
+
 def _show_attempt(face: Face, client: Client, job_id: str, number: int, ranks: bool) -> None:
     """Show one attempt from its tasks, or from their record once it has ended."""
+    from holdfast.cli.jobs.gang_view import draw_attempt
+
     found = client.attempts(job_id)
     chosen = next((attempt for attempt in found if attempt.number == number), None)
     if chosen is None:
@@ -138,6 +147,8 @@ def _show_attempt(face: Face, client: Client, job_id: str, number: int, ranks: b
 
 def _draw_running(client: Client, job: JobRecord, tasks: Sequence[TaskRecord], ranks: bool) -> str:
     """Draw the attempt that is on; the operators' rules find the cause of a failure in it."""
+    from holdfast.cli.jobs.gang_view import draw_tasks, has_fallen
+
     rules = client.rules().rules if has_fallen(job, tasks) else ()
     return draw_tasks(job, tasks, rules, every=ranks)
 
@@ -154,6 +165,8 @@ def _draw_gang(
         return ""
     if tasks:
         return _draw_running(client, job, tasks, ranks)
+    from holdfast.cli.jobs.gang_view import draw_attempt
+
     over = [attempt for attempt in attempts if attempt.members]
     return draw_attempt(over[-1], every=ranks, reason=False) if over else ""
 
@@ -221,7 +234,7 @@ def _forensics_text(view: ForensicsView) -> str:
     return f"{head} (gathered in {view.seconds:.1f} s)" + "".join(sections)
 
 
-@click.command()
+@declare.command()
 @JOB
 @talks
 def why(face: Face, job_id: str) -> None:

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from holdfast.cli import declare
 from holdfast.cli.jobs.find import find_parent, remember_job
 from holdfast.cli.jobs.flags import (
     CONTAINER_OPTIONS,
@@ -28,57 +27,63 @@ if TYPE_CHECKING:
     from holdfast.core.spec import JobSpec
 
 ABOUT_OPTIONS: tuple[Callable[..., Any], ...] = (
-    click.option("--name", help="A name to show. [default: the program's]"),
-    click.option("--queue", help="The queue. [default: the cluster's first that fits]"),
-    click.option("--project", help="The project that pays. [default: default]"),
-    click.option("--priority", type=int, help="0 to 100, higher first. [default: 50]"),
+    declare.option("--name", help="A name to show. [default: the program's]"),
+    declare.option("--queue", help="The queue. [default: the cluster's first that fits]"),
+    declare.option("--project", help="The project that pays. [default: default]"),
+    declare.option("--priority", type=int, help="0 to 100, higher first. [default: 50]"),
 )
-_GPUS = click.option("--gpus", type=int, help="Whole GPUs.")
+_GPUS = declare.option("--gpus", type=int, help="Whole GPUs.")
 NEED_OPTIONS: tuple[Callable[..., Any], ...] = (
-    click.option("--cpus", type=int, help="CPU slots; 1 for a job without GPUs."),
-    click.option("--memory", metavar="SIZE", help="Memory, as 512M or 4G."),
+    declare.option("--cpus", type=int, help="CPU slots; 1 for a job without GPUs."),
+    declare.option("--memory", metavar="SIZE", help="Memory, as 512M or 4G."),
     LABEL,
-    click.option(
+    declare.option(
         "--env",
         multiple=True,
         metavar="K[=V]",
         help="A variable; K alone takes this shell's value.",
     ),
-    click.option(
+    declare.option(
         "--secret",
         "secrets",
         multiple=True,
         metavar="K[=V|=@FILE]",
         help="A variable that is never shown, redacted in logs.",
     ),
-    click.option(
+    declare.option(
         "--cwd", metavar="DIR", help="Working folder. [default: this one, for a local controller]"
     ),
-    click.option(
+    declare.option(
         "--fresh-workdir", is_flag=True, default=None, help="Start each attempt in an empty folder."
     ),
-    click.option("--time-limit", metavar="TIME", help="The longest it may run, as 90s, 2h or off."),
-    click.option("--stall-timeout", metavar="TIME", help="Silence that raises suspicion, or off."),
-    click.option(
+    declare.option(
+        "--time-limit", metavar="TIME", help="The longest it may run, as 90s, 2h or off."
+    ),
+    declare.option(
+        "--stall-timeout", metavar="TIME", help="Silence that raises suspicion, or off."
+    ),
+    declare.option(
         "--silence-limit", metavar="TIME", help="Silence that stops it without evidence, or off."
     ),
-    click.option(
+    declare.option(
         "--first-beat-timeout",
         metavar="TIME",
         help="Time to its first beat, or off. [default: off]",
     ),
-    click.option("--grace", metavar="TIME", help="Time between TERM and KILL."),
-    click.option(
+    declare.option("--grace", metavar="TIME", help="Time between TERM and KILL."),
+    declare.option(
         "--watchdog-cap", type=int, help="Watchdog trips after which it is still requeued."
     ),
 )
 START_OPTIONS: tuple[Callable[..., Any], ...] = (
-    click.option("--lease-ttl", metavar="TIME", help="How long a silent host runs it, 15s to 1h."),
-    click.option("--idempotency-key", metavar="KEY", help="The same key returns the first job."),
-    click.option(
+    declare.option(
+        "--lease-ttl", metavar="TIME", help="How long a silent host runs it, 15s to 1h."
+    ),
+    declare.option("--idempotency-key", metavar="KEY", help="The same key returns the first job."),
+    declare.option(
         "--start-at", metavar="TIME", help="Not before: +10m, an ISO time or Unix seconds."
     ),
-    click.option(
+    declare.option(
         "--after",
         multiple=True,
         metavar="JOB[:END]",
@@ -93,9 +98,11 @@ _OPTIONS = (
     *POLICY_OPTIONS,
     *CONTAINER_OPTIONS,
     *START_OPTIONS,
-    click.option("--shell", metavar="LINE", help="A command line for /bin/sh, instead of CMD."),
-    click.option("--file", "file", metavar="FILE", help="A job in TOML or YAML, under the flags."),
-    click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD [ARGS]...]"),
+    declare.option("--shell", metavar="LINE", help="A command line for /bin/sh, instead of CMD."),
+    declare.option(
+        "--file", "file", metavar="FILE", help="A job in TOML or YAML, under the flags."
+    ),
+    declare.argument("command", nargs=-1, metavar="[-- CMD [ARGS]...]"),
 )
 
 
@@ -285,12 +292,12 @@ def submit_spec(client: Any, options: Mapping[str, Any], rank: int | None = None
     return job
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
-@click.option(
+@declare.command(context_settings={"allow_interspersed_args": False})
+@declare.option(
     "--array", metavar="LIST[%N]", help="Once for each index: 0-999, 1,3,5-9; %N at once."
 )
-@click.option("--sweep", metavar="FILE", help="Once for each point of a grid in TOML.")
-@click.option("--at-once", type=POSITIVE, help="How many of them run at once.")
+@declare.option("--sweep", metavar="FILE", help="Once for each point of a grid in TOML.")
+@declare.option("--at-once", type=POSITIVE, help="How many of them run at once.")
 @takes_spec
 @talks
 def submit(
@@ -316,9 +323,9 @@ def submit(
     from holdfast.cli.series.arrays import submit_many
 
     if array is not None and sweep is not None:
-        raise click.UsageError("give either --array or --sweep, not both")
+        raise declare.usage_error("give either --array or --sweep, not both")
     if at_once is not None and array is None and sweep is None:
-        raise click.UsageError("--at-once goes with --array or --sweep")
+        raise declare.usage_error("--at-once goes with --array or --sweep")
     with face.client() as client:
         if array is not None or sweep is not None:
             spec = read_spec(client.place, name_parents(client, options), os.environ, time.time())

@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import click
-
+from holdfast.cli import declare
 from holdfast.cli.jobs.find import find_job
 from holdfast.cli.output import Face, table, talks
 from holdfast.errors import ValidationError
 
 if TYPE_CHECKING:
+    import click
+
     from holdfast.core.settings.resolve import Effective, Value
 
 
-@click.group(invoke_without_command=True)
-@click.option("--queue", help="The values for this queue.")
-@click.option("--project", help="The values for this project.")
-@click.option("--job", "job_id", metavar="JOB", help="The values for this job.")
-@click.pass_context
+@declare.group(invoke_without_command=True)
+@declare.option("--queue", help="The values for this queue.")
+@declare.option("--project", help="The values for this project.")
+@declare.option("--job", "job_id", metavar="JOB", help="The values for this job.")
+@declare.pass_context
 @talks
 def config(
     face: Face, context: click.Context, queue: str | None, project: str | None, job_id: str | None
@@ -38,7 +39,7 @@ def config(
     if context.invoked_subcommand is not None:
         return
     if (queue or project) and job_id:
-        raise click.UsageError("give either --job, or --queue and --project")
+        raise declare.usage_error("give either --job, or --queue and --project")
     with face.client() as client:
         rows = (
             client.settings(find_job(client, job_id)) if job_id else client.config(queue, project)
@@ -80,10 +81,10 @@ def read_changes(pairs: Sequence[str]) -> dict[str, Value]:
 
 
 @config.command("set")
-@click.argument("name")
-@click.argument("value")
-@click.option("--queue", help="For this queue only.")
-@click.option("--project", help="For this project only.")
+@declare.argument("name")
+@declare.argument("value")
+@declare.option("--queue", help="For this queue only.")
+@declare.option("--project", help="For this project only.")
 @talks
 def set_value(face: Face, name: str, value: str, queue: str | None, project: str | None) -> None:
     """Change a setting for the cluster, a queue or a project. `off` switches a limit off.
@@ -100,9 +101,9 @@ def set_value(face: Face, name: str, value: str, queue: str | None, project: str
 
 
 @config.command("unset")
-@click.argument("name")
-@click.option("--queue", help="For this queue only.")
-@click.option("--project", help="For this project only.")
+@declare.argument("name")
+@declare.option("--queue", help="For this queue only.")
+@declare.option("--project", help="For this project only.")
 @talks
 def unset_value(face: Face, name: str, queue: str | None, project: str | None) -> None:
     """Remove a setting from its layer, so that the layer below applies.
@@ -118,7 +119,7 @@ def _change(
     face: Face, queue: str | None, project: str | None, changes: dict[str, Value], unset: list[str]
 ) -> None:
     if queue and project:
-        raise click.UsageError("give either --queue or --project")
+        raise declare.usage_error("give either --queue or --project")
     with face.client() as client:
         if queue is not None:
             client.put_queue(queue, changes, unset)

@@ -1,16 +1,15 @@
 """`db`: the schema of the database, which it reads and changes without a controller."""
 
-import click
-
+from holdfast.cli import declare
 from holdfast.cli.output import Face
 
-_DSN = click.option(
+_DSN = declare.option(
     "--dsn", envvar="HOLDFAST_DSN", metavar="DSN", help="The database. [default: HOLDFAST_DSN]"
 )
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_JSON = declare.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@click.group()
+@declare.group()
 def db() -> None:
     """Migrate the database, or show its version. `up` and `server` migrate by themselves.
 
@@ -24,7 +23,7 @@ def db() -> None:
 def _dsn(dsn: str | None) -> str:
     if dsn:
         return dsn
-    raise click.UsageError(
+    raise declare.usage_error(
         "no database is given: use --dsn or HOLDFAST_DSN. `holdfast up` migrates its own."
     )
 

@@ -8,18 +8,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from holdfast.cli import declare
 from holdfast.cli.output import Face, age, note, table, talks
 from holdfast.errors import HoldfastError, ValidationError
 
 if TYPE_CHECKING:
+    import click
+
     from holdfast.core.fleet.actions import CycleSummary
     from holdfast.wire.pools import PoolStatus
 
 
-@click.group(invoke_without_command=True)
-@click.pass_context
+@declare.group(invoke_without_command=True)
+@declare.pass_context
 @talks
 def pools(face: Face, context: click.Context) -> None:
     """List pools of hosts: sizes, cost per hour, today's spend and forecast.
@@ -89,7 +90,7 @@ def _say_state(pool: PoolStatus) -> str:
 
 
 @pools.command()
-@click.argument("name")
+@declare.argument("name")
 @talks
 def show(face: Face, name: str) -> None:
     """Show a pool: what it may rent, its bounds, its money, and what its last cycle says.
@@ -121,7 +122,7 @@ def _say_offer(offer: Any) -> str:
 
 
 @pools.command()
-@click.option(
+@declare.option(
     "-f", "--file", "path", required=True, metavar="FILE", help="TOML: [pool.NAME] tables."
 )
 @talks
@@ -158,8 +159,8 @@ def create(face: Face, path: str) -> None:
 
 
 @pools.command("set")
-@click.argument("name")
-@click.argument("changes", metavar="KEY=VALUE...", nargs=-1, required=True)
+@declare.argument("name")
+@declare.argument("changes", metavar="KEY=VALUE...", nargs=-1, required=True)
 @talks
 def set_pool(face: Face, name: str, changes: Sequence[str]) -> None:
     """Change keys of a pool; times as 5m, `off` for no limit.
@@ -175,17 +176,17 @@ def set_pool(face: Face, name: str, changes: Sequence[str]) -> None:
     for change in changes:
         key, sign, value = change.partition("=")
         if not sign:
-            raise click.UsageError(f"{change!r} is no KEY=VALUE")
+            raise declare.usage_error(f"{change!r} is no KEY=VALUE")
         long = f"{key}_seconds"
         given[long if long in PoolSpec.__struct_fields__ else key] = value
     face.answer(lambda client: client.set_pool(name, given), pool_table)
 
 
 @pools.command()
-@click.argument("name")
-@click.option("--min", "least", type=int, help="Hosts kept, with or without work.")
-@click.option("--max", "most", type=int, help="Hosts at most.")
-@click.option("--buffer", type=int, help="Idle hosts kept ready while others are busy.")
+@declare.argument("name")
+@declare.option("--min", "least", type=int, help="Hosts kept, with or without work.")
+@declare.option("--max", "most", type=int, help="Hosts at most.")
+@declare.option("--buffer", type=int, help="Idle hosts kept ready while others are busy.")
 @talks
 def scale(face: Face, name: str, least: int | None, most: int | None, buffer: int | None) -> None:
     """Change a pool's bounds.
@@ -200,8 +201,8 @@ def scale(face: Face, name: str, least: int | None, most: int | None, buffer: in
 
 
 @pools.command()
-@click.argument("name")
-@click.option("--reason", default="", help="Shown by `pools` and `why`.")
+@declare.argument("name")
+@declare.option("--reason", default="", help="Shown by `pools` and `why`.")
 @talks
 def pause(face: Face, name: str, reason: str) -> None:
     """Have a pool spawn nothing and shrink by nothing.
@@ -214,7 +215,7 @@ def pause(face: Face, name: str, reason: str) -> None:
 
 
 @pools.command()
-@click.argument("name")
+@declare.argument("name")
 @talks
 def resume(face: Face, name: str) -> None:
     """Have a pool scale again.
@@ -227,7 +228,7 @@ def resume(face: Face, name: str) -> None:
 
 
 @pools.command()
-@click.argument("name")
+@declare.argument("name")
 @talks
 def delete(face: Face, name: str) -> None:
     """Delete a pool: its hosts go as they fall idle, then it is forgotten.
@@ -240,8 +241,8 @@ def delete(face: Face, name: str) -> None:
 
 
 @pools.command()
-@click.argument("name")
-@click.option("-n", "--last", default=20, help="So many, the newest last.")
+@declare.argument("name")
+@declare.option("-n", "--last", default=20, help="So many, the newest last.")
 @talks
 def cycles(face: Face, name: str, last: int) -> None:
     """Show a pool's last cycles: what it found, what it did, and why.
@@ -288,7 +289,7 @@ def _say_actions(cycle: CycleSummary) -> str:
 
 
 @pools.command()
-@click.argument("name")
+@declare.argument("name")
 @talks
 def plan(face: Face, name: str) -> int:
     """Show what a pool's cycle would do now, and why. Nothing is changed.
@@ -304,9 +305,9 @@ def plan(face: Face, name: str) -> int:
 
 
 @pools.command()
-@click.argument("names", metavar="[POOL]...", nargs=-1)
-@click.option("--once", is_flag=True, help="One cycle of each pool, then exit.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@declare.argument("names", metavar="[POOL]...", nargs=-1)
+@declare.option("--once", is_flag=True, help="One cycle of each pool, then exit.")
+@declare.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @talks
 def run(face: Face, names: Sequence[str], once: bool, dry_run: bool) -> int:
     """Run cycles by hand: JSON summaries on stdout, exit code 1 after an error.

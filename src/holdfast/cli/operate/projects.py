@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import click
-
+from holdfast.cli import declare
 from holdfast.cli.operate.config import read_changes, value_text
 from holdfast.cli.output import Face, count_of, facts, table, talks
 
 if TYPE_CHECKING:
+    import click
+
     from holdfast.core.records import ProjectRecord
 
 
-@click.group(invoke_without_command=True)
-@click.pass_context
+@declare.group(invoke_without_command=True)
+@declare.pass_context
 @talks
 def projects(face: Face, context: click.Context) -> None:
     """List projects: running jobs, used quotas and settings.
@@ -102,7 +103,7 @@ def _project_text(p: ProjectRecord) -> str:
 
 
 @projects.command("show")
-@click.argument("name", metavar="PROJECT")
+@declare.argument("name", metavar="PROJECT")
 @talks
 def show_project(face: Face, name: str) -> None:
     """Show one project. `holdfast config --project` shows every setting in force and its source.
@@ -115,8 +116,8 @@ def show_project(face: Face, name: str) -> None:
 
 
 @projects.command("set")
-@click.argument("name", metavar="PROJECT")
-@click.argument("changes", metavar="SETTING=VALUE...", nargs=-1, required=True)
+@declare.argument("name", metavar="PROJECT")
+@declare.argument("changes", metavar="SETTING=VALUE...", nargs=-1, required=True)
 @talks
 def set_project(face: Face, name: str, changes: Sequence[str]) -> None:
     """Change a project's settings; the project need not exist yet. `off` switches a limit off.
@@ -137,8 +138,8 @@ def set_project(face: Face, name: str, changes: Sequence[str]) -> None:
 
 
 @projects.command("unset")
-@click.argument("name", metavar="PROJECT")
-@click.argument("settings", metavar="SETTING...", nargs=-1, required=True)
+@declare.argument("name", metavar="PROJECT")
+@declare.argument("settings", metavar="SETTING...", nargs=-1, required=True)
 @talks
 def unset_project(face: Face, name: str, settings: Sequence[str]) -> None:
     """Remove settings of a project, so that the cluster's values apply.
@@ -151,7 +152,7 @@ def unset_project(face: Face, name: str, settings: Sequence[str]) -> None:
 
 
 @projects.command("delete")
-@click.argument("name", metavar="PROJECT")
+@declare.argument("name", metavar="PROJECT")
 @talks
 def delete_project(face: Face, name: str) -> None:
     """Forget a project's settings; refused while it has unfinished jobs. Its ended jobs stay.

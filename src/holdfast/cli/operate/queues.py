@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import click
-
+from holdfast.cli import declare
 from holdfast.cli.operate.config import read_changes, value_text
 from holdfast.cli.output import Face, table, talks
 
 if TYPE_CHECKING:
+    import click
+
     from holdfast.core.records import QueueRecord
 
 
-@click.group(invoke_without_command=True)
-@click.pass_context
+@declare.group(invoke_without_command=True)
+@declare.pass_context
 @talks
 def queues(face: Face, context: click.Context) -> None:
     """List queues: their jobs and their own settings.
@@ -55,9 +56,9 @@ def _line(queue: QueueRecord) -> str:
 
 
 @queues.command("set")
-@click.argument("name")
-@click.argument("changes", metavar="SETTING=VALUE...", nargs=-1)
-@click.option("--unset", multiple=True, metavar="SETTING", help="Use the cluster's value again.")
+@declare.argument("name")
+@declare.argument("changes", metavar="SETTING=VALUE...", nargs=-1)
+@declare.option("--unset", multiple=True, metavar="SETTING", help="Use the cluster's value again.")
 @talks
 def set_queue(face: Face, name: str, changes: Sequence[str], unset: Sequence[str]) -> None:
     """Create a queue, or change its settings. `off` switches a limit off.
@@ -73,9 +74,9 @@ def set_queue(face: Face, name: str, changes: Sequence[str], unset: Sequence[str
 
 
 @queues.command()
-@click.argument("name")
-@click.option("--reason", default="", help="Shown by `why`.")
-@click.option("--hard", is_flag=True, help="Also stop running jobs, at no charge.")
+@declare.argument("name")
+@declare.option("--reason", default="", help="Shown by `why`.")
+@declare.option("--hard", is_flag=True, help="Also stop running jobs, at no charge.")
 @talks
 def pause(face: Face, name: str, reason: str, hard: bool) -> None:
     """Start no more jobs from a queue.
@@ -88,7 +89,7 @@ def pause(face: Face, name: str, reason: str, hard: bool) -> None:
 
 
 @queues.command()
-@click.argument("name")
+@declare.argument("name")
 @talks
 def resume(face: Face, name: str) -> None:
     """Start jobs from a queue again.
@@ -101,7 +102,7 @@ def resume(face: Face, name: str) -> None:
 
 
 @queues.command()
-@click.argument("name")
+@declare.argument("name")
 @talks
 def delete(face: Face, name: str) -> None:
     """Delete a queue that has no unfinished jobs.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli import declare
 from holdfast.cli.output import Face, facts, note, table, talks
 from holdfast.errors import ValidationError
 
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 _TAIL_CHARS = 16_384  # the part of a log that an agent sends
 
 
-@click.group(invoke_without_command=True)
-@click.option("--text", "as_text", is_flag=True, help="Print the rules as they were written.")
-@click.pass_context
+@declare.group(invoke_without_command=True)
+@declare.option("--text", "as_text", is_flag=True, help="Print the rules as they were written.")
+@declare.pass_context
 @talks
 def rules(face: Face, context: click.Context, as_text: bool) -> None:
     """Show the cluster's own rules, which find the cause of a task's end, beside the shipped rules.
@@ -85,8 +86,8 @@ def _and(rule: OperatorRule) -> str:
 
 
 @rules.command("check")
-@click.argument("file", type=click.Path(allow_dash=True))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@declare.argument("file", type=click.Path(allow_dash=True))
+@declare.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def check(file: str, as_json: bool) -> None:
     """Check a file of rules, without a controller; a mistake is reported with its line.
 
@@ -101,7 +102,7 @@ def check(file: str, as_json: bool) -> None:
 
 
 @rules.command("set")
-@click.argument("file", type=click.Path(allow_dash=True))
+@declare.argument("file", type=click.Path(allow_dash=True))
 @talks
 def set_rules(face: Face, file: str) -> None:
     """Replace all rules by those of a file; an empty file removes all. A bad rule changes nothing.
@@ -119,16 +120,18 @@ def set_rules(face: Face, file: str) -> None:
 
 
 @rules.command("try")
-@click.option("--exit-code", type=click.IntRange(1, 255), help="The exit code of the process.")
-@click.option("--signal", "signal_", metavar="SIGNAL", help="Or the signal: a name or a number.")
-@click.option(
+@declare.option(
+    "--exit-code", type=declare.NumberRange(int, 1, 255), help="The exit code of the process."
+)
+@declare.option("--signal", "signal_", metavar="SIGNAL", help="Or the signal: a name or a number.")
+@declare.option(
     "--log",
     "log_file",
     type=click.Path(allow_dash=True),
     metavar="FILE",
     help="Its output (last 16 KiB).",
 )
-@click.option(
+@declare.option(
     "--rules",
     "rules_file",
     type=click.Path(allow_dash=True),
@@ -151,7 +154,7 @@ def try_rules(
       holdfast logs JOB | holdfast rules try --exit-code 1 --log -
     """
     if (exit_code is None) == (signal_ is None):
-        raise click.UsageError("give either --exit-code or --signal")
+        raise declare.usage_error("give either --exit-code or --signal")
     log = "" if log_file is None else _read(log_file).replace("\x00", "")[-_TAIL_CHARS:]
     text = None if rules_file is None else _read(rules_file)
     with face.client() as client:
@@ -189,7 +192,7 @@ def _read_signal(text: str | None) -> int | None:
     try:
         return int(text) if text.isdecimal() else int(signal.Signals[text.upper()])
     except KeyError:
-        raise click.UsageError(
+        raise declare.usage_error(
             f"{text!r} is no signal; give a number or a name such as SIGSEGV"
         ) from None
 

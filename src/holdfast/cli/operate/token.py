@@ -1,12 +1,11 @@
 """`token`: make, list and revoke tokens."""
 
-import click
-
+from holdfast.cli import declare
 from holdfast.cli.options import read_seconds
 from holdfast.cli.output import Face, age, note, table, talks
 
 
-@click.group()
+@declare.group()
 def token() -> None:
     """Make, list and revoke tokens.
 
@@ -18,9 +17,9 @@ def token() -> None:
 
 
 @token.command()
-@click.option("--role", type=click.Choice(["admin", "submit", "read", "join"]), required=True)
-@click.option("--name", default="", help="Its owner or purpose.")
-@click.option("--expires", metavar="TIME", help="As 12h or 30d. [default: 1h for a join token]")
+@declare.option("--role", type=declare.Choice(["admin", "submit", "read", "join"]), required=True)
+@declare.option("--name", default="", help="Its owner or purpose.")
+@declare.option("--expires", metavar="TIME", help="As 12h or 30d. [default: 1h for a join token]")
 @talks
 def create(face: Face, role: str, name: str, expires: str | None) -> None:
     """Make a token and print its secret, this once.
@@ -60,7 +59,7 @@ def list_tokens(face: Face) -> None:
 
 
 @token.command()
-@click.argument("token_id", metavar="ID")
+@declare.argument("token_id", metavar="ID")
 @talks
 def revoke(face: Face, token_id: str) -> None:
     """End a token; it is refused within seconds.

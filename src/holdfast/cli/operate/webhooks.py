@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli import declare
 from holdfast.cli.endings import EXIT_FAILED
 from holdfast.cli.options import POSITIVE, read_seconds
 from holdfast.cli.output import Face, age, facts, note, table, talks
@@ -17,14 +18,14 @@ if TYPE_CHECKING:
     from holdfast.core.webhooks.values import DeliveryRecord, WebhookRecord
 
 
-ID = click.argument("webhook_id", metavar="ID")
-SECRET = click.option(
+ID = declare.argument("webhook_id", metavar="ID")
+SECRET = declare.option(
     "--secret-file", metavar="FILE", help="Your own secret (16 to 256 characters); - is stdin."
 )
 
 
-@click.group(invoke_without_command=True)
-@click.pass_context
+@declare.group(invoke_without_command=True)
+@declare.pass_context
 @talks
 def webhooks(face: Face, context: click.Context) -> None:
     """List webhooks: their URLs, and the number of pending and dead deliveries.
@@ -111,16 +112,16 @@ def _read_secret(secret_file: str | None) -> str | None:
 
 
 @webhooks.command()
-@click.argument("target", metavar="URL")
-@click.option(
+@declare.argument("target", metavar="URL")
+@declare.option(
     "--event",
     "events",
     multiple=True,
     metavar="PATTERN",
     help="As job.failed or job.*; repeatable.",
 )
-@click.option("--project", metavar="NAME", help="Only this project's events.")
-@click.option("--name", default="", help="Its purpose.")
+@declare.option("--project", metavar="NAME", help="Only this project's events.")
+@declare.option("--name", default="", help="Its purpose.")
 @SECRET
 @talks
 def add(
@@ -153,12 +154,12 @@ def add(
 
 @webhooks.command("set")
 @ID
-@click.option("--to", metavar="URL", help="The new URL, also for pending deliveries.")
-@click.option("--event", "events", multiple=True, metavar="PATTERN", help="The new events.")
-@click.option("--all-events", is_flag=True, help="Every event, except those about webhooks.")
-@click.option("--project", metavar="NAME", help="Only this project's events.")
-@click.option("--all-projects", is_flag=True, help="Every project's events.")
-@click.option("--name", help="Its purpose.")
+@declare.option("--to", metavar="URL", help="The new URL, also for pending deliveries.")
+@declare.option("--event", "events", multiple=True, metavar="PATTERN", help="The new events.")
+@declare.option("--all-events", is_flag=True, help="Every event, except those about webhooks.")
+@declare.option("--project", metavar="NAME", help="Only this project's events.")
+@declare.option("--all-projects", is_flag=True, help="Every project's events.")
+@declare.option("--name", help="Its purpose.")
 @talks
 def set_webhook(
     face: Face,
@@ -208,7 +209,7 @@ def remove(face: Face, webhook_id: str) -> None:
 
 @webhooks.command()
 @ID
-@click.option("--grace", default="24h", metavar="TIME", help="How long the old secret signs too.")
+@declare.option("--grace", default="24h", metavar="TIME", help="How long the old secret signs too.")
 @SECRET
 @talks
 def rotate(face: Face, webhook_id: str, grace: str, secret_file: str | None) -> None:
@@ -249,15 +250,15 @@ def test(face: Face, webhook_id: str) -> int | None:
 
 @webhooks.command()
 @ID
-@click.argument("delivery_id", metavar="[DELIVERY]", required=False)
-@click.option(
+@declare.argument("delivery_id", metavar="[DELIVERY]", required=False)
+@declare.option(
     "--state",
     "states",
     multiple=True,
-    type=click.Choice(["pending", "delivered", "dead"]),
+    type=declare.Choice(["pending", "delivered", "dead"]),
     help="Only these; repeatable.",
 )
-@click.option("--limit", type=POSITIVE, default=50, help="The most to list.")
+@declare.option("--limit", type=POSITIVE, default=50, help="The most to list.")
 @talks
 def deliveries(
     face: Face, webhook_id: str, delivery_id: str | None, states: Sequence[str], limit: int
@@ -292,8 +293,8 @@ def _deliveries_table(rows: Sequence[DeliveryRecord]) -> str:
 
 @webhooks.command()
 @ID
-@click.argument("delivery_ids", metavar="[DELIVERY]...", nargs=-1)
-@click.option("--dead", is_flag=True, help="Every dead delivery.")
+@declare.argument("delivery_ids", metavar="[DELIVERY]...", nargs=-1)
+@declare.option("--dead", is_flag=True, help="Every dead delivery.")
 @talks
 def redeliver(face: Face, webhook_id: str, delivery_ids: Sequence[str], dead: bool) -> None:
     """Send deliveries again; dead or delivered ones begin their tries anew, pending ones go now.
@@ -316,7 +317,7 @@ def redeliver(face: Face, webhook_id: str, delivery_ids: Sequence[str], dead: bo
 
 @webhooks.command()
 @ID
-@click.option("--reason", default="", help="Shown with the webhook.")
+@declare.option("--reason", default="", help="Shown with the webhook.")
 @talks
 def pause(face: Face, webhook_id: str, reason: str) -> None:
     """Send nothing more to a webhook. Its events are kept as long as history is.

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from holdfast.cli import declare
 from holdfast.cli.jobs.submit import read_spec, takes_spec
 from holdfast.cli.options import POSITIVE
 from holdfast.cli.output import Face, facts, paint, print_text, span, table, talks
@@ -17,10 +16,10 @@ from holdfast.cli.output import Face, facts, paint, print_text, span, table, tal
 if TYPE_CHECKING:
     from holdfast.core.series.records import ScheduleRecord, ScheduleRunRecord
 
-NAME = click.argument("name", metavar="SCHEDULE")
+NAME = declare.argument("name", metavar="SCHEDULE")
 
 
-@click.group()
+@declare.group()
 def schedules() -> None:
     """Submit jobs at set times, and see what became of them.
 
@@ -47,19 +46,19 @@ def list_schedules(face: Face) -> None:
 
 
 @schedules.command()
-@click.argument("schedule", metavar="SCHEDULE")
-@click.option("--cron", metavar="LINE", help="Minute, hour, day of month, month, day of week.")
-@click.option("--every", metavar="TIME", help="An interval, as 15m or 6h.")
-@click.option("--time-zone", metavar="ZONE", default="UTC", help="Whose clock --cron goes by.")
-@click.option(
+@declare.argument("schedule", metavar="SCHEDULE")
+@declare.option("--cron", metavar="LINE", help="Minute, hour, day of month, month, day of week.")
+@declare.option("--every", metavar="TIME", help="An interval, as 15m or 6h.")
+@declare.option("--time-zone", metavar="ZONE", default="UTC", help="Whose clock --cron goes by.")
+@declare.option(
     "--catch-up",
-    type=click.Choice(["none", "one", "all"]),
+    type=declare.Choice(["none", "one", "all"]),
     default="one",
     help="Of times missed while no controller ran: none, the newest, or the last 100.",
 )
-@click.option(
+@declare.option(
     "--overlap",
-    type=click.Choice(["skip", "queue", "cancel_running"]),
+    type=declare.Choice(["skip", "queue", "cancel_running"]),
     default="skip",
     help="While the run before has not ended.",
 )
@@ -87,11 +86,11 @@ def create(
     from holdfast.core.settings.resolve import parse_duration
 
     if (cron is None) == (every is None):
-        raise click.UsageError("give either --cron or --every")
+        raise declare.usage_error("give either --cron or --every")
     try:
         seconds = None if every is None else parse_duration(every)
     except ValueError as error:
-        raise click.UsageError(f"--every: {error}") from None
+        raise declare.usage_error(f"--every: {error}") from None
     with face.client() as client:
         spec = read_spec(client.place, options, os.environ, time.time())
         made = client.put_schedule(
@@ -108,7 +107,7 @@ def create(
 
 @schedules.command()
 @NAME
-@click.option("--limit", type=POSITIVE, default=10, help="How many of its runs.")
+@declare.option("--limit", type=POSITIVE, default=10, help="How many of its runs.")
 @talks
 def show(face: Face, name: str, limit: int) -> None:
     """Show a schedule and its newest runs.
@@ -129,7 +128,7 @@ def show(face: Face, name: str, limit: int) -> None:
 
 @schedules.command()
 @NAME
-@click.option("--reason", default="", help="Shown with it.")
+@declare.option("--reason", default="", help="Shown with it.")
 @talks
 def pause(face: Face, name: str, reason: str) -> None:
     """Let none of its times come.
@@ -190,7 +189,7 @@ def run_now(face: Face, name: str) -> None:
 
 @schedules.command("next")
 @NAME
-@click.argument("count", type=POSITIVE, default=5)
+@declare.argument("count", type=POSITIVE, default=5)
 @talks
 def list_next(face: Face, name: str, count: int) -> None:
     """Print its next times, in its own time zone.

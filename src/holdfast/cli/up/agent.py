@@ -5,31 +5,32 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import click
-
+from holdfast.cli import declare
 from holdfast.cli.options import LABEL, add_options, read_pairs, read_seconds
 from holdfast.cli.up.up import AGENT_OPTIONS, agent_options
 from holdfast.errors import ValidationError
 from holdfast.wire.bearer import is_token
 
 
-@click.command()
-@click.option(
+@declare.command()
+@declare.option(
     "--join", "url", envvar="HOLDFAST_URL", required=True, metavar="URL", help="The controller."
 )
-@click.option("--token", envvar="HOLDFAST_JOIN_TOKEN", help="A join token, for the first start.")
+@declare.option("--token", envvar="HOLDFAST_JOIN_TOKEN", help="A join token, for the first start.")
 @add_options(*AGENT_OPTIONS)
-@click.option("--state", metavar="DIR", help="Its folder. [default: ~/.local/state/holdfast/host]")
-@click.option("--advertise", metavar="ADDRESS", help="This host's address for other hosts.")
+@declare.option(
+    "--state", metavar="DIR", help="Its folder. [default: ~/.local/state/holdfast/host]"
+)
+@declare.option("--advertise", metavar="ADDRESS", help="This host's address for other hosts.")
 @LABEL
-@click.option("--pool", envvar="HOLDFAST_POOL", help="The pool it belongs to. [default: none]")
-@click.option(
+@declare.option("--pool", envvar="HOLDFAST_POOL", help="The pool it belongs to. [default: none]")
+@declare.option(
     "--self-destruct",
     envvar="HOLDFAST_SELF_DESTRUCT_SECONDS",
     metavar="TIME",
     help="End this host after so long without the controller. [default: never]",
 )
-@click.option("--ca-file", metavar="FILE", help="PEM of the controller's authority.")
+@declare.option("--ca-file", metavar="FILE", help="PEM of the controller's authority.")
 def agent(
     url: str,
     token: str | None,

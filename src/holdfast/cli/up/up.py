@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli import declare
 from holdfast.cli.options import add_options
 from holdfast.client.locate import DATA_FOLDER
 from holdfast.errors import ValidationError
@@ -19,43 +20,45 @@ MAX_GPUS = 1024
 
 
 AGENT_OPTIONS = (
-    click.option(
-        "--slots", type=click.IntRange(0, 65_536), help="CPU tasks at once. [default: CPUs]"
+    declare.option(
+        "--slots",
+        type=declare.NumberRange(int, 0, 65_536),
+        help="CPU tasks at once. [default: CPUs]",
     ),
-    click.option("--gpus", metavar="N|auto", default="auto", help="GPUs to offer."),
-    click.option("--queues", metavar="Q,Q", help="Queues to serve. [default: all]"),
-    click.option("--name", help="The host's name. [default: this machine's]"),
-    click.option(
+    declare.option("--gpus", metavar="N|auto", default="auto", help="GPUs to offer."),
+    declare.option("--queues", metavar="Q,Q", help="Queues to serve. [default: all]"),
+    declare.option("--name", help="The host's name. [default: this machine's]"),
+    declare.option(
         "--app",
         "apps",
         multiple=True,
         metavar="MODULE",
         help="Run calls of this module's functions here; repeatable.",
     ),
-    click.option("--app-path", metavar="DIR", help="The folder of apps. [default: this one]"),
-    click.option("--app-python", metavar="FILE", help="Their interpreter. [default: this one]"),
+    declare.option("--app-path", metavar="DIR", help="The folder of apps. [default: this one]"),
+    declare.option("--app-python", metavar="FILE", help="Their interpreter. [default: this one]"),
 )
 
 
-@click.command()
+@declare.command()
 @add_options(*AGENT_OPTIONS)
-@click.option(
+@declare.option(
     "--port",
-    type=click.IntRange(0, 65_535),
+    type=declare.NumberRange(int, 0, 65_535),
     help=f"The port; 0: any. [default: {DEFAULT_PORT}, or a free one]",
 )
-@click.option(
+@declare.option(
     "--dsn", envvar="HOLDFAST_DSN", metavar="DSN", help="Your PostgreSQL. [default: embedded]"
 )
-@click.option("--data", default=DATA_FOLDER, metavar="DIR", help="The folder of all data.")
-@click.option(
+@declare.option("--data", default=DATA_FOLDER, metavar="DIR", help="The folder of all data.")
+@declare.option(
     "--pool",
     is_flag=False,
     flag_value="local",
     metavar="[NAME]",
     help="No host here, but a pool of local ones that grows with the queue. [default name: local]",
 )
-@click.option(
+@declare.option(
     "--blobs",
     envvar="HOLDFAST_BLOBS",
     metavar="DIR|s3://BUCKET/PREFIX",
@@ -165,7 +168,7 @@ def pool_options(name: str, agent: dict[str, Any], count: Callable[[], int]) -> 
     one machine would use the same ones. count: says how many there are, where no flag does. Raises
     ValidationError."""
     if "name" in agent:
-        raise click.UsageError("--name is of the host that `up` runs without --pool")
+        raise declare.usage_error("--name is of the host that `up` runs without --pool")
     gpus, slots = agent["gpus"] if "gpus" in agent else count(), agent["cpu_slots"]
     return {
         "name": _read_name("pool", name),
