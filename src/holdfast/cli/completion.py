@@ -20,7 +20,7 @@ def completion(shell: str) -> None:
     """
     from click.shell_completion import get_completion_class
 
-    from holdfast.cli.main import PROGRAM
+    from holdfast.cli.commands import PROGRAM
     from holdfast.cli.tree import cli
 
     kind = get_completion_class(shell)

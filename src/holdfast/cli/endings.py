@@ -1,10 +1,13 @@
 """The documented exit codes, and the one or two plain lines on stderr that go with a failure."""
 
+import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from holdfast import errors
-from holdfast.cli.output import note
+from holdfast.cli.commands import PROGRAM
+from holdfast.cli.output import note, print_line
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -15,6 +18,7 @@ EXIT_UNAUTHORIZED = 5
 EXIT_UNREACHABLE = 6
 EXIT_QUOTA = 7
 EXIT_INTERRUPTED = 130
+EXIT_NO_READER = 141
 
 _CODES: tuple[tuple[type[errors.HoldfastError], int], ...] = (
     (errors.ValidationError, EXIT_USAGE),
@@ -72,3 +76,45 @@ def show_error(error: BaseException, as_json: bool) -> None:
         problem |= {"title": "Usage", "status": 400, "code": "usage"}
     sys.stderr.write(json.dumps(problem) + "\n")
     sys.stderr.flush()
+
+
+def guard(run: Callable[[], Any], words: list[str]) -> int:
+    """Run a command and return the exit code of its end; a failure is told in plain lines."""
+    own = words[: words.index("--")] if "--" in words else words
+    as_json = "--json" in own
+    try:
+        result = run()
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        _drop_output()
+        return EXIT_NO_READER
+    except Exception as error:
+        return _tell(error, words, as_json=as_json)
+
+
+def _tell(error: Any, words: list[str], *, as_json: bool) -> int:
+    """Tell of an expected failure and return its exit code. Raises the error if it is a bug."""
+    if is_clicks(error, "Abort"):
+        return EXIT_INTERRUPTED
+    code = exit_code_of(error)
+    if is_clicks(error):
+        code = error.exit_code if error.exit_code > 1 else EXIT_USAGE
+    if code is None:
+        raise error
+    show_error(error, as_json)
+    if is_clicks(error, "UsageError") and not as_json:
+        path = f"{PROGRAM} {words[0]}" if error.ctx is None else error.ctx.command_path
+        print_line(f"See `{path} --help`.", err=True)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _drop_output()
+    return code
+
+
+def _drop_output() -> None:
+    """Discard Python's buffer, whose flush at the exit would fail on the same pipe or disk again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 
 import click
 
-from holdfast.cli.main import COMMANDS, HIDDEN, guard, load_command
+from holdfast.cli.commands import COMMANDS, HIDDEN, load_command
+from holdfast.cli.endings import guard
 
 _EPILOG = """\
 \b

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -43,7 +44,6 @@ class WaitingNotice:
             self._timer.start()
 
     def _say(self) -> None:
-        from holdfast.cli.output import note
-
         self._said = True
-        note("waiting for the controller…")
+        sys.stderr.write("holdfast: waiting for the controller…\n")
+        sys.stderr.flush()

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.cli.main import COMMANDS
+from holdfast.cli.commands import COMMANDS
 from holdfast.cli.tree import cli
 from holdfast.wire.api import LogLine
 from tests.unit.cli.stub import JOB, Answer, Stub, clean_environment, events, job_record

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.cli import declare
+from holdfast.cli.commands import COMMANDS, load_command
 from holdfast.cli.declare import Command
-from holdfast.cli.main import COMMANDS, load_command
 from tests.unit.cli.stub import JOB, Answer, Stub, job_record
 
 PLAIN = [

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from holdfast.cli.commands import COMMANDS, HIDDEN
 from holdfast.cli.jobs.submit import submit
-from holdfast.cli.main import COMMANDS, HIDDEN
 from holdfast.cli.supervise import supervise
 from holdfast.cli.tree import cli
 from holdfast.client.locate import ControllerPlace

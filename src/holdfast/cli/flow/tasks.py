@@ -19,7 +19,6 @@ from holdfast.cli.output import (
     count_of,
     facts,
     note,
-    print_line,
     print_text,
     say_state,
     span,
@@ -409,9 +408,7 @@ def why(face: Face, name: str) -> None:
 @declare.option("--project", default="default", help="The project.")
 @declare.option("--gpus", type=COUNT, default=0, help="GPUs of its executor.")
 @declare.option("--model", help="The model that it runs with.")
-@declare.option(
-    "--host-label", "host_labels", multiple=True, metavar="K=V", help="Only such hosts."
-)
+@declare.option("--host-label", "host_labels", multiple=True, metavar="K=V", help="Its hosts.")
 @declare.option("--time-limit", metavar="TIME", help="Time the call may take, as 90s or 2h.")
 @declare.option("--max-retries", type=COUNT, help="Retries after a failure.")
 @declare.option("--no-wait", is_flag=True, help="Print the id of its set, and wait for nothing.")
@@ -468,7 +465,7 @@ def _wait_for(client: Client, set_id: str, timeout: float | None) -> CallResult 
             if line.code not in said:
                 said.add(line.code)
                 hint = f" ({line.hint})" if line.hint else ""
-                print_line(f"holdfast: waiting: {line.message}{hint}", err=True)
+                note(f"waiting: {line.message}{hint}")
 
 
 def check_arguments(text: str) -> None:
