@@ -57,7 +57,7 @@ class Reads:
     """A read that waits until it is let go, and a clock that is set."""
 
     def __init__(self) -> None:
-        self.now, self.begun = 100.0, 0
+        self.now, self.begun, self.ended = 100.0, 0, 0
         self.open = asyncio.Event()
         self.open.set()
         self.background = Background(Outages(self.clock))
@@ -69,14 +69,18 @@ class Reads:
         async def held() -> Any:
             self.begun += 1
             await self.open.wait()
-            return await read()
+            found = await read()
+            self.ended += 1
+            return found
 
         return held
 
-    async def settle(self) -> None:
+    async def settle(self, begun: int) -> None:
+        """Let go, and wait until so many reads have begun and ended."""
         self.open.set()
-        for _ in range(5):
-            await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            while self.ended < begun:
+                await asyncio.sleep(0.001)
 
 
 async def test_a_caller_in_a_hurry_waits_for_no_read_of_the_settings(
@@ -91,8 +95,10 @@ async def test_a_caller_in_a_hurry_waits_for_no_read_of_the_settings(
     reads.open.clear()
     assert [await cache.recent(), await cache.recent()] == [first, first]
     await asyncio.sleep(0)
+    assert reads.begun == 1, "the callers' own statements come first"
+    await reads.settle(2)
     assert reads.begun == 2, "one read behind them both"
-    await reads.settle()
+    await asyncio.sleep(0)
     assert "new" in (await cache.recent()).queues
     await store.settings.put_queue("newer", {})
     reads.now += RECENT_SECONDS
@@ -113,7 +119,8 @@ async def test_a_submission_waits_for_no_read_of_the_hosts(monkeypatch: pytest.M
     reads.now += 3.0
     reads.open.clear()
     assert [await sizes.current(), await sizes.current()] == [[], []]
-    await reads.settle()
+    await reads.settle(2)
+    await asyncio.sleep(0)
     assert (await sizes.current(), reads.begun) == (["a host"], 2)
     found.append("another")
     reads.now += 31.0

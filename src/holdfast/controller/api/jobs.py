@@ -1,5 +1,6 @@
 """The routes of jobs: submit, list, show, cancel."""
 
+import asyncio
 import secrets
 from collections.abc import Sequence
 
@@ -130,6 +131,7 @@ async def _submit_to_host(controller: Controller, job: NewJob) -> Submitted | No
     submitted, answer = found
     if answer.offers:
         controller.wakes.host(host_id).give(incarnation, answer)
+        await asyncio.sleep(0)  # the order leaves first; the submission's answer is made meanwhile
     controller.poke_soon("events", *(() if answer.settled else ("admit",)))
     return submitted
 

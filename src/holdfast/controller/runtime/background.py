@@ -9,6 +9,8 @@ from holdfast.controller.runtime.outages import Outages
 from holdfast.errors import HoldfastError, Unavailable
 
 log = logging.getLogger("holdfast.controller")
+BEHIND_SECONDS = 0.02
+"""How long a read behind a caller waits, because the caller's own statements come first."""
 _CLOSE_SECONDS = 0.2  # cancelled work should end at once
 
 

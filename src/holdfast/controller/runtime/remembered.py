@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from holdfast.controller.runtime.background import Background
+from holdfast.controller.runtime.background import BEHIND_SECONDS, Background
 from holdfast.core.placement.plan import Size
 from holdfast.core.spec import JobSpec
 from holdfast.store.port.store import Store
@@ -41,6 +41,7 @@ class Sizes:
 
     async def _read_behind(self) -> None:
         try:
+            await asyncio.sleep(BEHIND_SECONDS)
             await self.refresh()
         finally:
             self._behind = False

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from holdfast.controller.runtime.background import Background
+from holdfast.controller.runtime.background import BEHIND_SECONDS, Background
 from holdfast.core.calls.decide import pace_retries
 from holdfast.core.calls.executors import as_job, unwatched
 from holdfast.core.calls.values import ExecutorLimits, FunctionSpec
@@ -286,6 +286,7 @@ class SettingsCache:
 
     async def _read_behind(self) -> None:
         try:
+            await asyncio.sleep(BEHIND_SECONDS)
             await self.current()
         finally:
             self._behind = False

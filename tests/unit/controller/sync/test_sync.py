@@ -161,6 +161,24 @@ async def test_a_submission_answers_a_poll_that_waits(
     assert [order.key.job_id for order in answer.launch] == [job["id"]]
 
 
+async def test_an_order_leaves_before_the_answer_to_its_submission(
+    served: Served, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poll = asyncio.create_task(agent.sync(wait=5.0))
+    await waits(poll, served)
+    requests, answered = served.controller.metrics.requests, []
+    labels = requests.labels
+
+    def note(*words: str) -> Any:  # counted when an answer was written
+        answered.append(words[1])
+        return labels(*words)
+
+    monkeypatch.setattr(requests, "labels", note)
+    await served.submit()
+    await poll
+    assert answered == ["/v1/agent/sync", "/v1/jobs"]
+
+
 async def test_an_offer_that_no_poll_hears_is_made_again(
     served: Served, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
