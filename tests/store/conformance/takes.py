@@ -263,6 +263,104 @@ async def test_a_host_that_registered_anew_is_given_nothing_by_a_submission(rig:
     assert (await rig.job("late")).state is JobState.QUEUED
 
 
+async def place_one(rig: Rig, **host: Any) -> None:
+    """A submission placed its job on this host, and the job is over: the next one finds the same room."""
+    await rig.host(**host)
+    found = await rig.submit_to("h1", "before", secrets={"OLD": "1"})
+    key = found[1].offers[0].task.key
+    await rig.sync(live=[key], started=[key])
+    assert (await rig.sync(ended=[(key, OK)])).acked == (key,)
+
+
+async def test_a_submission_to_a_host_as_it_was_before_is_like_the_first_one(rig: Rig) -> None:
+    await place_one(rig, slots=3, gpus=1, labels={"zone": "a"})
+    rig.tick(3)
+    said: dict[str, Any] = {
+        "cpus": 2, "gpus": 1, "priority": 70, "name": "n", "labels": {"a": "b"}, "project": "team",
+        "host_labels": {"zone": "a"}, "lease_ttl_seconds": 77.0, "idempotency_key": "k",
+        "secrets": {"TOKEN": "hush"}, "preemptible": True,
+    }  # fmt: skip
+    submitted, answer = await rig.submit_to("h1", "second", **said)
+    job = submitted.job
+    assert (submitted.created, job.id, job.state, job.epoch) == (True, "second", "queued", 0)
+    assert (job.created_at, job.queued_at, job.revision) == (rig.now, rig.now, 0)
+    offer = answer.offers[0]
+    assert (taken(answer), answer.settled, answer.status) == (["second"], True, "ok")
+    assert offer.secrets == {"TOKEN": "hush"}
+    (task,) = await rig.store.jobs.list_tasks("second")
+    assert offer.task == offered(task), "the offer is what is on record"
+    assert (task.devices, task.lease_ttl_seconds, task.barrier) == ((0,), 77.0, True)
+    assert (task.offered_at, task.lease_until) == (rig.now, rig.now + timedelta(seconds=77))
+    now = await rig.job("second")
+    assert shared_fields(offer.job, OfferedJob) == shared_fields(now, OfferedJob)
+    assert (now.state, now.epoch, now.attempts, now.revision) == (JobState.RESERVED, 1, 1, 1)
+    (attempt,) = await rig.store.jobs.list_attempts("second")
+    assert (attempt.road, attempt.host_ids, attempt.reserved_at) == ("host", ("h1",), rig.now)
+    assert attempt.reason == now.reason == "reserved on name-h1, which took it"
+    assert await rig.kinds("second") == ["job.submitted", "job.reserved"]
+    assert taken(await rig.sync()) == ["second"], "an answer that was lost is given again"
+    key = offer.task.key
+    await rig.sync(live=[key], started=[key])
+    assert (await rig.sync(ended=[(key, OK)])).acked == (key,)
+    assert (await rig.job("second")).state is JobState.SUCCEEDED
+    repeated = await rig.store.jobs.submit_jobs(
+        [NewJob(id="again", spec=JobSpec(argv=("true",), **said), queue="cpu")], now=rig.now
+    )
+    assert (repeated[0].created, repeated[0].job.id) == (False, "second")
+
+
+@pytest.mark.parametrize(
+    ("change", "first", "state"),
+    [
+        ("nothing", ["second"], "reserved"),
+        ("a job waits", ["other"], "queued"),
+        ("one runs", [], "queued"),
+        ("one fell", [], "queued"),
+        ("paused", [], "queued"),
+        ("drained", [], "queued"),
+        ("smaller", [], "queued"),
+        ("settings", [], "queued"),
+        ("quota", None, None),
+        ("same key", None, None),
+        ("same id", None, "reserved"),
+    ],
+)
+async def test_a_room_that_is_not_as_it_was_is_read_again(
+    rig: Rig, change: str, first: list[str] | None, state: str | None
+) -> None:
+    await place_one(rig, slots=1)
+    taker, terms, store = rig.make_sync("h1", takes=True), await rig.terms(), rig.store
+    key = "k" if change == "same key" else None
+    if change == "a job waits":
+        await rig.submit("other")
+    elif change in ("one runs", "one fell"):
+        _, runs = await rig.running()
+        if change == "one fell":
+            await rig.sync(ended=[(runs, fails())])
+    elif change == "paused":
+        await store.settings.pause_queue("cpu", "now", hard=False, now=rig.now)
+    elif change == "drained":
+        await store.hosts.move_host("h1", "drain", "asked", now=rig.now)
+    elif change == "smaller":
+        await rig.host(slots=0, new=False)
+    elif change == "settings":
+        await store.settings.put_queue("cpu", {"max_running": 9}, now=rig.now)
+    elif change == "quota":
+        await store.settings.put_project("team", {"quota_jobs": 9}, now=rig.now)
+        terms = await rig.terms()
+    elif change == "same key":
+        await store.jobs.submit_jobs([new_job("there", idempotency_key=key)], now=rig.now)
+        await rig.admit()  # so that nothing is queued
+    elif change == "same id":
+        await store.jobs.submit_jobs([new_job("second")], now=rig.now)
+        await rig.admit()
+    job = new_job("second", idempotency_key=key)
+    found = await store.leases.submit_to_host(job, taker, terms, now=rig.now)
+    assert (None if found is None else taken(found[1])) == first
+    states = {j.id: str(j.state) for j in await store.jobs.list_jobs(JobFilter())}
+    assert states.get("second") == state
+
+
 async def test_a_host_without_ends_takes_nothing(rig: Rig) -> None:
     await rig.host()
     await rig.submit()

@@ -36,11 +36,18 @@ from holdfast.moves.values import (
     TaskOffer,
 )
 from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.session import OnSession, Rows, Tx, to_json, transacts
+from holdfast.store.postgres.connection.session import (
+    OnSession,
+    Rows,
+    Session,
+    Tx,
+    to_json,
+    transacts,
+)
 from holdfast.store.postgres.drains import quarantine_host
 from holdfast.store.postgres.hosts import lose_host_tasks, set_host_state, write_faults
 from holdfast.store.postgres.moves import load_moves, write_events, write_moves
-from holdfast.store.postgres.takes import Step, give_taken, make_offered, plan_steps, submit_to_host
+from holdfast.store.postgres.takes import Placing, Step, give_taken, make_offered, plan_steps
 
 SUCCEED_FROM = [str(s) for s in sources(JOB, JobEvent.SUCCEED) if s is not JobState.DRAINING]
 FINISH_FROM = [str(s) for s in sources(TASK, TaskEvent.FINISH)]
@@ -48,6 +55,10 @@ FINISH_FROM = [str(s) for s in sources(TASK, TaskEvent.FINISH)]
 
 class PostgresLeases(OnSession):
     """`LeaseStore` on PostgreSQL."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._placing = Placing(session)
 
     async def sync_hosts(
         self,
@@ -86,9 +97,7 @@ class PostgresLeases(OnSession):
     async def submit_to_host(
         self, job: NewJob, taker: HostSync, terms: TakeTerms, *, now: Now = None
     ) -> tuple[Submitted, HostSynced] | None:
-        return await self.session.transact(
-            lambda tx: submit_to_host(tx, job, taker, terms, now), keep_plans=True
-        )
+        return await self._placing.submit_to_host(job, taker, terms, now)
 
     async def list_live_tasks(self, host_id: str) -> list[LiveTask]:
         return [

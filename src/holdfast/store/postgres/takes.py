@@ -1,12 +1,13 @@
 """Jobs that hosts take for themselves, in the transaction of their own syncs (`core.placement.takes`)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
 import msgspec
 
+from holdfast.core.host_faults import find_runtime_word
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.takes import PASSED_SECONDS, TakeTerms, count_worth, plan_takes
 from holdfast.core.placement.types import Candidate
@@ -26,12 +27,13 @@ from holdfast.moves.values import (
     TaskOffer,
 )
 from holdfast.store.postgres.admission import as_capacity
-from holdfast.store.postgres.connection.session import Rows, Tx, to_json
+from holdfast.store.postgres.connection.session import Rows, Session, Tx, to_json
 from holdfast.store.postgres.jobs import ask_insert, make_row
 
 RESERVE_FROM = [str(s) for s in sources(JOB, JobEvent.RESERVE)]
 Step = tuple[str, dict[str, Any]]
 MAX_ALIKE = 512
+MAX_ROOMS = 1024
 MAX_ALIKE_CHARS = 16_384
 _decode_spec = msgspec.json.Decoder(JobSpec).decode
 
@@ -48,28 +50,137 @@ async def plan_steps(tx: Tx, drafts: Sequence[Draft], terms: TakeTerms, at: date
     return _choose(drafts, terms, limit, *await tx.many(*_ask(ids, terms, limit, at)))
 
 
-async def submit_to_host(
-    tx: Tx, job: NewJob, taker: HostSync, terms: TakeTerms, now: datetime | None
-) -> tuple[Submitted, HostSynced] | None:
-    """`LeaseStore.submit_to_host`. Locks in the one order: queues, hosts, jobs."""
-    limit = count_worth(1)
-    row = make_row(job, requests.hash_spec(job.spec))
-    new = {**ask_insert([job], now), "rows": to_json([row]), "limited_too": False}
-    written, _, *found = await tx.many(
-        ("insert_jobs", new),
-        ("lock_hosts", {"ids": [taker.host_id]}),
-        *_ask([taker.host_id], terms, limit, now),
+class Placing:
+    """Submissions that place their job on a host that waits with room.
+
+    The plan is made on the room that was found the last time, and written by one statement that
+    compares it under the host's lock; where it differs, or other jobs are queued, nothing is written,
+    and the plan is made of what is read then. So a host that is found as it was before costs one
+    round trip, and one that is not, two more.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._rooms: dict[str, dict[str, Any]] = {}  # as read_room had them, by host
+
+    async def submit_to_host(
+        self, job: NewJob, taker: HostSync, terms: TakeTerms, now: datetime | None
+    ) -> tuple[Submitted, HostSynced] | None:
+        """`LeaseStore.submit_to_host`."""
+        row = make_row(job, requests.hash_spec(job.spec))
+        room = self._rooms.pop(taker.host_id, None)
+        plain = not (job.spec.after or job.spec.supervised or job.origin or job.spec.start_at)
+        if room is not None and plain and room["incarnation"] == taker.incarnation:
+            found = await self._place(job, row, taker, terms, room, now)
+            if found is not None:
+                self._rooms[taker.host_id] = room
+                return found
+        return await self._session.transact(
+            lambda tx: self._submit(tx, job, row, taker, terms, now), keep_plans=True
+        )
+
+    async def _place(
+        self,
+        job: NewJob,
+        row: Mapping[str, Any],
+        taker: HostSync,
+        terms: TakeTerms,
+        room: dict[str, Any],
+        now: datetime | None,
+    ) -> tuple[Submitted, HostSynced] | None:
+        """Write a job and its place in `room`; nothing where that is not what there is. The statement
+        may be sent again after a lost connection, because a repeated id changes nothing."""
+        takes = plan_takes(
+            [_make_candidate(job)], [as_capacity(room)], terms, (), ahead={}, cut=False
+        )
+        if not takes.placements:
+            return None
+        (seat,), spec = takes.placements[0].tasks, to_json(row["spec"])
+        ttl = job.spec.lease_ttl_seconds or terms.ttls[job.queue]
+        ask = {
+            **row,
+            "labels": to_json(row["labels"]),
+            "spec": spec,
+            "secrets": to_json(row["secrets"]) if row["secrets"] else None,
+            "host_id": taker.host_id,
+            "room": to_json(room),
+            "devices": list(seat.devices),
+            "ttl": ttl,
+            "revision": terms.revision,
+            "submitted": requests.SUBMITTED,
+            "now": now,
+        }
+        _, written = await self._session.single(
+            lambda tx: tx.many(("begin_placing", {"host_id": taker.host_id}), ("place_job", ask))
+        )
+        if not written:
+            return None
+        draft = Draft(taker, "ok")
+        draft.name, draft.settled = room["name"], bool(takes.settled) and terms.whole
+        task = OfferedTask(
+            key=TaskKey(job.id, 0, 1),
+            attempt=1,
+            host_id=taker.host_id,
+            devices=seat.devices,
+            lease_ttl_seconds=ttl,
+        )
+        offered = make_offered({**written[0], "spec": spec})
+        draft.offers.append(TaskOffer(task=task, job=offered, secrets=row["secrets"] or {}))
+        submitted = msgspec.convert(written[0], JobRecord)
+        return Submitted(job=submitted, created=True), draft.answer()
+
+    async def _submit(
+        self,
+        tx: Tx,
+        job: NewJob,
+        row: Mapping[str, Any],
+        taker: HostSync,
+        terms: TakeTerms,
+        now: datetime | None,
+    ) -> tuple[Submitted, HostSynced] | None:
+        """Write a job, and let the host take what it may. Locks in the one order: queues, hosts,
+        jobs."""
+        limit = count_worth(1)
+        new = {**ask_insert([job], now), "rows": to_json([row]), "limited_too": False}
+        written, _, *found = await tx.many(
+            ("insert_jobs", new),
+            ("lock_hosts", {"ids": [taker.host_id]}),
+            *_ask([taker.host_id], terms, limit, now),
+        )
+        if not written:
+            return None
+        draft = Draft(taker, "ok")
+        rooms = [room for room in found[1] if room["incarnation"] == taker.incarnation]
+        draft.name = rooms[0]["name"] if rooms else ""
+        steps = _choose([draft], terms, limit, found[0], rooms, found[2])
+        if steps:
+            give_taken([draft], steps, *await tx.last(*steps))
+        if [offer.task.key.job_id for offer in draft.offers] == [job.id] and len(found[2]) == 1:
+            if len(self._rooms) >= MAX_ROOMS:
+                self._rooms.clear()
+            self._rooms[taker.host_id] = rooms[0]
+        submitted = msgspec.convert(written[0], JobRecord)
+        return Submitted(job=submitted, created=True), draft.answer()
+
+
+def _make_candidate(job: NewJob) -> Candidate:
+    """Return a new job as read_takable would."""
+    spec = job.spec
+    return Candidate(
+        job_id=job.id,
+        epoch=0,
+        queue=job.queue,
+        project=spec.project,
+        priority=spec.priority,
+        tasks=spec.tasks,
+        gpus=spec.gpus,
+        cpu_slots=spec.cpu_slots,
+        memory_bytes=spec.memory_bytes,
+        lease_ttl_seconds=spec.lease_ttl_seconds,
+        host_labels=spec.host_labels,
+        runtime=find_runtime_word(spec.image, spec.runtime),
+        supervised=spec.supervised,
     )
-    if not written:
-        return None
-    draft = Draft(taker, "ok")
-    rooms = [row for row in found[1] if row["incarnation"] == taker.incarnation]
-    draft.name = rooms[0]["name"] if rooms else ""
-    steps = _choose([draft], terms, limit, found[0], rooms, found[2])
-    if steps:
-        give_taken([draft], steps, *await tx.last(*steps))
-    submitted = msgspec.convert(written[0], JobRecord)
-    return Submitted(job=submitted, created=True), draft.answer()
 
 
 def _ask(ids: Sequence[str], terms: TakeTerms, limit: int, at: datetime | None) -> list[Step]:

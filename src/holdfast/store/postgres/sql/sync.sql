@@ -270,6 +270,80 @@ from moved order by n;
 -- name: read_taken_secrets
 select s.job_id, s.secrets from job_secrets s where s.job_id = any(%(ids)s::text[]);
 
+-- name: begin_placing
+-- For a submission whose plan was made on a room that the host is guessed to have: the host's lock, under which that
+-- room is compared (`place_job`), and the settings of `keep_plans`, in one statement.
+select set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_nestloop', 'off', true),
+       set_config('enable_seqscan', 'off', true), b.host_id
+from (select host_id from heartbeats where host_id = %(host_id)s for no key update) b;
+
+-- name: place_job
+-- As insert_jobs and take_jobs in one, for a new job of one task that is alone in the queues of its host. Writes nothing
+-- unless all that its plan was made of is so: the settings, no quota, the queue open, none other queued, and the host's
+-- room as read_room finds it. A queue that is being paused is left alone, as by take_jobs.
+with clock as materialized (
+  select coalesce(%(now)s::timestamptz, clock_timestamp()) as at
+), mine as materialized (
+  select t.state, t.cpu_slots, t.memory_bytes, t.devices from tasks t where t.host_id = %(host_id)s
+), busy as materialized (
+  select cpu_slots, memory_bytes, devices from mine where state in ('reserved', 'running', 'preempting')
+), room as materialized (
+  select h.id as host_id, h.name, b.incarnation, h.queues, h.labels, h.cpu_slots, h.memory_bytes, h.gpus, h.faults,
+         (select coalesce(sum(cpu_slots), 0)::bigint from busy) as busy_cpu_slots,
+         (select coalesce(sum(memory_bytes), 0)::bigint from busy) as busy_memory_bytes,
+         array(select d from busy cross join lateral unnest(busy.devices) d) as busy_devices
+  from hosts h join heartbeats b on b.host_id = %(host_id)s and b.host_id = h.id
+  where h.id = %(host_id)s and h.state = 'active' and not h.faults @> '[{"part": "starts"}]' -- ASIDE-1
+    and not exists (select from mine where state in ('failed', 'preempted')) -- TAKE-3
+), open as materialized (
+  select q.name from queues q
+  where q.name = %(queue)s and q.paused_at is null
+    and exists (select from cluster where settings_rev = %(revision)s and not settings ?| array['quota_jobs', 'quota_gpus'])
+    and not exists (select from projects where settings ?| array['quota_jobs', 'quota_gpus'])
+    and exists (select from room r where to_jsonb(r) = %(room)s::jsonb)
+    and not exists (
+      select from queues w cross join lateral (
+        select j.id from jobs j where j.state = 'queued' and j.queue = w.name order by j.priority desc, j.ord limit 1) j
+      where w.paused_at is null
+        and ((select queues from room) = '{}' or w.name = any(array(select unnest(queues) from room))))
+  for share of q skip locked
+), written as (
+  insert into jobs (id, name, project, queue, priority, state, reason, tasks, gpus, cpu_slots, memory_bytes, labels,
+                    spec, spec_hash, idempotency_key, preemptible, created_at, queued_at, epoch, attempts, revision)
+  select %(id)s, %(name)s, %(project)s, o.name, %(priority)s::smallint, 'reserved', 'reserved on ' || r.name || ', which took it', 1,
+         %(gpus)s::integer, %(cpu_slots)s::integer, %(memory_bytes)s::bigint, %(labels)s::jsonb, %(spec)s::jsonb,
+         decode(%(spec_hash)s, 'hex'), %(idempotency_key)s, coalesce((%(spec)s::jsonb->>'preemptible')::boolean, false), c.at,
+         c.at, 1, 1, 1
+  from open o cross join clock c cross join room r
+  on conflict do nothing
+  returning *
+), apart as (
+  insert into job_secrets (job_id, secrets)
+  select w.id, %(secrets)s::jsonb from written w where %(secrets)s::jsonb is not null
+), placed as (
+  insert into tasks (job_id, rank, epoch, attempt, state, queue, gpus, cpu_slots, memory_bytes, host_id, incarnation,
+                     devices, lease_ttl_seconds, barrier, offered_at, lease_until)
+  select w.id, 0, 1, 1, 'reserved', w.queue, w.gpus, w.cpu_slots, w.memory_bytes, r.host_id, r.incarnation,
+         %(devices)s::integer[], %(ttl)s::double precision, true, w.queued_at,
+         w.queued_at + %(ttl)s::double precision * interval '1 second'
+  from written w cross join room r
+), chained as (
+  insert into attempts (job_id, number, epoch, state, retry_count, reason, host, host_ids, road, reserved_at)
+  select w.id, 1, 1, 'reserved', 0, w.reason, r.name, array[r.host_id], 'host', w.queued_at from written w cross join room r
+), logged as (
+  insert into events (at, kind, job_id, attempt, epoch, host_id, queue, project, message, data)
+  select w.queued_at, e.kind, w.id, e.attempt, e.epoch, e.host_id, w.queue, w.project, e.message, e.data
+  from written w cross join room r cross join lateral (values
+    ('job.submitted', null::integer, 0::bigint, null::text, %(submitted)s::text, jsonb_build_object('name', w.name)),
+    ('job.reserved', 1, 1, r.host_id, w.reason, '{}'::jsonb)
+  ) as e(kind, attempt, epoch, host_id, message, data)
+)
+-- The job as it was submitted, which is what its submission is answered with.
+select id, name, project, queue, priority, 'queued' as state, %(submitted)s::text as reason, tasks, gpus, cpu_slots, memory_bytes,
+       labels, spec, 0 as epoch, 0 as attempts, wait_cause, wait_until, created_at, queued_at, 0 as revision, array_id,
+       array_index
+from written;
+
 -- name: claim_tasks
 -- Writes the places kept for ranks of gangs, and returns the gangs whose last rank has one now: only those are
 -- loaded, to open their barrier, because hundreds of syncs claim one large gang and none of them may cost as much as
