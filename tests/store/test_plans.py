@@ -16,7 +16,9 @@ import psycopg
 import pytest
 
 from holdfast.store.postgres.connection.queries import QUERIES
-from holdfast.store.postgres.connection.session import BY_INDEX, KEEP_PLANS
+from holdfast.store.postgres.connection.session import BY_INDEX, KEEP_PLANS, Tx
+from holdfast.store.postgres.store import PostgresStore
+from tests.store.rig import OK, Rig
 
 HOT = (
     "touch_hosts", "renew_tasks", "finish_jobs", "find_ended", "offer_tasks", "claim_tasks",
@@ -110,3 +112,27 @@ def test_a_bad_plan_is_seen(pg_migrated: str) -> None:
         "a nested loop compares all with all",
         "all of jobs is read",
     ]
+
+
+async def test_ends_and_takes_ask_for_no_orders_of_the_leader(pg_migrated: str) -> None:
+    """Such a sync is all that a host of short jobs sends, and each statement more is felt."""
+    store = PostgresStore(pg_migrated, max_connections=1)
+    await store.open()
+    try:
+        rig = Rig(store)
+        await rig.host(slots=1)
+        wanted = [await rig.submit(), await rig.submit()]
+        first = await rig.sync(takes=True)
+        keys = [offer.task.key for offer in first.offers]
+        second = await rig.sync(ended=[(key, OK) for key in keys], takes=True)
+        assert [o.task.key.job_id for o in (*first.offers, *second.offers)] == wanted
+        run = {row["statement"] for row in await store.session.single(_list_prepared)}
+    finally:
+        await store.close()
+    assert any("event_batches" in statement for statement in run), "statements are prepared"
+    assert not any("o.barrier" in statement for statement in run), "read_offered_seats was asked"
+
+
+async def _list_prepared(tx: Tx) -> list[dict[str, Any]]:
+    cursor = await tx.conn.execute(b"select statement from pg_prepared_statements")
+    return await cursor.fetchall()

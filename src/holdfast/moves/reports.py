@@ -133,6 +133,11 @@ def _storable(beat: TaskBeat) -> TaskBeat:
     )
 
 
+def count_wanted(sync: HostSync) -> int:
+    """Return how many jobs a host could take in place of those that ended, and hold ahead."""
+    return len(sync.ended) + max(0, sync.ahead - sync.held)
+
+
 def group_syncs(syncs: Sequence[HostSync]) -> list[list[int]]:
     """Return indices in groups without a repeated host; nearly always one group."""
     groups: list[list[int]] = []

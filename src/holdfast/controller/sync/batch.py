@@ -7,6 +7,8 @@ from holdfast.controller.runtime.metrics import Metrics
 from holdfast.controller.runtime.outages import Outages
 from holdfast.controller.runtime.settings import SettingsCache
 from holdfast.controller.sync.group_commit import GroupCommit
+from holdfast.core.placement.takes import MAX_TAKEN, SPARE
+from holdfast.moves.reports import count_wanted
 from holdfast.moves.values import HostSync, HostSynced
 from holdfast.store.port.store import Store
 
@@ -27,4 +29,12 @@ def batch_syncs(
         metrics.syncs.inc(len(syncs))
         return answers
 
-    return GroupCommit("sync", lambda sync: f"host {sync.host_id}", send, outages, renews=True)
+    return GroupCommit(
+        "sync",
+        lambda sync: f"host {sync.host_id}",
+        send,
+        outages,
+        renews=True,
+        weigh=count_wanted,
+        most=MAX_TAKEN - SPARE,
+    )

@@ -26,7 +26,8 @@ class GroupCommit(Generic[A, B]):
     """Gathers what many senders hand in, for one store call.
 
     noun: what is handed in, for the log. sender_of: its sender's name. send: the store call, an
-    answer for each. renews: it carries the renewals of leases (`Outages`).
+    answer for each. renews: it carries the renewals of leases (`Outages`). weigh: what one of them
+    asks of a store call, of which a batch has `most`.
     """
 
     def __init__(
@@ -37,12 +38,16 @@ class GroupCommit(Generic[A, B]):
         outages: Outages,
         *,
         renews: bool = False,
+        weigh: Callable[[A], int] = lambda _: 1,
+        most: int = MAX_BATCH,
     ) -> None:
         self._noun = noun
         self._sender_of = sender_of
         self._send_all = send
         self._outages = outages
         self._renews = renews
+        self._weigh = weigh
+        self._most = most
         self._pending: deque[tuple[A, asyncio.Future[B]]] = deque()
         self._runner: asyncio.Task[None] | None = None
 
@@ -81,12 +86,20 @@ class GroupCommit(Generic[A, B]):
         batch: list[tuple[A, asyncio.Future[B]]] = []
         senders: set[str] = set()
         left: deque[tuple[A, asyncio.Future[B]]] = deque()
+        weight = 0
         while self._pending and len(batch) < MAX_BATCH:
             item, answer = waiting = self._pending.popleft()
             if answer.done():  # its caller has gone
                 continue
             sender = self._sender_of(item)
-            (left if sender in senders else batch).append(waiting)
+            if sender in senders:
+                left.append(waiting)
+                continue
+            weight += self._weigh(item)
+            if batch and weight > self._most:
+                left.append(waiting)
+                break
+            batch.append(waiting)
             senders.add(sender)
         self._pending.extendleft(reversed(left))
         return batch

@@ -105,10 +105,10 @@ def is_full(host: HostRoom) -> bool:
     return host.cpu_slots <= 0 and not host.devices
 
 
-def count_worth(ended: int, ahead: int = 0) -> int:
-    """Return how many candidates are worth reading for the room of `ended` tasks and `ahead` more:
-    one for each, and a few that are passed over."""
-    return min(ended + ahead + SPARE, MAX_TAKEN)
+def count_worth(wanted: int) -> int:
+    """Return how many candidates are worth reading for hosts that could take `wanted`: one for each,
+    and a few that are passed over."""
+    return min(wanted + SPARE, MAX_TAKEN)
 
 
 def _serves(host: HostRoom, job: Candidate) -> bool:

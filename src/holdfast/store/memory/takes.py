@@ -9,7 +9,7 @@ import msgspec
 from holdfast.core.placement.takes import PASSED_SECONDS, TakeTerms, count_worth, plan_takes
 from holdfast.core.placement.types import Candidate
 from holdfast.core.states import JobState, TaskState
-from holdfast.moves.reports import Draft
+from holdfast.moves.reports import Draft, count_wanted
 from holdfast.store.memory.admission import MemoryAdmission, candidate_of, order_of
 from holdfast.store.memory.state import MemoryJob, MemoryState
 
@@ -33,8 +33,7 @@ def take_jobs(
     open_queues = {q.name for q in s.queues.values() if q.paused_at is None}
     served = {q for q in open_queues if any(not h.queues or q in h.queues for h in hosts)}
     waiting = [s.jobs[i] for i in s.by_state[JobState.QUEUED] if s.jobs[i].row.queue in served]
-    more = sum(max(0, d.sync.ahead - d.sync.held) for d in drafts)
-    limit = count_worth(sum(len(d.sync.ended) for d in drafts), more)
+    limit = count_worth(sum(count_wanted(d.sync) for d in drafts))
     queued = heapq.nsmallest(limit, waiting, key=order_of)
     passed = s.passed_over
     known = not passed.holds and at - passed.at <= timedelta(seconds=PASSED_SECONDS)

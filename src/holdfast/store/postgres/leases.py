@@ -143,7 +143,9 @@ async def _sync(
     now: datetime | None,
 ) -> list[Draft]:
     by_host = {s.host_id: s for s in syncs}
-    live = [k for s in syncs for k in (*s.live, *s.started) if is_storable_key(k)]
+    # A task that has ended needs no order, even if its end is not on record yet.
+    heard = [(*s.live, *s.started, *(key for key, _ in s.ended)) for s in syncs]
+    live = [k for keys in heard for k in keys if is_storable_key(k)]
     rows = await tx.rows(
         "touch_hosts",
         # Cleaned, so that one host's malformed value is stale instead of failing the whole batch.

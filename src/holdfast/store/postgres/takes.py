@@ -16,7 +16,7 @@ from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobEvent
 from holdfast.core.transitions import JOB, sources
 from holdfast.moves import requests
-from holdfast.moves.reports import Draft
+from holdfast.moves.reports import Draft, count_wanted
 from holdfast.moves.values import (
     HostSync,
     HostSynced,
@@ -44,8 +44,7 @@ async def plan_steps(tx: Tx, drafts: Sequence[Draft], terms: TakeTerms, at: date
     Their heartbeats are locked, so the room that is read stays theirs. Marks the drafts that are
     settled.
     """
-    more = sum(max(0, d.sync.ahead - d.sync.held) for d in drafts)
-    limit = count_worth(sum(len(d.sync.ended) for d in drafts), more)
+    limit = count_worth(sum(count_wanted(d.sync) for d in drafts))
     ids = [d.sync.host_id for d in drafts]
     return _choose(drafts, terms, limit, *await tx.many(*_ask(ids, terms, limit, at)))
 

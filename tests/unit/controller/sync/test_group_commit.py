@@ -40,6 +40,18 @@ async def test_what_arrives_during_a_call_goes_together() -> None:
     assert asked.batches == [["a1", "b1", "c1"], ["b2"]]  # a sender is once in a batch
 
 
+async def test_a_batch_weighs_no_more_than_is_handed_over_at_once() -> None:
+    asked = Asked()
+    asked.gate.set()
+    group: GroupCommit[str, str] = GroupCommit(
+        "turn", lambda item: item[0], asked.send, Outages(lambda: 0.0), weigh=len, most=5
+    )
+    given = ("a1", "b1", "c1", "c2", "d" * 9, "e1")
+    await asyncio.gather(*(group.submit(item) for item in given))
+    # One that is too heavy by itself goes alone, and nothing goes past one that waits.
+    assert asked.batches == [["a1", "b1"], ["c1"], ["c2"], ["d" * 9], ["e1"]]
+
+
 async def test_a_bad_member_fails_alone() -> None:
     asked = Asked()
     asked.gate.set()

@@ -172,24 +172,24 @@ select c.settings_rev = %(revision)s as allowed, coalesce(%(now)s::timestamptz, 
 from cluster c cross join passed_over p;
 
 -- name: read_room
--- As read_capacity, of a few hosts, with kept plans.
-with busy as materialized (
-  select t.host_id, t.cpu_slots, t.memory_bytes, t.devices from tasks t
-  where t.host_id = any(%(ids)s::text[]) and t.state in ('reserved', 'running', 'preempting')
-), used as (
-  select host_id, sum(cpu_slots)::bigint as cpu_slots, sum(memory_bytes)::bigint as memory_bytes from busy group by host_id
-), held as (
-  select b.host_id, array_agg(d) as devices from busy b cross join lateral unnest(b.devices) d group by b.host_id
-)
+-- As read_capacity, of a few hosts, with kept plans. Each host's tasks are read once, one host after the other: such a
+-- scan forgets the index entries of tasks that are gone, which a bitmap would read again and again until the next
+-- vacuum.
 select h.id as host_id, h.name, b.incarnation, h.queues, h.labels, h.cpu_slots, h.memory_bytes, h.gpus, h.faults,
        coalesce(u.cpu_slots, 0) as busy_cpu_slots, coalesce(u.memory_bytes, 0) as busy_memory_bytes,
-       coalesce(d.devices, '{}') as busy_devices
+       coalesce(case when h.gpus <> '[]' then (
+         select array_agg(d) from tasks t cross join lateral unnest(t.devices) as x(d)
+         where t.host_id = h.id and t.state in ('reserved', 'running', 'preempting')
+       ) end, '{}') as busy_devices
 from hosts h join heartbeats b on b.host_id = any(%(ids)s::text[]) and b.host_id = h.id
-left join used u on u.host_id = h.id
-left join held d on d.host_id = h.id
+cross join lateral (
+  select sum(t.cpu_slots) filter (where t.state in ('reserved', 'running', 'preempting'))::bigint as cpu_slots,
+         sum(t.memory_bytes) filter (where t.state in ('reserved', 'running', 'preempting'))::bigint as memory_bytes,
+         coalesce(bool_or(t.state in ('failed', 'preempted')), false) as fallen
+  from tasks t where t.host_id = h.id
+) u
 where h.id = any(%(ids)s::text[]) and h.state = 'active' and not h.faults @> '[{"part": "starts"}]' -- ASIDE-1
-  and not exists (select from tasks t where t.host_id = any(%(ids)s::text[]) and t.host_id = h.id
-                    and t.state in ('failed', 'preempted')) -- TAKE-3
+  and not u.fallen -- TAKE-3
 order by h.id;
 
 -- name: read_takable
