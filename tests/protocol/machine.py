@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Any
 
@@ -471,6 +472,73 @@ class Protocol(RuleBasedStateMachine):
         w.wait(seconds)
         w.links[host.id] = "ok"
 
+    @precondition(lambda self: self.world is not None and self.world.count < 6)
+    @rule(
+        i=INDEX,
+        ends=st.integers(1, 4),
+        what=st.sampled_from(
+            ["nothing", "pause", "drain", "important", "cancel", "reboot", "agent", "silent"]
+        ),
+        mode=st.sampled_from(["ok", "ok", "hold_request", "hold_answer", "lose_answer", "mess"]),
+        seconds=st.sampled_from([0.5, 0.5, 2.0, 4.0, 16.5]),
+        again=st.booleans(),
+    )
+    def hold_ahead(
+        self, i: int, ends: int, what: str, mode: str, seconds: float, again: bool
+    ) -> None:
+        """AHEAD-2, AHEAD-3: a deep queue, so that a host holds orders beyond its slots; then
+        something happens to it, perhaps while it gives them back."""
+        w = self.w
+        if w.outage:
+            return
+        host = w.hosts[i % len(w.hosts)]
+        before, w.links[host.id] = w.links[host.id], "ok"
+        if host.up and not host.agent_up:
+            host.start_agent()
+        w.submit_crowd(10 + host.slots * len(w.hosts))
+        w.wait(1.0)
+        for _ in range(ends):  # each makes room, and perhaps has an order held
+            w.turn_hosts()
+            live = [p.key for p in host.processes.values() if host.up and p.executes(w.t)]
+            if live:
+                host.exit(live[0], TaskEnded(key=live[0], exit_code=0))
+            w.call(host)
+        w.links[host.id] = mode
+        if what == "pause":
+            run(w.store.settings.pause_queue("cpu", "asked", hard=False, now=w.now()))
+        elif what == "drain":
+            with contextlib.suppress(Conflict):
+                run(w.store.hosts.move_host(host.id, "drain", "asked", now=w.now()))
+        elif what == "important":
+            w.submit(tasks=4, gpus=0, late=False, priority=90)
+            w.run_loops()
+        elif what == "cancel":
+            for key in list(host.held):
+                w.cancel(key.job_id)
+        elif what == "reboot" and host.up:
+            host.crash()
+            host.boot()
+        elif what == "silent":
+            w.links[host.id] = "lose_request"
+        w.check()
+        w.wait(seconds)
+        if what == "agent" and host.up and host.agent_up:
+            host.kill_agent()
+            host.start_agent()
+            w.links[host.id] = "ok"
+            w.wait(0.5)  # it is offered again what the agent before it held, or had given back
+            for process in list(host.processes.values())[:1]:
+                if process.live:
+                    host.exit(process.key, TaskEnded(key=process.key, exit_code=0))
+            w.turn_hosts()
+        w.links[host.id] = before
+        if again and what == "pause":
+            run(w.store.settings.resume_queue("cpu", now=w.now()))
+        while w.held and again:  # what was under way arrives late
+            w.turn_hosts()
+            w.deliver(0, keep=False)
+            w.check()
+
     @precondition(lambda self: self.world is not None and self.world.count < 5)
     @rule(tasks=st.integers(1, 4))
     def overtake(self, tasks: int) -> None:
@@ -576,7 +644,7 @@ class Protocol(RuleBasedStateMachine):
         host=INDEX,
         ok=st.booleans(),
         shift=st.sampled_from([0, 0, -1, 1]),
-        what=st.sampled_from(["live", "ended", "claimed"]),
+        what=st.sampled_from(["live", "ended", "claimed", "returned"]),
     )
     def stale_report(self, i: int, host: int, ok: bool, shift: int, what: str) -> None:
         """FENCE-1: a report under a key that is not this host's changes nothing of the job."""
@@ -604,6 +672,7 @@ class Protocol(RuleBasedStateMachine):
             started=(key,) if what == "live" else (),
             ended=((key, facts),) if what == "ended" else (),
             claimed=((key, 4711),) if what == "claimed" else (),
+            returned=(key,) if what == "returned" else (),
         )
         found = run(w.store.leases.sync_hosts([sync], now=w.now()))[0]
         assert self.view_of(key.job_id) == before, (
@@ -612,7 +681,9 @@ class Protocol(RuleBasedStateMachine):
         assert key not in [k for k, _ in found.renewed], (
             f"FENCE-1: a stale report of {key} renewed a lease"
         )
-        if what != "ended":
+        if what == "returned":
+            assert key in found.refused
+        elif what != "ended":
             assert key in found.lost
         w.check()
 
@@ -693,7 +764,9 @@ class Protocol(RuleBasedStateMachine):
             j.state.terminal or (j.state is JobState.QUEUED and not self.has_room(w, j.id, gone))
             for j in w.jobs()
         )
-        return over and not any(h.processes or h.stubs for h in w.hosts if h.up)
+        return over and not any(
+            h.processes or h.stubs or h.held or h.returned for h in w.hosts if h.up
+        )
 
     def check_ended(self, w: World, gone: set[str]) -> None:
         for job in w.jobs():
@@ -712,6 +785,5 @@ class Protocol(RuleBasedStateMachine):
                     JobState.CANCELLED,
                 ), f"liveness: {job.id} has no room and is {job.state}\n{w.truth.explain(job.id)}"
         for host in w.hosts:
-            assert not host.up or not (host.processes or host.stubs), (
-                f"liveness: {host.id} still holds ends nobody takes"
-            )
+            left = host.processes or host.stubs or host.held or host.returned
+            assert not host.up or not left, f"liveness: {host.id} holds what the controller forgot"

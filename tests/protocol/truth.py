@@ -58,6 +58,7 @@ class Truth:
         self.frozen: dict[str, tuple[JobRecord, list[AttemptRecord]]] = {}
         self.held = False  # a kill switch is thrown
         self.dues: dict[str, datetime] = {}  # job → when the retry it waits for is due
+        self.waits: dict[str, str | None] = {}  # job → why it waits, or waited last
         self.sizes: dict[str, int] = {}  # job → how many ranks it has
         self.supervised: set[str] = set()
         self.begun: dict[str, list[int]] = {}  # job → the epochs its attempts began under
@@ -67,6 +68,7 @@ class Truth:
         self.replaced: dict[
             str, list[tuple[int, str, str]]
         ] = {}  # job → attempt, rank and charge of its replacements
+        self.returned: set[TaskKey] = set()  # orders given back before they began, for ever
         self.claimed: set[TaskKey] = set()  # places hosts have kept, for ever
         self.drained: set[tuple[str, int]] = set()  # (job, epoch) whose drain has begun
         self.tripped: Counter[str] = (
@@ -115,6 +117,9 @@ class Truth:
         assert key not in self.launched, (
             f"CMD-1: {key} is launched a second time, first on {self.launched[key]}"
         )
+        assert key not in self.returned, (
+            f"AHEAD-2: {key} begins, and was given back\n{self.explain(key.job_id)}"
+        )
         self.launched[key] = place
         self._tell(now, key.job_id, f"{key} starts on {place}")
 
@@ -122,6 +127,14 @@ class Truth:
         """The attempt's number that a life of a task is of: an attempt's members come under epochs
         after its own."""
         return sum(epoch <= key.epoch for epoch in self.begun.get(key.job_id, []))
+
+    def note_return(self, now: float, host: Host, key: TaskKey) -> None:
+        """AHEAD-2: what was given back has not begun, and never will."""
+        assert key not in self.launched, (
+            f"AHEAD-2: {key} is given back, and has begun\n{self.explain(key.job_id)}"
+        )
+        self.returned.add(key)
+        self._tell(now, key.job_id, f"{key} is given back by {host.id}/{host.incarnation}")
 
     def note_claim(self, now: float, host: Host, key: TaskKey) -> None:
         self.claimed.add(key)
@@ -431,9 +444,14 @@ class Truth:
             if event.kind == "job.requeued":
                 edge = JobEvent.BACK_OFF if "wait_cause" in event.data else JobEvent.REQUEUE
             assert edge is not None, f"{event.kind} is no edge"
-            # Parked after failed starts and let go: a person's word, like a revival.
+            if event.kind == "job.requeued":
+                self.waits[job_id] = event.data.get("wait_cause")
+            # Parked after failed starts and let go: a person's word, like a revival. One that ends a
+            # back-off leaves the budgets as they are.
             if event.kind == "job.revived" or (
-                event.kind == "job.released" and event.data.get("counted") is False
+                event.kind == "job.released"
+                and event.data.get("counted") is False
+                and self.waits.get(job_id) != "back_off"
             ):
                 assert event.attempt is None or event.attempt >= 0
                 self.revived_at[job_id] = event.attempt or 0
@@ -476,6 +494,8 @@ def check_busy(
         assert len(devices) == len(set(devices)), f"ADMIT-2: {host.id} gives devices twice: {here}"
         assert set(devices) <= {g.index for g in host.gpus}
         slots = sum(jobs[t.job_id].cpu_slots for t in here)
-        assert slots <= host.cpu_slots, f"ADMIT-2: {host.id} gives {slots} slots"
+        ahead = sum(jobs[t.job_id].cpu_slots for t in here if t.ahead)
+        assert slots - ahead <= host.cpu_slots, f"ADMIT-2: {host.id} gives {slots - ahead} slots"
+        assert slots <= 2 * host.cpu_slots, f"AHEAD-1: {host.id} has {ahead} slots of held jobs"
         shown: tuple[Any, ...] = (host.busy_gpus, host.busy_cpu_slots, host.running)
         assert shown == (tuple(devices), slots, len(here)), f"busy figures {shown}, leases {here}"

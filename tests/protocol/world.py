@@ -134,6 +134,7 @@ class World:
                 note_end=self._note_end,
                 note_claim=self._note_claim,
                 note_offers=self._note_offers,
+                note_return=self._note_return,
                 tell=self._tell,
                 grace_seconds=times.grace_seconds,
             )
@@ -168,6 +169,10 @@ class World:
 
     def _note_offers(self, host: Host, keys: list[TaskKey]) -> None:
         self.truth.note_offers(self.t, host, keys)
+
+    def _note_return(self, host: Host, key: TaskKey) -> None:
+        self.transcript.say(self.t, host.id, f"gives {key} back before it began")
+        self.truth.note_return(self.t, host, key)
 
     def _note_claim(self, host: Host, key: TaskKey) -> None:
         self.transcript.say(self.t, host.id, f"keeps a place for {key}")
@@ -214,6 +219,18 @@ class World:
         )
         self.check()
         return job_id
+
+    def submit_crowd(self, count: int) -> None:
+        """Submit plain jobs at once, more than the hosts start, so that they hold some ahead."""
+        spec = JobSpec(argv=("true",), cpus=1, priority=60)
+        jobs = []
+        for _ in range(count):
+            self.count += 1
+            jobs.append(NewJob(id=f"job-{self.count:04d}", spec=spec, queue="cpu"))
+            self.truth.sizes[jobs[-1].id] = 1
+        self.transcript.say(self.t, "user → controller", f"submit {count} jobs of one task")
+        run(self.store.jobs.submit_jobs(jobs, now=self.now()))
+        self.check()
 
     def cancel(self, job_id: str, *, hard: bool = False) -> None:
         """A user's word."""
@@ -312,6 +329,7 @@ class World:
             found.offers
             or found.claims
             or found.preempts
+            or found.recalls
             or found.lost
             or found.acked
             or found.refused
@@ -343,12 +361,15 @@ class World:
         sync = HostSync(
             host_id=request.host_id,
             incarnation=request.incarnation,
-            live=request.live,
+            live=(*request.live, *request.held),
             started=() if again else request.started,
             ended=() if again else request.ended,
             claimed=request.claimed,
             leaving=request.leaving and not again,
             takes=bool(request.ended) and not again,
+            ahead=0 if again else request.ahead,
+            held=0 if again else len(request.held),
+            returned=() if again else request.returned,
         )
         before = None
         host = run(self.store.hosts.get_host(request.host_id))
@@ -359,6 +380,7 @@ class World:
             revision=layers.revision,
             ttls=dict.fromkeys(layers.queues, self.times.lease_ttl_seconds),
             whole=True,
+            ahead=frozenset(layers.queues),
         )
         found = run(self.store.leases.sync_hosts([sync], terms=terms, now=self.now()))[0]
         if before is not None:
@@ -391,6 +413,7 @@ class World:
                 found.offers
                 or found.claims
                 or found.preempts
+                or found.recalls
                 or found.lost
                 or found.status != "ok"
                 or poll.until <= self.t
@@ -462,7 +485,15 @@ class World:
                     )
                 )
                 self.check("loop: admit")
+        self._recall(plan)
         self.write_placements(plan.placements)
+
+    def _recall(self, plan: AdmissionPlan) -> None:
+        """As `AdmitLoop` does: a more important job waits, so hosts give back what they hold
+        ahead."""
+        waiting = [j.priority for j in self.jobs() if j.id in plan.refusals]
+        if waiting:
+            run(self.store.admission.recall_ahead(below=max(waiting)))
 
     def _check_lapse(self, task: TaskRecord, since: datetime, at: datetime) -> None:
         """LEASE-4: nothing is reaped in a leader's first TTL."""

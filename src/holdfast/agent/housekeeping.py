@@ -83,6 +83,9 @@ class Housekeeper:
     def _take_leftover(self, key: TaskKey, now: float, follow: Callable[[AgentTask], None]) -> None:
         """Have its logs shipped, or keep them for a while. Raises ValidationError."""
         task = self._table.restore(key, now)
+        if task.saved.returned:  # the earlier agent may not have been heard
+            task.move(AgentTaskEvent.GIVE_UP)
+            return
         if not any(task.path_of(stream).exists() for stream in STREAMS):
             # An agent died between writing the order down and the launch, which is offered again.
             self._table.drop(task)

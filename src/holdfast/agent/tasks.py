@@ -54,6 +54,7 @@ class TaskFile(msgspec.Struct, kw_only=True, omit_defaults=True):
     shipped: offsets up to which its logs are on record. devices: how its GPUs were when it began.
     place: of an executor, the mark of the call whose watch this is.
     acked: the controller has its end. over_memory_bytes: what the memory watch ended it at.
+    returned: it was held ahead and given back (AHEAD-2).
     """
 
     watch: dict[str, Any] | None = None
@@ -65,6 +66,7 @@ class TaskFile(msgspec.Struct, kw_only=True, omit_defaults=True):
     devices: DeviceMarks | None = None
     place: list[int] = []
     acked: bool = False
+    returned: bool = False
 
 
 class AgentTask:
@@ -79,7 +81,6 @@ class AgentTask:
         self.saved_at = now
         self.state = AgentTaskState.ORDERED
         self.began = False  # the work itself ran
-        self.returned = False  # it was held ahead and given back (AHEAD-2)
         self.launched_at = 0.0  # CLOCK_BOOTTIME: since when it has its slots here
         self.pid = 0
         self.started_at = 0.0  # CLOCK_BOOTTIME; 0 before it runs
@@ -145,7 +146,7 @@ class AgentTask:
 
     def report(self, now: float) -> TaskReport:
         """Its report in a sync."""
-        if self.returned:
+        if self.saved.returned:
             return TaskReport(key=self.key, state="returned")
         if self.state is AgentTaskState.ORDERED:
             return TaskReport(key=self.key, state="held")

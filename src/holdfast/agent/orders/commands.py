@@ -261,9 +261,16 @@ class Commands:
         return self._give_back(task)
 
     def _give_back(self, task: AgentTask) -> bool:
-        """Have an order reported as given back. It has no logs to wait for."""
+        """Have an order reported as given back, if the disk takes the word first: the next agent,
+        which is offered the order again, must not begin it (AHEAD-2). It has no logs to wait for."""
+        saved = task.saved
+        saved.returned = saved.shipped_whole = True
+        if task.folder.is_dir():
+            self.table.save(task, read_boottime())
+        if task.dirty and not self.closing:
+            saved.returned = saved.shipped_whole = False
+            return False
         self.ahead.let_go(task)
-        task.returned = task.saved.shipped_whole = True
         task.move(AgentTaskEvent.GIVE_UP)
         self.changed()
         return True

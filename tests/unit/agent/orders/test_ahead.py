@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.agent.housekeeping import Housekeeper
 from holdfast.agent.orders.ahead import AheadDesk, count_wanted
+from holdfast.agent.orders.commands import Commands
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskEvent
-from holdfast.wire.agent import LaunchOrder
+from holdfast.wire.agent import LaunchOrder, SyncAnswer
 
 ORDER = LaunchOrder(
     key=TaskKey("j", 0, 1), attempt=1, name="n", queue="q", project="p", argv=["x"], cpu_slots=1
@@ -105,3 +110,68 @@ def test_the_mean_follows_what_tasks_take_here(tmp_path: Path) -> None:
         task.move(AgentTaskEvent.END)
         desk.note_end(task, 9.0)
     assert desk.count_wanted(2.0) == desk.wanted == 0
+
+
+def _commands(table: TaskTable, desk: AheadDesk, reports: list[str]) -> Commands:
+    """Return the part of an agent that carries out orders, with nothing around it."""
+    unused: Any = None
+    commands = Commands(
+        table=table,
+        link=unused,
+        places=unused,
+        changed=lambda: reports.append("changed"),
+        launched=unused,
+        poked=unused,
+        forgotten=unused,
+        containers=unused,
+        checkpoints=unused,
+    )
+    commands.ahead = desk
+    return commands
+
+
+def _answer(*keys: TaskKey) -> SyncAnswer:
+    return SyncAnswer(recall=list(keys))
+
+
+def _carry_out(commands: Commands, answer: SyncAnswer) -> None:
+    commands.link = SimpleNamespace(  # type: ignore[assignment]  # nothing is launched
+        ack=lambda keys: None, extend=lambda live: None, together=contextlib.nullcontext
+    )
+    commands.carry_out(answer, started_at=0.0, newest=True)
+
+
+def test_the_next_agent_reports_what_the_one_before_gave_back(tmp_path: Path) -> None:
+    """AHEAD-2: it is offered the order again, and must not begin it: the report of the return may
+    still be under way."""
+    table, desk = _desk(tmp_path, 1)
+    task = _take(table, "held")
+    desk.hold(task, 0.0)
+    reports: list[str] = []
+    _carry_out(_commands(table, desk, reports), _answer(task.key))
+    assert reports == ["changed"]
+    after = TaskTable(tmp_path)
+    after.open()
+    Housekeeper(after, tmp_path).take_leftovers(1.0, lambda task: None)
+    (again,) = after
+    assert (again.report(1.0).state, again.live) == ("returned", False)
+
+
+def test_an_order_is_kept_where_the_disk_does_not_take_that_it_was_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, desk = _desk(tmp_path, 1)
+    task = _take(table, "held")
+    desk.hold(task, 0.0)
+
+    def fail(path: Path, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    reports: list[str] = []
+    commands = _commands(table, desk, reports)
+    with monkeypatch.context() as patch:
+        patch.setattr("holdfast.agent.tasks.write_atomic", fail)
+        _carry_out(commands, _answer(task.key))
+    assert (reports, task.report(1.0).state, list(desk.list_all())) == ([], "held", [task])
+    _carry_out(commands, _answer(task.key))  # the controller asks again
+    assert (task.report(1.0).state, list(desk.list_all())) == ("returned", [])
