@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.agent import tasks
 from holdfast.agent.housekeeping import Housekeeper
 from holdfast.agent.orders.ahead import AheadDesk, count_wanted
 from holdfast.agent.orders.commands import Commands
@@ -170,7 +171,7 @@ def test_an_order_is_kept_where_the_disk_does_not_take_that_it_was_given_back(
     reports: list[str] = []
     commands = _commands(table, desk, reports)
     with monkeypatch.context() as patch:
-        patch.setattr("holdfast.agent.tasks.write_atomic", fail)
+        patch.setattr(tasks, "write_atomic", fail)
         _carry_out(commands, _answer(task.key))
     assert (reports, task.report(1.0).state, list(desk.list_all())) == ([], "held", [task])
     _carry_out(commands, _answer(task.key))  # the controller asks again
