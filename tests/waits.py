@@ -41,7 +41,9 @@ def wait_until(condition: Callable[[], Any], seconds: float = 20.0, *, what: str
     while not (found := condition()):
         assert not patience.over, f"waited {seconds:g} s in vain for {what or condition}"
         time.sleep(pause)
-        pause = min(pause * 1.2, 0.1)  # often a call of a server, which shares the machine's cores
+        pause = min(
+            pause * 1.25, 0.25
+        )  # often a call of a server, which shares the machine's cores
     return found
 
 

@@ -17,8 +17,8 @@ from tests.system.proxy import Proxy
 
 def make_cluster(stack: ExitStack, folder: Path, server: PgServer, **settings: object) -> Cluster:
     """A cluster with one controller, whose checkpoints lie in its folder; closed with `stack`."""
-    name = server.create_database(server.migrated)
-    stack.callback(server.drop_database, name)
+    name = server.take_emptied()
+    stack.callback(server.give_back, name)
     settings = {"blobs": str(folder / "blobs"), **settings}
     cluster = Cluster(folder, server.dsn_of(name), settings=settings)
     stack.callback(cluster.close)
@@ -37,8 +37,8 @@ def cluster(tmp_path: Path, pg_server: PgServer) -> Iterator[Cluster]:
 def proxied(tmp_path: Path, pg_server: PgServer) -> Iterator[tuple[Cluster, Proxy]]:
     """The same, with a proxy between the controller and its database."""
     with ExitStack() as stack:
-        name = pg_server.create_database(pg_server.migrated)
-        stack.callback(pg_server.drop_database, name)
+        name = pg_server.take_emptied()
+        stack.callback(pg_server.give_back, name)
         dsn = pg_server.dsn_of(name, loopback=True)
         before, _, after = dsn.rpartition("@")
         port = int(after.split("/")[0].rsplit(":", 1)[1])
