@@ -6,7 +6,6 @@ import logging
 import os
 import sys
 
-from holdfast.agent.agent import Agent
 from holdfast.agent.config import EXIT_BAD_CONFIG, AgentConfig, read_config
 from holdfast.agent.guardian.home import sweep_after_guardian
 from holdfast.agent.journal import open_journal
@@ -18,6 +17,10 @@ log = logging.getLogger("holdfast.agent")
 
 def run_agent(config: AgentConfig) -> int:
     """Be the agent of this process's guardian. Returns the exit status. Raises ValidationError."""
+    gc.disable()  # what an import makes lives to the end: a collection would find nothing
+    from holdfast.agent.agent import Agent
+
+    gc.enable()
     ties = read_ties(os.environ)
     open_journal(config.host_name, log_format=config.log_format)
 

@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from importlib import metadata
 from typing import Any
 
 import msgspec
@@ -96,6 +95,8 @@ def _try_path(path: str) -> str:
 
 def measure_versions(order: MeasureOrder) -> Fragment:
     """Name the versions that matter to a task."""
+    from importlib import metadata  # its import is dear, and each agent imports this module
+
     found = {"holdfast": VERSION, "python": sys.version.split()[0]}
     for name in ("torch", "cupy", "numpy"):
         try:

@@ -1,5 +1,6 @@
 """`agent`: this machine as a host of a controller on another machine."""
 
+import gc
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -104,10 +105,13 @@ def _keep_token(folder: Path, token: str) -> Path:
 
 def run_agent(options: dict[str, Any]) -> int:
     """Run the host's guardian in this process until a signal stops it; return the exit status."""
+    gc.disable()  # what an import makes lives to the end: a collection would find nothing
     import msgspec
 
+    import holdfast.agent.guardian.loop  # noqa: F401
     from holdfast.agent.config import AgentConfig, run_host
 
+    gc.enable()
     try:
         config = msgspec.convert(options, AgentConfig)
     except msgspec.ValidationError as error:

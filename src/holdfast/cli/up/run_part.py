@@ -8,6 +8,7 @@ UP-4  A part does not outlive its `up`: it gets SIGTERM when `up` is gone, and i
       ends before its line.
 """
 
+import gc
 import json
 import os
 import signal
@@ -23,7 +24,9 @@ def main(argv: list[str]) -> int:
     set_parent_death_signal(signal.SIGTERM)
     if os.getppid() != parent:
         return 0
+    gc.disable()  # what an import makes lives to the end: a collection would find nothing
     run = {"controller": _load_controller, "agent": _load_agent}[name]()
+    gc.enable()
     line = sys.stdin.buffer.readline()
     if not line:
         return 0
