@@ -35,6 +35,10 @@ PLACE_BYTES = struct.calcsize(PLACE_FORMAT)
 PHASE_IDLE, PHASE_LOADING, PHASE_CALLING = 0, 1, 2
 
 
+TAKES = ("saves",)
+"""What agents carry out beside what all of them always did (`AgentFrame.takes`)."""
+
+
 class CallMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Root of the messages. Unknown fields are ignored, so that versions one apart can talk."""
 
@@ -233,7 +237,8 @@ class ExecutorFrame(CallMessage, frozen=True, kw_only=True):
 
 class AgentFrame(CallMessage, frozen=True, kw_only=True):
     """Agent → executor; the fields are those of `ExecutorAnswer`, and `blobs` and `saves` as asked
-    for."""
+    for. takes: in the first frame of a connection, the fields of `ExecutorFrame` that the agent knows
+    how to carry out (`TAKES`); an executor of a later version waits for no other."""
 
     batches: list[Batch] = []
     recorded: list[tuple[int, int]] = []
@@ -243,6 +248,7 @@ class AgentFrame(CallMessage, frozen=True, kw_only=True):
     leave: bool = False
     blobs: list[BlobDone] = []
     saves: list[SaveDone] = []
+    takes: tuple[str, ...] = ()
 
 
 # ---- users
@@ -268,7 +274,8 @@ class MoreCalls(CallMessage, frozen=True, kw_only=True):
 
 
 class CallSetView(CallMessage, frozen=True, kw_only=True):
-    """A call set and its counts. state: "open" while calls may come or run, else "ended"."""
+    """A call set and its counts. state: "open" while calls may come or run, else "ended". running:
+    executors have calls of it in hand, as far as a read of it tells (a submission does not look)."""
 
     id: str
     spec: FunctionSpec
@@ -280,6 +287,7 @@ class CallSetView(CallMessage, frozen=True, kw_only=True):
     cancelled: int
     created_at: float
     ended_at: float | None = None
+    running: bool = False
 
 
 class CallResult(msgspec.Struct, frozen=True, array_like=True):

@@ -32,6 +32,7 @@ from holdfast.wire.calls import (
     PHASE_CALLING,
     PHASE_IDLE,
     PHASE_LOADING,
+    TAKES,
     AgentFrame,
     Batch,
     BlobDone,
@@ -143,6 +144,7 @@ class ExecutorDesk:
                         if line is None:
                             return
                         line.connect(writer)
+                        line.say(AgentFrame(takes=TAKES))
                     if line is not None:
                         self._hear(line, frame)
         except (OSError, ValidationError, msgspec.MsgspecError) as error:

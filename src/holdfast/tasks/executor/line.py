@@ -3,6 +3,9 @@
 LINE-2  The runner makes no system call for a short call: the thread looks for ends every
         `FLUSH_SECONDS` while there are any, and is woken only when it sleeps, when the next batch is
         wanted, or when nothing is left to run. An agent that is away or frozen holds up no call.
+LINE-3  What an agent of an earlier version would ignore is not waited for: an agent says in the first
+        frame of a connection what it carries, and one that says nothing at all is given
+        `GREETING_SECONDS`.
 """
 
 import contextlib
@@ -21,6 +24,12 @@ from holdfast.wire.calls import AgentFrame, BlobDone, CallSave, ExecutorFrame, S
 from holdfast.wire.frames import FrameReader, encode_frame
 
 FLUSH_SECONDS = 0.02
+GREETING_SECONDS = 30.0
+OLDER = (
+    "the agent of this host is of an earlier version and carries no checkpoints; restart it with the "
+    "version of its executors"
+)
+MUTE = "the agent of this host does not answer"
 _AGAIN_SECONDS = (0.05, 1.0)
 _READ_BYTES = 1 << 18
 _encode = msgspec.msgpack.Encoder().encode
@@ -41,6 +50,8 @@ class AgentLine:
         self._asked: dict[Asked, threading.Event] = {}
         self._unasked: list[Asked] = []
         self._answers: dict[Asked, BlobDone | SaveDone] = {}
+        self._takes: frozenset[str] | None = None  # of the agent at the other end, once it spoke
+        self._greets_by = 0.0
         self.looks = False  # the thread looks by itself soon
 
     def start(self) -> None:
@@ -91,6 +102,7 @@ class AgentLine:
         line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         self._socket, self._reader = line, FrameReader()
         line.connect(self._address)
+        self._takes, self._greets_by = None, time.monotonic() + GREETING_SECONDS
         self._unasked = list(self._asked)
         self._send(self._hand.make_hello())
 
@@ -100,11 +112,12 @@ class AgentLine:
         poll.register(self._socket, select.POLLIN)
         poll.register(self._wake_fd, select.POLLIN)
         while True:
-            ready = dict(poll.poll(1000 * FLUSH_SECONDS if self.looks else None))
+            ready = dict(poll.poll(self._choose_pause()))
             if self._wake_fd in ready:
                 os.eventfd_read(self._wake_fd)
             if self._socket.fileno() in ready:
                 self._read()
+            self._refuse_uncarried()
             asked, self._unasked = self._unasked, []
             frame = self._hand.make_frame(full=bool(asked))
             self.looks = frame is not None
@@ -113,6 +126,25 @@ class AgentLine:
             elif self._hand.unsent:
                 self.looks = True  # it came between the two
 
+    def _choose_pause(self) -> float | None:
+        """Return for how many milliseconds nothing has to be looked at."""
+        if self.looks:
+            return 1000 * FLUSH_SECONDS
+        if self._asked and self._takes is None:
+            return max(1.0, 1000 * (self._greets_by - time.monotonic()))
+        return None
+
+    def _refuse_uncarried(self) -> None:
+        """Answer what the agent will not (LINE-3)."""
+        for asked in list(self._asked):
+            if isinstance(asked, CallSave) and (why := self._explain_uncarried()):
+                self._take_answer(asked, SaveDone(save=asked, error=why))
+
+    def _explain_uncarried(self) -> str | None:
+        if self._takes is not None:
+            return None if "saves" in self._takes else OLDER
+        return MUTE if time.monotonic() > self._greets_by else None
+
     def _read(self) -> None:
         assert self._socket is not None
         data = self._socket.recv(_READ_BYTES)
@@ -120,6 +152,8 @@ class AgentLine:
             raise ConnectionResetError("the agent closed the line")
         for body in self._reader.feed(data):
             frame = _decode(body)
+            if self._takes is None:
+                self._takes = frozenset(frame.takes)
             for blob in frame.blobs:
                 for way in ("fetch", "keep"):
                     self._take_answer((way, blob.sha256), blob)

@@ -22,6 +22,7 @@ from holdfast.core.calls.values import FunctionSpec
 from holdfast.wire.calls import (
     PLACE_BYTES,
     PLACE_FORMAT,
+    TAKES,
     AgentFrame,
     Batch,
     CallEnd,
@@ -72,12 +73,15 @@ class ScriptedDesk:
 
     # ---- the line
 
-    def accept(self, *, record: bool = True) -> ExecutorFrame:
-        """Take the executor's next connection; return its hello."""
+    def accept(self, *, record: bool = True, greets: bool = True) -> ExecutorFrame:
+        """Take the executor's next connection; return its hello. greets: as an agent does that knows
+        of checkpoints."""
         self._listener.settimeout(30)
         self._line, _ = self._listener.accept()
         self._reader = FrameReader()
         self._frames.clear()
+        if greets:
+            self.say(takes=TAKES)
         return self.hear(lambda frame: frame.hello, record=record)
 
     def hang_up(self) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import msgspec
 import pytest
 
 from holdfast.core.calls.large import LargeValue, write_arguments
+from holdfast.tasks.executor import line
+from holdfast.tasks.executor.hand import Hand
 from holdfast.wire.calls import (
     PHASE_CALLING,
     PHASE_IDLE,
@@ -72,6 +75,11 @@ def go_on(ctx=None) -> str:
     return repr(before)
 
 @holdfast.task
+def keep(ctx=None) -> str:
+    ctx.checkpoint.save(b"half")
+    return "kept on"
+
+@holdfast.task
 def talk(word: str) -> None:
     print(word)
     print(word, file=sys.stderr)
@@ -110,10 +118,12 @@ def plain() -> None: ...
 def start(tmp_path: Path) -> Iterator[Start]:
     desks: list[ScriptedDesk] = []
 
-    def begin(app: str = APP, *, wants: bool = True, **limits: Any) -> ScriptedDesk:
+    def begin(
+        app: str = APP, *, wants: bool = True, greets: bool = True, **limits: Any
+    ) -> ScriptedDesk:
         desk = ScriptedDesk(tmp_path, app, limits)
         desks.append(desk)
-        hello = desk.accept()
+        hello = desk.accept(greets=greets)
         if wants and not hello.want:
             desk.hear(lambda frame: frame.want == 1)
         return desk
@@ -439,6 +449,47 @@ def test_checkpoints_go_through_the_agent(
     assert not list(desk.blobs.glob("*checkpoint-out"))
 
 
+OLDER = "the agent of this host is of an earlier version and carries no checkpoints"
+
+
+def test_an_agent_that_knows_no_checkpoints_is_not_waited_for(start: Start) -> None:
+    """It was started before the version that its executors are of."""
+    desk = start(greets=False)
+    loaded, saved = desk.run(7, ("go_on", {}), ("keep", {}))
+    assert error_of(loaded).message.startswith(
+        f"the checkpoint of this call cannot be had: {OLDER}"
+    )
+    assert json.loads(saved.value) == "kept on"
+    assert f"the checkpoint is not kept; the one before stays: {OLDER}" in desk.read("stderr")
+    assert not list(desk.blobs.glob("*checkpoint-out"))
+
+
+def test_an_older_agent_may_take_over_amid_a_save(start: Start) -> None:
+    desk = start()
+    desk.say(batches=[desk.batch(7, ("keep", {}))])
+    assert desk.hear(lambda frame: frame.saves).saves
+    desk.hang_up()
+    assert desk.accept(greets=False).hello
+    desk.say(batches=[desk.batch(8, ("double", {"n": 1}))])  # the first that it says
+    desk.hear(lambda frame: {(7, 0), (8, 0)} <= desk.ends.keys())
+    assert json.loads(desk.ends[7, 0].value) == "kept on"
+    assert OLDER in desk.read("stderr")
+
+
+def test_an_agent_that_never_greets_is_not_waited_for_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be frozen, or of an earlier version with nothing to say."""
+    monkeypatch.setattr(line, "GREETING_SECONDS", 0.05)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        mute = line.AgentLine(str(tmp_path / "s"), Hand("0123456789abcdefghjk:0:1", 0), print)
+        mute.start()
+        done = mute.move_checkpoint(CallSave(7, 0, "00"))
+    assert done.error == "the agent of this host does not answer"
+
+
 def test_a_call_that_kills_its_process_is_where_the_place_says(start: Start) -> None:
     desk = start(
         "import os, signal\n@holdfast.task\ndef die() -> None:\n    os.kill(os.getpid(), 9)\n"
@@ -461,7 +512,7 @@ def test_short_calls_cost_no_system_call(start: Start) -> None:
 
 def count_switches(pid: int) -> int:
     """How often the main thread gave its core up by itself."""
-    for line in Path(f"/proc/{pid}/task/{pid}/status").read_text().splitlines():
-        if line.startswith("voluntary_ctxt"):
-            return int(line.split()[1])
+    for row in Path(f"/proc/{pid}/task/{pid}/status").read_text().splitlines():
+        if row.startswith("voluntary_ctxt"):
+            return int(row.split()[1])
     raise AssertionError(os.listdir(f"/proc/{pid}"))
