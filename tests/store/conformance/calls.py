@@ -21,7 +21,7 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.retry import RetryFields
 from holdfast.errors import Conflict, NotFound
 from holdfast.moves.values import LogAppend
-from holdfast.store.port.flow.calls import CallSetOrigin, ExecutorTurn, ExecutorTurned
+from holdfast.store.port.flow.calls import CallSetOrigin, ExecutorTurn, ExecutorTurned, RunningCalls
 from holdfast.wire.calls import BatchEnds, CallEnd, CallError, Closing, ExecutorReport
 from tests.store.rig import Rig
 
@@ -392,6 +392,29 @@ async def test_a_batch_is_of_one_model_and_the_warm_one_is_preferred(rig: Rig) -
     held.append(overdue.batches[0].id)
     warm = await say(rig, key, want=1, loaded="blue", held=held)
     assert names(warm) == ["blue.2"], "served since"
+
+
+async def test_what_runs_is_counted_by_feed_and_told_of_each_set(rig: Rig) -> None:
+    """An executor runs one call at a time, however many it holds."""
+    one, two = await executor(rig), await executor(rig)
+    calls = rig.store.calls
+    assert await calls.read_running() == []
+    for set_id, model in (("s1", None), ("s2", "red"), ("s3", "red")):
+        spec = msgspec.structs.replace(DOUBLE, model=model)
+        await calls.create_set(set_id, spec, "cpu", count=30, args=args(30), now=rig.now)
+        assert not (await calls.read_set(set_id)).running
+    (first,) = (await say(rig, one, want=20)).batches
+    (more,) = (await say(rig, one, want=20, held=[first.id])).batches
+    (other,) = (await say(rig, two, want=5, loaded="red")).batches
+    family = find_family(DOUBLE, "cpu")
+    plain, red = (RunningCalls(family=family, model=model, calls=1) for model in (None, "red"))
+    assert await calls.read_running() == [plain, red]
+    running = {view.id: view.running for view in await calls.list_sets()}
+    assert running == {"s1": True, "s2": True, "s3": False}
+    await say(rig, one, ends=[done(batch.id, *range(n)) for batch, n in ((first, 20), (more, 10))])
+    await say(rig, two, loaded="red", held=[other.id], ends=[done(other.id, 0)])
+    assert await calls.read_running() == [red]
+    assert [(await calls.read_set(set_id)).running for set_id in ("s1", "s2")] == [False, True]
 
 
 async def test_two_executors_take_different_calls(rig: Rig) -> None:

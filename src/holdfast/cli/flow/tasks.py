@@ -87,7 +87,8 @@ def tasks_table(rows: Sequence[CallSetView]) -> str:
 def say_set_state(view: CallSetView) -> str:
     """Return the state of a set in the words of jobs."""
     if view.state == "open":
-        return "running"
+        waits = view.submitted > view.succeeded + view.failed + view.cancelled
+        return "running" if view.running else "queued" if waits else "open"
     return "failed" if view.failed else "cancelled" if view.cancelled else "succeeded"
 
 

@@ -46,15 +46,16 @@ async def get_metrics(call: ApiCall) -> Response:
     """Return the metrics: without the gauges where the store is away."""
     controller = call.controller
     try:
-        gauges, waiting, feeds = await asyncio.gather(
+        gauges, waiting, feeds, running = await asyncio.gather(
             controller.store.read_gauges(),
             controller.store.jobs.count_waiting(),
             controller.store.calls.read_feeds(),
+            controller.store.calls.read_running(),
         )
     except Unavailable as error:
         controller.outages.note_failure(error)
-        gauges, waiting, feeds = None, {}, []
-    controller.metrics.calls.show_feeds(feeds)
+        gauges, waiting, feeds, running = None, {}, [], []
+    controller.metrics.calls.show_feeds(feeds, running)
     page = controller.metrics.render(
         gauges, waiting, controller.wakes.waiting_polls, controller.leadership.since is not None
     )

@@ -93,7 +93,7 @@ class CallsDesk:
         found = []
         for overlap, (turn, repeated), answer in zip(overlaps, trimmed, answers, strict=True):
             overlap.note(answer, self.exchanges)
-            self._metrics.calls.take(turn.report, answer)
+            self._metrics.calls.take(turn, answer)
             found.append(add_recorded(answer, repeated))
         return found
 

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from holdfast.store.port.flow.calls import ExecutorTurned, Feed
-from holdfast.wire.calls import ExecutorReport
+from holdfast.store.port.flow.calls import ExecutorTurn, ExecutorTurned, Feed, RunningCalls
 
 _LOAD = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
 _CALL = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 1800)
@@ -18,7 +17,7 @@ class CallMetrics:
         self.ended = Counter(
             "holdfast_calls_ended",
             "Ends of calls taken: result or exception; their rate is calls per second.",
-            ("end",),
+            ("family", "end"),
             registry=registry,
         )
         self.seconds = Histogram(
@@ -57,6 +56,12 @@ class CallMetrics:
             ("family", "model"),
             registry=registry,
         )
+        self.running = Gauge(
+            "holdfast_calls_running",
+            "Calls that run: executors that have calls in hand, one call at a time each.",
+            ("queue", "family", "model"),
+            registry=registry,
+        )
         self.executors = Gauge(
             "holdfast_executors",
             "Live executors, as the replica that leads counts them.",
@@ -64,14 +69,15 @@ class CallMetrics:
             registry=registry,
         )
 
-    def take(self, report: ExecutorReport, turned: ExecutorTurned) -> None:
+    def take(self, turn: ExecutorTurn, turned: ExecutorTurned) -> None:
         """Count one turn of an executor."""
+        report, family = turn.report, turn.family
         recorded = set(turned.recorded)
         for each in report.ends:
             taken = [end for end in each.ends if (each.batch, end.position) in recorded]
             errors = sum(end.error for end in taken)
-            self.ended.labels("exception").inc(errors)
-            self.ended.labels("result").inc(len(taken) - errors)
+            self.ended.labels(family, "exception").inc(errors)
+            self.ended.labels(family, "result").inc(len(taken) - errors)
             if taken:
                 self.seconds.observe(sum(end.seconds for end in taken) / len(taken))
         for load in report.loads:
@@ -82,8 +88,12 @@ class CallMetrics:
                 warm = "yes" if batch.model == report.loaded else "no"
                 self.batches.labels(batch.model, warm).inc()
 
-    def show_feeds(self, feeds: Sequence[Feed]) -> None:
-        """Set the gauges of what waits."""
+    def show_feeds(self, feeds: Sequence[Feed], running: Sequence[RunningCalls]) -> None:
+        """Set the gauges of what waits and what runs."""
+        self.running.clear()
+        for found in running:
+            family = found.family
+            self.running.labels(family.queue, family.name, found.model or "").set(found.calls)
         self.ready.clear()
         self.oldest.clear()
         for feed in feeds:

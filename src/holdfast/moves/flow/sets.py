@@ -59,6 +59,7 @@ def view_set(row: Mapping[str, Any]) -> CallSetView:
         cancelled=row["cancelled"],
         created_at=row["created_at"].timestamp(),
         ended_at=None if ended is None else ended.timestamp(),
+        running=bool(row.get("running")),
     )
 
 

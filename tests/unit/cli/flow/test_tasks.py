@@ -80,7 +80,10 @@ def test_no_sets_say_what_to_do(stub: Stub) -> None:
 
 
 def test_states_and_rates_of_sets() -> None:
-    assert say_set_state(view(state="open", ended_at=None)) == "running"
+    still = {"state": "open", "ended_at": None}
+    assert say_set_state(view(**still, running=True)) == "running"
+    assert say_set_state(view(**still, submitted=5, succeeded=1, failed=0)) == "queued"
+    assert say_set_state(view(**still, submitted=5, succeeded=4, failed=1)) == "open"
     assert say_set_state(view(failed=0)) == "succeeded"
     assert say_set_state(view(failed=0, cancelled=1)) == "cancelled"
     assert rate_text(view(state="open", ended_at=None, succeeded=3999), now=1002.0) == "2000/s"

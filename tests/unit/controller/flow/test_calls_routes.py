@@ -418,12 +418,15 @@ async def test_metrics_and_models_tell_what_executors_said(
     made = await client.submit_calls(spec, args(1, 2))
     executor = await start(agent)
     cold = await executor.take(want=1)
+    gauge = f'{{family="{find_family(SPEC, "cpu").name}",model="qwen",queue="cpu"}}'
+    assert f"holdfast_calls_running{gauge} 1.0" in (await served.call("GET", "/metrics")).text
+    assert (await client.call_set(made.id)).running
     await executor.run(cold, loaded="qwen", loads=[ModelLoad("qwen", 12.0)], mean_seconds=0.5)
     warm = await executor.take(want=1, loaded="qwen")
     await executor.run(warm, loaded="qwen")
     page = (await served.call("GET", "/metrics")).text
     for line in (
-        'holdfast_calls_ended_total{end="result"} 2.0',
+        f'holdfast_calls_ended_total{{end="result",family="{find_family(SPEC, "cpu").name}"}} 2.0',
         'holdfast_call_batches_total{model="qwen",warm="no"} 1.0',
         'holdfast_call_batches_total{model="qwen",warm="yes"} 1.0',
         'holdfast_model_load_seconds_sum{model="qwen"} 12.0',

@@ -1,6 +1,7 @@
 """Calls in memory: the same moves on dictionaries."""
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
@@ -33,6 +34,7 @@ from holdfast.store.port.flow.calls import (
     ExecutorTurn,
     ExecutorTurned,
     Feed,
+    RunningCalls,
 )
 from holdfast.wire.calls import CallResult, CallSetView
 
@@ -121,7 +123,7 @@ class MemoryCalls(CallTables):
         return row.view()
 
     async def read_set(self, set_id: str) -> CallSetView:
-        return self.get_set(set_id).view()
+        return self._show(self.get_set(set_id))
 
     async def list_sets(
         self, *, before: str | None = None, limit: int = 100, project: str | None = None
@@ -131,7 +133,9 @@ class MemoryCalls(CallTables):
             for row in self.sets.values()
             if (before is None or row.id < before) and project in (None, row.spec.project)
         ]
-        return [row.view() for row in sorted(found, key=lambda row: row.id, reverse=True)[:limit]]
+        return [
+            self._show(row) for row in sorted(found, key=lambda row: row.id, reverse=True)[:limit]
+        ]
 
     async def read_results(
         self,
@@ -213,6 +217,18 @@ class MemoryCalls(CallTables):
     def _name_host(self, host_id: str) -> str | None:
         host = self.state.hosts.get(host_id)
         return None if host is None else host.name
+
+    async def read_running(self) -> list[RunningCalls]:
+        first: dict[str, int] = {}  # job -> the feed of its first batch
+        for batch in sorted(self.batches.values(), key=lambda b: b.id):
+            first.setdefault(batch.job_id, batch.feed)
+        counts = Counter(first.values())
+        feeds = sorted((f for f in self.feeds.values() if counts[f.id]), key=lambda f: f.id)
+        return [RunningCalls(family=f.family, model=f.model, calls=counts[f.id]) for f in feeds]
+
+    def _show(self, row: MemoryCallSet) -> CallSetView:
+        held = any(p.set_n == row.n for b in self.batches.values() for p in b.pieces)
+        return row.view(running=held and row.ended_at is None)
 
     async def read_feeds(
         self, *, cold_wait_of: ColdWaitOf | None = None, now: Now = None
@@ -380,7 +396,7 @@ class MemoryCalls(CallTables):
         self.write(moves)
         if row.ended_at is None:
             self.count(row.n, (0, 0, 0), at)
-        return row.view()
+        return self._show(row)
 
     async def retry_calls(
         self, set_id: str, indices: Sequence[int] | None = None, *, now: Now = None
@@ -411,7 +427,7 @@ class MemoryCalls(CallTables):
             ]:
                 del self.charges[key]
             self.write(moves)
-        return row.view()
+        return self._show(row)
 
     async def prune_sets(self, history_days: float, *, limit: int = 1000, now: Now = None) -> int:
         before = self.state.at(now) - timedelta(days=history_days)

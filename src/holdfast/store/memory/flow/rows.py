@@ -47,9 +47,9 @@ class MemoryCallSet(msgspec.Struct, kw_only=True):
         """How many of its calls are over."""
         return self.succeeded + self.failed + self.cancelled
 
-    def view(self) -> CallSetView:
+    def view(self, *, running: bool = False) -> CallSetView:
         """Return it as it is shown."""
-        return view_set(msgspec.structs.asdict(self))
+        return view_set({**msgspec.structs.asdict(self), "running": running})
 
 
 class MemoryRun(msgspec.Struct, kw_only=True):

@@ -82,6 +82,14 @@ class Feed(StoreValue, frozen=True, kw_only=True):
     unserved_seconds: float = 1e9
 
 
+class RunningCalls(StoreValue, frozen=True, kw_only=True):
+    """Executors of a family that have calls of one model in hand. Each runs one call at a time."""
+
+    family: Family
+    model: str | None
+    calls: int
+
+
 class CallStanding(StoreValue, frozen=True, kw_only=True):
     """Where one call stands now.
 
@@ -232,6 +240,9 @@ class CallStore(Protocol):
         self, *, cold_wait_of: ColdWaitOf | None = None, now: Now = None
     ) -> list[Feed]:
         """Every feed with a ready call, for the executors' loop and for `why`."""
+
+    async def read_running(self) -> list[RunningCalls]:
+        """How many calls run, by feed; nothing of feeds without any."""
 
     async def prune_sets(self, history_days: float, *, limit: int = 1000, now: Now = None) -> int:
         """Delete sets that ended longer ago, with their calls. Returns how many sets."""

@@ -32,6 +32,7 @@ from holdfast.store.port.flow.calls import (
     ExecutorTurn,
     ExecutorTurned,
     Feed,
+    RunningCalls,
 )
 from holdfast.store.postgres.connection.session import (
     OnSession,
@@ -222,7 +223,7 @@ class PostgresCalls(OnSession):
         if asked is None:
             steps.append(("close_call_set", {"n": n, "reason": why, "now": at}))
         await tx.many(*steps, *list_writes(moves), *list_counts(moves, also=n))
-        return view_set(await _get_set(tx, set_id))
+        return await _show_set(tx, set_id)
 
     @transacts_by_index
     async def retry_calls(
@@ -247,7 +248,7 @@ class PostgresCalls(OnSession):
                 ("reopen_call_set", {"n": row["n"]}),
             ]
             await tx.many(*again, *list_writes(moves), *list_counts(moves))
-        return view_set(await _get_set(tx, set_id))
+        return await _show_set(tx, set_id)
 
     async def prune_sets(self, history_days: float, *, limit: int = 1000, now: Now = None) -> int:
         async def work(tx: Tx) -> int:
@@ -262,7 +263,7 @@ class PostgresCalls(OnSession):
 
     @transacts_by_index
     async def read_set(self, tx: Tx, set_id: str) -> CallSetView:
-        return view_set(await _get_set(tx, set_id))
+        return await _show_set(tx, set_id)
 
     @transacts_by_index
     async def list_sets(
@@ -341,6 +342,11 @@ class PostgresCalls(OnSession):
         (rows,) = await tx.last(("read_call_feeds", {"now": now, "most": MAX_HEADS}))
         return msgspec.convert(fill_waits(rows, cold_wait_of), list[Feed])
 
+    @transacts_by_index
+    async def read_running(self, tx: Tx) -> list[RunningCalls]:
+        (rows,) = await tx.last(("read_running_calls", None))
+        return msgspec.convert(rows, list[RunningCalls])
+
 
 _PRUNED = ("pages", "results", "charges", "failures", "sets")
 
@@ -379,6 +385,13 @@ async def _get_set(tx: Tx, set_id: str) -> dict[str, Any]:
     if row is None:
         raise no_set(set_id)
     return row
+
+
+async def _show_set(tx: Tx, set_id: str) -> CallSetView:
+    row = await tx.one("show_call_set", id=set_id)
+    if row is None:
+        raise no_set(set_id)
+    return view_set(row)
 
 
 async def _read_of_set(tx: Tx, set_id: str, name: str, **given: Any) -> Rows:

@@ -33,8 +33,13 @@ for no key update;
 -- name: read_call_set
 select * from call_sets where id = %(id)s;
 
+-- name: show_call_set
+select s.*, s.ended_at is null and exists (select from call_batches b where s.n = any(b.sets)) as running
+from call_sets s where s.id = %(id)s;
+
 -- name: list_call_sets
-select * from call_sets
+-- Open batches are read once and not for each set.
+select s.*, s.ended_at is null and s.n = any(array(select distinct unnest(sets) from call_batches)) as running from call_sets s
 where (%(before)s::text is null or id < %(before)s) and (%(project)s::text is null or project = %(project)s)
 order by id desc limit %(limit)s;
 
@@ -303,6 +308,13 @@ cross join lateral (
 ) h
 where h.ready is not null
 order by f.id;
+
+-- name: read_running_calls
+-- An executor counts once, with the batch that it was handed first.
+select f.family, nullif(f.model, '') as model, count(*)::integer as calls
+from (select distinct on (job_id) job_id, feed from call_batches order by job_id, id) b
+cross join lateral (select * from call_feeds where id = b.feed limit 1) f
+group by f.id, f.family, f.model order by f.id;
 
 -- name: find_left_batches
 -- Batches whose executor's task is over, marked when they are first found, because its closing report may still be under way.
