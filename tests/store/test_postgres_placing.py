@@ -10,11 +10,14 @@ from typing import Any
 import psycopg
 import pytest
 
+from holdfast.store.postgres.connection.session import Tx
 from holdfast.store.postgres.store import PostgresStore
 from tests.store.conformance.takes import place_one, taken
 from tests.store.rig import OK, Rig
 
 WAIT_SECONDS = 30.0
+PLACING = ("where host_id = $1 for no key update) b", "to_jsonb(r) = $", "jsonb_to_recordset($")
+"""Words of begin_placing, of place_job, and of what writes a job on either road."""
 BLOCKED = b"select count(*) from pg_locks where not granted"
 
 
@@ -79,6 +82,20 @@ async def test_of_two_submissions_that_find_the_same_room_one_is_placed_on_one_s
     assert sorted(len(taken(answer)) for _, answer in found) == [0, 1]
     states = {name: (await rigs[0].job(name)).state for name in ("from-0", "from-1")}
     assert sorted(states.values()) == ["queued", "reserved"]
+
+
+async def test_a_new_connection_has_planned_what_places_a_job(rigs: tuple[Rig, Rig]) -> None:
+    store = rigs[0].store
+    assert isinstance(store, PostgresStore)
+
+    async def count(tx: Tx) -> dict[str, int]:
+        rows = await (
+            await tx.conn.execute(b"select statement from pg_prepared_statements")
+        ).fetchall()
+        known = [row["statement"] for row in rows]
+        return {word: sum(word in one for one in known) for word in PLACING}
+
+    assert await store.session.single(count) == dict.fromkeys(PLACING, 1)
 
 
 async def ask(dsn: str) -> int:

@@ -61,6 +61,7 @@ class Placing:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._rooms: dict[str, dict[str, Any]] = {}  # as read_room had them, by host
+        session.warm_up_with(_warm_up)
 
     async def submit_to_host(
         self, job: NewJob, taker: HostSync, terms: TakeTerms, now: datetime | None
@@ -94,19 +95,12 @@ class Placing:
         )
         if not takes.placements:
             return None
-        (seat,), spec = takes.placements[0].tasks, to_json(row["spec"])
-        ttl = job.spec.lease_ttl_seconds or terms.ttls[job.queue]
+        (seat,), ttl = takes.placements[0].tasks, job.spec.lease_ttl_seconds
         ask = {
-            **row,
-            "labels": to_json(row["labels"]),
-            "spec": spec,
-            "secrets": to_json(row["secrets"]) if row["secrets"] else None,
-            "host_id": taker.host_id,
-            "room": to_json(room),
+            **_ask_place(row, taker.host_id, room),
             "devices": list(seat.devices),
-            "ttl": ttl,
+            "ttl": ttl or terms.ttls[job.queue],
             "revision": terms.revision,
-            "submitted": requests.SUBMITTED,
             "now": now,
         }
         _, written = await self._session.single(
@@ -121,9 +115,9 @@ class Placing:
             attempt=1,
             host_id=taker.host_id,
             devices=seat.devices,
-            lease_ttl_seconds=ttl,
+            lease_ttl_seconds=ask["ttl"],
         )
-        offered = make_offered({**written[0], "spec": spec})
+        offered = make_offered({**written[0], "spec": ask["spec"]})
         draft.offers.append(TaskOffer(task=task, job=offered, secrets=row["secrets"] or {}))
         submitted = msgspec.convert(written[0], JobRecord)
         return Submitted(job=submitted, created=True), draft.answer()
@@ -160,6 +154,37 @@ class Placing:
             self._rooms[taker.host_id] = rooms[0]
         submitted = msgspec.convert(written[0], JobRecord)
         return Submitted(job=submitted, created=True), draft.answer()
+
+
+def _ask_place(row: Mapping[str, Any], host_id: str, room: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of `place_job` that tell of a job and its host."""
+    return {
+        **row,
+        "labels": to_json(row["labels"]),
+        "spec": to_json(row["spec"]),
+        "secrets": to_json(row["secrets"]) if row["secrets"] else None,
+        "host_id": host_id,
+        "room": to_json(room),
+        "submitted": requests.SUBMITTED,
+    }
+
+
+async def _warm_up(tx: Tx) -> None:
+    """Run what places a job, for no queue and no host."""
+    job, terms = (
+        NewJob(id="", spec=JobSpec(argv=("true",)), queue=""),
+        TakeTerms(revision=0, ttls={}, whole=False),
+    )
+    row = make_row(job, requests.hash_spec(job.spec))
+    place = {**_ask_place(row, "", {}), "devices": [], "ttl": 1.0, "revision": 0, "now": None}
+    new = {**ask_insert([job], None), "rows": to_json([row]), "limited_too": False}
+    await tx.many(
+        ("begin_placing", {"host_id": ""}),
+        ("place_job", place),
+        ("insert_jobs", new),
+        ("lock_hosts", {"ids": [""]}),
+        *_ask([""], terms, count_worth(1), None),
+    )
 
 
 def _make_candidate(job: NewJob) -> Candidate:

@@ -21,7 +21,7 @@ def parse_queries(text: str, origin: str) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for name, body in zip(parts[1::2], parts[2::2], strict=True):
         statement = "\n".join(
-            line
+            line.strip()
             for line in body.splitlines()
             if line.strip() and not line.lstrip().startswith("--")
         )

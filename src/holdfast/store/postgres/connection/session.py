@@ -173,6 +173,9 @@ class Tx:
         return found
 
 
+WarmUp = Callable[[Tx], Awaitable[object]]
+
+
 class Session:
     """The pool, and how everything runs on it.
 
@@ -196,6 +199,12 @@ class Session:
         self._prepare_threshold = prepare_threshold
         self._pool: AsyncConnectionPool[Connection] | None = None
         self.tell_drains: TellDrains = tell_nobody
+        self._warm_ups: list[WarmUp] = []
+
+    def warm_up_with(self, work: WarmUp) -> None:
+        """Run statements that change nothing on each new connection of the pool, because a server
+        process plans what is new to it for some 10 ms."""
+        self._warm_ups.append(work)
 
     async def open(self) -> None:
         """Connect once to learn whether it works, then fill the pool. Raises Unavailable."""
@@ -207,7 +216,7 @@ class Session:
             min_size=1,
             max_size=self.max_connections,
             open=False,
-            configure=_configure,
+            configure=self._prepare,
             timeout=POOL_WAIT_SECONDS,
             reconnect_timeout=2.0,
             name="holdfast",
@@ -219,6 +228,12 @@ class Session:
         pool, self._pool = self._pool, None
         if pool is not None:
             await pool.close(timeout=2.0)
+
+    async def _prepare(self, conn: Connection) -> None:
+        await _configure(conn)
+        for work in self._warm_ups:
+            with suppress(psycopg.Error):  # the schema may be another one, which `open` tells
+                await work(Tx(conn))
 
     def _arguments(self) -> dict[str, Any]:
         return {
