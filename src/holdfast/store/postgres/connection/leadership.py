@@ -15,8 +15,9 @@ import psycopg
 
 from holdfast.errors import Unavailable
 from holdfast.store.port.leadership import LEAD_SECONDS, HintHub
+from holdfast.store.postgres.connection.pool import Connection, cut_after
 from holdfast.store.postgres.connection.queries import QUERIES
-from holdfast.store.postgres.connection.session import LEAD, Connection, Session, cut_after
+from holdfast.store.postgres.connection.session import LEAD, Session
 
 log = logging.getLogger("holdfast.store")
 CHANNEL = "holdfast_hints"

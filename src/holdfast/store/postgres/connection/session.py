@@ -7,10 +7,7 @@ is why every method of the store may be repeated.
 """
 
 import asyncio
-import os
 import random
-import socket
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
@@ -24,16 +21,16 @@ from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 from psycopg.types.json import set_json_loads
-from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
+from psycopg_pool import PoolClosed, PoolTimeout
 
 from holdfast.errors import Stale, Unavailable, ValidationError
 from holdfast.moves.values import DrainNews, TellDrains, tell_nobody
 from holdfast.store.postgres.connection.arrays import ColumnDumper
+from holdfast.store.postgres.connection.pool import Connection, WarmPool, cut_after
 from holdfast.store.postgres.connection.queries import QUERIES
 
 T = TypeVar("T")
 K = TypeVar("K")
-Connection = psycopg.AsyncConnection[dict[str, Any]]
 Rows = list[dict[str, Any]]
 
 CONNECT_SECONDS = 5
@@ -197,7 +194,7 @@ class Session:
         self.call_seconds = call_seconds
         self.max_connections = max_connections
         self._prepare_threshold = prepare_threshold
-        self._pool: AsyncConnectionPool[Connection] | None = None
+        self._pool: WarmPool | None = None
         self.tell_drains: TellDrains = tell_nobody
         self._warm_ups: list[WarmUp] = []
 
@@ -210,7 +207,7 @@ class Session:
         """Connect once to learn whether it works, then fill the pool. Raises Unavailable."""
         probe = await self.connect()
         await probe.close()
-        self._pool = _WarmPool(
+        self._pool = WarmPool(
             self.dsn,
             kwargs=self._arguments(),
             min_size=1,
@@ -458,49 +455,6 @@ def _count_cancels() -> int:
     """Return how often the present task was cancelled."""
     task = asyncio.current_task()
     return task.cancelling() if task is not None else 0
-
-
-class _Stack(deque[Connection]):
-    """Takes out first the connection that was put in last."""
-
-    def append(self, conn: Connection) -> None:
-        self.appendleft(conn)
-
-
-class _WarmPool(AsyncConnectionPool[Connection]):
-    """Hands out the connection that was used last; the library takes the one that rested longest.
-
-    A server process needs milliseconds to read the catalog and to plan a statement that is new to
-    it, so at idle every call must use the same warm one.
-    """
-
-    def __init__(self, *args: Any, **more: Any) -> None:
-        super().__init__(*args, **more)
-        self._pool = _Stack()
-
-
-class cut_after:
-    """Cut a connection at its socket after `seconds`, because nothing else ends a wait for a frozen
-    server."""
-
-    def __init__(self, conn: Connection, seconds: float) -> None:
-        self._conn = conn
-        self._seconds = seconds
-        self._timer: asyncio.TimerHandle | None = None
-
-    def __enter__(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(max(0.05, self._seconds), self._cut)
-
-    def __exit__(self, *exc: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _cut(self) -> None:
-        try:
-            with socket.socket(fileno=os.dup(self._conn.fileno())) as copy:
-                copy.shutdown(socket.SHUT_RDWR)
-        except (OSError, psycopg.Error):
-            pass  # it is closed already
 
 
 async def _configure(conn: Connection) -> None:

@@ -1,0 +1,55 @@
+"""Pooled connections: which one is handed out, and what ends a wait for a frozen server."""
+
+import asyncio
+import os
+import socket
+from collections import deque
+from typing import Any
+
+import psycopg
+from psycopg_pool import AsyncConnectionPool
+
+Connection = psycopg.AsyncConnection[dict[str, Any]]
+
+
+class _Stack(deque[Connection]):
+    """Takes out first the connection that was put in last."""
+
+    def append(self, conn: Connection) -> None:
+        self.appendleft(conn)
+
+
+class WarmPool(AsyncConnectionPool[Connection]):
+    """Hands out the connection that was used last; the library takes the one that rested longest.
+
+    A server process needs milliseconds to read the catalog and to plan a statement that is new to
+    it, so at idle every call must use the same warm one.
+    """
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._pool = _Stack()
+
+
+class cut_after:
+    """Cut a connection at its socket after `seconds`, because nothing else ends a wait for a frozen
+    server."""
+
+    def __init__(self, conn: Connection, seconds: float) -> None:
+        self._conn = conn
+        self._seconds = seconds
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(max(0.05, self._seconds), self._cut)
+
+    def __exit__(self, *exc: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _cut(self) -> None:
+        try:
+            with socket.socket(fileno=os.dup(self._conn.fileno())) as copy:
+                copy.shutdown(socket.SHUT_RDWR)
+        except (OSError, psycopg.Error):
+            pass  # it is closed already
