@@ -77,7 +77,9 @@ class CallsDesk:
     async def _exchange(
         self, waiting: Sequence[tuple[ExecutorTurn, int]]
     ) -> Sequence[ExecutorTurned]:
-        settings = await self._settings.current()
+        judged = any(turn.report.ends or turn.report.closing for turn, _ in waiting)
+        # What only asks for calls waits for no read of the policies that ends are judged by.
+        settings = await (self._settings.current() if judged else self._settings.recent())
         overlaps = [self._overlaps.setdefault(t.report.key, Overlap()) for t, _ in waiting]
         trimmed = [
             overlap.trim(turn, arrived)

@@ -145,11 +145,11 @@ async def _poll(controller: Controller, visit: _Visit, receive: Receive) -> Call
         with line.wait():
             # Not the whole time at once: a slot may be wanted, and a wake may be lost.
             left = min(LOOK_SECONDS, until - controller.clock())
-            await wait_unless_gone(seen, left, receive)
+            woken = await wait_unless_gone(seen, left, receive)
         if not line.is_newest(request.incarnation, request.seq) or wakes.closing:
             break
         seen = {bell: bell.version for bell in bells}
-        await _ask(controller, visit, guests)
+        await _ask(controller, visit, guests, woken=woken)
     settings = await controller.settings.recent()
     return CallsAnswer(
         executors=[*strangers, *(_answer(guest, settings) for guest in guests if guest.turned)]
@@ -176,10 +176,14 @@ async def _make_guests(
     return guests, strangers
 
 
-async def _ask(controller: Controller, visit: _Visit, guests: Sequence[_Guest]) -> None:
-    """Take the store's answers. Raises Unavailable where the store is away."""
+async def _ask(
+    controller: Controller, visit: _Visit, guests: Sequence[_Guest], *, woken: bool = False
+) -> None:
+    """Take the store's answers. woken: calls may have become ready, and wait for no other read; what
+    is known of wanted slots is then `LOOK_SECONDS` old at most. Raises Unavailable where the store
+    is away."""
     desk, host = controller.calls, visit.host
-    if any(guest.turn.report.want for guest in guests):
+    if not woken and any(guest.turn.report.want for guest in guests):
         await desk.slots.refresh()
     for guest in guests:
         if not guest.leave and desk.slots.gives_way(guest.spec, host, idle=False):

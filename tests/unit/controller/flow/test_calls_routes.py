@@ -199,6 +199,29 @@ async def test_an_executor_that_waits_is_woken_by_new_calls(
     assert first.id != batch.sets[0].id
 
 
+async def test_calls_that_wake_an_executor_wait_for_no_other_read(
+    client: AsyncClient, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the settings nor the wanted slots are read between the wake and the batch."""
+    await client.submit_calls(SPEC, args(1))
+    executor = await start(agent)
+    await executor.run(await executor.take())
+    controller = agent.served.controller
+    waiting = asyncio.create_task(executor.say(wait=20.0, want=5))
+    while not controller.wakes.waiting_polls:
+        await asyncio.sleep(0.01)
+
+    async def never() -> None:
+        raise AssertionError("this was not to be asked")
+
+    monkeypatch.setattr(controller.settings, "current", never)
+    monkeypatch.setattr(controller.calls.slots, "refresh", never)
+    await client.submit_calls(SPEC, args(7))
+    async with asyncio.timeout(10):
+        (batch,) = (await waiting).batches
+    assert batch.calls[0].args == '{"x": 7}'
+
+
 async def test_a_result_is_waited_for(client: AsyncClient, agent: FakeAgent) -> None:
     made = await client.submit_calls(SPEC, args(5, 6))
     executor = await start(agent)
