@@ -1,7 +1,8 @@
 """Job specs made of keyword arguments or a file's table, with the short names that people write."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -124,6 +125,31 @@ def _read_value(given: str, name: str, value: Any) -> Any:
         return reader(value)
     except ValueError as error:
         raise ValidationError(f"{given}: {error}", field=given) from None
+
+
+def read_secrets(words: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return secrets that are given as `K=V`, `K=@FILE`, or the name of a variable of `environ`.
+    Raises ValidationError."""
+    values = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            if name not in environ:
+                # The message does not repeat the word, because it may be a secret without its name.
+                raise ValidationError(
+                    "--secret needs K=V, K=@FILE, or the name of a variable set here",
+                    field="secrets",
+                )
+            value = environ[name]
+        elif value.startswith("@"):
+            try:
+                value = Path(value[1:]).read_text().removesuffix("\n")
+            except (OSError, UnicodeDecodeError) as error:
+                raise ValidationError(
+                    f"--secret {name}: cannot read {value[1:]}: {error}", field="secrets"
+                ) from error
+        values[name] = value
+    return values
 
 
 def read_retry(given: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.core.spec import JobSpec
@@ -322,6 +323,22 @@ async def test_a_post_that_fails_waits_and_is_set_aside_with_an_alarm(flows: Flo
     assert "set aside after 2 tries: it choked again" in run.reason
     assert "workflow.set_aside" in await flows.rig.kinds()
     assert [p.run for p in await flows.posts() if p.run != RUN] == ["1" * 20]
+
+
+async def test_secrets_of_jobs_are_kept_apart(flows: Flows) -> None:
+    spec = JobSpec(argv=("true",), secrets={"KEY": "hunter2"})
+    hidden = NodeSpec(name="a", job=JobWork(spec=spec))
+    await flows.submit(hidden, node("b"))
+    await flows.submit(hidden, node("b"))  # the same again
+    store = flows.rig.store.workflows
+    works = await store.read_works(RUN, [0, 1])
+    assert "hunter2" not in repr(works)
+    assert works[0].spec.job is not None
+    assert works[0].spec.job.spec.secrets == {"KEY": ""}
+    assert await store.read_secrets(RUN, [0, 1]) == {0: {"KEY": "hunter2"}}
+    other = msgspec.structs.replace(spec, secrets={"KEY": "another"})
+    with pytest.raises(Conflict, match="of another workflow"):
+        await flows.submit(NodeSpec(name="a", job=JobWork(spec=other)), node("b"))
 
 
 async def test_a_large_run_keeps_no_other_waiting(flows: Flows) -> None:

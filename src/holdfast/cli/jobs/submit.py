@@ -131,7 +131,7 @@ def read_spec(
     Raises:
         ValidationError: naming the flag or the field.
     """
-    from holdfast.client.specs import build_spec, parse_start
+    from holdfast.client.specs import build_spec, parse_start, read_secrets
 
     fields = read_file(options["file"]) if options["file"] else {}
     for name in _PLAIN:
@@ -156,7 +156,7 @@ def read_spec(
     _merge(fields, "labels", read_pairs("--label", options["labels"]))
     _merge(fields, "host_labels", read_pairs("--host-label", options["host_labels"], "host_labels"))
     _merge(fields, "env", _read_env(options["env"], environ))
-    _merge(fields, "secrets", _read_secrets(options["secrets"], environ))
+    _merge(fields, "secrets", read_secrets(options["secrets"], environ))
     _read_command(fields, options["command"], options["shell"])
     if isinstance(fields.get("cwd"), str):
         fields["cwd"] = os.path.abspath(os.path.expanduser(fields["cwd"]))
@@ -218,29 +218,6 @@ def _read_env(pairs: Sequence[str], environ: Mapping[str, str]) -> dict[str, str
             message = f"--env {name}: no such variable here; write {name}=VALUE"
             raise ValidationError(message, field=f"env.{name}")
         values[name] = value if equals else environ[name]
-    return values
-
-
-def _read_secrets(pairs: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
-    values = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            if name not in environ:
-                # The message does not repeat the word, because it may be a secret without its name.
-                raise ValidationError(
-                    "--secret needs K=V, K=@FILE, or the name of a variable set here",
-                    field="secrets",
-                )
-            value = environ[name]
-        elif value.startswith("@"):
-            try:
-                value = Path(value[1:]).read_text().removesuffix("\n")
-            except (OSError, UnicodeDecodeError) as error:
-                raise ValidationError(
-                    f"--secret {name}: cannot read {value[1:]}: {error}", field="secrets"
-                ) from error
-        values[name] = value
     return values
 
 

@@ -5,6 +5,7 @@
     [node.fetch]
     argv = ["python", "fetch.py"]          # a job: the fields of `holdfast submit`
     gpus = 1
+    secrets = ["HF_TOKEN"]                 # the words of `--secret`, or a table
 
     [node.decode]
     task = "mytasks:decode"                # a call, with the fields of @holdfast.task
@@ -23,6 +24,7 @@
 A text `"${NODE.key.0}"` is the result of a node, or a part of it; `"$${…}"` is the text itself.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -162,8 +164,11 @@ def _build_ask(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _build_job(fields: dict[str, Any]) -> dict[str, Any]:
-    from holdfast.client.specs import build_spec
+    from holdfast.client.specs import build_spec, read_secrets
 
+    secrets = fields.get("secrets")
+    if isinstance(secrets, list):
+        fields["secrets"] = read_secrets(map(str, secrets), os.environ)
     inputs = read_references(fields.pop("inputs", {}))
     return {"spec": msgspec.to_builtins(build_spec(fields)), "inputs": inputs}
 

@@ -109,13 +109,16 @@ async def _submit_jobs(
     works: Mapping[int, NodeWork],
     plans: Mapping[int, Planned],
 ) -> dict[int, Any]:
+    specs = {n: plan.spec for n, plan in plans.items() if isinstance(plan, PlannedJob)}
+    hidden = [number for number, spec in specs.items() if spec.secrets]
+    secrets = await controller.store.workflows.read_secrets(run.id, hidden) if hidden else {}
     jobs: dict[int, NewJob] = {}
-    for number, plan in plans.items():
-        if isinstance(plan, PlannedJob):
-            origin = NodeOrigin(run=run.id, node=number)
-            queue = plan.spec.queue or "cpu"
-            job_id = works[number].ref or ""
-            jobs[number] = NewJob(id=job_id, spec=plan.spec, queue=queue, origin=origin)
+    for number, spec in specs.items():
+        if number in secrets:
+            spec = msgspec.structs.replace(spec, secrets=secrets[number])
+        origin = NodeOrigin(run=run.id, node=number)
+        job_id, queue = works[number].ref or "", spec.queue or "cpu"
+        jobs[number] = NewJob(id=job_id, spec=spec, queue=queue, origin=origin)
     again = {n: job.id for n, job in jobs.items() if works[n].rounds > 1}
     there = await controller.store.jobs.get_jobs(list(again.values())) if again else {}
     changes: dict[int, Any] = {}

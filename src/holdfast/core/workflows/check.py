@@ -101,12 +101,6 @@ def _check_node(node: NodeSpec, number: int) -> None:
             f"node {node.name}: a node's job takes no idempotency_key, because its run has an id",
             field=f"{where}.job.spec.idempotency_key",
         )
-    if node.job is not None and node.job.spec.secrets:
-        raise ValidationError(
-            f"node {node.name}: a workflow is stored as it is given, so its jobs take no secrets; "
-            "let the hosts have them",
-            field=f"{where}.job.spec.secrets",
-        )
 
 
 def _find(numbers: dict[str, int], node: NodeSpec, name: str) -> int:

@@ -158,6 +158,13 @@ class NodeSpec(
     after: Annotated[tuple[NodeName, ...], Meta(max_length=MAX_NODES)] = ()
     skip_if: Condition | None = None
 
+    def without_secrets(self) -> "NodeSpec":
+        """The node as it may be stored and shown: of its job's secrets the names stay."""
+        if self.job is None or not self.job.spec.secrets:
+            return self
+        spec = self.job.spec.without_secrets()
+        return msgspec.structs.replace(self, job=msgspec.structs.replace(self.job, spec=spec))
+
     @property
     def kind(self) -> NodeKind:
         """What it does."""

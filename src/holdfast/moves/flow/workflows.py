@@ -69,8 +69,14 @@ class Processed(StoreValue, frozen=True, kw_only=True):
 
 
 def hash_run(new: NewRun) -> str:
-    """Return the SHA-256 of the workflow, by which repeats must agree."""
+    """Return the SHA-256 of the workflow, secrets included, by which repeats must agree."""
     return hashlib.sha256(msgspec.json.encode(new.spec, order="deterministic")).hexdigest()
+
+
+def list_secrets(new: NewRun) -> dict[int, dict[str, str]]:
+    """Return the secrets of each node's job, by the node's number; they are kept apart."""
+    jobs = {number: node.job for number, node in enumerate(new.spec.nodes)}
+    return {n: dict(job.spec.secrets) for n, job in jobs.items() if job and job.spec.secrets}
 
 
 def make_rows(new: NewRun) -> tuple[RunRow, list[NodeRow]]:

@@ -215,6 +215,7 @@ class MemoryWorkflowRun(msgspec.Struct, kw_only=True):
     row: RunRow
     nodes: dict[int, NodeRow]
     specs: Sequence[NodeSpec]
+    secrets: dict[int, dict[str, str]]
     parents: Sequence[Sequence[int]]
     children: dict[int, list[int]]
     spec_hash: str

@@ -33,7 +33,8 @@ class MemoryWorkflows(InMemory):
         s.runs[new.id] = MemoryWorkflowRun(
             row=row,
             nodes={node.number: node for node in nodes},
-            specs=new.spec.nodes,
+            specs=[node.without_secrets() for node in new.spec.nodes],
+            secrets=moves.list_secrets(new),
             parents=new.parents,
             children=children,
             spec_hash=digest,
@@ -97,6 +98,12 @@ class MemoryWorkflows(InMemory):
         if run is None:
             return {}
         return {n: self._work(run, run.nodes[n]) for n in numbers if n in run.nodes}
+
+    async def read_secrets(
+        self, run_id: str, numbers: Collection[int]
+    ) -> dict[int, dict[str, str]]:
+        run = self.state.runs.get(run_id)
+        return {} if run is None else {n: run.secrets[n] for n in numbers if n in run.secrets}
 
     async def read_parents(
         self, run_id: str, numbers: Collection[int], names: Collection[str]

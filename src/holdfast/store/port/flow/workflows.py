@@ -18,7 +18,8 @@ class WorkflowStore(Protocol):
     """Both stores pass `tests/store/conformance/workflows.py`."""
 
     async def submit_run(self, new: NewRun, *, now: Now = None) -> RunRecord:
-        """Write a run, and posts that start the nodes without parents. A repeat changes nothing.
+        """Write a run, and posts that start the nodes without parents; secrets of its jobs are kept
+        apart from what is shown. A repeat changes nothing.
         Raises Conflict where the id names another workflow."""
 
     async def get_run(self, run_id: str) -> RunRecord:
@@ -48,6 +49,12 @@ class WorkflowStore(Protocol):
 
     async def read_works(self, run_id: str, numbers: Collection[int]) -> dict[int, NodeWork]:
         """Return nodes by number with what they do and their results."""
+
+    async def read_secrets(
+        self, run_id: str, numbers: Collection[int]
+    ) -> dict[int, dict[str, str]]:
+        """Return the secrets of nodes' jobs by number, of those that have any. They live as long as
+        their run."""
 
     async def read_parents(
         self, run_id: str, numbers: Collection[int], names: Collection[str]

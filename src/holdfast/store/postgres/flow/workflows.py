@@ -41,10 +41,16 @@ class PostgresWorkflows(OnSession):
         run, nodes = make_rows(new)
         a = Advance(run, nodes, {}, at)
         advance.begin_run(a)
-        specs = [msgspec.json.encode(node).decode() for node in new.spec.nodes]
+        specs = [msgspec.json.encode(node.without_secrets()).decode() for node in new.spec.nodes]
         for first in range(0, len(nodes), INSERT_ROWS):
             part = nodes[first : first + INSERT_ROWS]
             await tx.run("insert_nodes", run=new.id, **_node_params(part, specs))
+        secrets = [
+            {"number": number, "secrets": values}
+            for number, values in moves.list_secrets(new).items()
+        ]
+        if secrets:
+            await tx.run("insert_node_secrets", run=new.id, rows=to_json(secrets))
         edges = [(above, n) for n, parents in enumerate(new.parents) for above in parents]
         for first in range(0, len(edges), INSERT_ROWS * 10):
             chunk = edges[first : first + INSERT_ROWS * 10]
@@ -89,6 +95,12 @@ class PostgresWorkflows(OnSession):
     async def read_works(self, run_id: str, numbers: Collection[int]) -> dict[int, NodeWork]:
         rows = await self.session.rows("read_works", run=run_id, numbers=list(numbers))
         return {row["number"]: _to_work(row) for row in rows}
+
+    async def read_secrets(
+        self, run_id: str, numbers: Collection[int]
+    ) -> dict[int, dict[str, str]]:
+        rows = await self.session.rows("read_node_secrets", run=run_id, numbers=list(numbers))
+        return {row["number"]: row["secrets"] for row in rows}
 
     async def read_parents(
         self, run_id: str, numbers: Collection[int], names: Collection[str]

@@ -16,6 +16,13 @@ select %(run)s, g.* from unnest(
   %(numbers)s::integer[], %(names)s::text[], %(kinds)s::text[], %(states)s::text[], %(waits)s::integer[],
   %(refs)s::text[], %(rounds)s::integer[], %(specs)s::text[]) as g;
 
+-- name: insert_node_secrets
+insert into workflow_secrets (run, number, secrets)
+select %(run)s, g.* from jsonb_to_recordset(%(rows)s::jsonb) as g(number integer, secrets jsonb);
+
+-- name: read_node_secrets
+select number, secrets from workflow_secrets where run = %(run)s and number = any(%(numbers)s::integer[]);
+
 -- name: insert_flow_edges
 insert into workflow_edges (run, parent, child)
 select %(run)s, g.* from unnest(%(parents)s::integer[], %(children)s::integer[]) as g;
