@@ -111,6 +111,20 @@ def speak_and_stay(path: str) -> str:
     return "done"
 
 
+@holdfast.task(retry={"max_retries": 1, "retry_delay": 0})
+def speak_on(folder: str, rounds: int) -> int:
+    """Print, wait for a word, and print more; all attempts but the last fail."""
+    attempt = holdfast.context().attempt
+    print(f"attempt {attempt}", flush=True)
+    while attempt == 1 and not Path(folder, "go1").exists():
+        time.sleep(0.02)
+    print("word\n" * 2000 + "last", flush=True)
+    Path(folder, f"said{attempt}").touch()
+    if attempt < rounds:
+        raise ValueError("once more")
+    return attempt
+
+
 @holdfast.task(retry={"max_retries": 3, "retry_delay": 0})
 def go_on(path: str, *, ctx: holdfast.CallContext | None = None) -> list[str]:
     """Leave a checkpoint and hang, the first time; then say what was left, and on which hosts."""

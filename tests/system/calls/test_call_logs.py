@@ -73,3 +73,40 @@ def test_the_command_prints_one_call(hosted: Cluster) -> None:
     assert (told.stdout, told.stderr) == (b"out of 9, attempt 1\n", b"err of 9\n")
     shown = hosted.cli("tasks", "show", handle.id, "--logs")
     assert shown.stdout.endswith(b"\n9\n\nout of 9, attempt 1\n")
+
+
+@pytest.mark.parametrize("victim", ["server", "agent"])
+@pytest.mark.parametrize("again", [False, True])
+def test_a_follower_loses_nothing_while_the_server_or_the_agent_is_killed(
+    hosted: Cluster, tmp_path: Path, victim: str, again: bool
+) -> None:
+    """The call prints, and ends, and where `again` begins another attempt, while nothing hears it."""
+    handle = pages.speak_on.submit(str(tmp_path), 2 if again else 1)
+    heard: list[bytes] = []
+
+    def follow() -> None:
+        for line in hosted.client.call_logs(
+            handle.set_id, handle.index, follow=True, stream="stdout"
+        ):
+            assert not line.gap
+            heard.append(line.data)
+
+    reader = threading.Thread(target=follow)
+    reader.start()
+    wait_until(lambda: b"attempt 1\n" in b"".join(heard), 60)
+    if victim == "server":
+        hosted.controller.kill()
+    else:
+        hosted.hosts["speaks"].kill_agent()
+    (tmp_path / "go1").touch()
+    wait_until((tmp_path / "said1").exists, 30)
+    if victim == "server":
+        hosted.controller.start()
+    if again:
+        wait_until((tmp_path / "said2").exists, 60)
+    reader.join(90)
+    assert not reader.is_alive()
+    rounds = [
+        b"attempt %d\n" % n + b"word\n" * 2000 + b"last\n" for n in ((1, 2) if again else (1,))
+    ]
+    assert b"".join(heard) == b"".join(rounds)

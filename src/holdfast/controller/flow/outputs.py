@@ -30,9 +30,10 @@ second."""
 
 class CallLogsQuery(Query, frozen=True, kw_only=True):
     """Which bytes. attempt: of the call; absent means its last one, and with `follow` those that come
-    after it, too."""
+    after it, too. since: with `follow`, the attempt to begin with, where a connection was lost."""
 
     attempt: Attempt | None = None
+    since: Attempt | None = None
     stream: Literal["stdout", "stderr", "both"] = "both"
     follow: Flag = "0"
 
@@ -67,7 +68,8 @@ class OutputReader:
     ) -> None:
         self._controller, self._logs = controller, controller.store.logs
         self._set_id, self._index, self._query = set_id, index, query
-        self._attempt = query.attempt or 0
+        self._attempt = query.attempt or query.since or 0
+        self._told = 0
         self._streams: dict[tuple[str, int, str], _OutputStream] = {}
         self._over_since: float | None = None
 
@@ -79,7 +81,11 @@ class OutputReader:
             seen = logs.version
             standing = await calls.read_call(self._set_id, self._index)
             self._attempt = self._attempt or standing.attempts
+            if self._told != self._attempt:
+                self._told = self._attempt
+                yield event_bytes("attempt", {"attempt": self._attempt})
             async for line in self._read_new():
+                self._over_since = None  # more may come
                 yield event_bytes("log", line)
             if self._goes_on(standing):
                 self._attempt, self._over_since = self._attempt + 1, None
