@@ -1,7 +1,7 @@
-"""The blocking client's HTTP/1.1: sockets and h11, without a library that costs more than Python.
+"""The blocking client's HTTP/1.1: sockets, without a library that costs more than Python.
 
 Importing httpx takes ten times what starting Python takes, http.client and h11 each about as much
-as Python, h11 the less of the two. What this module does not do is left to httpx: see `can_reach`.
+as Python, httptools a tenth. What this module does not do is left to httpx: see `can_reach`.
 
 REUSE-1  A kept connection that has something to read, or that lay idle for long, is closed and not
          used: the server has hung up, or is about to. A call that is lost on it all the same is an
@@ -18,8 +18,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
-import h11
-
+from holdfast.client.answers import AnswerReader, BadAnswer, write_head
 from holdfast.client.locate import ControllerPlace
 from holdfast.client.transport import (
     CONNECT_SECONDS,
@@ -54,19 +53,25 @@ class _KeptSocket:
 
     def __init__(self, wire: socket.socket) -> None:
         self._wire = wire
-        self._http = h11.Connection(our_role=h11.CLIENT)
+        self._reader = AnswerReader()
+        self._is_sent = False
         self._idle_since = 0.0
 
-    def send(self, head: h11.Request, body: Iterable[bytes], seconds: float) -> None:
+    def send(self, head: bytes, length: int, body: Iterable[bytes], seconds: float) -> None:
         """Send a request. A server that hangs up meanwhile has perhaps said why: that is read."""
-        rest = self._http.send(head) or b""
+        self._reader, self._is_sent = AnswerReader(), False
         self._wire.settimeout(seconds)
+        unsent = head
         for piece in body:
-            rest += self._http.send(h11.Data(piece)) or b""
-            if not self._write(rest):
+            length -= len(piece)
+            if length < 0:
+                break
+            if not self._write(unsent + piece):
                 return
-            rest = b""
-        self._write(rest + (self._http.send(h11.EndOfMessage()) or b""))
+            unsent = b""
+        if length:  # as of a file that grows while it is sent
+            raise ConnectionLost("what is sent is not as long as it was said to be")
+        self._is_sent = not unsent or self._write(unsent)
 
     def _write(self, data: bytes) -> bool:
         """Write all of it; False when the server has hung up."""
@@ -77,36 +82,37 @@ class _KeptSocket:
         except TimeoutError as error:
             raise ConnectionLost("timed out") from error
         except OSError:
-            self._http.send_failed()
             return False
         return True
 
-    def next_event(self) -> Any:
-        """Return the next event of the answer. Raises ConnectionLost."""
+    def _read(self) -> None:
+        """Read more of the answer. Raises ConnectionLost."""
         try:
-            while (event := self._http.next_event()) is h11.NEED_DATA:
-                data = self._wire.recv(_READ_BYTES)
-                if not data and self._http.their_state is h11.SEND_RESPONSE:
-                    raise ConnectionLost("the server hung up without an answer")
-                self._http.receive_data(data)
-        except (OSError, h11.RemoteProtocolError) as error:
+            data = self._wire.recv(_READ_BYTES)
+            if not data and not self._reader.status:
+                raise ConnectionLost("the server hung up without an answer")
+            self._reader.feed(data)
+        except (OSError, BadAnswer) as error:
             raise ConnectionLost(str(error) or type(error).__name__) from error
-        return event
 
-    def read_head(self, silence_seconds: float) -> h11.Response:
-        """Return the head of the answer."""
+    def read_head(self, silence_seconds: float) -> AnswerReader:
+        """Return the answer, of which the head has come."""
         self._wire.settimeout(silence_seconds)
-        while not isinstance(event := self.next_event(), h11.Response):
-            pass  # an interim answer, such as 100 Continue
-        return event
+        while not self._reader.status:
+            self._read()
+        return self._reader
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the bytes of the answer's body as they come."""
+        yield from self._reader.take()
+        while not self._reader.done:
+            self._read()
+            yield from self._reader.take()
 
     def keep(self) -> bool:
         """Make ready for another exchange; False when the connection is used up."""
-        if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
-            return False
-        self._http.start_next_cycle()
         self._idle_since = time.monotonic()
-        return True
+        return self._is_sent and self._reader.is_reusable
 
     @property
     def is_usable(self) -> bool:
@@ -122,15 +128,9 @@ class _KeptSocket:
 class _SocketReply:
     """The answer that a connection is reading."""
 
-    def __init__(self, connection: _KeptSocket, head: h11.Response) -> None:
-        self._connection = connection
-        self.status: int = head.status_code
-        self.headers = {name.decode(): value.decode("latin-1") for name, value in head.headers}
-
-    def pieces(self) -> Iterator[bytes]:
-        """Yield the body's bytes as they come."""
-        while isinstance(event := self._connection.next_event(), h11.Data):
-            yield bytes(event.data)
+    def __init__(self, connection: _KeptSocket, head: AnswerReader) -> None:
+        self.status, self.headers = head.status, head.headers
+        self.pieces = connection.pieces
 
 
 class BlockingSockets:
@@ -163,10 +163,7 @@ class BlockingSockets:
         self._watch.ask(request.held_seconds)
         connection, kept = self._take(), False
         try:
-            try:
-                connection.send(*self._write(request), self._timeout_seconds)
-            except h11.LocalProtocolError as error:  # as of a file that grows while it is sent
-                raise ConnectionLost(str(error)) from error
+            connection.send(*self._write(request), self._timeout_seconds)
             head = connection.read_head(request.silence_seconds)
             self._watch.hear()
             yield _SocketReply(connection, head)
@@ -177,7 +174,8 @@ class BlockingSockets:
             else:
                 connection.close()
 
-    def _write(self, request: SentRequest) -> tuple[h11.Request, Iterable[bytes]]:
+    def _write(self, request: SentRequest) -> tuple[bytes, int, Iterable[bytes]]:
+        """Return the request's head, the length of its body, and the body."""
         headers = self._headers | dict(request.headers or {})
         body: Iterable[bytes] = ()
         if isinstance(request.body, bytes):
@@ -185,8 +183,8 @@ class BlockingSockets:
         elif request.body is not None:
             body = request.body
         query = f"?{urlencode(request.query)}" if request.query else ""
-        target = f"{self._prefix}{request.path}{query}"
-        return h11.Request(method=request.method, target=target, headers=[*headers.items()]), body
+        head = write_head(request.method, f"{self._prefix}{request.path}{query}", headers.items())
+        return head, int(headers.get("Content-Length", 0)), body
 
     def _take(self) -> _KeptSocket:
         while self._idle:

@@ -1,8 +1,8 @@
-"""A small HTTP/1.1 client over asyncio streams and h11, for one controller.
+"""A small HTTP/1.1 client over asyncio streams and httptools, for one controller.
 
 httpx costs 0.5 to 1 ms of CPU per call and 20 MB per process; an agent makes the same few calls for
-ever to one address, so h11, the protocol core below httpx, is used directly. The client follows no
-redirects and knows no proxies: put the controller's real address into the agent's config.
+ever to one address, so the parser below uvicorn is used directly. The client follows no redirects
+and knows no proxies: put the controller's real address into the agent's config.
 
 CALL-1  A call on a kept connection that fails before the first byte of its answer is made once more
         on a fresh one: the server may have closed it while it lay idle. Every call of the agent may
@@ -13,9 +13,9 @@ import asyncio
 import ssl
 from urllib.parse import urlsplit
 
-import h11
 import msgspec
 
+from holdfast.client.answers import AnswerReader, BadAnswer, write_head
 from holdfast.errors import Unavailable, ValidationError
 
 CONNECT_SECONDS = 5.0
@@ -39,44 +39,34 @@ class _Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self._http = h11.Connection(our_role=h11.CLIENT)
+        self._answer = AnswerReader()
 
-    async def exchange(self, request: h11.Request, body: bytes) -> HttpAnswer:
+    async def exchange(self, request: bytes) -> HttpAnswer:
         began = False
+        answer = self._answer = AnswerReader()
         try:
-            events = (request, h11.Data(body), h11.EndOfMessage())
-            self._writer.write(b"".join(self._http.send(event) or b"" for event in events))
+            self._writer.write(request)
             await self._writer.drain()
-            status, chunks, size = 0, [], 0
-            while True:
-                event = self._http.next_event()
-                if event is h11.NEED_DATA:
-                    data = await self._reader.read(_READ_BYTES)
-                    began = began or bool(data)
-                    self._http.receive_data(data)
-                elif isinstance(event, h11.Response):
-                    status = event.status_code
-                elif isinstance(event, h11.Data):
-                    size += len(event.data)
+            chunks, size = [], 0
+            while not answer.done:
+                data = await self._reader.read(_READ_BYTES)
+                began = began or bool(data)
+                answer.feed(data)
+                for chunk in answer.take():
+                    size += len(chunk)
                     if size > MAX_ANSWER_BYTES:
                         too_long = f"the controller's answer is over {MAX_ANSWER_BYTES} bytes"
                         raise Unavailable(too_long)
-                    chunks.append(bytes(event.data))
-                elif isinstance(event, h11.EndOfMessage):
-                    return HttpAnswer(status, b"".join(chunks))
-                elif isinstance(event, h11.ConnectionClosed):
-                    raise ConnectionError("the connection was closed")
-        except (OSError, h11.RemoteProtocolError) as error:
+                    chunks.append(chunk)
+            return HttpAnswer(answer.status, b"".join(chunks))
+        except (OSError, BadAnswer) as error:
             if not began:
                 raise _Lost(str(error)) from error
             raise Unavailable(f"the controller's answer broke off: {error}") from error
 
     def keep(self) -> bool:
-        """Make ready for another call; False when the connection is used up."""
-        if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
-            return False
-        self._http.start_next_cycle()
-        return self.usable
+        """Say whether the connection is good for another call."""
+        return self._answer.is_reusable and self.usable
 
     @property
     def usable(self) -> bool:
@@ -121,7 +111,7 @@ class HttpClient:
         """Make one call. Raises Unavailable: no connection, no whole answer in `timeout_seconds`,
         or one that broke off."""
         words = [("Host", self._authority), ("Content-Length", str(len(body))), *headers.items()]
-        request = h11.Request(method=method, target=f"{self._prefix}{path}", headers=words)
+        request = write_head(method, f"{self._prefix}{path}", words) + body
         try:
             async with asyncio.timeout(timeout_seconds):
                 while self._idle:
@@ -130,10 +120,10 @@ class HttpClient:
                         kept.close()
                         continue
                     try:
-                        return await self._exchange(kept, request, body)
+                        return await self._exchange(kept, request)
                     except _Lost:
                         break  # CALL-1
-                return await self._exchange(await self._connect(), request, body)
+                return await self._exchange(await self._connect(), request)
         except _Lost as error:
             raise Unavailable(f"the controller at {self.url} hung up: {error}") from error
         except TimeoutError:
@@ -141,12 +131,10 @@ class HttpClient:
                 f"the controller at {self.url} did not answer in {timeout_seconds:.0f} s"
             ) from None
 
-    async def _exchange(
-        self, connection: _Connection, request: h11.Request, body: bytes
-    ) -> HttpAnswer:
+    async def _exchange(self, connection: _Connection, request: bytes) -> HttpAnswer:
         kept = False
         try:
-            answer = await connection.exchange(request, body)
+            answer = await connection.exchange(request)
             kept = connection.keep()
             return answer
         finally:
