@@ -9,7 +9,6 @@ MARK-1  However a stream is cut into pieces, the output between two marks is giv
 """
 
 import re
-from collections.abc import Iterable
 
 import msgspec
 
@@ -79,26 +78,42 @@ def cut_output(data: bytes, *, fresh: bool, final: bool = False) -> tuple[bytes,
 
 
 def list_spans(offset: int, data: bytes) -> list[CallSpan]:
-    """Return where the outputs of calls begin in `data`, which stands at `offset` of its stream."""
-    return [_join(run) for run in _find_runs(find_marks(data), offset)]
-
-
-def _find_runs(marks: Iterable[CallMark], offset: int) -> list[list[CallMark]]:
-    """Return marks of neighbours: of one set and attempt, and near each other."""
-    runs: list[list[CallMark]] = []
-    open_runs: dict[tuple[str, int], list[CallMark]] = {}
-    for mark in marks:
-        run = open_runs.get((mark.set_id, mark.attempt))
-        if run is None or abs(mark.index - run[-1].index) > MAX_GAP:
-            run = open_runs[mark.set_id, mark.attempt] = []
+    """Return where the outputs of calls begin in `data`, which stands at `offset` of its stream: a
+    span for marks of neighbours, of one set and attempt, and near each other."""
+    runs: list[_Run] = []
+    open_runs: dict[tuple[bytes, bytes], _Run] = {}
+    for mark in _LINE.finditer(data):
+        name = mark[1], mark[3]
+        index = int(mark[2])
+        run = open_runs.get(name)
+        if run is None or abs(index - run.index) > MAX_GAP:
+            run = open_runs[name] = _Run(name, index, mark.start())
             runs.append(run)
-        at = msgspec.structs.replace(mark, start=offset + mark.start, end=offset + mark.end)
-        run.append(at)
-    return runs
+        run.index = index
+        run.end = mark.end()
+        if index < run.first:
+            run.first = index
+        elif index > run.last:
+            run.last = index
+    return [
+        CallSpan(
+            run.name[0].decode(),
+            int(run.name[1]),
+            run.first,
+            run.last + 1,
+            offset + run.start,
+            offset + run.end,
+        )
+        for run in runs
+    ]
 
 
-def _join(run: list[CallMark]) -> CallSpan:
-    indices = [mark.index for mark in run]
-    return CallSpan(
-        run[0].set_id, run[0].attempt, min(indices), max(indices) + 1, run[0].start, run[-1].end
-    )
+class _Run:
+    """Marks of neighbours so far. index: of the last one that was seen."""
+
+    __slots__ = ("end", "first", "index", "last", "name", "start")
+
+    def __init__(self, name: tuple[bytes, bytes], index: int, start: int) -> None:
+        self.name, self.start = name, start
+        self.first = self.last = self.index = index
+        self.end = start

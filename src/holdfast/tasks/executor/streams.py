@@ -8,7 +8,8 @@ from holdfast.core.calls.marks import make_mark
 
 
 class MarkedStream(io.TextIOWrapper):
-    """A stream of text, flushed at the end of each line."""
+    """A stream of text, flushed at the end of each line of its user's. A mark alone flushes nothing,
+    so that it costs no system call."""
 
     _call: tuple[str, int, int] | None = None
     _midline = False
@@ -28,6 +29,8 @@ class MarkedStream(io.TextIOWrapper):
         else:
             super().write(text)
         self._midline = text[-1] != "\n"
+        if not self._midline or "\n" in text:
+            self.flush()
         return len(text)
 
 
@@ -36,8 +39,6 @@ def mark_streams() -> tuple[MarkedStream, MarkedStream]:
     marked = []
     for fd in (1, 2):
         file = open(fd, "wb", closefd=False)  # noqa: SIM115 - it lives as long as the process
-        marked.append(
-            MarkedStream(file, encoding="utf-8", errors="backslashreplace", line_buffering=True)
-        )
+        marked.append(MarkedStream(file, encoding="utf-8", errors="backslashreplace"))
     sys.stdout, sys.stderr = marked
     return marked[0], marked[1]
