@@ -48,6 +48,7 @@ class Process:
     kill_sent: bool = False
     stop_asked: bool = False
     hard: bool = False
+    falls_together: bool = False
     ended: TaskEnded | None = None
     facts: TaskFacts | None = None
 
@@ -197,6 +198,8 @@ class Host:
         """Do what is due: deadlines, graces, last breaths. Exact in time however rarely it is
         called."""
         clock = self.clock(now)
+        if self.agent_up:
+            self._stop_others(now)
         for process in self.processes.values():
             if not process.live:
                 continue
@@ -262,6 +265,20 @@ class Host:
             log_tail="",
         )
         self.note_end(self, process)
+
+    def _stop_others(self, now: float) -> None:
+        """FALL-1."""
+        fallen = {
+            (p.key.job_id, p.key.epoch)
+            for p in self.processes.values()
+            if p.falls_together and p.facts and not (p.facts.succeeded or p.facts.stopped)
+        }
+        for process in self.processes.values():
+            same = (process.key.job_id, process.key.epoch) in fallen
+            if same and process.live and not process.stop_asked:
+                process.stop_asked = True
+                self.tell(self, f"stops {process.key}, because its gang fell here: TERM")
+                self._stop(process, self.grace_seconds, now)
 
     # ---- orders held ahead (AHEAD-2)
 
@@ -433,6 +450,8 @@ class Host:
             deadline=deadline,
             kill_seconds=self.draw() * MAX_KILL_SECONDS,
             heeds_term=self.draw() < 0.5,
+            falls_together=not offer.job.spec.supervised
+            and {seat.host_id for seat in offer.seats} == {self.id},
         )
         self.note_launch(self, process)
         self.processes[task.key] = process

@@ -124,6 +124,7 @@ class Agent:
             keeper=self._keeper,
             reported=self._note_reported,
             calls=self._desk,
+            fell=lambda task: self._commands.stop_others(task),
         )
         self._shipper = LogShipper(self._calls, self._ends.settle)
         self._log_reader = LogReader(self._table, self._calls, config.host_name)
@@ -385,7 +386,8 @@ class Agent:
         now = read_boottime()
         reports, room = [], _TAILS_PER_SYNC
         self._held_back = False
-        for task in self._table:
+        # Those that were stopped come last, so that none of them is told before the one that fell.
+        for task in sorted(self._table, key=lambda task: task.saved.stop_asked):
             if task.state is AgentTaskState.ACKNOWLEDGED:
                 continue
             tail = len(task.facts.log_tail) if task.facts is not None else 0

@@ -6,6 +6,11 @@ checkpoints are uploaded, the report is due.
 `settle` forgets the task once the controller has its end and its logs. No step writes the task's
 state down (KEEP-3): the guardian repeats an end until it is acknowledged, so after a kill at any
 step the next agent takes the same steps anew.
+
+FALL-1  Where every rank of a gang is on this host, one that ends badly by itself has the others
+        stopped at once, as the controller's order would a call later: its decision is known
+        beforehand (`LaunchOrder.falls_together`). The end that began it is reported no later than
+        theirs, so that it alone is charged (DRAIN-2).
 """
 
 import asyncio
@@ -33,7 +38,8 @@ _SETTLE_SECONDS = 2.0
 
 @dataclass(eq=False)
 class TaskEnds:
-    """Ends the tasks of this agent. `reported` is called when an end is due in the next sync."""
+    """Ends the tasks of this agent. `reported` is called when an end is due in the next sync, `fell`
+    when a rank has fallen whose gang is to be stopped."""
 
     table: TaskTable
     containers: ContainerDesk
@@ -42,6 +48,7 @@ class TaskEnds:
     keeper: Housekeeper
     reported: Callable[[AgentTask], None]
     calls: ExecutorDesk
+    fell: Callable[[AgentTask], None] = lambda task: None
     host_stops: bool = False
 
     def begin(self, task: AgentTask, ended: TaskEnded) -> None:
@@ -54,12 +61,18 @@ class TaskEnds:
     async def end_task(self, task: AgentTask, ended: TaskEnded) -> None:
         """Take a task in `ending` to `reported`."""
         facts = await self._gather_facts(task, ended)
+        together = task.order is not None and task.order.falls_together
+        if together and not facts.succeeded and not facts.stopped:
+            task.fell = True
+            self.fell(task)
         facts = await self.faults.add_faults(task, facts)
         if task.order is not None and task.order.executor:
             await self.calls.end(task, facts)
         alone = task.order is None or task.order.world_size == 1
         if not (facts.succeeded and alone):  # else there is no next attempt that could use them
             await self.checkpoints.upload_last(task)
+        if together and facts.stopped:
+            await self._let_fallen_go_first(task)
         task.end(AgentTaskEvent.REPORT, facts)
         # The end itself is the guardian's to remember until it is acknowledged.
         self.table.save_changed(task, read_boottime())
@@ -71,6 +84,12 @@ class TaskEnds:
                 extra=task.about(),
             )
         self.reported(task)
+
+    async def _let_fallen_go_first(self, task: AgentTask) -> None:
+        """Wait for the end that began this one (FALL-1)."""
+        fallen = [o for o in self.table.list_others(task) if o.fell and o.live]
+        if fallen:
+            await asyncio.wait([self.table.works.find(other.key) for other in fallen])
 
     async def _gather_facts(self, task: AgentTask, ended: TaskEnded) -> TaskFacts:
         container = await self.containers.confirm_gone(task) if task.in_container else None

@@ -81,6 +81,7 @@ class AgentTask:
         self.saved_at = now
         self.state = AgentTaskState.ORDERED
         self.began = False  # the work itself ran
+        self.fell = False  # it ended badly by itself, and its gang falls with it (FALL-1)
         self.launched_at = 0.0  # CLOCK_BOOTTIME: since when it has its slots here
         self.pid = 0
         self.started_at = 0.0  # CLOCK_BOOTTIME; 0 before it runs
@@ -215,13 +216,19 @@ class TaskTable:
         """How many ends are still to be reported."""
         return sum(task.live for task in self._tasks.values())
 
-    def ends_with_others(self, task: AgentTask) -> bool:
-        """Whether other ranks of its attempt were told to stop here as well, and still live."""
+    def list_others(self, task: AgentTask) -> list[AgentTask]:
+        """The other ranks of its attempt here."""
         mine = (task.key.job_id, task.key.epoch)
-        return task.saved.stop_asked and any(
-            other.live and other.saved.stop_asked and (other.key.job_id, other.key.epoch) == mine
+        return [
+            other
             for other in self._tasks.values()
-        )
+            if other is not task and (other.key.job_id, other.key.epoch) == mine
+        ]
+
+    def ends_with_others(self, task: AgentTask) -> bool:
+        """Whether other ranks of its attempt are being stopped here as well, and still live."""
+        falls = task.saved.stop_asked or task.fell
+        return falls and any(o.live and o.saved.stop_asked for o in self.list_others(task))
 
     def is_buried(self, key: TaskKey) -> bool:
         """Whether the key must not be launched (KEEP-2)."""

@@ -42,7 +42,9 @@ class Draft:
         self.given_back: list[str] = []
         self.settled = False
         self.posted = self.awaited = False
-        self._ended = {key: facts for key, facts in sync.ended if is_storable_key(key)}
+        # A rank that fell is taken before those that were stopped for it (DRAIN-2, FALL-1).
+        ended = sorted(sync.ended, key=lambda end: end[1].stopped)
+        self._ended = {key: facts for key, facts in ended if is_storable_key(key)}
         self._returned = [k for k in dict.fromkeys(sync.returned) if is_storable_key(k)]
         started = [k for k in dict.fromkeys(sync.started) if k not in self._ended]
         self._started = [k for k in started if is_storable_key(k)]

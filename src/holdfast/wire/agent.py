@@ -225,6 +225,8 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
     image's own.
     executor: the family of calls that it runs; argv is then empty, and the agent runs the executor
     of `app` with `limits`.
+    falls_together: every rank of the attempt is on this host, and where one falls the agent stops
+    the others at once (FALL-1).
     also: further tasks that this order launches.
     """
 
@@ -262,6 +264,7 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
     executor: str = ""
     app: str = ""
     limits: ExecutorLimits = ExecutorLimits()
+    falls_together: bool = False
     cpu_slots: int = 0
     ahead: bool = False
     also: list[AlikeTask] = []

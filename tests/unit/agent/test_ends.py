@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -363,3 +363,51 @@ def test_what_an_earlier_version_wrote_is_read(tmp_path: Path) -> None:
 
 def test_the_walk_passes_every_state() -> None:
     assert {S.ORDERED, S.FETCHING, *PATH} == {state for state, _ in AGENT_TASK} | {S.DONE}
+
+
+@pytest.mark.parametrize(
+    ("ended", "together", "stops"),
+    [
+        ({"exit_code": 3}, True, True),
+        ({"signal": 9}, True, True),
+        ({"start_error": "no such program"}, True, True),
+        ({"exit_code": 0}, True, False),
+        ({"signal": 15, "stopped": True}, True, False),
+        ({"exit_code": 3}, False, False),
+    ],
+)
+async def test_a_bad_end_has_the_gang_stopped_where_it_is_whole_on_this_host(
+    walk: Walk, ended: dict[str, Any], together: bool, stops: bool
+) -> None:
+    """FALL-1."""
+    fell: list[TaskKey] = []
+    walk.life.ends.fell = lambda task: fell.append(task.key)
+    order = msgspec.structs.replace(ORDER, world_size=2, falls_together=together)
+    walk.life.hear(SyncAnswer(launch=[order]))
+    walk.life.hearing.take_start(TaskStarted(key=KEY, pid=4321, started_at=1.0))
+    walk.life.hearing.take_end(TaskEnded(key=KEY, runtime_seconds=1.0, **ended))
+    await walk.reach(S.REPORTED)
+    assert (walk.life.task().fell, fell) == (stops, [KEY] if stops else [])
+
+
+async def test_the_end_that_began_a_fall_is_reported_no_later_than_the_others(walk: Walk) -> None:
+    """FALL-1: the others wait while its last checkpoint is uploaded, so that it is charged."""
+    life, other = walk.life, TaskKey(KEY.job_id, 1, KEY.epoch)
+    life.ends.fell = life.commands.stop_others
+    for key in (KEY, other):
+        order = msgspec.structs.replace(ORDER, key=key, world_size=2, falls_together=True)
+        life.hear(SyncAnswer(launch=[order]))
+        life.hearing.take_start(TaskStarted(key=key, pid=4321 + key.rank, started_at=1.0))
+    (life.task().folder / OUT_FOLDER / "checkpoint.5").write_bytes(b"saved")
+    life.hearing.take_end(ENDED)
+    await life.until(lambda: life.task().state is S.SAVING)
+    sibling = life.table.get(other)
+    assert sibling is not None
+    assert sibling.saved.stop_asked
+    life.hearing.take_end(TaskEnded(key=other, signal=15, stopped=True, runtime_seconds=1.5))
+    for _ in range(20):
+        await asyncio.sleep(0.002)
+    assert (life.reported, sibling.state) == ([], S.ENDING)
+    walk.uplink.there = True
+    await life.until(lambda: sibling.state is S.REPORTED)
+    assert life.reported == [KEY, other]

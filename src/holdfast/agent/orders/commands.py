@@ -13,7 +13,7 @@ CMD-3  A stop for a task that is not known here is answered at once: ended, stop
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -99,10 +99,7 @@ class Commands:
             news = self._lose(key) or news
         for preempt in answer.preempt:
             news = self._preempt(preempt) or news
-        for preempt in answer.preempt:  # once all are told, because a disk must keep none waiting
-            stopped = self.table.get(preempt.key)
-            if stopped is not None:
-                self.table.save_changed(stopped, read_boottime())
+        self._save_stops(self.table.get(preempt.key) for preempt in answer.preempt)
         for claim in answer.claim:
             news = self._claim(claim, started_at) or news
         self._peers.learn(answer.gangs)
@@ -419,26 +416,47 @@ class Commands:
             return self._end_unknown(order.key, TaskFacts(stopped=True))
         if not task.live:
             return False
-        now = read_boottime()
         grace_seconds = 0.0 if order.hard else order.grace_seconds
         sooner = task.stop_grace is None or grace_seconds < task.stop_grace
         if task.saved.stop_asked and not sooner:
             return False
-        task.saved.stop_asked = True
-        task.stop_grace = grace_seconds
         if order.operator_stop:
-            task.watch.stop_by_operator(now, order.reason or str(order.cause))
+            task.watch.stop_by_operator(read_boottime(), order.reason or str(order.cause))
             self._tick_unwatched(task)
             self.poked()
-        extra = task.about(grace_seconds=grace_seconds)
-        log.info(f"stopping ({order.cause}): {order.reason}", extra=extra)
-        if self._stop_fetch(task, TaskFacts(stopped=True, trip=task.watch.trip)):
-            return True
-        if order.hard:
+        if self._stop(task, grace_seconds, f"{order.cause}: {order.reason}") and order.hard:
             self.checkpoints.let_go(order.key)
-        self.link.stop(order.key, grace_seconds)
+        return True
+
+    def stop_others(self, fallen: AgentTask) -> None:
+        """Stop the other ranks of an attempt that falls as one (FALL-1). The controller's own order
+        to do so, which comes later, finds it done."""
+        found = [
+            task
+            for task in self.table.list_others(fallen)
+            if not task.state.end_heard and task.live and not task.saved.stop_asked
+        ]
+        for task in found:
+            grace_seconds = task.watch.settings.grace_seconds
+            self._stop(task, grace_seconds, f"rank {fallen.key.rank} has fallen")
+        self._save_stops(found)
+
+    def _stop(self, task: AgentTask, grace_seconds: float, why: str) -> bool:
+        """Have a task stopped. False where there was only a start to give up."""
+        task.saved.stop_asked = True
+        task.stop_grace = grace_seconds
+        log.info(f"stopping: {why}", extra=task.about(grace_seconds=grace_seconds))
+        if self._stop_fetch(task, TaskFacts(stopped=True, trip=task.watch.trip)):
+            return False
+        self.link.stop(task.key, grace_seconds)
         task.dirty = True
         return True
+
+    def _save_stops(self, stopped: Iterable[AgentTask | None]) -> None:
+        """Write stops down once all are told, because a disk must keep none waiting."""
+        for task in stopped:
+            if task is not None:
+                self.table.save_changed(task, read_boottime())
 
     def _lose(self, key: TaskKey) -> bool:
         self.claims.drop(key)

@@ -7,7 +7,8 @@ import math
 
 
 class Allowance:
-    """How many may go now. What is unused adds up to one second's worth, and at least to one.
+    """How many may go now. What is unused adds up to one second's worth, and at least to one. It is
+    spent before a store is asked, and given back where fewer went.
 
     rate: per second; None is no limit. Times are any clock's seconds that never run backwards.
     """

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from holdfast.controller.loops.silhouette import Loop, Summary
 from holdfast.controller.runtime.context import Controller
+from holdfast.controller.runtime.settings import Settings
 from holdfast.core.endings.classify import HOST_START, NEVER_STARTS
 from holdfast.core.endings.decide import Decision
 from holdfast.core.endings.drain import do_others_serve, may_start_elsewhere, plan_completion
@@ -73,7 +74,6 @@ class DrainsLoop(Loop):
         try:
             settings = await controller.settings.current()
             policy = settings.policy(job.queue, job.spec)
-            rate = settings.value("retry_rate_limit")
             completion = plan_completion(
                 job, drain.tasks, policy, settings.rules, chance=controller.chance()
             )
@@ -92,10 +92,11 @@ class DrainsLoop(Loop):
                 return False
             decision = completion.decision
             backs_off = decision.event is JobEvent.BACK_OFF and decision.held is None
-            at_once = backs_off and decision.delay_seconds <= 0 and rate is None
+            at_once = backs_off and decision.delay_seconds <= 0 and self._take_turn(settings)
             if not await controller.store.drains.complete_drain(
                 job.id, job.epoch, completion, at_once=at_once
             ):
+                controller.allowance.spend(-at_once)
                 return False
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             # One job that cannot be decided must not hold the others up.
@@ -114,6 +115,16 @@ class DrainsLoop(Loop):
             controller.metrics.retry_dispatched.inc()
         elif backs_off:
             controller.dues.expect(decision.delay_seconds)
+        return True
+
+    def _take_turn(self, settings: Settings) -> bool:
+        """Return whether the rate limit lets one more retry go now (RATE-1); it is spent then."""
+        limit = settings.value("retry_rate_limit")
+        rate, allowance = None if limit is None else float(limit), self._controller.allowance
+        left = allowance.refill(rate, self._controller.clock())
+        if left is not None and left < 1:
+            return False
+        allowance.spend(1)
         return True
 
     def _count(self, job: JobRecord, decision: Decision) -> None:

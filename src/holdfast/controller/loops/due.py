@@ -3,7 +3,6 @@ lets them."""
 
 import logging
 
-from holdfast.controller.loops.allowance import Allowance
 from holdfast.controller.loops.due_times import LOOK_SECONDS
 from holdfast.controller.loops.silhouette import Loop, Summary
 from holdfast.controller.runtime.context import Controller
@@ -22,7 +21,7 @@ class DueLoop(Loop):
 
     def __init__(self, controller: Controller) -> None:
         super().__init__(controller)
-        self._allowance = Allowance()
+        self._allowance = controller.allowance
         self.interval_seconds = LOOK_SECONDS
 
     async def run_once(self) -> Summary:
@@ -34,10 +33,10 @@ class DueLoop(Loop):
         started = retries = held = 0
         left = False
         for _ in range(MAX_BATCHES):
-            found = await controller.store.admission.release_due(
-                self._allowance.refill(rate, controller.clock())
-            )
-            self._allowance.spend(found.retries)
+            allowed = self._allowance.refill(rate, controller.clock())
+            self._allowance.spend(allowed or 0)  # first, because decisions spend of it meanwhile
+            found = await controller.store.admission.release_due(allowed)
+            self._allowance.spend(found.retries - (allowed or 0))
             started += found.started
             retries += found.retries
             held += found.held

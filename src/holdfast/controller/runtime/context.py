@@ -11,6 +11,7 @@ from typing import Any
 from holdfast.blobs.interface import BlobStore
 from holdfast.blobs.memory import MemoryBlobs
 from holdfast.controller.flow.desk import CallsDesk
+from holdfast.controller.loops.allowance import Allowance
 from holdfast.controller.loops.due_times import DueTimes
 from holdfast.controller.loops.leadership import Leadership
 from holdfast.controller.loops.refusals import Refusals
@@ -79,6 +80,7 @@ class Controller:
         self.refusals = Refusals()
         self.leadership = Leadership(store, clock, self.outages)
         self.dues = DueTimes(clock, self.wakes)
+        self.allowance = Allowance()
         store.drains.watch_drains(self._tell_drains)
 
     def poke(self, *topics: str) -> None:

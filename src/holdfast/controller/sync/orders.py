@@ -52,6 +52,7 @@ class GangLayout:
             "visible_gpus": [seat.devices[0] for seat in mine] if one_each else [],
             "group_rank": self.numbers[host_id],
             "group_world_size": len(self.hosts),
+            "falls_together": len(self.hosts) == 1 and not offer.job.spec.supervised,
             "master_addr": first.address,
             "master_port": first.port or (0 if shares_ports else self._guess_port()),
             "peers": [] if shared else self.gang.list_peers(),

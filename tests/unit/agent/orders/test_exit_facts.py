@@ -367,3 +367,31 @@ def test_ranks_that_are_stopped_together_are_told_of_together(
     assert table.ends_with_others(second)
     third.move(AgentTaskEvent.GIVE_UP)
     assert not table.ends_with_others(third), "the last one waits for nobody"
+
+
+def test_a_rank_that_fell_has_the_others_of_its_attempt_here_stopped(
+    commands: Commands, line: Line, table: TaskTable
+) -> None:
+    """FALL-1: once, with the job's own grace; no other attempt, and none that is over."""
+    keys = [TaskKey("gang", rank, 1) for rank in range(4)]
+    others = [TaskKey("gang", 1, 2), TaskKey("else", 1, 1)]
+    launch = [order(key, world_size=4, master_port=1) for key in (*keys, *others)]
+    commands.carry_out(SyncAnswer(launch=launch), started_at=read_boottime(), newest=True)
+    line.said.clear()
+    fallen, over = table.get(keys[0]), table.get(keys[3])
+    assert fallen is not None
+    assert over is not None
+    fallen.fell = True
+    fallen.move(AgentTaskEvent.END)
+    over.move(AgentTaskEvent.END)
+    commands.stop_others(fallen)
+    grace = fallen.watch.settings.grace_seconds
+    assert line.said == [StopTask(key=key, grace_seconds=grace) for key in keys[1:3]]
+    assert b"stop_asked" in (table.folder_of(keys[1]) / "state.json").read_bytes()
+    stops = [
+        PreemptOrder(key=key, grace_seconds=grace, cause=Cause.SIBLING_DRAINED) for key in keys
+    ]
+    assert not commands.carry_out(
+        SyncAnswer(preempt=stops[1:3]), started_at=read_boottime(), newest=True
+    ), "the controller's order finds it done"
+    assert table.ends_with_others(fallen)

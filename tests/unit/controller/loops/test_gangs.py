@@ -20,6 +20,7 @@ from tests.unit.controller.conftest import FakeAgent, Served
 
 pytestmark = pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
 SECONDS = 20
+DISPATCHED = ("job.requeued", "job.retry_dispatched")
 
 
 async def configure(served: Served, **settings: Any) -> None:
@@ -304,3 +305,50 @@ async def test_a_gangs_lease_is_short_where_neither_job_nor_queue_says_otherwise
     assert (await lease_of(tasks=2), await lease_of(tasks=1)) == (120, 120)
     await set_queue(gang_lease_ttl_seconds=30)
     assert (await lease_of(tasks=2), await lease_of(tasks=1)) == (30, 120)
+
+
+async def test_a_fall_that_is_told_whole_charges_the_rank_that_began_it(
+    served: Served, agent: FakeAgent
+) -> None:
+    """FALL-1: the agent has stopped the others by itself, and tells all ends in one call, in the
+    order of their ranks."""
+    retry = {"max_retries": 2, "retry_delay": 0}
+    job_id, reports = await run_gang(served, agent, tasks=4, retry=retry)
+    ends = [ended(r.key, signal=15, stopped=True) for r in reports]
+    ends[2] = ended(reports[2].key, exit_code=7)
+    answer = await agent.sync(*ends)
+    assert sorted(answer.acked) == sorted(r.key for r in reports)
+    again = await launch_gang(agent, 4)
+    assert {order.key.epoch for order in again} == {reports[0].key.epoch + 2}
+    (attempt, _) = (await served.call("GET", f"/v1/jobs/{job_id}/attempts")).json()["items"]
+    assert (attempt["trigger_rank"], attempt["cause"], attempt["exit_code"]) == (
+        2,
+        "nonzero_exit",
+        7,
+    )
+    assert [m["state"] for m in attempt["members"]] == [
+        *("preempted", "preempted", "failed", "preempted")
+    ]
+    job = await served.job(job_id)
+    assert {rank: c["retries"] for rank, c in job["rank_charges"].items()} == {"2": 1}
+    events = (await served.call("GET", f"/v1/events?job={job_id}")).json()["items"]
+    assert [e["rank"] for e in events if e["kind"] == "job.draining"] == [2]
+
+
+async def test_a_retry_without_a_delay_is_queued_with_its_decision_within_the_rate(
+    served: Served, agent: FakeAgent
+) -> None:
+    """RATE-1, with the limit that holds by default: one transaction less, and the allowance of the
+    loop that dispatches the others is spent."""
+    job = await served.submit(retry={"max_retries": 2, "retry_delay": 0})
+    for attempt in (1, 2, 3):
+        async with asyncio.timeout(SECONDS):
+            while not (launch := (await agent.sync(wait=1.0)).launch):
+                pass
+        assert launch[0].attempt == attempt
+        await agent.sync(ended(launch[0].key, exit_code=1))
+    await served.until(job["id"], "failed")
+    events = (await served.call("GET", f"/v1/events?job={job['id']}")).json()["items"]
+    at = {kind: [e["at"] for e in events if e["kind"] == kind] for kind in DISPATCHED}
+    assert at["job.requeued"] == at["job.retry_dispatched"]
+    assert len(at["job.requeued"]) == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,3 +94,27 @@ def test_alike_jobs_are_launched_by_one_order() -> None:
     ]
     (shared,) = run(order(found, shares_orders=True))
     assert [one.key.job_id for one in shared.also] == ["job1", "job2"]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "supervised", "together"),
+    [(("h1", "h1"), False, True), (("h1", "h2"), False, False), (("h1", "h1"), True, False)],
+)
+def test_a_gang_falls_together_only_where_it_is_whole_on_one_host(
+    hosts: tuple[str, str], supervised: bool, together: bool
+) -> None:
+    """FALL-1: a member of a supervised job is replaced by itself, and over several hosts the
+    store's order alone stops ranks."""
+    spec = JobSpec(argv=("run",), tasks=2, supervised=supervised)
+    job = OfferedJob(name="g", queue="cpu", project="default", memory_bytes=0, tasks=2, spec=spec)
+    seats = tuple(
+        GangSeat(rank=rank, host_id=host, host_name=host, address="10.0.0.1", port=4711)
+        for rank, host in enumerate(hosts)
+    )
+    task = OfferedTask(
+        key=TaskKey("gang", 0, 1), attempt=1, host_id="h1", devices=(), lease_ttl_seconds=60.0
+    )
+    (told,) = run(
+        order([TaskOffer(task=task, job=job, secrets={}, seats=seats)], shares_orders=True)
+    )
+    assert told.falls_together is together
