@@ -594,9 +594,28 @@ class World:
             )
         )
         starts = [p for p in placements if not p.member]
-        if starts:
-            run(self.store.admission.reserve(starts, ttls, now=self.now()))
+        polls = self._list_polls()
+        write = self.store.leases.reserve_and_offer(starts, ttls, polls, now=self.now())
+        for answer in run(write)[1]:
+            poll = self.polls[answer.host_id]
+            if self.random.random() < 0.8:  # else the poll ends in that moment, or its client goes
+                del self.polls[answer.host_id]
+                self.answer(poll.request, answer)
         self.check("loop: admit")
+
+    def _list_polls(self) -> list[HostSync]:
+        """Some of the calls that wait: the others do so at another replica."""
+        return [
+            HostSync(
+                host_id=poll.request.host_id,
+                incarnation=poll.request.incarnation,
+                live=poll.request.live,
+                claimed=poll.request.claimed,
+            )
+            for poll in self.polls.values()
+            if self.newest[poll.request.host_id, poll.request.incarnation] <= poll.request.seq
+            and self.random.random() < 0.7
+        ]
 
     # ---- time
 

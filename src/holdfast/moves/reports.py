@@ -99,6 +99,13 @@ class Draft:
         here = (task.epoch, task.host_id, task.incarnation)
         return here == (key.epoch, self.sync.host_id, self.sync.incarnation)
 
+    def offer(self) -> HostSynced:
+        """What this host may begin, and no more: what it is to stop, its own syncs tell it."""
+        offers, claims = tuple(self.offers), tuple(self.claims)
+        return HostSynced(
+            host_id=self.sync.host_id, status=self.status, offers=offers, claims=claims
+        )
+
     def answer(self) -> HostSynced:
         """The finished answer."""
         return HostSynced(

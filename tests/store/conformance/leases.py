@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
+from holdfast.core.placement.plan import JobPlacement, plan_admission
 from holdfast.core.states import AttemptState, JobState, Outcome, TaskState
 from holdfast.moves.values import HostSync, JobFilter, TaskBeat
 from tests.store.conformance.shared import start_gang
@@ -420,3 +422,85 @@ async def test_a_beat_that_comes_with_the_end_counts(rig: Rig, facts: TaskFacts)
     (attempt,) = await rig.store.jobs.list_attempts(job_id)
     assert (attempt.step, attempt.total) == (7, 10)
     assert job.best_step == (None if facts is OK else 7)
+
+
+async def plan(rig: Rig) -> tuple[Sequence[JobPlacement], dict[str, float]]:
+    snap = await rig.store.admission.read_admission(100, now=rig.now)
+    found = plan_admission(snap.candidates, snap.hosts, snap.headroom, snap.quotas)
+    return found.placements, {p.job_id: 300.0 for p in found.placements}
+
+
+async def test_what_is_reserved_is_offered_to_the_calls_that_wait(rig: Rig) -> None:
+    """WAKE-2: in one transaction, and again to the next sync, in case the answer was lost."""
+    for host in ("h1", "h2", "h3"):
+        await rig.host(host, slots=2)
+    gang = await rig.submit(tasks=2)
+    alone = [await rig.submit() for _ in range(3)]
+    placements, ttls = await plan(rig)
+    here = {p.job_id: p.tasks[0].host_id for p in placements}
+    polls = [rig.make_sync(host) for host in ("h1", "h2", "h3") if host != here[alone[2]]]
+    applied, answers = await rig.store.leases.reserve_and_offer(
+        placements, ttls, polls, now=rig.now
+    )
+    assert sorted(applied) == sorted([gang, *alone])
+    told = {a.host_id: sorted(o.task.key for o in a.offers) for a in answers}
+    assert told.keys() == set(here.values()) - {here[alone[2]]}
+    assert all(a.status == "ok" and not a.claims for a in answers)
+    for job_id in (gang, *alone):
+        tasks = await rig.store.jobs.list_tasks(job_id)
+        offered = here[job_id] in told
+        assert {t.offered_at for t in tasks} == {rig.now if offered else None}
+        if offered:
+            assert {t.key for t in tasks} <= set(told[here[job_id]])
+            assert {t.lease_until for t in tasks} == {rig.now + timedelta(seconds=300)}
+    again = await rig.sync(here[gang])
+    assert sorted(o.task.key for o in again.offers) == told[here[gang]]
+    assert len(again.offers[0].seats) in (0, 2)
+
+
+async def test_a_call_that_waits_is_asked_to_claim_its_ranks_of_a_gang(rig: Rig) -> None:
+    """GANG-1: over several hosts nothing is launched before every rank has its place."""
+    for host in ("h1", "h2"):
+        await rig.host(host, slots=1)
+    gang = await rig.submit(tasks=2)
+    placements, ttls = await plan(rig)
+    polls = [rig.make_sync("h1"), rig.make_sync("h2")]
+    applied, answers = await rig.store.leases.reserve_and_offer(
+        placements, ttls, polls, now=rig.now
+    )
+    assert applied == [gang]
+    assert [(len(a.claims), a.offers) for a in answers] == [(1, ())] * 2
+
+
+async def test_a_call_is_offered_what_it_does_not_have_and_told_of_no_stop(rig: Rig) -> None:
+    """What it waits with runs, or stops; its own syncs tell it so."""
+    await rig.host(slots=4)
+    runs, key = await rig.running()
+    stops, stopped = await rig.running()
+    await rig.store.jobs.drain_job(stops, Cause.PREEMPTED, "make room", now=rig.now)
+    new = await rig.submit()
+    placements, ttls = await plan(rig)
+    poll = rig.make_sync(live=[key, stopped])
+    _, (answer,) = await rig.store.leases.reserve_and_offer(placements, ttls, [poll], now=rig.now)
+    assert [o.task.key.job_id for o in answer.offers] == [new]
+    assert answer.preempts == ()
+    assert (await rig.job(runs)).state is JobState.RUNNING
+
+
+@pytest.mark.parametrize("why", ["paused", "another incarnation", "nothing"])
+async def test_a_call_is_offered_nothing_that_was_not_reserved_for_it(rig: Rig, why: str) -> None:
+    await rig.host()
+    job_id = await rig.submit()
+    placements, ttls = await plan(rig)
+    poll = rig.make_sync()
+    if why == "paused":
+        await rig.store.settings.pause_queue("cpu", "now", hard=False, now=rig.now)
+    elif why == "another incarnation":
+        await rig.host()
+    else:
+        placements = ()
+    assert await rig.store.leases.reserve_and_offer(placements, ttls, [poll], now=rig.now) == (
+        [],
+        [],
+    )
+    assert (await rig.job(job_id)).state is JobState.QUEUED

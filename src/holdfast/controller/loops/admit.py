@@ -4,7 +4,7 @@ job starts in another way."""
 import logging
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -125,9 +125,9 @@ class AdmitLoop(Loop):
             [p for p in plan.placements if p.member], ttls
         )
         starts = [p for p in plan.placements if not p.member]
-        applied = {*seated, *await controller.store.admission.reserve(starts, ttls)}
-        hosts = {task.host_id for p in plan.placements if p.job_id in applied for task in p.tasks}
-        controller.poke(*(f"host:{host_id}" for host_id in hosts))
+        applied = {*seated, *await self._reserve(starts, ttls)}
+        by_member = [p for p in plan.placements if p.job_id in seated]
+        controller.poke(*{f"host:{task.host_id}" for p in by_member for task in p.tasks})
         if applied:
             controller.poke("events")
             _tell_reserved([p for p in plan.placements if p.job_id in applied and len(p.tasks) > 1])
@@ -136,6 +136,22 @@ class AdmitLoop(Loop):
             full=len(applied) == len(snapshot.candidates),
             more=len(applied) < len(snapshot.candidates) or len(applied) >= limit,
         )
+
+    async def _reserve(
+        self, placements: Sequence[JobPlacement], ttls: Mapping[str, float]
+    ) -> list[str]:
+        """Reserve, and answer the hosts whose calls wait here; wake the others."""
+        controller = self._controller
+        wakes = controller.wakes
+        polls = wakes.list_polls(sorted({t.host_id for p in placements for t in p.tasks}))
+        applied, answers = await controller.store.leases.reserve_and_offer(placements, ttls, polls)
+        incarnations = {poll.host_id: poll.incarnation for poll in polls}
+        for answer in answers:
+            wakes.give(answer, incarnations[answer.host_id])
+        given, started = {answer.host_id for answer in answers}, set(applied)
+        hosts = {t.host_id for p in placements if p.job_id in started for t in p.tasks}
+        controller.poke(*(f"host:{host_id}" for host_id in hosts - given))
+        return applied
 
     async def _note_passed(
         self, snapshot: AdmissionSnapshot, plan: AdmissionPlan, settings: Settings

@@ -2,19 +2,20 @@
 
 WAKE-1  A wake between a read and the wait that follows it is never lost: the waiter compares the
         version it saw before the read. Wakes are hints; every waiter also has a time limit.
-WAKE-2  A submission that its own transaction placed on a waiting host answers that host's poll. The
+WAKE-2  What a transaction placed on a host that waits, a submission's own or the leader's, answers
+        that host's poll. The
         offer is on record, so that a poll which ended meanwhile loses nothing: the next one has it.
 """
 
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from holdfast.moves.values import HostSynced
+from holdfast.moves.values import HostSync, HostSynced
 
 MAX_LOOKED_AT = 64
 """Hosts that a submission looks at; where they are all full, the leader looks at every one."""
@@ -96,7 +97,7 @@ class WaitingRoom(msgspec.Struct):
 class HostLine:
     """One host's place in the bus: its wake, and which call of its agent is the newest."""
 
-    __slots__ = ("_gift", "_incarnation", "_seq", "room", "waiting", "wake")
+    __slots__ = ("_gift", "_incarnation", "_seq", "poll", "room", "waiting", "wake")
 
     def __init__(self) -> None:
         self._incarnation = ""
@@ -104,6 +105,7 @@ class HostLine:
         self.wake = Wake()
         self.waiting = 0
         self.room: WaitingRoom | None = None
+        self.poll: HostSync | None = None  # what the newest call asks when it is woken
         self._gift: HostSynced | None = None
 
     def take(self, incarnation: str, seq: int) -> bool:
@@ -126,10 +128,10 @@ class HostLine:
         return incarnation == self._incarnation and seq == self._seq
 
     def give(self, incarnation: str, gift: HostSynced) -> None:
-        """Answer the poll that waits; where none does, the next one is offered it anyway (WAKE-2)."""
+        """Answer the poll that waits; one that is on its way looks again (WAKE-2)."""
         if self.waiting and incarnation == self._incarnation:
             self._gift = gift
-            self.wake.fire()
+        self.wake.fire()
 
     def take_gift(self) -> HostSynced | None:
         """Return what was given since the last look."""
@@ -189,6 +191,16 @@ class WakeBus:
             if not self._watched[name]:
                 del self._watched[name]
                 del self._topics[name]
+
+    def list_polls(self, host_ids: Iterable[str]) -> list[HostSync]:
+        """Return what those of these hosts whose calls wait here would ask if they were woken."""
+        lines = (self._hosts.get(host_id) for host_id in host_ids)
+        polls = (line.poll for line in lines if line is not None and line.waiting)
+        return [poll for poll in polls if poll is not None]
+
+    def give(self, gift: HostSynced, incarnation: str) -> None:
+        """Answer the call of a host that waits (WAKE-2)."""
+        self.host(gift.host_id).give(incarnation, gift)
 
     def forget_host(self, host_id: str) -> None:
         """Drop a host that will not call again, unless a call of it waits."""

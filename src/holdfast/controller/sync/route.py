@@ -118,7 +118,7 @@ async def _poll(
         host_id=host.id, incarnation=request.incarnation, live=wanted.live, claimed=wanted.claimed
     )
     line.take_gift()  # the store has just offered what an earlier poll was to have
-    line.room = _guess_room(host, request)
+    line.room, line.poll = _guess_room(host, request), again
     while (
         not _says_something(answer)
         and until > controller.clock()

@@ -1,6 +1,6 @@
 """Syncs and leases in memory."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
@@ -8,6 +8,7 @@ import msgspec
 from holdfast.core.causes import Cause
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.ids import TaskKey
+from holdfast.core.placement.plan import JobPlacement
 from holdfast.core.placement.takes import TakeTerms
 from holdfast.core.records import shared_fields
 from holdfast.core.states import HostEvent, HostState, TaskState
@@ -247,6 +248,22 @@ class MemoryLeases(InMemory):
             draft.name = host.name
             self._take([draft], terms, at)
         return submitted, draft.answer()
+
+    async def reserve_and_offer(
+        self,
+        placements: Sequence[JobPlacement],
+        ttls: Mapping[str, float],
+        polls: Sequence[HostSync],
+        *,
+        now: Now = None,
+    ) -> tuple[list[str], list[HostSynced]]:
+        at = self.state.at(now)
+        applied = await self._admission.reserve(placements, ttls, now=at)
+        here = {task.host_id for placement in placements for task in placement.tasks}
+        drafts = [Draft(p, "ok") for p in polls if p.host_id in here and applied]
+        for d in drafts:
+            self._give_orders(d, at)
+        return applied, [d.offer() for d in drafts if d.offers or d.claims]
 
     async def list_live_tasks(self, host_id: str) -> list[LiveTask]:
         return [

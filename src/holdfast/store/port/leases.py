@@ -1,10 +1,11 @@
 """Leases: begun, renewed and ended by agents' syncs, or lapsed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
 from holdfast.core.endings.rules import OperatorRule
+from holdfast.core.placement.plan import JobPlacement
 from holdfast.core.placement.takes import TakeTerms
 from holdfast.moves.values import HostSync, HostSynced, LiveTask, NewJob, Submitted
 from holdfast.store.port.clock import Now
@@ -54,6 +55,19 @@ class LeaseStore(Protocol):
         Returns None, and writes nothing, where the job is not new or a quota is set: it is then
         `submit_jobs` that decides.
         """
+
+    async def reserve_and_offer(
+        self,
+        placements: Sequence[JobPlacement],
+        ttls: Mapping[str, float],
+        polls: Sequence[HostSync],
+        *,
+        now: Now = None,
+    ) -> tuple[list[str], list[HostSynced]]:
+        """Reserve as `AdmissionStore.reserve` does, and in the same transaction offer, or ask to
+        claim, what a sync of each of these hosts would be given then: their calls wait, and say
+        what `polls` says. Returns the ids applied, and the answer of each host that has one. An
+        answer that never arrives is given to the next sync, like any offer."""
 
     async def list_live_tasks(self, host_id: str) -> list[LiveTask]:
         """Return the host's live tasks, for watch settings that may have to be sent again."""

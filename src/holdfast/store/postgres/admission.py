@@ -233,46 +233,11 @@ class PostgresAdmission(OnSession):
         *,
         now: Now = None,
     ) -> list[str]:
-        if not placements:
+        steps = await plan_reservation(tx, self.environment, placements, ttls, now)
+        if not steps:
             return []
-        # Locks in the one order: queues, hosts, jobs, tasks.
-        ids = [p.job_id for p in placements]
-        host_ids = sorted({t.host_id for p in placements for t in p.tasks})
-        queues, _, capacity, needed = await tx.many(
-            ("share_queues", {"ids": ids}),
-            ("lock_hosts", {"ids": host_ids}),
-            ("read_capacity", {"ids": host_ids, "heard_since": None}),
-            ("read_needs", {"ids": ids}),
-        )
-        paused = [row["name"] for row in queues if row["paused"]]
-        room = RoomCheck(as_capacity(row) for row in capacity)
-        needs = {row["id"]: row for row in needed}
-        allotment = await self._allot(tx, needed)
-        fitting = [
-            p
-            for p in placements
-            if p.job_id in needs and _fits(p, needs[p.job_id], room, allotment)
-        ]
-        if not fitting:
-            return []
-        given = {
-            **_reservation_rows(fitting, ttls, room),
-            "paused": paused,
-            "now": now,
-            "reserve_from": [str(s) for s in sources(JOB, JobEvent.RESERVE)],
-        }
-        _, rows = await tx.last(("keep_plans", None), ("reserve_jobs", given))
+        _, rows = await tx.last(*steps)
         return [row["id"] for row in rows]
-
-    async def _allot(self, tx: Tx, needed: Rows) -> Allotment:
-        """Return what the projects may still start, under the locks of those with quotas, so that
-        two leaders that race for a moment cannot exceed one together."""
-        if not (any(row["limited"] for row in needed) or (needed and sets_quota(self.environment))):
-            return Allotment({})
-        quotas = await read_quotas(tx, {row["project"] for row in needed}, self.environment)
-        if quotas:
-            await lock_quotas(tx, quotas)
-        return Allotment(await read_quotas_left(tx, quotas))
 
     @transacts
     async def expire_reservations(
@@ -291,6 +256,55 @@ class PostgresAdmission(OnSession):
                 expired.append(job.id)
         await write_moves(tx, m)
         return expired
+
+
+async def plan_reservation(
+    tx: Tx,
+    environment: Mapping[str, Value],
+    placements: Sequence[JobPlacement],
+    ttls: Mapping[str, float],
+    now: datetime | None,
+) -> list[tuple[str, dict[str, Any] | None]]:
+    """Take the locks of a reservation, and return its statements, of which the last returns the ids
+    of what it wrote; none where nothing fits any more."""
+    if not placements:
+        return []
+    # Locks in the one order: queues, hosts, jobs, tasks.
+    ids = [p.job_id for p in placements]
+    host_ids = sorted({t.host_id for p in placements for t in p.tasks})
+    queues, _, capacity, needed = await tx.many(
+        ("share_queues", {"ids": ids}),
+        ("lock_hosts", {"ids": host_ids}),
+        ("read_capacity", {"ids": host_ids, "heard_since": None}),
+        ("read_needs", {"ids": ids}),
+    )
+    paused = [row["name"] for row in queues if row["paused"]]
+    room = RoomCheck(as_capacity(row) for row in capacity)
+    needs = {row["id"]: row for row in needed}
+    allotment = await _allot(tx, environment, needed)
+    fitting = [
+        p for p in placements if p.job_id in needs and _fits(p, needs[p.job_id], room, allotment)
+    ]
+    if not fitting:
+        return []
+    given = {
+        **_reservation_rows(fitting, ttls, room),
+        "paused": paused,
+        "now": now,
+        "reserve_from": [str(s) for s in sources(JOB, JobEvent.RESERVE)],
+    }
+    return [("keep_plans", None), ("reserve_jobs", given)]
+
+
+async def _allot(tx: Tx, environment: Mapping[str, Value], needed: Rows) -> Allotment:
+    """Return what the projects may still start, under the locks of those with quotas, so that two
+    leaders that race for a moment cannot exceed one together."""
+    if not (any(row["limited"] for row in needed) or (needed and sets_quota(environment))):
+        return Allotment({})
+    quotas = await read_quotas(tx, {row["project"] for row in needed}, environment)
+    if quotas:
+        await lock_quotas(tx, quotas)
+    return Allotment(await read_quotas_left(tx, quotas))
 
 
 def _limit(value: Value) -> int | None:

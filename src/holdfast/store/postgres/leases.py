@@ -16,7 +16,9 @@ from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.facts import TaskFacts
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
+from holdfast.core.placement.plan import JobPlacement
 from holdfast.core.placement.takes import TakeTerms
+from holdfast.core.settings.resolve import Value
 from holdfast.core.states import HostEvent, HostState, JobEvent, JobState, TaskEvent, TaskState
 from holdfast.core.transitions import HOST, JOB, TASK, sources, step
 from holdfast.moves import moves, reports, requests
@@ -36,6 +38,7 @@ from holdfast.moves.values import (
     TaskOffer,
 )
 from holdfast.store.port.clock import Now
+from holdfast.store.postgres.admission import plan_reservation
 from holdfast.store.postgres.connection.session import (
     OnSession,
     Rows,
@@ -56,9 +59,10 @@ FINISH_FROM = [str(s) for s in sources(TASK, TaskEvent.FINISH)]
 class PostgresLeases(OnSession):
     """`LeaseStore` on PostgreSQL."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, environment: Mapping[str, Value]) -> None:
         super().__init__(session)
         self._placing = Placing(session)
+        self.environment = environment
 
     async def sync_hosts(
         self,
@@ -98,6 +102,28 @@ class PostgresLeases(OnSession):
         self, job: NewJob, taker: HostSync, terms: TakeTerms, *, now: Now = None
     ) -> tuple[Submitted, HostSynced] | None:
         return await self._placing.submit_to_host(job, taker, terms, now)
+
+    @transacts
+    async def reserve_and_offer(
+        self,
+        tx: Tx,
+        placements: Sequence[JobPlacement],
+        ttls: Mapping[str, float],
+        polls: Sequence[HostSync],
+        *,
+        now: Now = None,
+    ) -> tuple[list[str], list[HostSynced]]:
+        steps = await plan_reservation(tx, self.environment, placements, ttls, now)
+        if not steps:
+            return [], []
+        here = {task.host_id for placement in placements for task in placement.tasks}
+        drafts = [Draft(poll, "ok") for poll in polls if poll.host_id in here]
+        at = await tx.now(now)
+        _, rows, *found = await tx.last(*steps, *(_ask_orders(drafts, at) if drafts else ()))
+        if drafts:
+            _fill_orders(drafts, *found)
+        answers = [d.offer() for d in drafts if d.offers or d.claims]
+        return [row["id"] for row in rows], answers
 
     async def list_live_tasks(self, host_id: str) -> list[LiveTask]:
         return [

@@ -80,7 +80,7 @@ class PostgresStore(Store):
         self.hosts = PostgresHosts(session)
         self.jobs = PostgresJobs(session, self.environment)
         self.leadership = self._leadership
-        self.leases = PostgresLeases(session)
+        self.leases = PostgresLeases(session, self.environment)
         self.logs = PostgresLogs(session)
         self.members = PostgresMembers(session)
         self.schedules = PostgresSchedules(session, self.environment)

@@ -15,6 +15,7 @@ import pytest
 from holdfast.controller.loops.admit import AdmitLoop
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
+from holdfast.moves.values import HostSync, HostSynced
 from holdfast.wire import agent as wire
 from tests.unit.controller.conftest import FakeAgent, Served
 
@@ -352,3 +353,26 @@ async def test_a_retry_without_a_delay_is_queued_with_its_decision_within_the_ra
     at = {kind: [e["at"] for e in events if e["kind"] == kind] for kind in DISPATCHED}
     assert at["job.requeued"] == at["job.retry_dispatched"]
     assert len(at["job.requeued"]) == 2
+
+
+async def test_a_call_that_waits_is_answered_by_the_reservation_itself(
+    served: Served, agent: FakeAgent
+) -> None:
+    """WAKE-2: no sync of its own reads what the leader has placed."""
+    batcher, asked = served.controller.batcher, []
+    submit = batcher.submit
+
+    async def count(sync: HostSync) -> HostSynced:
+        asked.append(sync)
+        return await submit(sync)
+
+    batcher.submit = count  # type: ignore[method-assign]  # counted on its way
+    waiting = asyncio.create_task(agent.sync(wait=10.0))
+    line = served.controller.wakes.host(agent.host_id)
+    async with asyncio.timeout(SECONDS):
+        while not line.waiting:
+            await asyncio.sleep(0.01)
+    await served.submit(tasks=2)
+    answer = await waiting
+    assert (len(answer.launch), len(asked)) == (2, 1)
+    await agent.sync(*(agent.running(order) for order in answer.launch))
