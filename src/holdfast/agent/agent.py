@@ -124,7 +124,6 @@ class Agent:
             keeper=self._keeper,
             reported=self._note_reported,
             calls=self._desk,
-            fell=lambda task: self._commands.stop_others(task),
         )
         self._shipper = LogShipper(self._calls, self._ends.settle)
         self._log_reader = LogReader(self._table, self._calls, config.host_name)
@@ -242,6 +241,7 @@ class Agent:
             checkpoints=self._checkpoints,
             unable=self._abilities.note_start,
         )
+        self._ends.fell = self._commands.stop_others
         self._telemetry = Telemetry(self._probe)
         self._health = HealthDesk(
             self._calls.ask_health,
