@@ -198,8 +198,12 @@ class Host:
                 return pid
         return 0
 
-    def task_pids(self, job_id: str = "") -> list[int]:
-        """Living processes of one job's tasks, or of all tasks and the agent."""
+    def task_pids(self, job_id: str) -> list[int]:
+        """Living processes of one job's tasks."""
+        return self.marked_pids(job_id)
+
+    def marked_pids(self, job_id: str = "") -> list[int]:
+        """Living processes of all tasks and of the agent, or of one job's tasks."""
         try:
             mark = self.mark
         except OSError:
@@ -213,7 +217,7 @@ class Host:
 
     def executor_pids(self) -> list[int]:
         """Living processes that run calls."""
-        return [pid for pid in self.task_pids() if b"holdfast.tasks.executor" in read_words(pid)]
+        return [pid for pid in self.marked_pids() if b"holdfast.tasks.executor" in read_words(pid)]
 
     def kill_guardian(self) -> None:
         """kill -9 of the guardian alone."""
@@ -260,7 +264,11 @@ class Host:
             self.guardian.wait()
         if not self.state.is_dir() or not (self.state / MARK_FILE).exists():
             return []
-        left = [f"process {pid} of a task" for pid in self.task_pids()] if orderly else []
+        left = (
+            [f"process {pid} of a task or of the agent" for pid in self.marked_pids()]
+            if orderly
+            else []
+        )
         left += [f"folder {p}" for p in self._outside() if p.exists()] if orderly else []
         if self.guardian.returncode not in (0, -signal.SIGKILL) and orderly:
             left.append(f"the guardian's exit status {self.guardian.returncode}")

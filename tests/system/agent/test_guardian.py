@@ -29,7 +29,7 @@ from holdfast.wire.guardian import (
     TaskStarted,
 )
 from tests.system.agent.guardian_rig import SPARED_WORD, Rig, find_marked
-from tests.waits import is_alive, wait_until
+from tests.waits import Patience, crowding, is_alive, wait_until
 
 RUNAWAY = """
 import os, sys, time
@@ -84,7 +84,7 @@ def test_exit_codes_signals_and_output_come_back(either_rig: Rig) -> None:
         None,
     )
     assert (rig.read("job.out"), rig.read("job.err")) == ("out\n", "err\n")
-    assert 0 < ended.runtime_seconds < 10
+    assert 0 < ended.runtime_seconds < 10 * crowding()
     assert ended.max_memory_bytes > 0
     ended = rig.run_task(["sh", "-c", "kill -KILL $$"], job="killed")
     assert (ended.exit_code, ended.signal, ended.oom) == (None, signal.SIGKILL, False)
@@ -217,14 +217,14 @@ def test_what_ignores_term_is_killed_and_a_sooner_kill_wins(either_rig: Rig) -> 
     assert rig.expect(TaskEnded, key).signal == signal.SIGKILL
     key, _ = rig.start_task(stubborn, job="second")
     rig.wait_word("second.out")
-    began = time.monotonic()
+    patience = Patience(10)
     rig.say(
         StopTask(key=key, grace_seconds=3600),
         StopTask(key=key, grace_seconds=0.1),
         StopTask(key=key, grace_seconds=3600),
     )
     assert rig.expect(TaskEnded, key).signal == signal.SIGKILL
-    assert time.monotonic() - began < 10
+    assert not patience.over
 
 
 def test_a_stopped_task_still_takes_its_term(rig: Rig) -> None:

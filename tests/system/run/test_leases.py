@@ -19,7 +19,7 @@ from holdfast.core.ids import TaskKey
 from holdfast.wire import agent as wire
 from tests.system.chronicle import CODE, check_no_overlap, lives_of
 from tests.system.cluster import MARGIN, TTL, Cluster, Host, signal_all
-from tests.waits import is_alive, wait_until
+from tests.waits import crowding, is_alive, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -111,9 +111,10 @@ def test_silent_hosts_lose_their_jobs_only_when_both_clocks_say_so(cluster: Clus
         lives = check_no_overlap(file, job)
         ended, again = lives[1][1] - began, lives[2][0] - began
         # The last renewal was at most an interval (and a slow box's second) before the fault.
-        assert TTL - MARGIN - 2.5 < ended < TTL - MARGIN + 0.5, (name, ended)
+        early, late = 2.5 * crowding(), 4 * crowding()
+        assert TTL - MARGIN - early < ended < TTL - MARGIN + 0.5, (name, ended)
         if name != "healed":
-            assert TTL + MARGIN - 2.5 < again < TTL + MARGIN + 4, (name, again)
+            assert TTL + MARGIN - early < again < TTL + MARGIN + late, (name, again)
         first = cluster.client.attempts(job)[0]
         assert (first.outcome, first.cause, first.charged_to) == (
             "requeued",
@@ -139,7 +140,7 @@ def test_silent_hosts_lose_their_jobs_only_when_both_clocks_say_so(cluster: Clus
     )
     for name in queues:
         assert cluster.snapshot(jobs[name][0]) == before[name], name
-    assert len(spare.task_pids()) >= 2
+    assert all(spare.task_pids(jobs[name][0]) for name in ("hole", "frozen"))
 
 
 def test_a_stale_report_is_refused_and_changes_nothing(cluster: Cluster) -> None:
@@ -148,7 +149,7 @@ def test_a_stale_report_is_refused_and_changes_nothing(cluster: Cluster) -> None
     job, file = start_chronicle(cluster, "one", seconds=60)
     old_incarnation = identity_of(host)["incarnation"]
     host.kill_guardian()
-    wait_until(lambda: not host.task_pids(), what="its tasks to die with it")
+    wait_until(lambda: not host.marked_pids(), what="its tasks to die with it")
     host.start()
     cluster.until_attempt(job, 2)
     running = cluster.client.job(job)
@@ -225,7 +226,7 @@ def test_an_operators_word_frees_a_dead_machine_at_once(cluster: Cluster) -> Non
     host = cluster.add_host("still", queues=[cluster.set_queue("still")])
     job, file = start_chronicle(cluster, "still", lease_ttl=LONG_TTL)
     cluster.add_host("spare")
-    frozen = [*host.freeze(), *host.task_pids()]
+    frozen = [*host.freeze(), *host.task_pids(job)]
     signal_all(frozen, signal.SIGSTOP)
     done = cluster.cli("hosts", "terminate", "still", "--reason", "burnt down")
     assert done.returncode == 0, done.stderr
@@ -251,7 +252,7 @@ def test_a_machine_that_slept_through_its_lease_ends_its_task_when_it_wakes(
     host = cluster.add_host("asleep", queues=[cluster.set_queue("asleep")])
     job, file = start_chronicle(cluster, "asleep")
     cluster.add_host("spare")
-    frozen = [*host.freeze(), *host.task_pids()]
+    frozen = [*host.freeze(), *host.task_pids(job)]
     signal_all(frozen, signal.SIGSTOP)
     cluster.until_attempt(job, 2, seconds=TTL + MARGIN + 6)
     wait_until(lambda: 2 in lives_of(file, job))
@@ -265,7 +266,9 @@ def test_a_machine_that_slept_through_its_lease_ends_its_task_when_it_wakes(
         lambda: not host.task_pids(job), 5, what="the guardian to see that the lease is over"
     )
     late = lives_of(file, job)[1][1] - woken
-    assert late < 0.5, f"the old attempt lived on for {late:.2f} s after the machine woke"
+    assert late < 0.5 * crowding(), (
+        f"the old attempt lived on for {late:.2f} s after the machine woke"
+    )
     signal_all([agent], signal.SIGCONT)
     wait_until(
         lambda: cluster.controller.messages("a stale report was refused"),
