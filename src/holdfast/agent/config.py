@@ -33,6 +33,7 @@ class AgentConfig(
 ):
     """One host's agent.
 
+    intent: the host that this machine was rented to be, "" where no pool rented it.
     url: the controller, `http://…` or `https://…`, a path prefix allowed. state_dir: this host's
     own folder, made 0700. gpus: "auto" asks the drivers; a number declares so many devices; a list
     describes them. queues: lanes served, empty for all. advertise: the address by which other hosts
@@ -54,6 +55,7 @@ class AgentConfig(
     queues: list[Name] = []
     labels: dict[Name, ShortText] = {}
     pool: Name | Literal[""] = ""
+    intent: Annotated[str, Meta(max_length=128)] = ""
     advertise: ShortText | None = None
     ca_file: str | None = None
     join_token_file: str | None = None

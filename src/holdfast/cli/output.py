@@ -247,6 +247,26 @@ def table(
     return "\n".join(out)
 
 
+def table_and_texts(
+    headers: Sequence[str], rows: Iterable[tuple[Sequence[str], str]], heading: str
+) -> str:
+    """Draw rows in columns, and the text of each, which is never cut: beside its row where there is
+    room for all of them, as in a pipe, or under it."""
+    found = [(row, " ".join(text.split())) for row, text in rows]
+    head, *lines = table(headers, [row for row, _ in found], width=sys.maxsize).splitlines()
+    used = max(count_columns(unstyle(line)) for line in (head, *lines)) + 2
+    if used + max((count_columns(text) for _, text in found), default=0) <= columns():
+        return table((*headers, heading), [(*row, text or "-") for row, text in found])
+    import textwrap
+
+    head, *lines = table(headers, [row for row, _ in found]).splitlines()
+    wraps = textwrap.TextWrapper(columns(), initial_indent="  ", subsequent_indent="  ")
+    out = [head]
+    for line, (_, text) in zip(lines, found, strict=True):
+        out += [line, *wraps.wrap(text)]
+    return "\n".join(out)
+
+
 def _squeeze(widths: list[int], headers: Sequence[str], elastic: int, room: int) -> None:
     """Bring `widths` down to `room`: the elastic column first, then the widest, never the first."""
     least = [max(len(header), 8) for header in headers]

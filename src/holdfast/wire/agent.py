@@ -68,12 +68,14 @@ class RegisterRequest(AgentMessage, frozen=True, kw_only=True):
     claim: random, kept by the agent from before its first try. A spent token that comes again with
     the claim that spent it gets a key again, so a lost answer costs no new token.
     faults: as in SyncRequest. held: tasks of earlier incarnations whose containers may still run;
-    they keep their leases, as on a host that is silent.
+    they keep their leases, as on a host that is silent. intent: the host that this machine was
+    rented to be; "" where no pool rented it.
     """
 
     incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
     facts: HostFacts
     claim: Annotated[str, Meta(max_length=64)] = ""
+    intent: Annotated[str, Meta(max_length=128)] = ""
     faults: Annotated[list[Hindrance], Meta(max_length=16)] = []
     held: Annotated[list[TaskKey], Meta(max_length=4096)] = []
 

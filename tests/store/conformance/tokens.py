@@ -34,6 +34,11 @@ async def test_tokens(rig: Rig) -> None:
         await rig.store.tokens.find_token(HASH[::-1], now=until - timedelta(seconds=1)) is not None
     )
     assert await rig.store.tokens.find_token(HASH[::-1], now=until) is None
+    over = [
+        await rig.store.tokens.find_token(secret, also_over=True, now=until)
+        for secret in (HASH, HASH[::-1], b"unknown")
+    ]
+    assert [None if token is None else token.id for token in over] == ["t1", "t2", None]
 
 
 async def test_a_join_token_is_spent_once_under_a_race(rig: Rig) -> None:

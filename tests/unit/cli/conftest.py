@@ -9,6 +9,18 @@ import pytest
 from tests.unit.cli.stub import Answer, Stub, job_record, serve_stub
 
 
+@pytest.fixture(autouse=True)
+def _piped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a command prints here is piped; the workers of a parallel run say a width."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture
+def eighty_columns(_piped: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A screen of 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+
 @pytest.fixture
 def stub() -> Iterator[Stub]:
     """A stub controller."""

@@ -301,6 +301,7 @@ def test_json_lists_hold_what_scripts_read(stub: Stub) -> None:
     assert wanted <= found.keys()
 
 
+@pytest.mark.usefixtures("eighty_columns")
 def test_tables_fit_eighty_columns_and_keep_ids_whole(stub: Stub) -> None:
     long = job_record(
         name="n" * 120, reason="because " * 40, queue="ingest-fetch", state="cancelled"

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.agent.config import AgentConfig
 from holdfast.agent.uplink.calls import ControllerCalls
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
@@ -63,22 +64,15 @@ def read_identity(path: Path) -> HostIdentity:
 class Registrar:
     """Registers this incarnation, however long it takes, and keeps the identity."""
 
-    def __init__(
-        self,
-        calls: ControllerCalls,
-        path: Path,
-        *,
-        url: str,
-        incarnation: str,
-        token_file: str | None,
-    ) -> None:
+    def __init__(self, calls: ControllerCalls, config: AgentConfig, *, incarnation: str) -> None:
         self._calls = calls
-        self._path = path
-        self._url = url
+        self._path = config.host_path
+        self._url = url = config.url
         self._incarnation = incarnation
-        self._token_file = token_file
+        self._token_file = config.join_token_file
+        self._intent = config.intent
         self._said = ""
-        self.identity = read_identity(path)
+        self.identity = read_identity(self._path)
         if self.identity.url not in ("", url):
             log.warning(
                 f"this host had joined {self.identity.url}; it joins {url} anew if its key is "
@@ -156,7 +150,12 @@ class Registrar:
         claim = "" if with_key else self._make_claim(token)
         answer = await self._calls.register(
             RegisterRequest(
-                incarnation=self._incarnation, facts=facts, claim=claim, faults=faults, held=held
+                incarnation=self._incarnation,
+                facts=facts,
+                claim=claim,
+                intent=self._intent,
+                faults=faults,
+                held=held,
             ),
             token,
         )

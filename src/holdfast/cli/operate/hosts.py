@@ -10,7 +10,7 @@ import click
 
 from holdfast.cli import declare
 from holdfast.cli.options import read_seconds
-from holdfast.cli.output import Face, age, paint, span, table, talks
+from holdfast.cli.output import Face, age, paint, span, table, table_and_texts, talks
 from holdfast.errors import ValidationError
 
 if TYPE_CHECKING:
@@ -125,24 +125,27 @@ def hosts_table(rows: Sequence[HostView]) -> str:
     memory = ("MEMORY",) if watched else ()
     loaded = any(h.models for h in rows)
     models = ("MODELS",) if loaded else ()
-    return table(
-        ("ID", "NAME", "STATE", "CPU", "GPU", *memory, "SEEN", "QUEUES", *models, *money, "REASON"),
+    return table_and_texts(
+        ("ID", "NAME", "STATE", "CPU", "GPU", *memory, "SEEN", "QUEUES", *models, *money),
         [
             (
-                h.id,
-                h.name,
-                _say_state(h) + ("*" if h.probe == "scripted" else ""),
-                _slots(h, "cpu"),
-                _slots(h, "gpu"),
-                *((_MEMORY_LIMITS.get(h.memory_limits, h.memory_limits),) if watched else ()),
-                age(h.heartbeat_at),
-                ",".join(h.queues) or "all",
-                *((",".join(h.models) or "-",) if loaded else ()),
-                *(_say_rental(h) if rented else ()),
-                _say_reason(h) or "-",
+                (
+                    h.id,
+                    h.name,
+                    _say_state(h) + ("*" if h.probe == "scripted" else ""),
+                    _slots(h, "cpu"),
+                    _slots(h, "gpu"),
+                    *((_MEMORY_LIMITS.get(h.memory_limits, h.memory_limits),) if watched else ()),
+                    age(h.heartbeat_at),
+                    ",".join(h.queues) or "all",
+                    *((",".join(h.models) or "-",) if loaded else ()),
+                    *(_say_rental(h) if rented else ()),
+                ),
+                _say_reason(h),
             )
             for h in rows
         ],
+        "REASON",
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli import declare
-from holdfast.cli.output import Face, age, note, table, talks
+from holdfast.cli.output import Face, age, note, table, table_and_texts, talks
 from holdfast.errors import HoldfastError, ValidationError
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 @talks
 def pools(face: Face, context: click.Context) -> None:
     """List pools of hosts: sizes, cost per hour, today's spend and forecast.
+
+    The forecast is today's spend if a pool costs until midnight UTC what it costs now. A pool whose
+    state is `held` wants more hosts than it may rent, and says why.
 
     \b
     Examples:
@@ -57,22 +60,26 @@ def _list(face: Face) -> None:
 
 def pools_table(rows: Sequence[PoolStatus]) -> str:
     """Draw the table of `pools`."""
-    return table(
+    return table_and_texts(
         ("POOL", "PROVIDER", "MIN", "MAX", "HOSTS", "$/H", "TODAY", "FORECAST", "STATE"),
         [
             (
-                p.name,
-                p.spec.provider,
-                str(p.spec.min),
-                str(p.spec.max),
-                " ".join(f"{count} {state}" for state, count in sorted(p.hosts.items())) or "0",
-                f"{p.usd_per_hour:.2f}",
-                f"${p.spent_today_usd:.2f}",
-                f"${p.forecast_today_usd:.2f}",
+                (
+                    p.name,
+                    p.spec.provider,
+                    str(p.spec.min),
+                    str(p.spec.max),
+                    " ".join(f"{count} {state}" for state, count in sorted(p.hosts.items())) or "0",
+                    f"{p.usd_per_hour:.2f}",
+                    f"${p.spent_today_usd:.2f}",
+                    f"${p.forecast_today_usd:.2f}",
+                    _name_state(p),
+                ),
                 _say_state(p),
             )
             for p in rows
         ],
+        "REASON",
     )
 
 
@@ -81,12 +88,21 @@ def pool_table(pool: PoolStatus) -> str:
     return pools_table([pool])
 
 
-def _say_state(pool: PoolStatus) -> str:
+def _name_state(pool: PoolStatus) -> str:
     if pool.deleted_at is not None:
-        return "goes, as its hosts fall idle"
+        return "deleted"
     if pool.paused_at is not None:
-        return f"paused: {pool.paused_reason}"
-    return pool.blocked or "scales"
+        return "paused"
+    return "held" if pool.blocked else "ready"
+
+
+def _say_state(pool: PoolStatus) -> str:
+    """Return why a pool rents nothing now; "" where it would."""
+    if pool.deleted_at is not None:
+        return "its hosts go as they fall idle, then it is forgotten"
+    if pool.paused_at is not None:
+        return pool.paused_reason
+    return pool.blocked
 
 
 @pools.command()
@@ -104,14 +120,27 @@ def show(face: Face, name: str) -> None:
     with face.client() as client:
         pool = client.pool(name)
         last = client.pool_cycles(name, limit=1)[:1]
-    lines = [f"{pool.name}: {_say_state(pool)}", pools_table([pool]), ""]
-    for key, value in msgspec.to_builtins(pool.spec).items():
+    lines = [pools_table([pool]), ""]
+    for key in pool.spec.__struct_fields__:
         if key not in ("name", "offers"):
-            lines.append(f"{key} = {msgspec.json.encode(value).decode()}")
+            value = msgspec.to_builtins(getattr(pool.spec, key))
+            lines.append(f"{key.removesuffix('_seconds')} = {_say_value(key, value)}")
     for offer in pool.spec.offers:
         lines.append(f"offer {offer.name}: {_say_offer(offer)}")
     lines += [line for cycle in last for line in _say_reasons(cycle)]
     face.show(pool, "\n".join(lines))
+
+
+def _say_value(key: str, value: Any) -> str:
+    """Write a key's value as `pools set` takes it."""
+    import msgspec
+
+    if key.endswith("_seconds"):
+        whole = value >= 60 and value % 60 == 0
+        return f"{value / 60:g}m" if whole else f"{value:g}s"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "off" if value is None else msgspec.json.encode(value).decode()
 
 
 def _say_offer(offer: Any) -> str:

@@ -57,7 +57,8 @@ def agent(
     """
     options = agent_options(**options)
     options |= {"url": url.rstrip("/"), "state_dir": str(_state_folder(state))}
-    more: dict[str, Any] = {"advertise": advertise, "pool": pool}
+    intent = os.environ.get("HOLDFAST_INTENT")
+    more: dict[str, Any] = {"advertise": advertise, "pool": pool, "intent": intent}
     if self_destruct:
         more["self_destruct_seconds"] = read_seconds(
             "--self-destruct", self_destruct, "self_destruct_seconds"

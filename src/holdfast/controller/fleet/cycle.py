@@ -8,7 +8,7 @@ CYCLE-3 A pool's hosts are never judged silent by a silence of the controller it
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 
 import msgspec
@@ -200,6 +200,9 @@ class PoolCycles:
         ]
         if stale or findings.missing:
             await store.note_listing(stale, findings.missing)
+        missing = _count_made(snapshot, findings.missing)
+        if missing:
+            notes.append(f"{missing} of its machines are in no listing, which is not believed yet")
         failed = 0
         for host_id, why in findings.gone.items():
             wanted = await self._note_gone(host_id, InstanceEvent.VANISH, why)
@@ -314,6 +317,13 @@ class PoolCycles:
         return bool(
             await store.intend(self._name, offer, ids, spawn.reason, open_machines=machines)
         )
+
+
+def _count_made(snapshot: FleetSnapshot, host_ids: Collection[str]) -> int:
+    """Return how many of these hosts have a machine that is to serve."""
+    made = InstanceState.MADE
+    hosts = (host for view in snapshot.pools for host in view.hosts if host.instance is made)
+    return sum(host.host_id in host_ids for host in hosts) if host_ids else 0
 
 
 def _wants_hosts(plan: actions.PoolPlan) -> bool:

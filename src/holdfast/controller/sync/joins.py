@@ -1,14 +1,17 @@
 """New hosts: a join token is exchanged for a host key, once."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from holdfast.controller.runtime.auth import hash_secret, make_new_id, make_secret
+from holdfast.core.records import TokenRecord
 from holdfast.core.states import HostState
 from holdfast.errors import Conflict, NotFound, Unauthorized
 from holdfast.store.port.store import Store
 from holdfast.wire.agent import RegisterRequest
 
+log = logging.getLogger("holdfast.controller")
 REMEMBER_SECONDS = 600.0
 
 
@@ -30,7 +33,7 @@ class Joins:
         """Spend the join token with this hash on a new host; return the host's id and its key.
 
         Raises:
-            Unauthorized: it is no join token, or it is spent.
+            Unauthorized: it is no join token, is over, was used, or is for another host.
             Conflict: the host's name is in use.
         """
         store, now = self._store, self._clock()
@@ -44,19 +47,20 @@ class Joins:
                     kept[1], None, request.incarnation, request.facts, faults=request.faults
                 )
                 return kept[1], kept[2]
-            token = await store.tokens.find_token(digest)
+            token = await store.tokens.find_token(digest, also_over=True)
             if token is None or token.role != "join":
                 raise Unauthorized(
-                    "this is neither a host key nor a join token that is still good; make one with "
-                    "`holdfast token create --role join`"
+                    "this is neither a host key nor a join token; make one with `holdfast token "
+                    "create --role join`"
+                )
+            if token.host_id is not None and request.intent not in ("", token.host_id):
+                raise _refuse(
+                    token, request, f"is for host {token.host_id}, not for {request.intent}"
                 )
             # A token of a pool is bound to the host that is to come, under any name that it gives.
             host_id = token.host_id or await self._choose_host_id(request.facts.name)
             if await store.tokens.use_join_token(digest) is None:
-                raise Unauthorized(
-                    "this join token is spent; make another with `holdfast token create --role "
-                    "join`"
-                )
+                raise _refuse(token, request, _say_why_over(token))
             key = make_secret("k")
             host = await store.hosts.register_host(
                 host_id, hash_secret(key), request.incarnation, request.facts, faults=request.faults
@@ -81,3 +85,27 @@ class Joins:
                 code="host_name_taken",
             )
         return host.id
+
+
+def _say_why_over(token: TokenRecord) -> str:
+    """Say why a join token was not taken. One that is good by its record expired since."""
+    if token.revoked_at is not None:
+        return f"was revoked at {token.revoked_at:%Y-%m-%d %H:%M:%S} UTC"
+    if token.used_at is not None:
+        by = "" if token.host_id is None else f" by host {token.host_id}"
+        return f"is good for one host, and was used at {token.used_at:%Y-%m-%d %H:%M:%S} UTC{by}"
+    return f"expired at {token.expires_at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _refuse(token: TokenRecord, request: RegisterRequest, why: str) -> Unauthorized:
+    """Return the refusal of a join token, and log it, because a stranger may have found it."""
+    name = request.facts.name
+    log.warning(
+        "a machine that calls itself %s is not let in: join token %s %s", name, token.id, why
+    )
+    remedy = (
+        "make another with `holdfast token create --role join`"
+        if token.host_id is None
+        else "the pool makes one for each machine that it rents"
+    )
+    return Unauthorized(f"this join token {why}; {remedy}")

@@ -100,9 +100,13 @@ def _explain_holds(found: Circumstances) -> Iterator[WhyLine]:
     yield from _explain_queue(found)
     yield from retries.explain_quota(found)
     missing = list(places.explain_place(found))
-    yield from missing
     if missing:
-        yield from pools.explain_pools(found)
+        # What a pool does about it comes first; what is wanted is said by the line after it.
+        said = list(pools.explain_pools(found))
+        decided = [each for each in said if each.code != "pool_decides"]
+        yield from decided
+        yield from missing
+        yield from (each for each in said if each not in decided)
     if found.place:
         count = "10 000 or more" if found.place >= 10_000 else str(found.place)
         jobs = "job of its queue is" if found.place == 1 else "jobs of its queue are"

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from holdfast.controller.why.circumstances import Circumstances
+from holdfast.controller.why.pools import COMING, list_renting
 from holdfast.controller.why.words import line, say_span
 from holdfast.core.calls.executors import find_app
 from holdfast.core.host_faults import find_hindrance, find_runtime_word
@@ -50,17 +51,21 @@ def explain_place(found: Circumstances) -> Iterator[WhyLine]:
         h.name: hindrance for h in labelled if (hindrance := find_hindrance(h.faults, runtime))
     }
     active = [h for h in labelled if h.state is HostState.ACTIVE and h.name not in aside]
+    # Where a pool may bring a host, its user is not told to start one.
+    rents = " or ".join(pool.name for pool in list_renting(found)[:MAX_NAMED])
+    coming = f"a host comes from pool {rents}: holdfast pools" if rents else ""
     if not alive:
         yield line(
             "no_hosts",
-            "there is no host at all",
-            "start one: holdfast agent --join URL --token JOIN_TOKEN",
+            "there is no host yet" if rents else "there is no host at all",
+            coming or "start one: holdfast agent --join URL --token JOIN_TOKEN",
         )
     elif not serving:
         yield line(
             "no_host_serves_queue",
-            f"no host serves queue {job.queue}",
-            f"start an agent with `--queues {job.queue}`, or without `--queues` to serve them all",
+            f"no host serves queue {job.queue}{' yet' if rents else ''}",
+            coming
+            or f"start an agent with `--queues {job.queue}`, or without `--queues` to serve them all",
         )
     elif not labelled:
         labels = ", ".join(f"{name}={value}" for name, value in sorted(wanted.items()))
@@ -69,11 +74,15 @@ def explain_place(found: Circumstances) -> Iterator[WhyLine]:
             advice = f"start one that lists its app: holdfast agent --app {find_app(job.spec)}"
         yield line(
             "no_host_with_labels",
-            f"no host that serves queue {job.queue} has the labels {labels}",
-            advice,
+            f"no host that serves queue {job.queue} has the labels {labels}{' yet' if rents else ''}",
+            coming or advice,
         )
     elif not active and any(h.state is HostState.ACTIVE for h in labelled):
         yield from _explain_aside("no_able_host", aside)
+    elif not active and all(h.state in COMING for h in labelled):
+        yield line(
+            "no_active_host", f"no host that serves queue {job.queue} takes work yet", coming
+        )
     elif not active:
         states = ", ".join(f"{h.name} is {h.state}" for h in labelled[:MAX_NAMED])
         yield line(

@@ -1,20 +1,34 @@
 """What `why` says of pools: hosts on their way to a queued job, and what holds more back. Pure."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 from holdfast.controller.why.circumstances import Circumstances
-from holdfast.controller.why.words import line
+from holdfast.controller.why.words import line, say_span
+from holdfast.core.fleet.records import PoolRecord
+from holdfast.core.placement.labels import carries
 from holdfast.core.states import HostState
 from holdfast.wire.api import WhyLine
 
-_COMING = (HostState.SPAWNING, HostState.PREFLIGHT)
+MAX_NAMED = 5
+COMING = (HostState.SPAWNING, HostState.PREFLIGHT)
+
+
+def list_renting(found: Circumstances) -> list[PoolRecord]:
+    """Return the pools that may rent a host for the job."""
+    wanted = found.job.spec.host_labels
+    return [
+        pool
+        for pool in found.pools
+        if pool.deleted_at is None and pool.paused_at is None and carries(pool.spec.labels, wanted)
+    ]
 
 
 def explain_pools(found: Circumstances) -> Iterator[WhyLine]:
     """Say of each pool that serves the job's queue what it does about the job, or why nothing."""
     for pool in found.pools:
         hint = f"holdfast pools cycles {pool.name}"
-        coming = sum(h.pool == pool.name and h.state in _COMING for h in found.hosts)
+        coming = sum(h.pool == pool.name and h.state in COMING for h in found.hosts)
         if coming:
             many = "s are" if coming > 1 else " is"
             yield line("host_is_coming", f"{coming} host{many} starting in pool {pool.name}", hint)
@@ -25,3 +39,26 @@ def explain_pools(found: Circumstances) -> Iterator[WhyLine]:
             yield line("waiting_for_capacity", said, f"holdfast pools resume {pool.name}")
         elif pool.blocked:
             yield line("waiting_for_capacity", f"waiting for capacity: {pool.blocked}", hint)
+    yield from _explain_next(found)
+
+
+def _explain_next(found: Circumstances) -> Iterator[WhyLine]:
+    """Say when pools that nothing holds back rent the next host; nothing where one is on its way."""
+    free = [pool for pool in list_renting(found) if not pool.blocked]
+    names = {pool.name for pool in free}
+    if any(host.pool in names and host.state in COMING for host in found.hosts):
+        return
+    active = Counter(host.pool for host in found.hosts if host.state is HostState.ACTIVE)
+    empty = [pool for pool in free if not active[pool.name]]
+    if empty:
+        soon = say_span(max(pool.spec.poll_seconds for pool in empty))
+        which = " or ".join(pool.name for pool in empty[:MAX_NAMED])
+        hint = f"holdfast pools plan {empty[0].name}"
+        yield line("pool_decides", f"pool {which} rents a host within {soon}", hint)
+        return
+    for pool in free[:MAX_NAMED]:
+        count, name = active[pool.name], pool.name
+        hosts = "1 host" if count == 1 else f"{count} hosts"
+        jobs = f"{count * pool.spec.jobs_per_host:g}"
+        said = f"pool {name} has {hosts}, and rents more when over {jobs} jobs wait"
+        yield line("pool_decides", said, f"holdfast pools plan {name}")

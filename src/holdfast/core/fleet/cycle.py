@@ -23,15 +23,21 @@ def plan_fleet(snapshot: FleetSnapshot, prices: Prices = NO_PRICES) -> tuple[act
         view.spec.name: find_bound(view, snapshot.at, told[view.spec.name])
         for view in snapshot.pools
     }
-    demands = split_demand(snapshot.waiting, snapshot.pools, bounds, told)
+    most = {name: hosts for name, (hosts, _) in bounds.items()}
+    demands = split_demand(snapshot.waiting, snapshot.pools, most, told)
     return tuple(
-        _plan_pool(snapshot, view, demands[view.spec.name], told[view.spec.name])
+        _plan_pool(snapshot, view, demands[name], told[name], bounds[name][1])
         for view in snapshot.pools
+        for name in (view.spec.name,)
     )
 
 
 def _plan_pool(
-    snapshot: FleetSnapshot, before: PoolView, demand: PoolDemand, prices: Mapping[str, float]
+    snapshot: FleetSnapshot,
+    before: PoolView,
+    demand: PoolDemand,
+    prices: Mapping[str, float],
+    bound: str,
 ) -> acts.PoolPlan:
     view, promoted = promote(before)
     view, failed = check_health(view, demand.queued)
@@ -39,7 +45,7 @@ def _plan_pool(
     needs = list_needs(view, demand)
     smaller, drained = scale_down(view, needs)
     growth = scale_up(smaller, needs, snapshot.at, prices)
-    blocked = growth.blocked or demand.unfit
+    blocked = growth.blocked or (bound if demand.beyond else demand.unfit)
     actions = (*promoted, *failed, *freed, *drained, *growth.spawns)
     summary = acts.CycleSummary(
         timestamp=snapshot.at,

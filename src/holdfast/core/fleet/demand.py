@@ -28,12 +28,13 @@ NO_PRICES: Prices = MappingProxyType({})
 class PoolDemand(msgspec.Struct, kw_only=True):
     """What waits for one pool. jobs: by the offers that fit them, in jobs' worth; gangs: the hosts of
     the largest gang by the same; queued: jobs in all; unfit: a sentence for jobs that no offer fits
-    whole."""
+    whole; beyond: some that it could run are more than all pools' bounds hold."""
 
     jobs: dict[Offers, float] = {}
     gangs: dict[Offers, int] = {}
     queued: int = 0
     unfit: str = ""
+    beyond: bool = False
 
     def add(self, offers: Offers, jobs: int, worth: int, gang: int) -> None:
         """Add `jobs` jobs that fit `offers`, each worth `worth` plain ones."""
@@ -80,7 +81,7 @@ def split_demand(
     """Give each waiting job to one pool (DEMAND-2). Jobs that no pool serves are left out.
 
     bounds: the most hosts that each pool may have now. What is beyond all of them stays with the
-    cheapest pool, which then says what holds it back. prices: $/h by pool and offer, where
+    cheapest pool, and each pool that could run it says what bounds it. prices: $/h by pool and offer, where
     providers say other ones than the pools' specs.
     """
     demands = {view.spec.name: PoolDemand() for view in views}
@@ -100,6 +101,8 @@ def split_demand(
         if left and options:
             name, offers, hosts = options[0]
             demands[name].add(offers, left, hosts, hosts if each.tasks > 1 else 0)
+            for name, _, _ in options:
+                demands[name].beyond = True
         if not options:
             _say_unfit(each, views, demands)
     return demands

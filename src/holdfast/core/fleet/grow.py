@@ -46,7 +46,8 @@ class _Grower:
         if self._view.paused is not None:
             return self._block(f"pool {spec.name} is paused: {self._view.paused}")
         if self._hosts >= spec.max:
-            return self._block(f"pool {spec.name} at its max of {spec.max} hosts")
+            hosts = "1 host" if spec.max == 1 else f"{spec.max} hosts"
+            return self._block(f"pool {spec.name} at its max of {hosts}")
         if self._allowed is not None and self._allowed <= 0:
             return self._block(f"pool {spec.name} spawns nothing now: {self._why}")
         offer = self._choose(offers)
@@ -102,14 +103,15 @@ def scale_up(
     return Growth(spawns=spawns, blocked=grower.blocked)
 
 
-def find_bound(view: PoolView, at: datetime, prices: Mapping[str, float]) -> int:
-    """Return the most hosts that the pool could have after this cycle. prices: as of `scale_up`."""
+def find_bound(view: PoolView, at: datetime, prices: Mapping[str, float]) -> tuple[int, str]:
+    """Return the most hosts that the pool could have after this cycle, and what bounds it. prices: as
+    of `scale_up`."""
     grower = _Grower(view, at, prices)
     every = frozenset(offer.name for offer in view.spec.offers)
     present = view.starting + view.serving
     while grower.add_one(every):
         present += 1
-    return present
+    return present, grower.blocked
 
 
 def _say_reason(view: PoolView, needs: Sequence[Need], count: int) -> str:

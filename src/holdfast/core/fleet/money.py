@@ -28,7 +28,10 @@ def refuse_price(view: PoolView, price: float, rate: float, at: datetime) -> str
     spec, rate = view.spec, rate + price
     hourly, daily = spec.max_usd_per_hour, spec.max_usd_per_day
     if hourly is not None and rate > hourly + 1e-9:
-        return f"pool {spec.name} at its $/hour ceiling of ${hourly:.2f}"
+        return (
+            f"pool {spec.name} at its $/hour ceiling of ${hourly:.2f}: one more host would make it "
+            f"${rate:.2f}"
+        )
     if daily is not None and price > 0:
         ahead = rate * min(HORIZON_HOURS, hours_left(at))
         if view.spent_today_usd + ahead > daily + 1e-9:

@@ -8,6 +8,7 @@ deployments use are accepted as aliases of the second kind.
 import re
 import tomllib
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -44,7 +45,8 @@ class PoolsRead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_pools(text: str, environment: Mapping[str, str]) -> PoolsRead:
-    """Return every pool of a TOML text, as the environment changes it.
+    """Return every pool of a TOML text, as the environment changes it. A variable that is empty is
+    none, because containers are given such for what is not set.
 
     Raises:
         ValidationError: names the pool, the key and what would do.
@@ -62,6 +64,7 @@ def read_pools(text: str, environment: Mapping[str, str]) -> PoolsRead:
         )
     if not isinstance(tables, dict) or not tables:
         raise ValidationError("the pool file has no table [pool.NAME]", field="pool")
+    environment = {name: value for name, value in environment.items() if value.strip()}
     everywhere, notes = _read_aliases(environment)
     pools = tuple(
         _read_pool(name, table, everywhere, environment) for name, table in tables.items()
@@ -102,16 +105,21 @@ def _read_pool(
         values[known] = value
     # A bound that aliases imply fills a gap; a variable that is there overrides the file.
     values = {**_implied_bounds(aliases), **values, **aliases}
+    sources = {key: alias for alias, key in ALIASES.items() if key in aliases}
     own = re.sub(r"[^A-Z0-9]", "_", name.upper())
     for key in _SETTABLE:
         for variable in (f"HOLDFAST_POOL_{key.upper()}", f"HOLDFAST_POOL_{own}_{key.upper()}"):
             if variable in environment:
-                values[key] = environment[variable]
-    return make_pool(name, values)
+                values[key], sources[key] = environment[variable], variable
+    return make_pool(name, values, sources)
 
 
-def make_pool(name: str, values: Mapping[str, Any]) -> PoolSpec:
+def make_pool(
+    name: str, values: Mapping[str, Any], sources: Mapping[str, str] = MappingProxyType({})
+) -> PoolSpec:
     """Make a pool of values as a file, a flag or a variable gives them: times also as "5m".
+
+    sources: the variables that values are from, by key.
 
     Raises:
         ValidationError: names the pool, the key and what would do.
@@ -123,14 +131,16 @@ def make_pool(name: str, values: Mapping[str, Any]) -> PoolSpec:
             + ", ".join(f for f in PoolSpec.__struct_fields__ if f != "name"),
             field=f"pool.{name}.{unknown[0]}",
         )
-    read = {key: _read_value(name, key, value) for key, value in values.items()}
+    read = {
+        key: _read_value(name, key, value, sources.get(key, key)) for key, value in values.items()
+    }
     try:
         return check_pool(msgspec.convert({**read, "name": name}, PoolSpec))
     except msgspec.ValidationError as error:
         raise ValidationError(f"pool {name}: {error}", field=f"pool.{name}") from None
 
 
-def _read_value(pool: str, key: str, value: Any) -> Any:
+def _read_value(pool: str, key: str, value: Any, source: str) -> Any:
     if not isinstance(value, str) or key in _TEXT:
         return value
     try:
@@ -142,7 +152,7 @@ def _read_value(pool: str, key: str, value: Any) -> Any:
             return [word for word in re.split(r"[,\s]+", value) if word]
     except (ValueError, ValidationError) as error:
         raise ValidationError(
-            f"pool {pool}: {key} = {value!r} cannot be read: {error}", field=f"pool.{pool}.{key}"
+            f"pool {pool}: {source} = {value!r} cannot be read: {error}", field=f"pool.{pool}.{key}"
         ) from None
     return value
 

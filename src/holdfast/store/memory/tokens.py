@@ -51,7 +51,16 @@ class MemoryTokens(InMemory):
                 return token
         return None
 
-    async def find_token(self, secret_hash: bytes, *, now: Now = None) -> TokenRecord | None:
+    async def find_token(
+        self, secret_hash: bytes, *, also_over: bool = False, now: Now = None
+    ) -> TokenRecord | None:
+        if also_over:
+            every = (
+                token.record
+                for token in self.state.tokens.values()
+                if token.secret_hash == secret_hash
+            )
+            return next(every, None)
         token = self._find(secret_hash, self.state.at(now))
         return None if token is None else token.record
 

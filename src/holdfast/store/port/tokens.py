@@ -23,8 +23,11 @@ class TokenStore(Protocol):
         """Write a token. A repeated id with the same role and name returns the token that is there;
         otherwise raises Conflict."""
 
-    async def find_token(self, secret_hash: bytes, *, now: Now = None) -> TokenRecord | None:
-        """Return a token; None for unknown, expired or revoked ones."""
+    async def find_token(
+        self, secret_hash: bytes, *, also_over: bool = False, now: Now = None
+    ) -> TokenRecord | None:
+        """Return a token; None for unknown ones, and without `also_over` for expired or revoked
+        ones."""
 
     async def use_join_token(self, secret_hash: bytes, *, now: Now = None) -> TokenRecord | None:
         """Spend a one-time join token; None when it is unknown, expired, revoked or spent."""

@@ -40,9 +40,10 @@ class PostgresTokens(OnSession):
 
     @reads
     async def find_token(
-        self, tx: Tx, secret_hash: bytes, *, now: Now = None
+        self, tx: Tx, secret_hash: bytes, *, also_over: bool = False, now: Now = None
     ) -> TokenRecord | None:
-        return await tx.find(TokenRecord, "find_token", secret_hash=secret_hash, now=now)
+        given = {"secret_hash": secret_hash, "also_over": also_over, "now": now}
+        return await tx.find(TokenRecord, "find_token", **given)
 
     @transacts
     async def use_join_token(

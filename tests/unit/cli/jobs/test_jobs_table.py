@@ -22,6 +22,7 @@ def listing(stub: Stub) -> Stub:
     return stub
 
 
+@pytest.mark.usefixtures("eighty_columns")
 def test_a_reason_is_whole_in_eighty_columns(listing: Stub) -> None:
     done = listing.run("jobs")
     lines = done.stdout.splitlines()

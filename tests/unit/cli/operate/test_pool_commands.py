@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.unit.cli.stub import Answer, Stub
 
 FILE = """
@@ -44,3 +46,27 @@ def test_an_offer_is_shown_in_words(stub: Stub) -> None:
     stub.on("GET /v1/pools/a100", Answer(pool()))
     stub.on("GET /v1/pools/a100/cycles", Answer({"items": [], "next": None}))
     assert "offer one: 1 CPU slot, $0.00/h" in stub.run("pools", "show", "a100").stdout
+
+
+WHY = "pool a100 at its $/hour ceiling of $5.00: one more host would make it $6.00"
+
+
+@pytest.mark.parametrize("columns", ["", "80"])
+def test_what_holds_a_pool_back_is_never_cut(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    """A table of 80 columns had room for its first words only."""
+    monkeypatch.setenv("COLUMNS", columns)
+    stub.on("GET /v1/pools", Answer({"items": [pool() | {"blocked": WHY}], "next": None}))
+    shown = stub.run("pools").stdout
+    assert WHY in " ".join(shown.split())
+    assert "held" in shown
+    assert all(len(line) <= 80 for line in shown.splitlines()) == bool(columns)
+
+
+def test_every_key_of_a_pool_is_shown_as_set_takes_it(stub: Stub) -> None:
+    stub.on("GET /v1/pools/a100", Answer(pool(poll_seconds=5)))
+    stub.on("GET /v1/pools/a100/cycles", Answer({"items": [], "next": None}))
+    shown = stub.run("pools", "show", "a100").stdout
+    for key in ("poll = 5s", "idle_timeout = 5m", "max = 10", "max_usd_per_hour = off"):
+        assert f"\n{key}\n" in shown

@@ -239,6 +239,7 @@ def test_show_says_where_it_stands(stub: Stub) -> None:
     assert json.loads(stub.run("show", JOB, "--json").stdout)["retry_state"]["retries_left"] == 1
 
 
+@pytest.mark.usefixtures("eighty_columns")
 def test_the_chain_fits_eighty_columns_and_keeps_its_reasons_whole(stub: Stub) -> None:
     stub.on(f"GET /v1/jobs/{JOB}/attempts", Answer({"items": [ATTEMPT], "next": None}))
     done = stub.run("attempts", JOB, "--policy", "--cause", "image_pull_failure")

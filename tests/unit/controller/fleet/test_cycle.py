@@ -168,7 +168,8 @@ async def test_a_providers_own_price_counts_at_the_ceilings_and_on_record() -> N
     world.provider.price = 2.5
     summary = await world.cycle()
     assert summary.actions.workers_spawned == 0
-    assert "pool p at its $/hour ceiling of $2.00" in summary.reasons
+    said = "pool p at its $/hour ceiling of $2.00: one more host would make it $2.50"
+    assert said in summary.reasons
     world.provider.quote_error = ProviderDown("no prices now")
     await world.cycle(seconds=90)
     assert not world.provider.alive, "the last price counts where none can be had"

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from holdfast.controller.why.circumstances import Circumstances
+from holdfast.controller.why.explain import explain
 from holdfast.controller.why.pools import explain_pools
 from holdfast.core.fleet.instances import Offer
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.fleet.records import PoolRecord
+from holdfast.core.records import QueueRecord
 from tests.unit.cli.stub import job_record
 
 NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
@@ -21,7 +23,7 @@ SPEC = PoolSpec(name="a100", provider="local", offers=(Offer(name="one"),))
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({}, []),
+        ({}, ["pool a100 rents a host within 30 s"]),
         ({"blocked": "pool a100 at its max"}, ["waiting for capacity: pool a100 at its max"]),
         (
             {"paused_at": NOW, "paused_reason": "a bill", "blocked": "an older word"},
@@ -35,3 +37,49 @@ def test_what_holds_a_pool_back(changes: dict[str, Any], says: list[str]) -> Non
     job = job_record(state="queued")
     found = Circumstances(job=job, queue=None, tasks=(), hosts=(), place=1, now=NOW, pools=(pool,))
     assert [line.message for line in explain_pools(found)] == says
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (
+            {"blocked": "pool a100 at its max of 2 hosts"},
+            ["waiting for capacity: pool a100 at its max of 2 hosts", "there is no host yet"],
+        ),
+        ({}, ["there is no host yet", "pool a100 rents a host within 30 s"]),
+        (
+            {"paused_at": NOW, "paused_reason": "a bill"},
+            ["waiting for capacity: pool a100 is paused: a bill", "there is no host at all"],
+        ),
+    ],
+)
+def test_a_job_that_a_pool_brings_a_host_for_needs_no_agent(
+    changes: dict[str, Any], says: list[str]
+) -> None:
+    """Its user had been told to start an agent."""
+    pool = PoolRecord(name="a100", spec=SPEC, created_at=NOW, **changes)
+    job = job_record(state="queued", attempts=0)
+    queue = QueueRecord(name="cpu", settings={}, created_at=NOW)
+    found = Circumstances(job=job, queue=queue, tasks=(), hosts=(), place=0, now=NOW, pools=(pool,))
+    told = explain(found)
+    assert [line.message for line in told.lines] == says
+    assert told.summary == says[0]
+    starts = any("holdfast agent" in line.hint for line in told.lines)
+    assert starts == ("paused_at" in changes)
+
+
+def test_of_several_empty_pools_one_rents_the_host() -> None:
+    pools = tuple(PoolRecord(name=name, spec=SPEC, created_at=NOW) for name in ("a", "b"))
+    job = job_record(state="queued")
+    found = Circumstances(job=job, queue=None, tasks=(), hosts=(), place=1, now=NOW, pools=pools)
+    assert [line.message for line in explain_pools(found)] == [
+        "pool a or b rents a host within 30 s"
+    ]
+
+
+def test_a_pool_with_other_labels_brings_no_host() -> None:
+    pool = PoolRecord(name="a100", spec=SPEC, created_at=NOW)
+    spec = {"argv": ["echo"], "host_labels": {"rack": "b"}}
+    job = job_record(state="queued", spec=spec)
+    found = Circumstances(job=job, queue=None, tasks=(), hosts=(), place=1, now=NOW, pools=(pool,))
+    assert list(explain_pools(found)) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from datetime import timedelta
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -120,6 +121,21 @@ def test_the_cheapest_pool_that_fits_comes_first_and_the_rest_goes_on() -> None:
     assert [(p.pool, spawned(p)) for p in plans] == [("dear", 1), ("cheap", 2)]
 
 
+def test_each_pool_that_could_run_more_says_what_bounds_it() -> None:
+    """A pool that is full had said that it scales, and the other one's ceiling was not heard of."""
+    full = PoolView(spec=pool(name="full", max=1), hosts=(host(0, leases=1),))
+    poor = PoolView(spec=pool(name="poor", offers=(EIGHT,), max_usd_per_hour=10.0))
+    other = PoolView(spec=pool(name="other", queues=("video",)))
+    shot = FleetSnapshot(at=NOON, pools=(full, poor, other), waiting=(waits(9),))
+    assert [found.blocked for found in plan_fleet(shot)] == [
+        "pool full at its max of 1 host",
+        "pool poor at its $/hour ceiling of $10.00: one more host would make it $18.00",
+        "",
+    ]
+    enough = msgspec.structs.replace(shot, waiting=(waits(6),))
+    assert [found.blocked for found in plan_fleet(enough)] == ["", "", ""]
+
+
 def test_what_providers_ask_decides_between_pools() -> None:
     """DEMAND-2: by its own offer `dear` costs nine times as much."""
     views = (PoolView(spec=pool(name="cheap")), PoolView(spec=pool(name="dear", offers=(EIGHT,))))
@@ -182,7 +198,8 @@ def test_an_hourly_ceiling_counts_machines_that_are_being_ended() -> None:
     spec = pool(max_usd_per_hour=3.0)
     found = plan(spec, (host(0, "error", leases=1), host(1, leases=1)), waits(30))
     assert spawned(found) == 1
-    assert found.blocked == "pool p at its $/hour ceiling of $3.00"
+    said = "pool p at its $/hour ceiling of $3.00: one more host would make it $4.00"
+    assert found.blocked == said
 
 
 def test_a_daily_ceiling_looks_an_hour_ahead_or_to_midnight() -> None:

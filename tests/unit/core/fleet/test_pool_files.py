@@ -54,6 +54,18 @@ def test_names_of_existing_deployments_are_taken_and_said() -> None:
     assert "not needed" in read.notes[1]
 
 
+def test_an_empty_variable_is_none() -> None:
+    """Containers are given `MAX_ACTIVE_GPUS=` for what is not set."""
+    read = read_pools(FILE, {"MAX_ACTIVE_GPUS": "", "HOLDFAST_POOL_MIN": " "})
+    assert (read.pools[0].min, read.pools[0].max, read.notes) == (1, 4, ())
+
+
+@pytest.mark.parametrize("variable", ["MIN_ACTIVE_GPUS", "HOLDFAST_POOL_MIN"])
+def test_a_variable_that_cannot_be_read_is_named(variable: str) -> None:
+    with pytest.raises(ValidationError, match=f"pool a100: {variable} = 'x' cannot be read"):
+        read_one(**{variable: "x"})
+
+
 @pytest.mark.parametrize(("alias", "key"), ALIASES.items())
 def test_each_alias_sets_its_key(alias: str, key: str) -> None:
     assert getattr(read_one(**{alias: "3"}), key) == 3

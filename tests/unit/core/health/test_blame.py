@@ -41,7 +41,8 @@ def test_a_host_that_fails_what_others_pass_is_set_aside_with_the_jobs() -> None
     assert isinstance(found, SetAside)
     assert found.seconds == PROBATION_SECONDS
     assert found.reason == (
-        "3 jobs failed here and then succeeded elsewhere (a, b, c); 5 of 7 tasks failed here in 6 h"
+        "3 jobs failed here and then succeeded elsewhere (a, b, c); 5 of 7 tasks failed here in 6 h; "
+        "set aside for 1 h, then on probation"
     )
 
 

@@ -9,8 +9,8 @@ select id, role, name, created_at, expires_at, used_at, revoked_at, host_id from
 
 -- name: find_token
 select id, role, name, created_at, expires_at, used_at, revoked_at, host_id from tokens
-where secret_hash = %(secret_hash)s and revoked_at is null
-  and (expires_at is null or expires_at > coalesce(%(now)s, clock_timestamp()));
+where secret_hash = %(secret_hash)s and (%(also_over)s or revoked_at is null
+  and (expires_at is null or expires_at > coalesce(%(now)s, clock_timestamp())));
 
 -- name: use_join_token
 -- The guard is in the update, so of two racers one gets the row.
