@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.calls.values import FunctionSpec
 from holdfast.core.causes import parse_causes
 from holdfast.core.retry import RetryFields, RetryPolicy
 from holdfast.core.settings.resolve import parse_duration
@@ -150,6 +151,51 @@ def read_secrets(words: Iterable[str], environ: Mapping[str, str]) -> dict[str, 
                 ) from error
         values[name] = value
     return values
+
+
+FUNCTION_WORDS = {
+    "time_limit": "time_limit_seconds",
+    "stall_timeout": "stall_timeout_seconds",
+    "silence_limit": "silence_limit_seconds",
+    "first_beat_timeout": "first_beat_timeout_seconds",
+    "cold_wait": "cold_wait_seconds",
+    "memory": "memory_bytes",
+}
+"""Options of a function, and the fields of a `FunctionSpec` that they stand for."""
+
+
+def read_function_fields(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of `@holdfast.task` as fields of a `FunctionSpec`: "2h", "4G", and a number
+    of retries are read. Raises ValidationError."""
+    fields: dict[str, Any] = {}
+    for option, value in given.items():
+        name = FUNCTION_WORDS.get(option, option)
+        if name not in FunctionSpec.__struct_fields__ or name == "function":
+            names = (n for n in FunctionSpec.__struct_fields__ if n != "function")
+            known = ", ".join([*FUNCTION_WORDS, *names])
+            raise ValidationError(f"a task has no option {option!r}; there are {known}")
+        if value is None:
+            continue
+        try:
+            fields[name] = _read_function_option(name, value)
+        except ValueError as error:
+            raise ValidationError(f"{option}: {error}", field=option) from None
+    return fields
+
+
+def _read_function_option(name: str, value: Any) -> Any:
+    if name == "retry":
+        return read_retry({"max_retries": value} if isinstance(value, int) else value)
+    if name == "memory_bytes":
+        return parse_bytes(value)
+    if name == "host_labels":
+        if not isinstance(value, Mapping):
+            raise ValueError("a mapping, as {'rack': '!b12'}")
+        return read_labels(value)
+    if name.endswith("_seconds") and isinstance(value, str):
+        word = value.strip().lower()
+        return word if word == "off" else parse_duration(word)
+    return value
 
 
 def read_retry(given: Any) -> dict[str, Any]:

@@ -11,10 +11,9 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 import msgspec
 
-from holdfast.client.specs import parse_bytes, read_labels, read_retry
+from holdfast.client.specs import read_function_fields
 from holdfast.core.calls.texts import shorten
 from holdfast.core.calls.values import FunctionSpec
-from holdfast.core.settings.resolve import parse_duration
 from holdfast.errors import ValidationError
 from holdfast.tasks.codec import CONTEXT, CallCodec
 from holdfast.tasks.connection import CONNECTION
@@ -27,15 +26,6 @@ from holdfast.wire.mismatch import say_mismatch, split_path
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_LONG = {
-    "time_limit": "time_limit_seconds",
-    "stall_timeout": "stall_timeout_seconds",
-    "silence_limit": "silence_limit_seconds",
-    "first_beat_timeout": "first_beat_timeout_seconds",
-    "cold_wait": "cold_wait_seconds",
-    "memory": "memory_bytes",
-}
 
 
 class TaskFunction(Generic[P, R]):
@@ -115,38 +105,12 @@ class TaskFunction(Generic[P, R]):
 
 def _read_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options as fields of a `FunctionSpec`. Raises ValidationError."""
-    fields: dict[str, Any] = {}
-    for option, value in given.items():
-        name = _LONG.get(option, option)
-        if name not in FunctionSpec.__struct_fields__ or name == "function":
-            known = ", ".join([*_LONG, *(n for n in FunctionSpec.__struct_fields__ if n[0] != "f")])
-            raise ValidationError(f"a task has no option {option!r}; there are {known}")
-        if value is None:
-            continue
-        try:
-            fields[name] = _read_option(name, value)
-        except ValueError as error:
-            raise ValidationError(f"{option}: {error}", field=option) from None
-        if isinstance(value, WarmModel):
-            fields.setdefault("vram_gb", value.vram_gb)
+    model = given.get("model")
+    if not isinstance(model, WarmModel):
+        return read_function_fields(given)
+    fields = read_function_fields({**given, "model": model.name})
+    fields.setdefault("vram_gb", model.vram_gb)
     return fields
-
-
-def _read_option(name: str, value: Any) -> Any:
-    if isinstance(value, WarmModel):
-        return value.name
-    if name == "retry":
-        return read_retry({"max_retries": value} if isinstance(value, int) else value)
-    if name == "memory_bytes":
-        return parse_bytes(value)
-    if name == "host_labels":
-        if not isinstance(value, Mapping):
-            raise ValueError("a mapping, as {'rack': '!b12'}")
-        return read_labels(value)
-    if name.endswith("_seconds") and isinstance(value, str):
-        word = value.strip().lower()
-        return word if word == "off" else parse_duration(word)
-    return value
 
 
 def find_name(function: Callable[..., Any]) -> str:

@@ -50,7 +50,8 @@ def list_changes(run: RunView, nodes: Sequence[NodeRecord], told: dict[int, str]
         state = node.state.value
         if state != told.get(node.number, "waiting"):
             asks = node.kind.value == "ask" and state == "started"
-            hint = f": holdfast workflow answer {run.id} {node.name} ANSWER" if asks else ""
+            answer = f"holdfast workflow answer {run.id} {node.name} ANSWER"
+            hint = f" {node.reason}".rstrip() + f": {answer}" if asks else ""
             yield f"{run.id}: {node.name} {'asks' if asks else state}{hint}"
         told[node.number] = state
 
@@ -119,7 +120,8 @@ def _say_node(node: NodeRecord, by_number: Mapping[int, NodeRecord], now: dateti
         names = [by_number[p].name for p in node.parents[:4] if p in by_number]
         more = f" and {len(node.parents) - 4} more" if len(node.parents) > 4 else ""
         text += f"  (after {', '.join(names)}{more})"
-    if state in ("failed", "cancelled", "skipped") and node.reason:
+    asks = node.kind.value == "ask" and state == "started"
+    if (asks or state in ("failed", "cancelled", "skipped")) and node.reason:
         text += f": {node.reason}"
     return text
 

@@ -117,7 +117,7 @@ class Workflow:
     ) -> WorkflowNode:
         """Add a call of a function that `@holdfast.task` declared, or that "module:name" names.
 
-        options: fields of its `FunctionSpec` for this node alone (queue, model, retry, …).
+        options: those of `@holdfast.task` for this node alone (queue, model, retry, …).
         """
         spec, target = _find_function(function, options)
         given = _bind_arguments(target, args, kwargs, name or spec.function)
@@ -345,7 +345,9 @@ def _find_function(
             '"module:function"'
         )
     if options:
-        known = msgspec.to_builtins(spec) | msgspec.to_builtins(dict(options))
+        from holdfast.client.specs import read_function_fields
+
+        known = msgspec.to_builtins(spec) | msgspec.to_builtins(read_function_fields(options))
         spec = _convert(known, FunctionSpec)
     if callable(function):
         getattr(function, "codec", None)  # refuses annotations that have no JSON form

@@ -26,7 +26,7 @@ A text `"${NODE.key.0}"` is the result of a node, or a part of it; `"$${…}"` i
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ from holdfast.errors import ValidationError
 _REFERENCE = re.compile(r"\$\{([^${}]+)\}")
 _GRAPH = ("after", "skip_if")
 _FUNCTION = tuple(name for name in FunctionSpec.__struct_fields__ if name != "function")
+_INSIDE = re.compile(r"\$\{\s*([^${}.\s]+)[^${}]*\}")
 _ASK = tuple(name for name in AskWork.__struct_fields__ if name != "prompt")
 _JOB = {"argv", "shell", "image"}
 _TOP = tuple(name for name in WorkflowSpec.__struct_fields__ if name != "nodes")
@@ -98,6 +99,8 @@ def build_workflow(given: Any) -> WorkflowSpec:
         raise ValidationError("a workflow has at least one [node.NAME] table", field="node")
     plain = {name: given[name] for name in _TOP if name in given}
     plain["nodes"] = [_build_node(str(name), table) for name, table in nodes.items()]
+    for name, table in nodes.items():
+        _refuse_mixed(str(name), table, nodes)
     try:
         spec = msgspec.convert(plain, WorkflowSpec)
     except msgspec.ValidationError as error:
@@ -141,12 +144,16 @@ def _build_node(name: str, table: Any) -> dict[str, Any]:
 
 
 def _build_call(fields: dict[str, Any]) -> dict[str, Any]:
+    from holdfast.client.specs import FUNCTION_WORDS, read_function_fields
+
+    words = (*FUNCTION_WORDS, *_FUNCTION)
     spec = {"function": fields.pop("task")}
-    spec |= {key: fields.pop(key) for key in _FUNCTION if key in fields}
+    given = {key: fields.pop(key) for key in words if key in fields}
+    spec |= msgspec.to_builtins(read_function_fields(given))
     call: dict[str, Any] = {"spec": spec, "args": read_references(fields.pop("args", {}))}
     if "over" in fields:
         call |= {"over": read_references(fields.pop("over")), "item": fields.pop("item", "")}
-    _refuse_others(fields, ("task", "args", "over", "item", *_GRAPH, *_FUNCTION))
+    _refuse_others(fields, ("task", "args", "over", "item", *_GRAPH, *words))
     return call
 
 
@@ -179,6 +186,28 @@ def _refuse_others(fields: Mapping[str, Any], known: tuple[str, ...]) -> None:
         raise ValidationError(
             f"there is no field {first!r}; there are {', '.join(known)}", field=first
         )
+
+
+def _refuse_mixed(node: str, table: Mapping[str, Any], nodes: Collection[str]) -> None:
+    """Refuse an argument that names a node within a longer text, which would stay as it is."""
+    inside = [table.get(field) for field in ("args", "over", "inputs")]
+    while inside:
+        value = inside.pop()
+        if isinstance(value, Mapping):
+            inside += value.values()
+        elif isinstance(value, list):
+            inside += value
+        elif isinstance(value, str) and not value.startswith("$${"):
+            if _REFERENCE.fullmatch(value):
+                continue
+            for name in _INSIDE.findall(value):
+                if name in nodes:
+                    raise ValidationError(
+                        f"node {node}: {value!r} holds a reference to node {name} and more; "
+                        "a reference is a text of its own, so put the two together where they are "
+                        "used",
+                        field=f"node.{node}",
+                    )
 
 
 def read_references(value: Any) -> Any:

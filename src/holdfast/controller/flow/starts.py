@@ -52,7 +52,8 @@ async def start_nodes(
             changes[number] = await start_calls(controller, run, ready[number], plan, out_dir)
         elif isinstance(plan, AskWork):
             seconds = None if plan.timeout_seconds == "off" else plan.timeout_seconds
-            changes[number] = Started(prompt=plan.prompt, over_seconds=seconds)
+            choices = f" ({', '.join(plan.choices)})" if plan.choices else ""
+            changes[number] = Started(prompt=plan.prompt + choices, over_seconds=seconds)
         elif isinstance(plan, NodeEnd):
             changes[number] = plan
     return [Processed(post=post, change=changes.get(post.node)) for post in posts]

@@ -173,11 +173,11 @@ def begin_run(a: Advance) -> None:
     a.log("submitted", f"workflow {a.run.name} was submitted with {count}")
 
 
-def start_node(a: Advance, number: int) -> None:
-    """Note that a ready node's work is on record."""
+def start_node(a: Advance, number: int, reason: str = "") -> None:
+    """Note that a ready node's work is on record, or what it asks."""
     node = a.nodes[number]
     if node.state is NodeState.READY:
-        a.move(node, NodeEvent.START)
+        a.move(node, NodeEvent.START, reason)
         node.started_at = a.now
 
 

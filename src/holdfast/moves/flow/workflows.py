@@ -118,7 +118,7 @@ def apply_processed(a: Advance, found: Iterable[Processed]) -> list[Post]:
         elif isinstance(change, NodeEnd):
             advance.end_node(a, number, change)
         else:
-            advance.start_node(a, number)
+            advance.start_node(a, number, change.prompt or "")
             if change.prompt is not None and node.state is NodeState.STARTED:
                 a.log("node_asked", f"node {node.name} asks: {change.prompt}", node)
                 questions += _plan_end(a, node, change)

@@ -53,6 +53,12 @@ def test_a_change_is_told_once_and_a_question_with_its_answer() -> None:
         "r1: decode succeeded",
         "r1: sure asks: holdfast workflow answer r1 sure ANSWER",
     ]
+    nodes[1] = msgspec.structs.replace(ask, reason="publish it? (yes, no)")
+    hint = "holdfast workflow answer r1 sure ANSWER"
+    assert list(list_changes(run, nodes[1:2], {})) == [
+        f"r1: sure asks publish it? (yes, no): {hint}"
+    ]
+    assert "publish it? (yes, no)" in draw_tree(nodes, NOW)[1]
     nodes[2] = node(2, "later", "started", 1)
     assert list(list_changes(run, nodes, told)) == ["r1: later started"]
     assert list(list_changes(run, (), told)) == ["r1: 1 succeeded, 2 started"]

@@ -11,6 +11,7 @@ import pytest
 from holdfast.client.flow.build import Workflow
 from holdfast.client.flow.files import build_workflow, read_references, read_workflow
 from holdfast.core.calls.values import FunctionSpec
+from holdfast.core.retry import RetryFields
 from holdfast.core.workflows.values import MAX_EDGES, WorkflowSpec
 from holdfast.errors import ValidationError
 
@@ -157,6 +158,10 @@ def test_a_file_says_the_same(tmp_path: Path) -> None:
         ("name = 'x'\n[node.a]\nargv = ['true']\nafter = ['a']", "waits for itself"),
         ("name = 'x'\n[node.'../up']\nargv = ['true']", "node"),
         ("name = 'x'\n[node.a]\nfunction = 'm:f'", "a call of a function has task"),
+        (
+            "name = 'x'\n[node.a]\nargv = ['true']\n[node.b]\ntask = 'm:f'\nargs = {to = 'x-${a.job}'}",
+            "node b: 'x-${a.job}' holds a reference to node a and more",
+        ),
         ("name = 'x'\n[", "no TOML"),
     ],
 )
@@ -187,6 +192,29 @@ def test_references_are_read_whole_or_not_at_all() -> None:
         "x${a}",
         {"k": {"$node": "a", "path": ["b", 1]}},
     ]
+
+
+def test_a_call_in_a_file_has_the_words_of_its_decorator(tmp_path: Path) -> None:
+    path = tmp_path / "words.toml"
+    limits = "time_limit = '2h'\nretry = 2\nmemory = '1G'\nstall_timeout = 'off'"
+    path.write_text(f"name = 'x'\n[node.a]\ntask = 'm:f'\n{limits}")
+    work = read_workflow(path).nodes[0].call
+    assert work is not None
+    options = {"time_limit": "2h", "retry": 2, "memory": "1G", "stall_timeout": "off"}
+    workflow = Workflow("x")
+    workflow.add("m:f", options=options)
+    (again,) = workflow.spec.nodes
+    assert again.call is not None
+    assert again.call.spec == work.spec
+    assert work.spec.retry == RetryFields(max_retries=2)
+    assert (work.spec.time_limit_seconds, work.spec.memory_bytes) == (7200.0, 1 << 30)
+    path.write_text("name = 'x'\n[node.a]\ntask = 'm:f'\ntime_limit = 'soon'")
+    with pytest.raises(ValidationError, match="node a: time_limit: "):
+        read_workflow(path)
+    path.write_text("name = 'x'\n[node.a]\ntask = 'm:f'\nargs = {to = '$${a} and ${HOME} b'}")
+    kept = read_workflow(path).nodes[0].call
+    assert kept is not None
+    assert kept.args == {"to": "${a} and ${HOME} b"}
 
 
 def test_too_many_edges_are_refused() -> None:
