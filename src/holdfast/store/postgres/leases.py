@@ -308,17 +308,15 @@ async def _finish_fast(
         "succeed_from": SUCCEED_FROM,
         "finish_from": FINISH_FROM,
     }
-    taken = {
-        TaskKey(r["job_id"], r["rank"], r["epoch"]): r
-        for r in await tx.rows("finish_jobs", **params)
-    }
-    for d, key, _ in good:
-        if key in taken:
-            d.acked.append(key)
-            d.succeeded.append(key.job_id)
-            d.posted = d.posted or taken[key]["posted"]
-            d.awaited = d.awaited or taken[key]["awaited"]
-    return set(taken)
+    taken: set[TaskKey] = set()
+    for row in await tx.rows("finish_jobs", **params):
+        d, key, _ = good[row["n"] - 1]
+        taken.add(key)
+        d.acked.append(key)
+        d.succeeded.append(key.job_id)
+        d.posted = d.posted or bool(row["posted"])
+        d.awaited = d.awaited or bool(row["awaited"])
+    return taken
 
 
 def _to_members(draft: Draft, key: TaskKey, facts: TaskFacts) -> str:

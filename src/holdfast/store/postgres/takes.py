@@ -222,7 +222,7 @@ def _choose(
         return []
     by_host = {d.sync.host_id: d for d in drafts}
     found = plan_takes(
-        [msgspec.convert(row, Candidate) for row in queued],
+        [_read_candidate(row) for row in queued],
         [as_capacity(row) for row in rooms],
         terms,
         begun[0]["passed"],
@@ -256,23 +256,47 @@ def _choose(
     return [("take_jobs", ask), ("read_taken_secrets", {"ids": jobs})]
 
 
+def _read_candidate(row: dict[str, Any]) -> Candidate:
+    return Candidate(
+        job_id=row["job_id"],
+        epoch=row["epoch"],
+        queue=row["queue"],
+        project=row["project"],
+        priority=row["priority"],
+        tasks=row["tasks"],
+        gpus=row["gpus"],
+        cpu_slots=row["cpu_slots"],
+        memory_bytes=row["memory_bytes"],
+        avoid_hosts=tuple(row["avoid_hosts"] or ()),
+        barred_hosts=tuple(row["barred_hosts"] or ()),
+        lease_ttl_seconds=row["lease_ttl_seconds"],
+        host_labels=row["host_labels"] or {},
+        runtime=row["runtime"] or "",
+        supervised=row["supervised"] or False,
+        may_wait=row["may_wait"],
+    )
+
+
 def give_taken(drafts: Sequence[Draft], steps: Sequence[Step], rows: Rows, hidden: Rows) -> None:
     """Put the offers of jobs that were taken into the drafts. A host whose job another transaction
     got first is not settled."""
     by_host = {d.sync.host_id: d for d in drafts}
     secrets = {row["job_id"]: row["secrets"] for row in hidden}
+    (_, asked), _ = steps
     for row in rows:
+        at = row["n"] - 1
+        job_id, host_id = asked["jobs"][at], asked["host_ids"][at]
         task = OfferedTask(
-            key=TaskKey(row["id"], 0, row["epoch"]),
+            key=TaskKey(job_id, 0, asked["epochs"][at] + 1),
             attempt=row["attempts"],
-            host_id=row["host_id"],
-            devices=tuple(row["devices"]),
-            lease_ttl_seconds=row["ttl"],
-            ahead=row["ahead"],
+            host_id=host_id,
+            devices=tuple(row["devices"] or ()),
+            lease_ttl_seconds=asked["ttls"][at],
+            ahead=asked["ahead"][at],
         )
-        offer = TaskOffer(task=task, job=make_offered(row), secrets=secrets.get(row["id"], {}))
-        by_host[task.host_id].offers.append(offer)
-    if len(rows) < len(steps[1][1]["ids"]):
+        offer = TaskOffer(task=task, job=make_offered(row), secrets=secrets.get(job_id, {}))
+        by_host[host_id].offers.append(offer)
+    if len(rows) < len(asked["jobs"]):
         for d in drafts:
             d.settled = False
 

@@ -128,7 +128,7 @@ with batch as materialized (
   having count(*) > 0
 )
 -- posted: a workflow waits for its end. awaited: another job does, or the next of its array.
-select d.id as job_id, 0 as rank, d.epoch, d.origin_run is not null as posted, d.awaited from done d;
+select d.n, nullif(d.origin_run is not null, false) as posted, nullif(d.awaited, false) as awaited from done d;
 
 -- name: find_ended
 -- Ends that are on record already. Only an end that its own host reported is acknowledged again; an end that was
@@ -194,11 +194,13 @@ order by h.id;
 
 -- name: read_takable
 -- As read_candidates, of the queues that these hosts serve. A queue that is paused is asked again under its lock.
-select c.id as job_id, c.epoch, c.queue, c.project, c.priority, c.tasks, c.gpus, c.cpu_slots, c.memory_bytes, c.avoid_hosts,
-       c.barred_hosts, c.attempts = 0 and coalesce(c.spec->>'executor', '') = ''
+-- What few jobs have is null for the others, because hundreds are read at once and most of their cost is their columns.
+select c.id as job_id, c.epoch, c.queue, c.project, c.priority, c.tasks, c.gpus, c.cpu_slots, c.memory_bytes,
+       nullif(c.avoid_hosts, '{}') as avoid_hosts, nullif(c.barred_hosts, '{}') as barred_hosts,
+       c.attempts = 0 and coalesce(c.spec->>'executor', '') = ''
          and not coalesce((c.spec->>'interactive')::boolean, false) as may_wait, (c.spec->>'lease_ttl_seconds')::double precision as lease_ttl_seconds,
-       coalesce(c.spec->'host_labels', '{}') as host_labels, coalesce((c.spec->>'supervised')::boolean, false) as supervised,
-       case when c.spec->>'image' is null then '' else coalesce(c.spec->>'runtime', 'any') end as runtime
+       nullif(c.spec->'host_labels', '{}') as host_labels, nullif((c.spec->>'supervised')::boolean, false) as supervised,
+       case when c.spec->>'image' is not null then coalesce(c.spec->>'runtime', 'any') end as runtime
 from queues q
 cross join lateral (
   select j.* from jobs j
@@ -264,7 +266,8 @@ with batch as materialized (
   from (select nextval('events_id_seq') as event_id, m.* from (select * from moved order by n) m) m
   having count(*) > 0
 )
-select id, epoch, attempts, ttl, host_id, devices, ahead, name, queue, project, memory_bytes, cpu_slots, tasks, spec::text as spec
+-- The rest is as it was given, `n` says to which.
+select n, attempts, nullif(devices, '{}') as devices, name, queue, project, memory_bytes, cpu_slots, tasks, spec::text as spec
 from moved order by n;
 
 -- name: read_taken_secrets
