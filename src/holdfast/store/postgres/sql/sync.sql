@@ -127,7 +127,7 @@ with batch as materialized (
         from (select * from done order by n) d) d
   having count(*) > 0
 )
--- posted: a workflow waits for its end. awaited: another job does, or the next of its array.
+-- n: which of those given. posted: a workflow waits for its end. awaited: another job does, or the next of its array.
 select d.n, nullif(d.origin_run is not null, false) as posted, nullif(d.awaited, false) as awaited from done d;
 
 -- name: find_ended
