@@ -4,6 +4,7 @@ BATCH-1  What comes while no store call is in flight goes at once; it waits for 
 BATCH-2  A sender is at most once in a batch, and what it sends goes in the order it came.
 BATCH-3  One bad member does not make its neighbours fail: a batch that fails while the store answers
          is taken again one by one.
+BATCH-4  The members of a batch weigh no more together than one call can serve, unless it has only one.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Group commit: one store call for many senders, and no neighbour fails with a bad one (BATCH-1…3)."""
+"""Group commit: one store call for many senders, and no neighbour fails with a bad one (BATCH-1…4)."""
 
 import asyncio
 from collections.abc import Sequence
