@@ -116,7 +116,8 @@ class TaskEnds:
         """Forget a task whose end and logs are on record; else have the disk know how far it is."""
         if task.state is AgentTaskState.ACKNOWLEDGED and task.saved.shipped_whole:
             self.table.forget(task)
-            self.keeper.put_away(task)
+            # After the orders of the same answer: a busy disk takes longer than a short task.
+            asyncio.get_running_loop().call_soon(self.keeper.put_away, task)
             return
         # Mostly the other half comes in a moment and all of it is deleted. An agent that is killed
         # before leaves the next one a log to ship again, which changes nothing.

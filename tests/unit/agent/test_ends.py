@@ -281,6 +281,43 @@ async def test_a_task_goes_its_whole_way_whenever_its_agents_are_killed(
     assert not (walk.folder / "tasks" / "job.0.1").exists()
 
 
+async def reach_shipped(walk: Walk) -> Path:
+    """Take the task to its report, with its logs on record; return its folder."""
+    for state in PATH[: PATH.index(S.ACKNOWLEDGED)]:
+        await walk.reach(state)
+    shipping = asyncio.create_task(walk.life.shipper.run())
+    await walk.life.until(lambda: walk.life.task().saved.shipped_whole)
+    shipping.cancel()
+    return walk.life.task().folder
+
+
+async def test_an_answers_orders_go_before_what_its_ends_leave_behind(walk: Walk) -> None:
+    folder = await reach_shipped(walk)
+    again = msgspec.structs.replace(ORDER, key=TaskKey(KEY.job_id, KEY.rank, KEY.epoch + 1))
+    walk.life.hear(SyncAnswer(acked=[KEY], launch=[again]))
+    launched = walk.life.table.get(again.key)
+    assert launched is not None
+    assert launched.state is S.LAUNCHED
+    assert (walk.life.table.get(KEY), folder.exists()) == (None, True)
+    await asyncio.sleep(0)
+    assert not folder.exists()
+    assert (walk.folder / "work" / KEY.job_id).exists()  # the next attempt stands in it
+
+
+async def test_what_an_agent_killed_meanwhile_left_is_put_away_by_the_next(walk: Walk) -> None:
+    class Killed:
+        def put_away(self, task: AgentTask) -> None: ...
+
+    folder = await reach_shipped(walk)
+    walk.life.ends.keeper = cast(Housekeeper, Killed())
+    walk.life.hear(SyncAnswer(acked=[KEY]))
+    await walk.kill()
+    assert folder.exists()
+    await walk.reach(S.DONE)
+    await asyncio.sleep(0)
+    assert not folder.exists()
+
+
 async def test_an_order_that_was_not_launched_leaves_nothing_to_the_next_agent(walk: Walk) -> None:
     walk.life.table.add(ORDER, 0.0)
     assert walk.life.task().state is S.ORDERED
