@@ -93,6 +93,11 @@ class ExecutorLine:
         self.writer.write(encode_frame(_encode(frame)))
 
     @property
+    def wants(self) -> bool:
+        """Whether it waits for calls."""
+        return self.writer is not None and self._want > 0
+
+    @property
     def declared_gb(self) -> float | None:
         """The memory that the loaded model declares; 0 without one, None where it declares none."""
         if self._loaded is None:

@@ -26,7 +26,12 @@ from holdfast.wire.calls import (
 
 MAX_ENDS_BYTES = 8 * 1024 * 1024
 """Of one frame, beside one last end."""
+FEW_CALLS = 32
+"""A smaller batch than was asked for was all that waited; larger ones may have been cut."""
 _MEAN_WEIGHT = 0.1
+
+Said = tuple[int, str | None, int, list[int]]
+"""What the agent was told of: calls wanted, model loaded, models known, batches held."""
 
 
 class HeldBatch:
@@ -57,12 +62,13 @@ class Hand:
         self._waiting: deque[HeldBatch] = deque()
         self._unsent: deque[tuple[int, CallEnd]] = deque()
         self._loads: deque[ModelLoad] = deque()
-        self._said: tuple[object, ...] = ()
+        self._said: Said = (-1, None, 0, [])
         self.news = threading.Event()
         self.running: tuple[HeldBatch, int] | None = None
         self.mean_seconds = 0.0
         self.loaded: str | None = None
         self.models: dict[str, ModelLimits] = {}
+        self.defers = False  # what it wants next can wait for a moment
         self.open = False  # it wants calls
         self.leaving = False
         self.cancelled: str | None = None  # the running call, and why
@@ -99,7 +105,7 @@ class Hand:
     @property
     def hungry(self) -> bool:
         """Whether it could take calls, and has not said so yet."""
-        return self._said[:1] == (0,) and self._choose_want() > 0
+        return self._said[0] == 0 and self._choose_want() > 0
 
     @property
     def unrecorded(self) -> bool:
@@ -116,6 +122,8 @@ class Hand:
     def take(self, frame: AgentFrame) -> None:
         """Take what the agent says."""
         for batch in frame.batches:
+            # There were no more: to ask at once again would only hold up the ends of these.
+            self.defers = len(batch.calls) < min(self._said[0], FEW_CALLS)
             if batch.id not in self._held:
                 held = self._held[batch.id] = HeldBatch(batch)
                 self._waiting.append(held)
@@ -161,10 +169,10 @@ class Hand:
     def make_frame(self, *, full: bool = False) -> ExecutorFrame | None:
         """Return what is new since the last frame, None where nothing is. full: one in any case."""
         want, loaded, held = self._choose_want(), self.loaded, list(self._held)
-        said = (want, loaded, len(self.models), held)
-        if not full and not self._unsent and not self._loads and said == self._said:
+        said: Said = (want, loaded, len(self.models), held)
+        if not full and not self._unsent and not self._loads and self._can_wait(said):
             return None
-        self._said = said
+        self._said, self.defers = said, False
         return ExecutorFrame(
             held=held,
             ends=self._take_ends(),
@@ -174,6 +182,12 @@ class Hand:
             mean_seconds=self.mean_seconds,
             loads=self._take_loads(),
         )
+
+    def _can_wait(self, said: Said) -> bool:
+        """Whether this is nothing new, or only that a batch was taken and more could be."""
+        _, *state, _ = said
+        _, *state_before, _ = self._said
+        return said == self._said or (self.defers and state == state_before)
 
     def _take_ends(self) -> list[BatchEnds]:
         """Return as many ends as a frame may hold."""

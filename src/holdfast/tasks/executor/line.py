@@ -123,8 +123,9 @@ class AgentLine:
             self.looks = frame is not None
             if frame is not None:
                 self._send(add_asked(frame, asked))
-            elif self._hand.unsent:
-                self.looks = True  # it came between the two
+            elif self._hand.unsent or self._hand.defers:
+                self.looks = True  # it came between the two, or is told later
+                self._hand.defers = False
 
     def _choose_pause(self) -> float | None:
         """Return for how many milliseconds nothing has to be looked at."""

@@ -15,8 +15,10 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from holdfast.agent.calls import desk
 from holdfast.agent.calls.desk import ExecutorDesk
 from holdfast.agent.calls.home import ExecutorHome, make_place
+from holdfast.agent.calls.lines import ExecutorLine
 from holdfast.agent.calls.places import LOAD_SECONDS, CallWatches, choose_watch, read_place
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.calls import ControllerCalls
@@ -244,6 +246,39 @@ def test_batches_go_down_and_ends_come_up(tmp_path: Path) -> None:
             await rig.until(lambda: len(rig.controller.ends) == 6)
             assert json.loads(rig.controller.ends[3, 0].value) == 6
             await rig.until(lambda: rig.controller.held[-1] == [])
+
+    asyncio.run(run())
+
+
+def test_after_a_batch_the_next_request_waits_for_what_its_executor_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CALLS-3. A request with nothing to say would be taken first, and the end would wait for it."""
+    monkeypatch.setattr(desk, "GAP_SECONDS", 60.0)
+    happened: list[str] = []
+    hear, say = ExecutorLine.hear, ExecutorLine.say
+    monkeypatch.setattr(
+        ExecutorLine, "hear", lambda line, frame: (happened.append("heard"), hear(line, frame))
+    )
+    monkeypatch.setattr(
+        ExecutorLine,
+        "say",
+        lambda line, frame: (happened.append("batch" * bool(frame.batches)), say(line, frame)),
+    )
+
+    async def run() -> None:
+        async with rigged(tmp_path) as rig:
+            exchange = rig.controller.exchange_calls
+
+            async def note(request: CallsRequest) -> CallsAnswer:
+                happened.append("asked")
+                return await exchange(request)
+
+            rig.controller.exchange_calls = note  # type: ignore[method-assign]  # it is counted
+            rig.give(1, ("double", {"n": 2}))
+            await rig.until(lambda: rig.controller.ends)
+        after = happened[happened.index("batch") + 1 :]
+        assert after.index("heard") < after.index("asked")
 
     asyncio.run(run())
 

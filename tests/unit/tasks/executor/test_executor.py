@@ -20,7 +20,11 @@ from holdfast.tasks.executor.hand import Hand
 from holdfast.wire.calls import (
     PHASE_CALLING,
     PHASE_IDLE,
+    AgentFrame,
+    Batch,
     BlobDone,
+    CallEnd,
+    CallOrder,
     CallSave,
     ModelLimits,
     ModelLoad,
@@ -249,8 +253,8 @@ def test_a_call_that_is_cancelled_while_its_model_loads_never_begins(start: Star
     desk.say(batches=[desk.batch(1, ("use", {}), ("use", {}), model="slow")])
     wait_until((desk.folder / "loading").exists)
     desk.say(cancelled=[(1, 0), (1, 1)], cancel_reasons=["no more", "no more"])
-    desk.say(batches=[desk.batch(2)])
-    desk.hear(lambda frame: 2 in frame.held)
+    desk.hang_up()
+    desk.accept()  # it calls again after it has heard all of that
     (desk.folder / "loading").unlink()
     desk.hear(lambda frame: len(desk.ends) == 2)
     assert {error_of(end).message for end in desk.ends.values()} == {
@@ -488,6 +492,31 @@ def test_an_agent_that_never_greets_is_not_waited_for_either(
         mute.start()
         done = mute.move_checkpoint(CallSave(7, 0, "00"))
     assert done.error == "the agent of this host does not answer"
+
+
+def test_a_small_batch_alone_is_nothing_to_tell_at_once() -> None:
+    """Its agent knows that it handed the batch on; a request about it would only hold up the end."""
+    hand = Hand("0123456789abcdefghjk:0:1", 0)
+    hand.open, hand.mean_seconds = True, 0.001
+    hello = hand.make_hello()
+    assert hello.want == 50
+    calls = [CallOrder(set=0, index=at, attempt=1, args="[]") for at in range(40)]
+    hand.take(AgentFrame(batches=[Batch(id=1, sets=[], calls=calls[:1])]))
+    assert hand.make_frame() is None
+    hand.defers = False  # the line looked again
+    later = hand.make_frame()
+    assert later is not None
+    assert (later.held, later.want) == ([1], 50)
+    hand.take(AgentFrame(batches=[Batch(id=2, sets=[], calls=calls[:1])]))
+    held = hand.next_batch()
+    assert held is not None
+    hand.end_call(held, CallEnd(0, False, 0.001, "1"))
+    told = hand.make_frame()
+    assert told is not None
+    assert (told.held, len(told.ends)) == ([1, 2], 1)
+    hand.take(AgentFrame(batches=[Batch(id=3, sets=[], calls=calls)]))
+    asked = hand.make_frame()
+    assert asked is not None, "more may wait"
 
 
 def test_a_call_that_kills_its_process_is_where_the_place_says(start: Start) -> None:
