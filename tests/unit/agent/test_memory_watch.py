@@ -119,5 +119,16 @@ async def test_what_the_kernel_limits_is_left_to_it(
         assert await watch_until_killed(table, 2) == []
 
 
+async def test_a_group_that_a_process_comes_into_late_counts(
+    table: TaskTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MEM-2: a container's process runs for a moment before its engine has put it into its group."""
+    limits = iter([None])
+    monkeypatch.setattr(memory, "read_memory_limit", lambda pid: next(limits, 50 * MB))
+    with run() as pid:
+        add(table, pid, 50 * MB)
+        assert await watch_until_killed(table, 3) == []
+
+
 def test_a_process_that_is_gone_holds_nothing() -> None:
     assert read_own_bytes(2**22 + 1) == 0

@@ -55,11 +55,16 @@ class MemoryWatch:
         running = task.state is AgentTaskState.RUNNING and not task.saved.over_memory_bytes
         if not running or task.order is None or not task.order.memory_bytes or not task.pid:
             return False
-        kept = self._kept.get(task.key)
-        if kept is None:  # MEM-2
-            limit = read_memory_limit(task.pid)
-            kept = self._kept[task.key] = limit is not None and limit <= task.order.memory_bytes
-        return not kept
+        if task.key not in self._kept:
+            self._look_at_group(task)
+        return not self._kept[task.key]
+
+    def _look_at_group(self, task: AgentTask) -> bool:
+        """Note and return whether the kernel keeps the task's limit (MEM-2)."""
+        assert task.order is not None
+        limit = read_memory_limit(task.pid)
+        kept = self._kept[task.key] = limit is not None and limit <= task.order.memory_bytes
+        return kept
 
     def measure(self, tasks: list[AgentTask]) -> dict[TaskKey, int]:
         """Return the memory of each tree, the cheap sum where that is within the limit (MEM-1)."""
@@ -83,7 +88,8 @@ class MemoryWatch:
                 continue
             limit = task.order.memory_bytes
             near = near or used > _NEAR * limit
-            if used > limit:
+            # A container's process may have come into its group after it was looked at.
+            if used > limit and not self._look_at_group(task):
                 task.saved.over_memory_bytes = used
                 log.warning(
                     f"it holds {used >> 20} MiB, over its memory limit of {limit >> 20} MiB",

@@ -109,8 +109,8 @@ select c.settings_rev, c.settings, w.queued as anything_queued, w.blocked as any
          select min(j.priority) from jobs j where j.preemptible and j.state in ('reserved', 'running', 'draining')
        ) end as lowest_preemptible,
        case when w.queued then
-         c.settings ?| array['quota_jobs', 'quota_gpus']
-         or exists (select from projects where settings ?| array['quota_jobs', 'quota_gpus'])
+         coalesce(c.settings->>'quota_jobs', c.settings->>'quota_gpus') is not null
+         or exists (select from projects where coalesce(settings->>'quota_jobs', settings->>'quota_gpus') is not null)
        end as limited,
        case when w.queued then
          c.settings ?| array['share_gpus', 'share_cpu_slots']
@@ -220,8 +220,8 @@ order by j.id;
 -- Read before the jobs are locked: reserve_jobs guards by the epoch, and within one epoch a queued job's needs are
 -- fixed.
 select id, epoch, project, tasks, gpus, cpu_slots, memory_bytes,
-       exists (select from cluster where settings ?| array['quota_jobs', 'quota_gpus'])
-         or exists (select from projects where settings ?| array['quota_jobs', 'quota_gpus']) as limited
+       exists (select from cluster where coalesce(settings->>'quota_jobs', settings->>'quota_gpus') is not null)
+         or exists (select from projects where coalesce(settings->>'quota_jobs', settings->>'quota_gpus') is not null) as limited
 from jobs where id = any(%(ids)s) and state = 'queued';
 
 -- name: read_running

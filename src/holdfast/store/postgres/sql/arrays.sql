@@ -12,8 +12,8 @@ select id, encode(spec_hash, 'hex') as digest from arrays
 where id = %(id)s or (project = %(project)s and idempotency_key = %(key)s);
 
 -- name: has_quotas
-select exists (select from cluster where settings ?| array['quota_jobs', 'quota_gpus'])
-  or exists (select from projects where settings ?| array['quota_jobs', 'quota_gpus']);
+select exists (select from cluster where coalesce(settings->>'quota_jobs', settings->>'quota_gpus') is not null)
+  or exists (select from projects where coalesce(settings->>'quota_jobs', settings->>'quota_gpus') is not null);
 
 -- name: list_arrays
 -- Counts are index-only scans of the arrays that are shown.

@@ -12,8 +12,8 @@ select name from queues where name = any(%(names)s) order by name for key share;
 -- `silent`: the caller needs no rows back.
 -- `wait_cause`: what the job waits for besides its start time, which is kept until that wait is over.
 with limits as materialized (
-  select exists (select from cluster where settings ?| array['quota_jobs', 'quota_gpus'])
-    or exists (select from projects where settings ?| array['quota_jobs', 'quota_gpus']) as limited
+  select exists (select from cluster where coalesce(settings->>'quota_jobs', settings->>'quota_gpus') is not null)
+    or exists (select from projects where coalesce(settings->>'quota_jobs', settings->>'quota_gpus') is not null) as limited
 ), clock as materialized (
   select coalesce(%(now)s::timestamptz, clock_timestamp()) as at
 ), held as materialized (

@@ -301,8 +301,8 @@ with clock as materialized (
 ), open as materialized (
   select q.name from queues q
   where q.name = %(queue)s and q.paused_at is null
-    and exists (select from cluster where settings_rev = %(revision)s and not settings ?| array['quota_jobs', 'quota_gpus'])
-    and not exists (select from projects where settings ?| array['quota_jobs', 'quota_gpus'])
+    and exists (select from cluster where settings_rev = %(revision)s and coalesce(settings->>'quota_jobs', settings->>'quota_gpus') is null)
+    and not exists (select from projects where coalesce(settings->>'quota_jobs', settings->>'quota_gpus') is not null)
     and exists (select from room r where to_jsonb(r) = %(room)s::jsonb)
     and not exists (
       select from queues w cross join lateral (
