@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 pytest.register_assert_rewrite("tests.store")
 
 from tests.store.pg_fixture import (  # noqa: E402
+    migrated_cluster,
     pg_database,
     pg_dsn,
     pg_emptied,
@@ -25,7 +26,15 @@ from tests.store.pg_fixture import (  # noqa: E402
     pg_template,
 )
 
-__all__ = ["pg_database", "pg_dsn", "pg_emptied", "pg_migrated", "pg_server", "pg_template"]
+__all__ = [
+    "migrated_cluster",
+    "pg_database",
+    "pg_dsn",
+    "pg_emptied",
+    "pg_migrated",
+    "pg_server",
+    "pg_template",
+]
 
 # A property holds or it does not; how long an example takes says more about the machine than about
 # the code.

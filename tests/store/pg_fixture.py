@@ -7,8 +7,10 @@ own.
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -141,6 +143,25 @@ def pg_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PgServer]:
         server.close()
     finally:
         postgres.stop()
+
+
+@pytest.fixture(scope="session")
+def migrated_cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stopped server's data folder whose own database has all migrations, to be copied: made once
+    for all workers, for tests that are about no first start."""
+    shared = tmp_path_factory.getbasetemp()
+    shared = shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared
+    place, making = shared / "migrated-cluster", shared / "migrated-cluster.new"
+    with (shared / "migrated-cluster.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not place.exists():
+            postgres = EmbeddedPostgres(making, settings=FAST_SETTINGS)
+            try:
+                migrate(postgres.start())
+            finally:
+                postgres.stop()
+            making.rename(place)
+    return place / "data"
 
 
 @pytest.fixture(scope="session")

@@ -209,7 +209,7 @@ def test_kill_of_the_postmaster_loses_nothing(folder: Path) -> None:
     first = postgres.pid
     assert first is not None
     os.kill(first, signal.SIGKILL)
-    assert postgres.wait(5)
+    wait_until(lambda: not postgres.alive(), 5)
     assert not postgres.alive()
     dsn = postgres.start()
     assert postgres.pid != first
@@ -224,7 +224,7 @@ def test_kill_of_every_process_loses_nothing(folder: Path) -> None:
     assert postgres.pid is not None
     for pid in [postgres.pid, *children_of(postgres.pid)]:
         os.kill(pid, signal.SIGKILL)
-    assert postgres.wait(5)
+    wait_until(lambda: not postgres.alive(), 5)
     assert run_sql(postgres.start(), "select count(*) from kept") == [(1000,)]
     postgres.stop()
 
@@ -238,7 +238,7 @@ def test_an_orphan_that_cannot_hear_is_ended_before_the_next_start(folder: Path)
     os.kill(orphan, signal.SIGSTOP)
     assert postgres.pid is not None
     os.kill(postgres.pid, signal.SIGKILL)
-    assert postgres.wait(5)
+    wait_until(lambda: not postgres.alive(), 5)
     dsn = postgres.start()
     assert orphan not in processes_on(folder)
     assert run_sql(dsn, "select 1") == [(1,)]
@@ -326,7 +326,7 @@ def test_a_stale_pid_file_whose_number_lives_on_is_not_believed(folder: Path) ->
     postgres.start()
     assert postgres.pid is not None
     os.kill(postgres.pid, signal.SIGKILL)
-    postgres.wait(5)
+    wait_until(lambda: not postgres.alive(), 5)
     path = folder / "data" / "postmaster.pid"
     lines = path.read_text().splitlines()
     port = lines[3]
@@ -371,7 +371,8 @@ def test_a_server_somebody_started_by_hand_is_stopped_first(folder: Path) -> Non
         if by_hand.poll() is not None:
             pytest.skip("namespaces are not allowed here")
         assert run_sql(postgres.start(), "select 1") == [(1,)]
-        assert by_hand.wait(5) == 0
+        wait_until(lambda: by_hand.poll() is not None, 5)
+        assert by_hand.returncode == 0
     finally:
         postgres.stop()
         by_hand.kill()

@@ -23,7 +23,7 @@ from holdfast.errors import Stale, Unavailable
 from holdfast.moves.values import JobFilter, NewJob
 from holdfast.store.embedded.postgres import EmbeddedPostgres
 from holdfast.store.postgres.connection.migrate import migrate
-from holdfast.store.postgres.connection.session import Tx
+from holdfast.store.postgres.connection.session import Session, Tx
 from holdfast.store.postgres.store import PostgresStore
 from tests.store.rig import OK, Rig
 
@@ -143,6 +143,24 @@ async def kill_sleeper(dsn: str) -> None:
         conn.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity where wait_event = 'PgSleep'"
         )
+
+
+async def test_the_connection_that_showed_that_it_works_is_the_next_one_asked_for(dsn: str) -> None:
+    session = Session(dsn)
+    await session.open()
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        there = {pid for (pid,) in conn.execute(OTHERS)}
+        kept = await session.connect()
+        assert kept.info.backend_pid in there
+        await kept.close()
+    await session.close()
+
+
+async def test_a_connection_that_was_not_asked_for_is_closed_with_the_rest(dsn: str) -> None:
+    session = Session(dsn)
+    await session.open()
+    await session.close()
+    await wait_until(dsn, f"select count(*) = 0 from ({OTHERS}) o")
 
 
 async def test_a_commit_of_unknown_fate_is_unavailable_and_the_call_may_be_repeated(

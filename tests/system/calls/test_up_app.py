@@ -16,9 +16,9 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "mytasks.py"
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
+def rig(tmp_path: Path, migrated_cluster: Path) -> Iterator[Rig]:
     (tmp_path / "mytasks.py").write_text(EXAMPLE.read_text())
-    made = Rig(tmp_path, "--port", "0", "--app", "mytasks")
+    made = Rig(tmp_path, "--port", "0", "--app", "mytasks", cluster=migrated_cluster)
     try:
         yield made.start()
         made.stop()

@@ -30,9 +30,9 @@ sys.exit(int(sys.argv[1]))
 
 
 @pytest.fixture
-def up(tmp_path: Path) -> Iterator[Rig]:
+def up(tmp_path: Path, migrated_cluster: Path) -> Iterator[Rig]:
     (tmp_path / "policy.py").write_text(POLICY)
-    rig = Rig(tmp_path)
+    rig = Rig(tmp_path, cluster=migrated_cluster)
     rig.start()
     yield rig
     rig.close()

@@ -25,12 +25,13 @@ MakeRig = Callable[..., Rig]
 
 
 @pytest.fixture
-def make_rig(tmp_path: Path) -> Iterator[MakeRig]:
-    """Make rigs; none of their processes outlives the test."""
+def make_rig(tmp_path: Path, migrated_cluster: Path) -> Iterator[MakeRig]:
+    """Make rigs; none of their processes outlives the test. `fresh`: its first start makes the
+    database."""
     made: list[Rig] = []
 
-    def make(*words: str, folder: Path = tmp_path, **how: Any) -> Rig:
-        made.append(Rig(folder, *words, **how))
+    def make(*words: str, folder: Path = tmp_path, fresh: bool = False, **how: Any) -> Rig:
+        made.append(Rig(folder, *words, cluster=None if fresh else migrated_cluster, **how))
         return made[-1]
 
     yield make
@@ -44,7 +45,7 @@ def hello(rig: Rig) -> None:
 
 
 def test_from_nothing_to_a_job_and_down_again(make_rig: MakeRig, tmp_path: Path) -> None:
-    rig = make_rig().start()
+    rig = make_rig(fresh=True).start()
     hello(rig)
     done = rig.run("run", "--shell", "echo out; echo err >&2; exit 7")
     assert (done.returncode, done.stdout) == (7, b"out\n")
@@ -75,7 +76,7 @@ def test_from_nothing_to_a_job_and_down_again(make_rig: MakeRig, tmp_path: Path)
 @pytest.mark.parametrize("data", ["holdfast-data", "my data", "elsewhere/holdfast-data"])
 def test_what_it_says_to_type_works(make_rig: MakeRig, tmp_path: Path, data: str) -> None:
     """The lines run in a terminal in the folder in which `up` was started, or in the one named."""
-    rig = make_rig("--port", "0", "--data", data).start()
+    rig = make_rig("--port", "0", "--data", data, fresh=True).start()
     hint = wait_for("the hint", lambda: "holdfast run" in rig.say() and rig.say()).split(
         "in another terminal"
     )[1]
@@ -226,7 +227,7 @@ def test_a_taken_port_is_told(make_rig: MakeRig) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        rig = make_rig("--port", port).start(wait=False)
+        rig = make_rig("--port", port, fresh=True).start(wait=False)
         assert rig.process.wait(30) == 4  # type: ignore[union-attr]  # it was started above
     assert f"port {port} is taken" in rig.say()
     assert "--port 0" in rig.say()
@@ -245,7 +246,7 @@ def test_a_part_that_keeps_dying_is_told_with_its_log(make_rig: MakeRig) -> None
 
 
 def test_a_database_of_the_users_own(make_rig: MakeRig, pg_dsn: str) -> None:
-    rig = make_rig("--port", "0", "--dsn", pg_dsn).start()
+    rig = make_rig("--port", "0", "--dsn", pg_dsn, fresh=True).start()
     hello(rig)
     assert not (rig.data / "postgres").exists()
     assert rig.stop() == 0
@@ -265,7 +266,7 @@ def test_as_an_ordinary_user(make_rig: MakeRig) -> None:
     try:
         for owner, how in ways:
             os.chown(folder, owner, owner)
-            rig = make_rig(folder=folder, **how)
+            rig = make_rig(folder=folder, fresh=True, **how)
             if rig.can_start_children():
                 break
         else:

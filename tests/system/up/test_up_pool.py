@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    rig = Rig(tmp_path, "--port", "0", "--pool")
+def rig(tmp_path: Path, migrated_cluster: Path) -> Iterator[Rig]:
+    rig = Rig(tmp_path, "--port", "0", "--pool", cluster=migrated_cluster)
     yield rig
     rig.close()
 
@@ -49,8 +49,10 @@ def test_a_pool_grows_with_the_queue_and_ends_with_up(rig: Rig) -> None:
     assert rig.stop() == 0
 
 
-def test_the_host_of_an_up_without_a_pool_is_of_no_pool(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
+def test_the_host_of_an_up_without_a_pool_is_of_no_pool(
+    tmp_path: Path, migrated_cluster: Path
+) -> None:
+    rig = Rig(tmp_path, cluster=migrated_cluster)
     try:
         rig.start()
         (host,) = read(rig, "hosts")

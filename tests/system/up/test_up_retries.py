@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.system.up.up_rig import Rig, wait_for
@@ -25,8 +26,8 @@ echo fetched
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    made = Rig(tmp_path)
+def rig(tmp_path: Path, migrated_cluster: Path) -> Iterator[Rig]:
+    made = Rig(tmp_path, cluster=migrated_cluster)
     (tmp_path / "fetch.sh").write_text(FETCH)
     (tmp_path / "fetch.sh").chmod(0o755)
     try:
@@ -46,12 +47,13 @@ def until(
     rig: Rig, job_id: str, what: str, check: Callable[[dict[str, Any]], bool]
 ) -> dict[str, Any]:
     found: dict[str, Any] = {}
+    with rig.client() as client:
 
-    def look() -> bool:
-        found.update(ask(rig, "show", job_id))
-        return check(found)
+        def look() -> bool:
+            found.update(msgspec.to_builtins(client.job(job_id)))
+            return check(found)
 
-    wait_for(what, look, 90)
+        wait_for(what, look, 90)
     return found
 
 

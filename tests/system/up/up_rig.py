@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 
+from holdfast.client import Client
 from tests.waits import wait_until
 
 SECONDS = 40.0
@@ -41,15 +42,22 @@ def own_import_path() -> list[str]:
 
 
 class Rig:
-    """One `holdfast up`; `say()` is what it printed so far. `prefix`: a command that runs
+    """One `holdfast up`; `say()` is what it printed so far. `cluster`: a database with all
+    migrations, of which it gets a copy before its first start. `prefix`: a command that runs
     another."""
 
     def __init__(
-        self, folder: Path, *words: str, prefix: Sequence[str] = (), python: str = sys.executable
+        self,
+        folder: Path,
+        *words: str,
+        cluster: Path | None = None,
+        prefix: Sequence[str] = (),
+        python: str = sys.executable,
     ) -> None:
         self.folder = folder
         self.data = folder / "holdfast-data"
         self._words = words or ("--port", "0")
+        self._cluster = cluster
         self._prefix = prefix
         self._python = python
         self._env = environment(own_import_path() if python != sys.executable else ())
@@ -75,6 +83,7 @@ class Rig:
 
     def start(self, wait: bool = True) -> Rig:
         """Start it, and wait until it is ready."""
+        self._copy_cluster()
         before = self.times_ready()  # the address of one that was killed is still there
         with (self.folder / "said").open("ab") as said:
             self.process = subprocess.Popen(
@@ -92,6 +101,19 @@ class Rig:
             )
             assert self.times_ready() > before, self.say()
         return self
+
+    def _copy_cluster(self) -> None:
+        place = self.data / "postgres"
+        if self._cluster is not None and not place.exists():
+            for folder in (self.data, place):
+                folder.mkdir(mode=0o700, exist_ok=True)
+            subprocess.run(["cp", "-a", self._cluster, place / "data"], check=True)
+
+    def client(self) -> Client:
+        """A client of its controller, which waits while that is away: a command of the CLI costs a
+        start of Python."""
+        token = (self.data / "token").read_text().strip()
+        return Client(self.url(), token, retry_seconds=SECONDS)
 
     def times_ready(self) -> int:
         """How often it has said that it is ready."""

@@ -62,10 +62,10 @@ print(len(lengths), lengths[0], lengths[10], lengths[-1], sum(run.result(each)))
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
+def rig(tmp_path: Path, migrated_cluster: Path) -> Iterator[Rig]:
     (tmp_path / "bigtasks.py").write_text(APP)
     (tmp_path / "flow.py").write_text(FLOW)
-    made = Rig(tmp_path, "--port", "0", "--app", "bigtasks")
+    made = Rig(tmp_path, "--port", "0", "--app", "bigtasks", cluster=migrated_cluster)
     try:
         yield made.start()
         made.stop()

@@ -109,6 +109,13 @@ def list_imports(stub: Stub, *words: str) -> set[str]:
     return set(done.stderr.partition("imported:")[2].split())
 
 
+def test_a_host_imports_no_click() -> None:
+    """Its guardian lives for as long as the host, and reads no words of a user."""
+    said = "import sys, holdfast.cli.up.agent; print('click' in sys.modules)"
+    done = subprocess.run([sys.executable, "-P", "-c", said], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
+
+
 @pytest.mark.parametrize(
     "words", [("jobs",), ("show", JOB), ("why", JOB), ("logs", JOB), ("cancel", JOB), ("hosts",)]
 )

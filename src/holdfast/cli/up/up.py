@@ -5,8 +5,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from holdfast.cli import declare
 from holdfast.cli.options import add_options
 from holdfast.client.locate import DATA_FOLDER
@@ -210,6 +208,6 @@ def read_gpus(text: str) -> int:
 def say(sentence: str) -> None:
     """Print a sentence, if the terminal is still there."""
     try:
-        click.echo(f"holdfast up: {sentence}")
+        print(f"holdfast up: {sentence}", flush=True)
     except OSError:
         pass

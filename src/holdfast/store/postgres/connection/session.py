@@ -195,6 +195,7 @@ class Session:
         self.max_connections = max_connections
         self._prepare_threshold = prepare_threshold
         self._pool: WarmPool | None = None
+        self._spare: Connection | None = None
         self.tell_drains: TellDrains = tell_nobody
         self._warm_ups: list[WarmUp] = []
 
@@ -204,9 +205,9 @@ class Session:
         self._warm_ups.append(work)
 
     async def open(self) -> None:
-        """Connect once to learn whether it works, then fill the pool. Raises Unavailable."""
-        probe = await self.connect()
-        await probe.close()
+        """Connect once to learn whether it works, then fill the pool. The next `connect` gets that
+        connection. Raises Unavailable."""
+        self._spare = await self.connect()
         self._pool = WarmPool(
             self.dsn,
             kwargs=self._arguments(),
@@ -221,7 +222,10 @@ class Session:
         await self._pool.open()
 
     async def close(self) -> None:
-        """Close every pooled connection. Safe to call twice."""
+        """Close every pooled connection, and the spare one. Safe to call twice."""
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            await spare.close()
         pool, self._pool = self._pool, None
         if pool is not None:
             await pool.close(timeout=2.0)
@@ -245,6 +249,9 @@ class Session:
 
     async def connect(self) -> Connection:
         """Return a connection outside the pool. Raises Unavailable."""
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            return spare
         try:
             async with asyncio.timeout(CONNECT_SECONDS + 1):
                 conn = await psycopg.AsyncConnection.connect(self.dsn, **self._arguments())
