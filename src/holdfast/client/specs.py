@@ -2,12 +2,10 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from holdfast.core.calls.values import FunctionSpec
 from holdfast.core.causes import parse_causes
 from holdfast.core.retry import RetryFields, RetryPolicy
 from holdfast.core.settings.resolve import parse_duration
@@ -144,7 +142,8 @@ def read_secrets(words: Iterable[str], environ: Mapping[str, str]) -> dict[str, 
             value = environ[name]
         elif value.startswith("@"):
             try:
-                value = Path(value[1:]).read_text().removesuffix("\n")
+                with open(value[1:]) as file:
+                    value = file.read().removesuffix("\n")
             except (OSError, UnicodeDecodeError) as error:
                 raise ValidationError(
                     f"--secret {name}: cannot read {value[1:]}: {error}", field="secrets"
@@ -167,6 +166,8 @@ FUNCTION_WORDS = {
 def read_function_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of `@holdfast.task` as fields of a `FunctionSpec`: "2h", "4G", and a number
     of retries are read. Raises ValidationError."""
+    from holdfast.core.calls.values import FunctionSpec  # no command about jobs needs it
+
     fields: dict[str, Any] = {}
     for option, value in given.items():
         name = FUNCTION_WORDS.get(option, option)
