@@ -11,6 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tempfile
 from pathlib import Path
 
 import holdfast
@@ -41,7 +42,8 @@ def find_python() -> str:
 def make_layer() -> bytes:
     """The interpreter, its standard library, the C library, a shell, and Holdfast. Everything has
     the path it has here. With the byte code of the library, because a container is new at each
-    start and would compile what it imports."""
+    start and would compile what it imports; without what debuggers read, because an engine here
+    copies the whole for each container."""
     out = io.BytesIO()
     shell = os.path.realpath(shutil.which("sh") or "/bin/sh")
     stdlib = Path(sysconfig.get_path("stdlib"))
@@ -52,11 +54,13 @@ def make_layer() -> bytes:
         modules = [
             str(path)
             for path in (stdlib / "lib-dynload").glob("*.so")
-            if "tkinter" not in path.name
+            if "tkinter" not in path.name and "_test" not in path.name
         ]
         for library in find_libraries(find_python(), shell, *modules):
-            tar.add(library)
+            _add_stripped(tar, library)
         tar.add(stdlib, filter=_leave_out)
+        for module in modules:
+            _add_stripped(tar, module)
         package = Path(holdfast.__file__).parent
         tar.add(package, f"{SITE}/holdfast", filter=_leave_out)
     return out.getvalue()
@@ -68,7 +72,20 @@ def find_libraries(*programs: str) -> list[str]:
     return sorted(set(re.findall(r"(?:=> |^\s+)(/\S+) \(0x", said, re.MULTILINE)))
 
 
+def _add_stripped(tar: tarfile.TarFile, library: str) -> None:
+    with tempfile.NamedTemporaryFile() as copy:
+        done = subprocess.run(
+            ["strip", "--strip-debug", "-o", copy.name, library], capture_output=True, check=False
+        )
+        tar.add(library if done.returncode else copy.name, library)
+
+
 def _leave_out(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
     name = entry.name.rsplit("/", 1)[-1]
-    left_out = name in _LEFT_OUT or name.startswith("config-") or name.endswith(_LEFT_OUT_ENDINGS)
+    left_out = (
+        name in _LEFT_OUT
+        or "/lib-dynload/" in entry.name
+        or name.startswith("config-")
+        or name.endswith(_LEFT_OUT_ENDINGS)
+    )
     return None if left_out else entry
