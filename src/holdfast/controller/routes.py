@@ -335,6 +335,9 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     # the server itself
     Endpoint("GET", "/", Role.ANYONE, system.get_front_page, "A page for people: what this is.",
              answers={200: None}, media=("text/html",)),
+    Endpoint("GET", "/questions/{run}/{node}", Role.ANYONE, system.get_question_page,
+             "A page on which a person answers a node's question, with a token.", answers={200: None},
+             media=("text/html",)),
     _get("/v1/openapi.json", get_openapi, "This description.", dict[str, Any]),
     _get("/metrics", system.get_metrics, "Prometheus metrics.", None, media=("text/plain",)),
     Endpoint("GET", "/healthz", Role.ANYONE, system.get_health, "The process answers. Asks nothing else.",

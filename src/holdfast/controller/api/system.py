@@ -1,6 +1,11 @@
-"""The routes about the server itself: its page, health, readiness, metrics."""
+"""The routes about the server itself: its pages, health, readiness, metrics."""
 
 import asyncio
+import base64
+import hashlib
+import re
+from functools import cache
+from importlib import resources
 
 from starlette.responses import Response
 
@@ -29,6 +34,31 @@ async def get_front_page(call: ApiCall) -> Response:
     """Return the page that a browser shows at the bare address."""
     headers = {"Content-Security-Policy": "default-src 'none'"}
     return Response(_FRONT_PAGE, 200, headers, "text/html")
+
+
+@cache
+def _read_question_page() -> tuple[bytes, dict[str, str]]:
+    """Return the page and its headers, which let a browser run what stands in it and nothing else."""
+    page = (resources.files("holdfast.controller.http") / "question.html").read_bytes()
+    allowed = {}
+    for kind in ("script", "style"):
+        (inside,) = re.findall(rf"<{kind}>(.*?)</{kind}>".encode(), page, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(inside).digest()).decode()
+        allowed[kind] = f"{kind}-src 'sha256-{digest}'"
+    rest = "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    policy = f"default-src 'none'; {allowed['script']}; {allowed['style']}; {rest}"
+    return page, {
+        "Content-Security-Policy": policy,
+        "Referrer-Policy": "no-referrer",
+        "X-Content-Type-Options": "nosniff",
+    }
+
+
+async def get_question_page(call: ApiCall) -> Response:
+    """Return the page on which a person answers a workflow's question. It is the same for all, and
+    asks the API with the token that the person gives it."""
+    page, headers = _read_question_page()
+    return Response(page, 200, headers, "text/html")
 
 
 async def get_health(call: ApiCall) -> Response:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -21,8 +23,13 @@ from tests.unit.controller.conftest import SECRETS, FakeAgent, Served, bearer, g
 JOB = "0" * 20
 
 
-def test_every_route_has_a_role_and_only_three_have_none() -> None:
-    assert {e.path for e in ENDPOINTS if e.role is Role.ANYONE} == {"/", "/healthz", "/readyz"}
+def test_every_route_has_a_role_and_only_a_few_have_none() -> None:
+    assert {e.path for e in ENDPOINTS if e.role is Role.ANYONE} == {
+        "/",
+        "/healthz",
+        "/questions/{run}/{node}",
+        "/readyz",
+    }
     assert all(isinstance(e.role, Role) for e in ENDPOINTS)
     assert {e.path for e in ENDPOINTS if e.role in (Role.HOST, Role.JOIN)} == {
         f"/v1/agent/{name}"
@@ -263,6 +270,19 @@ async def test_the_front_page_says_what_this_is_and_nothing_secret(served: Serve
     assert not any(secret in answer.text for secret in SECRETS.values())
     assert (await served.call("HEAD", "/", None)).status_code == 200
     assert (await served.call("POST", "/", None)).status_code == 405
+
+
+async def test_the_page_of_a_question_runs_its_own_script_alone(served: Served) -> None:
+    answer = await served.call("GET", "/questions/any-run/a%3Cnode", None)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    (script,) = re.findall(r"<script>(.*?)</script>", answer.text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = answer.headers["content-security-policy"]
+    assert f"script-src 'sha256-{digest}';" in policy
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe" not in policy
+    assert "a<node" not in answer.text  # nothing of the address is in it
+    assert "innerHTML" not in script  # nor is anything that the API says taken for HTML
 
 
 @pytest.mark.parametrize(
