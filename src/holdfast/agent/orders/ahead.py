@@ -99,5 +99,5 @@ def count_wanted(
     """
     if seconds <= 0.0 or mean_seconds <= 0.0:
         return 0
-    quick = slots - sum(count for count, age in busy if age > seconds)
-    return max(0, int(min(quick, seconds * quick / mean_seconds)))
+    quick = max(0, slots - sum(count for count, age in busy if age > seconds))
+    return int(min(quick, seconds * quick / mean_seconds))

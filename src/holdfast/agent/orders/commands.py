@@ -220,13 +220,7 @@ class Commands:
                 self.table.remove_folder(task.key)
                 continue
             assert task.order is not None
-            try:
-                self._start_task(task, task.order)
-            except OSError as error:
-                self.unable(f"it cannot prepare tasks: {error}")
-                self._fail_start(task.key, str(error))
-            except ValidationError as error:
-                self._fail_start(task.key, str(error))
+            self._start_or_fail(task, task.order)
 
     def _hold(self, task: AgentTask, now: float) -> None:
         self.ahead.hold(task, now)
@@ -293,13 +287,17 @@ class Commands:
             )
             self._give_up(task, TaskFacts(checkpoint_error=error[:4096]))
             return
+        self._start_or_fail(task, task.order or order)  # `task.order` names what was fetched
+
+    def _start_or_fail(self, task: AgentTask, order: LaunchOrder) -> None:
+        """Start a task, or report that it could not be prepared."""
         try:
-            self._start_task(task, task.order or order)  # `task.order` names what was fetched
-        except OSError as failure:
-            self.unable(f"it cannot prepare tasks: {failure}")
-            self._fail_start(task.key, str(failure))
-        except ValidationError as failure:
-            self._fail_start(task.key, str(failure))
+            self._start_task(task, order)
+        except OSError as error:
+            self.unable(f"it cannot prepare tasks: {error}")
+            self._fail_start(task.key, str(error))
+        except ValidationError as error:
+            self._fail_start(task.key, str(error))
 
     def _start_task(self, task: AgentTask, order: LaunchOrder) -> None:
         work = find_work_folder(self.places.work_folder, order)
