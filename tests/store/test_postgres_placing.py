@@ -4,7 +4,6 @@ controllers that find the same room."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import psycopg
@@ -19,17 +18,6 @@ WAIT_SECONDS = 30.0
 PLACING = ("where host_id = $1 for no key update) b", "to_jsonb(r) = $", "jsonb_to_recordset($")
 """Words of begin_placing, of place_job, and of what writes a job on either road."""
 BLOCKED = b"select count(*) from pg_locks where not granted"
-
-
-@pytest.fixture
-async def rigs(pg_emptied: str) -> AsyncIterator[tuple[Rig, Rig]]:
-    """Two controllers on one database."""
-    stores = [PostgresStore(pg_emptied, max_connections=4) for _ in range(2)]
-    for store in stores:
-        await store.open()
-    yield Rig(stores[0]), Rig(stores[1])
-    for store in stores:
-        await store.close()
 
 
 async def end(rig: Rig, found: Any) -> None:

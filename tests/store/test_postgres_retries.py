@@ -4,7 +4,6 @@ thousand."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import psycopg
 import pytest
@@ -17,17 +16,6 @@ from tests.store.rig import Rig
 
 MANY = 2500
 WAIT_SECONDS = 30.0
-
-
-@pytest.fixture
-async def rigs(pg_emptied: str) -> AsyncIterator[tuple[Rig, Rig]]:
-    """Two controllers on one database."""
-    stores = [PostgresStore(pg_emptied, max_connections=4) for _ in range(2)]
-    for store in stores:
-        await store.open()
-    yield Rig(stores[0]), Rig(stores[1])
-    for store in stores:
-        await store.close()
 
 
 async def fill(rig: Rig, dsn: str, count: int, **columns: object) -> None:
