@@ -102,6 +102,20 @@ def test_no_plan_of_the_hot_path_depends_on_luck(pg_migrated: str, state: str) -
     assert {name: found for name, found in faults.items() if found} == {}
 
 
+@pytest.mark.parametrize("state", ["never analysed", "vacuumed while empty"])
+def test_the_jobs_of_a_project_are_read_past_those_of_no_other(
+    pg_migrated: str, state: str
+) -> None:
+    with psycopg.connect(pg_migrated, autocommit=True) as connection:
+        if state == "vacuumed while empty":
+            connection.execute("vacuum analyze")
+        connection.execute("set enable_seqscan = off")  # an empty table is read whole
+        plan = explain(connection, QUERIES["read_candidates_in_share"].decode())
+    (read,) = [node for node in walk(plan) if node.get("Relation Name") == "jobs"]
+    assert read["Index Name"] == "jobs_of_project"
+    assert "Filter" not in read
+
+
 def test_the_driver_keeps_what_it_reads_of_each_statement() -> None:
     """psycopg reads a longer one anew at each call, for 0.1 ms."""
     assert {name for name, text in QUERIES.items() if len(text) > DRIVER_KEEPS_BYTES} == set()

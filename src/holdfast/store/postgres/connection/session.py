@@ -39,8 +39,10 @@ POOL_WAIT_SECONDS = 3.0
 CONFLICT_TRIES = 8
 INTRANS, INERROR = TransactionStatus.INTRANS, TransactionStatus.INERROR
 _SERVER_FAILED = (psycopg.OperationalError, psycopg.InterfaceError, pg.ReadOnlySqlTransaction)
-_PLANNED_ANEW = frozenset(("list_job_ids", "read_events", "tail_events"))
-"""Queries whose best plan depends on which filters are given."""
+_PLANNED_ANEW = frozenset(
+    ("list_job_ids", "read_events", "tail_events", "read_candidates_in_share")
+)
+"""Queries whose best plan depends on which filters are given, or on how many jobs there are now."""
 _BEGIN = (b"begin",)
 _COMMIT = b"commit"
 LEAD: ContextVar[int | None] = ContextVar("lead", default=None)
@@ -115,7 +117,10 @@ class Tx:
         async with self.conn.pipeline():
             for word in begin:
                 await self.conn.execute(word, prepare=False)
-            cursors = [await self.conn.execute(QUERIES[name], params) for name, params in steps]
+            cursors = [
+                await self.conn.execute(QUERIES[name], params, prepare=_choose_prepare(name))
+                for name, params in steps
+            ]
             for word in end:
                 await self.conn.execute(word, prepare=False)
         return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
@@ -124,7 +129,7 @@ class Tx:
         self, name: str, params: Mapping[str, Any]
     ) -> psycopg.AsyncCursor[dict[str, Any]]:
         given = params or None  # with any, a % in the statement would begin a placeholder
-        prepare = False if name in _PLANNED_ANEW else None
+        prepare = _choose_prepare(name)
         if not self._begin:
             return await self.conn.execute(QUERIES[name], given, prepare=prepare)
         begin, self._begin = self._begin, ()
@@ -168,6 +173,10 @@ class Tx:
             return now
         found: datetime = await self.value("read_now", now=None)
         return found
+
+
+def _choose_prepare(name: str) -> bool | None:
+    return False if name in _PLANNED_ANEW else None
 
 
 WarmUp = Callable[[Tx], Awaitable[object]]

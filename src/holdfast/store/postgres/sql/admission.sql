@@ -65,7 +65,9 @@ order by c.priority desc, c.ord;
 
 -- name: read_candidates_in_share
 -- The top of each project that is below its share, of each queue, as far as they fit into it: the jobs of other
--- projects ahead of them do not hide them. One look into the index for each queue and project.
+-- projects ahead of them do not hide them. One look into the index for each queue and project: `asked` keeps the state
+-- out of the planner's sight, because the index of the whole queue, which comes in the wanted order, looks as good to it
+-- where it has no statistics, and would be read to its end for each project.
 select c.id as job_id, c.epoch, c.queue, c.project, c.priority, c.tasks, c.gpus, c.cpu_slots, c.memory_bytes, c.avoid_hosts,
        (c.spec->>'lease_ttl_seconds')::double precision as lease_ttl_seconds,
        replace(c.spec->>'time_limit_seconds', 'off', 'infinity')::double precision as time_limit_seconds,
@@ -74,9 +76,10 @@ select c.id as job_id, c.epoch, c.queue, c.project, c.priority, c.tasks, c.gpus,
        greatest(0, extract(epoch from %(now)s::timestamptz - c.queued_at))::double precision as waited_seconds
 from unnest(%(queues)s::text[]) as q(name)
 cross join unnest(%(projects)s::text[], %(gpus)s::bigint[], %(cpu_slots)s::bigint[]) as o(project, gpus, cpu_slots)
+cross join unnest(array['queued']) as asked(state)
 cross join lateral (
   select j.* from jobs j
-  where j.project = o.project and j.state = 'queued' and j.queue = q.name
+  where j.project = o.project and j.state = asked.state and j.state in ('waiting', 'queued') and j.queue = q.name
   order by j.priority desc, j.ord
   limit %(limit)s
 ) c
