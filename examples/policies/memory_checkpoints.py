@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -28,6 +29,7 @@ import secrets
 import sys
 import threading
 import time
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import (  # bytes and its keyed handshake only: nothing is unpickled
     Client,
     Connection,
@@ -210,10 +212,18 @@ class Server:
             return True
 
     def accept(self, listener: Listener) -> None:
-        """Accept connections that know the key."""
+        """Accept connections that know the key, until the listener is closed."""
         while True:
-            with contextlib.suppress(Exception):
-                threading.Thread(target=self.answer, args=(listener.accept(),), daemon=True).start()
+            try:
+                peer = listener.accept()
+            except (AuthenticationError, EOFError, ConnectionError):
+                continue
+            except OSError as error:
+                if error.errno in (None, errno.EBADF):
+                    return
+                time.sleep(DELAY_SECONDS)  # such as too many open files, which pass
+                continue
+            threading.Thread(target=self.answer, args=(peer,), daemon=True).start()
 
     def answer(self, peer: Connection) -> None:
         """Answer one connection."""

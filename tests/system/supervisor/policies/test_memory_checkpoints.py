@@ -8,6 +8,7 @@ import secrets
 import sys
 import threading
 from collections.abc import Iterator
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
 
@@ -122,6 +123,24 @@ def hand(
 
 def steps_of(server: Server, rank: int) -> list[int]:
     return sorted(server.kept.get(rank, {}))
+
+
+def test_a_closed_listener_ends_the_thread_that_accepts() -> None:
+    """Else it takes a core for as long as its process lives."""
+    with Listener(("127.0.0.1", 0)) as listener:
+        pass
+    accepts = threading.Thread(target=Server().accept, args=(listener,), daemon=True)
+    accepts.start()
+    wait_until(lambda: not accepts.is_alive(), STEP_PATIENCE, what="its end")
+
+
+def test_a_stranger_ends_no_server() -> None:
+    server, key = Server(), secrets.token_bytes(16)
+    with serving(server, key) as address:
+        with pytest.raises(AuthenticationError):
+            Client(address, authkey=b"another")
+        hand(address, key, 0, 1, attempt=0)
+        assert steps_of(server, 0) == [1]
 
 
 def test_what_lies_beyond_the_start_is_no_part_of_what_comes() -> None:
