@@ -1,14 +1,16 @@
-"""Submissions that place their job on PostgreSQL: what a room that is as it was costs, and two
-controllers that find the same room."""
+"""Takes on PostgreSQL: a room that is as it was when a job is submitted, two controllers that find the
+same room, and two takes at the same time (TAKE-4)."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import psycopg
 import pytest
 
+from holdfast.errors import Unavailable
 from holdfast.store.postgres.connection.session import Tx
 from holdfast.store.postgres.store import PostgresStore
 from tests.store.conformance.takes import place_one, taken
@@ -84,6 +86,48 @@ async def test_a_new_connection_has_planned_what_places_a_job(rigs: tuple[Rig, R
         return {word: sum(word in one for one in known) for word in PLACING}
 
     assert await store.session.single(count) == dict.fromkeys(PLACING, 1)
+
+
+async def take_beside(rig: Rig, dsn: str, then: Callable[[Any], Awaitable[object]]) -> list[Any]:
+    """Let two hosts of two slots take at the same time, do `then` while both wait to write, and
+    return their answers, or what they failed of."""
+    for name in ("h1", "h2"):
+        await rig.host(name, slots=2)
+    for number in range(5):
+        await rig.submit(f"job-{number}")
+    async with await psycopg.AsyncConnection.connect(dsn) as conn:
+        await conn.execute(b"lock table tasks in share mode")
+        calls = []
+        for number, name in enumerate(("h1", "h2"), 1):
+            calls.append(asyncio.create_task(rig.sync(name, takes=True)))
+            async with asyncio.timeout(WAIT_SECONDS):
+                while await ask(dsn) < number:
+                    await asyncio.sleep(0.01)
+        await then(conn)
+    return await asyncio.gather(*calls, return_exceptions=True)
+
+
+async def test_of_two_takes_at_the_same_time_each_has_jobs_of_its_own(
+    rigs: tuple[Rig, Rig], pg_emptied: str
+) -> None:
+    found = await take_beside(rigs[0], pg_emptied, lambda conn: conn.commit())
+    assert [taken(answer) for answer in found] == [["job-0", "job-1"], ["job-2", "job-3"]]
+    assert [answer.settled for answer in found] == [True, True]
+
+
+async def test_what_a_failed_take_had_chosen_is_taken_by_the_next(
+    rigs: tuple[Rig, Rig], pg_emptied: str
+) -> None:
+    async def cancel_first(conn: Any) -> None:
+        await conn.execute(
+            b"select pg_cancel_backend(pid) from pg_locks where not granted order by waitstart limit 1"
+        )
+        await conn.commit()
+
+    found = await take_beside(rigs[0], pg_emptied, cancel_first)
+    assert isinstance(found[0], Unavailable)
+    assert taken(found[1]) == ["job-2", "job-3"]
+    assert taken(await rigs[0].sync("h1", takes=True)) == ["job-0", "job-1"]
 
 
 async def ask(dsn: str) -> int:

@@ -14,6 +14,7 @@ from holdfast.moves.rows import JobRow, NewEvent, TaskRow, clamp_count, clean_te
 from holdfast.moves.values import ClaimRow, HostSync, HostSynced, PreemptRow, TaskBeat, TaskOffer
 
 MAX_AGE_SECONDS = 366 * 86_400.0
+GROWTH = 4
 TOO_EARLY = "it ran before its attempt's start barrier was open (a restored database?)"
 
 
@@ -143,8 +144,17 @@ def _storable(beat: TaskBeat) -> TaskBeat:
 
 
 def count_wanted(sync: HostSync) -> int:
-    """Return how many jobs a host could take in place of those that ended, and hold ahead."""
-    return len(sync.ended) + max(0, sync.ahead - sync.held)
+    """Return how many jobs a host could take, in place of those that ended and where it has slots
+    free, and hold ahead.
+
+    What is free beyond its ends is counted as `GROWTH` times these at most: a host that begins to
+    work through a queue has all its slots within a few syncs, and one whose slots are free because
+    its devices are not asks for few jobs.
+    """
+    if not sync.takes:
+        return 0
+    ends = len(sync.ended)
+    return max(ends, min(sync.free, GROWTH * ends)) + max(0, sync.ahead - sync.held)
 
 
 def group_syncs(syncs: Sequence[HostSync]) -> list[list[int]]:

@@ -23,7 +23,7 @@ class Outages:
         self._clock = clock
         self._since: float | None = None
         self._failed_at = 0.0
-        self._asked_at: float | None = None
+        self._asked_at: list[float] = []  # of each that waits, the oldest first
         self._callbacks: list[Callable[[], None]] = []
 
     def call_when_over(self, callback: Callable[[], None]) -> None:
@@ -38,17 +38,18 @@ class Outages:
     @property
     def takes_renewals(self) -> bool:
         """False in an outage, and while renewals wait longer than `TOLERATED_SECONDS` for the store."""
-        waits = 0.0 if self._asked_at is None else self._clock() - self._asked_at
+        waits = self._clock() - self._asked_at[0] if self._asked_at else 0.0
         return not self.going_on and waits <= TOLERATED_SECONDS
 
     @contextmanager
     def asking(self) -> Iterator[None]:
         """Hold this while renewals wait for the store."""
-        self._asked_at = self._clock()
+        at = self._clock()
+        self._asked_at.append(at)
         try:
             yield
         finally:
-            self._asked_at = None
+            self._asked_at.remove(at)
 
     def note_failure(self, error: Exception) -> None:
         """Note that the store did not answer a call."""

@@ -1,10 +1,14 @@
 """Group commit: what arrives during a store call goes together in the next one.
 
 BATCH-1  What comes while no store call is in flight goes at once; it waits for no others.
-BATCH-2  A sender is at most once in a batch, and what it sends goes in the order it came.
+BATCH-2  A sender is at most once among the calls in flight, and what it sends goes in the order it
+         came.
 BATCH-3  One bad member does not make its neighbours fail: a batch that fails while the store answers
          is taken again one by one.
 BATCH-4  The members of a batch weigh no more together than one call can serve, unless it has only one.
+BATCH-5  A second call goes beside the first when what waits for it is heavy, because then one of
+         them can be computed here while the database works on the other. Light members wait and
+         share a call.
 """
 
 import asyncio
@@ -28,7 +32,8 @@ class GroupCommit(Generic[A, B]):
 
     noun: what is handed in, for the log. sender_of: its sender's name. send: the store call, an
     answer for each. renews: it carries the renewals of leases (`Outages`). weigh: what one of them
-    asks of a store call, of which a batch has `most`.
+    asks of a store call, of which a batch has `most`. heavy: the weight from which a second call
+    goes beside the first; None for never.
     """
 
     def __init__(
@@ -41,6 +46,7 @@ class GroupCommit(Generic[A, B]):
         renews: bool = False,
         weigh: Callable[[A], int] = lambda _: 1,
         most: int = MAX_BATCH,
+        heavy: int | None = None,
     ) -> None:
         self._noun = noun
         self._sender_of = sender_of
@@ -49,48 +55,64 @@ class GroupCommit(Generic[A, B]):
         self._renews = renews
         self._weigh = weigh
         self._most = most
+        self._heavy = heavy
         self._pending: deque[tuple[A, asyncio.Future[B]]] = deque()
-        self._runner: asyncio.Task[None] | None = None
+        self._weight = 0  # of all that is pending
+        self._senders: set[str] = set()  # of what is in flight
+        self._calls: set[asyncio.Task[None]] = set()
 
     async def submit(self, item: A) -> B:
         """Return the store's answer to `item`. Raises Unavailable when the store is away: it may
         have been taken, and sending it again is right."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[B] = loop.create_future()
+        answer: asyncio.Future[B] = asyncio.get_running_loop().create_future()
         self._pending.append((item, answer))
-        if self._runner is None:
-            self._runner = loop.create_task(self._run())
+        self._weight += self._weigh(item)
+        if not self._calls or (len(self._calls) == 1 and self._is_heavy()):
+            self._calls.add(asyncio.create_task(self._run()))
         return await answer
 
     async def close(self) -> None:
-        """Let the batch in flight and those behind it end, within `_CLOSE_SECONDS`."""
-        if self._runner is not None:
-            await asyncio.wait([self._runner], timeout=_CLOSE_SECONDS)
-            if self._runner is not None:
-                self._runner.cancel()
+        """Let the batches in flight and those behind them end, within `_CLOSE_SECONDS`."""
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=_CLOSE_SECONDS)
+            for call in self._calls:
+                call.cancel()
+
+    def _is_heavy(self) -> bool:
+        return self._heavy is not None and self._weight >= self._heavy
 
     async def _run(self) -> None:
+        call = asyncio.current_task()
+        assert call is not None
         try:
-            while self._pending:
-                batch = self._take_batch()
-                if batch and self._renews:
-                    with self._outages.asking():
+            while (len(self._calls) == 1 or self._is_heavy()) and (batch := self._take_batch()):
+                senders = {self._sender_of(item) for item, _ in batch}
+                self._senders |= senders
+                try:
+                    if self._renews:
+                        with self._outages.asking():
+                            await self._send(batch)
+                    else:
                         await self._send(batch)
-                elif batch:
-                    await self._send(batch)
+                finally:
+                    self._senders -= senders
         finally:
-            self._runner = None
-            _fail(self._pending, Unavailable("the server shuts down"))
-            self._pending.clear()
+            self._calls.discard(call)
+            if not self._calls:  # nothing is pending then, unless this was cancelled
+                _fail(self._pending, Unavailable("the server shuts down"))
+                self._pending.clear()
+                self._weight = 0
 
     def _take_batch(self) -> list[tuple[A, asyncio.Future[B]]]:
+        """Take what goes together now; nothing where only senders in flight have something."""
         batch: list[tuple[A, asyncio.Future[B]]] = []
-        senders: set[str] = set()
+        senders = set(self._senders)
         left: deque[tuple[A, asyncio.Future[B]]] = deque()
         weight = 0
         while self._pending and len(batch) < MAX_BATCH:
             item, answer = waiting = self._pending.popleft()
             if answer.done():  # its caller has gone
+                self._weight -= self._weigh(item)
                 continue
             sender = self._sender_of(item)
             if sender in senders:
@@ -103,6 +125,7 @@ class GroupCommit(Generic[A, B]):
             batch.append(waiting)
             senders.add(sender)
         self._pending.extendleft(reversed(left))
+        self._weight -= sum(self._weigh(item) for item, _ in batch)
         return batch
 
     async def _send(self, batch: Sequence[tuple[A, asyncio.Future[B]]]) -> None:

@@ -173,6 +173,7 @@ def _read_request(host: HostRecord, request: wire.SyncRequest, *, newest: bool) 
         leaving=request.leaving,
         faults=_read_faults(request.faults),
         takes=newest and any(t.state == "ended" for t in request.tasks),
+        free=max(0, host.cpu_slots - sum(t.state != "ended" for t in request.tasks)),
         ahead=min(request.ahead, host.cpu_slots),
         held=sum(t.state == "held" for t in request.tasks),
         returned=tuple(t.key for t in request.tasks if t.state == "returned"),

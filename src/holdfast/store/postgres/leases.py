@@ -50,7 +50,7 @@ from holdfast.store.postgres.connection.session import (
 from holdfast.store.postgres.drains import quarantine_host
 from holdfast.store.postgres.hosts import lose_host_tasks, set_host_state, write_faults
 from holdfast.store.postgres.moves import load_moves, write_events, write_moves
-from holdfast.store.postgres.takes import Placing, Step, give_taken, make_offered, plan_steps
+from holdfast.store.postgres.takes import Choices, Placing, Step, give_taken, make_offered
 
 SUCCEED_FROM = [str(s) for s in sources(JOB, JobEvent.SUCCEED) if s is not JobState.DRAINING]
 FINISH_FROM = [str(s) for s in sources(TASK, TaskEvent.FINISH)]
@@ -62,6 +62,7 @@ class PostgresLeases(OnSession):
     def __init__(self, session: Session, environment: Mapping[str, Value]) -> None:
         super().__init__(session)
         self._placing = Placing(session)
+        self._choices = Choices()
         self.environment = environment
 
     async def sync_hosts(
@@ -94,7 +95,9 @@ class PostgresLeases(OnSession):
         # (`_give_orders`).
         relaxed = not any(s.started or s.ended or s.claimed or s.leaving for s in syncs)
         drafts = await self.session.transact(
-            lambda tx: _sync(tx, syncs, rules, terms, now), relaxed=relaxed, keep_plans=True
+            lambda tx: _sync(tx, syncs, rules, terms, self._choices, now),
+            relaxed=relaxed,
+            keep_plans=True,
         )
         return [d.answer() for d in drafts]
 
@@ -166,6 +169,7 @@ async def _sync(
     syncs: Sequence[HostSync],
     rules: Sequence[OperatorRule],
     terms: TakeTerms | None,
+    choices: Choices,
     now: datetime | None,
 ) -> list[Draft]:
     by_host = {s.host_id: s for s in syncs}
@@ -212,10 +216,13 @@ async def _sync(
             await _leave(tx, d, at)
     staying = [d for d in fresh if not d.sync.leaving]
     takers = [d for d in staying if d.sync.takes and not d.fenced]
-    taking = await plan_steps(tx, takers, terms, at) if takers and terms else []
-    listening = [d for d in staying if moved or d.orders]
-    if listening or taking:
-        await _give_orders(tx, listening, staying, taking, at)
+    taking = await choices.plan_steps(tx, takers, terms, at) if takers and terms else []
+    try:
+        listening = [d for d in staying if moved or d.orders]
+        if listening or taking:
+            await _give_orders(tx, listening, staying, taking, at)
+    finally:
+        choices.release(taking)
     return drafts
 
 

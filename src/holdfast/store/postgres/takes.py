@@ -1,5 +1,6 @@
 """Jobs that hosts take for themselves, in the transaction of their own syncs (`core.placement.takes`)."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
@@ -38,15 +39,47 @@ MAX_ALIKE_CHARS = 16_384
 _decode_spec = msgspec.json.Decoder(JobSpec).decode
 
 
-async def plan_steps(tx: Tx, drafts: Sequence[Draft], terms: TakeTerms, at: datetime) -> list[Step]:
-    """Return the statements that let these hosts take jobs; none where there is nothing to take.
+class Choices:
+    """What transactions of this process choose to take, until they have ended, so that those beside
+    them choose other jobs (TAKE-4).
 
-    Their heartbeats are locked, so the room that is read stays theirs. Marks the drafts that are
-    settled.
+    A transaction leaves alone what another has locked, so without this the later one of two would
+    find the jobs of its plan gone, and its host idle.
     """
-    limit = count_worth(sum(count_wanted(d.sync) for d in drafts))
-    ids = [d.sync.host_id for d in drafts]
-    return _choose(drafts, terms, limit, *await tx.many(*_ask(ids, terms, limit, at)))
+
+    def __init__(self) -> None:
+        self._chosen: set[str] = set()
+        self._gate = asyncio.Lock()  # from reading the queues to the choice
+
+    async def plan_steps(
+        self, tx: Tx, drafts: Sequence[Draft], terms: TakeTerms, at: datetime
+    ) -> list[Step]:
+        """Return the statements that let these hosts take jobs; none where there is nothing to take.
+        Must be followed by `release`.
+
+        Their heartbeats are locked, so the room that is read stays theirs. Marks the drafts that are
+        settled.
+        """
+        worth = count_worth(sum(count_wanted(d.sync) for d in drafts))
+        ids = [d.sync.host_id for d in drafts]
+        async with self._gate:
+            limit = worth + len(self._chosen)
+            begun, rooms, queued = await tx.many(*_ask(ids, terms, limit, at))
+            cut = len(queued) >= limit
+            if self._chosen:
+                queued = [row for row in queued if row["job_id"] not in self._chosen]
+                cut = cut or len(queued) > worth
+            steps = _choose(drafts, terms, begun, rooms, queued[:worth], cut=cut)
+            self._chosen.update(_list_jobs(steps))
+        return steps
+
+    def release(self, steps: Sequence[Step]) -> None:
+        """Forget a choice: its jobs are taken, or queued as before."""
+        self._chosen.difference_update(_list_jobs(steps))
+
+
+def _list_jobs(steps: Sequence[Step]) -> Sequence[str]:
+    return steps[0][1]["jobs"] if steps else ()
 
 
 class Placing:
@@ -145,7 +178,8 @@ class Placing:
         draft = Draft(taker, "ok")
         rooms = [room for room in found[1] if room["incarnation"] == taker.incarnation]
         draft.name = rooms[0]["name"] if rooms else ""
-        steps = _choose([draft], terms, limit, found[0], rooms, found[2])
+        cut = len(found[2]) >= limit
+        steps = _choose([draft], terms, found[0], rooms, found[2], cut=cut)
         if steps:
             give_taken([draft], steps, *await tx.last(*steps))
         if [offer.task.key.job_id for offer in draft.offers] == [job.id] and len(found[2]) == 1:
@@ -216,7 +250,7 @@ def _ask(ids: Sequence[str], terms: TakeTerms, limit: int, at: datetime | None) 
 
 
 def _choose(
-    drafts: Sequence[Draft], terms: TakeTerms, limit: int, begun: Rows, rooms: Rows, queued: Rows
+    drafts: Sequence[Draft], terms: TakeTerms, begun: Rows, rooms: Rows, queued: Rows, *, cut: bool
 ) -> list[Step]:
     if not begun or not begun[0]["allowed"]:
         return []
@@ -227,7 +261,7 @@ def _choose(
         terms,
         begun[0]["passed"],
         ahead={d.sync.host_id: d.sync.ahead for d in drafts},
-        cut=len(queued) >= limit,
+        cut=cut,
     )
     for host_id in found.settled:
         by_host[host_id].settled = terms.whole

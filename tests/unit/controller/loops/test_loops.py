@@ -188,6 +188,18 @@ def test_an_outage_ends_also_where_no_host_is_left_to_renew() -> None:
     assert (outages.going_on, restarted) == (False, [QUIET_SECONDS])
 
 
+def test_the_longest_wait_of_several_calls_counts() -> None:
+    now = [0.0]
+    outages = Outages(lambda: now[0])
+    with outages.asking():
+        now[0] = TOLERATED_SECONDS
+        with outages.asking():
+            assert outages.takes_renewals
+        now[0] += 0.1
+        assert not outages.takes_renewals, "the first still waits"
+    assert outages.takes_renewals
+
+
 async def test_a_loop_that_had_nothing_to_ask_ends_no_outage(store: Store) -> None:
     """The leases' loop looks away while an outage goes on, and must not be what ends it."""
     controller, loop = Controller(store, clock=lambda: 100.0), Counting()

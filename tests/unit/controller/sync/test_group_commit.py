@@ -1,11 +1,17 @@
-"""Group commit: one store call for many senders, and no neighbour fails with a bad one (BATCH-1…4)."""
+"""Group commit: one store call for many senders, and no neighbour fails with a bad one (BATCH-1…5)."""
 
 import asyncio
 from collections.abc import Sequence
 
+import pytest
+
 from holdfast.controller.runtime.outages import Outages
 from holdfast.controller.sync.group_commit import GroupCommit
+from holdfast.core.facts import TaskFacts
+from holdfast.core.ids import TaskKey
 from holdfast.errors import Unavailable
+from holdfast.moves.reports import count_wanted
+from holdfast.moves.values import HostSync
 
 
 class Asked:
@@ -83,3 +89,88 @@ async def test_a_close_lets_the_batch_in_flight_end() -> None:
     asked.gate.set()
     assert await waiting == "A1"
     await closing
+
+
+def heavy(asked: Asked) -> GroupCommit[str, str]:
+    return GroupCommit(
+        "turn", lambda item: item[0], asked.send, Outages(lambda: 0.0), weigh=len, most=9, heavy=5
+    )
+
+
+async def test_what_is_heavy_goes_beside_the_call_in_flight() -> None:
+    asked = Asked()
+    group = heavy(asked)
+    waiting = []
+    for item in ("a1", "b1", "c1", "a-heavy", "d1", "a2", "e-heavy"):
+        waiting.append(asyncio.create_task(group.submit(item)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    # What the sender in flight says next waits for that call, and two calls are the most.
+    assert asked.batches == [["a1"], ["b1", "c1"]]
+    asked.gate.set()
+    found = await asyncio.gather(*waiting)
+    assert found == ["A1", "B1", "C1", "A-HEAVY", "D1", "A2", "E-HEAVY"]
+    assert asked.batches[2:] == [["a-heavy", "d1"], ["a2", "e-heavy"]]
+
+
+async def test_light_members_share_the_next_call() -> None:
+    asked = Asked()
+    group = heavy(asked)
+    waiting = []
+    for item in ("a1", "b1", "c1"):
+        waiting.append(asyncio.create_task(group.submit(item)))
+        await asyncio.sleep(0)
+    assert asked.batches == [["a1"]]
+    asked.gate.set()
+    await asyncio.gather(*waiting)
+    assert asked.batches == [["a1"], ["b1", "c1"]]
+
+
+async def test_a_heavy_sender_has_one_call_in_flight() -> None:
+    asked = Asked()
+    group = heavy(asked)
+    waiting = [asyncio.create_task(group.submit(item)) for item in ("a-heavy", "a-again", "a-more")]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert asked.batches == [["a-heavy"]]
+    asked.gate.set()
+    await asyncio.gather(*waiting)
+    assert asked.batches == [["a-heavy"], ["a-again"], ["a-more"]]
+
+
+async def test_a_close_lets_both_calls_in_flight_end() -> None:
+    asked = Asked()
+    group = heavy(asked)
+    waiting = [asyncio.create_task(group.submit("a-heavy"))]
+    await asyncio.sleep(0)
+    waiting.append(asyncio.create_task(group.submit("b-heavy")))
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(group.close())
+    await asyncio.sleep(0)
+    assert len(asked.batches) == 2
+    asked.gate.set()
+    assert await asyncio.gather(*waiting) == ["A-HEAVY", "B-HEAVY"]
+    await closing
+
+
+def sync(ended: int, free: int, *, takes: bool = True) -> HostSync:
+    key = TaskKey("job", 0, 1)
+    ends = tuple((key, TaskFacts(exit_code=0)) for _ in range(ended))
+    return HostSync(host_id="h", incarnation="i", ended=ends, takes=takes, free=free)
+
+
+@pytest.mark.parametrize(
+    ("ended", "free", "wanted"),
+    [
+        (3, 3, 3),
+        (3, 2, 3),  # it counts tasks, and one may hold several slots
+        (3, 100, 12),  # in steps, because its slots may be free for want of devices
+        (16, 40, 40),
+        (0, 100, 0),
+    ],
+)
+def test_a_host_asks_for_the_room_of_its_ends_and_some_that_is_free_besides(
+    ended: int, free: int, wanted: int
+) -> None:
+    assert count_wanted(sync(ended, free)) == wanted
+    assert count_wanted(sync(ended, free, takes=False)) == 0
