@@ -26,6 +26,7 @@ from holdfast.agent.calls.rooms import ModelRooms
 from holdfast.agent.config import EXIT_DONE, AgentConfig
 from holdfast.agent.containers.desk import ContainerDesk, read_options
 from holdfast.agent.ends import TaskEnds
+from holdfast.agent.folders import WorkFolders
 from holdfast.agent.health.desk import HealthDesk
 from holdfast.agent.host_facts import make_probe, read_host_facts
 from holdfast.agent.housekeeping import Housekeeper
@@ -105,7 +106,8 @@ class Agent:
         )
         self._work_folder = config.state_path / "work"
         self._executors = find_executor_home(config, ties.beat_socket)
-        self._keeper = Housekeeper(self._table, self._work_folder)
+        self._works = WorkFolders(self._work_folder)
+        self._keeper = Housekeeper(self._table, self._works)
         self._forensics = ForensicsDesk(self._calls, self._probe)
         self._faults = FaultDesk(self._probe, self._table, poke=self._watching.poke)
         self._make_calls()
@@ -218,7 +220,7 @@ class Agent:
         places = TaskPlaces(
             host_mark=self._ties.host_mark,
             beat_socket=self._ties.beat_socket,
-            work_folder=self._work_folder,
+            works=self._works,
             inherited=inherit_environment(os.environ),
             executors=self._executors,
             host_words=describe_host(self._config.host_name, self._config.host_labels),

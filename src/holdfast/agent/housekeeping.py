@@ -13,15 +13,15 @@ import shutil
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from pathlib import Path
 
+from holdfast.agent.folders import WorkFolders
+from holdfast.agent.offload import run_aside
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.logs import STREAMS
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskEvent
 from holdfast.errors import ValidationError
 from holdfast.process.syscalls import read_boottime
-from holdfast.wire.agent import LaunchOrder
 
 log = logging.getLogger("holdfast.agent.housekeeping")
 
@@ -29,27 +29,26 @@ MAX_KEPT_FOLDERS = 64
 LOGS_KEEP_SECONDS = 3600.0
 WORK_KEEP_SECONDS = 7 * 86_400.0  # of a job's folder, after its last attempt here
 _ROUND_SECONDS = 60.0
-
-
-def find_work_folder(work_folder: Path, order: LaunchOrder) -> Path:
-    """Return the folder of an order's task: its job's, or a fresh one of its attempt in there."""
-    folder = work_folder / order.key.job_id
-    return folder / f"attempt-{order.attempt}" if order.fresh_workdir else folder
+_SWEEP_SECONDS = 0.5
 
 
 class Housekeeper:
     """Removes task folders and job folders that are not needed any more."""
 
-    def __init__(self, table: TaskTable, work_folder: Path) -> None:
+    def __init__(self, table: TaskTable, works: WorkFolders) -> None:
         self._table = table
-        self._work_folder = work_folder
+        self._works = works
+        self._left = asyncio.Event()  # some work folder may be empty
         self._kept: OrderedDict[TaskKey, float] = OrderedDict()  # → unix time of removal
 
     def put_away(self, task: AgentTask) -> None:
         """Clean up after a task whose end and logs are on record."""
         self._leave_work_folder(task)
         if all(task.saved.shipped.get(stream, 0) <= task.keep_bytes for stream in STREAMS):
-            self._table.remove_folder(task.key)
+            if task.facts is not None and task.facts.unkillable:
+                self._table.remove_folder(task.key)
+            else:
+                self._table.put_folder_back(task.key)
             return
         self._table.save(task, read_boottime())  # for the next agent: its logs are shipped
         try:
@@ -65,13 +64,8 @@ class Housekeeper:
         job_id = task.key.job_id
         if any(other.key.job_id == job_id for other in self._table):
             return  # the next attempt may be standing in it already
-        work = self._work_folder / job_id
-        if task.order is not None and task.order.fresh_workdir:
-            with contextlib.suppress(OSError):
-                find_work_folder(self._work_folder, task.order).rmdir()
-        with contextlib.suppress(OSError):
-            os.utime(work)  # its age counts from the last attempt here
-            work.rmdir()  # most jobs never put anything there
+        self._works.leave(job_id, task.order)
+        self._left.set()
 
     def take_leftovers(self, now: float, follow: Callable[[AgentTask], None]) -> None:
         """Take the folders whose tasks no guardian knows any more: only their logs are left."""
@@ -105,9 +99,21 @@ class Housekeeper:
 
     async def run(self) -> None:
         """Clean for ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._clean_often())
+            group.create_task(self._sweep_often())
+
+    async def _clean_often(self) -> None:
         while True:
             self.clean(time.time())
             await asyncio.sleep(_ROUND_SECONDS)
+
+    async def _sweep_often(self) -> None:
+        while True:
+            await self._left.wait()
+            await asyncio.sleep(_SWEEP_SECONDS)  # many at once cost one thread
+            self._left.clear()
+            await run_aside(self._works.sweep)
 
     def clean(self, now: float) -> None:
         """One round. `now` is Unix time, as files have it."""
@@ -119,11 +125,14 @@ class Housekeeper:
             self._table.remove_folder(key)
         busy = {task.key.job_id for task in self._table}
         try:
-            folders = list(os.scandir(self._work_folder))
+            folders = list(os.scandir(self._works.root))
         except OSError:
             return
         for folder in folders:
             if folder.name in busy or not folder.is_dir(follow_symlinks=False):
+                continue
+            with contextlib.suppress(OSError):
+                os.rmdir(folder.path)  # left empty by an agent that was killed
                 continue
             try:
                 idle_seconds = now - folder.stat(follow_symlinks=False).st_mtime

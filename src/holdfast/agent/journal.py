@@ -61,6 +61,8 @@ class _JournalHandler(logging.StreamHandler[Any]):
 
 def open_journal(host: str, *, log_format: str) -> None:
     """Send the `holdfast` loggers to standard error."""
+    # What a line does not show is not asked for: every short task has its line.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = _JournalHandler(sys.stderr)
     handler.setFormatter(_Formatter(host, as_json=log_format == "json"))
     logger = logging.getLogger("holdfast")

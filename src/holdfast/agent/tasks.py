@@ -11,7 +11,6 @@ KEEP-3  A task's state (`core.transitions.AGENT_TASK`) is not on disk: the next 
 
 import logging
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import msgspec
 
 from holdfast.agent.containers.plan import STATUS_FILE
+from holdfast.agent.folders import TaskFolders
 from holdfast.agent.journal import about
 from holdfast.agent.probes.faults import DeviceMarks
 from holdfast.agent.redact import Redactor
@@ -30,7 +30,7 @@ from holdfast.core.states import AgentTaskEvent, AgentTaskState
 from holdfast.core.transitions import AGENT_TASK, step
 from holdfast.core.watchdogs import TaskWatch
 from holdfast.errors import ValidationError
-from holdfast.process.files import make_private_folder, read_private, write_atomic
+from holdfast.process.files import make_private_folder, read_private, write_atomic, write_new
 from holdfast.wire.agent import BeatReport, LaunchOrder, TaskReport
 from holdfast.wire.beat import Beat
 
@@ -195,6 +195,7 @@ class TaskTable:
         self._folder = state_dir / "tasks"
         self._tasks: dict[TaskKey, AgentTask] = {}
         self._tombstones: dict[TaskKey, None] = {}
+        self._folders = TaskFolders()
         self._disk_failed = False
         self.works = TaskWorks()
 
@@ -243,8 +244,9 @@ class TaskTable:
     def add(self, order: LaunchOrder, now: float) -> AgentTask:
         """Take an order and write it down (KEEP-1). Raises OSError, ValidationError."""
         folder = self.folder_of(order.key)
-        folder.mkdir(mode=0o700, exist_ok=True)
-        write_atomic(folder / "order.json", msgspec.json.encode(order))
+        self._folders.make(folder)
+        # An agent that is killed here has launched nothing, and the order is offered again.
+        write_new(folder / "order.json", msgspec.json.encode(order))
         task = self._tasks[order.key] = AgentTask(order.key, folder, order, now)
         return task
 
@@ -322,4 +324,8 @@ class TaskTable:
 
     def remove_folder(self, key: TaskKey) -> None:
         """Delete a task's files; files that cannot be deleted are left for the next try."""
-        shutil.rmtree(self.folder_of(key), ignore_errors=True)
+        self._folders.remove(self.folder_of(key))
+
+    def put_folder_back(self, key: TaskKey) -> None:
+        """Delete the files of a task that is over; its folder may become another task's."""
+        self._folders.put_back(self.folder_of(key))

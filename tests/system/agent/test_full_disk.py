@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from holdfast.agent.config import MARK_FILE, read_mark
+from holdfast.agent.folders import WorkFolders
 from holdfast.agent.guardian.home import GROUP_RECORD, SOCKET_RECORD, GuardianHome, read_group_homes
 from holdfast.agent.housekeeping import LOGS_KEEP_SECONDS, Housekeeper
 from holdfast.agent.tasks import TaskFile, TaskTable
@@ -256,7 +257,7 @@ def test_an_order_that_cannot_be_deleted_is_said_and_costs_no_agent(
     }  # kept only in part: its files stay here for a while
     (task.folder / "order.json").unlink()
     (task.folder / "order.json").mkdir()  # not to be unlinked
-    keeper = Housekeeper(table, tmp_path / "work")
+    keeper = Housekeeper(table, WorkFolders(tmp_path / "work"))
     keeper.put_away(task)
     assert "with its secrets, stays on disk" in caplog.text
     keeper.clean(time.time() + LOGS_KEEP_SECONDS + 60)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from holdfast.process.files import write_atomic
+from holdfast.process.files import write_atomic, write_new
 
 
 def test_a_file_is_replaced_whole_and_is_its_owners_alone(tmp_path: Path) -> None:
@@ -30,3 +31,24 @@ def test_what_lies_under_the_name_of_the_part_is_not_written_into(
     write_atomic(tmp_path / "f", b"secret")
     assert others.read_bytes() == b""
     assert (tmp_path / "f").read_bytes() == b"secret"
+
+
+def test_a_new_file_is_its_owners_alone_and_takes_the_place_of_an_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    for data in (b"first", b"second"):
+        write_new(path, data)
+        assert path.read_bytes() == data
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_nothing_stays_of_a_new_file_that_could_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(fd: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "the disk is full")
+
+    monkeypatch.setattr(os, "write", fill)
+    with pytest.raises(OSError, match="full"):
+        write_new(tmp_path / "f", b"data")
+    assert not list(tmp_path.iterdir())

@@ -119,14 +119,13 @@ class AgentChild:
         self._heard_at = min(self._heard_at + seconds, time.monotonic())
 
     def tell(self, answer: Answer) -> None:
-        """Send to an agent that has said hello; the next one gets everything in its snapshot."""
+        """Have `flush` send it to an agent that has said hello; the next one gets everything in its
+        snapshot. What one turn says wakes the agent once."""
         if self._channel is None or not self._greeted:
             return
         self._unsent += encode_frame(encode(answer))
         if len(self._unsent) > 2 * MAX_FRAME_BYTES:
             self._kill("it does not read what it is told")
-            return
-        self.flush()
 
     def greet(self, snapshot: Answer) -> None:
         """Answer a hello; from here on the agent hears everything."""

@@ -222,6 +222,7 @@ class _Guardian:
         """Do what is due, each part for itself (GUARD-7); return how long to wait."""
         mishaps, survive = self._mishaps.count, self._mishaps.survive
         reaped = survive(self._nursery.collect, False)
+        survive(self._agent.flush, None)  # before the launches, which take longer than all else
         survive(self._obey_some, None)
         survive(self._tasks.end_lapsed, None)
         now, boot_now = time.monotonic(), self._read_clock()
@@ -230,6 +231,7 @@ class _Guardian:
         tasks_at = survive(lambda: self._tasks.turn(boot_now), boot_now)
         trees_at = survive(lambda: self._nursery.turn(boot_now), boot_now)
         agent_at = survive(lambda: self._agent.turn(now), now)
+        survive(self._agent.flush, None)
         self._timer.set(min(tasks_at, trees_at))
         if self._mishaps.count > mishaps:
             return _MISHAP_SECONDS

@@ -13,9 +13,10 @@ a stop, at a loss and at the end of its lease. A new agent has none; the control
 from __future__ import annotations
 
 import logging
+import math
 import random
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from holdfast.agent.journal import about
@@ -27,6 +28,7 @@ log = logging.getLogger("holdfast.agent.orders.claims")
 LOWEST_PORT = 20_000  # below it are the ports that services are known by
 PORT_TRIES = 64
 KEPT_SECONDS = 600.0
+RANGE_SECONDS = 60.0  # for so long the kernel's range of ports is not read again
 
 
 class Claim:
@@ -106,22 +108,42 @@ class PortChooser:
 
     def __init__(self, chance: Callable[[int, int], int] = random.randint) -> None:
         self._chance = chance
-        self._given: dict[int, float] = {}
+        self._given: dict[int, float] = {}  # → until when, the first to be free again first
+        self._quiet: tuple[int, int] = (1, 0)
+        self._quiet_until = -math.inf
 
     def bind(self, now: float) -> socket.socket | None:
         """A socket bound to a free port of this host, on all its addresses: rank 0 listens where
         its peers reach it. None where no port can be had: the task then chooses its own."""
-        self._given = {port: until for port, until in self._given.items() if until > now}
-        low, high = read_quiet_ports()
-        wide = high - low >= PORT_TRIES
-        tries = [self._chance(low, high) for _ in range(PORT_TRIES)] if wide else []
-        for port in [*(port for port in tries if port not in self._given), 0]:
+        self._free_old(now)
+        for port in self._list_tries(now):
             bound = _bind(port)
             if bound is not None:
-                self._given[bound.getsockname()[1]] = now + KEPT_SECONDS
+                port = bound.getsockname()[1]
+                self._given.pop(port, None)
+                self._given[port] = now + KEPT_SECONDS
                 return bound
         log.warning("no port could be had for a rendezvous")
         return None
+
+    def _free_old(self, now: float) -> None:
+        """Forget the ports that were given long enough ago. A short task takes a port, too, so
+        this looks at no more of them than it forgets."""
+        while self._given:
+            port, until = next(iter(self._given.items()))
+            if until > now:
+                break
+            del self._given[port]
+
+    def _list_tries(self, now: float) -> Iterator[int]:
+        if now >= self._quiet_until:
+            self._quiet, self._quiet_until = read_quiet_ports(), now + RANGE_SECONDS
+        low, high = self._quiet
+        for _ in range(PORT_TRIES if high - low >= PORT_TRIES else 0):
+            port = self._chance(low, high)
+            if port not in self._given:
+                yield port
+        yield 0
 
     def find(self, now: float) -> int:
         """A port that is free now, for a task that starts at once; 0 where none can be had."""

@@ -21,7 +21,7 @@ import msgspec
 
 from holdfast.agent.calls.home import ExecutorHome, make_place
 from holdfast.agent.containers.desk import ContainerDesk
-from holdfast.agent.housekeeping import find_work_folder
+from holdfast.agent.folders import WorkFolders
 from holdfast.agent.journal import about
 from holdfast.agent.orders.ahead import AheadDesk
 from holdfast.agent.orders.claims import Claims
@@ -50,7 +50,7 @@ class TaskPlaces(msgspec.Struct, frozen=True, kw_only=True):
 
     host_mark: str
     beat_socket: str
-    work_folder: Path
+    works: WorkFolders
     inherited: Mapping[str, str]
     executors: ExecutorHome
     host_words: Mapping[str, str] = {}
@@ -200,7 +200,6 @@ class Commands:
         task = self.table.add(msgspec.structs.replace(order, peers=[]), now)
         self._peers.leave(order, task.folder)
         task.deadline = deadline
-        out_path(task).mkdir(mode=0o700, exist_ok=True)
         if order.ahead and order.checkpoint is None and not self.ahead.has_slot(task):
             self._hold(task, now)
         elif order.checkpoint is None:
@@ -300,8 +299,7 @@ class Commands:
             self._fail_start(task.key, str(error))
 
     def _start_task(self, task: AgentTask, order: LaunchOrder) -> None:
-        work = find_work_folder(self.places.work_folder, order)
-        work.mkdir(mode=0o700, parents=True, exist_ok=True)
+        work = self.places.works.make(order)
         boxed = order.image is not None
         env = make_task_environment(
             order,
@@ -309,9 +307,9 @@ class Commands:
             host_id=self.host_id,
             host_mark=self.places.host_mark,
             beat_socket=self.places.beat_socket,
-            work_folder=str(work),
+            work_folder=work,
             host_gpus=self.host_gpus,
-            peers=find_peers(task.folder),
+            peers=find_peers(task.folder) if order.world_size > 1 else None,
             host_words=self.places.host_words,
             checkpoint_out=str(out_path(task)),
             checkpoint_in=in_path(task) if order.checkpoint else None,
@@ -319,7 +317,7 @@ class Commands:
         if env.get("HOLDFAST_OUT_DIR"):
             with contextlib.suppress(OSError):  # the program says what it could not write
                 Path(env["HOLDFAST_OUT_DIR"]).mkdir(parents=True, exist_ok=True)
-        argv, cwd = make_command(order), order.cwd or str(work)
+        argv, cwd = make_command(order), order.cwd or work
         if order.executor:
             home = self.places.executors
             make_place(task.folder)
@@ -328,12 +326,12 @@ class Commands:
         if boxed:  # the guardian holds the runner: devices and limits are the container's
             beats = self.places.beat_socket
             try:
-                argv = self.containers.prepare(task, order, env, str(work), beats)
+                argv = self.containers.prepare(task, order, env, work, beats)
             except ValidationError as error:
                 log.error(f"the task cannot be started: {error}", extra=task.about())
                 self._give_up(task, TaskFacts(start_error=str(error)[:4096]))
                 return
-            env, cwd = dict(self.places.inherited), str(work)
+            env, cwd = dict(self.places.inherited), work
         self.link.launch(
             LaunchTask(
                 key=order.key,

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.agent.folders import OUT_FOLDER
 from holdfast.agent.offload import run_aside
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.transfers import (
@@ -38,7 +39,7 @@ from holdfast.wire.agent import CheckpointOffer
 
 log = logging.getLogger("holdfast.agent.uplink.checkpoints")
 
-OUT_FOLDER, IN_FOLDER, IN_FILE = "checkpoint-out", "checkpoint-in", "checkpoint"
+IN_FOLDER, IN_FILE = "checkpoint-in", "checkpoint"
 HOLD_SECONDS = 30.0
 FETCH_SECONDS = 60.0
 POLL_SECONDS = 5.0

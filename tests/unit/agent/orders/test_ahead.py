@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.agent import tasks
+from holdfast.agent.folders import WorkFolders
 from holdfast.agent.housekeeping import Housekeeper
 from holdfast.agent.orders.ahead import AheadDesk, count_wanted
 from holdfast.agent.orders.commands import Commands
@@ -153,7 +154,7 @@ def test_the_next_agent_reports_what_the_one_before_gave_back(tmp_path: Path) ->
     assert reports == ["changed"]
     after = TaskTable(tmp_path)
     after.open()
-    Housekeeper(after, tmp_path).take_leftovers(1.0, lambda task: None)
+    Housekeeper(after, WorkFolders(tmp_path)).take_leftovers(1.0, lambda task: None)
     (again,) = after
     assert (again.report(1.0).state, again.live) == ("returned", False)
 

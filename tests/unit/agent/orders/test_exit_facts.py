@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.agent.calls.home import ExecutorHome
 from holdfast.agent.containers.desk import ContainerDesk, ContainerOptions
+from holdfast.agent.folders import WorkFolders
 from holdfast.agent.orders.commands import Commands, TaskPlaces
 from holdfast.agent.orders.environment import inherit_environment, make_task_environment
 from holdfast.agent.orders.exit_facts import make_facts
@@ -119,7 +120,7 @@ def commands(table: TaskTable, line: Line, tmp_path: Path) -> Commands:
     places = TaskPlaces(
         host_mark="m",
         beat_socket="/b",
-        work_folder=tmp_path / "work",
+        works=WorkFolders(tmp_path / "work"),
         inherited={"PATH": "/bin"},
         executors=ExecutorHome(folder=tmp_path / "calls", socket="/c", python="/py", path="/app"),
     )

@@ -1,0 +1,143 @@
+"""The folders of tasks on disk: made, handed on, deleted.
+
+A folder costs its file system more to make and to delete than a short task's files do, and a
+deletion may wait for the disk. So a task's folder that is empty again is handed on by a rename to
+the next task, and the empty folder that a job worked in is deleted by a thread. (That one is not
+handed on, because a person may be looking into it.)
+
+FOLDER-1  A folder is handed on only when nothing is in it and its rights are as they were. Until then
+        it keeps its old name, under which the next agent finds no log in it and deletes it.
+FOLDER-2  A job's folder is not deleted once a task was given it: the deletion is called off, or over,
+        before `WorkFolders.make` returns.
+"""
+
+import contextlib
+import os
+import shutil
+import stat
+import threading
+from pathlib import Path
+
+from holdfast.wire.agent import LaunchOrder
+
+OUT_FOLDER = "checkpoint-out"
+MAX_SPARES = 64
+_PRIVATE = stat.S_IFDIR | 0o700
+# What an ordinary task leaves; a folder with anything else in it is deleted.
+_FILES = frozenset({"order.json", "state.json", "peers.json", "stdout", "stderr"})
+
+
+class TaskFolders:
+    """Folders of tasks, each with an empty `checkpoint-out` in it when it is given to a task."""
+
+    def __init__(self) -> None:
+        self._spares: dict[str, None] = {}
+
+    def make(self, path: Path) -> None:
+        """Make the folder of a task, or leave the one that is there. Raises OSError."""
+        wanted = str(path)
+        if wanted in self._spares:
+            del self._spares[wanted]
+            return
+        if self._spares:
+            spare, _ = self._spares.popitem()
+            try:
+                os.rename(spare, wanted)
+                return
+            except OSError:
+                shutil.rmtree(spare, ignore_errors=True)
+        for folder in (wanted, f"{wanted}/{OUT_FOLDER}"):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder, 0o700)
+
+    def put_back(self, path: Path) -> None:
+        """Empty the folder of a task that is over, to be handed on (FOLDER-1)."""
+        folder = str(path)
+        if len(self._spares) < MAX_SPARES and _empty_folder(folder):
+            self._spares[folder] = None
+        else:
+            self.remove(path)
+
+    def remove(self, path: Path) -> None:
+        """Delete a folder with all that is in it; what cannot be deleted is left."""
+        self._spares.pop(str(path), None)
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _empty_folder(folder: str) -> bool:
+    """Delete a task's files. True when only its empty `checkpoint-out` is left (FOLDER-1)."""
+    try:
+        left = set(os.listdir(folder))
+        for name in left & _FILES:
+            os.unlink(f"{folder}/{name}")
+        out = f"{folder}/{OUT_FOLDER}"
+        return (
+            left - _FILES == {OUT_FOLDER}
+            and os.lstat(folder).st_mode == os.lstat(out).st_mode == _PRIVATE
+            and not os.listdir(out)
+        )
+    except OSError:
+        return False
+
+
+class WorkFolders:
+    """The folders that jobs work in, below one root: each named by its job, and shared by its
+    attempts unless these want a fresh one."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._doomed: dict[str, set[str]] = {}  # job → folders to delete if they are empty
+        self._lock = threading.Lock()
+
+    def make(self, order: LaunchOrder) -> str:
+        """Make the folder of an order's task. Raises OSError."""
+        if order.key.job_id in self._doomed:
+            with self._lock:  # FOLDER-2
+                self._doomed.pop(order.key.job_id, None)
+        folder = f"{self.root}/{order.key.job_id}"
+        _make(folder)
+        if order.fresh_workdir:
+            folder = f"{folder}/{name_attempt(order)}"
+            _make(folder)
+        return folder
+
+    def leave(self, job_id: str, order: LaunchOrder | None) -> None:
+        """Have the folder of a job deleted soon, if nothing is in it. Else its age counts from
+        now."""
+        fresh = self._doomed.setdefault(job_id, set())
+        if order is not None and order.fresh_workdir:
+            fresh.add(name_attempt(order))
+
+    def sweep(self) -> None:
+        """Delete what `leave` has named. Called in a thread, because it waits for the disk."""
+        for job_id in list(self._doomed):
+            with self._lock:
+                if (fresh := self._doomed.get(job_id)) is not None:
+                    self._delete(job_id, fresh)
+                    self._doomed.pop(job_id, None)  # not before: `make` must see it till then
+
+    def _delete(self, job_id: str, fresh: set[str]) -> None:
+        folder = f"{self.root}/{job_id}"
+        for name in fresh:
+            with contextlib.suppress(OSError):
+                os.rmdir(f"{folder}/{name}")
+        try:
+            os.rmdir(folder)  # most jobs never put anything there
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.utime(folder)
+
+
+def _make(folder: str) -> None:
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        if not os.path.isdir(folder):
+            raise
+    except FileNotFoundError:
+        os.makedirs(folder, 0o700, exist_ok=True)
+
+
+def name_attempt(order: LaunchOrder) -> str:
+    """Return the name of the fresh folder of an order's attempt."""
+    return f"attempt-{order.attempt}"

@@ -1,0 +1,152 @@
+"""FOLDER-1…2: what is handed on to the next task, and what is deleted under no task's feet."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast.agent.folders import MAX_SPARES, OUT_FOLDER, TaskFolders, WorkFolders
+from holdfast.core.ids import TaskKey
+from holdfast.wire.agent import LaunchOrder
+from tests.waits import wait_until
+
+
+def order(job: str, *, attempt: int = 1, fresh: bool = False) -> LaunchOrder:
+    return LaunchOrder(
+        key=TaskKey(job, 0, attempt),
+        attempt=attempt,
+        name="n",
+        queue="q",
+        project="p",
+        argv=["x"],
+        fresh_workdir=fresh,
+    )
+
+
+def use(folders: TaskFolders, path: Path) -> int:
+    """Let a task have a folder and leave its files there; return which folder it is."""
+    folders.make(path)
+    assert [entry.name for entry in path.iterdir()] == [OUT_FOLDER]
+    assert not list((path / OUT_FOLDER).iterdir())
+    assert path.stat().st_mode & 0o777 == (path / OUT_FOLDER).stat().st_mode & 0o777 == 0o700
+    for name in ("order.json", "stdout", "stderr"):
+        (path / name).write_text("secret")
+    return path.stat().st_ino
+
+
+def test_the_next_task_gets_the_folder_of_one_that_is_over(tmp_path: Path) -> None:
+    folders = TaskFolders()
+    first = use(folders, tmp_path / "a.0.1")
+    folders.put_back(tmp_path / "a.0.1")
+    assert use(folders, tmp_path / "b.0.1") == first
+    assert [entry.name for entry in tmp_path.iterdir()] == ["b.0.1"]
+
+
+@pytest.mark.parametrize("left", ["checkpoint", "other", "open", "open out", "link", "folder"])
+def test_a_folder_that_is_not_as_it_was_made_is_deleted(tmp_path: Path, left: str) -> None:
+    """FOLDER-1."""
+    folders, path, others = TaskFolders(), tmp_path / "a.0.1", tmp_path / "others"
+    others.mkdir()
+    (others / "stdout").write_text("another's")
+    use(folders, path)
+    if left == "checkpoint":
+        (path / OUT_FOLDER / "checkpoint.5").write_bytes(b"saved")
+    elif left == "other":
+        (path / "core").write_bytes(b"")
+    elif left == "open":
+        path.chmod(0o755)
+    elif left == "open out":
+        (path / OUT_FOLDER).chmod(0o500)
+    elif left == "link":
+        (path / OUT_FOLDER).rmdir()
+        (path / OUT_FOLDER).symlink_to(others)
+    else:
+        (path / "stdout").unlink()
+        (path / "stdout").mkdir()
+    folders.put_back(path)
+    assert not path.exists()
+    use(folders, tmp_path / "b.0.1")
+    assert (others / "stdout").read_text() == "another's"
+
+
+def test_a_key_that_comes_again_gets_its_own_folder(tmp_path: Path) -> None:
+    folders, path = TaskFolders(), tmp_path / "a.0.1"
+    use(folders, path)
+    folders.put_back(path)
+    use(folders, path)
+    use(folders, tmp_path / "b.0.1")
+    assert path.exists()
+
+
+def test_a_folder_that_vanished_is_made_anew(tmp_path: Path) -> None:
+    folders = TaskFolders()
+    use(folders, tmp_path / "a.0.1")
+    folders.put_back(tmp_path / "a.0.1")
+    (tmp_path / "a.0.1").rename(tmp_path / "away")
+    use(folders, tmp_path / "b.0.1")
+
+
+def test_no_more_folders_are_kept_than_the_bound(tmp_path: Path) -> None:
+    folders, paths = TaskFolders(), [tmp_path / f"a.{rank}.1" for rank in range(MAX_SPARES + 3)]
+    for path in paths:
+        use(folders, path)
+    for path in paths:
+        folders.put_back(path)
+    assert len(list(tmp_path.iterdir())) == MAX_SPARES
+
+
+def test_an_empty_work_folder_is_deleted_and_another_is_as_old_as_its_last_attempt(
+    tmp_path: Path,
+) -> None:
+    works = WorkFolders(tmp_path / "work")
+    folders = [Path(works.make(one)) for one in (order("a"), order("b"), order("c", fresh=True))]
+    (folders[1] / "result").write_text("kept")
+    os.utime(folders[1], (1.0, 1.0))
+    assert folders[2] == tmp_path / "work" / "c" / "attempt-1"
+    for one in (order("a"), order("b"), order("c", fresh=True)):
+        works.leave(one.key.job_id, one)
+    works.sweep()
+    assert [path.name for path in works.root.iterdir()] == ["b"]
+    assert folders[1].stat().st_mtime > time.time() - 60
+
+
+def test_a_deletion_is_called_off_by_the_next_attempt(tmp_path: Path) -> None:
+    """FOLDER-2."""
+    works = WorkFolders(tmp_path)
+    works.make(order("a"))
+    works.leave("a", order("a"))
+    folder = Path(works.make(order("a", attempt=2)))
+    works.sweep()
+    assert folder.is_dir()
+
+
+def test_the_next_attempt_waits_for_a_deletion_that_has_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FOLDER-2."""
+    works = WorkFolders(tmp_path)
+    works.make(order("a"))
+    works.leave("a", order("a"))
+    begun, go_on, delete = threading.Event(), threading.Event(), os.rmdir
+
+    def delete_slowly(path: str) -> None:
+        begun.set()
+        assert go_on.wait(20)
+        delete(path)
+
+    monkeypatch.setattr(os, "rmdir", delete_slowly)
+    sweeper = threading.Thread(target=works.sweep)
+    sweeper.start()
+    assert begun.wait(20)
+    made: list[str] = []
+    maker = threading.Thread(target=lambda: made.append(works.make(order("a", attempt=2))))
+    maker.start()
+    maker.join(0.05)
+    go_on.set()
+    sweeper.join()
+    wait_until(lambda: made)
+    assert Path(made[0]).is_dir()
