@@ -16,7 +16,7 @@ FALL-1  Where every rank of a gang is on this host, one that ends badly by itsel
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from holdfast.agent.calls.desk import ExecutorDesk
 from holdfast.agent.containers.desk import ContainerDesk, add_container_facts
@@ -50,6 +50,7 @@ class TaskEnds:
     calls: ExecutorDesk
     fell: Callable[[AgentTask], None] = lambda task: None
     host_stops: bool = False
+    _half_settled: set[AgentTask] = field(default_factory=set)
 
     def begin(self, task: AgentTask, ended: TaskEnded) -> None:
         """Start on an end; the guardian's repeats of it are ignored."""
@@ -116,14 +117,23 @@ class TaskEnds:
         """Forget a task whose end and logs are on record; else have the disk know how far it is."""
         if task.state is AgentTaskState.ACKNOWLEDGED and task.saved.shipped_whole:
             self.table.forget(task)
+            self._half_settled.discard(task)
             # After the orders of the same answer: a busy disk takes longer than a short task.
             asyncio.get_running_loop().call_soon(self.keeper.put_away, task)
             return
         # Mostly the other half comes in a moment and all of it is deleted. An agent that is killed
         # before leaves the next one a log to ship again, which changes nothing.
         task.dirty = True
-        loop = asyncio.get_running_loop()
-        loop.call_later(_SETTLE_SECONDS, lambda: self.table.save_changed(task, read_boottime()))
+        if not self._half_settled:
+            asyncio.get_running_loop().call_later(_SETTLE_SECONDS, self._save_half_settled)
+        self._half_settled.add(task)
+
+    def _save_half_settled(self) -> None:
+        """One timer saves all: with one for each short task, the loop's timers cost more than the
+        tasks."""
+        saved, self._half_settled = self._half_settled, set()
+        for task in saved:
+            self.table.save_changed(task, read_boottime())
 
     async def report_held(self) -> None:
         """Report now every end that waits for an upload: this host goes."""

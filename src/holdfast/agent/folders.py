@@ -5,8 +5,9 @@ deletion may wait for the disk. So a task's folder that is empty again is handed
 the next task, and the empty folder that a job worked in is deleted by a thread. (That one is not
 handed on, because a person may be looking into it.)
 
-FOLDER-1  A folder is handed on only when nothing is in it and its rights are as they were. Until then
-        it keeps its old name, under which the next agent finds no log in it and deletes it.
+FOLDER-1  A folder is handed on only when nothing is in it, nothing was since it was looked at, and
+        its rights are as they were. Until then it keeps its old name, under which the next agent
+        finds no log in it and deletes it.
 FOLDER-2  A job's folder is not deleted once a task was given it: the deletion is called off, or over,
         before `WorkFolders.make` returns.
 """
@@ -22,6 +23,7 @@ from holdfast.wire.agent import LaunchOrder
 
 OUT_FOLDER = "checkpoint-out"
 MAX_SPARES = 64
+_Look = tuple[int, int, int, int]
 _PRIVATE = stat.S_IFDIR | 0o700
 # What an ordinary task leaves; a folder with anything else in it is deleted.
 _FILES = frozenset({"order.json", "state.json", "peers.json", "stdout", "stderr"})
@@ -31,21 +33,22 @@ class TaskFolders:
     """Folders of tasks, each with an empty `checkpoint-out` in it when it is given to a task."""
 
     def __init__(self) -> None:
-        self._spares: dict[str, None] = {}
+        self._spares: dict[str, _Look] = {}
 
     def make(self, path: Path) -> None:
         """Make the folder of a task, or leave the one that is there. Raises OSError."""
         wanted = str(path)
         if wanted in self._spares:
-            del self._spares[wanted]
-            return
-        if self._spares:
-            spare, _ = self._spares.popitem()
+            self.remove(path)
+        while self._spares:
+            spare, look = self._spares.popitem()
             try:
-                os.rename(spare, wanted)
-                return
+                if _look_at(spare) == look:
+                    os.rename(spare, wanted)
+                    return
             except OSError:
-                shutil.rmtree(spare, ignore_errors=True)
+                pass
+            shutil.rmtree(spare, ignore_errors=True)
         for folder in (wanted, f"{wanted}/{OUT_FOLDER}"):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder, 0o700)
@@ -53,8 +56,9 @@ class TaskFolders:
     def put_back(self, path: Path) -> None:
         """Empty the folder of a task that is over, to be handed on (FOLDER-1)."""
         folder = str(path)
-        if len(self._spares) < MAX_SPARES and _empty_folder(folder):
-            self._spares[folder] = None
+        look = _empty_folder(folder) if len(self._spares) < MAX_SPARES else None
+        if look is not None:
+            self._spares[folder] = look
         else:
             self.remove(path)
 
@@ -64,20 +68,25 @@ class TaskFolders:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _empty_folder(folder: str) -> bool:
-    """Delete a task's files. True when only its empty `checkpoint-out` is left (FOLDER-1)."""
+def _empty_folder(folder: str) -> _Look | None:
+    """Delete a task's files. Returns how the folder is then, None unless only its `checkpoint-out`
+    is left, empty and as it was made (FOLDER-1)."""
     try:
         left = set(os.listdir(folder))
         for name in left & _FILES:
             os.unlink(f"{folder}/{name}")
-        out = f"{folder}/{OUT_FOLDER}"
-        return (
-            left - _FILES == {OUT_FOLDER}
-            and os.lstat(folder).st_mode == os.lstat(out).st_mode == _PRIVATE
-            and not os.listdir(out)
-        )
+        look = _look_at(folder)
+        as_made = left - _FILES == {OUT_FOLDER} and look[0] == look[1] == _PRIVATE
+        return look if as_made and not os.listdir(f"{folder}/{OUT_FOLDER}") else None
     except OSError:
-        return False
+        return None
+
+
+def _look_at(folder: str) -> _Look:
+    """Return the rights of a task's folder and of its `checkpoint-out`, and when a name was last
+    added or taken away there. Raises OSError."""
+    found, out = os.lstat(folder), os.lstat(f"{folder}/{OUT_FOLDER}")
+    return found.st_mode, out.st_mode, found.st_mtime_ns, out.st_mtime_ns
 
 
 class WorkFolders:

@@ -48,7 +48,7 @@ class Housekeeper:
             if task.facts is not None and task.facts.unkillable:
                 self._table.remove_folder(task.key)
             else:
-                self._table.put_folder_back(task.key)
+                self._table.put_folder_back(task)
             return
         self._table.save(task, read_boottime())  # for the next agent: its logs are shipped
         try:

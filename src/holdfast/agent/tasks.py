@@ -77,6 +77,7 @@ class AgentTask:
         self.folder = folder
         self.order = order
         self.saved = TaskFile()
+        self.has_folder = True  # until it is over and the folder is another's
         self.dirty = False  # `saved` or the watch is ahead of the disk
         self.saved_at = now
         self.state = AgentTaskState.ORDERED
@@ -239,14 +240,14 @@ class TaskTable:
         """A task's folder. Raises ValidationError for a job id that is no file name."""
         if not _SAFE_ID.fullmatch(key.job_id):
             raise ValidationError(f"{key.job_id!r} is not the id of a job")
-        return self._folder / f"{key.job_id}.{key.rank}.{key.epoch}"
+        return Path(f"{self._folder}/{key.job_id}.{key.rank}.{key.epoch}")
 
     def add(self, order: LaunchOrder, now: float) -> AgentTask:
         """Take an order and write it down (KEEP-1). Raises OSError, ValidationError."""
         folder = self.folder_of(order.key)
         self._folders.make(folder)
         # An agent that is killed here has launched nothing, and the order is offered again.
-        write_new(folder / "order.json", msgspec.json.encode(order))
+        write_new(f"{folder}/order.json", msgspec.json.encode(order))
         task = self._tasks[order.key] = AgentTask(order.key, folder, order, now)
         return task
 
@@ -290,6 +291,8 @@ class TaskTable:
 
     def save(self, task: AgentTask, now: float) -> None:
         """Write a task's state; a disk that cannot take it is logged once and tried again later."""
+        if not task.has_folder:
+            return
         try:
             task.save(now)
         except OSError as error:
@@ -326,6 +329,7 @@ class TaskTable:
         """Delete a task's files; files that cannot be deleted are left for the next try."""
         self._folders.remove(self.folder_of(key))
 
-    def put_folder_back(self, key: TaskKey) -> None:
+    def put_folder_back(self, task: AgentTask) -> None:
         """Delete the files of a task that is over; its folder may become another task's."""
-        self._folders.put_back(self.folder_of(key))
+        task.has_folder = False
+        self._folders.put_back(task.folder)

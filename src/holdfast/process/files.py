@@ -47,18 +47,18 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = False) -> None:
             os.close(folder_fd)
 
 
-def write_new(path: Path, data: bytes) -> None:
+def write_new(path: str, data: bytes) -> None:
     """Write a file (0600) that is mostly not there yet, without FILE-1: after a kill a part of it
     may stand. Raises OSError, and then nothing does."""
     try:
         fd = os.open(path, _NEW, 0o600)
     except FileExistsError:
-        write_atomic(path, data)
+        write_atomic(Path(path), data)
         return
     try:
         write_all(fd, data)
     except OSError:
-        path.unlink(missing_ok=True)
+        os.unlink(path)
         raise
     finally:
         os.close(fd)

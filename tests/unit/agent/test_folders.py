@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.agent.folders import MAX_SPARES, OUT_FOLDER, TaskFolders, WorkFolders
+from holdfast.agent.tasks import TaskTable
 from holdfast.core.ids import TaskKey
 from holdfast.wire.agent import LaunchOrder
 from tests.waits import wait_until
@@ -71,6 +72,38 @@ def test_a_folder_that_is_not_as_it_was_made_is_deleted(tmp_path: Path, left: st
     assert not path.exists()
     use(folders, tmp_path / "b.0.1")
     assert (others / "stdout").read_text() == "another's"
+
+
+@pytest.mark.parametrize("name", ["state.json", f"{OUT_FOLDER}/checkpoint"])
+def test_a_folder_in_which_something_appeared_meanwhile_is_not_handed_on(
+    tmp_path: Path, name: str
+) -> None:
+    """FOLDER-1."""
+    folders = TaskFolders()
+    for job in ("a", "b"):
+        use(folders, tmp_path / f"{job}.0.1")
+    for job in ("a", "b"):
+        folders.put_back(tmp_path / f"{job}.0.1")
+    (tmp_path / "b.0.1" / name).write_text("late")
+    use(folders, tmp_path / "c.0.1")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["c.0.1"]
+
+
+def test_the_state_of_a_task_that_is_over_is_not_written_into_anothers_folder(
+    tmp_path: Path,
+) -> None:
+    """A part of the agent may still be at work for a task that was forgotten meanwhile."""
+    table = TaskTable(tmp_path)
+    table.open()
+    first = table.add(order("a"), 0.0)
+    table.drop(first)
+    table.put_folder_back(first)
+    first.dirty = True
+    table.save(first, 1.0)
+    table.save_changed(first, 1.0)
+    assert not (first.folder / "state.json").exists()
+    second = table.add(order("b"), 2.0)
+    assert sorted(path.name for path in second.folder.iterdir()) == [OUT_FOLDER, "order.json"]
 
 
 def test_a_key_that_comes_again_gets_its_own_folder(tmp_path: Path) -> None:

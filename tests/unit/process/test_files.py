@@ -36,7 +36,7 @@ def test_what_lies_under_the_name_of_the_part_is_not_written_into(
 def test_a_new_file_is_its_owners_alone_and_takes_the_place_of_an_old_one(tmp_path: Path) -> None:
     path = tmp_path / "f"
     for data in (b"first", b"second"):
-        write_new(path, data)
+        write_new(str(path), data)
         assert path.read_bytes() == data
         assert path.stat().st_mode & 0o777 == 0o600
     assert list(tmp_path.iterdir()) == [path]
@@ -50,5 +50,5 @@ def test_nothing_stays_of_a_new_file_that_could_not_be_written(
 
     monkeypatch.setattr(os, "write", fill)
     with pytest.raises(OSError, match="full"):
-        write_new(tmp_path / "f", b"data")
+        write_new(f"{tmp_path}/f", b"data")
     assert not list(tmp_path.iterdir())

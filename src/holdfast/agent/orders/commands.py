@@ -21,7 +21,7 @@ import msgspec
 
 from holdfast.agent.calls.home import ExecutorHome, make_place
 from holdfast.agent.containers.desk import ContainerDesk
-from holdfast.agent.folders import WorkFolders
+from holdfast.agent.folders import OUT_FOLDER, WorkFolders
 from holdfast.agent.journal import about
 from holdfast.agent.orders.ahead import AheadDesk
 from holdfast.agent.orders.claims import Claims
@@ -29,7 +29,7 @@ from holdfast.agent.orders.environment import make_command, make_task_environmen
 from holdfast.agent.orders.link import GuardianLink
 from holdfast.agent.orders.peers import GangPeers, find_peers
 from holdfast.agent.tasks import AgentTask, TaskTable
-from holdfast.agent.uplink.checkpoints import CheckpointDesk, in_path, out_path
+from holdfast.agent.uplink.checkpoints import CheckpointDesk, in_path
 from holdfast.core.causes import Cause, Watchdog
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
@@ -82,6 +82,7 @@ class Commands:
     settings_rev: int = 0
     _peers: GangPeers = field(default_factory=GangPeers)
     _late: asyncio.TimerHandle | None = None
+    _unlogged: list[AgentTask] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.ahead = AheadDesk(self.table)
@@ -107,6 +108,7 @@ class Commands:
             for order in answer.launch:
                 for one in order.list_all():
                     news = self._launch(one, started_at) or news
+        self._log_launches()
         for change in answer.watch:
             task = self.table.get(change.key)
             if task is not None:
@@ -297,6 +299,7 @@ class Commands:
             self._fail_start(task.key, str(error))
         except ValidationError as error:
             self._fail_start(task.key, str(error))
+        self._log_launches()
 
     def _start_task(self, task: AgentTask, order: LaunchOrder) -> None:
         work = self.places.works.make(order)
@@ -311,7 +314,7 @@ class Commands:
             host_gpus=self.host_gpus,
             peers=find_peers(task.folder) if order.world_size > 1 else None,
             host_words=self.places.host_words,
-            checkpoint_out=str(out_path(task)),
+            checkpoint_out=f"{task.folder}/{OUT_FOLDER}",
             checkpoint_in=in_path(task) if order.checkpoint else None,
         )
         if env.get("HOLDFAST_OUT_DIR"):
@@ -339,8 +342,8 @@ class Commands:
                 env=env,
                 cwd=cwd,
                 leads=boxed,
-                stdout=str(task.path_of("stdout")),
-                stderr=str(task.path_of("stderr")),
+                stdout=f"{task.folder}/stdout",
+                stderr=f"{task.folder}/stderr",
                 deadline=task.deadline,
                 memory_bytes=0 if boxed else order.memory_bytes,
                 contain=bool(order.gpus) and not boxed,
@@ -350,8 +353,15 @@ class Commands:
         )
         task.move(AgentTaskEvent.LAUNCH)
         task.launched_at = read_boottime()
-        log.info(f"launching {order.name}", extra=task.about())
+        self._unlogged.append(task)
         self.launched(task)
+
+    def _log_launches(self) -> None:
+        """Write them to the journal, after the guardian was told: it has a task to start."""
+        for task in self._unlogged:
+            name = task.order.name if task.order else ""
+            log.info(f"launching {name}", extra=task.about())
+        self._unlogged.clear()
 
     # ---- ends of tasks that never began
 

@@ -61,6 +61,13 @@ class _Call(msgspec.Struct):
     started_at: float
 
 
+class _Heard(msgspec.Struct):
+    """An answer that was carried out. news: it held anything new."""
+
+    answer: SyncAnswer
+    news: bool
+
+
 class SyncLoop:
     """Keeps the controller and this host in step."""
 
@@ -83,7 +90,7 @@ class SyncLoop:
         self._newest_taken = 0
         self._news = asyncio.Event()
         self._later: asyncio.TimerHandle | None = None
-        self._flights: dict[asyncio.Task[SyncAnswer], _Call] = {}
+        self._flights: dict[asyncio.Task[_Heard | HoldfastError], _Call] = {}
         self._connected: bool | None = None
         self.heard_at = read_boottime()  # the last answer
         self._retry_seconds = _FIRST_RETRY_SECONDS
@@ -146,7 +153,21 @@ class SyncLoop:
             ahead=self._taker.count_ahead(),
         )
         call = _Call(self._seq, read_boottime())
-        self._flights[asyncio.create_task(self._calls.sync(request))] = call
+        self._flights[asyncio.create_task(self._fly(call, request))] = call
+
+    async def _fly(self, call: _Call, request: SyncRequest) -> _Heard | HoldfastError:
+        """Make a call and carry its answer out at once: on an idle host each further turn of the
+        loop would be a part of what a job waits for."""
+        try:
+            answer = await self._calls.sync(request)
+        except HoldfastError as error:
+            return error
+        newest = call.seq > self._newest_taken
+        self._newest_taken = max(call.seq, self._newest_taken)
+        self._note_connected()
+        self.interval_seconds = max(0.05, answer.sync_interval_seconds)
+        news = self._taker.take_answer(answer, started_at=call.started_at, newest=newest)
+        return _Heard(answer, news)
 
     async def _wait(self, now: float) -> None:
         """Wait until a call ends, something happens here, or a retry is due."""
@@ -166,24 +187,18 @@ class SyncLoop:
             if news is not None:
                 news.cancel()
 
-    async def _land(self, flight: asyncio.Task[SyncAnswer]) -> None:
-        call = self._flights.pop(flight)
-        newest = call.seq > self._newest_taken
-        try:
-            answer = flight.result()
-        except HoldfastError as error:
-            if newest:
-                await self._fail(error)
+    async def _land(self, flight: asyncio.Task[_Heard | HoldfastError]) -> None:
+        call, heard = self._flights.pop(flight), flight.result()
+        if isinstance(heard, HoldfastError):
+            if call.seq > self._newest_taken:
+                await self._fail(heard)
             return
-        self._newest_taken = max(self._newest_taken, call.seq)
-        self._note_connected()
-        self.interval_seconds = max(0.05, answer.sync_interval_seconds)
-        said_something = self._taker.take_answer(answer, started_at=call.started_at, newest=newest)
+        answer = heard.answer
         took_seconds = read_boottime() - call.started_at
         if (answer.launch or answer.preempt) and not self._flights and not self._news.is_set():
             # A call now would only say that they are being started or stopped, and slow that down.
             await self._pause(_LAUNCH_SECONDS)
-        if said_something or took_seconds > _ECHO_SECONDS[1]:
+        if heard.news or took_seconds > _ECHO_SECONDS[1]:
             self._echo_seconds = 0.0
         else:
             low, high = _ECHO_SECONDS
