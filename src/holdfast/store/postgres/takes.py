@@ -287,7 +287,7 @@ def _choose(
         "reserve_from": RESERVE_FROM,
         "now": begun[0]["now"],
     }
-    return [("take_jobs", ask), ("read_taken_secrets", {"ids": jobs})]
+    return [("take_jobs", ask)]
 
 
 def _read_candidate(row: dict[str, Any]) -> Candidate:
@@ -311,12 +311,11 @@ def _read_candidate(row: dict[str, Any]) -> Candidate:
     )
 
 
-def give_taken(drafts: Sequence[Draft], steps: Sequence[Step], rows: Rows, hidden: Rows) -> None:
+def give_taken(drafts: Sequence[Draft], steps: Sequence[Step], rows: Rows) -> None:
     """Put the offers of jobs that were taken into the drafts. A host whose job another transaction
     got first is not settled."""
     by_host = {d.sync.host_id: d for d in drafts}
-    secrets = {row["job_id"]: row["secrets"] for row in hidden}
-    (_, asked), _ = steps
+    ((_, asked),) = steps
     for row in rows:
         at = row["n"] - 1
         job_id, host_id = asked["jobs"][at], asked["host_ids"][at]
@@ -328,7 +327,7 @@ def give_taken(drafts: Sequence[Draft], steps: Sequence[Step], rows: Rows, hidde
             lease_ttl_seconds=asked["ttls"][at],
             ahead=asked["ahead"][at],
         )
-        offer = TaskOffer(task=task, job=make_offered(row), secrets=secrets.get(job_id, {}))
+        offer = TaskOffer(task=task, job=make_offered(row), secrets=row["secrets"] or {})
         by_host[host_id].offers.append(offer)
     if len(rows) < len(asked["jobs"]):
         for d in drafts:

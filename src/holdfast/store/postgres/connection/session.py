@@ -90,6 +90,8 @@ class Tx:
         committing: Callable[[], None] | None = None,
     ) -> None:
         self.conn = conn
+        self.relaxed = bool({_RELAXED, _BOTH}.intersection(begin))
+        """Whether a crash of the server may lose it, unless `commit_for_good` is run."""
         self._begin = begin
         self.drain_news: list[DrainNews] = []  # told when it is committed
         self._committing = committing

@@ -267,11 +267,9 @@ with batch as materialized (
   having count(*) > 0
 )
 -- The rest is as it was given, `n` says to which.
-select n, attempts, nullif(devices, '{}') as devices, name, queue, project, memory_bytes, cpu_slots, tasks, spec::text as spec
-from moved order by n;
-
--- name: read_taken_secrets
-select s.job_id, s.secrets from job_secrets s where s.job_id = any(%(ids)s::text[]);
+select m.n, m.attempts, nullif(m.devices, '{}') as devices, m.name, m.queue, m.project, m.memory_bytes, m.cpu_slots, m.tasks,
+       m.spec::text as spec, (select s.secrets from job_secrets s where s.job_id = m.id) as secrets
+from moved m order by m.n;
 
 -- name: begin_placing
 -- For a submission whose plan was made on a room that the host is guessed to have: the host's lock, under which that
