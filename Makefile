@@ -36,10 +36,17 @@ demo-fleet: env ## a pool of hosts: it grows for 30 jobs, loses a host to kill -
 demo-pipeline: env ## a workflow: images decoded, three variants by a slow model, a contact sheet; one call hangs
 	@$(RUN)/python examples/demo_pipeline.py
 
-# Three times the cores of a small machine: most of what takes long waits for programs it started.
-WORKERS ?= 6
-test: env       ## every test that needs no torch
-	@$(RUN)/python -m pytest -q -n $(WORKERS) --dist worksteal --durations=30 --durations-min=8
+# Twice the cores of a small machine: what takes long waits for programs it started, and each worker collects every test.
+WORKERS ?= 4
+# Byte code is kept, also where the environment forbids it beside the sources: without it each worker compiles pytest and
+# its plugins anew, before tests/conftest.py can say where to keep it.
+KEPT := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/.pytest_cache/byte-code
+test: env | .pytest_cache/byte-code ## every test that needs no torch
+	@$(KEPT) $(RUN)/python -m pytest -q -n $(WORKERS) --dist worksteal --durations=30 --durations-min=8
+
+# Made once, before several workers would make it at the same time. What fails here fails in the tests, which say it.
+.pytest_cache/byte-code:
+	-@$(KEPT) $(RUN)/python -m pytest -q --collect-only >/dev/null
 
 ddp: env .venv-torch/.supervised ## PyTorch DDP under torchrun, under Holdfast, and through a bad night; brings its own torch
 	@HOLDFAST_TEST_TORCH=$(CURDIR)/.venv-torch/bin/python $(RUN)/python -m pytest -q tests/system/gangs/test_ddp.py tests/system/supervisor/night/test_ddp_gather.py tests/system/supervisor/night/test_ddp_faults.py
