@@ -4,6 +4,7 @@ hypothesis without a deadline, with `HOLDFAST_HYPOTHESIS=long` for a long time."
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 import sys
 from collections.abc import Generator, Iterator
@@ -53,6 +54,12 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
         "PYTHONPYCACHEPREFIX", str(Path(__file__).parents[1] / ".pytest_cache" / "byte-code")
     )
     sys.pycache_prefix, sys.dont_write_bytecode = os.environ["PYTHONPYCACHEPREFIX"], False
+
+
+# The HTTP library of many tests asks for this one at each call, and where it is not installed each
+# time looks through every folder there is.
+if importlib.util.find_spec("sniffio") is None:
+    sys.modules["sniffio"] = None  # type: ignore[assignment]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -112,7 +112,7 @@ async def test_a_stop_waits_for_nobody_for_ever() -> None:
 async def test_what_never_started_can_be_stopped() -> None:
     running = RunningServer(MemoryStore(), bind_socket("127.0.0.1", 0))
     await running.stop()
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with httpx.AsyncClient(trust_env=False, verify=False) as http:
         with pytest.raises(httpx.ConnectError):
             await http.get(running.url)
 
@@ -164,7 +164,9 @@ async def test_a_stop_is_orderly_and_quick(
     server = Process(pg_database, tmp_path)
     try:
         url, secret = await asyncio.to_thread(server.wait_ready)
-        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=10) as http:
+        async with httpx.AsyncClient(
+            base_url=url, trust_env=False, timeout=10, verify=False
+        ) as http:
             assert (await http.get("/v1/whoami", headers=bearer(secret))).json()["role"] == "admin"
             assert (await http.get("/readyz")).status_code == 200
             headers = {**bearer(secret), "Accept": "text/event-stream"}
