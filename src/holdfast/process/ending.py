@@ -45,6 +45,10 @@ class Signaller:
 class TreeEnding:
     """TERM to a whole tree, a grace, then KILL until nothing is left or a limit passed.
 
+    The first process has its TERM at once, and the others once they were looked for, which takes
+    milliseconds: after its exit, or `GRACE_POLL_SECONDS` later. Most programs leave nothing, and
+    then nothing is looked for.
+
     A state machine without a clock or a wait of its own: call `step(now)` at `next_at` or sooner
     (when something exited) until it returns True. Then `survivors` are the pids that SIGKILL did
     not end. All times are of one clock, the caller's. A caller that ends many trees makes all the
@@ -71,6 +75,7 @@ class TreeEnding:
         self._kill_limit_seconds = kill_limit_seconds
         self._signaller = signaller
         self._warned = grace_seconds <= 0
+        self._first_warned = self._warned
         self._kill_began: float | None = None
         self._blind_seconds = 0.0
         self._poll_seconds = KILL_POLL_SECONDS
@@ -100,22 +105,36 @@ class TreeEnding:
         return over
 
     def _wait(self, now: float) -> bool:
+        if not (self._first_warned or self.first_exited):
+            self._warn_first()
+            self.next_at = min(self.kill_at, now + GRACE_POLL_SECONDS)
+            return False
+        if self.first_exited and self._forest.is_surely_empty(self.tree):
+            return True
         if not self._warned:
             for entry in self._forest.find_living(self.tree).members:
-                if self.tree.leads and entry.pid != self.tree.pid:
-                    continue
-                self._signaller.send(entry, signal.SIGTERM)
-                # A stopped process takes a TERM only when it goes on.
-                self._signaller.send(entry, signal.SIGCONT)
+                told = self._first_warned and entry.pid == self.tree.pid
+                if not told and (entry.pid == self.tree.pid or not self.tree.leads):
+                    self._warn(entry)
             self._warned = True
-        elif self.first_exited and (
-            self._forest.is_surely_empty(self.tree) or self._forest.find_living(self.tree).gone
-        ):
+        elif self.first_exited and self._forest.find_living(self.tree).gone:
             return True
         self.next_at = (
             min(self.kill_at, now + GRACE_POLL_SECONDS) if self.first_exited else self.kill_at
         )
         return False
+
+    def _warn_first(self) -> None:
+        first = self._forest.read_first(self.tree)
+        if first is not None:
+            self._warn(first)
+        self._first_warned = True
+        self._warned = self.tree.leads  # it passes the TERM on by itself
+
+    def _warn(self, entry: ProcessEntry) -> None:
+        self._signaller.send(entry, signal.SIGTERM)
+        # A stopped process takes a TERM only when it goes on.
+        self._signaller.send(entry, signal.SIGCONT)
 
     def _kill(self, now: float) -> bool:
         if self._kill_began is None:
@@ -159,7 +178,7 @@ class TreeEnding:
             self.next_at = now + _BLIND_POLL_SECONDS
             return
         if not self._warned:
-            self._warned = True
+            self._warned = self._first_warned = True
             for number in (signal.SIGTERM, signal.SIGCONT):
                 self._signaller.send_blindly(self.tree, number, alone=self.tree.leads)
         self.next_at = min(self.kill_at, now + _BLIND_POLL_SECONDS)

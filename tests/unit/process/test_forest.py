@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import errno
 import itertools
+import signal
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.process.ending import Signaller, TreeEnding
+from holdfast.process.ending import GRACE_POLL_SECONDS, Signaller, TreeEnding
 from holdfast.process.groups import TaskGroup
 from holdfast.process.spawn import Child
 from holdfast.process.table import HOST_VARIABLE, TASK_VARIABLE, ProcessEntry
@@ -363,6 +364,65 @@ def end(
     return TreeEnding(
         tree, forest, now=0.0, grace_seconds=0.0, kill_limit_seconds=limit, signaller=Killer(kernel)
     )
+
+
+class Noting(Killer):
+    """Keeps which processes had which signal."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(kernel)
+        self.sent: list[tuple[int, int]] = []
+
+    def send(self, entry: ProcessEntry, number: int) -> bool:
+        self.sent.append((entry.pid, number))
+        return super().send(entry, number)
+
+
+def stop(kernel: Kernel, forest: Forest, tree: Tree) -> tuple[TreeEnding, Noting]:
+    signaller = Noting(kernel)
+    ending = TreeEnding(
+        tree, forest, now=0.0, grace_seconds=60.0, kill_limit_seconds=5.0, signaller=signaller
+    )
+    assert not ending.step(0.0)
+    assert signaller.sent == [(tree.pid, signal.SIGTERM), (tree.pid, signal.SIGCONT)]
+    assert kernel.scans == 0, "a TERM waits for no look at the table"
+    return ending, signaller
+
+
+def reap(kernel: Kernel, forest: Forest, ending: TreeEnding) -> None:
+    kernel.bury(kernel.processes[ending.tree.pid])
+    del kernel.processes[ending.tree.pid]
+    forest.note_exit(ending.tree.pid)
+    ending.take_first_exit()
+
+
+@pytest.mark.parametrize("grouped", [True, False])
+def test_a_stop_of_a_program_that_leaves_nothing_reads_no_table(grouped: bool) -> None:
+    kernel = Kernel(Random(0), grouped=grouped, moves=0)
+    forest, _ = make_forest(kernel)
+    kernel.bury(kernel.processes.pop(401))
+    ending, signaller = stop(kernel, forest, forest.trees["other:0:1"])
+    reap(kernel, forest, ending)
+    assert ending.step(0.001)
+    assert (kernel.scans, len(signaller.sent)) == (0, 2)
+
+
+@pytest.mark.parametrize("grouped", [True, False])
+@pytest.mark.parametrize("exits", [True, False])
+def test_a_stop_reaches_what_is_below_the_first_process_too(grouped: bool, exits: bool) -> None:
+    """At once when that has gone, and soon when it stays; each process once."""
+    kernel = Kernel(Random(0), grouped=grouped, moves=0)
+    forest, _ = make_forest(kernel)
+    kernel.bury(kernel.processes.pop(401))
+    kernel.put(301, 300, task="other:0:1")
+    ending, signaller = stop(kernel, forest, forest.trees["other:0:1"])
+    if exits:
+        reap(kernel, forest, ending)
+    assert ending.next_at <= GRACE_POLL_SECONDS
+    assert not ending.step(ending.next_at)
+    assert signaller.sent[2:] == [(301, signal.SIGTERM), (301, signal.SIGCONT)]
+    assert not ending.step(59.0)
+    assert len(signaller.sent) == 4
 
 
 @pytest.mark.parametrize("grouped", [True, False])

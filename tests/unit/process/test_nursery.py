@@ -300,6 +300,27 @@ def test_what_a_program_leaves_gets_a_term_and_then_a_kill(home: Home) -> None:
     assert home.read_line("said") == "bye"
 
 
+def test_a_stop_reaches_each_process_of_a_tree_once_though_the_first_stays(home: Home) -> None:
+    code = """
+import os, signal, time
+name = "first" if os.fork() else "child"
+def say(*_):
+    with open("said", "a") as file:
+        file.write(f"{name}\\n")
+signal.signal(signal.SIGTERM, say)
+open(name, "w").write("ready\\n")
+while True:
+    time.sleep(60)
+"""
+    run = home.start(sys.executable, "-c", code)
+    assert (home.read_line("child"), home.read_line("first")) == ("ready", "ready")
+    home.nursery.end(run, 60.0)
+    home.turn_until(lambda: len(home.read_line("said").split()) == 2, "both said it")
+    home.nursery.end(run, 0.2)
+    home.finish(run)
+    assert sorted(home.read_line("said").split()) == ["child", "first"]
+
+
 def test_leftovers_that_nothing_kills_are_given_up_and_forgotten_when_told(home: Home) -> None:
     """NURSERY-2, with a signaller that spares them: what a process stuck in a driver looks like."""
     code = "import os, sys, time; open('pid', 'w').write(f'{os.getpid()}\\n'); time.sleep(600)"

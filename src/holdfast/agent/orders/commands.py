@@ -98,8 +98,9 @@ class Commands:
             news = self._recall(key) or news
         for key in answer.lost:
             news = self._lose(key) or news
-        for preempt in answer.preempt:
-            news = self._preempt(preempt) or news
+        with self.link.together():
+            for preempt in answer.preempt:
+                news = self._preempt(preempt) or news
         self._save_stops(self.table.get(preempt.key) for preempt in answer.preempt)
         for claim in answer.claim:
             news = self._claim(claim, started_at) or news
@@ -442,9 +443,10 @@ class Commands:
             for task in self.table.list_others(fallen)
             if not task.state.end_heard and task.live and not task.saved.stop_asked
         ]
-        for task in found:
-            grace_seconds = task.watch.settings.grace_seconds
-            self._stop(task, grace_seconds, f"rank {fallen.key.rank} has fallen")
+        with self.link.together():
+            for task in found:
+                grace_seconds = task.watch.settings.grace_seconds
+                self._stop(task, grace_seconds, f"rank {fallen.key.rank} has fallen")
         self._save_stops(found)
 
     def _stop(self, task: AgentTask, grace_seconds: float, why: str) -> bool:

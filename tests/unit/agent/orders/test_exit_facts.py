@@ -3,6 +3,8 @@ guardian."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -93,9 +95,16 @@ class Line(GuardianLink):
     def __init__(self) -> None:
         super().__init__(lambda answer: None, lambda: None)
         self.said: list[Request] = []
+        self.gathered: list[int] = []  # how many requests each call of `together` sent at once
 
     def say(self, request: Request) -> None:
         self.said.append(request)
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        before = len(self.said)
+        yield
+        self.gathered.append(len(self.said) - before)
 
 
 def order(key: TaskKey = KEY, **fields: object) -> LaunchOrder:
@@ -379,6 +388,7 @@ def test_a_rank_that_fell_has_the_others_of_its_attempt_here_stopped(
     launch = [order(key, world_size=4, master_port=1) for key in (*keys, *others)]
     commands.carry_out(SyncAnswer(launch=launch), started_at=read_boottime(), newest=True)
     line.said.clear()
+    line.gathered.clear()
     fallen, over = table.get(keys[0]), table.get(keys[3])
     assert fallen is not None
     assert over is not None
@@ -388,6 +398,7 @@ def test_a_rank_that_fell_has_the_others_of_its_attempt_here_stopped(
     commands.stop_others(fallen)
     grace = fallen.watch.settings.grace_seconds
     assert line.said == [StopTask(key=key, grace_seconds=grace) for key in keys[1:3]]
+    assert line.gathered == [2], "at once, so that the guardian ends them together"
     assert b"stop_asked" in (table.folder_of(keys[1]) / "state.json").read_bytes()
     stops = [
         PreemptOrder(key=key, grace_seconds=grace, cause=Cause.SIBLING_DRAINED) for key in keys
