@@ -237,7 +237,7 @@ class Agent:
             checkpoints=self._checkpoints,
             unable=self._abilities.note_start,
         )
-        self._ends.fell = self._commands.stop_others
+        self._ends.fell = self._stop_fallen
         self._telemetry = Telemetry(self._probe)
         self._health = HealthDesk(
             self._calls.ask_health,
@@ -333,6 +333,11 @@ class Agent:
 
     def _take_trip(self, task: AgentTask, trip: Trip) -> None:
         self._kills.take_trip(task, trip)
+
+    def _stop_fallen(self, task: AgentTask) -> None:
+        """A rank has fallen whose gang falls with it (FALL-1)."""
+        self._commands.stop_others(task)
+        self._shipper.rest()
 
     def _note_reported(self, task: AgentTask) -> None:
         """An end is due in the next sync."""

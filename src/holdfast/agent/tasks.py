@@ -40,6 +40,9 @@ MAX_TOMBSTONES = 16_384
 # A start is reported this much later: most tasks that end sooner are then reported once, which costs
 # the controller a third.
 START_TOLD_SECONDS = 0.03
+# The ranks of a gang on one host start within milliseconds, and a call meanwhile would take the
+# cores from them.
+GANG_TOLD_SECONDS = 0.06
 # Ranks that are stopped together mostly end together, and are reported together, this late at most.
 ENDS_TOLD_SECONDS = 0.03
 # While orders are held ahead, starts and ends are told so late, together: no slot waits for the answer.
@@ -120,6 +123,12 @@ class AgentTask:
         return self.state.live
 
     @property
+    def told_seconds(self) -> float:
+        """How long after its start that is reported."""
+        gang = self.order is not None and self.order.local_world_size > 1
+        return GANG_TOLD_SECONDS if gang else START_TOLD_SECONDS
+
+    @property
     def keep_bytes(self) -> int:
         """How much of each stream the controller keeps."""
         return int(self.watch.settings.log_keep_mb * 1024 * 1024)
@@ -168,7 +177,7 @@ class AgentTask:
                 facts=facts,
                 counts=self.counts,
             )
-        if not self.began or (beat is None and now < self.started_at + START_TOLD_SECONDS):
+        if not self.began or (beat is None and now < self.started_at + self.told_seconds):
             return TaskReport(key=self.key, state="starting", pid=self.pid, beat=told)
         return TaskReport(
             key=self.key, state="running", pid=self.pid, beat=told, counts=self.counts

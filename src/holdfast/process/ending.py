@@ -29,10 +29,9 @@ class Signaller:
         return group.kill()
 
     def send_blindly(self, tree: Tree, number: int, *, alone: bool) -> None:
-        """Signal the first process's group, or it alone, where nothing can be read (TREE-6).
-
-        The number is the group's for as long as its leader, our child, was not reaped.
-        """
+        """Signal the first process's group, or it alone, without a look: the number is the group's
+        for as long as its leader, our child, was not reaped. Also where nothing can be read
+        (TREE-6)."""
         if tree.first_reaped:
             return
         if not alone:
@@ -106,7 +105,11 @@ class TreeEnding:
 
     def _wait(self, now: float) -> bool:
         if not (self._first_warned or self.first_exited):
-            self._warn_first()
+            # A stopped process takes a TERM only when it goes on.
+            for number in (signal.SIGTERM, signal.SIGCONT):
+                self._signaller.send_blindly(self.tree, number, alone=True)
+            self._first_warned = True
+            self._warned = self.tree.leads  # it passes the TERM on by itself
             self.next_at = min(self.kill_at, now + GRACE_POLL_SECONDS)
             return False
         if self.first_exited and self._forest.is_surely_empty(self.tree):
@@ -115,7 +118,8 @@ class TreeEnding:
             for entry in self._forest.find_living(self.tree).members:
                 told = self._first_warned and entry.pid == self.tree.pid
                 if not told and (entry.pid == self.tree.pid or not self.tree.leads):
-                    self._warn(entry)
+                    self._signaller.send(entry, signal.SIGTERM)
+                    self._signaller.send(entry, signal.SIGCONT)
             self._warned = True
         elif self.first_exited and self._forest.find_living(self.tree).gone:
             return True
@@ -123,18 +127,6 @@ class TreeEnding:
             min(self.kill_at, now + GRACE_POLL_SECONDS) if self.first_exited else self.kill_at
         )
         return False
-
-    def _warn_first(self) -> None:
-        first = self._forest.read_first(self.tree)
-        if first is not None:
-            self._warn(first)
-        self._first_warned = True
-        self._warned = self.tree.leads  # it passes the TERM on by itself
-
-    def _warn(self, entry: ProcessEntry) -> None:
-        self._signaller.send(entry, signal.SIGTERM)
-        # A stopped process takes a TERM only when it goes on.
-        self._signaller.send(entry, signal.SIGCONT)
 
     def _kill(self, now: float) -> bool:
         if self._kill_began is None:

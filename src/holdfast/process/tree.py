@@ -192,10 +192,6 @@ class Forest:
         """Answer the next question about the tree from a scan that begins after now."""
         tree.scanned = self._serial
 
-    def read_first(self, tree: Tree) -> ProcessEntry | None:
-        """Read a tree's first process; None once it was reaped. Raises OSError (TREE-6)."""
-        return None if tree.first_reaped else self._proc.read_entry(tree.pid)
-
     def is_surely_empty(self, tree: Tree) -> bool:
         """Return True only if nothing of the tree can be left, once its first process was reaped.
 

@@ -377,6 +377,10 @@ class Noting(Killer):
         self.sent.append((entry.pid, number))
         return super().send(entry, number)
 
+    def send_blindly(self, tree: Tree, number: int, *, alone: bool) -> None:
+        self.sent.append((tree.pid, number))
+        self.kernel.processes[tree.pid].state = EXITING
+
 
 def stop(kernel: Kernel, forest: Forest, tree: Tree) -> tuple[TreeEnding, Noting]:
     signaller = Noting(kernel)

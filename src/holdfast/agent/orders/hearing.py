@@ -15,7 +15,7 @@ from holdfast.agent.housekeeping import Housekeeper
 from holdfast.agent.orders.commands import Commands
 from holdfast.agent.orders.link import GuardianLink
 from holdfast.agent.orders.resync import find_missed
-from holdfast.agent.tasks import START_TOLD_SECONDS, AgentTask, TaskTable
+from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.checkpoints import CheckpointDesk
 from holdfast.agent.uplink.logs import LogShipper
 from holdfast.agent.watch.faults import FaultDesk
@@ -110,7 +110,7 @@ class Hearing:
         self.watching.poke()
         self.faults.begin(task)
         loop = asyncio.get_running_loop()
-        loop.call_later(START_TOLD_SECONDS + 0.002, self._tell_start, task)
+        loop.call_later(task.told_seconds + 0.002, self._tell_start, task)
 
     def _tell_start(self, task: AgentTask) -> None:
         if task.live:

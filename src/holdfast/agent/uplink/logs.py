@@ -30,6 +30,7 @@ log = logging.getLogger("holdfast.agent.uplink.logs")
 CHUNK_BYTES = 256 * 1024
 _CALL_BYTES = MAX_LOG_CHUNK_BYTES - 64 * 1024  # room for the frame around the bytes
 _POLL_SECONDS = (0.05, 0.2)
+REST_SECONDS = 0.2
 _CROWD = 100  # above so many live streams the slow poll is a second: a stat costs 2 µs
 _MAX_UPLOADS = 512
 _TAIL_BYTES = {"stdout": 5_000, "stderr": 9_000}
@@ -204,6 +205,7 @@ class LogShipper:
         self._wake = asyncio.Event()
         self._away = False
         self._turn = 0
+        self._rest_until = 0.0
 
     def follow(self, task: AgentTask) -> None:
         """Begin, or go on, with a task's streams."""
@@ -216,6 +218,11 @@ class LogShipper:
         """A task ended: ship its rest now."""
         self._wake.set()
 
+    def rest(self) -> None:
+        """Ship nothing for a moment: a gang has fallen, and its ends, the decision and the next
+        start are worth more than its last lines, which would take the cores from them."""
+        self._rest_until = asyncio.get_running_loop().time() + REST_SECONDS
+
     @property
     def behind(self) -> bool:
         """Whether streams of ended tasks are still to be shipped."""
@@ -225,7 +232,10 @@ class LogShipper:
         """Ship for ever."""
         quick, slow = _POLL_SECONDS
         pause, failed_pause = quick, 0.5
+        loop = asyncio.get_running_loop()
         while True:
+            while (rest := self._rest_until - loop.time()) > 0:
+                await asyncio.sleep(rest)
             self._wake.clear()
             uploads = self.read_uploads()
             if uploads:

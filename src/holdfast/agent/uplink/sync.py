@@ -32,6 +32,7 @@ _IN_FLIGHT = 2
 _ECHO_SECONDS = (0.02, 0.25)
 _SUPERSEDED_SECONDS = 2.0
 _LAUNCH_SECONDS = 0.03
+_GANG_SECONDS = 0.07  # after the start of its ranks is told (`GANG_TOLD_SECONDS`)
 
 
 class SyncTaker(Protocol):
@@ -197,7 +198,7 @@ class SyncLoop:
         took_seconds = read_boottime() - call.started_at
         if (answer.launch or answer.preempt) and not self._flights and not self._news.is_set():
             # A call now would only say that they are being started or stopped, and slow that down.
-            await self._pause(_LAUNCH_SECONDS)
+            await self._pause(_GANG_SECONDS if answer.gangs else _LAUNCH_SECONDS)
         if heard.news or took_seconds > _ECHO_SECONDS[1]:
             self._echo_seconds = 0.0
         else:

@@ -88,7 +88,7 @@ async def act_on_host(call: ApiCall) -> Response:
     )
     if action == "terminate":
         controller.guard.forget()
-    controller.poke("drain", "admit", "events", f"host:{host.id}")
+    controller.poke("drain", "members", "admit", "events", f"host:{host.id}")
     return answer_json(view_host(moved))
 
 

@@ -58,6 +58,7 @@ class AdmitLoop(Loop):
 
     name = "admit"
     topic = "admit"
+    also = "retries"  # of a drain that went straight on: no job has ended that others wait for
     interval_seconds = 2.0
 
     def __init__(self, controller: Controller) -> None:
@@ -121,9 +122,8 @@ class AdmitLoop(Loop):
         if not plan.placements:
             return Round(cut=_count_cut(snapshot, limit), room_left=plan.room_left)
         ttls = _choose_ttls(snapshot.candidates, plan, settings)
-        seated = await controller.store.members.seat_members(
-            [p for p in plan.placements if p.member], ttls
-        )
+        seats = [p for p in plan.placements if p.member]
+        seated = await controller.store.members.seat_members(seats, ttls) if seats else []
         starts = [p for p in plan.placements if not p.member]
         applied = {*seated, *await self._reserve(starts, ttls)}
         by_member = [p for p in plan.placements if p.job_id in seated]

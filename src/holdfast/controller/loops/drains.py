@@ -3,6 +3,7 @@ ends or goes back to its queue in another way."""
 
 import logging
 from datetime import timedelta
+from enum import Enum, auto
 
 from holdfast.controller.loops.silhouette import Loop, Summary
 from holdfast.controller.runtime.context import Controller
@@ -19,6 +20,15 @@ LIMIT = 200
 FORCE_SECONDS = 1.0  # between two looks for slow drains; a wake for a confirmed end comes earlier
 
 
+class _Next(Enum):
+    """What a drain's completion brings: nothing yet, its own next attempt at once, or news for
+    other jobs and loops."""
+
+    NOTHING = auto()
+    RETRY = auto()
+    OTHERS = auto()
+
+
 class DrainsLoop(Loop):
     """Completes drains, once each: the epoch guards the write."""
 
@@ -31,24 +41,34 @@ class DrainsLoop(Loop):
         self._force_at = 0.0
 
     async def run_once(self) -> Summary:
-        done = forced = 0
+        done, forced = await self._complete_all(), 0
         now = self._controller.clock()
         if now >= self._force_at:
             self._force_at = now + FORCE_SECONDS
             forced = await self._force()
-        while True:
-            drains = await self._controller.store.drains.list_drains(LIMIT)
-            completed = sum([await self._complete(drain) for drain in drains])
-            done += completed
-            if len(drains) < LIMIT or not completed:
-                break
-        if done:
-            self._controller.poke("admit", "events", "logs", "flow")
+            if forced:
+                done += await self._complete_all()
         return {"completed": done, "forced": forced} if done or forced else {}
 
+    async def _complete_all(self) -> int:
+        """Complete what is ready; return how many drains."""
+        done = 0
+        while True:
+            drains = await self._controller.store.drains.list_drains(LIMIT)
+            ended = [await self._complete(drain) for drain in drains]
+            completed = sum(end is not _Next.NOTHING for end in ended)
+            done += completed
+            if _Next.OTHERS in ended:
+                self._controller.poke("admit", "events", "logs", "flow")
+            elif completed:
+                self._controller.poke("retries")
+                self._controller.poke_soon("events", "logs")
+            if len(drains) < LIMIT or not completed:
+                return done
+
     async def _force(self) -> int:
-        """End the grace of tasks that have not confirmed their end in time. Before the completions,
-        in the same run."""
+        """End the grace of tasks that have not confirmed their end in time. After the completions,
+        because a gang that goes straight on waits for those."""
         controller, forced = self._controller, 0
         settings = await controller.settings.current()
         wait = settings.number("drain_force_seconds")
@@ -69,7 +89,7 @@ class DrainsLoop(Loop):
                 controller.poke_hosts_of(job.id)
         return forced
 
-    async def _complete(self, drain: DrainSnapshot) -> bool:
+    async def _complete(self, drain: DrainSnapshot) -> _Next:
         controller, job = self._controller, drain.job
         try:
             settings = await controller.settings.current()
@@ -89,7 +109,7 @@ class DrainsLoop(Loop):
                     others_serve=do_others_serve(job, drain.tasks, hosts),
                 )
             if completion is None:
-                return False
+                return _Next.NOTHING
             decision = completion.decision
             backs_off = decision.event is JobEvent.BACK_OFF and decision.held is None
             at_once = backs_off and decision.delay_seconds <= 0 and self._take_turn(settings)
@@ -97,11 +117,11 @@ class DrainsLoop(Loop):
                 job.id, job.epoch, completion, at_once=at_once
             ):
                 controller.allowance.spend(-at_once)
-                return False
+                return _Next.NOTHING
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             # One job that cannot be decided must not hold the others up.
             log.exception("drain of job %s could not be decided", job.id, extra=_about(job))
-            return False
+            return _Next.NOTHING
         log.info(
             "drain completed: attempt %d %s: %s",
             job.attempts,
@@ -115,7 +135,7 @@ class DrainsLoop(Loop):
             controller.metrics.retry_dispatched.inc()
         elif backs_off:
             controller.dues.expect(decision.delay_seconds)
-        return True
+        return _Next.RETRY if at_once else _Next.OTHERS
 
     def _take_turn(self, settings: Settings) -> bool:
         """Return whether the rate limit lets one more retry go now (RATE-1); it is spent then."""

@@ -17,7 +17,7 @@ class MembersLoop(Loop):
     """Decides each fall once: the member's epoch guards the write."""
 
     name = "members"
-    topic = "drain"
+    topic = "members"
     interval_seconds = 2.0
 
     async def run_once(self) -> Summary:
@@ -36,7 +36,7 @@ class MembersLoop(Loop):
             settings.number("reservation_seconds")
         )
         if replaced or released:
-            controller.poke("admit", "drain", "events")
+            controller.poke("admit", "drain", "members", "events")
         if not replaced and not late and not released:
             return {}
         return {"replaced": replaced, "late": late, "released": len(released)}

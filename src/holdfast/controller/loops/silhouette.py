@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from holdfast.controller.runtime.context import Controller
+from holdfast.controller.runtime.wakes import wait_any
 from holdfast.errors import Stale, Unavailable
 
 log = logging.getLogger("holdfast.loops")
@@ -24,10 +25,12 @@ Summary = Mapping[str, Any]
 
 
 class Loop:
-    """One control loop. topic: the hint it wakes by, or None for its interval alone."""
+    """One control loop. topic: the hint it wakes by, or None for its interval alone. also: another
+    one."""
 
     name: str
     topic: str | None = None
+    also: str | None = None
     interval_seconds: float
 
     def __init__(self, controller: Controller) -> None:
@@ -50,10 +53,11 @@ def end_if_cancelled() -> None:
 
 async def keep_running(controller: Controller, loop: Loop) -> None:
     """Run `loop` until cancelled."""
-    wake = controller.wakes.topic(loop.topic or f"loop:{loop.name}")
+    names = (loop.topic or f"loop:{loop.name}", loop.also)
+    wakes = [controller.wakes.topic(name) for name in names if name is not None]
     failures = 0
     while True:
-        seen = wake.version
+        seen = {wake: wake.version for wake in wakes}
         began = time.perf_counter()
         try:
             summary = await loop.run_once()
@@ -79,7 +83,7 @@ async def keep_running(controller: Controller, loop: Loop) -> None:
             delay = min(0.25 * 2 ** min(failures, 10), MAX_BACK_OFF_SECONDS)
             await controller.wakes.topic(f"back-off:{loop.name}").wait(0, delay)
         else:
-            await wake.wait(seen, loop.interval_seconds)
+            await wait_any(seen, loop.interval_seconds)
 
 
 async def prune_history(

@@ -33,7 +33,7 @@ class LeasesLoop(Loop):
             text = "a lease lapsed: its host was silent for the whole of it"
             log.warning(text, extra={"job": job_id})
         if jobs:
-            controller.poke("drain", "events")
+            controller.poke("drain", "members", "events")
         return {"lapsed": len(jobs)} if jobs else {}
 
 
@@ -122,7 +122,7 @@ class ReservationsLoop(Loop):
         for task in tasks:
             late = _awaits_start(task) and (ranks is None or task.rank in ranks)
             if late and await store.members.stop_member(task.key, Cause.START_TIMEOUT, reason):
-                self._controller.poke(f"host:{task.host_id}", "drain", "events")
+                self._controller.poke(f"host:{task.host_id}", "members", "events")
         return True
 
 
@@ -144,7 +144,8 @@ class HostDrainsLoop(Loop):
             text = "the deadline of a host's drain has come; %d jobs are stopped"
             log.info(text, len(jobs), extra={"host": host_id})
         if drained:
-            controller.poke("drain", "events", *(f"host:{host_id}" for host_id in drained))
+            hosts = [f"host:{host_id}" for host_id in drained]
+            controller.poke("drain", "members", "events", *hosts)
         return {"drained": sorted(drained)} if drained else {}
 
 

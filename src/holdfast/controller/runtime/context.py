@@ -91,9 +91,9 @@ class Controller:
             self.store.leadership.hint(topic)
             self.wakes.fire(topic)
 
-    def poke_soon(self, *topics: str) -> None:
+    def poke_soon(self, *topics: str, seconds: float = POKE_SOON_SECONDS) -> None:
         """Say the same in a moment, because a host's order is to leave before loops look."""
-        asyncio.get_running_loop().call_later(POKE_SOON_SECONDS, self.poke, *topics)
+        asyncio.get_running_loop().call_later(seconds, self.poke, *topics)
 
     def poke_hosts_of(self, job_id: str) -> None:
         """Wake the hosts that run tasks of a job, in the background: only their next sync depends

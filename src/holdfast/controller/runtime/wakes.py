@@ -149,7 +149,7 @@ class HostLine:
 
 
 class WakeBus:
-    """Every wake of this replica. Topics are the store's: "admit", "drain", "due", "events",
+    """Every wake of this replica. Topics are the store's: "admit", "retries", "drain", "members", "due", "events",
     "logs", "log_reads", "host:<id>", "executors", "calls", "calls:<family>", "set:<id>"."""
 
     def __init__(self) -> None:

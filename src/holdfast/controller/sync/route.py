@@ -8,6 +8,9 @@ POLL-2  A wake reads again with the same identity and no ends: the ends were tak
         longer listens.
 POLL-3  A client that hung up is never read for again, so nothing is offered to an agent that cannot
         hear it.
+POLL-4  Ends that a drain waited for mostly bring a decision within milliseconds, and orders with it,
+        such as a gang's next start. Their call waits for that, `DECISION_SECONDS` at most, because a
+        call more would cost the start the time and the cores. A newer call ends the wait.
 """
 
 import logging
@@ -40,6 +43,7 @@ from holdfast.moves.values import HostSync, HostSynced, LogAppend, TaskBeat
 from holdfast.wire import agent as wire
 
 log = logging.getLogger("holdfast.controller")
+DECISION_SECONDS = 0.05
 MAX_REGISTER_BYTES = 1024 * 1024
 _REGISTER = msgspec.json.Decoder(wire.RegisterRequest)
 _FORENSICS = msgspec.json.Decoder(wire.Forensics)
@@ -74,7 +78,7 @@ async def register(call: ApiCall) -> Response:
         host_id, key = await controller.joins.join(digest, request)
         answer = wire.RegisterAnswer(host_id=host_id, host_key=key, sync_interval_seconds=interval)
     log.info("host %s registered", request.facts.name, extra={"host": answer.host_id})
-    controller.poke("admit", "drain", "events", "fleet", f"host:{answer.host_id}")
+    controller.poke("admit", "drain", "members", "events", "fleet", f"host:{answer.host_id}")
     return answer_json(answer)
 
 
@@ -93,6 +97,7 @@ async def sync(call: ApiCall) -> Response:
         controller.telemetry.take(host.id, request.gpus)
     answer = await _poll(controller, host, request, call.receive)
     if request.leaving:
+        controller.poke("members")
         controller.guard.forget()
         controller.wakes.forget_host(host.id)
     if unread:
@@ -114,13 +119,16 @@ async def _poll(
     found = await _ask_store(controller, host, wanted)
     _act_on(controller, request, found)
     answer = await _make_answer(controller, host, request, found, settings)
+    ends = answer if _brings_decision(found, answer) else None
+    if ends is not None:
+        until, seen = min(until, controller.clock() + DECISION_SECONDS), line.wake.version
     again = HostSync(
         host_id=host.id, incarnation=request.incarnation, live=wanted.live, claimed=wanted.claimed
     )
     line.take_gift()  # the store has just offered what an earlier poll was to have
     line.room, line.poll = _guess_room(host, request), again
     while (
-        not _says_something(answer)
+        (answer is ends or not _says_something(answer))
         and until > controller.clock()
         and not wakes.closing
         # A newer call may have come while this one was in the store, when nothing waited that it
@@ -139,7 +147,21 @@ async def _poll(
         if given is None:  # an order that was placed already waits for no read
             settings = await controller.settings.current()
         answer = await _make_answer(controller, host, request, found, settings)
-    return answer
+    return answer if ends is None or answer is ends else _add_ends(answer, ends)
+
+
+def _brings_decision(found: HostSynced, answer: wire.SyncAnswer) -> bool:
+    """Whether the answer only takes note of ends that a drain waited for (POLL-4)."""
+    failed = len(found.acked) > len(found.succeeded)
+    alone = msgspec.structs.replace(answer, acked=[])
+    return failed and not _says_something(alone)
+
+
+def _add_ends(answer: wire.SyncAnswer, ends: wire.SyncAnswer) -> wire.SyncAnswer:
+    """Return what a call was answered after the decision, and that its ends are on record."""
+    return msgspec.structs.replace(
+        answer, acked=[*ends.acked, *answer.acked], renewed=[*ends.renewed, *answer.renewed]
+    )
 
 
 def _guess_room(host: HostRecord, request: wire.SyncRequest) -> WaitingRoom:
@@ -152,13 +174,15 @@ def _guess_room(host: HostRecord, request: wire.SyncRequest) -> WaitingRoom:
 
 
 def _read_request(host: HostRecord, request: wire.SyncRequest, *, newest: bool) -> HostSync:
+    # What a stopped task leaves is kept for its gang, or was wanted by another: the leader knows.
+    ended = [t for t in request.tasks if t.state == "ended"]
     return HostSync(
         host_id=host.id,
         incarnation=request.incarnation,
         live=tuple(t.key for t in request.tasks if t.state in ("starting", "running", "held")),
         started=tuple(t.key for t in request.tasks if t.state == "running"),
         claimed=tuple((t.key, t.port) for t in request.tasks if t.state == "claimed"),
-        ended=tuple((t.key, t.facts or NO_FACTS) for t in request.tasks if t.state == "ended"),
+        ended=tuple((t.key, t.facts or NO_FACTS) for t in ended),
         beats=tuple(
             TaskBeat(
                 key=t.key,
@@ -172,7 +196,7 @@ def _read_request(host: HostRecord, request: wire.SyncRequest, *, newest: bool) 
         ),
         leaving=request.leaving,
         faults=_read_faults(request.faults),
-        takes=newest and any(t.state == "ended" for t in request.tasks),
+        takes=newest and bool(ended) and not any(t.facts and t.facts.stopped for t in ended),
         free=max(0, host.cpu_slots - sum(t.state != "ended" for t in request.tasks)),
         ahead=min(request.ahead, host.cpu_slots),
         held=sum(t.state == "held" for t in request.tasks),
@@ -216,11 +240,15 @@ def _act_on(controller: Controller, request: wire.SyncRequest | None, found: Hos
     if found.succeeded or found.acked:
         if len(found.acked) > len(found.succeeded):  # a drain may wait for the others
             controller.poke("drain")
+        if {key.job_id for key in found.acked} - {*found.succeeded, *found.draining}:
+            controller.poke("members")  # of supervised jobs
         if found.posted:
             controller.poke("flow")
         controller.poke("events")
-        if found.awaited or not found.settled:
+        if found.awaited or (found.succeeded and not found.settled):
             controller.poke("admit")
+        elif not found.settled:  # the drain's completion mostly wakes the leader before
+            controller.poke_soon("admit", seconds=DECISION_SECONDS)
         if controller.saved.take(found.succeeded):
             controller.poke("checkpoints")
         controller.metrics.ended.labels("succeeded", "").inc(len(found.succeeded))

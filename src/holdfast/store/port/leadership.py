@@ -17,8 +17,8 @@ class LeadershipStore(Protocol):
             while its number is the newest and has not run out, so a leader that was frozen changes
             nothing when it thaws.
 
-    A hint says that a topic may have work: "admit", "drain", "due", "events", "logs", "log_reads",
-    "host:<id>".
+    A hint says that a topic may have work: "admit", "retries", "drain", "members", "due", "events", "logs",
+    "log_reads", "host:<id>".
     It may be lost; polling is the contract.
     """
 

@@ -233,7 +233,7 @@ class PostgresAdmission(OnSession):
         *,
         now: Now = None,
     ) -> list[str]:
-        steps = await plan_reservation(tx, self.environment, placements, ttls, now)
+        steps, _ = await plan_reservation(tx, self.environment, placements, ttls, now)
         if not steps:
             return []
         _, rows = await tx.last(*steps)
@@ -264,19 +264,20 @@ async def plan_reservation(
     placements: Sequence[JobPlacement],
     ttls: Mapping[str, float],
     now: datetime | None,
-) -> list[tuple[str, dict[str, Any] | None]]:
+) -> tuple[list[tuple[str, dict[str, Any] | None]], datetime | None]:
     """Take the locks of a reservation, and return its statements, of which the last returns the ids
-    of what it wrote; none where nothing fits any more."""
+    of what it wrote; none where nothing fits any more. Beside them the time under these locks."""
     if not placements:
-        return []
+        return [], now
     # Locks in the one order: queues, hosts, jobs, tasks.
     ids = [p.job_id for p in placements]
     host_ids = sorted({t.host_id for p in placements for t in p.tasks})
-    queues, _, capacity, needed = await tx.many(
+    queues, _, capacity, needed, clock = await tx.many(
         ("share_queues", {"ids": ids}),
         ("lock_hosts", {"ids": host_ids}),
         ("read_capacity", {"ids": host_ids, "heard_since": None}),
         ("read_needs", {"ids": ids}),
+        ("read_now", {"now": now}),
     )
     paused = [row["name"] for row in queues if row["paused"]]
     room = RoomCheck(as_capacity(row) for row in capacity)
@@ -285,15 +286,16 @@ async def plan_reservation(
     fitting = [
         p for p in placements if p.job_id in needs and _fits(p, needs[p.job_id], room, allotment)
     ]
+    (at,) = clock[0].values()
     if not fitting:
-        return []
+        return [], at
     given = {
         **_reservation_rows(fitting, ttls, room),
         "paused": paused,
         "now": now,
         "reserve_from": [str(s) for s in sources(JOB, JobEvent.RESERVE)],
     }
-    return [("keep_plans", None), ("reserve_jobs", given)]
+    return [("keep_plans", None), ("reserve_jobs", given)], at
 
 
 async def _allot(tx: Tx, environment: Mapping[str, Value], needed: Rows) -> Allotment:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from datetime import datetime
 
+import msgspec
+
 from holdfast.core.endings.drain import Completion
 from holdfast.core.records import JobRecord, TaskRecord
 from holdfast.core.settings.resolve import Value
@@ -14,8 +16,8 @@ from holdfast.store.port.clock import Now
 from holdfast.store.postgres.connection.session import OnSession, Session, Tx, reads, transacts
 from holdfast.store.postgres.hosts import set_host_state
 from holdfast.store.postgres.jobs import read_jobs
-from holdfast.store.postgres.moves import load_moves, write_moves
-from holdfast.store.postgres.settings import read_switches
+from holdfast.store.postgres.moves import ask_moves, load_moves, take_moves, write_moves
+from holdfast.store.postgres.settings import ASK_SWITCHES, take_switches
 
 
 class PostgresDrains(OnSession):
@@ -34,9 +36,10 @@ class PostgresDrains(OnSession):
         ids = list(seconds)
         if not ids:
             return []
-        jobs = await read_jobs(tx, ids)
+        found = await tx.many(("read_jobs", {"ids": ids}), ("read_tasks", {"ids": ids}))
+        jobs = {job.id: job for job in msgspec.convert(found[0], list[JobRecord])}
         tasks: dict[str, list[TaskRecord]] = {job_id: [] for job_id in ids}
-        for task in await tx.list_of(TaskRecord, "read_tasks", ids=ids):
+        for task in msgspec.convert(found[1], list[TaskRecord]):
             tasks[task.job_id].append(task)
         return [
             DrainSnapshot(job=jobs[i], tasks=tuple(tasks[i]), seconds=seconds[i])
@@ -71,28 +74,40 @@ class PostgresDrains(OnSession):
         at_once: bool = False,
         now: Now = None,
     ) -> bool:
-        at = await tx.now(now)
-        switches = await read_switches(tx, self.environment) if at_once else None
+        first = [("read_now", {"now": now}), *(ASK_SWITCHES if at_once else ())]
         suspect = None
         if completion.decision.quarantine_host and completion.trigger_rank is not None:
-            # The host's lock comes before the job's.
-            for row in await tx.rows("read_tasks", ids=[job_id]):
-                if row["rank"] == completion.trigger_rank and row["host_id"] is not None:
-                    suspect = row["host_id"]
-                    await tx.value("lock_host", id=suspect)
-        m = await load_moves(tx, [job_id], at)
+            found = await tx.many(*first)
+            suspect = await _lock_suspect(tx, job_id, completion.trigger_rank)
+            found += await tx.many(*ask_moves([job_id]))
+        else:
+            found = await tx.many(*first, *ask_moves([job_id]))
+        (at,) = found[0][0].values()
+        m = take_moves(at, *found[-2:])
         job = m.jobs.get(job_id)
         if job is None or job.state is not JobState.DRAINING or job.epoch != epoch:
             return False
         if any(task.state.holds_lease for task in m.ranks(job)):
             return False
         quarantined = drains.complete_drain(m, job, completion)
-        if switches is not None:
-            dispatch.dispatch_at_once(m, job, switches)
-        await write_moves(tx, m)
-        if quarantined is not None and quarantined == suspect:
+        if at_once:
+            dispatch.dispatch_at_once(m, job, take_switches(self.environment, *found[1:3]))
+        if quarantined is None or quarantined != suspect:
+            await write_moves(tx, m, last=True)
+        else:
+            await write_moves(tx, m)
             await quarantine_host(tx, suspect, completion.decision.reason, at)
         return True
+
+
+async def _lock_suspect(tx: Tx, job_id: str, rank: int) -> str | None:
+    """Lock the host of a rank, if it has one, before its job: that is the order of locks."""
+    suspect = None
+    for row in await tx.rows("read_tasks", ids=[job_id]):
+        if row["rank"] == rank and row["host_id"] is not None:
+            suspect = row["host_id"]
+            await tx.value("lock_host", id=suspect)
+    return suspect
 
 
 async def quarantine_host(tx: Tx, host_id: str, reason: str, at: datetime) -> None:

@@ -116,12 +116,11 @@ class PostgresLeases(OnSession):
         *,
         now: Now = None,
     ) -> tuple[list[str], list[HostSynced]]:
-        steps = await plan_reservation(tx, self.environment, placements, ttls, now)
-        if not steps:
+        steps, at = await plan_reservation(tx, self.environment, placements, ttls, now)
+        if not steps or at is None:
             return [], []
         here = {task.host_id for placement in placements for task in placement.tasks}
         drafts = [Draft(poll, "ok") for poll in polls if poll.host_id in here]
-        at = await tx.now(now)
         _, rows, *found = await tx.last(*steps, *(_ask_orders(drafts, at) if drafts else ()))
         if drafts:
             _fill_orders(drafts, *found)

@@ -4,24 +4,39 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from holdfast.moves.moves import Moves
 from holdfast.moves.rows import JobRow, NewEvent, TaskRow
-from holdfast.store.postgres.connection.session import Tx, to_json
+from holdfast.store.postgres.connection.session import Rows, Tx, to_json
+
+Step = tuple[str, dict[str, Any]]
 
 
 async def load_moves(tx: Tx, job_ids: Collection[str], now: datetime) -> Moves:
     """Lock the jobs in id order, then their tasks, and return them ready to be moved."""
     if not job_ids:
         return Moves(now, (), ())
+    return take_moves(now, *await tx.many(*ask_moves(job_ids)))
+
+
+def ask_moves(job_ids: Collection[str]) -> list[Step]:
+    """Return the two statements that lock and read the rows of a move."""
     params = {"ids": sorted(set(job_ids))}
-    jobs = await tx.list_of(JobRow, "lock_jobs", **params)
-    tasks = await tx.list_of(TaskRow, "lock_tasks", ids=[j.id for j in jobs])
-    return Moves(now, jobs, tasks)
+    return [("lock_jobs", params), ("lock_tasks", params)]
 
 
-async def write_moves(tx: Tx, m: Moves) -> None:
-    """Write the changes that `m` gathered, with at most one statement per table."""
-    steps: list[tuple[str, dict[str, Any]]] = []
+def take_moves(now: datetime, jobs: Rows, tasks: Rows) -> Moves:
+    """Return the rows that `ask_moves` has read ready to be moved."""
+    return Moves(now, msgspec.convert(jobs, list[JobRow]), msgspec.convert(tasks, list[TaskRow]))
+
+
+async def write_moves(tx: Tx, m: Moves, *, last: bool = False) -> None:
+    """Write the changes that `m` gathered, with at most one statement per table.
+
+    last: and commit, in the same round trip; nothing may follow in the transaction.
+    """
+    steps: list[Step] = []
     if m.cleared:
         steps.append(("clear_tasks", {"ids": sorted(m.cleared)}))
     ordinary = [task for key, task in m.changed_tasks.items() if key not in m.rewritten]
@@ -41,7 +56,9 @@ async def write_moves(tx: Tx, m: Moves) -> None:
         steps.append(("write_posts", {"rows": to_json(m.ended_work), "now": m.now}))
     if m.events:
         steps.append(("write_events", {"now": m.now, "rows": to_json(m.events)}))
-    if len(steps) == 1:
+    if steps and last:
+        await tx.last(*steps)
+    elif len(steps) == 1:
         name, given = steps[0]
         await tx.run(name, **given)
     elif steps:

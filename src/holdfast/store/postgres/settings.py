@@ -17,7 +17,14 @@ from holdfast.moves.registration import drain_jobs_for
 from holdfast.moves.rows import NewEvent
 from holdfast.moves.values import SettingsLayers
 from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.session import OnSession, Tx, reads, to_json, transacts
+from holdfast.store.postgres.connection.session import (
+    OnSession,
+    Rows,
+    Tx,
+    reads,
+    to_json,
+    transacts,
+)
 from holdfast.store.postgres.moves import load_moves, write_events, write_moves
 
 
@@ -286,8 +293,16 @@ async def check_quotas(
         check_quota(name, quota, use, [gpus for project, gpus in asked if project == name])
 
 
+ASK_SWITCHES: tuple[tuple[str, None], ...] = (("share_switch", None), ("list_switched_off", None))
+"""The kill switches; a change of one waits for this transaction, or it for the change (RETRY-6)."""
+
+
 async def read_switches(tx: Tx, environment: Mapping[str, Value]) -> Switches:
-    """Return the kill switches; a change of one waits for this transaction, or it for the change
-    (RETRY-6)."""
-    (cluster,), rows = await tx.many(("share_switch", None), ("list_switched_off", None))
-    return Switches(cluster["settings"], environment, [row["name"] for row in rows])
+    """Return the kill switches (`ASK_SWITCHES`)."""
+    return take_switches(environment, *await tx.many(*ASK_SWITCHES))
+
+
+def take_switches(environment: Mapping[str, Value], found: Rows, off: Rows) -> Switches:
+    """Return the kill switches that `ASK_SWITCHES` has read."""
+    (cluster,) = found
+    return Switches(cluster["settings"], environment, [row["name"] for row in off])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.agent.redact import Redactor
 from holdfast.agent.tasks import AgentTask, TaskTable
-from holdfast.agent.uplink.logs import STREAMS, LogShipper, StreamTail, read_log_tail
+from holdfast.agent.uplink.logs import REST_SECONDS, STREAMS, LogShipper, StreamTail, read_log_tail
 from holdfast.core.calls.marks import find_marks, make_mark
 from holdfast.core.ids import TaskKey
 from holdfast.core.settings.watch import WatchSettings
@@ -57,6 +57,34 @@ def ship(tail: StreamTail, limit: int) -> bytes:
             break
         assert upload.data
     return sent
+
+
+async def test_a_shipper_that_rests_sends_nothing_until_then(tmp_path: Path) -> None:
+    """A gang that has fallen starts again meanwhile; its last lines come after that."""
+    sent_at: list[float] = []
+    loop = asyncio.get_running_loop()
+
+    class Calls:
+        async def send_logs(self, uploads: list[LogUpload]) -> LogsAnswer:
+            sent_at.append(loop.time())
+            return LogsAnswer()
+
+    shipper = LogShipper(Calls(), lambda task: None)  # type: ignore[arg-type]  # what it uses of the calls
+    running = asyncio.create_task(shipper.run())
+    (tmp_path / "stdout").write_text("its last lines")
+    task = make_task(tmp_path, key=KEY)
+    task.move(AgentTaskEvent.GIVE_UP)
+    await asyncio.sleep(0)
+    shipper.rest()
+    until = loop.time() + REST_SECONDS
+    shipper.follow(task)
+    shipper.hurry()
+    async with asyncio.timeout(30):
+        while shipper.behind:
+            await asyncio.sleep(0.01)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert min(sent_at) >= until - 0.01
 
 
 @given(

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from holdfast.controller.loops.admit import AdmitLoop
+from holdfast.controller.sync import route
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.moves.values import HostSync, HostSynced
@@ -334,6 +335,37 @@ async def test_a_fall_that_is_told_whole_charges_the_rank_that_began_it(
     assert {rank: c["retries"] for rank, c in job["rank_charges"].items()} == {"2": 1}
     events = (await served.call("GET", f"/v1/events?job={job_id}")).json()["items"]
     assert [e["rank"] for e in events if e["kind"] == "job.draining"] == [2]
+
+
+async def test_a_fall_and_the_next_start_are_one_answer(
+    served: Served, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """POLL-4, and what the fall wakes: no loop whose work it is not."""
+    monkeypatch.setattr(route, "DECISION_SECONDS", 30.0)
+    retry = {"max_retries": 2, "retry_delay": 0}
+    _, reports = await run_gang(served, agent, tasks=3, retry=retry)
+    ends = [ended(r.key, signal=15, stopped=True) for r in reports]
+    ends[0] = ended(reports[0].key, exit_code=7)
+    wakes = served.controller.wakes
+    before = {name: wakes.topic(name).version for name in ("admit", "members", "flow")}
+    answer = await agent.sync(*ends, wait=30.0)
+    after = {name: wakes.topic(name).version for name in before}
+    assert sorted(answer.acked) == sorted(r.key for r in reports)
+    assert len(answer.launch) == 3
+    assert after == before
+
+
+async def test_ends_whose_decision_brings_no_order_are_acknowledged_soon(
+    served: Served, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """POLL-4: also where the retry backs off, and where other hosts have not told their ends."""
+    monkeypatch.setattr(route, "DECISION_SECONDS", 0.01)
+    await configure(served, sync_interval_seconds=30)
+    _, reports = await run_gang(served, agent, tasks=2, retry={"max_retries": 2})
+    ends = [ended(reports[0].key, exit_code=7), ended(reports[1].key, signal=15, stopped=True)]
+    async with asyncio.timeout(SECONDS):  # less than the call may wait
+        answer = await agent.sync(*ends, wait=30.0)
+    assert sorted(answer.acked) == sorted(r.key for r in reports)
 
 
 async def test_a_retry_without_a_delay_is_queued_with_its_decision_within_the_rate(

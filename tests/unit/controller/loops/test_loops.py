@@ -28,6 +28,7 @@ class Counting:
 
     name = "counting"
     topic: str | None = "admit"
+    also: str | None = None
     interval_seconds = 30.0
 
     def __init__(self, act: Callable[[int], None] = lambda n: None) -> None:
