@@ -7,6 +7,7 @@ fails the test.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -24,6 +25,7 @@ from holdfast.client import Client
 from holdfast.core.records import AttemptRecord, JobRecord
 from holdfast.process import table
 from holdfast.process.sweep import sweep
+from tests.system.forks import ForkedProcess, Origin
 from tests.system.proxy import Proxy
 from tests.waits import crowding, is_alive, wait_until
 
@@ -62,11 +64,18 @@ def signal_all(pids: list[int], number: int) -> None:
             pass
 
 
+@functools.cache
+def find_origin() -> Origin:
+    """The process that forks controllers, one for all tests of this process."""
+    return Origin(clean_environment())
+
+
 class Controller:
     """One `holdfast server` process. Its port stays the same over restarts, so that agents find it
-    again. program: the arguments of Python that run the command line."""
+    again. program: the arguments of Python that run the command line; without, it is forked
+    (tests/system/forks.py)."""
 
-    program: tuple[str, ...] = ("-P", "-m", "holdfast.cli")
+    program: tuple[str, ...] = ()
 
     def __init__(self, folder: Path, name: str, dsn: str, environment: dict[str, str]) -> None:
         self.log_path = folder / f"{name}.log"
@@ -74,7 +83,7 @@ class Controller:
         self.dsn = dsn
         self._environment = environment
         self.port = 0
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | ForkedProcess | None = None
 
     @property
     def pid(self) -> int:
@@ -88,12 +97,16 @@ class Controller:
     def start(self, *, wait: bool = True) -> Controller:
         """Start it and wait until it serves."""
         begins = self.log_path.stat().st_size if self.log_path.exists() else 0
+        words = ["server", "--port", str(self.port), "--log-format", "json"]
+        words += ["--token-file", str(self.token_file)]
+        environment = clean_environment(HOLDFAST_DSN=self.dsn, **self._environment)
         with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, *self.program, "server", "--port", str(self.port), "--log-format", "json",
-                 "--token-file", str(self.token_file)],
-                stdout=log, stderr=log, env=clean_environment(HOLDFAST_DSN=self.dsn, **self._environment),
-            )  # fmt: skip
+            if self.program:
+                self.process = subprocess.Popen(
+                    [sys.executable, *self.program, *words], stdout=log, stderr=log, env=environment
+                )
+            else:
+                self.process = find_origin().start(words, environment, log.fileno())
         if wait:
             self.port = wait_until(
                 lambda: self._find_port(begins), 30, what=f"the controller to serve: {self.log()}"
@@ -311,10 +324,14 @@ class Cluster:
     def controller(self) -> Controller:
         return self.controllers[0]
 
-    def add_controller(self, *, wait: bool = True) -> Controller:
+    def add_controller(
+        self, *, wait: bool = True, program: tuple[str, ...] = Controller.program
+    ) -> Controller:
         name = f"controller{len(self.controllers)}"
-        self.controllers.append(Controller(self.folder, name, self.dsn, self._environment))
-        return self.controllers[-1].start(wait=wait)
+        controller = Controller(self.folder, name, self.dsn, self._environment)
+        controller.program = program
+        self.controllers.append(controller)
+        return controller.start(wait=wait)
 
     def client_of(self, controller: Controller) -> Client:
         if controller.port not in self._clients:
