@@ -16,7 +16,7 @@ from holdfast.core.facts import TaskFacts
 from holdfast.core.gpus import Gpu
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
-from holdfast.core.placement.plan import plan_admission
+from holdfast.core.placement.plan import JobPlacement, TaskPlacement, plan_admission
 from holdfast.core.placement.takes import TakeTerms
 from holdfast.core.records import EventRecord, JobRecord
 from holdfast.core.retry import RetryPolicy
@@ -97,6 +97,27 @@ class Rig:
         )
         (size,) = await self.store.logs.append_logs(host, [append])
         return size
+
+    @staticmethod
+    def plan(
+        job_id: str,
+        *seats: TaskPlacement,
+        queue: str = "cpu",
+        project: str = "default",
+        gpus: int = 0,
+        epoch: int = 0,
+    ) -> JobPlacement:
+        """Return a placement of a job that may not be queued like this, or at all."""
+        return JobPlacement(
+            job_id=job_id,
+            epoch=epoch,
+            queue=queue,
+            project=project,
+            gpus=gpus,
+            cpu_slots=1,
+            memory_bytes=0,
+            tasks=seats,
+        )
 
     async def places(self, *job_ids: str) -> list[int]:
         """How many stand before each of these queued jobs."""

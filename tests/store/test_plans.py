@@ -28,7 +28,7 @@ HOT = (
     "end_instance", "begin_takes", "read_room", "read_takable", "take_jobs",
     "insert_jobs", "lock_hosts", "rewrite_tasks", "begin_placing", "place_job",
 )  # fmt: skip
-PLANNED = ("read_candidates", "read_needs", "share_queues")
+PLANNED = ("read_candidates", "share_queues")
 """Statements of the hot path that are planned for their parameters."""
 GROWING = frozenset((
     "jobs", "tasks", "attempts", "events", "event_batches", "hosts", "heartbeats", "job_secrets",
@@ -113,7 +113,15 @@ def test_the_jobs_of_a_project_are_read_past_those_of_no_other(
         plan = explain(connection, QUERIES["read_candidates_in_share"].decode())
     (read,) = [node for node in walk(plan) if node.get("Relation Name") == "jobs"]
     assert read["Index Name"] == "jobs_of_project"
-    assert "Filter" not in read
+    assert "project" not in read["Filter"]
+
+
+def test_jobs_that_are_being_reserved_are_left_out_by_a_hash(pg_migrated: str) -> None:
+    with psycopg.connect(pg_migrated, autocommit=True) as connection:
+        for name in ("read_candidates", "read_candidates_in_quota", "read_candidates_in_share"):
+            plan = explain(connection, QUERIES[name].decode())
+            (read,) = [node for node in walk(plan) if node.get("Relation Name") == "jobs"]
+            assert "hashed SubPlan" in read["Filter"]
 
 
 def test_the_driver_keeps_what_it_reads_of_each_statement() -> None:

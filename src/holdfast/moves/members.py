@@ -8,6 +8,8 @@ for that, is parked. All of them hold nothing.
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+import msgspec
+
 from holdfast.core.causes import Cause
 from holdfast.core.endings.replace import Replacement
 from holdfast.core.ids import TaskKey
@@ -15,7 +17,7 @@ from holdfast.core.placement.plan import JobPlacement
 from holdfast.core.states import JobState, TaskEvent, TaskState
 from holdfast.moves import drains, runs
 from holdfast.moves.moves import Moves
-from holdfast.moves.room import RoomCheck
+from holdfast.moves.room import RoomCheck, list_stretches
 from holdfast.moves.rows import JobRow, TaskRow
 from holdfast.moves.values import Seated
 
@@ -45,7 +47,8 @@ def may_seat(m: Moves, job: JobRow, placement: JobPlacement, room: RoomCheck) ->
     waiting = [t for t in found if t.state is TaskState.BLOCKED and not is_parked(t)]
     if len(waiting) != len(placement.tasks) or not waiting:
         return False
-    return room.take(placement, (waiting[0].gpus, waiting[0].cpu_slots, waiting[0].memory_bytes))
+    need = waiting[0].gpus, waiting[0].cpu_slots, waiting[0].memory_bytes
+    return room.take(list_stretches(placement.tasks), need)
 
 
 def list_avoided(
@@ -62,9 +65,9 @@ def join_placements(placements: Sequence[JobPlacement]) -> list[JobPlacement]:
     for placement in placements:
         by_job.setdefault(placement.job_id, []).append(placement)
     joined = []
-    for job_id, some in sorted(by_job.items()):
+    for _, some in sorted(by_job.items()):
         tasks = tuple(task for placement in some for task in placement.tasks)
-        joined.append(JobPlacement(job_id=job_id, epoch=some[0].epoch, tasks=tasks))
+        joined.append(msgspec.structs.replace(some[0], tasks=tasks))
     return joined
 
 

@@ -133,6 +133,11 @@ class Allotment:
     def __init__(self, left: Mapping[str, QuotaLeft]) -> None:
         self._left = dict(left)
 
+    @property
+    def left(self) -> Mapping[str, QuotaLeft]:
+        """What each project with a quota may still start."""
+        return self._left
+
     def allows(self, project: str, gpus: int) -> bool:
         """Whether the project's quota has room for one more job with `gpus` over all its tasks."""
         left = self._left.get(project)

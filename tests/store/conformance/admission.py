@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
 from holdfast.core.causes import Cause, Watchdog
 from holdfast.core.facts import TaskFacts, Trip
-from holdfast.core.placement.plan import JobPlacement, QuotaLeft, Share, TaskPlacement
+from holdfast.core.placement.plan import (
+    JobPlacement,
+    QuotaLeft,
+    Share,
+    TaskPlacement,
+    plan_admission,
+)
 from holdfast.core.states import JobState, Outcome
+from holdfast.moves.room import expect_starts
 from holdfast.moves.values import Released
 from tests.store.conformance.shared import TRIPPED, events_of
 from tests.store.rig import OK, START, STOPPED, Rig, fails
@@ -49,7 +57,7 @@ async def test_reserve_is_guarded(rig: Rig) -> None:
 
     def place(job_id: str, epoch: int = 0, incarnation: str = "inc-00001") -> JobPlacement:
         task = TaskPlacement(rank=0, host_id="h1", incarnation=incarnation, devices=())
-        return JobPlacement(job_id=job_id, epoch=epoch, tasks=(task,))
+        return rig.plan(job_id, task, epoch=epoch)
 
     ttls = {first: 300.0, second: 300.0, "none": 300.0}
     assert await rig.store.admission.reserve([place(first, epoch=5)], ttls, now=rig.now) == []
@@ -79,7 +87,7 @@ async def test_one_device_is_never_given_twice(rig: Rig) -> None:
 
     def place(job_id: str, *devices: int) -> JobPlacement:
         task = TaskPlacement(rank=0, host_id="h1", incarnation="inc-00001", devices=devices)
-        return JobPlacement(job_id=job_id, epoch=0, tasks=(task,))
+        return rig.plan(job_id, task, gpus=1)
 
     ttls = dict.fromkeys(ids, 300.0)
     assert await rig.store.admission.reserve(
@@ -151,7 +159,7 @@ async def test_only_queues_with_hosts_headroom_and_no_pause_are_read(rig: Rig) -
     await rig.store.settings.pause_queue("gpu", "maintenance", hard=False, now=rig.now)
     assert await seen() == []
     task = TaskPlacement(rank=0, host_id="h1", incarnation="inc-00001", devices=())
-    forced = JobPlacement(job_id=in_gpu[1], epoch=0, tasks=(task,))
+    forced = rig.plan(in_gpu[1], task, queue="gpu")
     assert await rig.store.admission.reserve([forced], {in_gpu[1]: 300.0}, now=rig.now) == []
     await rig.store.settings.resume_queue("gpu", now=rig.now)
     assert await seen() == in_gpu[1:]
@@ -247,15 +255,11 @@ async def test_a_gang_is_reserved_whole_or_not_at_all(rig: Rig) -> None:
     await rig.host("h1", slots=2)
     gang = await rig.submit(tasks=3)
     assert await rig.admit() == []
-    part = JobPlacement(
-        job_id=gang,
-        epoch=0,
-        tasks=tuple(
-            TaskPlacement(rank=r, host_id="h1", incarnation="inc-00001", devices=())
-            for r in range(3)
-        ),
-    )
-    assert await rig.store.admission.reserve([part], {gang: 300.0}, now=rig.now) == []
+    seats = [
+        TaskPlacement(rank=r, host_id="h1", incarnation="inc-00001", devices=()) for r in range(3)
+    ]
+    for part in (rig.plan(gang, *seats), rig.plan(gang, *seats[:2])):
+        assert await rig.store.admission.reserve([part], {gang: 300.0}, now=rig.now) == []
     assert await rig.store.jobs.list_tasks(gang) == []
     await rig.host("h2", slots=2)
     assert await rig.admit() == [gang]
@@ -496,7 +500,7 @@ async def test_placements_from_an_old_snapshot_do_not_exceed_a_quota(rig: Rig) -
 
     def place(number: int) -> JobPlacement:
         task = TaskPlacement(rank=0, host_id="h1", incarnation=incarnation, devices=(number,))
-        return JobPlacement(job_id=jobs[number], epoch=0, tasks=(task,))
+        return rig.plan(jobs[number], task, project="p", gpus=1)
 
     ttls = dict.fromkeys(jobs, 300.0)
     one = rig.store.admission.reserve([place(i) for i in (0, 1, 2)], ttls, now=rig.now)
@@ -750,3 +754,34 @@ async def test_what_runs_says_whether_it_may_give_its_room_back(rig: Rig) -> Non
             bool(spec.get("preemptible")),
         )
         await rig.sync(ended=[(key, OK)])
+
+
+async def test_what_is_being_reserved_can_be_counted_before_it_is_written(rig: Rig) -> None:
+    """The leader plans its next round while a round is written."""
+    now = rig.now
+    await rig.host("h1", slots=6, gpus=4)
+    await rig.host("h2", slots=9)
+    await rig.store.settings.put_queue("gpu", {"max_running": 5}, now=now)
+    await rig.store.settings.put_project("p", {"quota_jobs": 4, "quota_gpus": 4}, now=now)
+    await rig.store.settings.put_project("q", {"share_gpus": 2, "share_cpu_slots": 3}, now=now)
+    first = [
+        await rig.submit(tasks=2, project="p", gpus=1, queue="gpu"),
+        await rig.submit(tasks=3, project="q", memory_bytes=1 << 20),
+        await rig.submit(project="q", gpus=1),
+        await rig.submit(tasks=4),
+    ]
+    more = [await rig.submit(project=project) for project in ("p", "q", "q", "p")]
+    read = partial(rig.store.admission.read_admission, now=now)
+    seen = await read(4)
+    plan = plan_admission(
+        seen.candidates, seen.hosts, seen.headroom, seen.quotas, shares=seen.shares
+    )
+    assert {*first} <= {p.job_id for p in plan.placements}
+    beside = await read(3, but=[p.job_id for p in plan.placements])
+    expected = expect_starts(beside, seen.candidates, plan.placements)
+    ttls = dict.fromkeys((p.job_id for p in plan.placements), 300.0)
+    assert len(await rig.store.admission.reserve(plan.placements, ttls, now=now)) == len(ttls)
+    after = await read(3)
+    assert [c.job_id for c in after.candidates] == [j for j in more if j not in ttls]
+    assert after.candidates
+    assert expected == after

@@ -1,10 +1,12 @@
 """Admission: queued jobs and free room → reservations, and drains of jobs that are to make room. No
 job starts in another way."""
 
+import asyncio
 import logging
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,6 +24,7 @@ from holdfast.core.placement.plan import (
 )
 from holdfast.core.placement.preemption import say_preempted, say_reclaimed
 from holdfast.core.placement.takes import MAX_PASSED
+from holdfast.moves.room import expect_starts
 from holdfast.moves.values import AdmissionSnapshot
 
 log = logging.getLogger("holdfast.loops")
@@ -44,6 +47,23 @@ class Round(msgspec.Struct, frozen=True):
     full: bool = False
     cut: int = 0
     room_left: bool = False
+
+
+class Look(NamedTuple):
+    """One reading of the queues, and the plan made of it. running: the tasks that hold room, where
+    the plan needed them."""
+
+    snapshot: AdmissionSnapshot
+    settings: Settings
+    plan: AdmissionPlan
+    running: Sequence[RunningTask]
+
+    @property
+    def starts_all(self) -> bool:
+        """Whether every job that was read starts, and none is a member of one that runs."""
+        placements = self.plan.placements
+        whole = len(placements) == len(self.snapshot.candidates)
+        return whole and not any(p.member for p in placements)
 
 
 class AdmitLoop(Loop):
@@ -99,43 +119,90 @@ class AdmitLoop(Loop):
         return done
 
     async def _run_round(self, limit: int) -> Round:
+        look = await self._look(limit)
+        if look is None:
+            self._controller.refusals.replace({})
+            return Round()
+        if limit == LIMIT and look.starts_all and _count_cut(look.snapshot, limit):
+            return await self._reserve_on(look, limit)
+        await self._note(look, limit)
+        if look.plan.preemptions:
+            await self._preempt(look.plan.preemptions, look.running)
+        if not look.plan.placements:
+            return Round(cut=_count_cut(look.snapshot, limit), room_left=look.plan.room_left)
+        started, read = await self._apply(look), len(look.snapshot.candidates)
+        return Round(started=started, full=started == read, more=started < read or started >= limit)
+
+    async def _look(self, limit: int, ahead: Look | None = None) -> Look | None:
+        """Read the queues and plan; None where no job is queued.
+
+        ahead: a plan that is being written meanwhile. It is taken as done; where that is wrong, the
+        guards of the next write see it, as they see any other change since the reading.
+        """
         # A job that is queued from now on wakes the loop by itself.
         controller = self._controller
-        snapshot = await controller.store.admission.read_admission(limit)
+        if ahead is None:
+            snapshot = await controller.store.admission.read_admission(limit)
+        else:
+            jobs, placements = ahead.snapshot.candidates, ahead.plan.placements
+            found = await controller.store.admission.read_admission(
+                limit, but=[p.job_id for p in placements]
+            )
+            snapshot = expect_starts(found, jobs, placements)
         if not snapshot.candidates:
-            controller.refusals.replace({})
-            return Round()
+            return None
         settings = await controller.settings.current()
         if settings.rev < snapshot.settings_rev:
             settings = await controller.settings.refresh()
         plan, running = await self._plan(snapshot, settings)
+        return Look(snapshot, settings, plan, running)
+
+    async def _reserve_on(self, look: Look, limit: int) -> Round:
+        """Write a plan and make the next one meanwhile, for as long as all jobs that are read start,
+        because the store's writing and this process's planning would wait for each other."""
+        started = 0
+        for _ in range(MAX_ROUNDS):
+            await self._note(look, limit)
+            wrote, ahead = await asyncio.gather(
+                self._apply(look), self._look(limit, look), return_exceptions=True
+            )
+            if isinstance(wrote, BaseException):
+                raise wrote
+            if isinstance(ahead, BaseException):
+                raise ahead
+            started += wrote
+            whole = wrote == len(look.plan.placements)
+            if ahead is None or not ahead.starts_all or not whole:
+                break  # that plan is made again of what there is then
+            look = ahead
+        return Round(started=started, full=True, more=ahead is not None or not whole)
+
+    async def _note(self, look: Look, limit: int) -> None:
+        """Tell of the jobs that were passed over."""
+        snapshot, plan, controller = look.snapshot, look.plan, self._controller
         if limit < LIMIT:
             considered = (job.job_id for job in snapshot.candidates)
             controller.refusals.renew(considered, plan.refusals)
         else:
             self._whole_at = controller.clock() + self.interval_seconds
             controller.refusals.replace(plan.refusals)
-        await self._note_passed(snapshot, plan, settings)
+        await self._note_passed(snapshot, plan, look.settings)
         await self._recall(snapshot, plan)
-        if plan.preemptions:
-            await self._preempt(plan.preemptions, running)
-        if not plan.placements:
-            return Round(cut=_count_cut(snapshot, limit), room_left=plan.room_left)
-        ttls = _choose_ttls(snapshot.candidates, plan, settings)
-        seats = [p for p in plan.placements if p.member]
+
+    async def _apply(self, look: Look) -> int:
+        """Write the placements, and return how many jobs and members start."""
+        controller, placements = self._controller, look.plan.placements
+        ttls = _choose_ttls(look.snapshot.candidates, look.plan, look.settings)
+        seats = [p for p in placements if p.member]
         seated = await controller.store.members.seat_members(seats, ttls) if seats else []
-        starts = [p for p in plan.placements if not p.member]
+        starts = [p for p in placements if not p.member]
         applied = {*seated, *await self._reserve(starts, ttls)}
-        by_member = [p for p in plan.placements if p.job_id in seated]
+        by_member = [p for p in placements if p.job_id in seated]
         controller.poke(*{f"host:{task.host_id}" for p in by_member for task in p.tasks})
         if applied:
             controller.poke("events")
-            _tell_reserved([p for p in plan.placements if p.job_id in applied and len(p.tasks) > 1])
-        return Round(
-            started=len(applied),
-            full=len(applied) == len(snapshot.candidates),
-            more=len(applied) < len(snapshot.candidates) or len(applied) >= limit,
-        )
+            _tell_reserved([p for p in placements if p.job_id in applied and len(p.tasks) > 1])
+        return len(applied)
 
     async def _reserve(
         self, placements: Sequence[JobPlacement], ttls: Mapping[str, float]

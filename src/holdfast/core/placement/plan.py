@@ -33,6 +33,7 @@ from holdfast.core.placement.types import (
     RunningTask,
     Share,
     TaskPlacement,
+    place_job,
 )
 from holdfast.core.placement.victims import Ground, find_reclaims, find_victims
 from holdfast.core.spec import MAX_TASKS
@@ -176,11 +177,9 @@ class _Admission:
         self._needs_running = self._needs_running or self._passed_over
         if job.member is not None:
             seat = msgspec.structs.replace(tasks[0], rank=job.member)
-            self._placements.append(
-                JobPlacement(job_id=job.job_id, epoch=job.epoch, tasks=(seat,), member=True)
-            )
+            self._placements.append(place_job(job, (seat,), member=True))
             return
-        self._placements.append(JobPlacement(job_id=job.job_id, epoch=job.epoch, tasks=tasks))
+        self._placements.append(place_job(job, tasks))
         if job.queue in self._left:
             self._left[job.queue] -= 1
         self._quotas.take(job)

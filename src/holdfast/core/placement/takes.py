@@ -25,7 +25,13 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 
 from holdfast.core.placement.room import HostRoom, Kind, count_fitting
-from holdfast.core.placement.types import Candidate, Capacity, JobPlacement, TaskPlacement
+from holdfast.core.placement.types import (
+    Candidate,
+    Capacity,
+    JobPlacement,
+    TaskPlacement,
+    place_job,
+)
 
 MAX_TAKEN = 500
 """Jobs that one batch of syncs takes at most: what one round of the leader starts."""
@@ -147,4 +153,4 @@ def _place(job: Candidate, host: HostRoom, *, ahead: bool = False) -> JobPlaceme
         devices=host.take(job, 1)[0],
         ahead=ahead,
     )
-    return JobPlacement(job_id=job.job_id, epoch=job.epoch, tasks=(seat,))
+    return place_job(job, (seat,))

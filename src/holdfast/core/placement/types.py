@@ -99,13 +99,36 @@ class TaskPlacement(msgspec.Struct, frozen=True, kw_only=True):
 class JobPlacement(msgspec.Struct, frozen=True, kw_only=True):
     """A job that starts now. `epoch` is the one of the snapshot: the guard of the write.
 
+    queue, project, gpus, cpu_slots, memory_bytes: the candidate's, which are fixed within an epoch.
     member: it is one rank of a job that already runs.
     """
 
     job_id: str
     epoch: int
+    queue: str
+    project: str
+    gpus: int
+    cpu_slots: int
+    memory_bytes: int
     tasks: tuple[TaskPlacement, ...]
     member: bool = False
+
+
+def place_job(
+    job: Candidate, tasks: tuple[TaskPlacement, ...], *, member: bool = False
+) -> JobPlacement:
+    """Return the placement of a candidate on these seats."""
+    return JobPlacement(
+        job_id=job.job_id,
+        epoch=job.epoch,
+        queue=job.queue,
+        project=job.project,
+        gpus=job.gpus,
+        cpu_slots=job.cpu_slots,
+        memory_bytes=job.memory_bytes,
+        tasks=tasks,
+        member=member,
+    )
 
 
 class RunningTask(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,8 @@
 
 import heapq
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -25,7 +26,7 @@ from holdfast.moves import dispatch, requests
 from holdfast.moves.moves import LIVE_JOB_STATES
 from holdfast.moves.quotas import SHARES, Allotment, plan_owned, read_share
 from holdfast.moves.requests import DUE
-from holdfast.moves.room import RoomCheck, plan_headroom, serves
+from holdfast.moves.room import RoomCheck, list_stretches, plan_headroom, serves
 from holdfast.moves.rows import BACK_OFF, RETRIES_HELD, START_TIME, TaskRow
 from holdfast.moves.values import AdmissionSnapshot, Released, Reserved
 from holdfast.store.memory.members import MemoryMembers
@@ -79,7 +80,9 @@ class MemoryAdmission(InMemory):
         count = len(retries[:retry_limit])
         return Released(retries=count, left=count < len(retries), **done)
 
-    async def read_admission(self, limit: int, *, now: Now = None) -> AdmissionSnapshot:
+    async def read_admission(
+        self, limit: int, *, but: Sequence[str] = (), now: Now = None
+    ) -> AdmissionSnapshot:
         s, at = self.state, self.state.at(now)
         cluster = [("cluster", s.settings), ("environment", self.environment)]
         dead, interval = (
@@ -91,11 +94,7 @@ class MemoryAdmission(InMemory):
             h for _, h in sorted(s.hosts.items()) if h.takes_work and h.heartbeat_at >= at - silence
         ]
         hosts = [s.capacity(h).without_ahead for h in active]
-        live: dict[str, int] = {}
-        for state in LIVE_JOB_STATES:
-            for job_id in s.by_state[state]:
-                queue = s.jobs[job_id].row.queue
-                live[queue] = live.get(queue, 0) + 1
+        live = Counter(s.jobs[i].row.queue for x in LIVE_JOB_STATES for i in s.by_state[x])
         quotas = quotas_left(
             s, self.environment, {s.jobs[i].row.project for i in s.by_state[JobState.QUEUED]}
         )
@@ -110,15 +109,15 @@ class MemoryAdmission(InMemory):
             for q in s.queues.values()
             if q.paused_at is None and headroom.get(q.name, 1) > 0 and served(q.name)
         }
+        left_out = frozenset(but)
         for job_id in s.by_state[JobState.QUEUED]:
             job = s.jobs[job_id]
-            if job.row.queue in queues and allotment.allows(
-                job.row.project, job.gpus * job.row.tasks
-            ):
+            allowed = allotment.allows(job.row.project, job.gpus * job.row.tasks)
+            if job.row.queue in queues and allowed and job_id not in left_out:
                 queues[job.row.queue].append(job)
         tops = [heapq.nsmallest(limit, jobs, key=order_of) for jobs in queues.values()]
         shares = self._read_shares()
-        owned = self._list_owned(list(queues), shares, limit)
+        owned = self._list_owned(list(queues), shares, limit, left_out)
         return AdmissionSnapshot(
             candidates=(
                 *self.members.list_blocked(at, limit),
@@ -153,14 +152,14 @@ class MemoryAdmission(InMemory):
         return {name: read_share(own.get(name, {}), below, s.use_of(name)) for name in names}
 
     def _list_owned(
-        self, queues: Sequence[str], shares: Mapping[str, Share], limit: int
+        self, queues: Sequence[str], shares: Mapping[str, Share], limit: int, but: Collection[str]
     ) -> list[MemoryJob]:
         """Return the first jobs of each project and queue that fit into what is left of a share."""
         below, most = plan_owned(shares, limit)
         tops: dict[tuple[str, str], list[MemoryJob]] = {}
         for job_id in self.state.by_state[JobState.QUEUED]:
             job = self.state.jobs[job_id]
-            if job.row.project in below and job.row.queue in queues:
+            if job.row.project in below and job.row.queue in queues and job_id not in but:
                 tops.setdefault((job.row.project, job.row.queue), []).append(job)
         found = []
         for (project, _), jobs in tops.items():
@@ -258,7 +257,7 @@ class MemoryAdmission(InMemory):
             gpus = job.gpus * job.row.tasks
             if len(p.tasks) != job.row.tasks or not allotment.allows(job.row.project, gpus):
                 continue
-            if room.take(p, (job.gpus, job.cpu_slots, job.memory_bytes)):
+            if room.take(list_stretches(p.tasks), (job.gpus, job.cpu_slots, job.memory_bytes)):
                 allotment.take(job.row.project, gpus)
                 self.reserve_one(job, p, ttls[p.job_id], at)
                 applied.append(p.job_id)

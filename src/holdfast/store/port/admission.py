@@ -21,8 +21,14 @@ class AdmissionStore(Protocol):
         retry_count, cause, due_at and waited_seconds.
         """
 
-    async def read_admission(self, limit: int, *, now: Now = None) -> AdmissionSnapshot:
-        """Return the candidates, at most `limit` of each queue, and the room for them."""
+    async def read_admission(
+        self, limit: int, *, but: Sequence[str] = (), now: Now = None
+    ) -> AdmissionSnapshot:
+        """Return the candidates, at most `limit` of each queue, and the room for them.
+
+        but: jobs that are left out, because they are being reserved. What they are to hold is not
+        counted (`moves.room.expect_starts`).
+        """
 
     async def note_passed(self, job_ids: Sequence[str], *, holds: bool, now: Now = None) -> None:
         """Tell the hosts which jobs the leader's round passed over, and whether it held room back

@@ -1,10 +1,9 @@
 """Admission in PostgreSQL: the candidates and their room, and the one write that starts them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from functools import partial
-from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -26,7 +25,7 @@ from holdfast.core.transitions import JOB, sources
 from holdfast.moves import dispatch, members, requests
 from holdfast.moves.quotas import Allotment, plan_owned, sets_quota, sets_share
 from holdfast.moves.requests import DUE
-from holdfast.moves.room import RoomCheck, plan_headroom, serves
+from holdfast.moves.room import RoomCheck, Stretch, list_stretches, plan_headroom, serves
 from holdfast.moves.values import AdmissionSnapshot, Released, Reserved
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.connection.session import (
@@ -139,7 +138,9 @@ class PostgresAdmission(OnSession):
         return Released(started=count, retries=len(due), held=len(held), left=left), full
 
     @reads
-    async def read_admission(self, tx: Tx, limit: int, *, now: Now = None) -> AdmissionSnapshot:
+    async def read_admission(
+        self, tx: Tx, limit: int, *, but: Sequence[str] = (), now: Now = None
+    ) -> AdmissionSnapshot:
         revision = await tx.one(
             "begin_admission", now=now, limits="max_running" in self.environment
         )
@@ -175,10 +176,11 @@ class PostgresAdmission(OnSession):
             await _read_blocked(tx, limit, revision["now"]) if revision["anything_blocked"] else []
         )
         heard_since = revision["now"] - timedelta(seconds=silence_seconds(dead, interval))
+        asked = {"limit": limit, "but": list(but), "now": revision["now"]}
         found, queued, *owned = await tx.many(
             ("read_capacity", {"ids": None, "heard_since": heard_since}),
-            _ask_candidates(names, quotas, limit, revision["now"]),
-            *_ask_owned(names, shares, limit, revision["now"]),
+            _ask_candidates(names, quotas, asked),
+            *_ask_owned(names, shares, asked),
         )
         queued = _put_first(owned[0], queued) if owned else queued
         hosts = [as_capacity(row).without_ahead for row in found]
@@ -233,11 +235,11 @@ class PostgresAdmission(OnSession):
         *,
         now: Now = None,
     ) -> list[str]:
-        steps, _ = await plan_reservation(tx, self.environment, placements, ttls, now)
-        if not steps:
+        found = await plan_reservation(tx, self.environment, placements, ttls, now)
+        if found is None:
             return []
-        _, rows = await tx.last(*steps)
-        return [row["id"] for row in rows]
+        _, left = await tx.last(*found.steps)
+        return found.list_applied(left)
 
     @transacts
     async def expire_reservations(
@@ -258,52 +260,65 @@ class PostgresAdmission(OnSession):
         return expired
 
 
+class Reservation(NamedTuple):
+    """The statements of a reservation, the last of which returns the jobs that it left alone, the
+    ids of all jobs that it is to write, and the time under its locks."""
+
+    steps: list[tuple[str, dict[str, Any] | None]]
+    ids: list[str]
+    at: datetime
+
+    def list_applied(self, left: Rows) -> list[str]:
+        """Return the ids of the jobs that were written."""
+        refused = {row["job_id"] for row in left}
+        return [job_id for job_id in self.ids if job_id not in refused] if refused else self.ids
+
+
 async def plan_reservation(
     tx: Tx,
     environment: Mapping[str, Value],
     placements: Sequence[JobPlacement],
     ttls: Mapping[str, float],
     now: datetime | None,
-) -> tuple[list[tuple[str, dict[str, Any] | None]], datetime | None]:
-    """Take the locks of a reservation, and return its statements, of which the last returns the ids
-    of what it wrote; none where nothing fits any more. Beside them the time under these locks."""
+) -> Reservation | None:
+    """Take the locks of a reservation; None where nothing fits any more."""
     if not placements:
-        return [], now
+        return None
+    found = [(p, list_stretches(p.tasks)) for p in placements]
     # Locks in the one order: queues, hosts, jobs, tasks.
-    ids = [p.job_id for p in placements]
-    host_ids = sorted({t.host_id for p in placements for t in p.tasks})
-    queues, _, capacity, needed, clock = await tx.many(
-        ("share_queues", {"ids": ids}),
+    host_ids = sorted({some.host_id for _, stretches in found for some in stretches})
+    queues, limited, _, capacity, clock = await tx.many(
+        ("share_queues", {"names": sorted({p.queue for p in placements})}),
+        ("look_for_quotas", None),
         ("lock_hosts", {"ids": host_ids}),
         ("read_capacity", {"ids": host_ids, "heard_since": None}),
-        ("read_needs", {"ids": ids}),
         ("read_now", {"now": now}),
     )
-    paused = [row["name"] for row in queues if row["paused"]]
     room = RoomCheck(as_capacity(row) for row in capacity)
-    needs = {row["id"]: row for row in needed}
-    allotment = await _allot(tx, environment, needed)
+    allotment = Allotment({})
+    if limited[0]["limited"] or sets_quota(environment):
+        allotment = await _allot(tx, environment, {p.project for p in placements})
     fitting = [
-        p for p in placements if p.job_id in needs and _fits(p, needs[p.job_id], room, allotment)
+        (p, stretches)
+        for p, stretches in found
+        if stretches and _fits(p, stretches, room, allotment)
     ]
     (at,) = clock[0].values()
     if not fitting:
-        return [], at
+        return None
     given = {
         **_reservation_rows(fitting, ttls, room),
-        "paused": paused,
+        "paused": [row["name"] for row in queues if row["paused"]],
         "now": now,
         "reserve_from": [str(s) for s in sources(JOB, JobEvent.RESERVE)],
     }
-    return [("keep_plans", None), ("reserve_jobs", given)], at
+    return Reservation([("keep_plans", None), ("reserve_jobs", given)], given["jobs"], at)
 
 
-async def _allot(tx: Tx, environment: Mapping[str, Value], needed: Rows) -> Allotment:
+async def _allot(tx: Tx, environment: Mapping[str, Value], projects: Set[str]) -> Allotment:
     """Return what the projects may still start, under the locks of those with quotas, so that two
     leaders that race for a moment cannot exceed one together."""
-    if not (any(row["limited"] for row in needed) or (needed and sets_quota(environment))):
-        return Allotment({})
-    quotas = await read_quotas(tx, {row["project"] for row in needed}, environment)
+    quotas = await read_quotas(tx, projects, environment)
     if quotas:
         await lock_quotas(tx, quotas)
     return Allotment(await read_quotas_left(tx, quotas))
@@ -341,23 +356,21 @@ def as_capacity(row: Mapping[str, Any]) -> Capacity:
 
 
 def _fits(
-    placement: JobPlacement, need: dict[str, Any], room: RoomCheck, allotment: Allotment
+    placement: JobPlacement, stretches: Sequence[Stretch], room: RoomCheck, allotment: Allotment
 ) -> bool:
-    if placement.epoch != need["epoch"] or len(placement.tasks) != need["tasks"]:
+    gpus = placement.gpus * len(placement.tasks)
+    if not allotment.allows(placement.project, gpus):
         return False
-    gpus = need["gpus"] * need["tasks"]
-    if not allotment.allows(need["project"], gpus):
+    if not room.take(stretches, (placement.gpus, placement.cpu_slots, placement.memory_bytes)):
         return False
-    if not room.take(placement, (need["gpus"], need["cpu_slots"], need["memory_bytes"])):
-        return False
-    allotment.take(need["project"], gpus)
+    allotment.take(placement.project, gpus)
     return True
 
 
 def _ask_candidates(
-    queues: Sequence[str], quotas: Mapping[str, QuotaLeft], limit: int, now: datetime
+    queues: Sequence[str], quotas: Mapping[str, QuotaLeft], asked: Mapping[str, Any]
 ) -> tuple[str, dict[str, Any]]:
-    asked = {"queues": queues, "limit": limit, "now": now}
+    asked = {**asked, "queues": queues}
     if not quotas:
         return "read_candidates", asked
     left = {
@@ -368,68 +381,68 @@ def _ask_candidates(
 
 
 def _reservation_rows(
-    placements: Sequence[JobPlacement], ttls: Mapping[str, float], room: RoomCheck
-) -> dict[str, object]:
-    """Return what `reserve_jobs` writes: a record for each job, the tasks as columns beside each
-    other, because there are many of them, and their hosts by number, which begin with 1."""
-    jobs: list[dict[str, Any]] = []
-    job_numbers: list[int] = []
-    ranks: list[int] = []
-    host_numbers: list[int] = []
-    devices: list[str] = []  # arrays in an array would have to be of one length
+    fitting: Sequence[tuple[JobPlacement, Sequence[Stretch]]],
+    ttls: Mapping[str, float],
+    room: RoomCheck,
+) -> dict[str, Any]:
+    """Return what `reserve_jobs` writes, as columns beside each other: jobs, their stretches, and the
+    hosts. Numbers of jobs and hosts begin with 1."""
     hosts: dict[str, int] = {}
     incarnations: list[str] = []  # a host's is one, as `_fits` has seen
-    for placement in placements:
-        host_ids: list[str] = []
-        for task in sorted(placement.tasks, key=attrgetter("rank")):
-            number = hosts.setdefault(task.host_id, len(hosts) + 1)
-            if number > len(incarnations):
-                incarnations.append(task.incarnation)
-            job_numbers.append(len(jobs))
-            ranks.append(task.rank)
-            host_numbers.append(number)
-            devices.append(f"{{{','.join(map(str, task.devices))}}}" if task.devices else "")
-            host_ids.append(task.host_id)
-        named = dict.fromkeys(host_ids)
-        jobs.append(
-            {
-                "n": len(jobs),
-                "job_id": placement.job_id,
-                "epoch": placement.epoch,
-                "ttl": ttls[placement.job_id],
-                "hosts": say_names(map(room.name, named), 3),
-                "host_ids": host_ids,
-                "host_id": host_ids[0] if len(named) == 1 else None,
-            }
-        )
+    seats: list[tuple[int, int, int, int, str]] = []
+    homes: list[tuple[str | None, str, str | None]] = []
+    for number, (_, stretches) in enumerate(fitting, 1):
+        for some in stretches:
+            host = hosts.get(some.host_id)
+            if host is None:
+                host = hosts[some.host_id] = len(hosts) + 1
+                incarnations.append(some.incarnation)
+            # Arrays in an array would have to be of one length.
+            devices = f"{{{','.join(map(str, some.devices))}}}" if some.devices else ""
+            seats.append((number, host, some.first, some.tasks, devices))
+        named = dict.fromkeys(some.host_id for some in stretches)
+        if len(named) == 1:
+            homes.append((some.host_id, room.name(some.host_id), None))
+        else:
+            by_rank = [some.host_id for some in stretches for _ in range(some.tasks)]
+            homes.append((None, say_names(map(room.name, named), 3), to_json(by_rank)))
+    numbers, host_numbers, firsts, counts, devices_of = map(list, zip(*seats, strict=True))
+    homes_of, names, places = map(list, zip(*homes, strict=True))
     return {
-        "jobs": to_json(jobs),
-        "job_numbers": job_numbers,
-        "ranks": ranks,
+        "jobs": [p.job_id for p, _ in fitting],
+        "epochs": [p.epoch for p, _ in fitting],
+        "tasks": [len(p.tasks) for p, _ in fitting],
+        "ttls": [float(ttls[p.job_id]) for p, _ in fitting],
+        "homes": homes_of,
+        "names": names,
+        "places": places if any(places) else None,
+        "job_numbers": numbers,
         "host_numbers": host_numbers,
-        "devices": devices if any(devices) else None,
+        "firsts": firsts,
+        "counts": counts,
+        "devices": devices_of if any(devices_of) else None,
         "hosts": list(hosts),
         "incarnations": incarnations,
     }
 
 
 def _ask_owned(
-    queues: Sequence[str], shares: Mapping[str, Share], limit: int, now: datetime
+    queues: Sequence[str], shares: Mapping[str, Share], asked: Mapping[str, Any]
 ) -> list[tuple[str, dict[str, Any]]]:
     """Return the question for the first jobs of projects that are below their shares; none where
     there are no such projects."""
-    below, most = plan_owned(shares, limit)
+    below, most = plan_owned(shares, asked["limit"])
     if not below:
         return []
-    asked = {
+    owned = {
+        **asked,
         "queues": queues,
         "projects": list(below),
         "gpus": [gpus for gpus, _ in below.values()],
         "cpu_slots": [cpu_slots for _, cpu_slots in below.values()],
         "limit": most,
-        "now": now,
     }
-    return [("read_candidates_in_share", asked)]
+    return [("read_candidates_in_share", owned)]
 
 
 def _put_first(owned: Rows, queued: Rows) -> Rows:

@@ -116,16 +116,17 @@ class PostgresLeases(OnSession):
         *,
         now: Now = None,
     ) -> tuple[list[str], list[HostSynced]]:
-        steps, at = await plan_reservation(tx, self.environment, placements, ttls, now)
-        if not steps or at is None:
+        found = await plan_reservation(tx, self.environment, placements, ttls, now)
+        if found is None:
             return [], []
         here = {task.host_id for placement in placements for task in placement.tasks}
         drafts = [Draft(poll, "ok") for poll in polls if poll.host_id in here]
-        _, rows, *found = await tx.last(*steps, *(_ask_orders(drafts, at) if drafts else ()))
+        asked = _ask_orders(drafts, found.at) if drafts else []
+        _, left, *orders = await tx.last(*found.steps, *asked)
         if drafts:
-            _fill_orders(drafts, *found)
+            _fill_orders(drafts, *orders)
         answers = [d.offer() for d in drafts if d.offers or d.claims]
-        return [row["id"] for row in rows], answers
+        return found.list_applied(left), answers
 
     async def list_live_tasks(self, host_id: str) -> list[LiveTask]:
         return [

@@ -3,6 +3,7 @@ starting."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 
 from holdfast.controller.loops.admit import LIMIT, SHALLOW_LIMIT, AdmitLoop
 from holdfast.controller.runtime.context import Controller
-from holdfast.moves.values import AdmissionSnapshot
+from holdfast.core.spec import JobSpec
+from holdfast.errors import Unavailable
+from holdfast.moves.values import AdmissionSnapshot, NewJob
 from holdfast.store.port.store import Store
 from tests.store.rig import Rig
 
@@ -29,9 +32,9 @@ class Deep:
         self.loop = AdmitLoop(self.controller)
         read = store.admission.read_admission
 
-        async def noted(limit: int) -> AdmissionSnapshot:
+        async def noted(limit: int, **more: Any) -> AdmissionSnapshot:
             self.limits.append(limit)
-            return await read(limit)
+            return await read(limit, **more)
 
         monkeypatch.setattr(store.admission, "read_admission", noted)
 
@@ -40,6 +43,17 @@ class Deep:
         await self.rig.host(slots=3)
         for _ in range(LIMIT + 20):
             await self.rig.submit(tasks=4)
+
+    async def queue(self, store: Store, count: int, slots: int) -> list[str]:
+        """Submit jobs of one task at once, and then a host, so that it is not silent meanwhile."""
+        jobs = [
+            NewJob(id=f"job-{n:05d}", spec=JobSpec(argv=("true",)), queue="cpu")
+            for n in range(count)
+        ]
+        await store.jobs.submit_jobs(jobs)
+        self.rig.now = await store.now()
+        await self.rig.host(slots=slots)
+        return [job.id for job in jobs]
 
     async def run(self) -> tuple[int, list[int]]:
         """How many jobs one run started, and how far it read each time."""
@@ -116,3 +130,72 @@ async def test_the_hosts_are_told_what_was_passed_over(
     said.clear()
     await deep.run()
     assert said == [], "no host takes anything"
+
+
+async def test_the_next_round_is_planned_while_one_is_written(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = Deep(store, monkeypatch)
+    jobs = await deep.queue(store, 3 * LIMIT, slots=9 * LIMIT)
+    write, writes = store.leases.reserve_and_offer, list[list[str]]()
+    read: list[int] = []
+
+    async def noted(placements: Any, *given: Any, **more: Any) -> Any:
+        for _ in range(1000):
+            if len(placements) < LIMIT or len(deep.limits) >= len(writes) + 2:
+                break
+            await asyncio.sleep(0)
+        read.append(len(deep.limits))
+        applied, answers = await write(placements, *given, **more)
+        writes.append(list(applied))
+        return applied, answers
+
+    monkeypatch.setattr(store.leases, "reserve_and_offer", noted)
+    started, _ = await deep.run()
+    assert started == len(jobs)
+    assert [job_id for applied in writes for job_id in applied] == jobs, "each once, in order"
+    assert read[:4] == [1, 2, 4, 5], "one reading more than writings, from the first deep one on"
+
+
+async def test_a_round_that_was_not_written_whole_is_not_built_upon(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first round's jobs come before those behind them, as soon as the store takes them."""
+    deep = Deep(store, monkeypatch)
+    jobs = await deep.queue(store, 3 * LIMIT, slots=9 * LIMIT)
+    write, writes = store.leases.reserve_and_offer, list[list[str]]()
+    refused: list[str] = []
+
+    async def refusing(placements: Any, *given: Any, **more: Any) -> Any:
+        if len(placements) == LIMIT and not refused:
+            refused.append(placements[0].job_id)
+            placements = placements[1:]
+        applied, answers = await write(placements, *given, **more)
+        writes.append(list(applied))
+        return applied, answers
+
+    monkeypatch.setattr(store.leases, "reserve_and_offer", refusing)
+    started, _ = await deep.run()
+    assert started == len(jobs)
+    (at,) = [n for n, applied in enumerate(writes) if refused[0] in applied]
+    assert writes[at][0] == refused[0]
+    assert len([job for applied in writes[:at] for job in applied]) < 2 * LIMIT
+
+
+async def test_a_write_that_fails_ends_the_run_when_the_reading_beside_it_has_ended(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = Deep(store, monkeypatch)
+    await deep.queue(store, 2 * LIMIT, slots=3 * LIMIT)
+    write = store.leases.reserve_and_offer
+
+    async def failing(placements: Any, *given: Any, **more: Any) -> Any:
+        if len(placements) == LIMIT:
+            raise Unavailable("the database is gone")
+        return await write(placements, *given, **more)
+
+    monkeypatch.setattr(store.leases, "reserve_and_offer", failing)
+    before = asyncio.all_tasks()
+    with pytest.raises(Unavailable):
+        await deep.run()
+    assert asyncio.all_tasks() <= before

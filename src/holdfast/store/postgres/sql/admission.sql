@@ -35,7 +35,7 @@ select c.id as job_id, c.epoch, c.queue, c.project, c.priority, c.tasks, c.gpus,
 from unnest(%(queues)s::text[]) as q(name)
 cross join lateral (
   select j.* from jobs j
-  where j.state = 'queued' and j.queue = q.name
+  where j.state = 'queued' and j.queue = q.name and j.id not in (select unnest(%(but)s::text[]))
   order by j.priority desc, j.ord
   limit %(limit)s
 ) c
@@ -56,7 +56,7 @@ cross join lateral (
   select j.* from jobs j
   left join unnest(%(projects)s::text[], %(jobs_left)s::bigint[], %(gpus_left)s::bigint[]) as l(project, jobs, gpus)
     on l.project = j.project
-  where j.state = 'queued' and j.queue = q.name
+  where j.state = 'queued' and j.queue = q.name and j.id not in (select unnest(%(but)s::text[]))
     and (l.jobs is null or l.jobs > 0) and (l.gpus is null or j.gpus = 0 or l.gpus >= j.gpus::bigint * j.tasks)
   order by j.priority desc, j.ord
   limit %(limit)s
@@ -80,6 +80,7 @@ cross join unnest(array['queued']) as asked(state)
 cross join lateral (
   select j.* from jobs j
   where j.project = o.project and j.state = asked.state and j.state in ('waiting', 'queued') and j.queue = q.name
+    and j.id not in (select unnest(%(but)s::text[]))
   order by j.priority desc, j.ord
   limit %(limit)s
 ) c
@@ -153,30 +154,38 @@ group by o.job_id;
 -- name: share_queues
 -- Locked before hosts and jobs: a pause waits for reservations under way, and then sees them.
 select q.name, q.paused_at is not null as paused from queues q
-where q.name in (select j.queue from jobs j where j.id = any(%(ids)s))
+where q.name = any(%(names)s::text[])
 order by q.name
 for share;
+
+-- name: look_for_quotas
+select exists (select from cluster where coalesce(settings->>'quota_jobs', settings->>'quota_gpus') is not null)
+    or exists (select from projects where coalesce(settings->>'quota_jobs', settings->>'quota_gpus') is not null) as limited;
 
 -- name: lock_hosts
 select host_id from heartbeats where host_id = any(%(ids)s) order by host_id for no key update;
 
 -- name: reserve_jobs
--- Writes job, tasks, attempt and event where the job is still queued under the snapshot's epoch.
+-- Writes job, tasks, attempt and event where the job is still queued under the snapshot's epoch; returns the jobs that it
+-- leaves alone. The events are rows of 500, so that few are read for the events of one job.
 with clock as materialized (
   select coalesce(%(now)s::timestamptz, clock_timestamp()) as at
+), batches as materialized (
+  select k, nextval('event_batches_n_seq') as n from generate_series(0, (cardinality(%(jobs)s::text[]) - 1) / 500) as k
 ), given as (
-  select * from jsonb_to_recordset(%(jobs)s::jsonb) as x(
-    n integer, job_id text, epoch bigint, ttl double precision, host_id text, hosts text, host_ids text[])
+  select * from unnest(%(jobs)s::text[], %(epochs)s::bigint[], %(tasks)s::integer[], %(ttls)s::double precision[], %(homes)s::text[],
+                       %(names)s::text[], %(places)s::text[]) with ordinality
+    as g(job_id, epoch, tasks, ttl, host_id, hosts, host_ids, n)
 ), held as (
   select * from unnest(%(hosts)s::text[], %(incarnations)s::text[]) with ordinality as x(host_id, incarnation, n)
-), places as (
-  select x.n, x.rank, h.host_id, h.incarnation, coalesce(nullif(x.devices, ''), '{}')::integer[] as devices
-  from unnest(%(job_numbers)s::integer[], %(ranks)s::integer[], %(host_numbers)s::integer[], %(devices)s::text[])
-    as x(n, rank, host, devices)
+), seats as (
+  select x.n, x.first, x.first + x.count - 1 as last, h.host_id, h.incarnation, coalesce(nullif(x.devices, ''), '{}')::integer[] as devices
+  from unnest(%(job_numbers)s::integer[], %(host_numbers)s::integer[], %(firsts)s::integer[], %(counts)s::integer[], %(devices)s::text[])
+    as x(n, host, first, count, devices)
   join held h on h.n = x.host
 ), locked as (
   select j.id, g.n, g.ttl, g.host_id, g.hosts, g.host_ids from jobs j join given g on g.job_id = j.id
-  where j.id = any(array(select job_id from given)) and j.state = any(%(reserve_from)s) and j.epoch = g.epoch
+  where j.id = any(%(jobs)s::text[]) and j.state = any(%(reserve_from)s) and j.epoch = g.epoch and j.tasks = g.tasks
     and j.queue <> all(%(paused)s)
   order by j.id
   for update of j
@@ -189,21 +198,26 @@ with clock as materialized (
 ), placed as (
   insert into tasks (job_id, rank, epoch, attempt, state, queue, gpus, cpu_slots, memory_bytes, host_id, incarnation,
                      devices, lease_ttl_seconds, barrier)
-  select m.id, p.rank, m.epoch, m.attempts, 'reserved', m.queue, m.gpus, m.cpu_slots, m.memory_bytes, p.host_id,
-         p.incarnation, p.devices, m.ttl, m.tasks = 1 or (m.host_id is not null and not m.supervised)
-  from moved m join places p on p.n = m.n
+  select m.id, generate_series(s.first, s.last), m.epoch, m.attempts, 'reserved', m.queue, m.gpus, m.cpu_slots, m.memory_bytes,
+         s.host_id, s.incarnation, s.devices, m.ttl, m.tasks = 1 or (m.host_id is not null and not m.supervised)
+  from moved m join seats s on s.n = m.n
 ), chained as (
-  insert into attempts (job_id, number, parent, epoch, state, retry_count, reason, host, host_ids, reserved_at)
+  insert into attempts (job_id, number, parent, epoch, state, retry_count, reason, host, host_ids, reserved_at, taken_batch)
   select m.id, m.attempts, nullif(m.attempts - 1, 0), m.epoch, 'reserved', m.retries_charged, m.reason, m.hosts,
-         m.host_ids, c.at
-  from moved m cross join clock c
+         case when m.host_ids is null then array_fill(m.host_id, array[m.tasks])
+              else array(select jsonb_array_elements_text(m.host_ids::jsonb)) end, (select at from clock), b.n
+  from moved m join batches b on b.k = (m.n - 1) / 500
 ), logged as (
-  insert into events (at, kind, job_id, attempt, epoch, host_id, queue, project, message)
-  select c.at, 'job.reserved', m.id, m.attempts, m.epoch, m.host_id, m.queue, m.project, m.reason
-  from moved m cross join clock c
-  order by m.n
+  insert into event_batches (n, at, kind, ids, began_ids, job_ids, attempts, epochs, host_ids, queues, projects, messages)
+    overriding system value
+  select b.n, (select at from clock), 'job.reserved', array_agg(m.event_id), array_agg(null::bigint), array_agg(m.id),
+         array_agg(m.attempts), array_agg(m.epoch), array_agg(m.host_id), array_agg(m.queue), array_agg(m.project),
+         array_agg(m.reason)
+  from (select nextval('events_id_seq') as event_id, m.* from (select * from moved order by n) m) m
+  join batches b on b.k = (m.n - 1) / 500
+  group by b.n
 )
-select id from moved order by n;
+select g.job_id from given g where g.n not in (select n from moved);
 
 -- name: note_passed
 -- Written only where it changes, or grows old (TAKE-2).
@@ -218,14 +232,6 @@ where j.state = 'reserved' and a.reserved_at <= %(before)s
   and exists (select from tasks t where t.job_id = j.id and t.state = 'reserved' and t.replaced = 0
               and (t.offered_at is null or (t.claimed_at is null and not t.barrier)))
 order by j.id;
-
--- name: read_needs
--- Read before the jobs are locked: reserve_jobs guards by the epoch, and within one epoch a queued job's needs are
--- fixed.
-select id, epoch, project, tasks, gpus, cpu_slots, memory_bytes,
-       exists (select from cluster where coalesce(settings->>'quota_jobs', settings->>'quota_gpus') is not null)
-         or exists (select from projects where coalesce(settings->>'quota_jobs', settings->>'quota_gpus') is not null) as limited
-from jobs where id = any(%(ids)s) and state = 'queued';
 
 -- name: read_running
 -- Tasks that hold room, for jobs that were passed over: when each ends at the latest, and whether it may be
