@@ -5,14 +5,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, cast
 
 import psycopg
 import pytest
 
+from holdfast.core.placement.takes import TakeTerms
 from holdfast.errors import Unavailable
+from holdfast.moves.reports import Draft
+from holdfast.moves.values import HostSync
 from holdfast.store.postgres.connection.session import Tx
 from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.postgres.takes import Choices
 from tests.store.conformance.takes import place_one, taken
 from tests.store.rig import OK, Rig
 
@@ -113,6 +118,43 @@ async def test_of_two_takes_at_the_same_time_each_has_jobs_of_its_own(
     found = await take_beside(rigs[0], pg_emptied, lambda conn: conn.commit())
     assert [taken(answer) for answer in found] == [["job-0", "job-1"], ["job-2", "job-3"]]
     assert [answer.settled for answer in found] == [True, True]
+
+
+class Reading:
+    """A transaction that reads a queue of two jobs as it was before `meanwhile` was done."""
+
+    def __init__(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        self._meanwhile = meanwhile
+
+    async def many(self, *_: object) -> list[list[dict[str, Any]]]:
+        self._meanwhile()
+        few = {
+            "avoid_hosts": None,
+            "barred_hosts": None,
+            "lease_ttl_seconds": None,
+            "runtime": None,
+        }
+        plain = {"queue": "cpu", "project": "default", "priority": 50, "tasks": 1, "gpus": 0}
+        plain |= {"cpu_slots": 1, "memory_bytes": 0, "may_wait": True, "supervised": None}
+        queued = [
+            {"job_id": job_id, "epoch": 0, "host_labels": None, **few, **plain}
+            for job_id in ("job-0", "job-1")
+        ]
+        room = {"host_id": "h1", "name": "h1", "incarnation": "i", "queues": [], "labels": {}}
+        room |= {"cpu_slots": 1, "memory_bytes": 0, "gpus": [], "faults": []}
+        room |= {"busy_cpu_slots": 0, "busy_memory_bytes": 0, "busy_devices": []}
+        return [[{"allowed": True, "passed": (), "now": None}], [room], queued]
+
+
+async def test_a_take_that_is_written_while_a_queue_is_read_is_not_chosen_again() -> None:
+    """The rows that are read may be those from before its commit."""
+    choices, terms = Choices(), TakeTerms(revision=0, ttls={"cpu": 60.0}, whole=True)
+    drafts = [Draft(HostSync(host_id="h1", incarnation="i", takes=True), "ok")]
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    first = await choices.plan_steps(cast(Tx, Reading()), drafts, terms, at)
+    beside = Reading(lambda: choices.release(first))
+    second = await choices.plan_steps(cast(Tx, beside), drafts, terms, at)
+    assert [steps[0][1]["jobs"] for steps in (first, second)] == [["job-0"], ["job-1"]]
 
 
 async def test_what_a_failed_take_had_chosen_is_taken_by_the_next(

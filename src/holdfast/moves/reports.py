@@ -143,18 +143,21 @@ def _storable(beat: TaskBeat) -> TaskBeat:
     )
 
 
-def count_wanted(sync: HostSync) -> int:
-    """Return how many jobs a host could take, in place of those that ended and where it has slots
-    free, and hold ahead.
+def guess_room(slots: int, live: int, ends: int) -> int:
+    """Return for how many jobs a host's sync may find room, by its slots and the count of its tasks.
 
-    What is free beyond its ends is counted as `GROWTH` times these at most: a host that begins to
-    work through a queue has all its slots within a few syncs, and one whose slots are free because
-    its devices are not asks for few jobs.
+    Beyond its ends that is `GROWTH` times these at most: a host that begins to work through a queue
+    has all its slots full within a few syncs, and one whose slots are free because its devices are
+    not asks for few jobs.
     """
+    return max(ends, min(slots - live, GROWTH * ends))
+
+
+def count_wanted(sync: HostSync) -> int:
+    """Return how many jobs a host could take and hold ahead."""
     if not sync.takes:
         return 0
-    ends = len(sync.ended)
-    return max(ends, min(sync.free, GROWTH * ends)) + max(0, sync.ahead - sync.held)
+    return max(len(sync.ended), sync.room) + max(0, sync.ahead - sync.held)
 
 
 def group_syncs(syncs: Sequence[HostSync]) -> list[list[int]]:

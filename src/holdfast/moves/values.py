@@ -200,10 +200,10 @@ class HostSync(StoreValue, frozen=True, kw_only=True):
 
     live: started or starting, so their leases are renewed. started: a process runs. claimed: places
     kept for ranks of gangs, and rank 0's port (0: none). faults: None where it says nothing of them.
-    takes: what is free on the host after its ends may be filled at once (TAKE-1). free: how many
-    slots that may be, by the count of its tasks; what they hold is the store's to say. ahead: how
-    many jobs it would hold beyond its slots; held: how many of `live` it holds so already. returned:
-    jobs that it held and gives back before they began (AHEAD-2).
+    takes: what is free on the host after its ends may be filled at once (TAKE-1). room: for how many
+    jobs that may be enough, by the count of its tasks; what they hold is the store's to say. ahead:
+    how many jobs it would hold beyond its slots; held: how many of `live` it holds so already.
+    returned: jobs that it held and gives back before they began (AHEAD-2).
     """
 
     host_id: str
@@ -216,7 +216,7 @@ class HostSync(StoreValue, frozen=True, kw_only=True):
     leaving: bool = False
     faults: tuple[Hindrance, ...] | None = None
     takes: bool = False
-    free: int = 0
+    room: int = 0
     ahead: int = 0
     held: int = 0
     returned: tuple[TaskKey, ...] = ()

@@ -199,6 +199,8 @@ class AdmitLoop(Loop):
         applied = {*seated, *await self._reserve(starts, ttls)}
         by_member = [p for p in placements if p.job_id in seated]
         controller.poke(*{f"host:{task.host_id}" for p in by_member for task in p.tasks})
+        if len(applied) < len(plan.placements) and settings.take_terms is not None:
+            controller.wakes.call_to_take()
         if applied:
             controller.poke("events")
             _tell_reserved([p for p in placements if p.job_id in applied and len(p.tasks) > 1])

@@ -38,6 +38,7 @@ from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.core.records import HostRecord
 from holdfast.errors import Forbidden, NotFound, Stale, Unauthorized, ValidationError
+from holdfast.moves.reports import guess_room
 from holdfast.moves.rows import clean_text
 from holdfast.moves.values import HostSync, HostSynced, LogAppend, TaskBeat
 from holdfast.wire import agent as wire
@@ -140,7 +141,7 @@ async def _poll(
             break
         seen = line.wake.version
         given = line.take_gift()
-        found = given or await _ask_store(controller, host, again)
+        found = given or await _ask_store(controller, host, line.take_poll() or again)
         if not line.is_newest(request.incarnation, request.seq):
             break
         _act_on(controller, None, found)
@@ -197,7 +198,7 @@ def _read_request(host: HostRecord, request: wire.SyncRequest, *, newest: bool) 
         leaving=request.leaving,
         faults=_read_faults(request.faults),
         takes=newest and bool(ended) and not any(t.facts and t.facts.stopped for t in ended),
-        free=max(0, host.cpu_slots - sum(t.state != "ended" for t in request.tasks)),
+        room=guess_room(host.cpu_slots, len(request.tasks) - len(ended), len(ended)),
         ahead=min(request.ahead, host.cpu_slots),
         held=sum(t.state == "held" for t in request.tasks),
         returned=tuple(t.key for t in request.tasks if t.state == "returned"),

@@ -63,13 +63,14 @@ class Choices:
         worth = count_worth(sum(count_wanted(d.sync) for d in drafts))
         ids = [d.sync.host_id for d in drafts]
         async with self._gate:
-            limit = worth + len(self._chosen)
+            # One that ends while the queues are read may still be queued in what is read.
+            chosen = frozenset(self._chosen)
+            limit = worth + len(chosen)
             begun, rooms, queued = await tx.many(*_ask(ids, terms, limit, at))
             cut = len(queued) >= limit
-            if self._chosen:
-                queued = [row for row in queued if row["job_id"] not in self._chosen]
-                cut = cut or len(queued) > worth
-            steps = _choose(drafts, terms, begun, rooms, queued[:worth], cut=cut)
+            left = [row for row in queued if row["job_id"] not in chosen] if chosen else queued
+            cut = cut or len(left) > worth
+            steps = _choose(drafts, terms, begun, rooms, left[:worth], cut=cut)
             self._chosen.update(_list_jobs(steps))
         return steps
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from holdfast.controller.runtime.outages import Outages
@@ -10,7 +11,7 @@ from holdfast.controller.sync.group_commit import GroupCommit
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.errors import Unavailable
-from holdfast.moves.reports import count_wanted
+from holdfast.moves.reports import count_wanted, guess_room
 from holdfast.moves.values import HostSync
 
 
@@ -153,12 +154,6 @@ async def test_a_close_lets_both_calls_in_flight_end() -> None:
     await closing
 
 
-def sync(ended: int, free: int, *, takes: bool = True) -> HostSync:
-    key = TaskKey("job", 0, 1)
-    ends = tuple((key, TaskFacts(exit_code=0)) for _ in range(ended))
-    return HostSync(host_id="h", incarnation="i", ended=ends, takes=takes, free=free)
-
-
 @pytest.mark.parametrize(
     ("ended", "free", "wanted"),
     [
@@ -172,5 +167,9 @@ def sync(ended: int, free: int, *, takes: bool = True) -> HostSync:
 def test_a_host_asks_for_the_room_of_its_ends_and_some_that_is_free_besides(
     ended: int, free: int, wanted: int
 ) -> None:
-    assert count_wanted(sync(ended, free)) == wanted
-    assert count_wanted(sync(ended, free, takes=False)) == 0
+    room = guess_room(free, 0, ended)
+    key = TaskKey("job", 0, 1)
+    ends = tuple((key, TaskFacts(exit_code=0)) for _ in range(ended))
+    sync = HostSync(host_id="h", incarnation="i", ended=ends, takes=True, room=room)
+    assert count_wanted(sync) == wanted
+    assert count_wanted(msgspec.structs.replace(sync, takes=False)) == 0

@@ -161,6 +161,24 @@ async def test_a_submission_answers_a_poll_that_waits(
     assert [order.key.job_id for order in answer.launch] == [job["id"]]
 
 
+async def test_a_host_that_waits_takes_what_the_leader_is_late_for(
+    served: Served, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """WAKE-3: others take the jobs of each plan before it is written."""
+
+    async def come_late(*_: Any, **__: Any) -> Any:
+        return [], []
+
+    monkeypatch.setattr(served.store.leases, "reserve_and_offer", come_late)
+    await served.call("POST", "/v1/queues/cpu/pause", json={"reason": "for the test"})
+    jobs = [(await served.submit())["id"] for _ in range(3)]
+    poll = asyncio.create_task(agent.sync(wait=5.0))
+    await waits(poll, served)
+    await served.call("POST", "/v1/queues/cpu/resume")
+    answer = await poll
+    assert [order.key.job_id for order in answer.launch] == jobs
+
+
 async def test_an_order_leaves_before_the_answer_to_its_submission(
     served: Served, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
