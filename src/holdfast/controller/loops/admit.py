@@ -199,7 +199,7 @@ class AdmitLoop(Loop):
         applied = {*seated, *await self._reserve(starts, ttls)}
         by_member = [p for p in placements if p.job_id in seated]
         controller.poke(*{f"host:{task.host_id}" for p in by_member for task in p.tasks})
-        if len(applied) < len(plan.placements) and settings.take_terms is not None:
+        if len(applied) < len(look.plan.placements) and look.settings.take_terms is not None:
             controller.wakes.call_to_take()
         if applied:
             controller.poke("events")
