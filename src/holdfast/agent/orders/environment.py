@@ -84,7 +84,7 @@ def make_task_environment(
     defaults = {"PYTHONUNBUFFERED": "1"}
     if order.local_world_size > 1 and "OMP_NUM_THREADS" not in inherited:
         defaults["OMP_NUM_THREADS"] = "1"  # as torchrun: ranks on every core slow one another
-    env = {**inherited, **defaults, **order.env, **order.secrets}
+    env = {**defaults, **order.env, **order.secrets}
     env |= {
         "HOLDFAST_TASK": str(key),
         "HOLDFAST_JOB_ID": key.job_id,
@@ -103,7 +103,9 @@ def make_task_environment(
     env |= {**_name_rank(order), **host_words, **_name_peers(peers)}
     env |= _name_checkpoint(order, checkpoint_out, checkpoint_in)
     env |= _name_devices(order, host_gpus)
-    return {k: v for k, v in env.items() if k and "=" not in k and "\0" not in k + v}
+    # What is inherited was an environment before.
+    own = {k: v for k, v in env.items() if k and "=" not in k and "\0" not in k + v}
+    return {**inherited, **own}
 
 
 def _name_devices(order: LaunchOrder, host_gpus: int) -> dict[str, str]:
