@@ -7,7 +7,6 @@ fails the test.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import signal
@@ -25,7 +24,7 @@ from holdfast.client import Client
 from holdfast.core.records import AttemptRecord, JobRecord
 from holdfast.process import table
 from holdfast.process.sweep import sweep
-from tests.system.forks import ForkedProcess, Origin
+from tests.system.forks import find_origin
 from tests.system.proxy import Proxy
 from tests.waits import crowding, is_alive, wait_until
 
@@ -64,12 +63,6 @@ def signal_all(pids: list[int], number: int) -> None:
             pass
 
 
-@functools.cache
-def find_origin() -> Origin:
-    """The process that forks controllers, one for all tests of this process."""
-    return Origin(clean_environment())
-
-
 class Controller:
     """One `holdfast server` process. Its port stays the same over restarts, so that agents find it
     again. program: the arguments of Python that run the command line; without, it is forked
@@ -83,7 +76,7 @@ class Controller:
         self.dsn = dsn
         self._environment = environment
         self.port = 0
-        self.process: subprocess.Popen[bytes] | ForkedProcess | None = None
+        self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def pid(self) -> int:

@@ -1,14 +1,14 @@
-"""Controllers that are forked from a process which has imported them: two thirds of what starting
-one costs are imports, and system tests start hundreds.
+"""Controllers and host managers that are forked from a process which has imported them: most of what
+starting one costs are imports, and system tests start hundreds.
 
-This file is both ends. `python forks.py FD` imports the controller's modules and waits for orders;
-each order is a fork that takes over the order's environment, output and words, and runs the command
+This file is both ends. `python forks.py FD` imports their modules and waits for orders; each order is a fork that takes over the order's environment, output and words, and runs the command
 line as `python -m holdfast.cli` does. It holds no thread and has run nothing before it forks, and
 it ends when the tests that asked for it are gone.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
 import json
@@ -19,15 +19,18 @@ import socket
 import subprocess
 import sys
 import threading
-from typing import Any
+from typing import Any, cast
 
 MODULES = (
+    "holdfast.cli.host_manager",
     "holdfast.cli.main",
     "holdfast.cli.up.server",
     "holdfast.controller.server",
     "holdfast.store.postgres.connection.migrate",
     "holdfast.store.postgres.store",
+    "holdfast.supervisor.host.host_manager",
     "uvloop",
+    "zmq",
 )
 _ORDER_BYTES = 1 << 18
 
@@ -88,18 +91,26 @@ class Origin:
                 pass_fds=[number],
             )
 
-    def start(self, words: list[str], environment: dict[str, str], output: int) -> ForkedProcess:
+    def start(
+        self, words: list[str], environment: dict[str, str], output: int
+    ) -> subprocess.Popen[bytes]:
         """Start the command line with these words, its output into the file `output`."""
         order = {"words": words, "environment": environment, "folder": os.getcwd()}
-        return ForkedProcess(self, self.ask(order, output))
+        return cast("subprocess.Popen[bytes]", ForkedProcess(self, self.ask(order, output)))
 
     def ask(self, order: dict[str, Any], *files: int) -> Any:
         """Send one order and return its answer."""
         with self._lock:
             socket.send_fds(self._line, [json.dumps(order).encode()], files)
             answer = self._line.recv(_ORDER_BYTES)
-        assert answer, "the process that forks controllers has ended"
+        assert answer, "the process that forks has ended"
         return json.loads(answer)
+
+
+@functools.cache
+def find_origin() -> Origin:
+    """The process that forks, one for all tests of this process."""
+    return Origin({k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")})
 
 
 # ---- the process that forks

@@ -12,6 +12,7 @@ from typing import Any
 
 from holdfast.process import table
 from holdfast.supervisor import Context, Host, Process
+from tests.system.forks import find_origin
 from tests.waits import is_alive, wait_until
 
 PATIENCE = 40.0  # for anything that must happen on a loaded machine
@@ -51,8 +52,13 @@ class Managers:
     def start(
         self, ctx: Context, *more: str, name: str = "", url: str | None = None
     ) -> subprocess.Popen[bytes]:
-        command = [*ctx.manager_command(url), "--usage-interval", "0", *more]
-        return self.start_command([*command, "--name", name] if name else command)
+        """Fork one, with all that a started one has of its own."""
+        words = [*ctx.manager_command(url)[3:], "--usage-interval", "0", *more]
+        words += ["--name", name] if name else []
+        with open(os.devnull, "wb") as nothing:
+            process = find_origin().start(words, dict(os.environ), nothing.fileno())
+        self.running.append(process)
+        return process
 
     def start_command(
         self, command: list[str], env: dict[str, str] | None = None

@@ -80,11 +80,12 @@ def test_it_goes_with_its_script(number: int) -> None:
     below = find_descendants(script.pid)
     assert bus in below
     script.send_signal(number)
-    script.communicate()
+    script.wait(PATIENCE)
     wait_gone([bus], "the bus process")
     for pid in below:
         if is_alive(pid):
             os.kill(pid, signal.SIGKILL)
+    script.communicate()  # its host manager, too, held the pipe
     wait_gone([rank, *below], "what the script had started")
 
 

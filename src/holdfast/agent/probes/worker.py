@@ -11,6 +11,7 @@ when its input ends. A driver that hangs, crashes or leaks harms no other proces
 
 import argparse
 import importlib
+import os
 import sys
 from typing import Any, Protocol
 
@@ -117,4 +118,5 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    exit_status = main(sys.argv[1:])
+    os._exit(exit_status)  # its answers are flushed; taking modules down costs as much as Python
