@@ -229,7 +229,7 @@ def test_a_full_disk_of_one_host_hurts_nobody_else(cluster: Cluster) -> None:
             20,
             what="the host with the full disk to be set aside",
         )
-        assert cluster.client.job(long).state == "queued", "it waits for a host, at no charge"
+        cluster.until(long, "queued")  # it waits for a host, at no charge
         assert full.guardian.poll() is None, "the guardian outlives a full disk"
         assert full.agent_pid(), "the agent outlives a full disk"
         (small / "filler").unlink()
