@@ -5,7 +5,7 @@ UV     := .uv/bin/uv
 RUN    := .venv/bin
 UVENV  := UV_PROJECT_ENVIRONMENT=$(CURDIR)/.venv
 
-.PHONY: help demo demo-fleet demo-pipeline test ddp integrations slurm kubernetes s3 tools lint types imports bench bench-peers curves profile soak clean env anew
+.PHONY: help demo demo-fleet demo-pipeline test ddp gpu integrations slurm kubernetes s3 tools lint types imports bench bench-peers curves profile soak clean env anew
 
 help:           ## what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -50,6 +50,11 @@ test: env | .pytest_cache/byte-code ## every test that needs no torch
 
 ddp: env .venv-torch/.supervised ## PyTorch DDP under torchrun, under Holdfast, and through a bad night; brings its own torch
 	@HOLDFAST_TEST_TORCH=$(CURDIR)/.venv-torch/bin/python $(RUN)/python -m pytest -q tests/system/gangs/test_ddp.py tests/system/supervisor/night/test_ddp_gather.py tests/system/supervisor/night/test_ddp_faults.py
+
+# A torch that is there already, built for CUDA: make gpu GPU_TORCH=/path/to/python
+GPU_TORCH ?=
+gpu: env $(if $(GPU_TORCH),,.venv-torch/.supervised) ## hangs, faults, models, NCCL and readings on this machine's real NVIDIA GPU; brings its own torch
+	@HOLDFAST_TEST_TORCH=$(or $(GPU_TORCH),$(CURDIR)/.venv-torch/bin/python) $(RUN)/python -m pytest -q tests/gpu
 
 # torch is no dependency of the project. Where pip's own index has only builds with CUDA (2 GB and more), pass the CPU one:
 #   make ddp TORCH_INDEX='--index-url https://download.pytorch.org/whl/cpu --extra-index-url https://pypi.org/simple'

@@ -26,7 +26,7 @@ _TAIL_BYTES = 2000
 def holdfast_command() -> list[str]:
     """How the CLI is called: the installed script, because that is what a user waits for."""
     script = Path(sys.executable).parent / "holdfast"
-    return [str(script)] if script.exists() else [sys.executable, "-m", "holdfast.cli.main"]
+    return [str(script)] if script.exists() else [sys.executable, "-m", "holdfast.cli"]
 
 
 def clean_environment(**more: str) -> dict[str, str]:

@@ -13,6 +13,7 @@ import pytest
 from bench.__main__ import NAMES, load_case, main
 from bench.figures import Figures, Line, percentile, render_table, spread, to_plain
 from bench.scale import alternate
+from bench.system import holdfast_command
 
 from tests.unit.sources import ROOT
 
@@ -141,3 +142,15 @@ def _all_command_lines() -> str:
             except OSError:
                 pass  # it ended meanwhile
     return "\n".join(lines)
+
+
+def test_holdfast_is_called_as_a_module_where_it_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "executable", str(tmp_path / "python"))
+        _, *words = holdfast_command()
+    done = subprocess.run(
+        [sys.executable, *words, "--version"], capture_output=True, text=True, check=False
+    )
+    assert "holdfast" in done.stdout, done.stderr

@@ -12,6 +12,7 @@ NVML_ERROR_NOT_FOUND = 6
 NVML_ERROR_NOT_SUPPORTED = 3
 NVML_ERROR_TIMEOUT = 10
 NVML_ERROR_GPU_IS_LOST = 15
+nvmlMemory_v2 = 2
 nvmlEventTypeXidCriticalError = 8
 
 
@@ -93,8 +94,19 @@ def nvmlDeviceGetTotalEccErrors(handle: int, kind: int, counter: int) -> int:
     return count
 
 
-def nvmlDeviceGetMemoryInfo(handle: int) -> Any:
-    return SimpleNamespace(**_ask(handle, "memory"))
+def nvmlSystemGetDriverVersion() -> str:
+    return "580.159.04"
+
+
+def nvmlDeviceGetMemoryInfo(handle: int, version: int | None = None) -> Any:
+    """The first version counts what the driver keeps for itself, `reserved`, as used; a script
+    without it is an old driver, which has no second."""
+    told = _ask(handle, "memory")
+    if version is None:
+        return SimpleNamespace(**{**told, "used": told["used"] + told.get("reserved", 0)})
+    if "reserved" not in told:
+        raise NVMLError(NVML_ERROR_NOT_SUPPORTED)
+    return SimpleNamespace(**told)
 
 
 def nvmlDeviceGetUtilizationRates(handle: int) -> Any:

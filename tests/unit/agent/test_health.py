@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +14,18 @@ import psutil
 import pytest
 
 from holdfast.agent.health.desk import HealthDesk, gather, measure
-from holdfast.agent.health.measure import MeasureOrder
+from holdfast.agent.health.measure import (
+    MATMUL_ROUNDS,
+    MeasureOrder,
+    measure_driver,
+    multiply_each,
+    time_best,
+)
 from holdfast.core.gpus import Gpu
+from holdfast.core.health.checks import Expected, judge
 from holdfast.errors import Unavailable
 from holdfast.wire.health import HealthAnswer, HealthOrder, HealthRequest
+from tests.system.agent import fake_nvml
 
 GPU = Gpu(index=0, memory_bytes=1 << 30, vendor="declared")
 
@@ -45,6 +56,51 @@ async def test_a_part_that_hangs_is_missed_and_hides_no_other(tmp_path: Path) ->
     assert found.cpu_count
     left = [p for p in psutil.process_iter(["cmdline"]) if "4321.5" in (p.info["cmdline"] or ())]
     assert not left, "the script ended with its check"
+
+
+def test_memory_errors_and_versions_come_from_the_drivers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An H100's check named neither before."""
+    script = tmp_path / "nvml.json"
+    told = {"memory": {"total": 80 << 30, "used": 0}, "processes": []}
+    script.write_text(json.dumps([{**told, "ecc": 0}, {**told, "ecc": 2}]))
+    monkeypatch.setenv("FAKE_NVML", str(script))
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml)
+    asked = MeasureOrder(folder=str(tmp_path), multiply=True)
+    fragment = {"part": "driver", "found": measure_driver(asked)}
+    gpus = [Gpu(index=index, memory_bytes=80 << 30) for index in range(3)]
+    found = gather(asked, [fragment], gpus, seconds=1.0)
+    assert found.driver == "580.159.04"
+    assert [device.ecc_errors for device in found.devices] == [0, 2, None]
+    verdicts = {r.name: r.verdict for r in judge(found, Expected(), 0.0)}
+    assert verdicts["gpu 1 ecc"] == "fail"
+    assert "gpu 0 ecc" not in verdicts
+
+
+def test_the_speed_of_a_product_is_its_best_and_counts_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An H100 that does 788 TFLOP/s was measured at 4, because the load of a kernel was counted in."""
+    now, done = [0.0], [0]
+
+    def multiply() -> None:
+        done[0] += 1
+        now[0] += 0.5 if done[0] == 1 else 0.001
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    assert time_best(multiply, lambda: None) == pytest.approx(0.001 * MATMUL_ROUNDS)
+
+
+def test_a_device_whose_memory_a_task_has_is_not_sick() -> None:
+    def multiply(index: int) -> float:
+        raise RuntimeError(
+            "CUDA error: out of memory" if index == 0 else "CUDA error: unspecified launch failure"
+        )
+
+    full, sick = multiply_each(2, multiply)
+    assert (full.error, full.matmul_tflops) == ("", None)
+    assert "launch failure" in sick.error
 
 
 class Controller:

@@ -155,10 +155,13 @@ def gather(
         done.add(fragment["part"])
         found |= fragment["found"]
     tried = {d.index: d for d in msgspec.convert(found.pop("devices", []), list[DeviceMeasure])}
+    errors = found.pop("ecc_errors", {})
     devices = []
     for gpu in gpus:
         one = tried.get(gpu.index, DeviceMeasure(index=gpu.index))
-        devices.append(msgspec.structs.replace(one, model=gpu.model, memory_bytes=gpu.memory_bytes))
+        about = {"model": gpu.model, "memory_bytes": gpu.memory_bytes}
+        about["ecc_errors"] = errors.get(str(gpu.index))
+        devices.append(msgspec.structs.replace(one, **about))
     missed = [part for part in order.parts if part not in done]
     return msgspec.convert(
         {**found, "devices": devices, "missed": missed, "seconds": seconds}, Measured

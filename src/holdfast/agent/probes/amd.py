@@ -38,6 +38,10 @@ class AmdReader:
         self._kfd_ids = self._find_kfd_ids()
         self._engine_ns: dict[tuple[int, str], tuple[float, int]] = {}
 
+    def read_version(self) -> str:
+        """Return the driver's version, "" for the one that is part of the kernel."""
+        return _read_text(self._root / "sys/module/amdgpu/version")
+
     def read(self, deep: bool = False) -> list[Device]:
         """Read every device; unknown values are None. deep: with PCI address and ECC."""
         asked: dict[int, tuple[float | None, int | None]] | None = None

@@ -31,6 +31,13 @@ class NvidiaReader:
         # NVML keeps utilisation samples; each call asks for those since the newest one seen before.
         self._seen_at = [0] * self._count
 
+    def read_version(self) -> str:
+        """Return the driver's version, "" where it is not told."""
+        try:
+            return _text(self._nvml.nvmlSystemGetDriverVersion())
+        except (self._nvml.NVMLError, AttributeError):
+            return ""
+
     def read(self, deep: bool = False) -> list[Device]:
         """Read every device; unknown values are None. deep: with PCI address and ECC."""
         xids = self._drain_events()
@@ -80,7 +87,7 @@ class NvidiaReader:
         return found
 
     def _read_device(self, index: int, handle: Any, *, deep: bool) -> Device:
-        memory = self._ask("nvmlDeviceGetMemoryInfo", handle)
+        memory = self._read_memory(handle)
         rates = self._ask("nvmlDeviceGetUtilizationRates", handle)
         mig = self._ask("nvmlDeviceGetMigMode", handle)
         sliced = mig is not None and mig[0] == 1
@@ -100,6 +107,13 @@ class NvidiaReader:
             pci=self._read_pci(handle) if deep else "",
             ecc_errors=self._read_ecc(handle) if deep else None,
         )
+
+    def _read_memory(self, handle: Any) -> Any:
+        """What is used, without what the driver keeps for itself: only the answer's second version
+        tells the two apart, and older drivers have none."""
+        second = getattr(self._nvml, "nvmlMemory_v2", None)
+        found = None if second is None else self._ask("nvmlDeviceGetMemoryInfo", handle, second)
+        return self._ask("nvmlDeviceGetMemoryInfo", handle) if found is None else found
 
     def _find_loss(self, handle: Any) -> str:
         """Why a device does not answer, where NVML means that it never will again."""

@@ -37,6 +37,7 @@ class ProbeAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class _Reader(Protocol):
     def read(self, deep: bool = False) -> list[Device]: ...
+    def read_version(self) -> str: ...
 
 
 def open_readers(nvml: str, amd_root: str) -> tuple[list[_Reader], dict[str, str]]:

@@ -32,7 +32,7 @@ _ORDER = list(CheckVerdict)
 
 class DeviceMeasure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One GPU as a check found it. matmul_tflops: of a small half-precision product; None: neither
-    torch nor cupy is there. error: why the product failed."""
+    torch nor cupy is there, or a task has the device's memory. error: why the product failed."""
 
     index: Annotated[int, Meta(ge=0, le=1023)]
     model: ShortText = ""
@@ -166,7 +166,7 @@ def _judge_devices(measured: Measured, expected: Expected) -> list[CheckResult]:
         bad = least * expected.tflops_spread < fast
         found.append(_say("matmul", bad, said, CheckVerdict.WARN))
     elif devices:
-        said = "no product was tried: neither torch nor cupy is there"
+        said = "no product was tried: there is no torch or cupy, or a task has the memory"
         found.append(CheckResult(name="matmul", verdict=CheckVerdict.UNKNOWN, message=said))
     return found
 

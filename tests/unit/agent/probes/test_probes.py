@@ -137,6 +137,19 @@ async def test_nvidia_says_little(nvml: Script) -> None:
         await asked.close()
 
 
+async def test_what_the_driver_keeps_for_itself_is_not_in_use(nvml: Script) -> None:
+    """An idle H100 keeps 480 MiB, which `nvidia-smi` does not call used either."""
+    kept = {"total": 80 * GB, "used": 0, "reserved": 480 << 20}
+    nvml([device(memory=kept), device()])
+    asked = worker()
+    try:
+        found = await asked.read()
+        assert found is not None
+        assert [d.memory_used_bytes for d in found] == [0, 10 * GB], "an older driver says one sum"
+    finally:
+        await asked.close()
+
+
 async def test_a_worker_that_hangs_is_killed_and_unknown(nvml: Script) -> None:
     nvml([device()])
     asked = worker(read_seconds=0.5)
