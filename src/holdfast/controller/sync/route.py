@@ -45,6 +45,7 @@ from holdfast.wire import agent as wire
 
 log = logging.getLogger("holdfast.controller")
 DECISION_SECONDS = 0.05
+ROOM_SECONDS = 0.2  # after which the leader looks at what failed tasks have left
 MAX_REGISTER_BYTES = 1024 * 1024
 _REGISTER = msgspec.json.Decoder(wire.RegisterRequest)
 _FORENSICS = msgspec.json.Decoder(wire.Forensics)
@@ -249,7 +250,7 @@ def _act_on(controller: Controller, request: wire.SyncRequest | None, found: Hos
         if found.awaited or (found.succeeded and not found.settled):
             controller.poke("admit")
         elif not found.settled:  # the drain's completion mostly wakes the leader before
-            controller.poke_soon("admit", seconds=DECISION_SECONDS)
+            controller.poke_soon("admit", seconds=ROOM_SECONDS)
         if controller.saved.take(found.succeeded):
             controller.poke("checkpoints")
         controller.metrics.ended.labels("succeeded", "").inc(len(found.succeeded))

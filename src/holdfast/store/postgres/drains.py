@@ -1,7 +1,9 @@
 """Drains in PostgreSQL: the ready ones, and the one write that ends each."""
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
@@ -11,13 +13,15 @@ from holdfast.core.settings.resolve import Value
 from holdfast.core.states import HostEvent, HostState, JobState
 from holdfast.core.transitions import HOST, sources, step
 from holdfast.moves import dispatch, drains
-from holdfast.moves.values import DrainSnapshot, TellDrains
+from holdfast.moves.values import DrainNews, DrainSnapshot, TellDrains
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.connection.session import OnSession, Session, Tx, reads, transacts
 from holdfast.store.postgres.hosts import set_host_state
 from holdfast.store.postgres.jobs import read_jobs
 from holdfast.store.postgres.moves import ask_moves, load_moves, take_moves, write_moves
 from holdfast.store.postgres.settings import ASK_SWITCHES, take_switches
+
+MAX_LIKELY = 32
 
 
 class PostgresDrains(OnSession):
@@ -26,19 +30,30 @@ class PostgresDrains(OnSession):
     def __init__(self, session: Session, environment: Mapping[str, Value]) -> None:
         super().__init__(session)
         self.environment = environment
+        self._likely: dict[str, None] = {}
+        """Jobs of which was told last: they are read in the same round trip that finds them."""
 
     def watch_drains(self, tell: TellDrains) -> None:
-        self.session.tell_drains = tell
+        def hear(news: Sequence[DrainNews]) -> None:
+            told = [*self._likely, *(item.job_id for item in news)]
+            self._likely = dict.fromkeys(told[-MAX_LIKELY:])
+            tell(news)
+
+        self.session.tell_drains = hear
 
     @reads
     async def list_drains(self, tx: Tx, limit: int) -> list[DrainSnapshot]:
-        seconds = {row["id"]: row["seconds"] for row in await tx.rows("find_drained", limit=limit)}
+        likely, self._likely = list(self._likely), {}
+        looked = ("find_drained", {"limit": limit})
+        ready, *found = await tx.many(looked, *(_ask_drains(likely) if likely else ()))
+        seconds = {row["id"]: row["seconds"] for row in ready}
         ids = list(seconds)
         if not ids:
             return []
-        found = await tx.many(("read_jobs", {"ids": ids}), ("read_tasks", {"ids": ids}))
+        if not seconds.keys() <= set(likely):
+            found = await tx.many(*_ask_drains(ids))
         jobs = {job.id: job for job in msgspec.convert(found[0], list[JobRecord])}
-        tasks: dict[str, list[TaskRecord]] = {job_id: [] for job_id in ids}
+        tasks = defaultdict[str, list[TaskRecord]](list)
         for task in msgspec.convert(found[1], list[TaskRecord]):
             tasks[task.job_id].append(task)
         return [
@@ -98,6 +113,10 @@ class PostgresDrains(OnSession):
             await write_moves(tx, m)
             await quarantine_host(tx, suspect, completion.decision.reason, at)
         return True
+
+
+def _ask_drains(ids: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
+    return [("read_jobs", {"ids": ids}), ("read_tasks", {"ids": ids})]
 
 
 async def _lock_suspect(tx: Tx, job_id: str, rank: int) -> str | None:

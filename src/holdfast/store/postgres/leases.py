@@ -218,12 +218,18 @@ async def _sync(
     takers = [d for d in staying if d.sync.takes and not d.fenced]
     taking = await choices.plan_steps(tx, takers, terms, at) if takers and terms else []
     try:
-        listening = [d for d in staying if moved or d.orders]
+        listening = [d for d in staying if d.orders or (moved and _holds_work(d))]
         if listening or taking:
             await _give_orders(tx, listening, staying, taking, at)
     finally:
         choices.release(taking)
     return drafts
+
+
+def _holds_work(d: Draft) -> bool:
+    """Whether what this batch moves may bring orders to the host: a task to stop, or to start. One
+    whose every task has ended has none, until the leader places some there."""
+    return bool(d.live() or d.claimed() or d.started() or d.returned())
 
 
 async def _note_health(
