@@ -13,7 +13,6 @@ SAVE-4  A checkpoint whose bytes are not those on record, not as many, or gone, 
 """
 
 import asyncio
-import contextlib
 import logging
 import random
 from functools import partial
@@ -141,8 +140,6 @@ class CheckpointDesk:
     async def upload_last(self, task: AgentTask) -> None:
         """Return when the checkpoints of a task that ended are uploaded, or the wait is over
         (SAVE-1); the task is in `saving` meanwhile."""
-        with contextlib.suppress(OSError):
-            out_path(task).rmdir()  # most tasks save nothing
         if not find_saved(out_path(task)):
             return
         task.move(AgentTaskEvent.SAVE)
