@@ -85,6 +85,11 @@ class Draft:
         self._live = [k for k in self._live if k != key]
         self.lost.append(key)
 
+    def holds_work(self) -> bool:
+        """Return whether a move may bring the host orders: a task to stop, or to start. One whose
+        every task has ended has none until the leader places some there."""
+        return bool(self._live or self._claimed or self._started or self._returned)
+
     def claimed(self) -> dict[TaskKey, int]:
         """Return the places kept for ranks of gangs, and rank 0's port; none of a fenced host."""
         return {} if self.fenced else self._claimed

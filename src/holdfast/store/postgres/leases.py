@@ -121,10 +121,10 @@ class PostgresLeases(OnSession):
             return [], []
         here = {task.host_id for placement in placements for task in placement.tasks}
         drafts = [Draft(poll, "ok") for poll in polls if poll.host_id in here]
-        asked = _ask_offers(drafts, found.at) if drafts else []
+        asked = _ask_orders(drafts, found.at)[:-1] if drafts else []  # what to stop, syncs tell
         _, left, *orders = await tx.last(*found.steps, *asked)
         if drafts:
-            _fill_offers(drafts, *orders)
+            _fill_orders(drafts, *orders)
         answers = [d.offer() for d in drafts if d.offers or d.claims]
         return found.list_applied(left), answers
 
@@ -218,18 +218,12 @@ async def _sync(
     takers = [d for d in staying if d.sync.takes and not d.fenced]
     taking = await choices.plan_steps(tx, takers, terms, at) if takers and terms else []
     try:
-        listening = [d for d in staying if d.orders or (moved and _holds_work(d))]
+        listening = [d for d in staying if d.orders or (moved and d.holds_work())]
         if listening or taking:
             await _give_orders(tx, listening, staying, taking, at)
     finally:
         choices.release(taking)
     return drafts
-
-
-def _holds_work(d: Draft) -> bool:
-    """Whether what this batch moves may bring orders to the host: a task to stop, or to start. One
-    whose every task has ended has none, until the leader places some there."""
-    return bool(d.live() or d.claimed() or d.started() or d.returned())
 
 
 async def _note_health(
@@ -421,11 +415,6 @@ async def _give_orders(
 
 def _ask_orders(drafts: Sequence[Draft], at: datetime) -> list[Step]:
     by_host = {d.sync.host_id: d for d in drafts}
-    here = {"hosts": list(by_host), "incarnations": [d.sync.incarnation for d in by_host.values()]}
-    return [("read_preempts", here), *_ask_offers(drafts, at)]
-
-
-def _ask_offers(drafts: Sequence[Draft], at: datetime) -> list[Step]:
     claimed = [key for d in drafts for key in d.claimed()]
     live = [key for d in drafts for key in d.live() if key not in d.claimed()]
     open_to = [d for d in drafts if not d.fenced]
@@ -439,27 +428,18 @@ def _ask_offers(drafts: Sequence[Draft], at: datetime) -> list[Step]:
         "claimed_jobs": [k.job_id for k in claimed], "claimed_ranks": [k.rank for k in claimed],
         "claimed_epochs": [k.epoch for k in claimed],
     }  # fmt: skip
+    here = {"hosts": list(by_host), "incarnations": [d.sync.incarnation for d in by_host.values()]}
     return [
         ("offer_tasks", offers),
         ("read_offered_jobs", offered),
         ("read_offered_secrets", offered),
         ("read_offered_seats", offered),
+        ("read_preempts", here),
     ]
 
 
-def _fill_orders(drafts: Sequence[Draft], preempts: Rows, *offers: Rows) -> None:
-    _fill_offers(drafts, *offers)
-    by_host = {d.sync.host_id: d for d in drafts}
-    for row in preempts:
-        d = by_host[row["host_id"]]
-        if row["recalled"]:
-            d.recalls.append(TaskKey(row["job_id"], row["rank"], row["epoch"]))
-        else:
-            d.preempts.append(_preempt(row))
-
-
-def _fill_offers(
-    drafts: Sequence[Draft], rows: Rows, found: Rows, secrets: Rows, seats: Rows
+def _fill_orders(
+    drafts: Sequence[Draft], rows: Rows, found: Rows, secrets: Rows, seats: Rows, *stops: Rows
 ) -> None:
     by_host = {d.sync.host_id: d for d in drafts}
     for row in [row for row in rows if not row["barrier"]]:
@@ -469,6 +449,12 @@ def _fill_offers(
         )
         by_host[row["host_id"]].claims.append(claim)
     _give_offers([row for row in rows if row["barrier"]], found, secrets, seats, by_host)
+    for row in (row for told in stops for row in told):
+        d = by_host[row["host_id"]]
+        if row["recalled"]:
+            d.recalls.append(TaskKey(row["job_id"], row["rank"], row["epoch"]))
+        else:
+            d.preempts.append(_preempt(row))
 
 
 def _give_offers(
