@@ -317,14 +317,10 @@ class Cluster:
     def controller(self) -> Controller:
         return self.controllers[0]
 
-    def add_controller(
-        self, *, wait: bool = True, program: tuple[str, ...] = Controller.program
-    ) -> Controller:
+    def add_controller(self, *, wait: bool = True) -> Controller:
         name = f"controller{len(self.controllers)}"
-        controller = Controller(self.folder, name, self.dsn, self._environment)
-        controller.program = program
-        self.controllers.append(controller)
-        return controller.start(wait=wait)
+        self.controllers.append(Controller(self.folder, name, self.dsn, self._environment))
+        return self.controllers[-1].start(wait=wait)
 
     def client_of(self, controller: Controller) -> Client:
         if controller.port not in self._clients:

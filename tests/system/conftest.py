@@ -15,18 +15,14 @@ from tests.system.cluster import Cluster
 from tests.system.proxy import Proxy
 
 
-def make_cluster(
-    stack: ExitStack, folder: Path, server: PgServer, *, serves: bool = True, **settings: object
-) -> Cluster:
-    """A cluster with one controller, whose checkpoints lie in its folder; closed with `stack`.
-    serves: False leaves the controllers to the caller."""
+def make_cluster(stack: ExitStack, folder: Path, server: PgServer, **settings: object) -> Cluster:
+    """A cluster with one controller, whose checkpoints lie in its folder; closed with `stack`."""
     name = server.take_emptied()
     stack.callback(server.give_back, name)
     settings = {"blobs": str(folder / "blobs"), **settings}
     cluster = Cluster(folder, server.dsn_of(name), settings=settings)
     stack.callback(cluster.close)
-    if serves:
-        cluster.add_controller()
+    cluster.add_controller()
     return cluster
 
 

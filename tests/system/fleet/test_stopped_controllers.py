@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import psycopg
@@ -14,9 +13,7 @@ import pytest
 
 from holdfast.core.fleet.instances import Machine, MachineState
 from holdfast.providers.local import LocalConfig, LocalProvider
-from tests.store.pg_fixture import PgServer
 from tests.system.cluster import Cluster, Controller
-from tests.system.conftest import make_cluster
 from tests.waits import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -109,14 +106,12 @@ class Fleet:
 
 
 @pytest.fixture
-def fleet(tmp_path: Path, pg_server: PgServer) -> Iterator[Fleet]:
-    """Without a controller: the test starts the one that stops itself."""
-    with ExitStack() as stack:
-        fleet = Fleet(make_cluster(stack, tmp_path, pg_server, serves=False))
-        yield fleet
-        for controller in fleet.cluster.controllers:
-            controller.close()
-        fleet.close()
+def fleet(cluster: Cluster) -> Iterator[Fleet]:
+    fleet = Fleet(cluster)
+    yield fleet
+    for controller in cluster.controllers:
+        controller.close()
+    fleet.close()
 
 
 def wait_stopped(controller: Controller) -> None:
@@ -137,8 +132,8 @@ def wait_stopped(controller: Controller) -> None:
 def test_the_right_machines_are_there_after_a_kill(
     fleet: Fleet, spawn_step: str, end_step: str
 ) -> None:
-    kill = str(int(signal.SIGKILL))
-    controller = fleet.cluster.add_controller(program=(SERVER, kill, spawn_step))
+    controller, kill = fleet.cluster.controller, str(int(signal.SIGKILL))
+    fleet.restart(SERVER, kill, spawn_step)
     fleet.make_pool(least=1)
     wait_stopped(controller)
     fleet.restart()
@@ -159,7 +154,7 @@ def test_a_standby_spawns_nothing_twice(fleet: Fleet, number: signal.Signals, st
     """The leader is killed or frozen within a cycle; what it had begun and what the standby finds
     come to as many machines as were wanted."""
     cluster = fleet.cluster
-    cluster.add_controller(program=(SERVER, str(int(number)), step))
+    fleet.restart(SERVER, str(int(number)), step)
     standby = cluster.add_controller()
     assert not standby.messages("this server leads")
     fleet.make_pool(least=2)
