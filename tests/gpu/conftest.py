@@ -35,6 +35,7 @@ QUICK = {
     "stall_sample_interval_seconds": 0.5,
     "health_sample_interval_seconds": 0.5,
     "grace_seconds": 2.0,
+    "preempt_min_run_seconds": 0.0,
 }
 
 
@@ -143,10 +144,14 @@ def add_gpu_host(cluster: Cluster, name: str, **options: Any) -> Host:
 
 
 @pytest.fixture
-def queue(gpu_cluster: Cluster, request: pytest.FixtureRequest) -> str:
-    """A queue of this test alone, by its name; `set_queue` of the cluster gives it settings."""
+def queue(gpu_cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A queue of this test alone, by its name; `set_queue` of the cluster gives it settings. What a
+    failed test leaves in it is ended, because the next one needs the GPU."""
     name = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")[-60:].strip("-")
-    return gpu_cluster.set_queue(name)
+    yield gpu_cluster.set_queue(name)
+    for job in gpu_cluster.client.jobs():
+        if job.queue == name and not job.state.terminal:
+            gpu_cluster.client.cancel(job.id, hard=True)
 
 
 def told(text: bytes | str) -> list[dict[str, Any]]:

@@ -52,10 +52,15 @@ def wait_for_a_word(address: int) -> None:
     assert code == 0, f"cuStreamWaitValue32: {code}"
 
 
-def begin() -> None:
-    """Say how much memory is free before anything is taken, and do a few steps with beats."""
+def look() -> None:
+    """Say how much memory is free before anything is taken."""
     free, total = torch.cuda.mem_get_info()
     tell(attempt=ATTEMPT, free=free, total=total, pid=os.getpid(), unix=time.time())
+
+
+def begin() -> None:
+    """Say that, and do a few steps with beats."""
+    look()
     for step in range(1, 4):
         multiply(0.3)
         holdfast.beat(step, total=10)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu.conftest import GIB, Gpu, Notes, add_gpu_host, told
+from tests.gpu.conftest import GIB, Gpu, Notes, told
 from tests.system.cluster import Cluster
 from tests.waits import wait_until
 
@@ -57,6 +57,33 @@ def test_memory_is_free_when_the_end_is_confirmed(
         gpu_cluster.until(job, "cancelled")
         gpu_cluster.client.act_on_host("box", "undrain")
     assert used <= before + GIB, "confirmed, and its memory is not free yet"
+
+
+def test_a_job_that_makes_room_leaves_the_memory_free(
+    gpu: Gpu, gpu_cluster: Cluster, queue: str, note: Notes
+) -> None:
+    """A preemptible job whose kernel never returns, and a more important one that takes its place."""
+    words = gpu.program("hang", "spin", 0.5 * gpu.total_gb)
+    job = gpu_cluster.submit(*words, queue=queue, gpus=1, preemptible=True)
+    wait_until(
+        lambda: any("hung_unix" in line for line in told(gpu_cluster.output(job))),
+        60,
+        what="the kernel",
+    )
+    urgent = gpu_cluster.submit(*gpu.program("look"), queue=queue, gpus=1, priority=90)
+    gpu_cluster.until(urgent, "succeeded", seconds=60)
+    gpu_cluster.until(job, "succeeded", seconds=60)  # it hangs at its first attempt alone
+    first, second = gpu_cluster.client.attempts(job)
+    (found, *_) = told(gpu_cluster.output(urgent))
+    note(
+        cause=first.cause,
+        reason=first.reason,
+        second=second.reason,
+        free=found["free"],
+        total=found["total"],
+    )
+    assert first.cause == "preempted"
+    assert found["free"] > found["total"] - GIB, "the memory was free before it began"
 
 
 def test_an_agent_that_is_killed_leaves_the_kernel_alone(
@@ -114,6 +141,3 @@ def test_training_killed_in_the_middle_ends_with_the_same_loss(
         losses.append(lines[-1]["loss"])
         note(run=name, lines=lines, attempts=[a.reason for a in gpu_cluster.client.attempts(job)])
     assert losses[0] == losses[1]
-
-
-__all__ = ["add_gpu_host"]

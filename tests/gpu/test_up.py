@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from tests.gpu.conftest import GIB, ROOT, Gpu, Notes, add_gpu_host, task_environment, told
+from tests.gpu.conftest import GIB, QUICK, ROOT, Gpu, Notes, add_gpu_host, task_environment, told
 from tests.system.cluster import Cluster
 from tests.system.up.up_rig import Rig
 from tests.waits import wait_until
@@ -86,6 +88,37 @@ def test_a_check_beside_a_task_that_has_all_the_memory_blames_no_host(
     assert cluster.client.host("full").state == "active"
     stop.touch()
     cluster.until(job, "succeeded", seconds=30)
+
+
+def test_a_hang_is_found_where_the_driver_names_other_pids(
+    gpu: Gpu, tmp_path: Path, migrated_cluster: Path, monkeypatch: pytest.MonkeyPatch, note: Notes
+) -> None:
+    """An agent in a pid namespace of its own, as in a container: the readings of the leased GPU are the
+    task's."""
+    if os.geteuid():
+        pytest.skip("only root may make a pid namespace here")
+    monkeypatch.setenv("PYTHONPATH", task_environment()["PYTHONPATH"])
+    apart = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+    rig = Rig(tmp_path, "--gpus", "auto", "--port", "0", cluster=migrated_cluster, prefix=apart)
+    try:
+        rig.start()
+        client = rig.client()
+        client.set_config({**QUICK, "stall_timeout_seconds": 3})
+        job = client.submit(argv=gpu.program("hang", "wait", 4), gpus=1).id
+        wait_until(lambda: client.job(job).state.terminal, 90, what="the job to end")
+        attempts = client.attempts(job)
+        note(attempts=[(a.cause, a.outcome, a.reason) for a in attempts])
+        for found in client.forensics(job, attempt=1):
+            note(gpus=found.sections["gpus"], stacks=found.sections["python stacks"][:600])
+        assert [(a.cause, a.outcome) for a in attempts] == [
+            ("stalled", "requeued"),
+            (None, "succeeded"),
+        ]
+        (inner,) = psutil.Process(rig.process.pid).children()  # type: ignore[union-attr]  # started above
+        inner.send_signal(signal.SIGINT)
+        inner.wait(30)
+    finally:
+        rig.close()
 
 
 def test_a_start_after_a_check_of_the_host(gpu: Gpu, tmp_path: Path, note: Notes) -> None:
