@@ -40,7 +40,7 @@ UNBOUND, UNREAD = ModelRoom(read=True), ModelRoom(read=False)
 class ModelRooms:
     """Reads the devices of executors now and then. find_declared: the memory that the loaded model
     of an executor declares, in GB; 0 without one, None where it declares none. changed: called when
-    an executor may take calls that it could not take before."""
+    there is more room for an executor, or less."""
 
     table: TaskTable
     probe: Probe
@@ -89,7 +89,7 @@ class ModelRooms:
             ]
             before = self._rooms.get(task.key, UNREAD)
             after = self._rooms[task.key] = ModelRoom(read=True, free_gb=find_room_gb(rooms))
-            news = news or not before.read or (before.free_gb or 0) < (after.free_gb or 0)
+            news = news or before != after  # less room, too: a request that waits tells the old
         if news:
             self.changed()
 

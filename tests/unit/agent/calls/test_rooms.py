@@ -132,3 +132,33 @@ def test_an_executor_takes_calls_once_its_gpu_was_read(
             await probe.close()
 
     asyncio.run(run())
+
+
+async def test_room_that_another_process_takes_is_told_as_room_that_it_leaves_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen on a real GPU: a call was given to an executor by the room of the request that waited for
+    it, which another program had taken since."""
+    driver, told = tmp_path / "nvml.json", asyncio.Event()
+    monkeypatch.setenv("FAKE_NVML", str(driver))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[4]))
+    words = ["--nvml", "tests.system.agent.fake_nvml", "--amd-root", "/nonexistent"]
+    probe = RealProbe(ProbeWorker(words), guardian_pid=os.getpid())
+    probe.pids_are_ours = True
+    rig = Rig(tmp_path)
+    rooms = ModelRooms(rig.table, probe, lambda key: 0.0, told.set)
+    script(driver, 10.0)
+    await rig.start(gpus=[0])
+    rig.task.pid = rig.process.pid
+    looking = asyncio.create_task(rooms.run())
+    try:
+        for others_gb, free_gb in ((10.0, 70.0), (60.0, 20.0), (30.0, 50.0)):
+            script(driver, others_gb)
+            rooms.poke()
+            await asyncio.wait_for(told.wait(), 30)
+            told.clear()
+            assert rooms.find(rig.task.key).free_gb == free_gb
+    finally:
+        looking.cancel()
+        await rig.close()
+        await probe.close()
