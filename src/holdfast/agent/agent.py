@@ -122,6 +122,7 @@ class Agent:
             calls=self._desk,
         )
         self._shipper = LogShipper(self._calls, self._ends.settle)
+        self._calls.answered = self._shipper.note_answer
         self._log_reader = LogReader(self._table, self._calls, config.host_name)
         self._sync = SyncLoop(
             self._calls,

@@ -41,11 +41,15 @@ def read_problem(answer: HttpAnswer) -> HoldfastError:
 
 
 class ControllerCalls:
-    """Typed calls. Each raises Unavailable when its fate is unknown, or the controller's error."""
+    """Typed calls. Each raises Unavailable when its fate is unknown, or the controller's error.
+
+    answered: called at each answer, so that what waits for a controller that was away goes at once.
+    """
 
     def __init__(self, client: HttpClient) -> None:
         self._client = client
         self.token = ""
+        self.answered: Callable[[], None] = lambda: None
 
     async def register(self, request: wire.RegisterRequest, token: str) -> wire.RegisterAnswer:
         """Register with a join token or the host key."""
@@ -106,6 +110,7 @@ class ControllerCalls:
         )
         if answer.status // 100 != 2:
             raise read_problem(answer)
+        self.answered()
         return answer.body
 
 

@@ -17,6 +17,7 @@ import random
 import re
 import stat
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from holdfast.agent.tasks import AgentTask
 from holdfast.agent.uplink.calls import ControllerCalls
@@ -30,6 +31,7 @@ log = logging.getLogger("holdfast.agent.uplink.logs")
 CHUNK_BYTES = 256 * 1024
 _CALL_BYTES = MAX_LOG_CHUNK_BYTES - 64 * 1024  # room for the frame around the bytes
 _POLL_SECONDS = (0.05, 0.2)
+_FAILED_SECONDS = 0.1  # at least, also where all else is answered and only logs are refused
 REST_SECONDS = 0.2
 _CROWD = 100  # above so many live streams the slow poll is a second: a stat costs 2 µs
 _MAX_UPLOADS = 512
@@ -204,6 +206,7 @@ class LogShipper:
         self._tails: dict[TaskKey, list[StreamTail]] = {}
         self._wake = asyncio.Event()
         self._away = False
+        self._back = asyncio.Event()  # the controller answers something
         self._turn = 0
         self._rest_until = 0.0
 
@@ -217,6 +220,12 @@ class LogShipper:
     def hurry(self) -> None:
         """A task ended: ship its rest now."""
         self._wake.set()
+
+    def note_answer(self) -> None:
+        """The controller answers: send what it did not take while it was away, because readers of
+        what has ended do not wait for long."""
+        if self._away:
+            self._back.set()
 
     def rest(self) -> None:
         """Ship nothing for a moment: a gang has fallen, and its ends, the decision and the next
@@ -243,7 +252,11 @@ class LogShipper:
                     await self._send(uploads)
                 except HoldfastError as error:
                     self._note_away(error)
-                    await asyncio.sleep(failed_pause * random.uniform(0.75, 1.25))
+                    await asyncio.sleep(_FAILED_SECONDS)
+                    self._back.clear()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(failed_pause * random.uniform(0.75, 1.25)):
+                            await self._back.wait()
                     failed_pause = min(failed_pause * 2, 5.0)
                     continue
                 failed_pause, pause = 0.5, quick

@@ -3,7 +3,7 @@
 OUTPUT-1  What is sent is the output of that attempt of that call, between its mark and the next one,
           in order and once; bytes that are not kept are a `gap`.
 OUTPUT-2  An attempt that has ended is read until its output is over: another call's mark follows, its
-          executor's log ended, or its last bytes had time to come.
+          executor's log ended, or its last bytes had time to come, also after the server was away.
 """
 
 from collections.abc import AsyncIterator, Iterable
@@ -26,6 +26,9 @@ POLL_SECONDS = 1.0
 LATE_SECONDS = 1.0
 """How long after a call's end its last bytes may come: an agent ships what is there five times a
 second."""
+RETURN_SECONDS = 10.0
+"""How long after a server's start they may come, of calls that had ended before: an agent waits up to
+6 s between two tries, and sends its logs when the first is answered."""
 
 
 class CallLogsQuery(Query, frozen=True, kw_only=True):
@@ -126,9 +129,12 @@ class OutputReader:
         wanted = ("stdout", "stderr") if self._query.stream == "both" else (self._query.stream,)
         if found and {s.stream for s in found if s.over} == set(wanted):
             return True
+        now = self._controller.clock()
+        served = now - self._controller.began_at
+        if age_seconds is not None and age_seconds > served and served < RETURN_SECONDS:
+            return False
         if age_seconds is not None and age_seconds > LATE_SECONDS:
             return True
-        now = self._controller.clock()
         self._over_since = self._over_since or now
         return now - self._over_since > LATE_SECONDS
 

@@ -60,6 +60,7 @@ class Controller:
         self.url = ""  # how this server is reached, as far as it knows
         self.blobs = blobs if blobs is not None else MemoryBlobs()
         self.clock = clock
+        self.began_at = clock()
         self.chance = chance
         self.metrics = Metrics()
         self.outages = Outages(clock)

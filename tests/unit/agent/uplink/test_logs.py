@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +19,7 @@ from holdfast.core.calls.marks import find_marks, make_mark
 from holdfast.core.ids import TaskKey
 from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.states import AgentTaskEvent
-from holdfast.errors import ValidationError
+from holdfast.errors import Unavailable, ValidationError
 from holdfast.process.syscalls import punch_hole
 from holdfast.wire.agent import LaunchOrder, LogsAnswer, LogUpload
 
@@ -85,6 +87,38 @@ async def test_a_shipper_that_rests_sends_nothing_until_then(tmp_path: Path) -> 
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert min(sent_at) >= until - 0.01
+
+
+async def test_logs_go_as_soon_as_the_controller_answers_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers of what has ended do not wait for as long as the waits of an outage have grown."""
+    monkeypatch.setattr(random, "uniform", lambda *_: 1e6)  # no wait ends by itself
+    task = make_task(tmp_path, key=KEY)
+    (tmp_path / "stdout").write_text("its last lines")
+    task.move(AgentTaskEvent.GIVE_UP)
+    away, sent = [True], []
+
+    class Calls:
+        async def send_logs(self, uploads: list[LogUpload]) -> LogsAnswer:
+            sent.append(len(uploads))
+            if away[0]:
+                raise Unavailable("away")
+            return LogsAnswer()
+
+    shipper = LogShipper(Calls(), lambda task: None)  # type: ignore[arg-type]  # what it uses of the calls
+    shipper.follow(task)
+    running = asyncio.create_task(shipper.run())
+    async with asyncio.timeout(30):
+        while not sent:
+            await asyncio.sleep(0.01)
+        away[0] = False
+        while shipper.behind:
+            shipper.note_answer()
+            await asyncio.sleep(0.01)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert len(sent) >= 2
 
 
 @given(
