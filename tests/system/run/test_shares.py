@@ -49,6 +49,10 @@ def test_a_project_borrows_idle_hosts_and_gives_them_back(cluster: Cluster, way:
     why = json.loads(cluster.cli("why", more, "--json").stdout)
     assert "beyond_share" in {line["code"] for line in why["lines"]}
     assert cluster.client.job(old).state == "running"
-    # What the owner gives up is lent again, at once and to the oldest that waits.
+    # What the owner gives up goes to its own job, which is within its share now, and is lent again
+    # when that has ended, too.
     cluster.client.cancel(mine)
-    cluster.until_attempt(young, 2, seconds=40)
+    cluster.until(more, "running", seconds=40)
+    cluster.until(young, "queued", seconds=40)
+    cluster.client.cancel(more)
+    cluster.until(young, "running", seconds=40)

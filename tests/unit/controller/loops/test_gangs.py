@@ -346,8 +346,11 @@ async def test_a_fall_and_the_next_start_are_one_answer(
     _, reports = await run_gang(served, agent, tasks=3, retry=retry)
     ends = [ended(r.key, signal=15, stopped=True) for r in reports]
     ends[0] = ended(reports[0].key, exit_code=7)
-    wakes = served.controller.wakes
-    before = {name: wakes.topic(name).version for name in ("admit", "members", "flow")}
+    wakes, topics = served.controller.wakes, ("admit", "members", "flow")
+    before: dict[str, int] = {}
+    while (now := {name: wakes.topic(name).version for name in topics}) != before:
+        before = now  # what the start has woken is over
+        await asyncio.sleep(0.3)
     answer = await agent.sync(*ends, wait=30.0)
     after = {name: wakes.topic(name).version for name in before}
     assert sorted(answer.acked) == sorted(r.key for r in reports)
