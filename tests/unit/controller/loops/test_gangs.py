@@ -382,6 +382,7 @@ async def test_a_retry_without_a_delay_is_queued_with_its_decision_within_the_ra
             while not (launch := (await agent.sync(wait=1.0)).launch):
                 pass
         assert launch[0].attempt == attempt
+        await asyncio.sleep(2 / 50)  # until one more may go: 50 a second
         await agent.sync(ended(launch[0].key, exit_code=1))
     await served.until(job["id"], "failed")
     events = (await served.call("GET", f"/v1/events?job={job['id']}")).json()["items"]
