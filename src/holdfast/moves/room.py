@@ -96,7 +96,7 @@ def expect_starts(
     snapshot: AdmissionSnapshot, jobs: Iterable[Candidate], placements: Iterable[JobPlacement]
 ) -> AdmissionSnapshot:
     """Return the snapshot with what `placements` are to hold counted: their `jobs` are being
-    reserved, and it was read without them. What is reserved already is then counted twice."""
+    reserved, and it was read without them. Jobs that are reserved already are then counted twice."""
     seats = {placement.job_id: placement.tasks for placement in placements}
     starts = [job for job in jobs if job.job_id in seats]
     slots: Counter[str] = Counter()

@@ -103,7 +103,7 @@ def make_task_environment(
     env |= {**_name_rank(order), **host_words, **_name_peers(peers)}
     env |= _name_checkpoint(order, checkpoint_out, checkpoint_in)
     env |= _name_devices(order, host_gpus)
-    # What is inherited was an environment before.
+    # Inherited variables need no check, because they come from an environment.
     own = {k: v for k, v in env.items() if k and "=" not in k and "\0" not in k + v}
     return {**inherited, **own}
 

@@ -109,8 +109,8 @@ class NvidiaReader:
         )
 
     def _read_memory(self, handle: Any) -> Any:
-        """What is used, without what the driver keeps for itself: only the answer's second version
-        tells the two apart, and older drivers have none."""
+        """Read the memory in use. The answer's second version leaves out the driver's own; older
+        drivers have only the first."""
         second = getattr(self._nvml, "nvmlMemory_v2", None)
         found = None if second is None else self._ask("nvmlDeviceGetMemoryInfo", handle, second)
         return self._ask("nvmlDeviceGetMemoryInfo", handle) if found is None else found

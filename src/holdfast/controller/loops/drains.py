@@ -21,7 +21,7 @@ FORCE_SECONDS = 1.0  # between two looks for slow drains; a wake for a confirmed
 
 
 class _Next(Enum):
-    """What a drain's completion brings: nothing yet, its own next attempt at once, or news for
+    """The news of a drain's completion: nothing yet, its own next attempt at once, or news for
     other jobs and loops."""
 
     NOTHING = auto()

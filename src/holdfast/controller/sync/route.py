@@ -176,7 +176,7 @@ def _guess_room(host: HostRecord, request: wire.SyncRequest) -> WaitingRoom:
 
 
 def _read_request(host: HostRecord, request: wire.SyncRequest, *, newest: bool) -> HostSync:
-    # What a stopped task leaves is kept for its gang, or was wanted by another: the leader knows.
+    # The leader gives out the room of a stopped task, because its gang or another job wants it.
     ended = [t for t in request.tasks if t.state == "ended"]
     return HostSync(
         host_id=host.id,
