@@ -153,6 +153,8 @@ def test_a_lost_client_does_not_end_its_container(
     """A client may be killed for memory; what runs goes on, and its exit code is not lost."""
     key = controller.launch("polite", image=image)
     pid = controller.wait_running(key)
+    # podman names the process before it lets it begin: a client lost in between starts nothing.
+    controller.wait(lambda: controller.log_of(key) == b"up\n", SECONDS)
     (client,) = find_clients(host, "start")
     os.kill(client, signal.SIGKILL)
     controller.wait(

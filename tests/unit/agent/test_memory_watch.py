@@ -106,7 +106,7 @@ def test_what_processes_share_is_counted_once(table: TaskTable) -> None:
         assert resident > 300 * MB > 150 * MB > own > 55 * MB
         task = add(table, pid, 200 * MB)
         watch = MemoryWatch(table, os.getpid(), lambda task: None)
-        assert 55 * MB < watch.measure([task])[task.key] < 150 * MB
+        assert 55 * MB < (watch.measure([task])[task.key] or 0) < 150 * MB
 
 
 async def test_what_the_kernel_limits_is_left_to_it(
@@ -128,6 +128,22 @@ async def test_a_group_that_a_process_comes_into_late_counts(
     with run() as pid:
         add(table, pid, 50 * MB)
         assert await watch_until_killed(table, 3) == []
+
+
+def test_a_process_that_ends_is_not_over_its_limit(
+    table: TaskTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MEM-2: a process that ended shows neither its group nor the limit that the kernel kept."""
+    with run() as pid:
+        task = add(table, pid, 50 * MB)
+
+        def end_process(pid: int) -> None:
+            os.kill(pid, 9)
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+        monkeypatch.setattr(memory, "read_memory_limit", end_process)
+        watch = MemoryWatch(table, os.getpid(), lambda task: None)
+        assert watch.measure([task]) == {task.key: 0}
 
 
 def test_a_process_that_is_gone_holds_nothing() -> None:

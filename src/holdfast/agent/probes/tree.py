@@ -29,10 +29,18 @@ class TreeUsage(msgspec.Struct, frozen=True):
 
 
 def find_trees(roots: dict[TaskKey, int], guardian_pid: int) -> dict[TaskKey, list[ProcessEntry]]:
-    """The living processes of each task: its session, descendants, and orphans with its mark."""
+    """The living processes of each task: its session, descendants, and orphans with its mark.
+
+    Of a container those inside: its runner and its engine's clients bear the mark, too, and are
+    Holdfast's own. None inside is ever an orphan of the guardian.
+    """
     table = process_table.read_table()
     by_root = {pid: key for key, pid in roots.items()}
-    by_text = {str(key): key for key in roots}
+    by_text = {
+        str(key): key
+        for key, pid in roots.items()
+        if (root := table.get(pid)) is not None and root.ppid == guardian_pid
+    }
     owners: dict[int, TaskKey | None] = {}
     for entry in table.values():
         if entry.pid in by_root:

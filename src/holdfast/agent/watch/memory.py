@@ -56,40 +56,40 @@ class MemoryWatch:
         if not running or task.order is None or not task.order.memory_bytes or not task.pid:
             return False
         if task.key not in self._kept:
-            self._look_at_group(task)
+            self._kept[task.key] = _is_kept(task)
         return not self._kept[task.key]
 
-    def _look_at_group(self, task: AgentTask) -> bool:
-        """Note and return whether the kernel keeps the task's limit (MEM-2)."""
-        assert task.order is not None
-        limit = read_memory_limit(task.pid)
-        kept = self._kept[task.key] = limit is not None and limit <= task.order.memory_bytes
-        return kept
-
-    def measure(self, tasks: list[AgentTask]) -> dict[TaskKey, int]:
-        """Return the memory of each tree, the cheap sum where that is within the limit (MEM-1)."""
+    def measure(self, tasks: list[AgentTask]) -> dict[TaskKey, int | None]:
+        """Return the memory of each tree, the cheap sum where that is within the limit (MEM-1);
+        None where the kernel keeps the limit after all."""
         trees = find_trees({task.key: task.pid for task in tasks}, self.guardian_pid)
-        found = {}
+        found: dict[TaskKey, int | None] = {}
         for task in tasks:
             limit = task.order.memory_bytes if task.order is not None else 0
             pids = [entry.pid for entry in trees.get(task.key, [])]
             usages = [usage for pid in pids if (usage := read_usage(pid)) is not None]
-            resident = sum(usage.rss_bytes for usage in usages)
-            over = resident > limit
-            found[task.key] = sum(map(read_own_bytes, pids)) if over else resident
+            used: int | None = sum(usage.rss_bytes for usage in usages)
+            if used is not None and used > limit:
+                # A container's process may have come into its group after it was looked at. The
+                # group is read before the memory, because one that exits has neither: what still
+                # has memory then was in its group.
+                used = None if _is_kept(task) else sum(map(read_own_bytes, pids))
+            found[task.key] = used
         return found
 
-    def _judge(self, found: dict[TaskKey, int]) -> bool:
+    def _judge(self, found: dict[TaskKey, int | None]) -> bool:
         """End what is over its limit. True where a task is near it."""
         near = False
         for key, used in found.items():
             task = self.table.get(key)
             if task is None or task.order is None or task.state is not AgentTaskState.RUNNING:
                 continue
+            if used is None:
+                self._kept[key] = True
+                continue
             limit = task.order.memory_bytes
             near = near or used > _NEAR * limit
-            # A container's process may have come into its group after it was looked at.
-            if used > limit and not self._look_at_group(task):
+            if used > limit:
                 task.saved.over_memory_bytes = used
                 log.warning(
                     f"it holds {used >> 20} MiB, over its memory limit of {limit >> 20} MiB",
@@ -98,3 +98,10 @@ class MemoryWatch:
                 self.table.save(task, read_boottime())
                 self.kill(task)
         return near
+
+
+def _is_kept(task: AgentTask) -> bool:
+    """Whether the kernel keeps the task's limit (MEM-2)."""
+    assert task.order is not None
+    limit = read_memory_limit(task.pid)
+    return limit is not None and limit <= task.order.memory_bytes

@@ -302,6 +302,30 @@ def test_counters_of_a_tree_never_fall() -> None:
         process.stdout.close()
 
 
+@pytest.mark.parametrize("in_container", [False, True])
+def test_a_tree_has_its_marked_orphans_and_of_a_container_only_what_is_inside(
+    in_container: bool,
+) -> None:
+    """The runner of a container is the guardian's own child and bears the mark, as orphans do."""
+    environ = {**os.environ, "HOLDFAST_TASK": str(KEY), "HOLDFAST_HOST": "h"}
+    inside = "setsid sleep 600 & echo $!; wait"
+    with subprocess.Popen(
+        ["/bin/sh", "-c", inside], stdout=subprocess.PIPE, start_new_session=True, env=environ
+    ) as marked:
+        assert marked.stdout is not None
+        child = int(marked.stdout.readline())
+        with subprocess.Popen(["/bin/sleep", "600"], start_new_session=True) as task:
+            root = child if in_container else task.pid
+            try:
+                tree = find_trees({KEY: root}, os.getpid())[KEY]
+                expected = {child} if in_container else {task.pid, marked.pid, child}
+                assert {entry.pid for entry in tree} == expected
+            finally:
+                task.kill()
+                os.kill(child, 9)
+                marked.kill()
+
+
 async def test_sampling_without_devices_reads_the_tree() -> None:
     process = await asyncio.create_subprocess_exec("/bin/sleep", "30", start_new_session=True)
     probe = RealProbe(guardian_pid=os.getpid())
