@@ -25,7 +25,7 @@ HOT = (
     "read_offered_jobs", "read_offered_secrets", "read_offered_seats", "read_preempts",
     "lock_jobs", "lock_job_ids", "lock_tasks", "write_jobs", "write_tasks", "write_attempts",
     "write_events", "clear_tasks", "reserve_jobs", "read_host_state", "move_host", "put_faults",
-    "end_instance", "begin_takes", "read_room", "read_takable", "take_jobs",
+    "end_instance", "begin_takes", "read_room", "read_takable", "read_kinds", "take_jobs",
     "insert_jobs", "lock_hosts", "rewrite_tasks", "begin_placing", "place_job",
 )  # fmt: skip
 PLANNED = ("read_candidates", "share_queues")

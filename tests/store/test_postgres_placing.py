@@ -4,7 +4,7 @@ same room, and two takes at the same time (TAKE-4)."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -17,7 +17,8 @@ from holdfast.moves.reports import Draft
 from holdfast.moves.values import HostSync
 from holdfast.store.postgres.connection.session import Tx
 from holdfast.store.postgres.store import PostgresStore
-from holdfast.store.postgres.takes import Choices
+from holdfast.store.postgres.sync.choices import Choices
+from holdfast.store.postgres.sync.kinds import TakableKinds
 from tests.store.conformance.takes import place_one, taken
 from tests.store.rig import OK, Rig
 
@@ -128,33 +129,33 @@ class Reading:
 
     async def many(self, *_: object) -> list[list[dict[str, Any]]]:
         self._meanwhile()
-        few = {
-            "avoid_hosts": None,
-            "barred_hosts": None,
-            "lease_ttl_seconds": None,
-            "runtime": None,
+        queued: dict[str, list[object]] = {"ids": ["job-0", "job-1"], "epochs": [0, 0]}
+        queued |= {
+            "queues": ["cpu"] * 2,
+            "kinds": ["k"] * 2,
+            "shuns": [None] * 2,
+            "fresh": [True] * 2,
         }
-        plain = {"queue": "cpu", "project": "default", "priority": 50, "tasks": 1, "gpus": 0}
-        plain |= {"cpu_slots": 1, "memory_bytes": 0, "may_wait": True, "supervised": None}
-        queued = [
-            {"job_id": job_id, "epoch": 0, "host_labels": None, **few, **plain}
-            for job_id in ("job-0", "job-1")
-        ]
         room = {"host_id": "h1", "name": "h1", "incarnation": "i", "queues": [], "labels": {}}
         room |= {"cpu_slots": 1, "memory_bytes": 0, "gpus": [], "faults": []}
         room |= {"busy_cpu_slots": 0, "busy_memory_bytes": 0, "busy_devices": []}
-        return [[{"allowed": True, "passed": (), "now": None}], [room], queued]
+        return [[{"allowed": True, "passed": (), "now": None}], [room], [queued]]
+
+    async def rows(self, *_: object, ids: Sequence[str]) -> list[dict[str, Any]]:
+        plain = {"name": "true", "queue": "cpu", "project": "default", "priority": 50, "tasks": 1}
+        plain |= {"gpus": 0, "cpu_slots": 1, "memory_bytes": 0, "spec": '{"argv": ["true"]}'}
+        return [{"job_id": job_id, **plain} for job_id in ids]
 
 
 async def test_a_take_that_is_written_while_a_queue_is_read_is_not_chosen_again() -> None:
     """The rows that are read may be those from before its commit."""
-    choices, terms = Choices(), TakeTerms(revision=0, ttls={"cpu": 60.0}, whole=True)
+    choices, terms = Choices(TakableKinds()), TakeTerms(revision=0, ttls={"cpu": 60.0}, whole=True)
     drafts = [Draft(HostSync(host_id="h1", incarnation="i", takes=True), "ok")]
     at = datetime(2026, 1, 1, tzinfo=UTC)
-    first = await choices.plan_steps(cast(Tx, Reading()), drafts, terms, at)
+    first = await choices.choose(cast(Tx, Reading()), drafts, terms, at)
     beside = Reading(lambda: choices.release(first))
-    second = await choices.plan_steps(cast(Tx, beside), drafts, terms, at)
-    assert [steps[0][1]["jobs"] for steps in (first, second)] == [["job-0"], ["job-1"]]
+    second = await choices.choose(cast(Tx, beside), drafts, terms, at)
+    assert [choice.job_ids for choice in (first, second)] == [["job-0"], ["job-1"]]
 
 
 async def test_what_a_failed_take_had_chosen_is_taken_by_the_next(

@@ -11,9 +11,10 @@ import pytest
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.takes import PASSED_SECONDS
 from holdfast.core.records import TaskRecord, shared_fields
+from holdfast.core.series.arrays import Member
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobState
-from holdfast.moves.values import HostSynced, JobFilter, NewJob, OfferedJob, OfferedTask
+from holdfast.moves.values import HostSynced, JobFilter, NewArray, NewJob, OfferedJob, OfferedTask
 from tests.store.rig import OK, Rig, fails
 
 
@@ -62,6 +63,43 @@ async def test_a_host_fills_the_room_of_its_own_ends(rig: Rig) -> None:
     mine = [o.task.key for o in again.offers]
     await rig.sync(live=mine, started=mine)
     assert (await rig.job(wanted[0])).state is JobState.RUNNING
+
+
+async def test_each_offer_is_of_its_own_job_however_alike_they_are(rig: Rig) -> None:
+    """Twice, because what alike jobs have in common is remembered."""
+    key = await full_host(rig, slots=8)
+    for _ in range(2):
+        wanted = [await rig.submit(env={"N": n}, name=n) for n in ("a", "a", "b", "a", "c", "b")]
+        rig.tick(3)
+        answer = await rig.sync(ended=[(key, OK)], takes=True)
+        assert taken(answer) == wanted
+        for offer in answer.offers:
+            job = await rig.job(offer.task.key.job_id)
+            assert shared_fields(offer.job, OfferedJob) == shared_fields(job, OfferedJob)
+        keys = [offer.task.key for offer in answer.offers]
+        await rig.sync(live=keys, started=keys)
+        await rig.sync(ended=[(k, OK) for k in keys[1:]])
+        key = keys[0]
+
+
+async def test_members_of_an_array_that_a_host_takes_have_their_own_specs(rig: Rig) -> None:
+    key = await full_host(rig, slots=3)
+    array = NewArray(
+        id="array-1",
+        spec=JobSpec(argv=("train", "{lr}"), name="sweep"),
+        queue="cpu",
+        members=tuple(Member(index=n, params={"lr": n / 8}) for n in range(3)),
+        member_ids=("m0", "m1", "m2"),
+        digest="00",
+    )
+    await rig.store.arrays.submit_array(array, now=rig.now)
+    answer = await rig.sync(ended=[(key, OK)], takes=True)
+    found = {offer.task.key.job_id: offer.job for offer in answer.offers}
+    assert {job_id: (job.name, job.spec.argv[1]) for job_id, job in found.items()} == {
+        "m0": ("sweep[0]", "0.0"),
+        "m1": ("sweep[1]", "0.125"),
+        "m2": ("sweep[2]", "0.25"),
+    }
 
 
 async def test_the_room_of_a_job_that_fell_waits_for_its_decision(rig: Rig) -> None:

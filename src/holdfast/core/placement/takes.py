@@ -21,6 +21,7 @@ AHEAD-1  Beyond its slots, a host takes at most as many jobs as it asks for, and
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import groupby
 
 import msgspec
 
@@ -55,15 +56,61 @@ class TakeTerms(msgspec.Struct, frozen=True, kw_only=True):
     ahead: frozenset[str] = frozenset()
 
 
+class Alike(msgspec.Struct, frozen=True):
+    """Queued jobs that follow each other and differ in nothing but their ids and epochs. Hundreds are
+    planned in one step.
+
+    job: any of them, for what they have in common.
+    """
+
+    job: Candidate
+    ids: Sequence[str]
+    epochs: Sequence[int]
+
+    def split(self, count: int) -> tuple["Alike", "Alike"]:
+        """Return the first `count` of them, and the others."""
+        return (
+            Alike(self.job, self.ids[:count], self.epochs[:count]),
+            Alike(self.job, self.ids[count:], self.epochs[count:]),
+        )
+
+
+class Taken(msgspec.Struct, frozen=True, kw_only=True):
+    """Alike jobs that one host takes, with the devices of each. ahead: beyond its slots (AHEAD-1)."""
+
+    jobs: Alike
+    host_id: str
+    incarnation: str
+    devices: Sequence[tuple[int, ...]]
+    ahead: bool = False
+
+
 class Takes(msgspec.Struct, frozen=True, kw_only=True):
     """What hosts take, and which of them leave nothing that the leader could start on them."""
 
-    placements: tuple[JobPlacement, ...] = ()
+    taken: tuple[Taken, ...] = ()
     settled: frozenset[str] = frozenset()
+
+    @property
+    def placements(self) -> tuple[JobPlacement, ...]:
+        """Each job's place by itself."""
+        return tuple(placement for taken in self.taken for placement in _list_placements(taken))
+
+
+def group_alike(candidates: Sequence[Candidate]) -> list[Alike]:
+    """Return candidates as they stand, those together that are alike."""
+    groups = (list(group) for _, group in groupby(candidates, key=_describe))
+    return [
+        Alike(group[0], [j.job_id for j in group], [j.epoch for j in group]) for group in groups
+    ]
+
+
+def _describe(job: Candidate) -> Candidate:
+    return msgspec.structs.replace(job, job_id="", epoch=0)
 
 
 def plan_takes(
-    candidates: Sequence[Candidate],
+    candidates: Sequence[Alike],
     hosts: Sequence[Capacity],
     terms: TakeTerms,
     passed: Collection[str],
@@ -71,42 +118,57 @@ def plan_takes(
     ahead: Mapping[str, int],
     cut: bool,
 ) -> Takes:
-    """Let each host take from `candidates`, which stand in the order of admission.
+    """Let each host take from `candidates`, which stand in the order of admission. How they are
+    grouped makes no difference.
 
     passed: jobs that the leader has just passed over; empty where it held room back for any.
     ahead: how many jobs each host would hold beyond its slots, those that it holds already
     included. cut: there may be more candidates than these.
     """
     left = list(candidates)
-    placements: list[JobPlacement] = []
+    taken: list[Taken] = []
     settled = set()
     for capacity in hosts:
-        host, rest, waiting = HostRoom(capacity, Kind(capacity)), [], False
+        host = HostRoom(capacity, Kind(capacity))
         most = ahead.get(capacity.host_id, 0) if cut else 0
-        for at, job in enumerate(left):
-            if is_full(host) and (waiting or host.cpu_slots + most <= 0):
-                rest += left[at:]
-                break
-            if not _serves(host, job):
-                rest.append(job)
-            elif _is_plain(job, terms.ttls) and _fits(job, host):
-                placements.append(_place(job, host))
-            elif not waiting and _fits_ahead(job, host, terms, most):
-                placements.append(_place(job, host, ahead=True))
-            elif is_full(host):
-                rest += left[at:]
-                break
-            elif job.job_id in passed and host.host_id not in job.avoid_hosts:
-                rest.append(job)
-                waiting = True
-            else:
-                rest += left[at:]
-                waiting = True
-                break
-        left = rest
+        mine, left, waiting = _take_for(host, left, terms, passed, most)
+        taken += mine
         if is_full(host) or not (waiting or cut):
             settled.add(host.host_id)
-    return Takes(placements=tuple(placements), settled=frozenset(settled))
+    return Takes(taken=tuple(taken), settled=frozenset(settled))
+
+
+def _take_for(
+    host: HostRoom, left: Sequence[Alike], terms: TakeTerms, passed: Collection[str], most: int
+) -> tuple[list[Taken], list[Alike], bool]:
+    """Return what one host takes, what it leaves, and whether a job is left that it serves and waits
+    for."""
+    taken: list[Taken] = []
+    rest: list[Alike] = []
+    waiting = False
+    for at, group in enumerate(left):
+        job, plain = group.job, _is_plain(group.job, terms.ttls)
+        while group.ids:
+            if is_full(host) and (waiting or host.cpu_slots + most <= 0):
+                return taken, [*rest, group, *left[at + 1 :]], waiting
+            if not _serves(host, job):
+                rest.append(group)
+                break
+            if plain and (count := _count_fitting(job, host, len(group.ids))):
+                mine, group = group.split(count)
+                taken.append(_take(mine, host))
+            elif not waiting and (count := _count_ahead(group, host, terms, most)):
+                mine, group = group.split(count)
+                taken.append(_take(mine, host, ahead=True))
+            elif is_full(host):
+                return taken, [*rest, group, *left[at + 1 :]], waiting
+            elif group.ids[0] in passed and host.host_id not in job.avoid_hosts:
+                first, group = group.split(1)
+                rest.append(first)
+                waiting = True
+            else:
+                return taken, [*rest, group, *left[at + 1 :]], True
+    return taken, rest, waiting
 
 
 def is_full(host: HostRoom) -> bool:
@@ -128,29 +190,47 @@ def _is_plain(job: Candidate, queues: Collection[str]) -> bool:
     return job.tasks == 1 and not job.supervised and job.member is None and job.queue in queues
 
 
-def _fits(job: Candidate, host: HostRoom) -> bool:
-    return _fits_in(job, host, host.free)
+def _count_fitting(job: Candidate, host: HostRoom, limit: int) -> int:
+    return 0 if host.host_id in job.avoid_hosts else count_fitting(job, host.free, limit)
 
 
-def _fits_in(job: Candidate, host: HostRoom, room: Sequence[int]) -> bool:
-    return host.host_id not in job.avoid_hosts and count_fitting(job, room, 1) == 1
-
-
-def _fits_ahead(job: Candidate, host: HostRoom, terms: TakeTerms, most: int) -> bool:
+def _count_ahead(group: Alike, host: HostRoom, terms: TakeTerms, most: int) -> int:
     """AHEAD-1."""
+    job = group.job
     small = (job.tasks, job.cpu_slots, job.gpus, job.runtime) == (1, 1, 0, "")
     if not (small and job.may_wait and job.queue in terms.ahead and _is_plain(job, terms.ttls)):
-        return False
+        return 0
     cpu_slots, memory_bytes, devices = host.free
-    return -most < cpu_slots <= 0 and _fits_in(job, host, (1, memory_bytes, devices))
+    if cpu_slots > 0 or host.host_id in job.avoid_hosts:
+        return 0
+    return count_fitting(job, (most + cpu_slots, memory_bytes, devices), len(group.ids))
 
 
-def _place(job: Candidate, host: HostRoom, *, ahead: bool = False) -> JobPlacement:
-    seat = TaskPlacement(
-        rank=0,
+def _take(jobs: Alike, host: HostRoom, *, ahead: bool = False) -> Taken:
+    return Taken(
+        jobs=jobs,
         host_id=host.host_id,
         incarnation=host.capacity.incarnation,
-        devices=host.take(job, 1)[0],
+        devices=host.take(jobs.job, len(jobs.ids)),
         ahead=ahead,
     )
-    return place_job(job, (seat,))
+
+
+def _list_placements(taken: Taken) -> Sequence[JobPlacement]:
+    return [
+        place_job(
+            msgspec.structs.replace(taken.jobs.job, job_id=job_id, epoch=epoch),
+            (
+                TaskPlacement(
+                    rank=0,
+                    host_id=taken.host_id,
+                    incarnation=taken.incarnation,
+                    devices=devices,
+                    ahead=taken.ahead,
+                ),
+            ),
+        )
+        for job_id, epoch, devices in zip(
+            taken.jobs.ids, taken.jobs.epochs, taken.devices, strict=True
+        )
+    ]

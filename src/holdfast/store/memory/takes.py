@@ -6,7 +6,13 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from holdfast.core.placement.takes import PASSED_SECONDS, TakeTerms, count_worth, plan_takes
+from holdfast.core.placement.takes import (
+    PASSED_SECONDS,
+    TakeTerms,
+    count_worth,
+    group_alike,
+    plan_takes,
+)
 from holdfast.core.placement.types import Candidate
 from holdfast.core.states import JobState, TaskState
 from holdfast.moves.reports import Draft, count_wanted
@@ -38,7 +44,7 @@ def take_jobs(
     passed = s.passed_over
     known = not passed.holds and at - passed.at <= timedelta(seconds=PASSED_SECONDS)
     found = plan_takes(
-        [_candidate_of(job, at) for job in queued],
+        group_alike([_candidate_of(job, at) for job in queued]),
         [s.capacity(host) for host in hosts],
         terms,
         passed.job_ids if known else (),

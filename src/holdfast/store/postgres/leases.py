@@ -13,15 +13,14 @@ import msgspec
 
 from holdfast.core.causes import Cause
 from holdfast.core.endings.rules import OperatorRule
-from holdfast.core.facts import TaskFacts
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import JobPlacement
 from holdfast.core.placement.takes import TakeTerms
 from holdfast.core.settings.resolve import Value
-from holdfast.core.states import HostEvent, HostState, JobEvent, JobState, TaskEvent, TaskState
-from holdfast.core.transitions import HOST, JOB, TASK, sources, step
-from holdfast.moves import moves, reports, requests
+from holdfast.core.states import HostEvent, HostState
+from holdfast.core.transitions import HOST, step
+from holdfast.moves import reports, requests
 from holdfast.moves.registration import lost_event
 from holdfast.moves.reports import Draft
 from holdfast.moves.rows import clean_text, is_storable_key
@@ -39,21 +38,14 @@ from holdfast.moves.values import (
 )
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.admission import plan_reservation
-from holdfast.store.postgres.connection.session import (
-    OnSession,
-    Rows,
-    Session,
-    Tx,
-    to_json,
-    transacts,
-)
+from holdfast.store.postgres.connection.session import OnSession, Rows, Session, Tx, transacts
 from holdfast.store.postgres.drains import quarantine_host
 from holdfast.store.postgres.hosts import lose_host_tasks, set_host_state, write_faults
 from holdfast.store.postgres.moves import load_moves, write_events, write_moves
-from holdfast.store.postgres.takes import Choices, Placing, Step, give_taken, make_offered
-
-SUCCEED_FROM = [str(s) for s in sources(JOB, JobEvent.SUCCEED) if s is not JobState.DRAINING]
-FINISH_FROM = [str(s) for s in sources(TASK, TaskEvent.FINISH)]
+from holdfast.store.postgres.sync.choices import NOTHING, Choices, Step, TakeChoice, give_taken
+from holdfast.store.postgres.sync.ends import finish_jobs
+from holdfast.store.postgres.sync.kinds import TakableKinds, make_offered
+from holdfast.store.postgres.sync.placing import Placing
 
 
 class PostgresLeases(OnSession):
@@ -61,8 +53,9 @@ class PostgresLeases(OnSession):
 
     def __init__(self, session: Session, environment: Mapping[str, Value]) -> None:
         super().__init__(session)
-        self._placing = Placing(session)
-        self._choices = Choices()
+        kinds = TakableKinds()
+        self._placing = Placing(session, kinds)
+        self._choices = Choices(kinds)
         self.environment = environment
 
     async def sync_hosts(
@@ -216,10 +209,10 @@ async def _sync(
             await _leave(tx, d, at)
     staying = [d for d in fresh if not d.sync.leaving]
     takers = [d for d in staying if d.sync.takes and not d.fenced]
-    taking = await choices.plan_steps(tx, takers, terms, at) if takers and terms else []
+    taking = await choices.choose(tx, takers, terms, at) if takers and terms else NOTHING
     try:
         listening = [d for d in staying if d.orders or (moved and d.holds_work())]
-        if listening or taking:
+        if listening or taking.steps:
             await _give_orders(tx, listening, staying, taking, at)
     finally:
         choices.release(taking)
@@ -266,7 +259,7 @@ async def _take_moves(
     full = await _take_claims(tx, claims, at) if claims else set()
     taken: set[TaskKey] = set()
     if good:
-        taken = await _finish_fast(tx, good, at)
+        taken = await finish_jobs(tx, good, at)
     left = [(d, key) for d, key, _ in ended if key not in taken]
     ids = (
         full
@@ -292,52 +285,6 @@ async def _take_claims(
         "incarnations": [d.sync.incarnation for d, _, _ in claims], "ports": [port for _, _, port in claims], "now": at,
     }  # fmt: skip
     return {row["job_id"] for row in await tx.rows("claim_tasks", **params)}
-
-
-async def _finish_fast(
-    tx: Tx, good: Sequence[tuple[Draft, TaskKey, TaskFacts]], at: datetime
-) -> set[TaskKey]:
-    beats = [d.beats().get(key) for d, key, _ in good]
-    params = {
-        "jobs": [key.job_id for _, key, _ in good],
-        "ranks": [key.rank for _, key, _ in good],
-        "epochs": [key.epoch for _, key, _ in good],
-        "hosts": [d.sync.host_id for d, _, _ in good],
-        "incarnations": [d.sync.incarnation for d, _, _ in good],
-        "runtimes": [
-            min(max(facts.runtime_seconds, 0.0), moves.MAX_RUNTIME_SECONDS) for _, _, facts in good
-        ],
-        "members": [_to_members(d, key, facts) for d, key, facts in good],
-        "steps": [None if b is None else b.step for b in beats],
-        "totals": [None if b is None else b.total for b in beats],
-        "ages": [None if b is None else b.age_seconds for b in beats],
-        "now": at,
-        "succeed_from": SUCCEED_FROM,
-        "finish_from": FINISH_FROM,
-    }
-    taken: set[TaskKey] = set()
-    for row in await tx.rows("finish_jobs", **params):
-        d, key, _ = good[row["n"] - 1]
-        taken.add(key)
-        d.acked.append(key)
-        d.succeeded.append(key.job_id)
-        d.posted = d.posted or bool(row["posted"])
-        d.awaited = d.awaited or bool(row["awaited"])
-    return taken
-
-
-def _to_members(draft: Draft, key: TaskKey, facts: TaskFacts) -> str:
-    return to_json(
-        [
-            {
-                "rank": key.rank,
-                "host": draft.name,
-                "state": TaskState.DONE,
-                "exit_code": 0,
-                "facts": facts,
-            }
-        ]
-    )
 
 
 async def _ack_repeats(tx: Tx, repeats: Sequence[tuple[Draft, TaskKey]]) -> None:
@@ -397,19 +344,15 @@ async def _leave(tx: Tx, d: Draft, at: datetime) -> None:
 
 
 async def _give_orders(
-    tx: Tx,
-    listening: Sequence[Draft],
-    staying: Sequence[Draft],
-    taking: Sequence[Step],
-    at: datetime,
+    tx: Tx, listening: Sequence[Draft], staying: Sequence[Draft], taking: TakeChoice, at: datetime
 ) -> None:
     """Commit with what brings the orders: first those of the leader, then what hosts take."""
     asked = _ask_orders(listening, at) if listening else []
     lasting: list[Step] = [("commit_for_good", {})] if tx.relaxed else []
-    found = (await tx.last(*lasting, *asked, *taking))[len(lasting) :]
+    found = (await tx.last(*lasting, *asked, *taking.steps))[len(lasting) :]
     if asked:
         _fill_orders(listening, *found[: len(asked)])
-    if taking:
+    if taking.steps:
         give_taken(staying, taking, *found[len(asked) :])
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.placement.plan import Candidate, Capacity, plan_admission
-from holdfast.core.placement.takes import Takes, TakeTerms, plan_takes
+from holdfast.core.placement.takes import Alike, Takes, TakeTerms, group_alike, plan_takes
 from tests.unit.core.placement.test_plan import host, job
 
 OPEN = ("q", "r")
@@ -56,7 +56,7 @@ def serves(capacity: Capacity, wanted: Candidate) -> bool:
 def take(
     candidates: Sequence[Candidate], room: Sequence[Capacity], passed: set[str], cut: bool = False
 ) -> Takes:
-    return plan_takes(candidates, room, TERMS, passed, ahead={}, cut=cut)
+    return plan_takes(group_alike(candidates), room, TERMS, passed, ahead={}, cut=cut)
 
 
 @given(jobs, hosts, passing)
@@ -177,8 +177,8 @@ def test_what_is_held_ahead_waits_for_slots_alone(
 ) -> None:
     """AHEAD-1: no more than the host asks for, small first attempts, past none, of a deep queue."""
     room = [msgspec.structs.replace(h, free_cpu_slots=h.free_cpu_slots - over) for h in room]
-    found = plan_takes(candidates, room, TERMS, passed, ahead=ahead, cut=cut)
-    plain = plan_takes(candidates, room, TERMS, passed, ahead={}, cut=cut)
+    found = plan_takes(group_alike(candidates), room, TERMS, passed, ahead=ahead, cut=cut)
+    plain = plan_takes(group_alike(candidates), room, TERMS, passed, ahead={}, cut=cut)
     by_id, order = {c.job_id: c for c in candidates}, [c.job_id for c in candidates]
     taken = {p.job_id for p in found.placements}
     for capacity in room:
@@ -198,13 +198,32 @@ def test_what_is_held_ahead_waits_for_slots_alone(
         assert begins == list(plain.placements), "nothing begins later because jobs are held"
 
 
+@given(small | jobs, hosts, passing, wishes, st.integers(0, 3), st.booleans())
+def test_alike_jobs_are_planned_in_one_step_as_one_by_one(
+    candidates: list[Candidate],
+    room: list[Capacity],
+    passed: set[str],
+    ahead: dict[str, int],
+    over: int,
+    cut: bool,
+) -> None:
+    room = [msgspec.structs.replace(h, free_cpu_slots=h.free_cpu_slots - over) for h in room]
+    alone = [Alike(job, [job.job_id], [job.epoch]) for job in candidates]
+    plans = [
+        plan_takes(given, room, TERMS, passed, ahead=ahead, cut=cut)
+        for given in (alone, group_alike(candidates))
+    ]
+    assert plans[0].placements == plans[1].placements
+    assert plans[0].settled == plans[1].settled
+
+
 def test_a_host_holds_what_it_asks_for_and_memory_counts() -> None:
     one = host("h1", 1, 0, queues=())
     wanted = [msgspec.structs.replace(job(f"j{n}"), may_wait=True) for n in range(6)]
-    found = plan_takes(wanted, [one], TERMS, (), ahead={"h1": 3}, cut=True)
+    found = plan_takes(group_alike(wanted), [one], TERMS, (), ahead={"h1": 3}, cut=True)
     assert [p.tasks[0].ahead for p in found.placements] == [False, True, True, True]
     assert found.settled == {"h1"}
     tight = msgspec.structs.replace(one, free_memory_bytes=2)
     heavy = [msgspec.structs.replace(j, memory_bytes=1) for j in wanted]
-    found = plan_takes(heavy, [tight], TERMS, (), ahead={"h1": 3}, cut=True)
+    found = plan_takes(group_alike(heavy), [tight], TERMS, (), ahead={"h1": 3}, cut=True)
     assert [p.tasks[0].ahead for p in found.placements] == [False, True]

@@ -127,8 +127,11 @@ with batch as materialized (
         from (select * from done order by n) d) d
   having count(*) > 0
 )
--- n: which of those given. posted: a workflow waits for its end. awaited: another job does, or the next of its array.
-select d.n, nullif(d.origin_run is not null, false) as posted, nullif(d.awaited, false) as awaited from done d;
+-- ns: which of those given were ended. posted: those whose end a workflow waits for. awaited: those for which another job
+-- does, or the next of their array.
+select array_agg(d.n) as ns, array_agg(d.n) filter (where d.origin_run is not null) as posted,
+       array_agg(d.n) filter (where d.awaited) as awaited
+from done d;
 
 -- name: find_ended
 -- Ends that are on record already. Only an end that its own host reported is acknowledged again; an end that was
@@ -193,26 +196,34 @@ where h.id = any(%(ids)s::text[]) and h.state = 'active' and not h.faults @> '[{
 order by h.id;
 
 -- name: read_takable
--- As read_candidates, of the queues that these hosts serve. A queue that is paused is asked again under its lock.
--- What few jobs have is null for the others, because hundreds are read at once and most of their cost is their columns.
-select c.id as job_id, c.epoch, c.queue, c.project, c.priority, c.tasks, c.gpus, c.cpu_slots, c.memory_bytes,
-       nullif(c.avoid_hosts, '{}') as avoid_hosts, nullif(c.barred_hosts, '{}') as barred_hosts,
-       c.attempts = 0 and coalesce(c.spec->>'executor', '') = ''
-         and not coalesce((c.spec->>'interactive')::boolean, false) as may_wait, (c.spec->>'lease_ttl_seconds')::double precision as lease_ttl_seconds,
-       nullif(c.spec->'host_labels', '{}') as host_labels, nullif((c.spec->>'supervised')::boolean, false) as supervised,
-       case when c.spec->>'image' is not null then coalesce(c.spec->>'runtime', 'any') end as runtime
-from queues q
-cross join lateral (
-  select j.* from jobs j
-  where j.state = 'queued' and j.queue = q.name
+-- As read_candidates, of the queues that these hosts serve, as columns of one row, because hundreds are read at once and
+-- most of their cost is their columns. A queue that is paused is asked again under its lock.
+-- kinds: jobs of one kind and queue have one spec. The members of an array share the digest of their array.
+-- shuns: the hosts that a job avoids, and those that it bars; null where there are none. fresh: without an attempt yet.
+select array_agg(c.id) as ids, array_agg(c.epoch) as epochs, array_agg(c.queue) as queues,
+       array_agg(case when c.array_id is null then encode(c.spec_hash, 'hex') else c.id end) as kinds,
+       array_agg(case when c.avoid_hosts <> '{}' or c.barred_hosts <> '{}' then jsonb_build_array(c.avoid_hosts, c.barred_hosts)::text end) as shuns,
+       array_agg(c.attempts = 0) as fresh
+from (
+  select j.id, j.epoch, j.queue, j.array_id, j.spec_hash, j.avoid_hosts, j.barred_hosts, j.attempts
+  from queues q
+  cross join lateral (
+    select j.* from jobs j
+    where j.state = 'queued' and j.queue = q.name
+    order by j.priority desc, j.ord
+    limit %(limit)s
+  ) j
+  where q.paused_at is null
+    and ((select bool_or(h.queues = '{}') from hosts h where h.id = any(%(ids)s::text[]))
+         or q.name = any(array(select unnest(h.queues) from hosts h where h.id = any(%(ids)s::text[]))))
   order by j.priority desc, j.ord
   limit %(limit)s
-) c
-where q.paused_at is null
-  and ((select bool_or(h.queues = '{}') from hosts h where h.id = any(%(ids)s::text[]))
-       or q.name = any(array(select unnest(h.queues) from hosts h where h.id = any(%(ids)s::text[]))))
-order by c.priority desc, c.ord
-limit %(limit)s;
+) c;
+
+-- name: read_kinds
+-- One job of each kind of read_takable that this process has not seen yet.
+select j.id as job_id, j.name, j.queue, j.project, j.priority, j.tasks, j.gpus, j.cpu_slots, j.memory_bytes, j.spec::text as spec
+from jobs j where j.id = any(%(ids)s::text[]);
 
 -- name: take_jobs
 -- As reserve_jobs and offer_tasks in one, for jobs of one task: the host's room was read under its lock. `ahead`: it
@@ -243,7 +254,7 @@ with batch as materialized (
          barred_hosts = '{}', revision = j.revision + 1, started_at = null, step = null, total = null, beat_at = null, trigger_rank = null
   from given g
   where j.id = any(array(select id from locked)) and g.job_id = j.id and g.epoch = j.epoch
-  returning j.id, j.epoch, j.attempts, j.reason, j.name, j.queue, j.project, j.tasks, j.gpus, j.cpu_slots, j.memory_bytes, j.spec,
+  returning j.id, j.epoch, j.attempts, j.reason, j.queue, j.project, j.gpus, j.cpu_slots, j.memory_bytes,
             j.retries_charged as charged, g.n, g.ttl, g.host_id, g.host, g.incarnation, g.devices::integer[] as devices, g.ahead
 ), placed as (
   insert into tasks (job_id, rank, epoch, attempt, state, queue, gpus, cpu_slots, memory_bytes, host_id, incarnation,
@@ -266,10 +277,10 @@ with batch as materialized (
   from (select nextval('events_id_seq') as event_id, m.* from (select * from moved order by n) m) m
   having count(*) > 0
 )
--- The rest is as it was given, `n` says to which.
-select m.n, m.attempts, nullif(m.devices, '{}') as devices, m.name, m.queue, m.project, m.memory_bytes, m.cpu_slots, m.tasks,
-       m.spec::text as spec, (select s.secrets from job_secrets s where s.job_id = m.id) as secrets
-from moved m order by m.n;
+-- ns: which of those given were taken. secrets: of those that have some, by job.
+select array_agg(m.n) as ns, array_agg(m.attempts) as attempts,
+       (select jsonb_object_agg(s.job_id, s.secrets) from job_secrets s where s.job_id = any(array(select id from moved))) as secrets
+from moved m;
 
 -- name: begin_placing
 -- For a submission whose plan was made on a room that the host is guessed to have: the host's lock, under which that

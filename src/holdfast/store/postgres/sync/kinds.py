@@ -1,0 +1,165 @@
+"""The queued jobs that hosts may take, as columns; what alike ones have in common is read once."""
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
+from itertools import compress, groupby
+from typing import Any
+
+import msgspec
+
+from holdfast.core.host_faults import find_runtime_word
+from holdfast.core.placement.takes import Alike
+from holdfast.core.placement.types import Candidate
+from holdfast.core.spec import JobSpec
+from holdfast.moves.values import OfferedJob
+from holdfast.store.postgres.connection.session import Rows, Tx
+
+MAX_ALIKE = 512
+MAX_ALIKE_CHARS = 16_384
+Name = tuple[str, str]
+"""A queue, and what `read_takable` calls a kind."""
+_decode_spec = msgspec.json.Decoder(JobSpec).decode
+_decode_shuns = msgspec.json.Decoder(tuple[tuple[str, ...], tuple[str, ...]]).decode
+
+
+class TakableKind(msgspec.Struct, frozen=True):
+    """What alike jobs have in common: for the plan, and for their orders.
+
+    job: one of them, as if it had no attempt yet.
+    """
+
+    job: Candidate
+    offered: OfferedJob
+
+
+class Takable(msgspec.Struct, frozen=True):
+    """Jobs that hosts may take, in their order. offered: by the id of an `Alike.job`."""
+
+    groups: Sequence[Alike]
+    offered: Mapping[str, OfferedJob]
+
+    def count(self) -> int:
+        """Return how many jobs these are."""
+        return sum(len(group.ids) for group in self.groups)
+
+    def leave_out(self, chosen: Collection[str]) -> "Takable":
+        """Return those that are not among `chosen`."""
+        if not chosen:
+            return self
+        groups = [_leave_out(group, chosen) for group in self.groups]
+        return Takable(groups, self.offered)
+
+    def limit(self, most: int) -> "Takable":
+        """Return the first `most` of them."""
+        groups: list[Alike] = []
+        for group in self.groups:
+            groups.append(group if len(group.ids) <= most else group.split(most)[0])
+            most -= len(groups[-1].ids)
+        return Takable(groups, self.offered)
+
+
+def _leave_out(group: Alike, chosen: Collection[str]) -> Alike:
+    free = [job_id not in chosen for job_id in group.ids]
+    if all(free):
+        return group
+    return Alike(group.job, list(compress(group.ids, free)), list(compress(group.epochs, free)))
+
+
+class TakableKinds:
+    """The kinds of job that this process has seen, because most that are read are of one of them."""
+
+    def __init__(self) -> None:
+        self._known: dict[Name, TakableKind] = {}
+
+    async def group(self, tx: Tx, found: Rows) -> Takable:
+        """Return what `read_takable` found. A job that has gone meanwhile is left out."""
+        (columns,) = found
+        if not columns["ids"]:
+            return Takable((), {})
+        names = list(zip(columns["queues"], columns["kinds"], strict=True))
+        known = await self._find(tx, names, columns["ids"])
+        groups: list[Alike] = []
+        offered: dict[str, OfferedJob] = {}
+        marks, at = zip(names, columns["shuns"], columns["fresh"], strict=True), 0
+        for (name, shuns, fresh), same in groupby(marks):
+            end = at + len(list(same))
+            if (kind := known.get(name)) is not None:
+                offered[kind.job.job_id] = kind.offered
+                job = kind.job if fresh and shuns is None else _mark(kind.job, shuns, fresh=fresh)
+                groups.append(Alike(job, columns["ids"][at:end], columns["epochs"][at:end]))
+            at = end
+        return Takable(groups, offered)
+
+    async def _find(
+        self, tx: Tx, names: Sequence[Name], ids: Sequence[str]
+    ) -> Mapping[Name, TakableKind]:
+        some = dict(zip(names, ids, strict=True))
+        new = {job_id: name for name, job_id in some.items() if name not in self._known}
+        if not new:
+            return self._known
+        rows = await tx.rows("read_kinds", ids=list(new))
+        found = {new[row["job_id"]]: _read_kind(row) for row in rows}
+        known = {**self._known, **found}
+        short = {new[row["job_id"]] for row in rows if len(row["spec"]) <= MAX_ALIKE_CHARS}
+        kept = {name: kind for name, kind in known.items() if name in self._known or name in short}
+        self._known = dict(list(kept.items())[-MAX_ALIKE:])  # the oldest are forgotten first
+        return known
+
+
+def _read_kind(row: dict[str, Any]) -> TakableKind:
+    offered = make_offered(row)
+    spec = offered.spec
+    job = Candidate(
+        job_id=row["job_id"],
+        epoch=0,
+        queue=row["queue"],
+        project=row["project"],
+        priority=row["priority"],
+        tasks=row["tasks"],
+        gpus=row["gpus"],
+        cpu_slots=row["cpu_slots"],
+        memory_bytes=row["memory_bytes"],
+        lease_ttl_seconds=spec.lease_ttl_seconds,
+        host_labels=spec.host_labels,
+        runtime=find_runtime_word(spec.image, spec.runtime),
+        supervised=spec.supervised,
+        may_wait=not (spec.executor or spec.interactive),
+    )
+    return TakableKind(job, offered)
+
+
+def _mark(job: Candidate, shuns: str | None, *, fresh: bool) -> Candidate:
+    """Return a kind's job as one that had an attempt, or shuns hosts."""
+    avoid, barred = ((), ()) if shuns is None else _decode_shuns(shuns)
+    return msgspec.structs.replace(
+        job, avoid_hosts=avoid, barred_hosts=barred, may_wait=job.may_wait and fresh
+    )
+
+
+def make_offered(row: dict[str, Any]) -> OfferedJob:
+    """Return what orders need of a job's row. Alike jobs, of one submission mostly, share it."""
+    make = _make_alike if len(row["spec"]) <= MAX_ALIKE_CHARS else _make_alike.__wrapped__
+    return make(
+        row["name"],
+        row["queue"],
+        row["project"],
+        row["memory_bytes"],
+        row["cpu_slots"],
+        row["tasks"],
+        row["spec"],
+    )
+
+
+@lru_cache(MAX_ALIKE)
+def _make_alike(
+    name: str, queue: str, project: str, memory_bytes: int, cpu_slots: int, tasks: int, spec: str
+) -> OfferedJob:
+    return OfferedJob(
+        name=name,
+        queue=queue,
+        project=project,
+        memory_bytes=memory_bytes,
+        cpu_slots=cpu_slots,
+        tasks=tasks,
+        spec=_decode_spec(spec),
+    )

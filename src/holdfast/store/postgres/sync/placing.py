@@ -1,0 +1,185 @@
+"""Submissions that place their job on a host that waits with room."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from holdfast.core.host_faults import find_runtime_word
+from holdfast.core.ids import TaskKey
+from holdfast.core.placement.takes import TakeTerms, count_worth, group_alike, plan_takes
+from holdfast.core.placement.types import Candidate
+from holdfast.core.records import JobRecord
+from holdfast.core.spec import JobSpec
+from holdfast.moves import requests
+from holdfast.moves.reports import Draft
+from holdfast.moves.values import HostSync, HostSynced, NewJob, OfferedTask, Submitted, TaskOffer
+from holdfast.store.postgres.admission import as_capacity
+from holdfast.store.postgres.connection.session import Session, Tx, to_json
+from holdfast.store.postgres.jobs import ask_insert, make_row
+from holdfast.store.postgres.sync.choices import ask_takes, choose_jobs, give_taken
+from holdfast.store.postgres.sync.kinds import TakableKinds, make_offered
+
+MAX_ROOMS = 1024
+
+
+class Placing:
+    """Submissions that place their job on a host that waits with room.
+
+    The plan is made on the room that was found the last time, and written by one statement that
+    compares it under the host's lock; where it differs, or other jobs are queued, nothing is written,
+    and the plan is made of what is read then. So a host that is found as it was before costs one
+    round trip, and one that is not, two more.
+    """
+
+    def __init__(self, session: Session, kinds: TakableKinds) -> None:
+        self._session = session
+        self._kinds = kinds
+        self._rooms: dict[str, dict[str, Any]] = {}  # as read_room had them, by host
+        session.warm_up_with(_warm_up)
+
+    async def submit_to_host(
+        self, job: NewJob, taker: HostSync, terms: TakeTerms, now: datetime | None
+    ) -> tuple[Submitted, HostSynced] | None:
+        """`LeaseStore.submit_to_host`."""
+        row = make_row(job, requests.hash_spec(job.spec))
+        room = self._rooms.pop(taker.host_id, None)
+        plain = not (job.spec.after or job.spec.supervised or job.origin or job.spec.start_at)
+        if room is not None and plain and room["incarnation"] == taker.incarnation:
+            found = await self._place(job, row, taker, terms, room, now)
+            if found is not None:
+                self._rooms[taker.host_id] = room
+                return found
+        return await self._session.transact(
+            lambda tx: self._submit(tx, job, row, taker, terms, now), keep_plans=True
+        )
+
+    async def _place(
+        self,
+        job: NewJob,
+        row: Mapping[str, Any],
+        taker: HostSync,
+        terms: TakeTerms,
+        room: dict[str, Any],
+        now: datetime | None,
+    ) -> tuple[Submitted, HostSynced] | None:
+        """Write a job and its place in `room`; nothing where that is not what there is. The statement
+        may be sent again after a lost connection, because a repeated id changes nothing."""
+        takes = plan_takes(
+            group_alike([_make_candidate(job)]), [as_capacity(room)], terms, (), ahead={}, cut=False
+        )
+        if not takes.taken:
+            return None
+        devices, ttl = takes.taken[0].devices[0], job.spec.lease_ttl_seconds
+        ask = {
+            **_ask_place(row, taker.host_id, room),
+            "devices": list(devices),
+            "ttl": ttl or terms.ttls[job.queue],
+            "revision": terms.revision,
+            "now": now,
+        }
+        _, written = await self._session.single(
+            lambda tx: tx.many(("begin_placing", {"host_id": taker.host_id}), ("place_job", ask))
+        )
+        if not written:
+            return None
+        draft = Draft(taker, "ok")
+        draft.name, draft.settled = room["name"], bool(takes.settled) and terms.whole
+        task = OfferedTask(
+            key=TaskKey(job.id, 0, 1),
+            attempt=1,
+            host_id=taker.host_id,
+            devices=devices,
+            lease_ttl_seconds=ask["ttl"],
+        )
+        offered = make_offered({**written[0], "spec": ask["spec"]})
+        draft.offers.append(TaskOffer(task=task, job=offered, secrets=row["secrets"] or {}))
+        submitted = msgspec.convert(written[0], JobRecord)
+        return Submitted(job=submitted, created=True), draft.answer()
+
+    async def _submit(
+        self,
+        tx: Tx,
+        job: NewJob,
+        row: Mapping[str, Any],
+        taker: HostSync,
+        terms: TakeTerms,
+        now: datetime | None,
+    ) -> tuple[Submitted, HostSynced] | None:
+        """Write a job, and let the host take what it may. Locks in the one order: queues, hosts,
+        jobs."""
+        limit = count_worth(1)
+        new = {**ask_insert([job], now), "rows": to_json([row]), "limited_too": False}
+        written, _, *found = await tx.many(
+            ("insert_jobs", new),
+            ("lock_hosts", {"ids": [taker.host_id]}),
+            *ask_takes([taker.host_id], terms, limit, now),
+        )
+        if not written:
+            return None
+        draft = Draft(taker, "ok")
+        rooms = [room for room in found[1] if room["incarnation"] == taker.incarnation]
+        draft.name = rooms[0]["name"] if rooms else ""
+        queued = await self._kinds.group(tx, found[2])
+        cut = queued.count() >= limit
+        choice = choose_jobs([draft], terms, found[0], rooms, queued, cut=cut)
+        if choice.steps:
+            give_taken([draft], choice, *await tx.last(*choice.steps))
+        if [offer.task.key.job_id for offer in draft.offers] == [job.id] and queued.count() == 1:
+            if len(self._rooms) >= MAX_ROOMS:
+                self._rooms.clear()
+            self._rooms[taker.host_id] = rooms[0]
+        submitted = msgspec.convert(written[0], JobRecord)
+        return Submitted(job=submitted, created=True), draft.answer()
+
+
+def _ask_place(row: Mapping[str, Any], host_id: str, room: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of `place_job` that tell of a job and its host."""
+    return {
+        **row,
+        "labels": to_json(row["labels"]),
+        "spec": to_json(row["spec"]),
+        "secrets": to_json(row["secrets"]) if row["secrets"] else None,
+        "host_id": host_id,
+        "room": to_json(room),
+        "submitted": requests.SUBMITTED,
+    }
+
+
+async def _warm_up(tx: Tx) -> None:
+    """Run what places a job, for no queue and no host."""
+    job, terms = (
+        NewJob(id="", spec=JobSpec(argv=("true",)), queue=""),
+        TakeTerms(revision=0, ttls={}, whole=False),
+    )
+    row = make_row(job, requests.hash_spec(job.spec))
+    place = {**_ask_place(row, "", {}), "devices": [], "ttl": 1.0, "revision": 0, "now": None}
+    new = {**ask_insert([job], None), "rows": to_json([row]), "limited_too": False}
+    await tx.many(
+        ("begin_placing", {"host_id": ""}),
+        ("place_job", place),
+        ("insert_jobs", new),
+        ("lock_hosts", {"ids": [""]}),
+        *ask_takes([""], terms, count_worth(1), None),
+    )
+
+
+def _make_candidate(job: NewJob) -> Candidate:
+    """Return a new job as read_takable would."""
+    spec = job.spec
+    return Candidate(
+        job_id=job.id,
+        epoch=0,
+        queue=job.queue,
+        project=spec.project,
+        priority=spec.priority,
+        tasks=spec.tasks,
+        gpus=spec.gpus,
+        cpu_slots=spec.cpu_slots,
+        memory_bytes=spec.memory_bytes,
+        lease_ttl_seconds=spec.lease_ttl_seconds,
+        host_labels=spec.host_labels,
+        runtime=find_runtime_word(spec.image, spec.runtime),
+        supervised=spec.supervised,
+    )
