@@ -17,7 +17,7 @@ from holdfast.core.placement.plan import JobPlacement
 from holdfast.core.states import JobState, TaskEvent, TaskState
 from holdfast.moves import drains, runs
 from holdfast.moves.moves import Moves
-from holdfast.moves.room import RoomCheck, list_stretches
+from holdfast.moves.room import RoomCheck
 from holdfast.moves.rows import JobRow, TaskRow
 from holdfast.moves.values import Seated
 
@@ -48,7 +48,7 @@ def may_seat(m: Moves, job: JobRow, placement: JobPlacement, room: RoomCheck) ->
     if len(waiting) != len(placement.tasks) or not waiting:
         return False
     need = waiting[0].gpus, waiting[0].cpu_slots, waiting[0].memory_bytes
-    return room.take(list_stretches(placement.tasks), need)
+    return room.take(placement.tasks, need)
 
 
 def list_avoided(

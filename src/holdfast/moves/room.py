@@ -2,8 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import attrgetter
-from typing import NamedTuple
 
 import msgspec
 
@@ -13,20 +11,6 @@ from holdfast.moves.values import AdmissionSnapshot
 
 Need = tuple[int, int, int]
 """(gpus, cpu_slots, memory_bytes) of one task."""
-
-
-class Stretch(NamedTuple):
-    """Ranks of a job that follow each other on one host. devices: those of the rank, which is then
-    alone."""
-
-    host_id: str
-    incarnation: str
-    first: int
-    tasks: int
-    devices: tuple[int, ...]
-
-
-_rank_of = attrgetter("rank")
 
 
 class RoomCheck:
@@ -42,48 +26,33 @@ class RoomCheck:
         """Return the host's name."""
         return self._hosts[host_id].name
 
-    def take(self, stretches: Sequence[Stretch], need: Need) -> bool:
+    def take(self, places: Sequence[TaskPlacement], need: Need) -> bool:
         """Take room for all tasks of a job or none: two leaders must not give one GPU twice."""
         gpus, slots, memory = need
-        for done, some in enumerate(stretches):
+        for done, some in enumerate(places):
             host = self._hosts.get(some.host_id)
             fits = (
                 host is not None
                 and host.incarnation == some.incarnation
                 and len(some.devices) == gpus
-                and (not gpus or self._devices[some.host_id].issuperset(some.devices))
-                and self._slots[some.host_id] >= slots * some.tasks
-                and (memory == 0 or self._memory[some.host_id] >= memory * some.tasks)
+                and (not gpus or self._frees(some))
+                and self._slots[some.host_id] >= slots * some.count
+                and (memory == 0 or self._memory[some.host_id] >= memory * some.count)
             )
             if not fits:
-                for other in stretches[:done]:
+                for other in places[:done]:
                     self._devices[other.host_id].update(other.devices)
-                    self._slots[other.host_id] += slots * other.tasks
-                    self._memory[other.host_id] += memory * other.tasks
+                    self._slots[other.host_id] += slots * other.count
+                    self._memory[other.host_id] += memory * other.count
                 return False
             self._devices[some.host_id].difference_update(some.devices)
-            self._slots[some.host_id] -= slots * some.tasks
-            self._memory[some.host_id] -= memory * some.tasks
+            self._slots[some.host_id] -= slots * some.count
+            self._memory[some.host_id] -= memory * some.count
         return True
 
-
-def list_stretches(seats: Sequence[TaskPlacement]) -> list[Stretch]:
-    """Return the ranks in order, those in a row on one host together."""
-    found: list[Stretch] = []
-    host_id, incarnation, first, tasks = "", "", 0, 0
-    for seat in sorted(seats, key=_rank_of) if len(seats) > 1 else seats:
-        if tasks and seat.host_id == host_id and seat.rank == first + tasks and not seat.devices:
-            tasks += 1
-            continue
-        if tasks:
-            found.append(Stretch(host_id, incarnation, first, tasks, ()))
-        host_id, incarnation, first, tasks = seat.host_id, seat.incarnation, seat.rank, 1
-        if seat.devices:
-            found.append(Stretch(host_id, incarnation, first, 1, seat.devices))
-            tasks = 0
-    if tasks:
-        found.append(Stretch(host_id, incarnation, first, tasks, ()))
-    return found
+    def _frees(self, some: TaskPlacement) -> bool:
+        """Whether the devices are free, and of one rank."""
+        return some.count == 1 and self._devices[some.host_id].issuperset(some.devices)
 
 
 def plan_headroom(limits: Mapping[str, int | None], live: Mapping[str, int]) -> dict[str, int]:
@@ -107,8 +76,8 @@ def expect_starts(
         allotment.take(job.project, job.gpus * job.tasks)
         held[job.project, job.gpus > 0] += (job.gpus or job.cpu_slots) * job.tasks
         for seat in seats[job.job_id]:
-            slots[seat.host_id] += job.cpu_slots
-            memory[seat.host_id] += job.memory_bytes
+            slots[seat.host_id] += job.cpu_slots * seat.count
+            memory[seat.host_id] += job.memory_bytes * seat.count
             if seat.devices:
                 devices.setdefault(seat.host_id, set()).update(seat.devices)
     queues = Counter(job.queue for job in starts)

@@ -6,6 +6,7 @@ import asyncio
 from datetime import timedelta
 from functools import partial
 
+import msgspec
 import pytest
 
 from holdfast.core.causes import Cause, Watchdog
@@ -258,12 +259,16 @@ async def test_a_gang_is_reserved_whole_or_not_at_all(rig: Rig) -> None:
     seats = [
         TaskPlacement(rank=r, host_id="h1", incarnation="inc-00001", devices=()) for r in range(3)
     ]
-    for part in (rig.plan(gang, *seats), rig.plan(gang, *seats[:2])):
+    together = [msgspec.structs.replace(seats[0], count=count) for count in (2, 3)]
+    for given in (seats, seats[:2], together[:1], together[1:]):
+        part = rig.plan(gang, *given)
         assert await rig.store.admission.reserve([part], {gang: 300.0}, now=rig.now) == []
     assert await rig.store.jobs.list_tasks(gang) == []
     await rig.host("h2", slots=2)
-    assert await rig.admit() == [gang]
-    assert len(await rig.store.jobs.list_tasks(gang)) == 3
+    part = rig.plan(gang, together[0], msgspec.structs.replace(seats[2], host_id="h2"))
+    assert await rig.store.admission.reserve([part], {gang: 300.0}, now=rig.now) == [gang]
+    ranks = await rig.store.jobs.list_tasks(gang)
+    assert [(t.key.rank, t.host_id) for t in ranks] == [(0, "h1"), (1, "h1"), (2, "h2")]
 
 
 async def test_a_rank_whose_place_is_not_kept_frees_the_whole_gang(rig: Rig) -> None:

@@ -203,7 +203,7 @@ class AdmitLoop(Loop):
             controller.wakes.call_to_take()
         if applied:
             controller.poke("events")
-            _tell_reserved([p for p in placements if p.job_id in applied and len(p.tasks) > 1])
+            _tell_reserved([p for p in placements if p.job_id in applied and p.size > 1])
         return len(applied)
 
     async def _reserve(
@@ -296,7 +296,7 @@ def _tell_reserved(gangs: Sequence[JobPlacement]) -> None:
     for gang in gangs:
         hosts = len({task.host_id for task in gang.tasks})
         about = {"job": gang.job_id, "epoch": gang.epoch + 1}
-        log.info("reserved: %d tasks on %d hosts", len(gang.tasks), hosts, extra=about)
+        log.info("reserved: %d tasks on %d hosts", gang.size, hosts, extra=about)
 
 
 def _with_limit(job: Candidate, settings: Settings) -> Candidate:

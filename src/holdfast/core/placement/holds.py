@@ -49,7 +49,7 @@ class Holds:
         if outlived:
             for task in tasks:
                 for hold in outlived:
-                    hold.use(task.host_id, job, 1)
+                    hold.use(task.host_id, job, task.count)
 
     def expect_drain(self, victims: Iterable[str]) -> None:
         """These jobs are about to be stopped."""

@@ -59,9 +59,9 @@ class Kind:
 
 
 class HostRoom:
-    """The free room of one host while a plan is made."""
+    """The free room of one host while a plan is made. free: all of it in one value."""
 
-    __slots__ = ("capacity", "cpu_slots", "devices", "host_id", "kind", "memory_bytes")
+    __slots__ = ("capacity", "cpu_slots", "devices", "free", "host_id", "kind", "memory_bytes")
 
     def __init__(self, capacity: Capacity, kind: Kind) -> None:
         self.capacity = capacity
@@ -70,12 +70,8 @@ class HostRoom:
         self.cpu_slots = capacity.free_cpu_slots
         self.memory_bytes = capacity.free_memory_bytes
         self.devices = list(capacity.free_devices)
+        self.free: Free = self.cpu_slots, self.memory_bytes, len(self.devices)
         kind.free[self.free] += 1
-
-    @property
-    def free(self) -> Free:
-        """What is free now."""
-        return self.cpu_slots, self.memory_bytes, len(self.devices)
 
     def amount(self) -> list[int]:
         """Return what is free: [CPU slots, bytes of memory, devices], to count with."""
@@ -83,26 +79,31 @@ class HostRoom:
 
     def take(self, job: Candidate, tasks: int) -> list[tuple[int, ...]]:
         """Take the room of so many tasks; return each one's devices, the lowest free ones."""
-        self.kind.free[self.free] -= 1
-        ends = range(job.gpus, job.gpus * tasks + 1, job.gpus) if job.gpus else ()
-        taken = [tuple(self.devices[end - job.gpus : end]) for end in ends]
-        del self.devices[: job.gpus * tasks]
+        alike = self.kind.free
+        alike[self.free] -= 1
+        taken: list[tuple[int, ...]] = [()] * tasks
+        if job.gpus:
+            ends = range(job.gpus, job.gpus * tasks + 1, job.gpus)
+            taken = [tuple(self.devices[end - job.gpus : end]) for end in ends]
+            del self.devices[: job.gpus * tasks]
         self.cpu_slots -= job.cpu_slots * tasks
         self.memory_bytes -= job.memory_bytes * tasks
-        self.kind.free[self.free] += 1
-        return taken or [()] * tasks
+        self.free = self.cpu_slots, self.memory_bytes, len(self.devices)
+        alike[self.free] += 1
+        return taken
 
 
 def count_fitting(job: Candidate, room: Sequence[int], limit: int) -> int:
     """How many tasks of `job` fit into (CPU slots, bytes of memory, devices), at most `limit`."""
     cpu_slots, memory_bytes, devices = room
-    if job.cpu_slots:
-        limit = min(limit, cpu_slots // job.cpu_slots)
-    if job.gpus:
-        limit = min(limit, devices // job.gpus)
-    if job.memory_bytes:
-        limit = min(limit, memory_bytes // job.memory_bytes)
-    return max(0, limit)
+    # Spelled out, because this is asked for every job: `min` would take as long as all the rest.
+    if job.cpu_slots and cpu_slots < job.cpu_slots * limit:
+        limit = cpu_slots // job.cpu_slots
+    if job.gpus and devices < job.gpus * limit:
+        limit = devices // job.gpus
+    if job.memory_bytes and memory_bytes < job.memory_bytes * limit:
+        limit = memory_bytes // job.memory_bytes
+    return limit if limit > 0 else 0
 
 
 class _Serving:
@@ -218,18 +219,23 @@ class Room:
     def _take(self, job: Candidate, chosen: Chosen) -> tuple[TaskPlacement, ...]:
         """Ranks of one host follow each other, as torchrun numbers them."""
         tasks: list[TaskPlacement] = []
+        rank = 0
         for host, count in chosen:
             before = host.free
-            capacity = host.capacity
-            for devices in host.take(job, count):
+            host_id, incarnation = host.host_id, host.capacity.incarnation
+            taken = host.take(job, count)
+            each = 1 if job.gpus else count
+            for first, devices in enumerate(taken if job.gpus else taken[:1], rank):
                 tasks.append(
                     TaskPlacement(
-                        rank=len(tasks),
-                        host_id=capacity.host_id,
-                        incarnation=capacity.incarnation,
+                        rank=first,
+                        count=each,
+                        host_id=host_id,
+                        incarnation=incarnation,
                         devices=devices,
                     )
                 )
+            rank += count
             self.taken.append((host, before, host.free))
         return tuple(tasks)
 

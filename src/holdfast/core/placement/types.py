@@ -1,4 +1,7 @@
-"""The values of admission: jobs that wait, hosts with room, tasks that hold some, and the plan."""
+"""The values of admission: jobs that wait, hosts with room, tasks that hold some, and the plan.
+
+The collector of garbage looks through none of those that are many: they hold no circles.
+"""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -6,7 +9,7 @@ from typing import Literal
 import msgspec
 
 
-class Capacity(msgspec.Struct, frozen=True, kw_only=True):
+class Capacity(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What is free on one active host. `queues` empty: it serves every queue. lacking: container
     runtimes that cannot be used there now."""
 
@@ -29,7 +32,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, free_cpu_slots=0)
 
 
-class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A queued job as admission sees it, in the order it is to be considered.
 
     lease_ttl_seconds: the job's own, where its spec sets one; None goes by its queue's settings.
@@ -86,21 +89,23 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     held_cpu_slots: int = 0
 
 
-class TaskPlacement(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank's host and devices. ahead: it waits there for a slot (AHEAD-1)."""
+class TaskPlacement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The host of `count` ranks, which follow each other from `rank` on, and their devices; ranks
+    that have devices stand each by itself. ahead: it waits there for a slot (AHEAD-1)."""
 
     rank: int
+    count: int = 1
     host_id: str
     incarnation: str
     devices: tuple[int, ...]
     ahead: bool = False
 
 
-class JobPlacement(msgspec.Struct, frozen=True, kw_only=True):
+class JobPlacement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A job that starts now. `epoch` is the one of the snapshot: the guard of the write.
 
     queue, project, gpus, cpu_slots, memory_bytes: the candidate's, which are fixed within an epoch.
-    member: it is one rank of a job that already runs.
+    member: it is one rank of a job that already runs. tasks: in the order of their ranks.
     """
 
     job_id: str
@@ -112,6 +117,19 @@ class JobPlacement(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int
     tasks: tuple[TaskPlacement, ...]
     member: bool = False
+
+    @property
+    def size(self) -> int:
+        """How many ranks start."""
+        return sum([some.count for some in self.tasks])
+
+    def list_ranks(self) -> list[TaskPlacement]:
+        """Return the place of each rank by itself."""
+        return [
+            msgspec.structs.replace(some, rank=rank, count=1)
+            for some in self.tasks
+            for rank in range(some.rank, some.rank + some.count)
+        ]
 
 
 def place_job(
@@ -131,7 +149,7 @@ def place_job(
     )
 
 
-class RunningTask(msgspec.Struct, frozen=True, kw_only=True):
+class RunningTask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A task that holds room on a host, until when, and whether it may be preempted.
 
     ends_in_seconds: until its time limit at the latest, from `queue` and `time_limit_seconds`; None

@@ -26,7 +26,7 @@ from holdfast.moves import dispatch, requests
 from holdfast.moves.moves import LIVE_JOB_STATES
 from holdfast.moves.quotas import SHARES, Allotment, plan_owned, read_share
 from holdfast.moves.requests import DUE
-from holdfast.moves.room import RoomCheck, list_stretches, plan_headroom, serves
+from holdfast.moves.room import RoomCheck, plan_headroom, serves
 from holdfast.moves.rows import BACK_OFF, RETRIES_HELD, START_TIME, TaskRow
 from holdfast.moves.values import AdmissionSnapshot, Released, Reserved
 from holdfast.store.memory.members import MemoryMembers
@@ -255,9 +255,9 @@ class MemoryAdmission(InMemory):
             if queue is not None and queue.paused_at is not None:
                 continue
             gpus = job.gpus * job.row.tasks
-            if len(p.tasks) != job.row.tasks or not allotment.allows(job.row.project, gpus):
+            if p.size != job.row.tasks or not allotment.allows(job.row.project, gpus):
                 continue
-            if room.take(list_stretches(p.tasks), (job.gpus, job.cpu_slots, job.memory_bytes)):
+            if room.take(p.tasks, (job.gpus, job.cpu_slots, job.memory_bytes)):
                 allotment.take(job.row.project, gpus)
                 self.reserve_one(job, p, ttls[p.job_id], at)
                 applied.append(p.job_id)
@@ -276,7 +276,7 @@ class MemoryAdmission(InMemory):
         s = self.state
         m = s.load([job.row.id], at)
         row = m.jobs[job.row.id]
-        ranks = sorted(placement.tasks, key=lambda t: t.rank)
+        ranks = placement.list_ranks()
         hosts = say_names((s.hosts[t.host_id].name for t in ranks), 3)
         how = ", which took it" if road == "host" else ""
         reason = f"reserved on {hosts}{how}"

@@ -25,7 +25,7 @@ from holdfast.core.transitions import JOB, sources
 from holdfast.moves import dispatch, members, requests
 from holdfast.moves.quotas import Allotment, plan_owned, sets_quota, sets_share
 from holdfast.moves.requests import DUE
-from holdfast.moves.room import RoomCheck, Stretch, list_stretches, plan_headroom, serves
+from holdfast.moves.room import RoomCheck, plan_headroom, serves
 from holdfast.moves.values import AdmissionSnapshot, Released, Reserved
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.connection.session import (
@@ -284,9 +284,8 @@ async def plan_reservation(
     """Take the locks of a reservation; None where nothing fits any more."""
     if not placements:
         return None
-    found = [(p, list_stretches(p.tasks)) for p in placements]
     # Locks in the one order: queues, hosts, jobs, tasks.
-    host_ids = sorted({some.host_id for _, stretches in found for some in stretches})
+    host_ids = sorted({some.host_id for p in placements for some in p.tasks})
     queues, limited, _, capacity, clock = await tx.many(
         ("share_queues", {"names": sorted({p.queue for p in placements})}),
         ("look_for_quotas", None),
@@ -298,11 +297,7 @@ async def plan_reservation(
     allotment = Allotment({})
     if limited[0]["limited"] or sets_quota(environment):
         allotment = await _allot(tx, environment, {p.project for p in placements})
-    fitting = [
-        (p, stretches)
-        for p, stretches in found
-        if stretches and _fits(p, stretches, room, allotment)
-    ]
+    fitting = [p for p in placements if p.tasks and _fits(p, room, allotment)]
     (at,) = clock[0].values()
     if not fitting:
         return None
@@ -355,13 +350,12 @@ def as_capacity(row: Mapping[str, Any]) -> Capacity:
     )
 
 
-def _fits(
-    placement: JobPlacement, stretches: Sequence[Stretch], room: RoomCheck, allotment: Allotment
-) -> bool:
-    gpus = placement.gpus * len(placement.tasks)
+def _fits(placement: JobPlacement, room: RoomCheck, allotment: Allotment) -> bool:
+    gpus = placement.gpus * placement.size if placement.gpus else 0
     if not allotment.allows(placement.project, gpus):
         return False
-    if not room.take(stretches, (placement.gpus, placement.cpu_slots, placement.memory_bytes)):
+    need = placement.gpus, placement.cpu_slots, placement.memory_bytes
+    if not room.take(placement.tasks, need):
         return False
     allotment.take(placement.project, gpus)
     return True
@@ -381,38 +375,36 @@ def _ask_candidates(
 
 
 def _reservation_rows(
-    fitting: Sequence[tuple[JobPlacement, Sequence[Stretch]]],
-    ttls: Mapping[str, float],
-    room: RoomCheck,
+    fitting: Sequence[JobPlacement], ttls: Mapping[str, float], room: RoomCheck
 ) -> dict[str, Any]:
-    """Return what `reserve_jobs` writes, as columns beside each other: jobs, their stretches, and the
+    """Return what `reserve_jobs` writes, as columns beside each other: jobs, their places, and the
     hosts. Numbers of jobs and hosts begin with 1."""
     hosts: dict[str, int] = {}
     incarnations: list[str] = []  # a host's is one, as `_fits` has seen
     seats: list[tuple[int, int, int, int, str]] = []
     homes: list[tuple[str | None, str, str | None]] = []
-    for number, (_, stretches) in enumerate(fitting, 1):
-        for some in stretches:
+    for number, placement in enumerate(fitting, 1):
+        for some in placement.tasks:
             host = hosts.get(some.host_id)
             if host is None:
                 host = hosts[some.host_id] = len(hosts) + 1
                 incarnations.append(some.incarnation)
             # Arrays in an array would have to be of one length.
             devices = f"{{{','.join(map(str, some.devices))}}}" if some.devices else ""
-            seats.append((number, host, some.first, some.tasks, devices))
-        named = dict.fromkeys(some.host_id for some in stretches)
+            seats.append((number, host, some.rank, some.count, devices))
+        named = {some.host_id: None for some in placement.tasks}
         if len(named) == 1:
             homes.append((some.host_id, room.name(some.host_id), None))
         else:
-            by_rank = [some.host_id for some in stretches for _ in range(some.tasks)]
+            by_rank = [some.host_id for some in placement.tasks for _ in range(some.count)]
             homes.append((None, say_names(map(room.name, named), 3), to_json(by_rank)))
     numbers, host_numbers, firsts, counts, devices_of = map(list, zip(*seats, strict=True))
     homes_of, names, places = map(list, zip(*homes, strict=True))
     return {
-        "jobs": [p.job_id for p, _ in fitting],
-        "epochs": [p.epoch for p, _ in fitting],
-        "tasks": [len(p.tasks) for p, _ in fitting],
-        "ttls": [float(ttls[p.job_id]) for p, _ in fitting],
+        "jobs": [p.job_id for p in fitting],
+        "epochs": [p.epoch for p in fitting],
+        "tasks": [p.size for p in fitting],
+        "ttls": [float(ttls[p.job_id]) for p in fitting],
         "homes": homes_of,
         "names": names,
         "places": places if any(places) else None,

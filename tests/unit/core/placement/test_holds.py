@@ -231,7 +231,7 @@ class Cluster:
             candidate, seconds = takes[placement.job_id]
             limit = candidate.time_limit_seconds
             self.started[placement.job_id] = self.now
-            for task in placement.tasks:
+            for task in placement.list_ranks():
                 ends = None if limit is None else self.now + limit
                 self.running.append(
                     (placement.job_id, task.host_id, candidate.gpus, self.now + seconds, ends)

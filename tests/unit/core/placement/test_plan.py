@@ -15,6 +15,7 @@ from holdfast.core.placement.plan import (
     Capacity,
     QuotaLeft,
     Size,
+    TaskPlacement,
     find_impossible,
     plan_admission,
 )
@@ -92,8 +93,10 @@ def test_never_more_than_there_is(
     for placement in plan.placements:
         j = by_id[placement.job_id]
         started[j.queue] += 1
-        assert [t.rank for t in placement.tasks] == list(range(j.tasks))
-        for task in placement.tasks:
+        ranks = placement.list_ranks()
+        assert [t.rank for t in ranks] == list(range(j.tasks))
+        assert placement.size == j.tasks
+        for task in ranks:
             assert len(task.devices) == j.gpus
             assert not rooms[task.host_id].queues or j.queue in rooms[task.host_id].queues
             slots[task.host_id] += j.cpu_slots
@@ -113,7 +116,7 @@ def test_a_refused_job_really_finds_no_room(jobs: list[Candidate], hosts: list[C
     by_id = {j.job_id: j for j in jobs}
     left = {h.host_id: [h.free_cpu_slots, len(h.free_devices)] for h in hosts}
     for placement in plan.placements:
-        for task in placement.tasks:
+        for task in placement.list_ranks():
             left[task.host_id][0] -= by_id[placement.job_id].cpu_slots
             left[task.host_id][1] -= len(task.devices)
     for job_id in plan.refusals:
@@ -238,7 +241,7 @@ def test_pack_takes_the_fewest_hosts_there_are(sizes: list[int], tasks: int, gpu
     if fewest is None:
         assert not plan.placements
         return
-    used = [t.host_id for t in plan.placements[0].tasks]
+    used = [t.host_id for t in plan.placements[0].list_ranks()]
     assert len(set(used)) == fewest
     assert used == [h for h, n in Counter(used).items() for _ in range(n)], (
         "ranks of a host do not follow each other"
@@ -255,7 +258,7 @@ def test_spread_takes_as_many_hosts_as_it_can_and_evenly(sizes: list[int], tasks
     if sum(sizes) < tasks:
         assert not plan.placements
         return
-    used = Counter(t.host_id for t in plan.placements[0].tasks)
+    used = Counter(t.host_id for t in plan.placements[0].list_ranks())
     assert len(used) == min(tasks, sum(n > 0 for n in sizes))
     most = max(used.values())
     assert all(used[f"h{i}"] >= min(n, most - 1) for i, n in enumerate(sizes)), (
@@ -286,6 +289,23 @@ def test_only_hosts_that_carry_all_the_labels_take_it() -> None:
     assert "2 of them fit" in plan.refusals["g"]
 
 
+def place(one: Candidate, hosts: list[Capacity]) -> list[TaskPlacement]:
+    return plan_admission([one], hosts, {}).placements[0].list_ranks()
+
+
+@given(candidates, capacities)
+def test_ranks_that_follow_each_other_on_a_host_are_placed_together(
+    jobs: list[Candidate], hosts: list[Capacity]
+) -> None:
+    """All of a job's ranks on a host are one place, unless they have devices of their own."""
+    by_id = {j.job_id: j for j in jobs}
+    for placement in plan_admission(jobs, hosts, {}).placements:
+        places = placement.tasks
+        assert all(t.count == 1 or not t.devices for t in places)
+        if not by_id[placement.job_id].gpus:
+            assert len(places) == len({t.host_id for t in places})
+
+
 def test_a_gang_uses_an_avoided_host_for_no_more_than_the_others_cannot_take() -> None:
     """ADMIT-3."""
     hosts = [host("bad", gpus=8), host("h1", gpus=2), host("h2", gpus=1)]
@@ -293,10 +313,10 @@ def test_a_gang_uses_an_avoided_host_for_no_more_than_the_others_cannot_take() -
         one = msgspec.structs.replace(
             job("g", tasks=3, gpus=1, cpu=0, avoid=("bad",)), placement=placement
         )
-        used = Counter(t.host_id for t in plan_admission([one], hosts, {}).placements[0].tasks)
+        used = Counter(t.host_id for t in place(one, hosts))
         assert used == {"h1": 2, "h2": 1}
         more = msgspec.structs.replace(one, tasks=5)
-        used = Counter(t.host_id for t in plan_admission([more], hosts, {}).placements[0].tasks)
+        used = Counter(t.host_id for t in place(more, hosts))
         assert used == {"h1": 2, "h2": 1, "bad": 2}
 
 

@@ -185,7 +185,7 @@ def test_counting_by_sorts_of_hosts_places_as_looking_at_each_does(
 ) -> None:
     hosts = [msgspec.structs.replace(h, host_id=f"h{i}", name=f"h{i}") for i, h in enumerate(found)]
     plan = plan_admission(jobs, hosts, {})
-    placed = {p.job_id: [(t.host_id, t.devices) for t in p.tasks] for p in plan.placements}
+    placed = {p.job_id: [(t.host_id, t.devices) for t in p.list_ranks()] for p in plan.placements}
     expected, refused = plan_plainly(jobs, hosts)
     assert placed == expected
     assert plan.refusals.keys() == refused.keys()

@@ -138,7 +138,7 @@ class Cluster:
         by_id = {job.job_id: job for job in self.waiting}
         for placement in found.placements:
             job = by_id[placement.job_id]
-            where = Counter(task.host_id for task in placement.tasks)
+            where = Counter(task.host_id for task in placement.list_ranks())
             self.running[job.job_id] = (job, where)
             self.since[job.job_id] = self.now
             self.waiting.remove(job)
@@ -255,7 +255,7 @@ def test_idle_room_is_borrowed(cluster: Cluster, rows: list[tuple[str, int, int,
     asked = {job.job_id: job for job in cluster.waiting}
     free = dict(cluster.sizes)
     for placement in found.placements:
-        for task in placement.tasks:
+        for task in placement.list_ranks():
             free[task.host_id] -= asked[placement.job_id].gpus
     assert len(found.placements) + len(found.refusals) == len(rows)
     for job_id in found.refusals:
