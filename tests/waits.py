@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +48,32 @@ def wait_until(condition: Callable[[], Any], seconds: float = 20.0, *, what: str
             pause * 1.25, 0.25
         )  # often a call of a server, which shares the machine's cores
     return found
+
+
+@asynccontextmanager
+async def within(seconds: float) -> AsyncIterator[None]:
+    """Raise TimeoutError once the patience for what is done inside is over."""
+    patience, loop = Patience(seconds), asyncio.get_running_loop()
+    async with asyncio.timeout(None) as limit:
+
+        def look() -> None:
+            nonlocal timer
+            if patience.over:
+                limit.reschedule(loop.time())
+            else:
+                timer = loop.call_later(0.25, look)
+
+        timer = loop.call_later(seconds, look)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
+def wait_exit(process: subprocess.Popen[Any], seconds: float = 20.0) -> int:
+    """Wait for the process to end by itself and return its status."""
+    wait_until(lambda: process.poll() is not None, seconds, what=f"the end of {process.args}")
+    return int(process.returncode)
 
 
 def is_alive(pid: int) -> bool:

@@ -26,6 +26,7 @@ from holdfast.store.postgres.connection.migrate import migrate
 from holdfast.store.postgres.connection.session import Session, Tx
 from holdfast.store.postgres.store import PostgresStore
 from tests.store.rig import OK, Rig
+from tests.waits import within
 
 OTHERS = "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
 
@@ -112,7 +113,7 @@ async def test_a_cancelled_call_ends_even_when_its_connection_breaks_under_the_r
     store = PostgresStore(dsn)
     await store.open()
     call = asyncio.ensure_future(store.session.transact(work))
-    async with asyncio.timeout(20):
+    async with within(20):
         while not begun or begun[0].conn.info.transaction_status != 2:
             await asyncio.sleep(0.01)
         call.cancel()
@@ -320,7 +321,7 @@ async def test_racing_admissions_and_syncs_give_each_slot_once(rig: Rig) -> None
 
 
 async def until_it_leads(store: PostgresStore) -> None:
-    async with asyncio.timeout(10):
+    async with within(10):
         while not await store.leadership.try_lead():
             await asyncio.sleep(0.05)
 
@@ -398,7 +399,7 @@ async def test_hints_cross_processes_and_survive_a_lost_connection(rig: Rig, dsn
     hints = other.leadership.hints()
 
     async def until(topic: str) -> None:
-        async with asyncio.timeout(20):
+        async with within(20):
             heard = asyncio.ensure_future(anext(hints))
             while not heard.done():
                 rig.store.leadership.hint(
@@ -462,7 +463,7 @@ async def test_a_server_that_stops_and_comes_back(own_server: EmbeddedPostgres) 
                 await asyncio.wait_for(call, 15)
         assert await store.leadership.try_lead() is False
         await asyncio.to_thread(own_server.start)
-        async with asyncio.timeout(20):
+        async with within(20):
             while True:
                 try:
                     await store.ping()

@@ -21,6 +21,7 @@ from holdfast.store.postgres.sync.choices import Choices
 from holdfast.store.postgres.sync.kinds import TakableKinds
 from tests.store.conformance.takes import place_one, taken
 from tests.store.rig import OK, Rig
+from tests.waits import within
 
 WAIT_SECONDS = 30.0
 PLACING = ("where host_id = $1 for no key update) b", "to_jsonb(r) = $", "jsonb_to_recordset($")
@@ -69,7 +70,7 @@ async def test_of_two_submissions_that_find_the_same_room_one_is_placed_on_one_s
             asyncio.ensure_future(rig.submit_to("h1", f"from-{number}"))
             for number, rig in enumerate(rigs)
         ]
-        async with asyncio.timeout(WAIT_SECONDS):
+        async with within(WAIT_SECONDS):
             while await ask(pg_emptied) < 2:
                 assert not any(call.done() for call in calls), "it did not wait for the host's lock"
                 await asyncio.sleep(0.01)
@@ -106,7 +107,7 @@ async def take_beside(rig: Rig, dsn: str, then: Callable[[Any], Awaitable[object
         calls = []
         for number, name in enumerate(("h1", "h2"), 1):
             calls.append(asyncio.create_task(rig.sync(name, takes=True)))
-            async with asyncio.timeout(WAIT_SECONDS):
+            async with within(WAIT_SECONDS):
                 while await ask(dsn) < number:
                     await asyncio.sleep(0.01)
         await then(conn)

@@ -13,6 +13,7 @@ from holdfast.core.spec import JobSpec
 from holdfast.moves.values import NewJob, Released
 from holdfast.store.postgres.store import PostgresStore
 from tests.store.rig import Rig
+from tests.waits import within
 
 MANY = 2500
 WAIT_SECONDS = 30.0
@@ -48,7 +49,7 @@ async def ask(dsn: str, question: str) -> int:
 
 async def wait_until_blocked(dsn: str) -> None:
     """Until some session waits for a lock."""
-    async with asyncio.timeout(WAIT_SECONDS):
+    async with within(WAIT_SECONDS):
         while not await ask(dsn, "select count(*) from pg_locks where not granted"):
             await asyncio.sleep(0.01)
 
@@ -165,7 +166,7 @@ async def test_a_kill_switch_waits_for_the_dispatch_under_way(
         call = asyncio.ensure_future(rig.release())
         await wait_until_blocked(pg_emptied)
         thrown = asyncio.ensure_future(throw())
-        async with asyncio.timeout(WAIT_SECONDS):
+        async with within(WAIT_SECONDS):
             while await ask(pg_emptied, "select count(*) from pg_locks where not granted") < 2:
                 assert not thrown.done(), "it was thrown in the midst of a dispatch"
                 await asyncio.sleep(0.01)

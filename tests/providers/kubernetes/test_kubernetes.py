@@ -19,7 +19,7 @@ from tests.providers.kubernetes.rig import Kubernetes, KubernetesRig
 from tests.providers.rig import ROOT, SECRET, make_order, open_rig
 from tests.providers.test_local import join_order
 from tests.system.cluster import Cluster
-from tests.waits import wait_until
+from tests.waits import wait_until, within
 
 pytestmark = pytest.mark.slow
 PATIENCE = 90.0
@@ -29,7 +29,7 @@ async def wait_for(provider: Provider, ref: str, **fields: Any) -> Machine:
     """Wait until the machine has these fields."""
     shown: Machine | None = None
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with within(PATIENCE):
             while True:
                 shown = await provider.get_machine(ref)
                 if shown is not None and all(getattr(shown, k) == v for k, v in fields.items()):
@@ -43,7 +43,7 @@ async def end(provider: Provider, *refs: str) -> None:
     for ref in refs:
         await provider.terminate(ref)
     for ref in refs:
-        async with asyncio.timeout(PATIENCE):
+        async with within(PATIENCE):
             while await provider.get_machine(ref) is not None:
                 await asyncio.sleep(0.2)
     await provider.close()

@@ -18,14 +18,14 @@ from tests.providers.test_local import join_order
 from tests.system.cluster import Cluster
 from tests.system.slurm.cluster import PATIENCE
 from tests.system.slurm.cluster import Cluster as SlurmCluster
-from tests.waits import wait_until
+from tests.waits import wait_until, within
 
 pytestmark = pytest.mark.slow
 NODE = Offer(name="node", cpu_slots=2)
 
 
 async def wait_for(provider: Provider, ref: str, state: MachineState) -> Machine:
-    async with asyncio.timeout(PATIENCE):
+    async with within(PATIENCE):
         while (machine := await provider.get_machine(ref)) is None or machine.state is not state:
             await asyncio.sleep(0.2)
     return machine
@@ -73,7 +73,7 @@ async def test_a_job_that_waits_says_why(rig: SlurmRig) -> None:
     first = await provider.create(make_order(offer=whole))
     await wait_for(provider, first.ref, MachineState.RUNNING)
     second = await provider.create(make_order(offer=whole))
-    async with asyncio.timeout(PATIENCE):
+    async with within(PATIENCE):
         while "Resources" not in (shown := await provider.get_machine(second.ref)).reason:  # type: ignore[union-attr]  # it is there
             await asyncio.sleep(0.2)
     assert shown is not None

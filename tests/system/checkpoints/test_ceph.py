@@ -22,7 +22,7 @@ from tests.system.checkpoints.conftest import write_script
 from tests.system.checkpoints.test_blobs import MB, listed, pieces, read
 from tests.system.cluster import Cluster
 from tests.system.conftest import make_cluster
-from tests.waits import wait_until
+from tests.waits import wait_until, within
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 SECONDS = 60.0
@@ -52,7 +52,7 @@ async def test_a_torn_upload_leaves_no_object_and_no_parts(
     assert real_s3.uploads(bucket) == []
     assert await listed(blobs) == {}
     writing = asyncio.create_task(blobs.write("job/0.1.b", pieces(*([os.urandom(MB)] * 200))))
-    async with asyncio.timeout(SECONDS):
+    async with within(SECONDS):
         while not await asyncio.to_thread(real_s3.uploads, bucket):
             await asyncio.sleep(0.01)
     writing.cancel()  # the controller gave up: its sender has gone
@@ -128,7 +128,7 @@ async def test_a_gateway_that_is_away_is_told_in_time_and_comes_back(
         "the library's own patience is three minutes for each"
     )
     mended.start_gateway() if how == "down" else mended.freeze_gateway(False)
-    async with asyncio.timeout(SECONDS):
+    async with within(SECONDS):
         while True:
             try:
                 assert await read(blobs, "job/0.1.a") == b"before"

@@ -28,6 +28,7 @@ from holdfast.store.port.store import Store
 from holdfast.wire import agent as wire
 from tests.system.proxy import Proxy
 from tests.unit.controller.conftest import FakeAgent, Served, bearer, store
+from tests.waits import within
 
 __all__ = ["store"]
 pytestmark = pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
@@ -153,7 +154,7 @@ async def test_the_newest_is_handed_to_the_next_attempt(
     assert (answer.content, answer.headers["holdfast-sha256"]) == (b"state 3", digest(b"state 3"))
     await agent.end(again, exit_code=0)
     await served.until(job, "succeeded")
-    async with asyncio.timeout(15):  # the rows go once their bytes are gone
+    async with within(15):  # the rows go once their bytes are gone
         while (await served.call("GET", f"/v1/jobs/{job}/checkpoints")).json()["items"]:
             await asyncio.sleep(0.01)
     assert not files(blobs)
@@ -179,7 +180,7 @@ async def test_each_rank_has_its_own(served: Served, agent: FakeAgent) -> None:
 async def take_gang(agent: FakeAgent, size: int) -> list[wire.LaunchOrder]:
     claimed: dict[wire.TaskKey, wire.TaskReport] = {}
     found: dict[int, wire.LaunchOrder] = {}
-    async with asyncio.timeout(20):
+    async with within(20):
         while len(found) < size:
             answer = await agent.sync(*claimed.values(), wait=1.0)
             for claim in answer.claim:

@@ -124,7 +124,12 @@ int main(int argc, char **argv) {
     if (!strcmp(word, "saver")) { signal(SIGTERM, save); puts("up"); for (;;) nap(1000); }
     if (!strcmp(word, "script")) return script();
     if (!strcmp(word, "resume")) return resume();
-    if (!strcmp(word, "eat")) {
+    if (!strcmp(word, "eat")) {  /* with an argument: once USR1 has come */
+        sigset_t cue;
+        sigemptyset(&cue);
+        sigaddset(&cue, SIGUSR1);
+        sigprocmask(SIG_BLOCK, &cue, NULL);
+        for (int number = 0; argc > 2 && number != SIGUSR1;) sigwait(&cue, &number);
         for (;;) {
             char *page = malloc(1 << 20);
             if (!page) return 7;

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.agent.containers.plan import read_status
 from tests.system.cluster import Cluster
 from tests.system.containers.conftest import Registry
 from tests.system.containers.engines import Engine
@@ -135,8 +136,14 @@ def test_a_container_over_its_memory_fails_with_the_evidence(
 ) -> None:
     queue = lane(cluster, engine, "greedy")
     job = cluster.submit(
-        "eat", image=image, runtime=engine.kind, queue=queue, memory_bytes=48 << 20
+        "eat", "on cue", image=image, runtime=engine.kind, queue=queue, memory_bytes=48 << 20
     )
+    host = cluster.hosts["greedy"]
+    folder = host.state / "tasks" / f"{job}.0.1"
+    # The engine forgets what a container held: its runner must have looked once before it ends.
+    wait_until(lambda: (found := read_status(folder)) and found.max_memory_bytes, 60)
+    (name,) = engine.containers(host.mark)
+    engine.run("kill", "--signal", "USR1", name)
     ended = cluster.until(job, "failed", seconds=60)
     (attempt,) = cluster.client.attempts(job)
     assert (ended.cause, attempt.cause, attempt.exit_code) == ("oom_killed", "oom_killed", 137)

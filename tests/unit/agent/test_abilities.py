@@ -17,6 +17,7 @@ from holdfast.agent.tasks import TaskTable
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskEvent
 from holdfast.wire.agent import LaunchOrder
+from tests.waits import within
 
 KEY = TaskKey("job", 0, 1)
 ORDER = LaunchOrder(
@@ -119,7 +120,7 @@ async def test_an_engine_that_is_away_costs_containers_and_their_devices_alone(
     assert abilities.list_faults()[0].devices == (2, 3)
     up.touch()
     running = asyncio.create_task(abilities.run())
-    async with asyncio.timeout(30):
+    async with within(30):
         while abilities.list_faults():
             await asyncio.sleep(0.05)
     running.cancel()

@@ -57,6 +57,7 @@ from holdfast.wire.guardian import (
     TaskStarted,
     TaskStatus,
 )
+from tests.waits import within
 
 KEY = TaskKey("job", 0, 1)
 ORDER = LaunchOrder(key=KEY, attempt=1, name="n", queue="q", project="p", argv=["x"])
@@ -195,7 +196,7 @@ class Life:
         self.commands.carry_out(answer, started_at=read_boottime(), newest=True)
 
     async def until(self, done: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with within(10):
             while not done():
                 await asyncio.sleep(0.002)
 

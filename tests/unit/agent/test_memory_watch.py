@@ -19,6 +19,7 @@ from holdfast.agent.watch.memory import MemoryWatch
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskEvent
 from holdfast.wire.agent import LaunchOrder
+from tests.waits import within
 
 MB = 1 << 20
 HOLD = """
@@ -76,7 +77,7 @@ async def watch_until_killed(table: TaskTable, seconds: float) -> list[AgentTask
     watch = MemoryWatch(table, os.getpid(), killed.append)
     running = asyncio.create_task(watch.run())
     try:
-        async with asyncio.timeout(seconds):
+        async with within(seconds):
             while not killed:
                 await asyncio.sleep(0.02)
     except TimeoutError:

@@ -18,7 +18,7 @@ from holdfast.store.memory.store import MemoryStore
 from holdfast.store.port.store import Store
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.wire import agent as wire
-from tests.waits import crowding
+from tests.waits import within
 
 SECRETS = {"admin": "hft_admin", "submit": "hft_submit", "read": "hft_read", "join": "hfj_join"}
 
@@ -36,7 +36,8 @@ class Served:
         self.store = store
         self.url = running.url
         # Unverified, because it is never over TLS: reading the authorities takes longer than a test.
-        self.http = httpx.AsyncClient(base_url=self.url, timeout=20, trust_env=False, verify=False)
+        # Its timeout is longer than any call may wait.
+        self.http = httpx.AsyncClient(base_url=self.url, timeout=300, trust_env=False, verify=False)
 
     async def call(
         self, method: str, path: str, role: str | None = "admin", **more: Any
@@ -56,7 +57,7 @@ class Served:
         return found
 
     async def until(self, job_id: str, *states: str, seconds: float = 10) -> dict[str, Any]:
-        async with asyncio.timeout(seconds):
+        async with within(seconds):
             while (job := await self.job(job_id))["state"] not in states:
                 await asyncio.sleep(0.02)
         return job
@@ -111,7 +112,7 @@ class FakeAgent:
         return wire.decode_sync_answer(answer.content)
 
     async def take(self, seconds: float = 10) -> wire.LaunchOrder:
-        async with asyncio.timeout(seconds * crowding()):
+        async with within(seconds):
             while not (found := (await self.sync(wait=2.0)).launch):
                 pass
         return found[0]

@@ -22,7 +22,7 @@ from holdfast.errors import HoldfastError, ValidationError
 from holdfast.store.memory.store import MemoryStore
 from holdfast.store.port.store import Store
 from tests.unit.controller.conftest import bearer
-from tests.waits import Patience
+from tests.waits import Patience, within
 
 START = (
     "import sys,msgspec\n"
@@ -102,7 +102,7 @@ async def test_a_stop_waits_for_nobody_for_ever() -> None:
     running.controller.background.start(stubborn())
     await asyncio.sleep(0)  # it has begun
     try:
-        async with asyncio.timeout(60):
+        async with within(60):
             await running.stop()
     finally:
         released.set()

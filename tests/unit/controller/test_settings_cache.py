@@ -18,6 +18,7 @@ from holdfast.core.calls.values import FunctionSpec
 from holdfast.core.settings.table import RENAMED, SETTINGS
 from holdfast.store.memory.store import MemoryStore
 from tests.store.rig import START
+from tests.waits import within
 
 
 async def test_a_setting_of_an_earlier_version_is_named_once(
@@ -78,7 +79,7 @@ class Reads:
     async def settle(self, begun: int) -> None:
         """Let go, and wait until so many reads have begun and ended."""
         self.open.set()
-        async with asyncio.timeout(5):
+        async with within(5):
             while self.ended < begun:
                 await asyncio.sleep(0.001)
 

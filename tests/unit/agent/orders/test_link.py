@@ -45,7 +45,7 @@ from holdfast.wire.guardian import (
     encode,
 )
 from tests.system.agent.guardian_rig import Rig
-from tests.waits import is_alive, wait_until
+from tests.waits import is_alive, wait_until, within
 
 KEY = TaskKey("job", 0, 1)
 UNKNOWN = msgspec.msgpack.encode({"t": "of-the-next-version", "x": 1})
@@ -74,12 +74,12 @@ class Wire:
         return [decode_request(frame) for frame in self.reader.feed(data)]
 
     async def wait(self, holds: Any) -> None:
-        async with asyncio.timeout(20):
+        async with within(20):
             while not holds():
                 await asyncio.sleep(0)
 
     async def read_hello(self) -> AgentHello:
-        async with asyncio.timeout(20):
+        async with within(20):
             while True:
                 for request in await self.read():
                     if isinstance(request, AgentHello):

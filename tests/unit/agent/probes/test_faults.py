@@ -39,6 +39,7 @@ from holdfast.core.states import AgentTaskEvent
 from holdfast.core.watchdogs.verdicts import make_trip
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.agent import LaunchOrder
+from tests.waits import within
 
 KEY = TaskKey("job", 0, 1)
 GB = 1 << 30
@@ -392,7 +393,7 @@ def make_desk(tmp_path: Path, probe: Probe, gpus: list[int]) -> tuple[FaultDesk,
 
 
 async def settle(done: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with within(10):
         while not done():
             await asyncio.sleep(0)
 

@@ -23,6 +23,7 @@ from holdfast.agent.probes.worker_client import ProbeWorker
 from holdfast.agent.watch.telemetry import Telemetry
 from holdfast.core.ids import TaskKey
 from holdfast.process.table import read_entry
+from tests.waits import within
 
 GB = 1 << 30
 KEY = TaskKey("job", 0, 1)
@@ -330,7 +331,7 @@ async def test_sampling_without_devices_reads_the_tree() -> None:
     process = await asyncio.create_subprocess_exec("/bin/sleep", "30", start_new_session=True)
     probe = RealProbe(guardian_pid=os.getpid())
     try:
-        async with asyncio.timeout(10):
+        async with within(10):
             while True:  # a process has no memory in the moment of its exec
                 sampled = (await probe.sample([Probed(KEY, process.pid)]))[KEY]
                 if sampled.reading.tree.rss_bytes:

@@ -22,6 +22,7 @@ from holdfast.core.states import AgentTaskEvent
 from holdfast.errors import Unavailable, ValidationError
 from holdfast.process.syscalls import punch_hole
 from holdfast.wire.agent import LaunchOrder, LogsAnswer, LogUpload
+from tests.waits import within
 
 KEY = TaskKey("job", 0, 1)
 
@@ -81,7 +82,7 @@ async def test_a_shipper_that_rests_sends_nothing_until_then(tmp_path: Path) -> 
     until = loop.time() + REST_SECONDS
     shipper.follow(task)
     shipper.hurry()
-    async with asyncio.timeout(30):
+    async with within(30):
         while shipper.behind:
             await asyncio.sleep(0.01)
     running.cancel()
@@ -109,7 +110,7 @@ async def test_logs_go_as_soon_as_the_controller_answers_anything(
     shipper = LogShipper(Calls(), lambda task: None)  # type: ignore[arg-type]  # what it uses of the calls
     shipper.follow(task)
     running = asyncio.create_task(shipper.run())
-    async with asyncio.timeout(30):
+    async with within(30):
         while not sent:
             await asyncio.sleep(0.01)
         away[0] = False
@@ -299,7 +300,7 @@ async def test_a_task_whose_logs_are_refused_costs_no_other_task_a_byte(tmp_path
         shipper.follow(task)
     running = asyncio.create_task(shipper.run())
     try:
-        async with asyncio.timeout(30):
+        async with within(30):
             while shipper.behind and not running.done():
                 await asyncio.sleep(0.01)
     finally:

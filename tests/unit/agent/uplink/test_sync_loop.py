@@ -13,6 +13,7 @@ from holdfast.core.gpus import GpuTelemetry
 from holdfast.core.host_faults import Hindrance
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.wire.agent import SyncAnswer, SyncRequest, TaskReport
+from tests.waits import within
 
 
 class DeadController:
@@ -70,7 +71,7 @@ async def test_a_retry_that_falls_due_between_two_readings_of_the_clock_is_made(
     )  # type: ignore[arg-type]  # what the loop uses of it
     running = asyncio.create_task(loop.run())
     try:
-        async with asyncio.timeout(20):
+        async with within(20):
             while calls.called < 3:
                 await asyncio.sleep(0.001)
     finally:
@@ -101,7 +102,7 @@ async def test_what_may_wait_a_little_goes_with_the_next_call_and_costs_none_of_
     )  # type: ignore[arg-type]  # what the loop uses of it
     running = asyncio.create_task(loop.run())
     try:
-        async with asyncio.timeout(20):
+        async with within(20):
             while calls.called < 1:
                 await asyncio.sleep(0.001)
             for _ in range(3):

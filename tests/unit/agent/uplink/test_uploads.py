@@ -11,6 +11,7 @@ from holdfast.agent.uplink.transfers import SavedCheckpoint, Transfers, Wire
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskEvent
 from holdfast.errors import ValidationError
+from tests.waits import within
 
 SIZE = 8 << 20
 
@@ -47,7 +48,7 @@ async def make_tries(transfers: Away, folder: Path, tries: int) -> int:
     desk = CheckpointDesk(table, transfers)
     before = bytes_read()
     desk.poke(task)
-    async with asyncio.timeout(60):
+    async with within(60):
         while len(transfers.tries) < tries:
             await asyncio.sleep(0.01)
     await desk.close()

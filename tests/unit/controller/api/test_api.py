@@ -19,6 +19,7 @@ from holdfast.controller.routes import ENDPOINTS
 from holdfast.controller.runtime.auth import Role, make_new_id
 from holdfast.wire import api as wire_api
 from tests.unit.controller.conftest import SECRETS, FakeAgent, Served, bearer, gpu
+from tests.waits import within
 
 JOB = "0" * 20
 
@@ -435,7 +436,7 @@ class Stream:
 
     async def next(self, seconds: float = 10) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        async with asyncio.timeout(seconds):
+        async with within(seconds):
             async for line in self._lines:
                 if not line and found:
                     return found
@@ -554,7 +555,7 @@ async def until_event(stream: Stream, kind: str) -> dict[str, Any]:
 
 async def test_metrics(served: Served, agent: FakeAgent) -> None:
     await served.submit(queue="video")
-    async with asyncio.timeout(5):
+    async with within(5):
         while 'holdfast_jobs{queue="video",state="reserved"} 1.0' not in (
             page := (await served.http.get("/metrics")).text
         ):

@@ -3,16 +3,15 @@ end."""
 
 from __future__ import annotations
 
-import asyncio
-
 from tests.unit.controller.conftest import SECRETS, FakeAgent, Served, bearer
+from tests.waits import within
 
 
 async def test_a_rank_whose_output_comes_late_is_waited_for(
     served: Served, agent: FakeAgent
 ) -> None:
     job = await served.submit(tasks=2)
-    async with asyncio.timeout(20):
+    async with within(20):
         while not (orders := (await agent.sync(wait=1.0)).launch):
             pass
     orders.sort(key=lambda order: order.key.rank)
@@ -29,7 +28,7 @@ async def test_a_rank_whose_output_comes_late_is_waited_for(
     headers = {**bearer(SECRETS["read"]), "Accept": "text/event-stream"}
     url = f"/v1/jobs/{job['id']}/logs"
     async with (
-        asyncio.timeout(30),
+        within(30),
         served.http.stream("GET", url, params={"follow": 1}, headers=headers) as answer,
     ):
         async for data in answer.aiter_bytes():

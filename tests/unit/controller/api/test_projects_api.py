@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.controller.conftest import FakeAgent, Served, gpu
+from tests.waits import within
 
 both_stores = pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
 
@@ -119,7 +120,7 @@ async def test_a_gpu_quota_says_how_many_are_left(served: Served) -> None:
     order = await box.take()
     await box.sync(box.running(order))
     second = await served.submit(project="vision", gpus=2)
-    async with asyncio.timeout(10):
+    async with within(10):
         while (await served.job(second["id"]))["state"] != "queued":
             await asyncio.sleep(0.02)
     line = (await lines_of(served, second["id"]))["quota"]

@@ -28,6 +28,7 @@ from holdfast.wire.calls import (
     ModelLoad,
 )
 from tests.unit.controller.conftest import SECRETS, FakeAgent, Served, bearer
+from tests.waits import within
 
 pytestmark = pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
 SPEC = FunctionSpec(function="mytasks:double", stall_timeout_seconds=7.0)
@@ -193,7 +194,7 @@ async def test_an_executor_that_waits_is_woken_by_new_calls(
     while not agent.served.controller.wakes.waiting_polls:
         await asyncio.sleep(0.01)
     await client.submit_calls(SPEC, args(7))
-    async with asyncio.timeout(10):
+    async with within(10):
         (batch,) = (await waiting).batches
     assert batch.calls[0].args == '{"x": 7}'
     assert first.id != batch.sets[0].id
@@ -217,7 +218,7 @@ async def test_calls_that_wake_an_executor_wait_for_no_other_read(
     monkeypatch.setattr(controller.settings, "current", never)
     monkeypatch.setattr(controller.calls.slots, "refresh", never)
     await client.submit_calls(SPEC, args(7))
-    async with asyncio.timeout(10):
+    async with within(10):
         (batch,) = (await waiting).batches
     assert batch.calls[0].args == '{"x": 7}'
 
@@ -230,7 +231,7 @@ async def test_a_result_is_waited_for(client: AsyncClient, agent: FakeAgent) -> 
     await asyncio.sleep(0.1)
     assert not waiting.done()
     await executor.run(batch)
-    async with asyncio.timeout(10):
+    async with within(10):
         found = await waiting
     assert [(r.index, r.value) for r in found.results] == [(0, "10"), (1, "12")]
     assert (found.ended, found.next) == (True, 2)
@@ -246,7 +247,7 @@ async def test_a_newer_call_of_the_host_answers_the_older(agent: FakeAgent, clie
     while not agent.served.controller.wakes.waiting_polls:
         await asyncio.sleep(0.01)
     await executor.say(want=0)
-    async with asyncio.timeout(5):
+    async with within(5):
         assert (await older).batches == []
 
 
@@ -301,7 +302,7 @@ async def test_an_exception_is_retried_by_the_policy_and_shows_its_chain(
     made = await client.submit_calls(spec, args(1))
     executor = await start(agent)
     await executor.say(ends=[raised(await executor.take())])
-    async with asyncio.timeout(20):
+    async with within(20):
         while not (again := (await executor.say(want=1, wait=5.0)).batches):
             pass
     assert again[0].calls[0].attempt == 2
@@ -347,7 +348,7 @@ async def test_cancel_ends_what_waits_and_asks_what_runs(
         await asyncio.sleep(0.01)
     view = await client.cancel_calls(made.id, reason="not needed")
     assert view.cancelled == 2
-    async with asyncio.timeout(10):
+    async with within(10):
         assert (await waiting).cancelled == [(batch.id, 0)]
     told = await executor.say(held=[batch.id], wait=0.2)  # said again, but not at once
     assert told.cancelled == [(batch.id, 0)]
@@ -480,7 +481,7 @@ async def test_an_idle_executor_gives_its_slot_to_another_family(
     waiting = asyncio.create_task(executor.say(want=1, wait=20.0))
     other = FunctionSpec(function="mytasks:g", memory_bytes=1 << 20)
     await client.submit_calls(other, args(2))
-    async with asyncio.timeout(15):
+    async with within(15):
         assert (await waiting).leave
     again = await executor.say(want=1, wait=0.1)  # said again, but not at once
     assert again.leave
@@ -511,7 +512,7 @@ async def test_a_batch_on_its_way_is_not_sent_twice(
     await client.submit_calls(SPEC, args(7))
     await asyncio.sleep(0.1)
     second = asyncio.create_task(executor.say(want=5, ends=[]))
-    async with asyncio.timeout(10):
+    async with within(10):
         answers = await asyncio.gather(waiting, second)
         assert sorted(len(answer.batches) for answer in answers) == [0, 1]
         lost = await executor.say(want=0)  # it has not named the batch: the answer was lost

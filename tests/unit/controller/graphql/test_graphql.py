@@ -40,6 +40,7 @@ from holdfast.store.port.store import Store
 from holdfast.wire.api import ChainLink, HostView, RetryState, Why, WhyLine
 from tests.store.rig import Rig, fails
 from tests.unit.controller.conftest import SECRETS, FakeAgent, Served, add_tokens, bearer, gpu
+from tests.waits import within
 
 both_stores = pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
 SCHEMA = load_schema().core
@@ -788,7 +789,7 @@ async def test_a_slow_store_is_given_up_and_left_alone(served: Served) -> None:
     assert reached.is_set()
     assert answer["data"] is None
     assert answer["errors"][0]["extensions"]["code"] == "query_timeout"
-    async with asyncio.timeout(5):
+    async with within(5):
         await gone.wait()
         while counting.at_once:
             await asyncio.sleep(0.01)
@@ -815,7 +816,7 @@ async def test_nothing_is_read_for_a_query_that_was_given_up(store: Store) -> No
     assert answer["errors"][0]["extensions"]["code"] == "query_timeout"
     assert counting.calls["list_attempts_of"] == Limits().calls_at_once
     open_.set()
-    async with asyncio.timeout(5):
+    async with within(5):
         while counting.at_once:
             await asyncio.sleep(0.01)
     for _ in range(50):
@@ -848,7 +849,7 @@ async def test_few_queries_are_worked_on_at_once(store: Store) -> None:
         asyncio.create_task(service.answer(GraphqlRequest(query="{ queues { next } }")))
         for _ in range(6)
     ]
-    async with asyncio.timeout(5):
+    async with within(5):
         while going < 2:
             await asyncio.sleep(0)
     for _ in range(50):

@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.controller.http import bodies, protocol
 from tests.unit.controller.conftest import SECRETS, Served
+from tests.waits import within
 
 HEAD = (
     f"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {SECRETS['submit']}\r\n".encode()
@@ -22,7 +23,7 @@ async def connect(served: Served) -> tuple[asyncio.StreamReader, asyncio.StreamW
 
 
 async def read_all(reader: asyncio.StreamReader, seconds: float = 10) -> bytes:
-    async with asyncio.timeout(seconds):
+    async with within(seconds):
         try:
             return await reader.read()
         except ConnectionResetError:
@@ -129,7 +130,7 @@ async def test_a_client_that_goes_in_its_body_leaves_nothing(served: Served) -> 
         writer.write(HEAD + b"Content-Length: 50000\r\n\r\n{")
         await writer.drain()
         writer.close()
-    async with asyncio.timeout(5):
+    async with within(5):
         while served.running._server.server_state.tasks:
             await asyncio.sleep(0.02)
     assert (await served.call("GET", "/v1/jobs")).json()["items"] == []
@@ -152,7 +153,7 @@ async def test_a_websocket_is_not_spoken(served: Served) -> None:
         b"websocket\r\n"
         b"Sec-WebSocket-Key: x\r\nSec-WebSocket-Version: 13\r\n\r\n"
     )
-    async with asyncio.timeout(5):
+    async with within(5):
         assert b" 401 " in await reader.readline()
     writer.close()
 

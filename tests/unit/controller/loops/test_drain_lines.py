@@ -19,6 +19,7 @@ from holdfast.core.facts import TaskFacts
 from holdfast.core.watchdogs.verdicts import make_trip
 from holdfast.wire import agent as wire
 from tests.unit.controller.conftest import FakeAgent, Served
+from tests.waits import within
 
 SECONDS = 20
 
@@ -39,7 +40,7 @@ class Pair:
         for agent in self.agents:
             assert (await agent.register()).status_code == 200
         self.job = (await self.served.submit(tasks=2, cpus=1, preemptible=True, **spec))["id"]
-        async with asyncio.timeout(SECONDS):
+        async with within(SECONDS):
             claims = [await self._claim(agent) for agent in self.agents]
             for agent, claim in zip(self.agents, claims, strict=True):
                 self.live[agent.facts.name] = claim
@@ -82,7 +83,7 @@ class Pair:
         order in time."""
         calls = [asyncio.create_task(self._obey(agent)) for agent in self.agents]
         try:
-            async with asyncio.timeout(SECONDS):
+            async with within(SECONDS):
                 for agent in self.agents:
                     line = self.served.controller.wakes.host(agent.host_id)
                     while self.live[agent.facts.name].state == "running" and not line.waiting:
@@ -146,7 +147,7 @@ async def drain_host_hard(pair: Pair) -> None:
 
 async def drain_host_later(pair: Pair) -> None:
     await pair.call("/v1/hosts/h0/drain", deadline_seconds=0.001)
-    async with asyncio.timeout(SECONDS):
+    async with within(SECONDS):
         while not await HostDrainsLoop(pair.served.controller).run_once():
             if [r for r in pair.lines() if r.getMessage().startswith("drain started")]:
                 return  # the server's own loop came first
@@ -254,7 +255,7 @@ async def test_places_that_nobody_was_told_to_use_have_nothing_to_stop(
     for agent in pair.agents:
         await agent.register()
     job = (await served.submit(tasks=2, cpus=1))["id"]
-    async with asyncio.timeout(SECONDS):
+    async with within(SECONDS):
         await pair._claim(pair.agents[0])
         await served.store.admission.expire_reservations(
             0.0, now=await served.store.now() + timedelta(seconds=1)

@@ -19,6 +19,7 @@ from holdfast.core.ids import TaskKey
 from holdfast.moves.values import HostSync, HostSynced
 from holdfast.wire import agent as wire
 from tests.unit.controller.conftest import FakeAgent, Served
+from tests.waits import within
 
 pytestmark = pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
 SECONDS = 20
@@ -48,7 +49,7 @@ async def launch_gang(
     agent: FakeAgent, ranks: int, *others: wire.TaskReport
 ) -> list[wire.LaunchOrder]:
     """Take the launch orders of a gang whose ranks are all on this host (GANG-1)."""
-    async with asyncio.timeout(SECONDS):
+    async with within(SECONDS):
         while not (answer := await agent.sync(*others, wait=1.0)).launch:
             assert not answer.claim
     assert len(answer.launch) == ranks
@@ -70,7 +71,7 @@ async def run_gang(
 async def until_told_to_stop(
     agent: FakeAgent, reports: Sequence[wire.TaskReport]
 ) -> list[wire.PreemptOrder]:
-    async with asyncio.timeout(SECONDS):
+    async with within(SECONDS):
         while not (orders := (await agent.sync(*reports, wait=1.0)).preempt):
             pass
     return orders
@@ -102,7 +103,7 @@ async def test_a_gang_makes_room_for_a_more_important_one(
     thief = (await served.submit(cpus=1, priority=50, time_limit_seconds="off"))["id"]
     answer = await agent.sync(reports[0], ended(reports[1].key, signal=15, stopped=True))
     assert answer.acked == [reports[1].key]
-    async with asyncio.timeout(SECONDS):
+    async with within(SECONDS):
         while (
             "held back" not in (served.controller.refusals.find(winner) or "")
             or served.controller.refusals.find(thief) is None
@@ -165,7 +166,7 @@ async def test_peers_are_told_once_to_an_agent_that_shares_them(
     await other.register()
     job = await served.submit(tasks=3, cpus=2, placement="pack")
     places: dict[str, list[wire.TaskReport]] = {"h1": [], "h2": []}
-    async with asyncio.timeout(SECONDS):
+    async with within(SECONDS):
         while sum(map(len, places.values())) < 3:
             for each in (agent, other):
                 name = each.facts.name
@@ -250,7 +251,7 @@ async def test_room_is_held_for_one_that_waited_and_used_until_then(
     gang = (await served.submit(tasks=4))["id"]
     endless = (await served.submit(time_limit_seconds="off"))["id"]
     brief = (await served.submit(time_limit_seconds=60))["id"]
-    async with asyncio.timeout(SECONDS):
+    async with within(SECONDS):
         while not (orders := (await agent.sync(*first, wait=1.0)).launch):
             pass
     assert [order.key.job_id for order in orders] == [brief]
@@ -268,7 +269,7 @@ async def test_what_does_not_go_is_told_hard_and_keeps_its_place_until_it_has_go
     await served.call("POST", f"/v1/jobs/{job_id}/cancel", json={})
     assert [o.hard for o in await until_told_to_stop(agent, reports)] == [False, False]
     await agent.sync(ended(reports[0].key, signal=15, stopped=True), reports[1])
-    async with asyncio.timeout(SECONDS):
+    async with within(SECONDS):
         while not any(order.hard for order in (await agent.sync(reports[1], wait=1.0)).preempt):
             pass
     assert await read_metric(served, "holdfast_gangs_force_drained_total") == 1, (
@@ -366,7 +367,7 @@ async def test_ends_whose_decision_brings_no_order_are_acknowledged_soon(
     await configure(served, sync_interval_seconds=30)
     _, reports = await run_gang(served, agent, tasks=2, retry={"max_retries": 2})
     ends = [ended(reports[0].key, exit_code=7), ended(reports[1].key, signal=15, stopped=True)]
-    async with asyncio.timeout(SECONDS):  # less than the call may wait
+    async with within(5):  # less than the call may wait
         answer = await agent.sync(*ends, wait=30.0)
     assert sorted(answer.acked) == sorted(r.key for r in reports)
 
@@ -378,7 +379,7 @@ async def test_a_retry_without_a_delay_is_queued_with_its_decision_within_the_ra
     loop that dispatches the others is spent."""
     job = await served.submit(retry={"max_retries": 2, "retry_delay": 0})
     for attempt in (1, 2, 3):
-        async with asyncio.timeout(SECONDS):
+        async with within(SECONDS):
             while not (launch := (await agent.sync(wait=1.0)).launch):
                 pass
         assert launch[0].attempt == attempt
@@ -405,7 +406,7 @@ async def test_a_call_that_waits_is_answered_by_the_reservation_itself(
     batcher.submit = count  # type: ignore[method-assign]  # counted on its way
     waiting = asyncio.create_task(agent.sync(wait=10.0))
     line = served.controller.wakes.host(agent.host_id)
-    async with asyncio.timeout(SECONDS):
+    async with within(SECONDS):
         while not line.waiting:
             await asyncio.sleep(0.01)
     await served.submit(tasks=2)

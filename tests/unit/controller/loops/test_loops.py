@@ -21,6 +21,7 @@ from holdfast.store.memory.store import MemoryStore
 from holdfast.store.port.store import Store
 from tests.store.rig import START, Rig
 from tests.unit.controller.conftest import FakeAgent, Served
+from tests.waits import within
 
 
 class Counting:
@@ -45,7 +46,7 @@ class Counting:
 
 
 async def until(condition: Callable[[], object], seconds: float = 8) -> None:
-    async with asyncio.timeout(seconds):
+    async with within(seconds):
         while not condition():
             await asyncio.sleep(0.01)
 
@@ -344,7 +345,7 @@ async def test_a_dead_host_is_told_once_and_cleared_by_a_heartbeat(
     await agent.sync(agent.running(order))
     served.controller.leadership.begin(await served.store.now() - timedelta(hours=1))
     loop = DeadHostsLoop(served.controller)
-    async with asyncio.timeout(8):
+    async with within(8):
         while not (await served.store.hosts.get_host("h1")).flagged_dead_at:
             await loop.run_once()
             await asyncio.sleep(0.05)

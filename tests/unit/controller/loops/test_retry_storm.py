@@ -13,7 +13,7 @@ import pytest
 from holdfast.core.facts import TaskFacts
 from holdfast.wire.agent import LaunchOrder, TaskReport
 from tests.unit.controller.conftest import FakeAgent, Served
-from tests.waits import crowding
+from tests.waits import within
 
 JOBS = 300
 # By themselves the retries would come at 150 a second, for two seconds.
@@ -23,7 +23,7 @@ DELAY, RATIO, RATE = 2.0, 1.0, 40
 async def take_all(agent: FakeAgent, known: set[tuple[str, int]], count: int) -> list[LaunchOrder]:
     """Every launch order of one more attempt of `count` jobs."""
     found: list[LaunchOrder] = []
-    async with asyncio.timeout(90 * crowding()):
+    async with within(90):
         while len(found) < count:
             live = [TaskReport(key=order.key, state="running", pid=1) for order in found]
             for order in (await agent.sync(*live, wait=1.0)).launch:

@@ -11,6 +11,7 @@ import pytest
 from holdfast.client import AsyncClient
 from holdfast.controller.loops.series.schedules import SchedulesLoop
 from tests.unit.controller.conftest import SECRETS, FakeAgent, Served
+from tests.waits import within
 
 pytestmark = pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
 
@@ -26,7 +27,7 @@ async def _put(served: Served, name: str = "nightly", **fields: Any) -> dict[str
 
 
 async def _runs(served: Served, count: int, name: str = "nightly") -> list[dict[str, Any]]:
-    async with asyncio.timeout(20):
+    async with within(20):
         while True:
             items = (await served.call("GET", f"/v1/schedules/{name}/runs")).json()["items"]
             if len(items) >= count:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 from typing import Any
 
@@ -15,6 +14,7 @@ from holdfast.core.ids import TaskKey
 from holdfast.errors import HoldfastError
 from holdfast.wire import agent as wire
 from tests.unit.controller.conftest import FakeAgent, Served, bearer
+from tests.waits import within
 
 
 async def post(agent: FakeAgent, *tasks: Any, **more: Any) -> httpx.Response:
@@ -37,7 +37,7 @@ async def run_two(served: Served, agent: FakeAgent) -> list[wire.LaunchOrder]:
     for _ in range(2):
         await served.submit(retry={"max_retries": 3, "retry_delay": 1})
     orders: dict[TaskKey, wire.LaunchOrder] = {}
-    async with asyncio.timeout(10):
+    async with within(10):
         while len(orders) < 2:  # what was offered and not reported is offered again
             orders |= {order.key: order for order in (await agent.sync(wait=1.0)).launch}
     await agent.sync(*[agent.running(order) for order in orders.values()])

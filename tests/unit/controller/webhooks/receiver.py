@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from holdfast import webhooks
+from tests.waits import within
 
 SECRET = "whsec-0123456789abcdef"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -109,7 +110,7 @@ class Receiver:
 
     async def until(self, count: int, seconds: float = 20) -> list[Request]:
         """Wait for that many requests."""
-        async with asyncio.timeout(seconds):
+        async with within(seconds):
             while len(self.requests) < count:
                 await asyncio.sleep(0.01)
         return self.requests

@@ -25,6 +25,7 @@ from tests.unit.controller.webhooks.receiver import (
     receive,
     status,
 )
+from tests.waits import within
 
 BODY = b'{"delivery":"d1","webhook":"w1","event":{"kind":"job.failed"},"job":null}'
 HUGE = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n"
@@ -174,7 +175,7 @@ async def test_a_receiver_that_hangs_costs_the_time_limit_and_no_more() -> None:
         receiver.answer = lambda request, number: hang
         answer = await post(receiver.url, seconds=0.3)
         assert answer.error == "no answer within 0.3 s"
-        async with asyncio.timeout(10):
+        async with within(10):
             while receiver.open_now:  # our end is closed, and the receiver sees it
                 await asyncio.sleep(0.01)
 
@@ -193,7 +194,7 @@ async def test_a_slow_or_endless_body_does_not_hold_us() -> None:
     async with receive() as receiver:
         for body in (pour(HUGE), pour(b"HTTP/1.1 200 OK\r\n\r\n"), drip(HUGE + b"x" * 100, 0.0)):
             receiver.answer = lambda request, number, body=body: body  # type: ignore[misc]  # mypy takes the default for a third argument
-            async with asyncio.timeout(15):
+            async with within(15):
                 answer = await post(receiver.url, seconds=60)
             assert (answer.status, answer.error) == (200, "")
 

@@ -40,6 +40,7 @@ from tests.unit.controller.webhooks.receiver import (
     receive,
     status,
 )
+from tests.waits import within
 
 QUICK = BackOff(first_seconds=0.05, ceiling_seconds=0.2)
 SETTINGS = {"webhook_allow_private": True, "webhook_timeout_seconds": 20.0}
@@ -100,7 +101,7 @@ class Leader:
 
     async def until_idle(self, seconds: float = 40) -> None:
         """Until nothing is pending and every event was looked at."""
-        async with asyncio.timeout(seconds):
+        async with within(seconds):
             while True:
                 hooks = await self.store.webhooks.list_subscriptions(10**9)
                 behind = [
@@ -177,7 +178,7 @@ async def test_a_job_whose_events_nobody_takes_holds_no_other_job_back(leader: L
             status(500) if request.payload["event"]["job_id"] == stuck else OK
         )
         others = [await leader.live() for _ in range(5)]
-        async with asyncio.timeout(20):
+        async with within(20):
             while {d.job_id for d in await leader.deliveries(hook, "pending")} != {stuck}:
                 await asyncio.sleep(0.02)
         assert all(story(receiver.kinds_of(job_id)) for job_id in others)
@@ -207,7 +208,7 @@ async def test_a_receiver_that_is_down_gets_everything_when_it_is_up(leader: Lea
         port = receiver.port
     hook = await leader.add(f"http://127.0.0.1:{port}/hook")
     jobs = [await leader.live() for _ in range(3)]
-    async with asyncio.timeout(20):
+    async with within(20):
         while len([d for d in await leader.deliveries(hook) if d.tries]) < len(jobs):
             await asyncio.sleep(0.02)
     assert {
@@ -264,7 +265,7 @@ async def test_gone_pauses_and_a_resumed_hook_misses_nothing(leader: Leader) -> 
         receiver.answer = lambda request, number: status(410)
         hook = await leader.add(receiver.url)
         first = await leader.live()
-        async with asyncio.timeout(20):
+        async with within(20):
             while (await leader.store.webhooks.get_webhook(hook)).state is WebhookState.ACTIVE:
                 await asyncio.sleep(0.02)
         second = await leader.live()
@@ -319,7 +320,7 @@ async def test_retry_after_is_honoured(leader: Leader) -> None:
         receiver.answer = lambda request, number: status(503, "Retry-After: 300")
         hook = await leader.add(receiver.url)
         await leader.submit()
-        async with asyncio.timeout(20):
+        async with within(20):
             while not (found := await leader.deliveries(hook)) or not found[0].tries:
                 await asyncio.sleep(0.02)
         (delivery,) = found
@@ -336,7 +337,7 @@ async def test_a_hook_that_hangs_holds_no_other_hook_back(leader: Leader) -> Non
         await leader.add(slow.url)
         await leader.add(fast.url)
         jobs = [await leader.live() for _ in range(20)]
-        async with asyncio.timeout(20):
+        async with within(20):
             while not all(story(fast.kinds_of(job_id)) for job_id in jobs):
                 await asyncio.sleep(0.02)
         assert slow.most_open == HOOK_WINDOW
@@ -441,7 +442,7 @@ async def test_the_life_of_a_hook_over_the_api(open_served: Served) -> None:
         for path in ("/v1/webhooks", hook, f"{hook}/deliveries"):
             assert made["secret"] not in (await served.call("GET", path)).text
 
-        async with asyncio.timeout(10):
+        async with within(10):
             while (page := (await served.call("GET", f"{hook}/deliveries?state=delivered")).json())[
                 "items"
             ] == []:

@@ -19,6 +19,7 @@ from holdfast.core.states import AttemptState, TaskState
 from holdfast.wire import agent as wire
 from holdfast.wire.api import Why
 from tests.unit.controller.conftest import FakeAgent, Served
+from tests.waits import within
 
 LINE = dict[str, str]
 
@@ -35,7 +36,7 @@ async def why(served: Served, job: dict[str, Any]) -> dict[str, LINE]:
 async def until_why(
     served: Served, job: dict[str, Any], code: str, seconds: float = 20
 ) -> dict[str, LINE]:
-    async with asyncio.timeout(seconds):
+    async with within(seconds):
         while code not in (found := await why(served, job)):
             await asyncio.sleep(0.02)
     return found
@@ -43,7 +44,7 @@ async def until_why(
 
 async def until_claims(host: FakeAgent, count: int) -> list[wire.TaskKey]:
     """Sync until the host was asked to claim so many places; it answers none of them."""
-    async with asyncio.timeout(20):
+    async with within(20):
         while len(found := (await host.sync(wait=1.0)).claim) < count:
             pass
     return [order.key for order in found]
@@ -159,7 +160,7 @@ async def test_claims_that_are_missing_are_named_host_by_host(
         in found["start_timeout"]["message"]
     )
 
-    async with asyncio.timeout(20):
+    async with within(20):
         while not (orders := (await left.sync(*[claim(key) for key in keys], wait=1.0)).launch):
             pass
     await left.sync(*[left.running(order) for order in orders])
@@ -175,11 +176,11 @@ async def test_failed_starts_end_in_a_park_and_a_person_lets_it_go_on(
 ) -> None:
     await served.call("PATCH", "/v1/config", json={"set": {"start_failure_limit": 1}})
     gang = await served.submit(tasks=2, start_timeout_seconds=1)
-    async with asyncio.timeout(20):  # it is told, so its host has heard of the reservation
+    async with within(20):  # it is told, so its host has heard of the reservation
         while not (await hosts[0].sync(wait=1.0)).launch:
             pass
     await hosts[1].sync()
-    async with asyncio.timeout(30):
+    async with within(30):
         while "parked" not in (found := await why(served, gang)):
             for host in hosts:
                 answer = await host.sync(wait=0.2)
