@@ -1,16 +1,20 @@
-"""Retries that are due: started, held back by a kill switch, or let go again.
+"""Retries that are due: placed, started, held back by a kill switch, or let go again.
 
 RETRY-6  The kill switch is read in the transaction that dispatches, behind a lock that changes of
          it wait for: once a call that threw it has returned, nothing is dispatched under it. A
          retry it holds is kept under every budget, and costs nothing until the switch is lifted.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from holdfast.core.causes import CHARGED_TO, Budget
+from holdfast.core.endings.drain import Completion
+from holdfast.core.host_faults import find_runtime_word
+from holdfast.core.placement.plan import Candidate, Capacity, JobPlacement, plan_admission
+from holdfast.core.records import JobRecord, TaskRecord
 from holdfast.core.settings.resolve import Value
 from holdfast.core.states import JobEvent, JobState
-from holdfast.moves.drains import hold_retry
+from holdfast.moves.drains import hold_retry, list_avoided, name_suspect
 from holdfast.moves.moves import Moves
 from holdfast.moves.rows import BACK_OFF, RETRIES_HELD, JobRow
 
@@ -56,6 +60,41 @@ def dispatch_at_once(m: Moves, job: JobRow, switches: Switches) -> None:
     due = job.state is JobState.WAITING and job.wait_cause == BACK_OFF
     if due and (job.retry_at or m.now) <= m.now and switches.held_by(job.project) is None:
         dispatch_retry(m, job)
+
+
+def plan_restart(
+    job: JobRecord, tasks: Sequence[TaskRecord], completion: Completion, hosts: Sequence[Capacity]
+) -> JobPlacement | None:
+    """Return where the next attempt of a drained job goes, whose retry is due at once and is the
+    first of all queues; None where that is for admission to find out."""
+    if completion.decision.quarantine_host or job.spec.supervised:
+        return None
+    plan = plan_admission([_expect_candidate(job, tasks, completion)], hosts, {})
+    return plan.placements[0] if plan.placements else None
+
+
+def _expect_candidate(
+    job: JobRecord, tasks: Sequence[TaskRecord], completion: Completion
+) -> Candidate:
+    """Return the job as admission will see it when its drain is completed."""
+    rank = name_suspect(job.trigger_rank, completion)
+    suspect = next((task.host_id for task in tasks if task.rank == rank), None)
+    spec = job.spec
+    return Candidate(
+        job_id=job.id,
+        epoch=job.epoch + 1,
+        queue=job.queue,
+        project=job.project,
+        priority=job.priority,
+        tasks=job.tasks,
+        gpus=job.gpus,
+        cpu_slots=job.cpu_slots,
+        memory_bytes=job.memory_bytes,
+        avoid_hosts=list_avoided(job.avoid_hosts, suspect, completion.decision),
+        placement=spec.placement,
+        host_labels=spec.host_labels,
+        runtime=find_runtime_word(spec.image, spec.runtime),
+    )
 
 
 def _leave_waiting(m: Moves, job: JobRow, reason: str) -> None:

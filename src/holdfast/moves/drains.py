@@ -68,8 +68,7 @@ def force_drain(m: Moves, job: JobRow) -> int:
 def complete_drain(m: Moves, job: JobRow, completion: Completion) -> str | None:
     """Write how a drain ended (DRAIN-1: the caller); return the host to quarantine, if any."""
     decision, tasks = completion.decision, m.tasks[job.id]
-    # A failed start has no failure of a task's own, only the rank whose place was not kept.
-    rank = job.trigger_rank if completion.trigger_rank is None else completion.trigger_rank
+    rank = name_suspect(job.trigger_rank, completion)
     trigger = tasks.get(rank) if rank is not None else None
     suspect = None if trigger is None else trigger.host_id
     change = m.move_attempt(job, job.state, AttemptEvent.END)
@@ -77,9 +76,7 @@ def complete_drain(m: Moves, job: JobRow, completion: Completion) -> str | None:
     m.move_job(job, decision.event, decision.reason)
     made = job.retries_charged  # without the charge of a failure that no retry follows
     _charge(job, completion)
-    if decision.avoid_host and suspect is not None:
-        kept = [h for h in job.avoid_hosts if h != suspect]
-        job.avoid_hosts = (*kept, suspect)[-MAX_AVOIDED_HOSTS:]
+    job.avoid_hosts = list_avoided(job.avoid_hosts, suspect, decision)
     job.drain_cause = job.drain_reason = job.drain_since = None
     job.drain_hard = job.drain_operator_stop = False
     delay = None
@@ -117,6 +114,21 @@ def complete_drain(m: Moves, job: JobRow, completion: Completion) -> str | None:
     job.epoch += 1
     clear(m, job)
     return suspect if decision.quarantine_host else None
+
+
+def name_suspect(waited_for: int | None, completion: Completion) -> int | None:
+    """Return the rank whose host is suspected. A failed start has no failure of a task's own, only
+    the rank whose place was not kept."""
+    return waited_for if completion.trigger_rank is None else completion.trigger_rank
+
+
+def list_avoided(
+    before: tuple[str, ...], suspect: str | None, decision: Decision
+) -> tuple[str, ...]:
+    """Return the hosts that the job avoids after a decision, the last one at the end."""
+    if not decision.avoid_host or suspect is None:
+        return before
+    return (*(host for host in before if host != suspect), suspect)[-MAX_AVOIDED_HOSTS:]
 
 
 def _charge(job: JobRow, completion: Completion) -> None:

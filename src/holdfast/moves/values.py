@@ -452,11 +452,20 @@ class Released(StoreValue, frozen=True, kw_only=True):
 
 
 class DrainSnapshot(StoreValue, frozen=True, kw_only=True):
-    """A draining job and all of its tasks. seconds: since its drain began."""
+    """A draining job and all of its tasks. seconds: since its drain began. at: when it was read."""
 
     job: JobRecord
     tasks: tuple[TaskRecord, ...]
     seconds: float = 0.0
+    at: datetime | None = None
+
+
+class Restarted(StoreValue, frozen=True, kw_only=True):
+    """A drain that was completed. started: its next attempt has its place. answers: what the calls
+    that wait are told of it."""
+
+    started: bool
+    answers: tuple["HostSynced", ...] = ()
 
 
 class Gauges(StoreValue, frozen=True, kw_only=True):

@@ -203,7 +203,7 @@ class AdmitLoop(Loop):
             controller.wakes.call_to_take()
         if applied:
             controller.poke("events")
-            _tell_reserved([p for p in placements if p.job_id in applied and p.size > 1])
+            tell_reserved([p for p in placements if p.job_id in applied and p.size > 1])
         return len(applied)
 
     async def _reserve(
@@ -211,15 +211,13 @@ class AdmitLoop(Loop):
     ) -> list[str]:
         """Reserve, and answer the hosts whose calls wait here; wake the others."""
         controller = self._controller
-        wakes = controller.wakes
-        polls = wakes.list_polls(sorted({t.host_id for p in placements for t in p.tasks}))
+        polls = controller.wakes.list_polls(
+            sorted({t.host_id for p in placements for t in p.tasks})
+        )
         applied, answers = await controller.store.leases.reserve_and_offer(placements, ttls, polls)
-        incarnations = {poll.host_id: poll.incarnation for poll in polls}
-        for answer in answers:
-            wakes.give(answer, incarnations[answer.host_id])
-        given, started = {answer.host_id for answer in answers}, set(applied)
+        started = set(applied)
         hosts = {t.host_id for p in placements if p.job_id in started for t in p.tasks}
-        controller.poke(*(f"host:{host_id}" for host_id in hosts - given))
+        controller.hand_out(hosts, polls, answers)
         return applied
 
     async def _note_passed(
@@ -291,7 +289,7 @@ def _count_cut(snapshot: AdmissionSnapshot, limit: int) -> int:
     return sum(count >= limit for count in counts.values())
 
 
-def _tell_reserved(gangs: Sequence[JobPlacement]) -> None:
+def tell_reserved(gangs: Sequence[JobPlacement]) -> None:
     """Log one line for each gang. Jobs of one task are too many for that, and have their events."""
     for gang in gangs:
         hosts = len({task.host_id for task in gang.tasks})

@@ -5,14 +5,22 @@ import logging
 from datetime import timedelta
 from enum import Enum, auto
 
+from holdfast.controller.loops.admit import tell_reserved
 from holdfast.controller.loops.silhouette import Loop, Summary
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.endings.classify import HOST_START, NEVER_STARTS
 from holdfast.core.endings.decide import Decision
-from holdfast.core.endings.drain import do_others_serve, may_start_elsewhere, plan_completion
+from holdfast.core.endings.drain import (
+    Completion,
+    do_others_serve,
+    may_start_elsewhere,
+    plan_completion,
+)
+from holdfast.core.placement.plan import JobPlacement, silence_seconds
 from holdfast.core.records import JobRecord
 from holdfast.core.states import JobEvent
+from holdfast.moves.dispatch import plan_restart
 from holdfast.moves.values import DrainSnapshot
 
 log = logging.getLogger("holdfast.loops")
@@ -21,10 +29,11 @@ FORCE_SECONDS = 1.0  # between two looks for slow drains; a wake for a confirmed
 
 
 class _Next(Enum):
-    """The news of a drain's completion: nothing yet, its own next attempt at once, or news for
-    other jobs and loops."""
+    """The news of a drain's completion: nothing yet, its own next attempt started with it or to be
+    started at once, or news for other jobs and loops."""
 
     NOTHING = auto()
+    STARTED = auto()
     RETRY = auto()
     OTHERS = auto()
 
@@ -61,7 +70,8 @@ class DrainsLoop(Loop):
             if _Next.OTHERS in ended:
                 self._controller.poke("admit", "events", "logs", "flow")
             elif completed:
-                self._controller.poke("retries")
+                if _Next.RETRY in ended:
+                    self._controller.poke("retries")
                 self._controller.poke_soon("events", "logs")
             if len(drains) < LIMIT or not completed:
                 return done
@@ -113,11 +123,10 @@ class DrainsLoop(Loop):
             decision = completion.decision
             backs_off = decision.event is JobEvent.BACK_OFF and decision.held is None
             at_once = backs_off and decision.delay_seconds <= 0 and self._take_turn(settings)
-            if not await controller.store.drains.complete_drain(
-                job.id, job.epoch, completion, at_once=at_once
-            ):
+            news = await self._write(drain, completion, settings, at_once=at_once)
+            if news is _Next.NOTHING:
                 controller.allowance.spend(-at_once)
-                return _Next.NOTHING
+                return news
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             # One job that cannot be decided must not hold the others up.
             log.exception("drain of job %s could not be decided", job.id, extra=_about(job))
@@ -135,7 +144,46 @@ class DrainsLoop(Loop):
             controller.metrics.retry_dispatched.inc()
         elif backs_off:
             controller.dues.expect(decision.delay_seconds)
-        return _Next.RETRY if at_once else _Next.OTHERS
+        return news
+
+    async def _write(
+        self, drain: DrainSnapshot, completion: Completion, settings: Settings, *, at_once: bool
+    ) -> _Next:
+        """Write a completion; with it the next attempt of a job that goes on at once, where that has
+        room and no other job could want it."""
+        controller, job = self._controller, drain.job
+        drains = controller.store.drains
+        placement = await self._place(drain, completion, settings) if at_once else None
+        if placement is None:
+            done = await drains.complete_drain(job.id, job.epoch, completion, at_once=at_once)
+            return (_Next.RETRY if at_once else _Next.OTHERS) if done else _Next.NOTHING
+        hosts = {task.host_id for task in placement.tasks}
+        polls = controller.wakes.list_polls(sorted(hosts))
+        ttl = job.spec.lease_ttl_seconds or settings.lease_ttl_seconds(
+            job.queue, gang=job.tasks > 1
+        )
+        restarted = await drains.restart_drained(
+            job.id, job.epoch, completion, placement, ttl, polls
+        )
+        if restarted is None:
+            return _Next.NOTHING
+        if not restarted.started:
+            return _Next.RETRY
+        controller.hand_out(hosts, polls, restarted.answers)
+        if job.tasks > 1:
+            tell_reserved([placement])
+        return _Next.STARTED
+
+    async def _place(
+        self, drain: DrainSnapshot, completion: Completion, settings: Settings
+    ) -> JobPlacement | None:
+        """Return where the next attempt goes, None where that is for admission to find out."""
+        silence = silence_seconds(
+            settings.number("dead_host_seconds"), settings.number("sync_interval_seconds")
+        )
+        since = None if drain.at is None else drain.at - timedelta(seconds=silence)
+        hosts = await self._controller.store.drains.read_open_room(drain.job.id, since)
+        return plan_restart(drain.job, drain.tasks, completion, hosts) if hosts else None
 
     def _take_turn(self, settings: Settings) -> bool:
         """Return whether the rate limit lets one more retry go now (RATE-1); it is spent then."""

@@ -5,7 +5,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.blobs.interface import BlobStore
@@ -29,7 +29,7 @@ from holdfast.controller.sync.joins import Joins
 from holdfast.controller.sync.orders import GangLayouts
 from holdfast.core.settings.resolve import Value
 from holdfast.errors import Unavailable
-from holdfast.moves.values import DrainBegun, DrainNews
+from holdfast.moves.values import DrainBegun, DrainNews, HostSync, HostSynced
 from holdfast.providers.interface import Provider
 from holdfast.providers.locate import open_provider
 from holdfast.store.port.store import Store
@@ -95,6 +95,16 @@ class Controller:
     def poke_soon(self, *topics: str, seconds: float = POKE_SOON_SECONDS) -> None:
         """Say the same in a moment, because a host's order is to leave before loops look."""
         asyncio.get_running_loop().call_later(seconds, self.poke, *topics)
+
+    def hand_out(
+        self, hosts: Collection[str], polls: Iterable[HostSync], answers: Sequence[HostSynced]
+    ) -> None:
+        """Answer the calls of `hosts` that wait here, and wake the other hosts (WAKE-2)."""
+        incarnations = {poll.host_id: poll.incarnation for poll in polls}
+        for answer in answers:
+            self.wakes.give(answer, incarnations[answer.host_id])
+        given = {answer.host_id for answer in answers}
+        self.poke(*(f"host:{host_id}" for host_id in hosts if host_id not in given))
 
     def poke_hosts_of(self, job_id: str) -> None:
         """Wake the hosts that run tasks of a job, in the background: only their next sync depends

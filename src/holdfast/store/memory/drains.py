@@ -1,15 +1,18 @@
 """Drains in memory."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from datetime import datetime
 
 from holdfast.core.endings.drain import Completion
+from holdfast.core.placement.plan import Capacity, JobPlacement
 from holdfast.core.records import JobRecord
-from holdfast.core.settings.resolve import Value
 from holdfast.core.states import JobState, TaskState
 from holdfast.moves import dispatch, drains
-from holdfast.moves.values import DrainSnapshot, TellDrains
+from holdfast.moves.quotas import sets_quota
+from holdfast.moves.values import DrainSnapshot, HostSync, Restarted, TellDrains
+from holdfast.store.memory.admission import MemoryAdmission
 from holdfast.store.memory.hosts import quarantine_host
+from holdfast.store.memory.leases import MemoryLeases
 from holdfast.store.memory.settings import read_switches
 from holdfast.store.memory.state import InMemory, MemoryState
 from holdfast.store.port.clock import Now
@@ -18,9 +21,13 @@ from holdfast.store.port.clock import Now
 class MemoryDrains(InMemory):
     """`DrainStore` in memory."""
 
-    def __init__(self, state: MemoryState, environment: Mapping[str, Value]) -> None:
+    def __init__(
+        self, state: MemoryState, admission: MemoryAdmission, leases: MemoryLeases
+    ) -> None:
         super().__init__(state)
-        self.environment = environment
+        self.environment = admission.environment
+        self._admission = admission
+        self._leases = leases
 
     def watch_drains(self, tell: TellDrains) -> None:
         self.state.tell_drains = tell
@@ -38,6 +45,7 @@ class MemoryDrains(InMemory):
                 job=s.job_record(i),
                 tasks=tuple(s.task_record(t) for _, t in sorted(s.tasks[i].items())),
                 seconds=max(0.0, (at - (s.jobs[i].row.drain_since or at)).total_seconds()),
+                at=at,
             )
             for i in ready[:limit]
         ]
@@ -85,3 +93,36 @@ class MemoryDrains(InMemory):
         if host is not None:
             quarantine_host(s, host, completion.decision.reason, at)
         return True
+
+    async def read_open_room(
+        self, job_id: str, heard_since: datetime | None
+    ) -> tuple[Capacity, ...] | None:
+        if self._admission.has_rivals(job_id):
+            return None
+        s = self.state
+        return tuple(
+            s.capacity(host).without_ahead
+            for _, host in sorted(s.hosts.items())
+            if host.takes_work and (heard_since is None or host.heartbeat_at >= heard_since)
+        )
+
+    async def restart_drained(
+        self,
+        job_id: str,
+        epoch: int,
+        completion: Completion,
+        placement: JobPlacement,
+        ttl: float,
+        polls: Sequence[HostSync],
+        *,
+        now: Now = None,
+    ) -> Restarted | None:
+        at = self.state.at(now)
+        if not await self.complete_drain(job_id, epoch, completion, at_once=True, now=at):
+            return None
+        if any(map(sets_quota, self._admission.list_layers())):
+            return Restarted(started=False)
+        applied, answers = await self._leases.reserve_and_offer(
+            [placement], {job_id: ttl}, polls, now=at
+        )
+        return Restarted(started=bool(applied), answers=tuple(answers))

@@ -80,7 +80,6 @@ class MemoryStore(Store):
         self.call_checkpoints = MemoryCallCheckpoints(calls)
         self.checkpoints = MemoryCheckpoints(state)
         self.dependencies = MemoryDependencies(state)
-        self.drains = MemoryDrains(state, self.environment)
         self.events = MemoryEvents(state)
         self.fleet = MemoryFleet(state, self.environment)
         self.health = MemoryHealth(state)
@@ -88,6 +87,7 @@ class MemoryStore(Store):
         self.jobs = jobs = MemoryJobs(state, self.environment)
         self.leadership = MemoryLeadership()
         self.leases = MemoryLeases(state, self.admission, self.jobs)
+        self.drains = MemoryDrains(state, self.admission, self.leases)
         self.logs = MemoryLogs(state)
         self.members = members
         self.schedules = MemorySchedules(state, jobs)

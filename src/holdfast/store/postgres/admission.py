@@ -48,6 +48,7 @@ from holdfast.store.postgres.settings import (
 )
 
 RELEASE_BATCH = 1000
+Step = tuple[str, Mapping[str, Any] | None]
 
 
 class PostgresAdmission(OnSession):
@@ -264,7 +265,7 @@ class Reservation(NamedTuple):
     """The statements of a reservation, the last of which returns the jobs that it left alone, the
     ids of all jobs that it is to write, and the time under its locks."""
 
-    steps: list[tuple[str, dict[str, Any] | None]]
+    steps: list[Step]
     ids: list[str]
     at: datetime
 
@@ -284,15 +285,34 @@ async def plan_reservation(
     """Take the locks of a reservation; None where nothing fits any more."""
     if not placements:
         return None
-    # Locks in the one order: queues, hosts, jobs, tasks.
+    return await take_room(
+        tx, environment, placements, ttls, now, await tx.many(*ask_room(placements, now))
+    )
+
+
+def ask_room(placements: Sequence[JobPlacement], now: datetime | None) -> list[Step]:
+    """Return the statements that lock and read what a reservation is made of, in the one order of
+    locks: queues, hosts, and then jobs, tasks."""
     host_ids = sorted({some.host_id for p in placements for some in p.tasks})
-    queues, limited, _, capacity, clock = await tx.many(
+    return [
         ("share_queues", {"names": sorted({p.queue for p in placements})}),
         ("look_for_quotas", None),
         ("lock_hosts", {"ids": host_ids}),
         ("read_capacity", {"ids": host_ids, "heard_since": None}),
         ("read_now", {"now": now}),
-    )
+    ]
+
+
+async def take_room(
+    tx: Tx,
+    environment: Mapping[str, Value],
+    placements: Sequence[JobPlacement],
+    ttls: Mapping[str, float],
+    now: datetime | None,
+    asked: Sequence[Rows],
+) -> Reservation | None:
+    """Return the reservation on what `ask_room` has read; None where nothing fits any more."""
+    queues, limited, _, capacity, clock = asked
     room = RoomCheck(as_capacity(row) for row in capacity)
     allotment = Allotment({})
     if limited[0]["limited"] or sets_quota(environment):

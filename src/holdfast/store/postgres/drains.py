@@ -8,17 +8,29 @@ from typing import Any
 import msgspec
 
 from holdfast.core.endings.drain import Completion
+from holdfast.core.placement.plan import Capacity, JobPlacement
 from holdfast.core.records import JobRecord, TaskRecord
 from holdfast.core.settings.resolve import Value
-from holdfast.core.states import HostEvent, HostState, JobState
-from holdfast.core.transitions import HOST, sources, step
+from holdfast.core.states import JobState
 from holdfast.moves import dispatch, drains
-from holdfast.moves.values import DrainNews, DrainSnapshot, TellDrains
+from holdfast.moves.moves import Moves
+from holdfast.moves.quotas import sets_quota, sets_share
+from holdfast.moves.reports import Draft
+from holdfast.moves.rows import JobRow
+from holdfast.moves.values import DrainNews, DrainSnapshot, HostSync, Restarted, TellDrains
 from holdfast.store.port.clock import Now
+from holdfast.store.postgres.admission import Step, as_capacity, ask_room, take_room
 from holdfast.store.postgres.connection.session import OnSession, Session, Tx, reads, transacts
-from holdfast.store.postgres.hosts import set_host_state
+from holdfast.store.postgres.hosts import quarantine_host
 from holdfast.store.postgres.jobs import read_jobs
-from holdfast.store.postgres.moves import ask_moves, load_moves, take_moves, write_moves
+from holdfast.store.postgres.leases import answer_polls, ask_for_polls
+from holdfast.store.postgres.moves import (
+    ask_moves,
+    list_writes,
+    load_moves,
+    take_moves,
+    write_moves,
+)
 from holdfast.store.postgres.settings import ASK_SWITCHES, take_switches
 
 MAX_LIKELY = 32
@@ -46,18 +58,20 @@ class PostgresDrains(OnSession):
         likely, self._likely = list(self._likely), {}
         looked = ("find_drained", {"limit": limit})
         ready, *found = await tx.many(looked, *(_ask_drains(likely) if likely else ()))
-        seconds = {row["id"]: row["seconds"] for row in ready}
-        ids = list(seconds)
+        told = {row["id"]: row for row in ready}
+        ids = list(told)
         if not ids:
             return []
-        if not seconds.keys() <= set(likely):
+        if not told.keys() <= set(likely):
             found = await tx.many(*_ask_drains(ids))
         jobs = {job.id: job for job in msgspec.convert(found[0], list[JobRecord])}
         tasks = defaultdict[str, list[TaskRecord]](list)
         for task in msgspec.convert(found[1], list[TaskRecord]):
             tasks[task.job_id].append(task)
         return [
-            DrainSnapshot(job=jobs[i], tasks=tuple(tasks[i]), seconds=seconds[i])
+            DrainSnapshot(
+                job=jobs[i], tasks=tuple(tasks[i]), seconds=told[i]["seconds"], at=told[i]["at"]
+            )
             for i in ids
             if i in jobs
         ]
@@ -99,10 +113,8 @@ class PostgresDrains(OnSession):
             found = await tx.many(*first, *ask_moves([job_id]))
         (at,) = found[0][0].values()
         m = take_moves(at, *found[-2:])
-        job = m.jobs.get(job_id)
-        if job is None or job.state is not JobState.DRAINING or job.epoch != epoch:
-            return False
-        if any(task.state.holds_lease for task in m.ranks(job)):
+        job = _find_ready(m, job_id, epoch)
+        if job is None:
             return False
         quarantined = drains.complete_drain(m, job, completion)
         if at_once:
@@ -113,6 +125,72 @@ class PostgresDrains(OnSession):
             await write_moves(tx, m)
             await quarantine_host(tx, suspect, completion.decision.reason, at)
         return True
+
+    async def read_open_room(
+        self, job_id: str, heard_since: datetime | None
+    ) -> tuple[Capacity, ...] | None:
+        limits = "max_running" in self.environment or sets_share(self.environment)
+        if limits or sets_quota(self.environment):
+            return None
+        rivals, found = await self.session.single(
+            lambda tx: tx.many(
+                ("look_for_rivals", {"id": job_id}),
+                ("read_capacity", {"ids": None, "heard_since": heard_since}),
+            )
+        )
+        if rivals[0]["rivals"]:
+            return None
+        return tuple(as_capacity(row).without_ahead for row in found)
+
+    @transacts
+    async def restart_drained(
+        self,
+        tx: Tx,
+        job_id: str,
+        epoch: int,
+        completion: Completion,
+        placement: JobPlacement,
+        ttl: float,
+        polls: Sequence[HostSync],
+        *,
+        now: Now = None,
+    ) -> Restarted | None:
+        # A change of a queue locks it, and then the row of the switches.
+        queues, *others = ask_room([placement], now)
+        paused, *found = await tx.many(queues, *ASK_SWITCHES, *others, *ask_moves([job_id]))
+        room = [paused, *found[2:-2]]
+        (at,) = room[-1][0].values()
+        m = take_moves(at, *found[-2:])
+        job = _find_ready(m, job_id, epoch)
+        if job is None:
+            return None
+        drains.complete_drain(m, job, completion)
+        dispatch.dispatch_at_once(m, job, take_switches(self.environment, *found[:2]))
+        steps: list[Step] = [*list_writes(m)]
+        drafts, taken = list[Draft](), None
+        # A quota has locks of its own, which come before those of jobs.
+        limited = room[1][0]["limited"] or sets_quota(self.environment)
+        if job.state is JobState.QUEUED and not limited:
+            ttls = {job_id: ttl}
+            taken = await take_room(tx, self.environment, [placement], ttls, now, room)
+        if taken is not None:
+            drafts, asked = ask_for_polls(polls, [placement], at)
+            steps = [*steps, *taken.steps, *asked]
+        rows = await tx.last(*steps)
+        tx.drain_news += m.drain_news
+        if taken is None:
+            return Restarted(started=False)
+        _, left, *orders = rows[len(steps) - len(taken.steps) - len(asked) :]
+        started = bool(taken.list_applied(left))
+        return Restarted(started=started, answers=tuple(answer_polls(drafts, orders)))
+
+
+def _find_ready(m: Moves, job_id: str, epoch: int) -> JobRow | None:
+    """Return the job if it still drains under its epoch, and every end is confirmed (DRAIN-1)."""
+    job = m.jobs.get(job_id)
+    if job is None or job.state is not JobState.DRAINING or job.epoch != epoch:
+        return None
+    return None if any(task.state.holds_lease for task in m.ranks(job)) else job
 
 
 def _ask_drains(ids: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
@@ -127,14 +205,3 @@ async def _lock_suspect(tx: Tx, job_id: str, rank: int) -> str | None:
             suspect = row["host_id"]
             await tx.value("lock_host", id=suspect)
     return suspect
-
-
-async def quarantine_host(tx: Tx, host_id: str, reason: str, at: datetime) -> None:
-    """Take a host out of service on a task's evidence, where its state allows it. The caller holds
-    the host's lock."""
-    row = await tx.one("read_host_state", id=host_id)
-    if row is None or HostState(row["state"]) not in sources(HOST, HostEvent.QUARANTINE):
-        return
-    before = HostState(row["state"])
-    after = step(HOST, before, HostEvent.QUARANTINE)
-    await set_host_state(tx, host_id, row["name"], before, after, "quarantine", reason, at)

@@ -13,7 +13,8 @@ from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import Size
 from holdfast.core.records import HostRecord
-from holdfast.core.states import HostState
+from holdfast.core.states import HostEvent, HostState
+from holdfast.core.transitions import HOST, sources, step
 from holdfast.moves import registration
 from holdfast.moves.fleet.pools import offer_size
 from holdfast.moves.fleet.rented import RentedHost
@@ -303,6 +304,31 @@ async def write_faults(
     """Write what a host says of itself, and its event. The caller holds the host's lock."""
     await tx.run("put_faults", id=host_id, faults=to_json(after))
     await write_events(tx, registration.faults_event(host_id, name, before, after), at)
+
+
+async def quarantine_host(tx: Tx, host_id: str, reason: str, at: datetime) -> None:
+    """Take a host out of service on a task's evidence, where its state allows it. The caller holds
+    the host's lock."""
+    row = await tx.one("read_host_state", id=host_id)
+    if row is None or HostState(row["state"]) not in sources(HOST, HostEvent.QUARANTINE):
+        return
+    before = HostState(row["state"])
+    after = step(HOST, before, HostEvent.QUARANTINE)
+    await set_host_state(tx, host_id, row["name"], before, after, "quarantine", reason, at)
+
+
+async def retire_host(tx: Tx, host_id: str, name: str, at: datetime) -> list[str]:
+    """Take a host that leaves out of service for good; return the jobs that drain for it. The state
+    is read again, because the same sync's report may have quarantined the host."""
+    row = await tx.one("read_host_state", id=host_id)
+    before = HostState.TERMINATED if row is None else HostState(row["state"])
+    if before is HostState.TERMINATED:
+        return []
+    after = step(HOST, before, HostEvent.TERMINATE)
+    await set_host_state(tx, host_id, name, before, after, "terminate", "its agent left", at)
+    lost = await lose_host_tasks(tx, host_id, "host_gone", at)
+    await write_events(tx, registration.lost_event(host_id, name, "host_gone", lost), at)
+    return lost
 
 
 async def read_hosts(

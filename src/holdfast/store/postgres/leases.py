@@ -18,10 +18,8 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import JobPlacement
 from holdfast.core.placement.takes import TakeTerms
 from holdfast.core.settings.resolve import Value
-from holdfast.core.states import HostEvent, HostState
-from holdfast.core.transitions import HOST, step
+from holdfast.core.states import HostState
 from holdfast.moves import reports, requests
-from holdfast.moves.registration import lost_event
 from holdfast.moves.reports import Draft
 from holdfast.moves.rows import clean_text, is_storable_key
 from holdfast.moves.values import (
@@ -39,8 +37,7 @@ from holdfast.moves.values import (
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.admission import plan_reservation
 from holdfast.store.postgres.connection.session import OnSession, Rows, Session, Tx, transacts
-from holdfast.store.postgres.drains import quarantine_host
-from holdfast.store.postgres.hosts import lose_host_tasks, set_host_state, write_faults
+from holdfast.store.postgres.hosts import quarantine_host, retire_host, write_faults
 from holdfast.store.postgres.moves import load_moves, write_events, write_moves
 from holdfast.store.postgres.sync.choices import NOTHING, Choices, Step, TakeChoice, give_taken
 from holdfast.store.postgres.sync.ends import finish_jobs
@@ -112,14 +109,9 @@ class PostgresLeases(OnSession):
         found = await plan_reservation(tx, self.environment, placements, ttls, now)
         if found is None:
             return [], []
-        here = {task.host_id for placement in placements for task in placement.tasks}
-        drafts = [Draft(poll, "ok") for poll in polls if poll.host_id in here]
-        asked = _ask_orders(drafts, found.at)[:-1] if drafts else []  # what to stop, syncs tell
+        drafts, asked = ask_for_polls(polls, placements, found.at)
         _, left, *orders = await tx.last(*found.steps, *asked)
-        if drafts:
-            _fill_orders(drafts, *orders)
-        answers = [d.offer() for d in drafts if d.offers or d.claims]
-        return found.list_applied(left), answers
+        return found.list_applied(left), answer_polls(drafts, orders)
 
     async def list_live_tasks(self, host_id: str) -> list[LiveTask]:
         return [
@@ -206,7 +198,7 @@ async def _sync(
     await _renew(tx, fresh, at)
     for d in fresh:
         if d.sync.leaving:
-            await _leave(tx, d, at)
+            d.draining.extend(await retire_host(tx, d.sync.host_id, d.name, at))
     staying = [d for d in fresh if not d.sync.leaving]
     takers = [d for d in staying if d.sync.takes and not d.fenced]
     taking = await choices.choose(tx, takers, terms, at) if takers and terms else NOTHING
@@ -328,21 +320,6 @@ async def _renew(tx: Tx, drafts: Sequence[Draft], at: datetime) -> None:
             d.lost.append(key)
 
 
-async def _leave(tx: Tx, d: Draft, at: datetime) -> None:
-    # Read again, because this sync's own report may have quarantined the host.
-    row = await tx.one("read_host_state", id=d.sync.host_id)
-    before = HostState.TERMINATED if row is None else HostState(row["state"])
-    if before is HostState.TERMINATED:
-        return
-    state = step(HOST, before, HostEvent.TERMINATE)
-    await set_host_state(
-        tx, d.sync.host_id, d.name, before, state, "terminate", "its agent left", at
-    )
-    lost = await lose_host_tasks(tx, d.sync.host_id, "host_gone", at)
-    await write_events(tx, lost_event(d.sync.host_id, d.name, "host_gone", lost), at)
-    d.draining.extend(lost)
-
-
 async def _give_orders(
     tx: Tx, listening: Sequence[Draft], staying: Sequence[Draft], taking: TakeChoice, at: datetime
 ) -> None:
@@ -354,6 +331,23 @@ async def _give_orders(
         _fill_orders(listening, *found[: len(asked)])
     if taking.steps:
         give_taken(staying, taking, *found[len(asked) :])
+
+
+def ask_for_polls(
+    polls: Sequence[HostSync], placements: Sequence[JobPlacement], at: datetime
+) -> tuple[list[Draft], list[Step]]:
+    """Return what waits on the hosts of `placements`, and the questions for its orders. What is to
+    stop, their next syncs tell."""
+    here = {task.host_id for placement in placements for task in placement.tasks}
+    drafts = [Draft(poll, "ok") for poll in polls if poll.host_id in here]
+    return drafts, _ask_orders(drafts, at)[:-1] if drafts else []
+
+
+def answer_polls(drafts: Sequence[Draft], orders: Sequence[Rows]) -> list[HostSynced]:
+    """Return the answers that `ask_for_polls` has asked for, of those that have one."""
+    if drafts:
+        _fill_orders(drafts, *orders)
+    return [d.offer() for d in drafts if d.offers or d.claims]
 
 
 def _ask_orders(drafts: Sequence[Draft], at: datetime) -> list[Step]:

@@ -14,7 +14,7 @@ from holdfast.moves.values import DueMember
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.admission import read_capacity
 from holdfast.store.postgres.connection.session import OnSession, Tx, reads, transacts
-from holdfast.store.postgres.drains import quarantine_host
+from holdfast.store.postgres.hosts import quarantine_host
 from holdfast.store.postgres.jobs import read_jobs
 from holdfast.store.postgres.moves import load_moves, write_moves
 

@@ -32,10 +32,23 @@ def take_moves(now: datetime, jobs: Rows, tasks: Rows) -> Moves:
 
 
 async def write_moves(tx: Tx, m: Moves, *, last: bool = False) -> None:
-    """Write the changes that `m` gathered, with at most one statement per table.
+    """Write the changes that `m` gathered.
 
     last: and commit, in the same round trip; nothing may follow in the transaction.
     """
+    steps = list_writes(m)
+    if steps and last:
+        await tx.last(*steps)
+    elif len(steps) == 1:
+        name, given = steps[0]
+        await tx.run(name, **given)
+    elif steps:
+        await tx.many(*steps)
+    tx.drain_news += m.drain_news
+
+
+def list_writes(m: Moves) -> list[Step]:
+    """Return the statements that write what `m` gathered, at most one per table."""
     steps: list[Step] = []
     if m.cleared:
         steps.append(("clear_tasks", {"ids": sorted(m.cleared)}))
@@ -56,14 +69,7 @@ async def write_moves(tx: Tx, m: Moves, *, last: bool = False) -> None:
         steps.append(("write_posts", {"rows": to_json(m.ended_work), "now": m.now}))
     if m.events:
         steps.append(("write_events", {"now": m.now, "rows": to_json(m.events)}))
-    if steps and last:
-        await tx.last(*steps)
-    elif len(steps) == 1:
-        name, given = steps[0]
-        await tx.run(name, **given)
-    elif steps:
-        await tx.many(*steps)
-    tx.drain_news += m.drain_news
+    return steps
 
 
 def _give(rows: Sequence[object], job_ids: Iterable[str]) -> dict[str, Any]:

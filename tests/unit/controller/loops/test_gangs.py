@@ -341,13 +341,14 @@ async def test_a_fall_that_is_told_whole_charges_the_rank_that_began_it(
 async def test_a_fall_and_the_next_start_are_one_answer(
     served: Served, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """POLL-4, and what the fall wakes: no loop whose work it is not."""
+    """POLL-4, and what the fall wakes: no loop whose work it is not, and no admission, because the
+    next attempt was placed with the completion."""
     monkeypatch.setattr(route, "DECISION_SECONDS", 30.0)
     retry = {"max_retries": 2, "retry_delay": 0}
     _, reports = await run_gang(served, agent, tasks=3, retry=retry)
     ends = [ended(r.key, signal=15, stopped=True) for r in reports]
     ends[0] = ended(reports[0].key, exit_code=7)
-    wakes, topics = served.controller.wakes, ("admit", "members", "flow")
+    wakes, topics = served.controller.wakes, ("admit", "retries", "members", "flow")
     before: dict[str, int] = {}
     while (now := {name: wakes.topic(name).version for name in topics}) != before:
         before = now  # what the start has woken is over
@@ -357,6 +358,21 @@ async def test_a_fall_and_the_next_start_are_one_answer(
     assert sorted(answer.acked) == sorted(r.key for r in reports)
     assert len(answer.launch) == 3
     assert after == before
+
+
+async def test_a_restart_is_admissions_where_another_job_is_before_it(
+    served: Served, agent: FakeAgent
+) -> None:
+    retry = {"max_retries": 2, "retry_delay": 0}
+    _, reports = await run_gang(served, agent, tasks=3, retry=retry)
+    urgent = (await served.submit(tasks=4, priority=90))["id"]
+    ends = [ended(r.key, signal=15, stopped=True) for r in reports]
+    ends[0] = ended(reports[0].key, exit_code=7)
+    launch = (await agent.sync(*ends)).launch
+    async with asyncio.timeout(SECONDS):
+        while not launch:
+            launch = (await agent.sync(wait=2.0)).launch
+    assert {order.key.job_id for order in launch} == {urgent}
 
 
 async def test_ends_whose_decision_brings_no_order_are_acknowledged_soon(

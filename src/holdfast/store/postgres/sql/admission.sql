@@ -125,6 +125,21 @@ from cluster c cross join (
   from (select exists (select from tasks where state = 'blocked') as blocked) b
 ) w;
 
+-- name: look_for_rivals
+-- Whether anything but room decides if a job may start that is about to be queued in its old place: a job before it, a
+-- member of another that waits, a limit, a quota, a share. One look into the index for each queue.
+select exists (
+         select from jobs j cross join queues q cross join lateral (
+           select f.priority, f.ord from jobs f where f.state = 'queued' and f.queue = q.name
+           order by f.priority desc, f.ord
+           limit 1
+         ) f
+         where j.id = %(id)s and (f.priority > j.priority or (f.priority = j.priority and f.ord < j.ord)))
+    or exists (select from tasks where state = 'blocked')
+    or exists (select from queues where settings ? 'max_running')
+    or exists (select from cluster where settings ?| array['max_running', 'quota_jobs', 'quota_gpus', 'share_gpus', 'share_cpu_slots'])
+    or exists (select from projects where settings ?| array['quota_jobs', 'quota_gpus', 'share_gpus', 'share_cpu_slots']) as rivals;
+
 -- name: read_blocked
 -- Members of supervised jobs that wait for another host and whose time has come, with the hosts to be used last for
 -- each. A limited number per job, so that a job that waits for room does not hide the others.
