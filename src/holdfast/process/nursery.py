@@ -36,7 +36,7 @@ from holdfast.process.watch import MAX_EXITS, Exit, Watcher
 LEFTOVER_GRACE_SECONDS = 2.0
 _HUNT_SECONDS = 0.1  # of one turn, for ending trees
 _SCAN_SECONDS = 2.0
-_FIRST_SCAN_SECONDS = 0.2  # reading /proc must not compete with the start of the program
+FIRST_SCAN_SECONDS = 0.2  # reading /proc must not compete with the start of the program
 _RETRY_SECONDS = 0.5  # after what could not be done: a mishap, no memory, an unreadable table
 _REAP_SECONDS = 0.05  # between looks for the status of a first process that is dead
 _PORTIONS_PER_TURN = 16  # of exits: some ten milliseconds' worth
@@ -218,8 +218,8 @@ class Nursery:
     # ---- the start
 
     def _take_in(self, run: ProgramRun) -> bool:
-        if not any(map(_may_hide, self._by_pid.values())):
-            self._scan_at = max(self._scan_at, run.child.started_at + _FIRST_SCAN_SECONDS)
+        if not any(_may_hide(other) for other in self._by_pid.values() if other is not run):
+            self._scan_at = max(self._scan_at, run.child.started_at + FIRST_SCAN_SECONDS)
         self._forest.add(run.tree)
         self._watcher.watch_child(run.pid, run.child.pidfd)
         self._watch_start(run)

@@ -16,10 +16,11 @@ import pytest
 from holdfast.errors import ValidationError
 from holdfast.process.ending import Signaller
 from holdfast.process.loop import Mishaps, Poller
-from holdfast.process.nursery import Nursery, ProgramEvents, ProgramRun
+from holdfast.process.nursery import FIRST_SCAN_SECONDS, Nursery, ProgramEvents, ProgramRun
 from holdfast.process.spawn import SpawnRequest
 from holdfast.process.syscalls import PR_SET_CHILD_SUBREAPER, become_subreaper, read_boottime
 from holdfast.process.table import ProcessEntry
+from holdfast.process.tree import Forest
 from tests.waits import Patience, is_alive
 
 pytestmark = pytest.mark.usefixtures("way")
@@ -124,6 +125,26 @@ def fork_sleeper() -> int:
         signal.pause()
         os._exit(0)
     return pid
+
+
+# ---- what does not compete with a start
+
+
+def test_the_first_look_at_all_processes_leaves_a_start_alone(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading /proc takes milliseconds, which the program would wait for."""
+    looks: list[float] = []
+    find_members = Forest.find_members
+
+    def look(forest: Forest) -> object:
+        looks.append(read_boottime())
+        return find_members(forest)
+
+    monkeypatch.setattr(Forest, "find_members", look)
+    run = home.start("sleep", "60")
+    home.turn_until(lambda: looks, "a look")
+    assert looks[0] >= run.child.started_at + FIRST_SCAN_SECONDS
 
 
 # ---- starts that fail
