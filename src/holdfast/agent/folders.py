@@ -2,12 +2,13 @@
 
 A folder costs its file system more to make and to delete than a short task's files do, and a
 deletion may wait for the disk. So a task's folder that is empty again is handed on by a rename to
-the next task, and the empty folder that a job worked in is deleted by a thread. (That one is not
-handed on, because a person may be looking into it.)
+the next task, with empty files for its order and its logs, because an idle machine takes 0.1 to 0.2
+ms to make each. The empty folder that a job worked in is deleted by a thread. (That one is not handed
+on, because a person may be looking into it.)
 
-FOLDER-1  A folder is handed on only when nothing is in it, nothing was since it was looked at, and
-        its rights are as they were. Until then it keeps its old name, under which the next agent
-        finds no log in it and deletes it.
+FOLDER-1  A folder is handed on only when nothing of its task is in it, nothing was since it was
+        looked at, and its rights are as they were. Until then it keeps its old name, under which the
+        next agent finds no log in it and deletes it: `stdout` has its name from the start on.
 FOLDER-2  A job's folder is not deleted once a task was given it: the deletion is called off, or over,
         before `WorkFolders.make` returns.
 """
@@ -19,18 +20,23 @@ import stat
 import threading
 from pathlib import Path
 
+from holdfast.process.files import make_empty
+from holdfast.process.spawn import READY
 from holdfast.wire.agent import LaunchOrder
 
 OUT_FOLDER = "checkpoint-out"
+ORDER_FILE = "order.json"
 MAX_SPARES = 64
-_Look = tuple[int, int, int, int]
+_Look = tuple[int, ...]
 _PRIVATE = stat.S_IFDIR | 0o700
 # What an ordinary task leaves; a folder with anything else in it is deleted.
-_FILES = frozenset({"order.json", "state.json", "peers.json", "stdout", "stderr"})
+_MADE_AHEAD = (ORDER_FILE, f"stdout{READY}", "stderr")
+_FILES = frozenset({"state.json", "peers.json", "stdout", *_MADE_AHEAD})
 
 
 class TaskFolders:
-    """Folders of tasks, each with an empty `checkpoint-out` in it when it is given to a task."""
+    """Folders of tasks, each with an empty `checkpoint-out` in it when it is given to a task, and
+    perhaps empty files for its order and its logs."""
 
     def __init__(self) -> None:
         self._spares: dict[str, _Look] = {}
@@ -69,12 +75,14 @@ class TaskFolders:
 
 
 def _empty_folder(folder: str) -> _Look | None:
-    """Delete a task's files. Returns how the folder is then, None unless only its `checkpoint-out`
-    is left, empty and as it was made (FOLDER-1)."""
+    """Delete a task's files, and make some for the next. Returns how the folder is then, None
+    unless only its `checkpoint-out` is left, empty and as it was made (FOLDER-1)."""
     try:
         left = set(os.listdir(folder))
         for name in left & _FILES:
             os.unlink(f"{folder}/{name}")
+        for name in _MADE_AHEAD:
+            make_empty(f"{folder}/{name}")
         look = _look_at(folder)
         as_made = left - _FILES == {OUT_FOLDER} and look[0] == look[1] == _PRIVATE
         return look if as_made and not os.listdir(f"{folder}/{OUT_FOLDER}") else None
@@ -83,10 +91,11 @@ def _empty_folder(folder: str) -> _Look | None:
 
 
 def _look_at(folder: str) -> _Look:
-    """Return the rights of a task's folder and of its `checkpoint-out`, and when a name was last
-    added or taken away there. Raises OSError."""
+    """Return the rights of a task's folder and of its `checkpoint-out`, when a name was last added
+    or taken away there, and how long the files are that were made ahead. Raises OSError."""
     found, out = os.lstat(folder), os.lstat(f"{folder}/{OUT_FOLDER}")
-    return found.st_mode, out.st_mode, found.st_mtime_ns, out.st_mtime_ns
+    sizes = (os.lstat(f"{folder}/{name}").st_size for name in _MADE_AHEAD)
+    return found.st_mode, out.st_mode, found.st_mtime_ns, out.st_mtime_ns, *sizes
 
 
 class WorkFolders:

@@ -14,7 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from holdfast.agent.folders import WorkFolders
+from holdfast.agent.folders import ORDER_FILE, WorkFolders
 from holdfast.agent.offload import run_aside
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.logs import STREAMS
@@ -52,7 +52,7 @@ class Housekeeper:
             return
         self._table.save(task, read_boottime())  # for the next agent: its logs are shipped
         try:
-            (task.folder / "order.json").unlink(missing_ok=True)  # it holds secrets (KEEP-1)
+            (task.folder / ORDER_FILE).unlink(missing_ok=True)  # it holds secrets (KEEP-1)
         except OSError as error:
             log.error(
                 f"its order, with its secrets, stays on disk as long as its logs: {error}",
@@ -80,7 +80,7 @@ class Housekeeper:
         if task.saved.returned:  # the earlier agent may not have been heard
             task.move(AgentTaskEvent.GIVE_UP)
             return
-        if not any(task.path_of(stream).exists() for stream in STREAMS):
+        if not task.path_of("stdout").exists():  # the first that a start makes
             # An agent died between writing the order down and the launch, which is offered again.
             self._table.drop(task)
             self._table.remove_folder(key)

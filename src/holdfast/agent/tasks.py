@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from holdfast.agent.containers.plan import STATUS_FILE
-from holdfast.agent.folders import TaskFolders
+from holdfast.agent.folders import ORDER_FILE, TaskFolders
 from holdfast.agent.journal import about
 from holdfast.agent.probes.faults import DeviceMarks
 from holdfast.agent.redact import Redactor
@@ -256,7 +256,7 @@ class TaskTable:
         folder = self.folder_of(order.key)
         self._folders.make(folder)
         # An agent that is killed here has launched nothing, and the order is offered again.
-        write_new(f"{folder}/order.json", msgspec.json.encode(order))
+        write_new(f"{folder}/{ORDER_FILE}", msgspec.json.encode(order))
         task = self._tasks[order.key] = AgentTask(order.key, folder, order, now)
         return task
 
@@ -271,7 +271,7 @@ class TaskTable:
         folder = self.folder_of(key)
         order, saved = None, TaskFile()
         try:
-            data = read_private(folder / "order.json")
+            data = read_private(folder / ORDER_FILE)
             order = msgspec.json.decode(data, type=LaunchOrder) if data else None
             data = read_private(folder / "state.json")
             saved = msgspec.json.decode(data, type=TaskFile) if data else saved

@@ -5,9 +5,12 @@ FILE-1  A file is written under another name and renamed, so a reader sees the o
 """
 
 import os
+import stat
 from pathlib import Path
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+_THERE = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW  # waits for no reader of a pipe
+_PRIVATE = stat.S_IFREG | 0o600
 
 
 def make_private_folder(path: Path) -> None:
@@ -47,12 +50,16 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = False) -> None:
             os.close(folder_fd)
 
 
+def make_empty(path: str) -> None:
+    """Make an empty file (0600), for `write_new` to write later. Raises OSError."""
+    os.close(os.open(path, _NEW, 0o600))
+
+
 def write_new(path: str, data: bytes) -> None:
-    """Write a file (0600) that is mostly not there yet, without FILE-1: after a kill a part of it
-    may stand. Raises OSError, and then nothing does."""
-    try:
-        fd = os.open(path, _NEW, 0o600)
-    except FileExistsError:
+    """Write a file (0600) that is mostly empty or not there yet, without FILE-1: after a kill a
+    part of it may stand. Raises OSError, and then nothing does."""
+    fd = _open_empty(path)
+    if fd is None:
         write_atomic(Path(path), data)
         return
     try:
@@ -62,6 +69,24 @@ def write_new(path: str, data: bytes) -> None:
         raise
     finally:
         os.close(fd)
+
+
+def _open_empty(path: str) -> int | None:
+    """Return a descriptor of a file that is new, or as `make_empty` made it; None for any other.
+    Raises OSError."""
+    try:
+        return os.open(path, _NEW, 0o600)
+    except FileExistsError:
+        pass
+    try:
+        fd = os.open(path, _THERE)
+    except OSError:
+        return None
+    found = os.fstat(fd)
+    if (found.st_mode, found.st_nlink, found.st_size) == (_PRIVATE, 1, 0):
+        return fd
+    os.close(fd)
+    return None
 
 
 def write_all(fd: int, data: bytes) -> None:

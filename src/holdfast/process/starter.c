@@ -10,7 +10,7 @@
 typedef unsigned long word;
 
 #if defined(__x86_64__)
-enum { OPEN_AT = 257, WRITE = 1, DUP3 = 292, CHDIR = 80, EXECVE = 59, EXIT = 231, FCNTL = 72,
+enum { OPEN_AT = 257, WRITE = 1, DUP3 = 292, CHDIR = 80, EXECVE = 59, EXIT = 231, FCNTL = 72, RENAME_AT = 264,
        GETPPID = 110, LSTAT_AT = 262, PRCTL = 157, PRLIMIT = 302, SETSID = 112, SIGACTION = 13,
        SIGPROCMASK = 14, CLOSE = 3, CLOSE_RANGE = 436 };
 
@@ -34,7 +34,7 @@ __asm__(".globl launch\n.type launch, @function\nlaunch:\n"
         "  neg %eax\n  mov %eax, (%rsp)\n  mov $127, %edi\n  mov $231, %eax\n  syscall\n"
         "1:\n  ret\n");
 #elif defined(__aarch64__)
-enum { OPEN_AT = 56, WRITE = 64, DUP3 = 24, CHDIR = 49, EXECVE = 221, EXIT = 94, FCNTL = 25,
+enum { OPEN_AT = 56, WRITE = 64, DUP3 = 24, CHDIR = 49, EXECVE = 221, EXIT = 94, FCNTL = 25, RENAME_AT = 38,
        GETPPID = 173, LSTAT_AT = 79, PRCTL = 167, PRLIMIT = 261, SETSID = 157, SIGACTION = 134,
        SIGPROCMASK = 135, CLOSE = 57, CLOSE_RANGE = 436 };
 
@@ -63,7 +63,7 @@ __asm__(".globl launch\n.type launch, %function\nlaunch:\n"
 enum { AT_CWD = -100, NO_FOLLOW = 0x100, CLOEXEC_FLAG = 02000000, SET_FD = 2,
        PDEATHSIG = 1, NOFILE = 7, LOCKS = 10, SET_MASK = 2, SIGNALS = 64, SIGSET_BYTES = 8,
        LOG_FLAGS = 01 | 02000 | 0100 | CLOEXEC_FLAG, FAILED = 127,
-       NOT_THERE = 2, NO_ACCESS = 13, NO_FOLDER = 20 };
+       PATH_BYTES = 4096, NOT_THERE = 2, NO_ACCESS = 13, NO_FOLDER = 20 };
 
 static word errors; /* the error pipe */
 
@@ -130,6 +130,19 @@ static int is_there(const char *path) {
     return call(LSTAT_AT, (word)AT_CWD, (word)path, (word)status, NO_FOLLOW) == 0;
 }
 
+/* Let the empty file that lies ready beside a log that is not there become it. */
+static void take_ready(const char *path) {
+    static const char suffix[] = ".ready";
+    char ready[PATH_BYTES + sizeof suffix];
+    word at = 0;
+    for (; path[at]; at++) {
+        if (at == PATH_BYTES) return;
+        ((volatile char *)ready)[at] = path[at];
+    }
+    for (word i = 0; i < sizeof suffix; i++) ((volatile char *)ready)[at + i] = suffix[i];
+    if (!is_there(path)) call(RENAME_AT, (word)AT_CWD, (word)ready, (word)AT_CWD, (word)path);
+}
+
 /* Try each candidate as a shell does: pass over the missing, remember what may not be run. */
 static void exec_first(char **candidates, word count, char **argv, char **env) {
     long remembered = -NOT_THERE;
@@ -148,7 +161,7 @@ static void exec_first(char **candidates, word count, char **argv, char **env) {
     fail("exec", remembered);
 }
 
-/* A path is given as "+path"; "" is none. */
+/* A path is given as "+path"; "" is none, and "*path" a log that may lie ready. */
 __attribute__((visibility("hidden"), used)) void begin(word *stack) {
     word count = stack[0];
     char **given = (char **)(stack + 1);
@@ -177,6 +190,7 @@ __attribute__((visibility("hidden"), used)) void begin(word *stack) {
     if (*group) check("group", write_file(group + 1, "0"));
     if (*cwd) check("cwd", call(CHDIR, (word)(cwd + 1), 0, 0, 0));
     put_in("stdin", "/dev/null", CLOEXEC_FLAG, 0);
+    if (*out == '*') take_ready(out + 1);
     if (*out) put_in("stdout", out + 1, LOG_FLAGS, 1);
     if (*err) put_in("stderr", err + 1, LOG_FLAGS, 2);
     exec_first(given + 14, candidates, given + 14 + candidates, env);

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.folders import MAX_SPARES, OUT_FOLDER, TaskFolders, WorkFolders
-from holdfast.agent.tasks import TaskTable
+from holdfast.agent.folders import MAX_SPARES, ORDER_FILE, OUT_FOLDER, TaskFolders, WorkFolders
+from holdfast.agent.housekeeping import Housekeeper
+from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.core.ids import TaskKey
+from holdfast.process.spawn import READY
 from holdfast.wire.agent import LaunchOrder
 from tests.waits import wait_until
 
@@ -28,12 +30,18 @@ def order(job: str, *, attempt: int = 1, fresh: bool = False) -> LaunchOrder:
     )
 
 
+MADE_AHEAD = {ORDER_FILE, f"stdout{READY}", "stderr"}
+
+
 def use(folders: TaskFolders, path: Path) -> int:
     """Let a task have a folder and leave its files there; return which folder it is."""
     folders.make(path)
-    assert [entry.name for entry in path.iterdir()] == [OUT_FOLDER]
+    found = {entry.name for entry in path.iterdir()}
+    assert OUT_FOLDER in found <= {OUT_FOLDER, *MADE_AHEAD}
+    assert not any((path / name).read_bytes() for name in found - {OUT_FOLDER})
     assert not list((path / OUT_FOLDER).iterdir())
     assert path.stat().st_mode & 0o777 == (path / OUT_FOLDER).stat().st_mode & 0o777 == 0o700
+    (path / f"stdout{READY}").unlink(missing_ok=True)  # it becomes the log
     for name in ("order.json", "stdout", "stderr"):
         (path / name).write_text("secret")
     return path.stat().st_ino
@@ -45,6 +53,37 @@ def test_the_next_task_gets_the_folder_of_one_that_is_over(tmp_path: Path) -> No
     folders.put_back(tmp_path / "a.0.1")
     assert use(folders, tmp_path / "b.0.1") == first
     assert [entry.name for entry in tmp_path.iterdir()] == ["b.0.1"]
+
+
+def test_a_folder_is_handed_on_with_empty_files(tmp_path: Path) -> None:
+    """A task is waited for when its order is written and its logs are opened."""
+    table = TaskTable(tmp_path)
+    table.open()
+    first = table.add(order("a"), 0.0)
+    written = (first.folder / ORDER_FILE).read_bytes()
+    table.drop(first)
+    table.put_folder_back(first)
+    made = (first.folder / ORDER_FILE).stat()
+    assert (made.st_size, made.st_mode & 0o777) == (0, 0o600)
+    second = table.add(order("b"), 1.0).folder / ORDER_FILE
+    assert second.stat().st_ino == made.st_ino
+    assert second.read_bytes() == written.replace(b'"a"', b'"b"')
+    assert {path.name for path in second.parent.iterdir()} == {OUT_FOLDER, *MADE_AHEAD}
+
+
+def test_an_emptied_folder_is_no_task_to_the_next_agent(tmp_path: Path) -> None:
+    """FOLDER-1."""
+    table = TaskTable(tmp_path)
+    table.open()
+    first = table.add(order("a"), 0.0)
+    table.drop(first)
+    table.put_folder_back(first)
+    followed: list[AgentTask] = []
+    later = TaskTable(tmp_path)
+    Housekeeper(later, WorkFolders(tmp_path / "work")).take_leftovers(1.0, followed.append)
+    assert not followed
+    assert not len(later)
+    assert not first.folder.exists()
 
 
 @pytest.mark.parametrize("left", ["checkpoint", "other", "open", "open out", "link", "folder"])
@@ -74,7 +113,7 @@ def test_a_folder_that_is_not_as_it_was_made_is_deleted(tmp_path: Path, left: st
     assert (others / "stdout").read_text() == "another's"
 
 
-@pytest.mark.parametrize("name", ["state.json", f"{OUT_FOLDER}/checkpoint"])
+@pytest.mark.parametrize("name", ["state.json", "stderr", f"{OUT_FOLDER}/checkpoint"])
 def test_a_folder_in_which_something_appeared_meanwhile_is_not_handed_on(
     tmp_path: Path, name: str
 ) -> None:
@@ -103,7 +142,7 @@ def test_the_state_of_a_task_that_is_over_is_not_written_into_anothers_folder(
     table.save_changed(first, 1.0)
     assert not (first.folder / "state.json").exists()
     second = table.add(order("b"), 2.0)
-    assert sorted(path.name for path in second.folder.iterdir()) == [OUT_FOLDER, "order.json"]
+    assert {path.name for path in second.folder.iterdir()} == {OUT_FOLDER, *MADE_AHEAD}
 
 
 def test_a_key_that_comes_again_gets_its_own_folder(tmp_path: Path) -> None:

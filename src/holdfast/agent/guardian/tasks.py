@@ -231,6 +231,7 @@ class HostTasks:
             cwd=launch.cwd,
             stdout=launch.stdout,
             stderr=launch.stderr,
+            ready=True,
             group_procs=task.group.procs_path if task.group else None,
             oom_score_adj=self._oom_score_adj,
             descriptor_limit=self._descriptor_limit,
