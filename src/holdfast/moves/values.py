@@ -1,6 +1,6 @@
 """Values that go into a store and come out of it, besides the records of `core`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
@@ -384,6 +384,10 @@ class HostSynced(StoreValue, frozen=True, kw_only=True):
     awaited: bool = False
     recalls: tuple[TaskKey, ...] = ()
     returned: tuple[str, ...] = ()
+
+
+TellOffers = Callable[[HostSynced], Awaitable[None]]
+"""Is told an answer with offers as soon as these are on record."""
 
 
 class Seated(StoreValue, frozen=True, kw_only=True):

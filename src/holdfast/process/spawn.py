@@ -57,11 +57,12 @@ class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
     argv: the program and its arguments; a name without a slash is looked up in the PATH of `env`.
     env: the whole environment. cwd: None is the caller's. stdout, stderr: files to append to, made
     0600; None inherits. ready: where `stdout` is not there, the file called so with `READY` at its
-    end becomes it, because a new one takes an idle machine 0.2 ms. group_procs: path of the `cgroup.procs` to join before the exec.
-    oom_score_adj: written when not None. pass_fds: descriptors to inherit under the same numbers;
-    all others are closed. parent_death_signal: sent to the child when the caller dies; 0 for a
-    child that outlives it. descriptor_limit: the (soft, hard) RLIMIT_NOFILE of the child, None for
-    the caller's. brand: the task's number and the host's, which its descendants keep.
+    end becomes it, because an idle machine takes 0.2 ms to make one. group_procs: path of the
+    `cgroup.procs` to join before the exec. oom_score_adj: written when not None. pass_fds:
+    descriptors to inherit under the same numbers; all others are closed. parent_death_signal: sent
+    to the child when the caller dies; 0 for a child that outlives it. descriptor_limit: the (soft,
+    hard) RLIMIT_NOFILE of the child, None for the caller's. brand: the task's number and the host's,
+    which its descendants keep.
     """
 
     argv: tuple[str, ...]

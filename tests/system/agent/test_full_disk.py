@@ -62,7 +62,7 @@ def test_a_full_disk_costs_no_end_and_no_agent(
     (tmp_path / "go7").touch()
     assert controller.wait_end(keys[7]).exit_code == 7
     # What cannot be prepared is the host's failure, never the job's.
-    wait_until(lambda: not (disk.path / "state" / "tasks" / "job7.0.1" / "order.json").exists())
+    wait_until(lambda: not (disk.path / "state" / "tasks" / "job7.0.1" / "stdout").exists())
     disk.fill()  # what the first task gave back
     facts = controller.wait_end(controller.launch("true", job="unlucky"))
     assert (classify(facts).rule, facts.exit_code) == ("host-start", None)

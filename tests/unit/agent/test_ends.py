@@ -285,8 +285,9 @@ async def test_a_task_goes_its_whole_way_whenever_its_agents_are_killed(
 
 
 def list_files(folder: Path) -> list[Path]:
-    """What is left of a task; its empty folder may be kept for another one (FOLDER-1)."""
-    return [path for path in folder.rglob("*") if not path.is_dir()]
+    """What is left of a task; its folder may be kept for another one, with empty files (FOLDER-1)."""
+    files = (path for path in folder.rglob("*") if not path.is_dir())
+    return [path for path in files if path.name == "stdout" or path.read_bytes()]
 
 
 async def reach_shipped(walk: Walk) -> Path:

@@ -24,7 +24,7 @@ from holdfast.core.settings.resolve import check_layer, job_layer
 from holdfast.core.spec import JobSpec, check_spec
 from holdfast.core.states import JobState, Outcome
 from holdfast.errors import ValidationError
-from holdfast.moves.values import HostSync, JobFilter, NewJob, Submitted
+from holdfast.moves.values import HostSync, HostSynced, JobFilter, NewJob, Submitted
 from holdfast.store.port.store import Store
 from holdfast.wire.api import BatchRequest, CancelRequest, ForensicsView, JobView
 
@@ -95,9 +95,10 @@ async def check_specs(
     for spec, prefix in zip(specs, where, strict=True):
         try:
             check_job(spec, settings)
-            if _find_impossible(spec, sizes):
-                sizes = await controller.sizes.refresh()  # a host may have joined a moment ago
             reason = _find_impossible(spec, sizes)
+            if reason is not None:
+                sizes = await controller.sizes.refresh()  # a host may have joined a moment ago
+                reason = _find_impossible(spec, sizes)
             if reason is not None:
                 field = "gpus" if spec.gpus else "cpus"
                 raise ValidationError(reason, code="impossible_resources", field=field)
@@ -125,13 +126,15 @@ async def _submit_to_host(controller: Controller, job: NewJob) -> Submitted | No
         return None
     host_id, incarnation = taker
     sync = HostSync(host_id=host_id, incarnation=incarnation, takes=True)
-    found = await controller.store.leases.submit_to_host(job, sync, terms)
+
+    async def give(answer: HostSynced) -> None:
+        controller.wakes.host(host_id).give(incarnation, answer)
+        await asyncio.sleep(0)  # the order leaves first; the submission's answer is made meanwhile
+
+    found = await controller.store.leases.submit_to_host(job, sync, terms, tell=give)
     if found is None:
         return None
     submitted, answer = found
-    if answer.offers:
-        controller.wakes.host(host_id).give(incarnation, answer)
-        await asyncio.sleep(0)  # the order leaves first; the submission's answer is made meanwhile
     controller.poke_soon("events", *(() if answer.settled else ("admit",)))
     return submitted
 

@@ -33,6 +33,7 @@ from holdfast.moves.values import (
     PreemptRow,
     Submitted,
     TaskOffer,
+    TellOffers,
 )
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.admission import plan_reservation
@@ -92,9 +93,15 @@ class PostgresLeases(OnSession):
         return [d.answer() for d in drafts]
 
     async def submit_to_host(
-        self, job: NewJob, taker: HostSync, terms: TakeTerms, *, now: Now = None
+        self,
+        job: NewJob,
+        taker: HostSync,
+        terms: TakeTerms,
+        *,
+        tell: TellOffers | None = None,
+        now: Now = None,
     ) -> tuple[Submitted, HostSynced] | None:
-        return await self._placing.submit_to_host(job, taker, terms, now)
+        return await self._placing.submit_to_host(job, taker, terms, tell, now)
 
     @transacts
     async def reserve_and_offer(

@@ -8,7 +8,15 @@ is why every method of the store may be repeated.
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime
@@ -32,6 +40,8 @@ from holdfast.store.postgres.connection.queries import QUERIES
 T = TypeVar("T")
 K = TypeVar("K")
 Rows = list[dict[str, Any]]
+Step = tuple[str, Mapping[str, Any] | None]
+Cursor = psycopg.AsyncCursor[dict[str, Any]]
 
 CONNECT_SECONDS = 5
 CALL_SECONDS = 30.0
@@ -96,12 +106,17 @@ class Tx:
         self.drain_news: list[DrainNews] = []  # told when it is committed
         self._committing = committing
 
-    async def many(self, *steps: tuple[str, Mapping[str, Any] | None]) -> list[Rows]:
+    async def many(self, *steps: Step) -> list[Rows]:
         """Run named queries in order, in one round trip; each sees the effects of those before
         it."""
+        return await _read_all(await self._pipe(steps, ()))
+
+    async def send(self, *steps: Step | Callable[[], Step | None]) -> list[Cursor]:
+        """Run `many` and return the cursors, whose rows can be read later. A step may be a function
+        that returns it, or None: it is called while the server works at the steps before it."""
         return await self._pipe(steps, ())
 
-    async def last(self, *steps: tuple[str, Mapping[str, Any] | None]) -> list[Rows]:
+    async def last(self, *steps: Step) -> list[Rows]:
         """Run `many` and the transaction's COMMIT in one round trip, so that its locks are released
         before the rows are read.
 
@@ -110,35 +125,31 @@ class Tx:
         if self._committing is None:
             raise RuntimeError("there is no transaction to end")
         self._committing()
-        return await self._pipe(steps, _commit_words())
+        return await _read_all(await self._pipe(steps, _commit_words()))
 
     async def _pipe(
-        self, steps: Sequence[tuple[str, Mapping[str, Any] | None]], end: tuple[bytes, ...]
-    ) -> list[Rows]:
+        self, steps: Sequence[Step | Callable[[], Step | None]], end: tuple[bytes, ...]
+    ) -> list[Cursor]:
         begin, self._begin = self._begin, ()
+        cursors: list[Cursor] = []
         async with self.conn.pipeline():
             for word in begin:
                 await self.conn.execute(word, prepare=False)
-            cursors = [
-                await self.conn.execute(QUERIES[name], params, prepare=_choose_prepare(name))
-                for name, params in steps
-            ]
+            for step in steps:
+                if (found := step() if callable(step) else step) is not None:
+                    name, params = found
+                    prepare = _choose_prepare(name)
+                    cursors.append(await self.conn.execute(QUERIES[name], params, prepare=prepare))
             for word in end:
                 await self.conn.execute(word, prepare=False)
-        return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
+        return cursors
 
-    async def _execute(
-        self, name: str, params: Mapping[str, Any]
-    ) -> psycopg.AsyncCursor[dict[str, Any]]:
+    async def _execute(self, name: str, params: Mapping[str, Any]) -> Cursor:
         given = params or None  # with any, a % in the statement would begin a placeholder
         prepare = _choose_prepare(name)
-        if not self._begin:
-            return await self.conn.execute(QUERIES[name], given, prepare=prepare)
-        begin, self._begin = self._begin, ()
-        async with self.conn.pipeline():
-            for word in begin:
-                await self.conn.execute(word, prepare=False)
-            return await self.conn.execute(QUERIES[name], given, prepare=prepare)
+        if self._begin:
+            return (await self._pipe([(name, given)], ()))[0]
+        return await self.conn.execute(QUERIES[name], given, prepare=prepare)
 
     async def rows(self, name: str, /, **params: Any) -> Rows:
         """Run the named query and return its rows as dicts."""
@@ -175,6 +186,10 @@ class Tx:
             return now
         found: datetime = await self.value("read_now", now=None)
         return found
+
+
+async def _read_all(cursors: Iterable[Cursor]) -> list[Rows]:
+    return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
 
 
 def _choose_prepare(name: str) -> bool | None:

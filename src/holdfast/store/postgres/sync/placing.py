@@ -1,7 +1,9 @@
 """Submissions that place their job on a host that waits with room."""
 
+import asyncio
 from collections.abc import Mapping
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -14,9 +16,17 @@ from holdfast.core.records import JobRecord
 from holdfast.core.spec import JobSpec
 from holdfast.moves import requests
 from holdfast.moves.reports import Draft
-from holdfast.moves.values import HostSync, HostSynced, NewJob, OfferedTask, Submitted, TaskOffer
+from holdfast.moves.values import (
+    HostSync,
+    HostSynced,
+    NewJob,
+    OfferedTask,
+    Submitted,
+    TaskOffer,
+    TellOffers,
+)
 from holdfast.store.postgres.admission import as_capacity
-from holdfast.store.postgres.connection.session import Session, Tx, to_json
+from holdfast.store.postgres.connection.session import Session, Step, Tx, to_json
 from holdfast.store.postgres.jobs import ask_insert, make_row
 from holdfast.store.postgres.sync.choices import ask_takes, choose_jobs, give_taken
 from holdfast.store.postgres.sync.kinds import TakableKinds, make_offered
@@ -40,63 +50,29 @@ class Placing:
         session.warm_up_with(_warm_up)
 
     async def submit_to_host(
-        self, job: NewJob, taker: HostSync, terms: TakeTerms, now: datetime | None
+        self,
+        job: NewJob,
+        taker: HostSync,
+        terms: TakeTerms,
+        tell: TellOffers | None,
+        now: datetime | None,
     ) -> tuple[Submitted, HostSynced] | None:
         """`LeaseStore.submit_to_host`."""
-        row = make_row(job, requests.hash_spec(job.spec))
         room = self._rooms.pop(taker.host_id, None)
         plain = not (job.spec.after or job.spec.supervised or job.origin or job.spec.start_at)
         if room is not None and plain and room["incarnation"] == taker.incarnation:
-            found = await self._place(job, row, taker, terms, room, now)
+            guess = _Guess(job, taker, terms, room, now)
+            found = await self._session.single(lambda tx: _place(tx, guess, tell))
             if found is not None:
                 self._rooms[taker.host_id] = room
                 return found
-        return await self._session.transact(
+        row = make_row(job, requests.hash_spec(job.spec))
+        found = await self._session.transact(
             lambda tx: self._submit(tx, job, row, taker, terms, now), keep_plans=True
         )
-
-    async def _place(
-        self,
-        job: NewJob,
-        row: Mapping[str, Any],
-        taker: HostSync,
-        terms: TakeTerms,
-        room: dict[str, Any],
-        now: datetime | None,
-    ) -> tuple[Submitted, HostSynced] | None:
-        """Write a job and its place in `room`; nothing where that is not what there is. The statement
-        may be sent again after a lost connection, because a repeated id changes nothing."""
-        takes = plan_takes(
-            group_alike([_make_candidate(job)]), [as_capacity(room)], terms, (), ahead={}, cut=False
-        )
-        if not takes.taken:
-            return None
-        devices, ttl = takes.taken[0].devices[0], job.spec.lease_ttl_seconds
-        ask = {
-            **_ask_place(row, taker.host_id, room),
-            "devices": list(devices),
-            "ttl": ttl or terms.ttls[job.queue],
-            "revision": terms.revision,
-            "now": now,
-        }
-        _, written = await self._session.single(
-            lambda tx: tx.many(("begin_placing", {"host_id": taker.host_id}), ("place_job", ask))
-        )
-        if not written:
-            return None
-        draft = Draft(taker, "ok")
-        draft.name, draft.settled = room["name"], bool(takes.settled) and terms.whole
-        task = OfferedTask(
-            key=TaskKey(job.id, 0, 1),
-            attempt=1,
-            host_id=taker.host_id,
-            devices=devices,
-            lease_ttl_seconds=ask["ttl"],
-        )
-        offered = make_offered({**written[0], "spec": ask["spec"]})
-        draft.offers.append(TaskOffer(task=task, job=offered, secrets=row["secrets"] or {}))
-        submitted = msgspec.convert(written[0], JobRecord)
-        return Submitted(job=submitted, created=True), draft.answer()
+        if found is not None and found[1].offers and tell is not None:
+            await tell(found[1])
+        return found
 
     async def _submit(
         self,
@@ -132,6 +108,80 @@ class Placing:
             self._rooms[taker.host_id] = rooms[0]
         submitted = msgspec.convert(written[0], JobRecord)
         return Submitted(job=submitted, created=True), draft.answer()
+
+
+class _Guess:
+    """The place of a new job in the room that its host had the last time."""
+
+    def __init__(
+        self,
+        job: NewJob,
+        taker: HostSync,
+        terms: TakeTerms,
+        room: dict[str, Any],
+        now: datetime | None,
+    ) -> None:
+        self.host_id = taker.host_id
+        self._job, self._taker, self._terms, self._room, self._now = job, taker, terms, room, now
+        self._ask: dict[str, Any] = {}
+        self._settled = False
+
+    def plan(self) -> Step | None:
+        """Return the statement that writes the job and its place; None where it has none. The answer
+        is made while the server works."""
+        job, room = self._job, self._room
+        row = make_row(job, requests.hash_spec(job.spec))
+        takes = plan_takes(
+            group_alike([_make_candidate(job)]),
+            [as_capacity(room)],
+            self._terms,
+            (),
+            ahead={},
+            cut=False,
+        )
+        if not takes.taken:
+            return None
+        self._settled = bool(takes.settled) and self._terms.whole
+        self._ask = {
+            **_ask_place(row, self.host_id, room),
+            "devices": list(takes.taken[0].devices[0]),
+            "ttl": job.spec.lease_ttl_seconds or self._terms.ttls[job.queue],
+            "revision": self._terms.revision,
+            "now": self._now,
+        }
+        asyncio.get_running_loop().call_soon(lambda: self.answer)
+        return "place_job", self._ask
+
+    @cached_property
+    def answer(self) -> HostSynced:
+        """The host's answer, if the plan is written."""
+        ask = self._ask
+        draft = Draft(self._taker, "ok")
+        draft.name, draft.settled = self._room["name"], self._settled
+        task = OfferedTask(
+            key=TaskKey(self._job.id, 0, 1),
+            attempt=1,
+            host_id=self.host_id,
+            devices=tuple(ask["devices"]),
+            lease_ttl_seconds=ask["ttl"],
+        )
+        secrets = requests.list_secrets(self._job)
+        draft.offers.append(TaskOffer(task=task, job=make_offered(ask), secrets=secrets))
+        return draft.answer()
+
+
+async def _place(
+    tx: Tx, guess: _Guess, tell: TellOffers | None
+) -> tuple[Submitted, HostSynced] | None:
+    """Write a job and its place in a room that is guessed; nothing where there is another. The
+    statement may be sent again after a lost connection, because a repeated id changes nothing."""
+    _, *placed = await tx.send(("begin_placing", {"host_id": guess.host_id}), guess.plan)
+    if not placed or not placed[0].rowcount:
+        return None
+    if tell is not None:
+        await tell(guess.answer)
+    (written,) = await placed[0].fetchall()
+    return Submitted(job=msgspec.convert(written, JobRecord), created=True), guess.answer
 
 
 def _ask_place(row: Mapping[str, Any], host_id: str, room: Mapping[str, Any]) -> dict[str, Any]:
