@@ -133,10 +133,19 @@ class Podman(Engine):
                 f"{folder}/storage",
                 "--runroot",
                 f"{folder}/run",
+                # Its own, too: a reset takes away the file by which podman knows that the machine
+                # has not booted anew, and every other podman of it forgets what runs.
+                "--tmpdir",
+                f"{folder}/tmp",
                 "--storage-driver",
                 "vfs",
             ],
         )
+
+    def forget_all(self) -> None:
+        """Have it take the machine for booted anew."""
+        (self.folder / "tmp" / "alive").unlink()
+        self.run("ps")
 
     def _list_mounts(self) -> list[str]:
         return [

@@ -16,7 +16,7 @@ from holdfast.wire.api import Problem
 from tests.system.agent.conftest import Host
 from tests.system.agent.fake_controller import FakeController
 from tests.system.containers.conftest import mark_of
-from tests.system.containers.engines import Engine
+from tests.system.containers.engines import Engine, Podman
 from tests.system.containers.test_pulling import kill_guardian
 from tests.waits import is_alive, wait_until
 
@@ -210,6 +210,22 @@ def test_a_container_that_somebody_removes_has_not_succeeded(
     assert not facts.succeeded
     assert facts.exit_code == 137 or "removed from outside" in (facts.runtime_error or ""), facts
     assert not is_alive(pid)
+
+
+def test_an_engine_that_forgets_a_container_makes_it_no_success(
+    controller: FakeController, host: Host, image: str, engine: Engine
+) -> None:
+    """podman whose folder below /run is cleaned says "created", with 0 as its exit code."""
+    if not isinstance(engine, Podman):
+        pytest.skip("docker keeps what it knows in its daemon")
+    key = controller.launch("count", "100", "3", image=image)
+    controller.wait_running(key)
+    controller.wait(lambda: b"line 5\n" in controller.log_of(key), SECONDS)
+    engine.forget_all()
+    facts = controller.wait_end(key, SECONDS)
+    assert not facts.succeeded
+    assert facts.exit_code is None
+    assert "podman has forgotten its container" in (facts.runtime_error or "")
 
 
 def test_a_container_never_outlives_its_lease(

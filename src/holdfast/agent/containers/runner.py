@@ -47,6 +47,10 @@ _NO_PROGRAM = (
     "[FATAL tini",
     "chdir to cwd",
 )
+_FORGOT = (
+    ": its state was reset while it ran, so how it ended is not known; leave the engine's folders "
+    "below /run and /tmp alone while containers run"
+)
 _NO_TOOLKIT = "could not select device driver"  # all that docker says of it
 
 
@@ -124,6 +128,10 @@ class Runner:
         if str(state.get("StartedAt", "")).startswith(_NEVER):
             words = read_last_words(self._read_since(offset) or str(state.get("Error", "")))
             raise NeverRan(_blame(words))
+        if str(state.get("FinishedAt", "")).startswith(_NEVER):
+            raise NeverRan(
+                make_failure(f"{self._runtime.kind} has forgotten its container{_FORGOT}")
+            )
         if code in (1, 126, 127):
             text = self._read_since(offset)[-2000:]
             if "failed to exec pid1" in text or "[FATAL tini" in text:
