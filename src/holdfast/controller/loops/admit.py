@@ -14,6 +14,7 @@ from holdfast.controller.loops.silhouette import Loop, Summary
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.causes import Cause
+from holdfast.core.placement.parts import split_by_hosts
 from holdfast.core.placement.plan import (
     AdmissionPlan,
     Candidate,
@@ -32,6 +33,9 @@ SHALLOW_LIMIT = 16
 LIMIT = 500
 DEEP_LIMIT = 10_000
 MAX_ROUNDS = 50
+WRITERS = 2
+SPLIT_JOBS = 2 * LIMIT
+"""From so many jobs on, a round is written by `WRITERS` transactions at once."""
 RENEW_SECONDS = 1.0
 DEEP_SHARE = 0.05
 """Of the loop's time, at most, for looks beyond the first `LIMIT` jobs of a queue."""
@@ -196,7 +200,7 @@ class AdmitLoop(Loop):
         seats = [p for p in placements if p.member]
         seated = await controller.store.members.seat_members(seats, ttls) if seats else []
         starts = [p for p in placements if not p.member]
-        applied = {*seated, *await self._reserve(starts, ttls)}
+        applied = {*seated, *await self._reserve_parts(starts, ttls)}
         by_member = [p for p in placements if p.job_id in seated]
         controller.poke(*{f"host:{task.host_id}" for p in by_member for task in p.tasks})
         if len(applied) < len(look.plan.placements) and look.settings.take_terms is not None:
@@ -205,6 +209,24 @@ class AdmitLoop(Loop):
             controller.poke("events")
             tell_reserved([p for p in placements if p.job_id in applied and p.size > 1])
         return len(applied)
+
+    async def _reserve_parts(
+        self, placements: Sequence[JobPlacement], ttls: Mapping[str, float]
+    ) -> list[str]:
+        """Reserve, by several transactions on different hosts where there is much to write. Each is
+        whole by itself, and all have ended when one has failed."""
+        if len(placements) < SPLIT_JOBS:
+            return await self._reserve(placements, ttls)
+        parts = split_by_hosts(placements, WRITERS)
+        found = await asyncio.gather(
+            *(self._reserve(part, ttls) for part in parts), return_exceptions=True
+        )
+        applied: list[str] = []
+        for wrote in found:
+            if isinstance(wrote, BaseException):
+                raise wrote
+            applied += wrote
+        return applied
 
     async def _reserve(
         self, placements: Sequence[JobPlacement], ttls: Mapping[str, float]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.controller.loops.admit import LIMIT, SHALLOW_LIMIT, AdmitLoop
+from holdfast.controller.loops.admit import LIMIT, SHALLOW_LIMIT, SPLIT_JOBS, AdmitLoop
 from holdfast.controller.runtime.context import Controller
 from holdfast.core.spec import JobSpec
 from holdfast.errors import Unavailable
@@ -44,16 +44,28 @@ class Deep:
         for _ in range(LIMIT + 20):
             await self.rig.submit(tasks=4)
 
-    async def queue(self, store: Store, count: int, slots: int) -> list[str]:
+    async def queue(self, store: Store, count: int, slots: int, queue: str = "cpu") -> list[str]:
         """Submit jobs of one task at once, and then a host, so that it is not silent meanwhile."""
         jobs = [
-            NewJob(id=f"job-{n:05d}", spec=JobSpec(argv=("true",)), queue="cpu")
+            NewJob(id=f"{queue}-{n:05d}", spec=JobSpec(argv=("true",)), queue=queue)
             for n in range(count)
         ]
+        await store.settings.put_queue(queue, {})
         await store.jobs.submit_jobs(jobs)
         self.rig.now = await store.now()
         await self.rig.host(slots=slots)
         return [job.id for job in jobs]
+
+    async def queue_lanes(self, store: Store) -> list[str]:
+        """Submit to two queues, so that a round is deep enough to be written in parts."""
+        jobs = [
+            job
+            for lane in ("lane-0", "lane-1")
+            for job in await self.queue(store, SPLIT_JOBS, slots=SPLIT_JOBS, queue=lane)
+        ]
+        for name in ("h2", "h3"):
+            await self.rig.host(name, slots=SPLIT_JOBS)
+        return jobs
 
     async def run(self) -> tuple[int, list[int]]:
         """How many jobs one run started, and how far it read each time."""
@@ -180,6 +192,56 @@ async def test_a_round_that_was_not_written_whole_is_not_built_upon(
     (at,) = [n for n, applied in enumerate(writes) if refused[0] in applied]
     assert writes[at][0] == refused[0]
     assert len([job for applied in writes[:at] for job in applied]) < 2 * LIMIT
+
+
+async def test_a_large_round_is_written_on_different_hosts_at_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = Deep(store, monkeypatch)
+    jobs = await deep.queue_lanes(store)
+    write, under_way, together = store.leases.reserve_and_offer, list[set[str]](), [0]
+
+    async def noted(placements: Any, *given: Any, **more: Any) -> Any:
+        hosts = {task.host_id for placement in placements for task in placement.tasks}
+        assert not any(hosts & others for others in under_way), "it would wait for the other"
+        under_way.append(hosts)
+        together.append(len(under_way))
+        await asyncio.sleep(0)
+        found = await write(placements, *given, **more)
+        under_way.remove(hosts)
+        return found
+
+    monkeypatch.setattr(store.leases, "reserve_and_offer", noted)
+    started, _ = await deep.run()
+    assert max(together) > 1
+    assert started == len(jobs)
+    assert {(await deep.rig.job(jobs[at])).state for at in (0, -1)} == {"reserved"}
+
+
+async def test_a_part_that_is_not_written_leaves_the_other_and_nothing_running(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = Deep(store, monkeypatch)
+    jobs = await deep.queue_lanes(store)
+    write, failed, wrote = store.leases.reserve_and_offer, list[str](), list[str]()
+
+    async def failing(placements: Any, *given: Any, **more: Any) -> Any:
+        if len(placements) >= LIMIT and not failed:
+            failed.extend(placement.job_id for placement in placements)
+            raise Unavailable("the database is gone")
+        applied, answers = await write(placements, *given, **more)
+        wrote.extend(applied)
+        return applied, answers
+
+    monkeypatch.setattr(store.leases, "reserve_and_offer", failing)
+    before = asyncio.all_tasks()
+    with pytest.raises(Unavailable):
+        await deep.run()
+    assert asyncio.all_tasks() <= before
+    assert {(await deep.rig.job(job_id)).state for job_id in failed[:3]} == {"queued"}
+    assert {(await deep.rig.job(job_id)).state for job_id in wrote[-3:]} == {"reserved"}
+    await deep.run()
+    assert sorted(wrote) == jobs, "each once, and the others later"
 
 
 async def test_a_write_that_fails_ends_the_run_when_the_reading_beside_it_has_ended(
