@@ -6,7 +6,7 @@ from datetime import datetime
 import psycopg
 
 from holdfast.core.settings.resolve import Value
-from holdfast.errors import Conflict, Unavailable
+from holdfast.errors import Conflict
 from holdfast.moves.values import Gauges
 from holdfast.store.port.clock import Now
 from holdfast.store.port.leadership import LEAD_SECONDS
@@ -14,6 +14,7 @@ from holdfast.store.port.store import Store
 from holdfast.store.postgres.admission import PostgresAdmission
 from holdfast.store.postgres.checkpoints import PostgresCheckpoints
 from holdfast.store.postgres.connection.leadership import PostgresLeadership
+from holdfast.store.postgres.connection.line import Asked
 from holdfast.store.postgres.connection.migrate import list_migrations
 from holdfast.store.postgres.connection.session import Session, Tx
 from holdfast.store.postgres.drains import PostgresDrains
@@ -115,9 +116,7 @@ class PostgresStore(Store):
 
 
 async def _read_gauges(tx: Tx, now: datetime | None) -> Gauges:
-    await tx.conn.execute(
-        "set transaction isolation level repeatable read, read only", prepare=False
-    )
+    tx.see_one_moment()
     jobs = {(row["queue"], row["state"]): row["count"] for row in await tx.rows("count_jobs")}
     hosts = await tx.rows("gauge_hosts")
     slots, gpus = (await tx.one("gauge_busy") or {}).values()
@@ -138,15 +137,12 @@ async def _read_gauges(tx: Tx, now: datetime | None) -> Gauges:
 
 async def _check_schema(tx: Tx) -> None:
     try:
-        cursor = await tx.conn.execute(
-            "select coalesce(max(version), 0) as version from schema_migrations"
-        )
-        row = await cursor.fetchone()
+        asked = Asked(b"select coalesce(max(version), 0) as version from schema_migrations")
+        (found,) = await tx.conn.run_all((asked,))
+        version = int(found.rows[0]["version"])
     except psycopg.errors.UndefinedTable:
-        row = {"version": 0}
-    if row is None:
-        raise Unavailable("the database gave no answer about its schema")
-    version, wanted = int(row["version"]), len(list_migrations())
+        version = 0
+    wanted = len(list_migrations())
     if version < wanted:
         raise Conflict(
             f"the database's schema is version {version} and this Holdfast needs {wanted}; "

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 from psycopg_pool import AsyncConnectionPool
 
-Connection = psycopg.AsyncConnection[dict[str, Any]]
+from holdfast.store.postgres.connection.line import Connection
 
 
 class _Stack(deque[Connection]):
@@ -27,7 +27,7 @@ class WarmPool(AsyncConnectionPool[Connection]):
     """
 
     def __init__(self, *args: Any, **more: Any) -> None:
-        super().__init__(*args, **more)
+        super().__init__(*args, connection_class=Connection, **more)
         self._pool = _Stack()
 
 

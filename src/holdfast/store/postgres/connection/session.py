@@ -8,15 +8,7 @@ is why every method of the store may be repeated.
 
 import asyncio
 import random
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime
@@ -34,14 +26,14 @@ from psycopg_pool import PoolClosed, PoolTimeout
 from holdfast.errors import Stale, Unavailable, ValidationError
 from holdfast.moves.values import DrainNews, TellDrains, tell_nobody
 from holdfast.store.postgres.connection.arrays import ColumnDumper
-from holdfast.store.postgres.connection.pool import Connection, WarmPool, cut_after
+from holdfast.store.postgres.connection.line import Asked, Asking, Connection, Found
+from holdfast.store.postgres.connection.pool import WarmPool, cut_after
 from holdfast.store.postgres.connection.queries import QUERIES
 
 T = TypeVar("T")
 K = TypeVar("K")
 Rows = list[dict[str, Any]]
 Step = tuple[str, Mapping[str, Any] | None]
-Cursor = psycopg.AsyncCursor[dict[str, Any]]
 
 CONNECT_SECONDS = 5
 CALL_SECONDS = 30.0
@@ -54,7 +46,9 @@ _PLANNED_ANEW = frozenset(
 )
 """Queries whose best plan depends on which filters are given, or on how many jobs there are now."""
 _BEGIN = (b"begin",)
+_ONE_MOMENT = b"set transaction isolation level repeatable read, read only"
 _COMMIT = b"commit"
+_CHECK_LEAD = b"select check_lead(%(lead)s::bigint)"
 LEAD: ContextVar[int | None] = ContextVar("lead", default=None)
 """The number of the lead that transactions of this task are tied to (LEAD-3), if they are."""
 # Renewals and heartbeats only. A commit that a crash of the server loses makes the controller's
@@ -106,13 +100,18 @@ class Tx:
         self.drain_news: list[DrainNews] = []  # told when it is committed
         self._committing = committing
 
+    def see_one_moment(self) -> None:
+        """Let all statements of the transaction see the database as it is at the first one; none of
+        them may write."""
+        self._begin = (*self._begin, _ONE_MOMENT)
+
     async def many(self, *steps: Step) -> list[Rows]:
         """Run named queries in order, in one round trip; each sees the effects of those before
         it."""
-        return await _read_all(await self._pipe(steps, ()))
+        return [found.rows for found in await self._pipe(steps, ())]
 
-    async def send(self, *steps: Step | Callable[[], Step | None]) -> list[Cursor]:
-        """Run `many` and return the cursors, whose rows can be read later. A step may be a function
+    async def send(self, *steps: Step | Callable[[], Step | None]) -> list[Found]:
+        """Run `many` and return what it found, whose rows can be read later. A step may be a function
         that returns it, or None: it is called while the server works at the steps before it."""
         return await self._pipe(steps, ())
 
@@ -125,36 +124,26 @@ class Tx:
         if self._committing is None:
             raise RuntimeError("there is no transaction to end")
         self._committing()
-        return await _read_all(await self._pipe(steps, _commit_words()))
+        return [found.rows for found in await self._pipe(steps, _commit_words())]
 
     async def _pipe(
-        self, steps: Sequence[Step | Callable[[], Step | None]], end: tuple[bytes, ...]
-    ) -> list[Cursor]:
-        begin, self._begin = self._begin, ()
-        cursors: list[Cursor] = []
-        async with self.conn.pipeline():
-            for word in begin:
-                await self.conn.execute(word, prepare=False)
-            for step in steps:
-                if (found := step() if callable(step) else step) is not None:
-                    name, params = found
-                    prepare = _choose_prepare(name)
-                    cursors.append(await self.conn.execute(QUERIES[name], params, prepare=prepare))
-            for word in end:
-                await self.conn.execute(word, prepare=False)
-        return cursors
+        self, steps: Sequence[Step | Callable[[], Step | None]], end: tuple[Asked, ...]
+    ) -> list[Found]:
+        begin = self._begin
+        found = await self._run([_ask(step) for step in steps], end)
+        return found[len(begin) : len(found) - len(end)]
 
-    async def _execute(self, name: str, params: Mapping[str, Any]) -> Cursor:
-        given = params or None  # with any, a % in the statement would begin a placeholder
-        prepare = _choose_prepare(name)
-        if self._begin:
-            return (await self._pipe([(name, given)], ()))[0]
-        return await self.conn.execute(QUERIES[name], given, prepare=prepare)
+    async def _run(self, asked: Sequence[Asking], end: tuple[Asked, ...] = ()) -> list[Found]:
+        """Run statements after what opens the transaction, if that was not sent yet."""
+        begin, self._begin = self._begin, ()
+        return await self.conn.run_all((*map(Asked, begin), *asked, *end))
+
+    async def _execute(self, name: str, params: Mapping[str, Any]) -> Found:
+        return (await self._run([_ask((name, params))]))[-1]
 
     async def rows(self, name: str, /, **params: Any) -> Rows:
         """Run the named query and return its rows as dicts."""
-        cursor = await self._execute(name, params)
-        return await cursor.fetchall()
+        return (await self._execute(name, params)).rows
 
     async def list_of(self, kind: type[K], name: str, /, **params: Any) -> list[K]:
         """Run the named query and return its rows as records."""
@@ -167,8 +156,8 @@ class Tx:
 
     async def one(self, name: str, /, **params: Any) -> dict[str, Any] | None:
         """The first row, or None."""
-        cursor = await self._execute(name, params)
-        return await cursor.fetchone()
+        rows = (await self._execute(name, params)).rows
+        return rows[0] if rows else None
 
     async def value(self, name: str, /, **params: Any) -> Any:
         """The first column of the first row, or None."""
@@ -177,8 +166,7 @@ class Tx:
 
     async def run(self, name: str, /, **params: Any) -> int:
         """Run a statement that returns no rows; return how many it touched."""
-        cursor = await self._execute(name, params)
-        return cursor.rowcount
+        return (await self._execute(name, params)).count
 
     async def now(self, now: datetime | None) -> datetime:
         """`now`, or the database's clock (STORE-5)."""
@@ -188,12 +176,15 @@ class Tx:
         return found
 
 
-async def _read_all(cursors: Iterable[Cursor]) -> list[Rows]:
-    return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
+def _ask(step: Step | Callable[[], Step | None]) -> Asking:
+    if callable(step):
+        return lambda: None if (found := step()) is None else _name(found)
+    return _name(step)
 
 
-def _choose_prepare(name: str) -> bool | None:
-    return False if name in _PLANNED_ANEW else None
+def _name(step: Step) -> Asked:
+    name, params = step
+    return Asked(QUERIES[name], params, name not in _PLANNED_ANEW)
 
 
 WarmUp = Callable[[Tx], Awaitable[object]]
@@ -280,7 +271,7 @@ class Session:
             return spare
         try:
             async with asyncio.timeout(CONNECT_SECONDS + 1):
-                conn = await psycopg.AsyncConnection.connect(self.dsn, **self._arguments())
+                conn = await Connection.connect(self.dsn, **self._arguments())
                 await _configure(conn)
         except (psycopg.Error, OSError, TimeoutError) as error:
             raise Unavailable(f"the database cannot be reached: {_words(error)}") from error
@@ -330,14 +321,12 @@ class Session:
                 # A connection too broken for it has rolled back already, and the error that led
                 # here must not be lost with it.
                 with suppress(psycopg.Error):
-                    await conn.execute(b"rollback", prepare=False)
+                    await conn.run_all((Asked(b"rollback", prepared=False),))
             raise
         # Otherwise the work sent nothing, or its COMMIT with its last statements.
         if conn.info.transaction_status == INTRANS:
             mark()
-            async with conn.pipeline():
-                for word in _commit_words():
-                    await conn.execute(word, prepare=False)
+            await conn.run_all(_commit_words())
         if tx.drain_news:
             self.tell_drains(tx.drain_news)
         return result
@@ -472,9 +461,10 @@ def reads(work: Work[S, P, T]) -> Method[S, P, T]:
     return method
 
 
-def _commit_words() -> tuple[bytes, ...]:
+def _commit_words() -> tuple[Asked, ...]:
     lead = LEAD.get()
-    return (_COMMIT,) if lead is None else (b"select check_lead(%d)" % lead, _COMMIT)
+    commit = Asked(_COMMIT)
+    return (commit,) if lead is None else (Asked(_CHECK_LEAD, {"lead": lead}), commit)
 
 
 def _is_lost(error: psycopg.Error) -> bool:

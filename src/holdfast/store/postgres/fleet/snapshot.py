@@ -22,8 +22,6 @@ from holdfast.moves.fleet.rented import judge_host, say_stuck
 from holdfast.store.postgres.connection.session import Rows, Tx
 from holdfast.store.postgres.settings import read_quotas, read_quotas_left
 
-_BEGIN = "set transaction isolation level repeatable read, read only"
-
 
 async def read_snapshot(
     tx: Tx,
@@ -33,7 +31,7 @@ async def read_snapshot(
     now: datetime | None,
 ) -> FleetSnapshot:
     """Read every pool and the queue at one moment."""
-    await tx.conn.execute(_BEGIN, prepare=False)
+    tx.see_one_moment()
     at: datetime = await tx.value("begin_snapshot", now=now)
     when = {"now": at}
     pools, hosts, checks, waiting, members, money, outcomes, troubles = await tx.many(

@@ -176,11 +176,11 @@ async def _place(
     """Write a job and its place in a room that is guessed; nothing where there is another. The
     statement may be sent again after a lost connection, because a repeated id changes nothing."""
     _, *placed = await tx.send(("begin_placing", {"host_id": guess.host_id}), guess.plan)
-    if not placed or not placed[0].rowcount:
+    if not placed or not placed[0].count:
         return None
     if tell is not None:
         await tell(guess.answer)
-    (written,) = await placed[0].fetchall()
+    (written,) = placed[0].rows
     return Submitted(job=msgspec.convert(written, JobRecord), created=True), guess.answer
 
 
