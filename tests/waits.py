@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast.process import table
 
@@ -70,10 +69,21 @@ async def within(seconds: float) -> AsyncIterator[None]:
             timer.cancel()
 
 
-def wait_exit(process: subprocess.Popen[Any], seconds: float = 20.0) -> int:
-    """Wait for the process to end by itself and return its status."""
-    wait_until(lambda: process.poll() is not None, seconds, what=f"the end of {process.args}")
-    return int(process.returncode)
+class Started(Protocol):
+    """A process that was started: `subprocess.Popen`, or one that was forked for us."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """Return its exit status, None while it runs."""
+
+
+def wait_exit(process: Started, seconds: float = 20.0) -> int:
+    """Wait for the process's end and return its exit status."""
+    wait_until(lambda: process.poll() is not None, seconds, what=f"process {process.pid} to end")
+    status = process.poll()
+    assert status is not None
+    return status
 
 
 def is_alive(pid: int) -> bool:

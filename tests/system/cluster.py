@@ -26,7 +26,7 @@ from holdfast.process import table
 from holdfast.process.sweep import sweep
 from tests.system.forks import find_origin
 from tests.system.proxy import Proxy
-from tests.waits import crowding, is_alive, wait_until
+from tests.waits import crowding, is_alive, wait_exit, wait_until
 
 # Seconds instead of minutes. Everything else is as it comes.
 FAST = {
@@ -136,7 +136,7 @@ class Controller:
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(number)
-        self.process.wait(15)
+        wait_exit(self.process, 15)
 
     def close(self) -> None:
         """End it, also when it is stopped."""

@@ -19,7 +19,7 @@ from holdfast.agent.config import AgentConfig
 from holdfast.agent.guardian.home import LOCK_FILE, GuardianHome, read_group_homes
 from holdfast.process.sweep import sweep
 from tests.system.agent.fake_controller import JOIN_TOKEN, FakeController, serve
-from tests.waits import wait_until
+from tests.waits import wait_exit, wait_until
 
 RUN_HOST = """
 import sys
@@ -90,7 +90,7 @@ class Host:
         """TERM, and wait."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return wait_exit(self.process, 30)
 
     def end(self) -> None:
         """End it in any state, so that nothing of it runs afterwards."""

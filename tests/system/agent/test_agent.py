@@ -19,7 +19,7 @@ from holdfast.wire.agent import MAX_WAIT_SECONDS, Gang, GangHost, RegisterReques
 from holdfast.wire.api import Problem
 from tests.system.agent.conftest import Host
 from tests.system.agent.fake_controller import JOIN_TOKEN, FakeController, serve
-from tests.waits import Patience, is_alive, wait_until
+from tests.waits import Patience, is_alive, wait_exit, wait_until
 
 MakeHost = Callable[..., Host]
 pytestmark = pytest.mark.slow
@@ -241,7 +241,7 @@ def test_guardian_killed_ends_everything(controller: FakeController, host: Host)
         lambda: not [e for e in read_table().values() if e.alive and read_marks(e.pid) == marks]
     )
     assert host.process is not None
-    host.process.wait(5)
+    wait_exit(host.process, 5)
     host.start()
     controller.wait(lambda: len(controller.registrations) == 2)
     first, second = controller.registrations
@@ -293,7 +293,7 @@ def test_replaced_incarnation_gives_way(controller: FakeController, host: Host) 
             msgspec.structs.replace(controller.registrations[0], incarnation="another-incarnation")
         )
     assert host.process is not None
-    assert host.process.wait(20) == 0
+    assert wait_exit(host.process, 20) == 0
     assert not is_alive(pid)
     assert host.said("newer incarnation")
 

@@ -13,7 +13,7 @@ from holdfast.process.syscalls import read_boottime
 from holdfast.wire.api import Problem
 from tests.system.agent.conftest import Host
 from tests.system.agent.fake_controller import FakeController
-from tests.waits import wait_until
+from tests.waits import wait_exit, wait_until
 
 AWAY = (503, Problem(status=503, code="unavailable", detail="away"))
 
@@ -163,7 +163,7 @@ def test_an_agent_killed_as_an_order_begins_runs_it_once(slot: Slot, times: int)
 def test_nothing_held_outlives_its_guardian(slot: Slot) -> None:
     os.kill(slot.host.guardian_pid, signal.SIGKILL)
     assert slot.host.process is not None
-    slot.host.process.wait(5)
+    wait_exit(slot.host.process, 5)
     slot.free()
     before = len(slot.controller.registrations)
     slot.host.start()

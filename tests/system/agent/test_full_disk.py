@@ -29,7 +29,7 @@ from holdfast.wire.agent import LaunchOrder
 from tests.system.agent.conftest import Host
 from tests.system.agent.fake_controller import FakeController
 from tests.system.small_disk import SmallDisk, disk
-from tests.waits import is_alive, wait_until
+from tests.waits import is_alive, wait_exit, wait_until
 
 __all__ = ["disk"]
 MakeHost = Callable[..., Host]
@@ -100,7 +100,7 @@ def test_a_guardian_starts_on_a_full_disk(
     os.kill(agent, signal.SIGSTOP)
     os.kill(agent, signal.SIGKILL)
     host.process.kill()
-    host.process.wait(10)
+    wait_exit(host.process, 10)
     controller.lose(key)
     host.start()
     controller.wait(lambda: len({request.incarnation for request in controller.registrations}) == 2)
@@ -236,7 +236,7 @@ def test_a_swept_host_is_found_by_its_mark_where_the_record_of_its_groups_is_los
     ) as left:
         (tmp_path / GROUP_RECORD).write_bytes(b"/sys")
         assert sweep(mark, group_homes=read_group_homes(tmp_path)) == []
-        assert left.wait(10) == -signal.SIGKILL
+        assert wait_exit(left, 10) == -signal.SIGKILL
 
 
 def test_an_order_that_cannot_be_deleted_is_said_and_costs_no_agent(

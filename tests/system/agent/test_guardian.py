@@ -29,7 +29,7 @@ from holdfast.wire.guardian import (
     TaskStarted,
 )
 from tests.system.agent.guardian_rig import SPARED_WORD, Rig, find_marked
-from tests.waits import Patience, crowding, is_alive, wait_until
+from tests.waits import Patience, crowding, is_alive, wait_exit, wait_until
 
 RUNAWAY = """
 import os, sys, time
@@ -581,7 +581,7 @@ def test_many_launches_and_a_stop_among_them_are_done_in_order(rig: Rig) -> None
 def test_a_second_guardian_says_so_and_goes(rig: Rig) -> None:
     serve(rig)
     second = rig.start()
-    assert second.wait(20) == EXIT_ALREADY_SERVED
+    assert wait_exit(second, 20) == EXIT_ALREADY_SERVED
     rig.guardians.remove(second)
     assert f"another guardian (pid {rig.guardian.pid})" in rig.notes()
     assert rig.run_task(["true"]).exit_code == 0
@@ -602,7 +602,7 @@ def test_a_host_that_shuts_down_stops_its_tasks_and_waits_for_the_word(rig: Rig)
     assert rig.run_task(["true"], job="late").start_error == "the host is shutting down"
     assert rig.guardian.poll() is None
     rig.say(Ack(keys=[key, TaskKey("late", 0, 1)]))
-    assert rig.guardian.wait(20) == 0
+    assert wait_exit(rig.guardian, 20) == 0
     assert rig.read("job.out") == "ready\nsaved\n"
     assert not is_alive(rig.agent_pid)
     assert find_marked(rig.host) == []
@@ -619,5 +619,5 @@ def test_a_second_signal_does_not_wait_for_the_grace(rig: Rig) -> None:
     rig.expect(Stopping)
     assert is_alive(pid)
     rig.guardian.send_signal(signal.SIGINT)
-    assert rig.guardian.wait(20) == 0
+    assert wait_exit(rig.guardian, 20) == 0
     assert find_marked(rig.host) == []

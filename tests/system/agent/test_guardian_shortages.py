@@ -29,7 +29,7 @@ from holdfast.wire.guardian import (
 )
 from tests.system.agent.guardian_rig import CURSED_WORD, Rig, find_marked
 from tests.system.agent.test_guardian import RESTLESS
-from tests.waits import Patience, is_alive, wait_until
+from tests.waits import Patience, is_alive, wait_exit, wait_until
 
 WAVE = 60
 
@@ -190,7 +190,7 @@ def test_what_fails_for_one_task_is_done_for_the_others(tmp_path: Path, grouped:
         assert rig.expect(TaskEnded, cursed).signal == signal.SIGKILL
         rig.guardian.send_signal(signal.SIGTERM)
         rig.say(Ack(keys=[cursed, lapsing, *others, TaskKey("afterwards", 0, 1)]))
-        assert rig.guardian.wait(30) == 0
+        assert wait_exit(rig.guardian, 30) == 0
 
 
 # ---- floods

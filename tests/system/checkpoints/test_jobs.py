@@ -12,7 +12,7 @@ import pytest
 
 from tests.system.checkpoints.conftest import blobs_of, write_script
 from tests.system.cluster import Cluster, clean_environment
-from tests.waits import wait_until
+from tests.waits import wait_exit, wait_until
 
 
 def test_what_an_attempt_saves_is_handed_to_the_next(shared: Cluster) -> None:
@@ -370,7 +370,7 @@ def test_a_host_that_shuts_down_waits_for_its_upload(cluster: Cluster) -> None:
     wait_until(lambda: cluster.output(job), what="the job to begin")
     host.proxy.delay_seconds = 0.05
     host.guardian.terminate()
-    assert host.guardian.wait(60) == 0
+    assert wait_exit(host.guardian, 60) == 0
     (kept,) = cluster.client.checkpoints(job)
     assert (kept.size, kept.step) == (12 << 20, 5)
     cluster.add_host("next")

@@ -17,7 +17,7 @@ import pytest
 from holdfast.agent.uplink.transfers import find_saved, open_newest, remove_up_to
 from holdfast.wire.beat import decode_beat
 from tests.system.cluster import clean_environment
-from tests.waits import wait_until
+from tests.waits import wait_exit, wait_until
 
 TASK = "job:0:1"
 
@@ -139,7 +139,7 @@ def end_by_term(code: str, cwd: Path, *, terms: int = 1) -> tuple[int, str]:
         for _ in range(terms):
             os.killpg(process.pid, signal.SIGTERM)
         rest = process.stdout.read()
-        return process.wait(30), rest
+        return wait_exit(process, 30), rest
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -25,7 +25,7 @@ from tests.system.agent.conftest import Host
 from tests.system.agent.fake_controller import FakeController, serve
 from tests.system.containers.conftest import HERE, mark_of
 from tests.system.containers.test_pulling import kill_guardian
-from tests.waits import is_alive, wait_until
+from tests.waits import is_alive, wait_exit, wait_until
 
 pytestmark = pytest.mark.slow
 SECONDS = 40.0
@@ -70,7 +70,7 @@ def engine(tmp_path: Path, program: Path, monkeypatch: pytest.MonkeyPatch) -> It
     wait_until((folder / "engine").exists)
     yield Engine(folder)
     (folder / "engine").unlink()
-    process.wait(10)
+    wait_exit(process, 10)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from holdfast.agent.containers.inside import Inside, catches_term, find_others
 from holdfast.agent.containers.plan import name_container
 from holdfast.core.ids import TaskKey
 from holdfast.process.table import ProcessEntry, read_entry
-from tests.waits import is_alive, wait_until
+from tests.waits import is_alive, wait_exit, wait_until
 
 KEY = TaskKey("job", 0, 1)
 # A first process that does nothing, with a main program that has a child. What handles TERM takes a
@@ -87,7 +87,7 @@ def make_family() -> Iterator[Callable[..., Family]]:
         for pid in (family.child, family.main, family.first):
             if is_alive(pid):
                 os.kill(pid, signal.SIGKILL)
-        family.process.wait(10)
+        wait_exit(family.process, 10)
         assert family.process.stdout is not None
         family.process.stdout.close()
 

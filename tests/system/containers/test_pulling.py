@@ -17,7 +17,7 @@ from tests.system.agent.fake_controller import FakeController
 from tests.system.containers.conftest import Registry
 from tests.system.containers.engines import Engine
 from tests.system.proxy import Proxy
-from tests.waits import wait_until
+from tests.waits import wait_exit, wait_until
 
 MakeHost = Callable[..., Host]
 pytestmark = pytest.mark.slow
@@ -230,4 +230,4 @@ def kill_guardian(host: Host) -> None:
     """kill -9 of the guardian alone."""
     assert host.process is not None
     host.process.kill()
-    host.process.wait(10)
+    wait_exit(host.process, 10)

@@ -14,7 +14,7 @@ import pytest
 from holdfast.core.fleet.instances import Machine, MachineState
 from holdfast.providers.local import LocalConfig, LocalProvider
 from tests.system.cluster import Cluster, Controller
-from tests.waits import wait_until
+from tests.waits import wait_exit, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 SERVER = str(Path(__file__).with_name("stopping_server.py"))
@@ -116,7 +116,7 @@ def fleet(cluster: Cluster) -> Iterator[Fleet]:
 
 def wait_stopped(controller: Controller) -> None:
     assert controller.process is not None
-    assert controller.process.wait(40) == -signal.SIGKILL
+    assert wait_exit(controller.process, 40) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tests.system.cluster import Cluster
 from tests.system.gangs import stuck_files
 from tests.system.gangs.journal import find_pid, ranks_started
 from tests.system.gangs.rig import SECONDS
-from tests.waits import is_alive, wait_until
+from tests.waits import is_alive, wait_exit, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -50,7 +50,7 @@ def stuck(tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
         yield folder, server
     finally:
         server.terminate()
-        server.wait(20)
+        wait_exit(server, 20)
 
 
 def state_of(pid: int) -> str:

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from tests.system.cluster import Cluster
-from tests.waits import wait_until
+from tests.waits import wait_exit, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -94,7 +94,7 @@ def test_what_the_host_has_no_more_is_counted_with_the_reason(cluster: Cluster) 
     assert missing
     assert int(missing[1]) == len(WHOLE) - len(done.stdout)
     host.begin_close()
-    host.guardian.wait(15)
+    wait_exit(host.guardian, 15)
     done = cluster.cli("logs", "--full", job)
     assert done.returncode == 1
     assert b"host clean, which ran it, is gone" in done.stderr

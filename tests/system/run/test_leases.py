@@ -19,7 +19,7 @@ from holdfast.core.ids import TaskKey
 from holdfast.wire import agent as wire
 from tests.system.chronicle import CODE, check_no_overlap, lives_of
 from tests.system.cluster import MARGIN, TTL, Cluster, Host, signal_all
-from tests.waits import crowding, is_alive, wait_until
+from tests.waits import crowding, is_alive, wait_exit, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -241,7 +241,7 @@ def test_an_operators_word_frees_a_dead_machine_at_once(cluster: Cluster) -> Non
     # It rises from the dead: it learns that it was given up, ends its task, and goes (AGT-4).
     signal_all(frozen, signal.SIGCONT)
     wait_until(lambda: not host.task_pids(job), LONG_TTL / 10, what="the lost task to be ended")
-    assert host.guardian.wait(20) == 0
+    assert wait_exit(host.guardian, 20) == 0
     assert cluster.snapshot(job) == before
     assert cluster.client.job(job).state == "running"
     # Started again it is an owned machine under its old key, and serves.

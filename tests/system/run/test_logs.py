@@ -20,7 +20,7 @@ import pytest
 from holdfast.wire.api import LogLine
 from tests.system.cluster import Cluster
 from tests.system.watchdogs.test_watchdogs import BEAT
-from tests.waits import wait_until
+from tests.waits import wait_exit, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -126,7 +126,7 @@ def test_logs_outlive_their_host(shared: Cluster) -> None:
     shared.until(job, "succeeded")
     wait_until(lambda: shared.output(job) == b"remember me\n")
     host.begin_close()
-    host.guardian.wait(10)
+    wait_exit(host.guardian, 10)
     shutil.rmtree(host.state)
     assert shared.output(job) == b"remember me\n"
 
@@ -240,7 +240,7 @@ def test_a_full_disk_of_one_host_hurts_nobody_else(cluster: Cluster) -> None:
         assert fine.guardian.poll() is None
         for host in (full, fine):
             host.begin_close()
-        full.guardian.wait(15)
+        wait_exit(full.guardian, 15)
     finally:
         cluster.hosts["full"].finish_close(5) if "full" in cluster.hosts else None
         subprocess.run(["umount", "-l", str(small)], check=True)

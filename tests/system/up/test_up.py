@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from tests.system.up.up_rig import SECONDS, Rig, environment, wait_for
+from tests.waits import wait_exit
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 MakeRig = Callable[..., Rig]
@@ -133,7 +134,7 @@ def test_a_controller_restart_is_not_seen_by_a_job(make_rig: MakeRig) -> None:
         first = run.stdout.readline()
         os.kill(rig.part("controller"), signal.SIGKILL)
         assert first + run.stdout.read() == b"1\n2\n3\n4\n5\n6\n7\n8\n"
-        assert run.wait(30) == 0
+        assert wait_exit(run, 30) == 0
     (job,) = json.loads(rig.run("jobs", "--json").stdout)
     assert (job["state"], job["attempts"]) == ("succeeded", 1)
     rig.stop()
@@ -198,7 +199,7 @@ def test_ctrl_c_in_run_cancels_the_job(make_rig: MakeRig) -> None:
         assert run.stderr is not None
         assert run.stdout.readline() == b"up\n"
         run.send_signal(signal.SIGINT)
-        assert run.wait(30) == 130, run.stderr.read()
+        assert wait_exit(run, 30) == 130, run.stderr.read()
     (job,) = json.loads(rig.run("jobs", "--json").stdout)
     assert (job["state"], job["cause"]) == ("cancelled", "user_cancelled")
     rig.stop()
@@ -228,7 +229,7 @@ def test_a_taken_port_is_told(make_rig: MakeRig) -> None:
         taken.listen()
         port = str(taken.getsockname()[1])
         rig = make_rig("--port", port, fresh=True).start(wait=False)
-        assert rig.process.wait(30) == 4  # type: ignore[union-attr]  # it was started above
+        assert wait_exit(rig.process, 30) == 4  # type: ignore[arg-type]  # it was started above
     assert f"port {port} is taken" in rig.say()
     assert "--port 0" in rig.say()
 
@@ -238,7 +239,7 @@ def test_a_part_that_keeps_dying_is_told_with_its_log(make_rig: MakeRig) -> None
     rig.data.mkdir(mode=0o700)
     (rig.data / "host").write_text("in the way")
     rig.start(wait=False)
-    assert rig.process.wait(60) == 1  # type: ignore[union-attr]  # it was started above
+    assert wait_exit(rig.process, 60) == 1  # type: ignore[arg-type]  # it was started above
     assert "the agent exited" in rig.say()
     assert str(rig.data / "log" / "agent.log") in rig.say()
     assert "host" in rig.say().split("agent.log")[-1]

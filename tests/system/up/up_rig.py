@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from holdfast.client import Client
-from tests.waits import wait_until
+from tests.waits import wait_exit, wait_until
 
 SECONDS = 40.0
 
@@ -210,7 +210,7 @@ class Rig:
             except psutil.Error:
                 pass
         assert self.process is not None
-        self.process.wait(10)
+        wait_exit(self.process, 10)
         wait_for("the killed are dead", lambda: not self.living(), 10)
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from holdfast.errors import HoldfastError, ValidationError
 from holdfast.store.memory.store import MemoryStore
 from holdfast.store.port.store import Store
 from tests.unit.controller.conftest import bearer
-from tests.waits import Patience, within
+from tests.waits import Patience, wait_exit, within
 
 START = (
     "import sys,msgspec\n"
@@ -206,7 +206,7 @@ def test_killed_and_started_again_it_leads_again(pg_database: str, tmp_path: Pat
         ).json()
         assert found["state"] == "queued"
         server.process.terminate()
-        assert server.process.wait(10) == 0
+        assert wait_exit(server.process, 10) == 0
     finally:
         server.end()
 
@@ -218,12 +218,12 @@ def test_it_waits_for_its_database_and_can_be_told_to_stop(tmp_path: Path) -> No
     try:
         server.wait_for("waiting for the database")
         server.process.terminate()
-        assert server.process.wait(10) == 0
+        assert wait_exit(server.process, 10) == 0
     finally:
         server.end()
     server = Process(dsn, tmp_path, database_seconds=0.5)
     try:
-        assert server.process.wait(20) == 1
+        assert wait_exit(server.process, 20) == 1
         assert "cannot be reached" in server.log
     finally:
         server.end()

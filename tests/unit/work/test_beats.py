@@ -17,6 +17,7 @@ import pytest
 from holdfast.wire.beat import MAX_DATAGRAM_BYTES, Beat, decode_beat
 from holdfast.work import beats
 from holdfast.work.beats import Reporter, Section
+from tests.waits import crowding
 
 TASK = "0123456789abcdefghjk:0:3"
 
@@ -137,7 +138,7 @@ def test_a_full_buffer_drops_and_never_waits(agent: Agent, reporter: Reporter) -
     for step in range(5000):
         pause_coalescing(reporter)
         reporter.beat(step)
-    assert time.monotonic() - begun < 2.0
+    assert time.monotonic() - begun < 2.0 * crowding()
     assert reporter._pending
     kept = agent.waiting()
     assert 0 < len(kept) < 5000
