@@ -4,6 +4,7 @@ thousand."""
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import psycopg
 import pytest
@@ -11,8 +12,9 @@ import pytest
 from holdfast.core.placement.plan import plan_admission
 from holdfast.core.spec import JobSpec
 from holdfast.moves.values import NewJob, Released
+from holdfast.store.postgres.connection.session import Tx
 from holdfast.store.postgres.store import PostgresStore
-from tests.store.rig import Rig
+from tests.store.rig import STOPPED, Rig, fails
 from tests.waits import within
 
 MANY = 2500
@@ -223,3 +225,36 @@ async def test_a_batch_that_another_leader_holds_is_passed_over(
         await conn.execute(b"select from jobs where id < 'j00004' for update")
         assert await asyncio.wait_for(rig.release(), WAIT_SECONDS) == Released(retries=6)
     assert await rig.release() == Released(retries=4)
+
+
+async def test_a_fall_and_its_next_attempt_take_few_round_trips(
+    rigs: tuple[Rig, Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gang's restart waits for each of them: ends are locked with their host and committed as
+    they are written, and the next attempt is locked and written with its completion."""
+    trips: list[str] = []
+
+    def count(name: str) -> None:
+        real = getattr(Tx, name)
+
+        async def counted(tx: Tx, *steps: Any, **given: Any) -> Any:
+            trips.append("+".join(s if isinstance(s, str) else s[0] for s in steps))
+            return await real(tx, *steps, **given)
+
+        monkeypatch.setattr(Tx, name, counted)
+
+    rig, _ = rigs
+    await rig.host(slots=2)
+    job_id, keys = await rig.running_gang(2)
+    for name in ("many", "last", "rows", "run", "one"):
+        count(name)
+    await rig.sync(ended=[(keys[0], fails()), (keys[1], STOPPED)])
+    assert trips == [
+        "touch_hosts+lock_jobs+lock_tasks",
+        "write_tasks+write_jobs+write_attempts+write_events",
+    ]
+    trips.clear()
+    assert await rig.restart() == [job_id]
+    found = ["find_drained", "read_jobs+read_tasks"]  # one where the store is told of drains
+    assert trips[:3] == [*found, "look_for_rivals+read_capacity"]
+    assert len(trips) == 5, trips

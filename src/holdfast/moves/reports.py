@@ -181,6 +181,16 @@ def group_syncs(syncs: Sequence[HostSync]) -> list[list[int]]:
     return groups
 
 
+def expect_moves(syncs: Sequence[HostSync]) -> set[str]:
+    """Return the jobs that the reports of a batch move, so that they may be locked with its hosts;
+    none where a place or a success is among the reports, because what these leave to be moved shows
+    only later."""
+    if any(sync.claimed or any(facts.succeeded for _, facts in sync.ended) for sync in syncs):
+        return set()
+    told = [(*s.started, *s.returned, *(key for key, _ in s.ended)) for s in syncs]
+    return {key.job_id for keys in told for key in keys if is_storable_key(key)}
+
+
 def apply_reports(
     m: Moves, drafts: Sequence[Draft], taken: set[TaskKey], rules: Sequence[OperatorRule]
 ) -> list[tuple[Draft, TaskKey]]:

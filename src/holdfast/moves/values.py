@@ -272,13 +272,15 @@ class TaskOffer(StoreValue, frozen=True, kw_only=True):
     """A reserved task for its host. Offered again at every sync until it is reported; each offer
     renews the lease.
 
-    seats: of a gang, every rank of it, by rank; empty for a job of one task.
+    seats: of a gang, every rank of it, by rank; empty for a job of one task. saved: whether its job
+    may have checkpoints; also where that was not looked for.
     """
 
     task: OfferedTask
     job: OfferedJob
     secrets: Mapping[str, str]
     seats: tuple[GangSeat, ...] = ()
+    saved: bool = True
 
 
 class PreemptRow(StoreValue, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from holdfast.core.facts import TaskFacts
 from holdfast.core.placement.plan import JobPlacement
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import HostState, JobState, Outcome, TaskState
+from holdfast.moves.checkpoints import NewCheckpoint
 from holdfast.moves.dispatch import plan_restart
 from holdfast.moves.values import DrainSnapshot, Released, Restarted, TaskBeat
 from tests.store.conformance.shared import claim_gang, events_of, start_gang, succeed
@@ -457,6 +458,20 @@ async def test_a_drained_gang_gets_its_next_attempt_with_its_completion(rig: Rig
     assert kinds[-4:] == told
     assert await rig.store.drains.restart_drained(*asked, now=rig.now) is None
     assert await rig.kinds(job.id) == kinds
+
+
+@pytest.mark.parametrize("saves", [False, True])
+async def test_an_offer_tells_whether_its_job_has_checkpoints(rig: Rig, saves: bool) -> None:
+    await rig.host(slots=2)
+    job_id, keys = await rig.running_gang(2)
+    if saves:
+        new = NewCheckpoint(blob="b", size=1, sha256=b"0" * 32)
+        here = ("h1", rig.incarnations["h1"], keys[1])
+        await rig.store.checkpoints.add_checkpoint(*here, new, 2, now=rig.now)
+    await rig.sync(live=keys[1:], ended=[(keys[0], fails())])
+    await rig.sync(ended=[(keys[1], STOPPED)])
+    assert await rig.restart() == [job_id]
+    assert [offer.saved for offer in (await rig.sync()).offers] == [saves, saves]
 
 
 async def test_the_next_attempt_goes_where_admission_would_place_it(rig: Rig) -> None:

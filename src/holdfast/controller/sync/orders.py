@@ -106,7 +106,7 @@ async def make_orders(
     again = [
         (o.task.key.job_id, o.task.key.rank)
         for o in offers
-        if o.task.attempt > 1 or o.task.replaced
+        if o.saved and (o.task.attempt > 1 or o.task.replaced)
     ]
     kept = await store.checkpoints.find_newest_checkpoints(again) if again else {}
     orders: list[wire.LaunchOrder] = []

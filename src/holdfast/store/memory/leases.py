@@ -154,7 +154,8 @@ class MemoryLeases(InMemory):
                 and not d.fenced
             ):
                 _grant(task, at)
-                self._offer(d, task)
+                kept = s.checkpoints
+                self._offer(d, task, saved=any(kept[p] for p in kept if p[0] == task.job_id))
             if task.state is TaskState.RESERVED and task.recalled:
                 d.recalls.append(task.key)
             elif task.state is TaskState.PREEMPTING:
@@ -171,7 +172,7 @@ class MemoryLeases(InMemory):
                     )
                 )
 
-    def _offer(self, d: Draft, task: TaskRow) -> None:
+    def _offer(self, d: Draft, task: TaskRow, *, saved: bool = True) -> None:
         if not task.barrier:
             d.claims.append(
                 ClaimRow(
@@ -206,6 +207,7 @@ class MemoryLeases(InMemory):
                 job=OfferedJob(**shared_fields(s.job_record(task.job_id), OfferedJob)),
                 secrets=dict(job.secrets),
                 seats=seats if job.row.tasks > 1 else (),
+                saved=saved,
             )
         )
 

@@ -39,7 +39,13 @@ from holdfast.store.port.clock import Now
 from holdfast.store.postgres.admission import plan_reservation
 from holdfast.store.postgres.connection.session import OnSession, Rows, Session, Tx, transacts
 from holdfast.store.postgres.hosts import quarantine_host, retire_host, write_faults
-from holdfast.store.postgres.moves import load_moves, write_events, write_moves
+from holdfast.store.postgres.moves import (
+    ask_moves,
+    load_moves,
+    take_moves,
+    write_events,
+    write_moves,
+)
 from holdfast.store.postgres.sync.choices import NOTHING, Choices, Step, TakeChoice, give_taken
 from holdfast.store.postgres.sync.ends import finish_jobs
 from holdfast.store.postgres.sync.kinds import TakableKinds, make_offered
@@ -168,17 +174,20 @@ async def _sync(
     # A task that has ended needs no order, even if its end is not on record yet.
     heard = [(*s.live, *s.started, *(key for key, _ in s.ended)) for s in syncs]
     live = [k for keys in heard for k in keys if is_storable_key(k)]
-    rows = await tx.rows(
-        "touch_hosts",
+    touch: dict[str, Any] = {
         # Cleaned, so that one host's malformed value is stale instead of failing the whole batch.
-        ids=list(by_host),
-        incarnations=[clean_text(s.incarnation) for s in by_host.values()],
-        leaving=[s.leaving for s in by_host.values()],
-        busy=[bool(s.live or s.claimed or s.ended) for s in by_host.values()],
-        jobs=[k.job_id for k in live],
-        ranks=[k.rank for k in live],
-        epochs=[k.epoch for k in live],
-        now=now,
+        "ids": list(by_host),
+        "incarnations": [clean_text(s.incarnation) for s in by_host.values()],
+        "leaving": [s.leaving for s in by_host.values()],
+        "busy": [bool(s.live or s.claimed or s.ended) for s in by_host.values()],
+        "jobs": [k.job_id for k in live],
+        "ranks": [k.rank for k in live],
+        "epochs": [k.epoch for k in live],
+        "now": now,
+    }
+    expected = reports.expect_moves(syncs)
+    rows, *locked = await tx.many(
+        ("touch_hosts", touch), *(ask_moves(expected) if expected else ())
     )
     found = {row["host_id"]: row for row in rows}
     at = rows[0]["now"] if rows else now
@@ -197,7 +206,8 @@ async def _sync(
         d.name, d.orders, d.reads = row["name"], row["orders"], row["reads"]
         d.fenced = row["reason"] if row["state"] == HostState.ERROR else ""
     await _note_health(tx, fresh, found, at)
-    moved = await _take_moves(tx, fresh, rules, at)
+    last = not any(d.orders or d.sync.takes or d.sync.leaving or d.holds_work() for d in fresh)
+    moved = await _take_moves(tx, fresh, rules, at, locked, last=last)
     for d in fresh:
         stuck = reports.find_stuck(d)
         if stuck is not None:
@@ -241,10 +251,20 @@ async def _note_health(
 
 
 async def _take_moves(
-    tx: Tx, drafts: Sequence[Draft], rules: Sequence[OperatorRule], at: datetime
+    tx: Tx,
+    drafts: Sequence[Draft],
+    rules: Sequence[OperatorRule],
+    at: datetime,
+    locked: Sequence[Rows],
+    *,
+    last: bool,
 ) -> bool:
     """Take starts, claims and ends. Returns whether any of them may bring orders to a host: more
-    than the ends of jobs of one task that succeeded."""
+    than the ends of jobs of one task that succeeded.
+
+    locked: the rows of the jobs that are moved, where they were locked before. last: nothing but
+    these may have to be written.
+    """
     ended = [(d, key, facts) for d in drafts for key, facts in d.ended()]
     started = {key.job_id for d in drafts for key in (*d.started(), *d.returned())}
     claims = [(d, key, port) for d in drafts for key, port in d.claimed().items()]
@@ -266,9 +286,10 @@ async def _take_moves(
         | {k.job_id for d in drafts for k in (*d.started(), *d.returned()) if k not in taken}
     )
     if ids:
-        m = await load_moves(tx, ids, at)
+        m = take_moves(at, *locked) if locked else await load_moves(tx, ids, at)
         repeats = reports.apply_reports(m, drafts, taken, rules)
-        await write_moves(tx, m)
+        stuck = any(reports.find_stuck(d) for d in drafts)
+        await write_moves(tx, m, last=last and not repeats and not stuck)
         if repeats:
             await _ack_repeats(tx, repeats)
     return bool(ids or claims)
@@ -406,7 +427,8 @@ def _give_offers(
 ) -> None:
     """Make the offers after the commit, so that the rows' locks are not held meanwhile."""
     offered = {row["job_id"] for row in rows}
-    jobs = {row["id"]: make_offered(row) for row in found if row["id"] in offered}
+    told = {row["id"]: row for row in found if row["id"] in offered}
+    jobs = {job_id: make_offered(row) for job_id, row in told.items()}
     secrets = {row["job_id"]: row["secrets"] for row in hidden}
     places: dict[str, list[GangSeat]] = {}
     for row in found_seats:
@@ -428,6 +450,7 @@ def _give_offers(
             job=jobs[job_id],
             secrets=secrets.get(job_id, {}),
             seats=seats.get(job_id, ()),
+            saved=told[job_id]["saved"],
         )
         by_host[task.host_id].offers.append(offer)
 

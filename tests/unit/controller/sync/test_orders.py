@@ -118,3 +118,25 @@ def test_a_gang_falls_together_only_where_it_is_whole_on_one_host(
         order([TaskOffer(task=task, job=job, secrets={}, seats=seats)], shares_orders=True)
     )
     assert told.falls_together is together
+
+
+@pytest.mark.parametrize(("saved", "asked"), [(False, []), (True, [[("gang", 0)]])])
+def test_checkpoints_are_asked_for_only_where_the_job_may_have_some(
+    saved: bool, asked: list[object]
+) -> None:
+    found: list[object] = []
+
+    class Checkpoints:
+        async def find_newest_checkpoints(self, ranks: list[object]) -> dict[object, object]:
+            found.append(ranks)
+            return {}
+
+    class Store:
+        checkpoints = Checkpoints()
+
+    task = OfferedTask(
+        key=TaskKey("gang", 0, 3), attempt=2, host_id="h1", devices=(), lease_ttl_seconds=60.0
+    )
+    offer = TaskOffer(task=task, job=JOBS[0], secrets={}, saved=saved)
+    run(make_orders(cast(Any, Store()), [offer], SETTINGS, GangLayouts(), shared=True))
+    assert found == asked

@@ -382,7 +382,8 @@ where not exists (
 -- name: read_offered_jobs
 -- The jobs of the tasks that offer_tasks, just before, offered these hosts for their start, or had offered already.
 -- Found by host, so that it runs in the same round trip as the offers.
-select j.id, j.name, j.queue, j.project, j.memory_bytes, j.cpu_slots, j.tasks, j.spec::text as spec
+select j.id, j.name, j.queue, j.project, j.memory_bytes, j.cpu_slots, j.tasks, j.spec::text as spec,
+       exists (select from checkpoints c where c.job_id = j.id) as saved
 from jobs j
 where j.id = any(array(
   select t.job_id from tasks t
