@@ -170,25 +170,7 @@ async def _sync(
     choices: Choices,
     now: datetime | None,
 ) -> list[Draft]:
-    by_host = {s.host_id: s for s in syncs}
-    # A task that has ended needs no order, even if its end is not on record yet.
-    heard = [(*s.live, *s.started, *(key for key, _ in s.ended)) for s in syncs]
-    live = [k for keys in heard for k in keys if is_storable_key(k)]
-    touch: dict[str, Any] = {
-        # Cleaned, so that one host's malformed value is stale instead of failing the whole batch.
-        "ids": list(by_host),
-        "incarnations": [clean_text(s.incarnation) for s in by_host.values()],
-        "leaving": [s.leaving for s in by_host.values()],
-        "busy": [bool(s.live or s.claimed or s.ended) for s in by_host.values()],
-        "jobs": [k.job_id for k in live],
-        "ranks": [k.rank for k in live],
-        "epochs": [k.epoch for k in live],
-        "now": now,
-    }
-    expected = reports.expect_moves(syncs)
-    rows, *locked = await tx.many(
-        ("touch_hosts", touch), *(ask_moves(expected) if expected else ())
-    )
+    rows, *locked = await _touch_hosts(tx, syncs, now)
     found = {row["host_id"]: row for row in rows}
     at = rows[0]["now"] if rows else now
     drafts = [
@@ -226,6 +208,27 @@ async def _sync(
     finally:
         choices.release(taking)
     return drafts
+
+
+async def _touch_hosts(tx: Tx, syncs: Sequence[HostSync], now: datetime | None) -> Sequence[Rows]:
+    """Lock the hosts, and the rows of jobs that are known to be moved: what these return."""
+    by_host = {s.host_id: s for s in syncs}
+    # A task that has ended needs no order, even if its end is not on record yet.
+    heard = [(*s.live, *s.started, *(key for key, _ in s.ended)) for s in syncs]
+    live = [k for keys in heard for k in keys if is_storable_key(k)]
+    touch: dict[str, Any] = {
+        # Cleaned, so that one host's malformed value is stale instead of failing the whole batch.
+        "ids": list(by_host),
+        "incarnations": [clean_text(s.incarnation) for s in by_host.values()],
+        "leaving": [s.leaving for s in by_host.values()],
+        "busy": [bool(s.live or s.claimed or s.ended) for s in by_host.values()],
+        "jobs": [k.job_id for k in live],
+        "ranks": [k.rank for k in live],
+        "epochs": [k.epoch for k in live],
+        "now": now,
+    }
+    moved = reports.expect_moves(syncs)
+    return await tx.many(("touch_hosts", touch), *(ask_moves(moved) if moved else ()))
 
 
 async def _note_health(
