@@ -14,7 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from holdfast.agent.folders import ORDER_FILE, WorkFolders
+from holdfast.agent.folders import ORDER_FILE, READY_WORK, WorkFolders
 from holdfast.agent.offload import run_aside
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.logs import STREAMS
@@ -110,10 +110,10 @@ class Housekeeper:
 
     async def _sweep_often(self) -> None:
         while True:
-            await self._left.wait()
             await asyncio.sleep(_SWEEP_SECONDS)  # many at once cost one thread
             self._left.clear()
             await run_aside(self._works.sweep)
+            await self._left.wait()
 
     def clean(self, now: float) -> None:
         """One round. `now` is Unix time, as files have it."""
@@ -123,7 +123,7 @@ class Housekeeper:
                 break
             del self._kept[key]
             self._table.remove_folder(key)
-        busy = {task.key.job_id for task in self._table}
+        busy = {READY_WORK, *(task.key.job_id for task in self._table)}
         try:
             folders = list(os.scandir(self._works.root))
         except OSError:

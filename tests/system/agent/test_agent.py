@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from holdfast.agent.folders import READY_WORK
 from holdfast.core.causes import Cause
 from holdfast.core.ids import TaskKey
 from holdfast.process.table import read_marks, read_table
@@ -359,4 +360,5 @@ def test_a_burst_of_failures_with_long_tails_is_reported_in_parts(
         assert controller.wait_end(key, 30).exit_code == 1
         controller.wait_logs(key, 30)
     wait_until(lambda: not list_files(host.folder / "state" / "tasks"))
-    wait_until(lambda: not list((host.folder / "state" / "work").iterdir()))
+    works = host.folder / "state" / "work"
+    wait_until(lambda: {path.name for path in works.iterdir()} <= {READY_WORK})

@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.folders import MAX_SPARES, ORDER_FILE, OUT_FOLDER, TaskFolders, WorkFolders
+from holdfast.agent.folders import (
+    MAX_SPARES,
+    ORDER_FILE,
+    OUT_FOLDER,
+    READY_WORK,
+    TaskFolders,
+    WorkFolders,
+)
 from holdfast.agent.housekeeping import Housekeeper
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.core.ids import TaskKey
@@ -182,8 +189,35 @@ def test_an_empty_work_folder_is_deleted_and_another_is_as_old_as_its_last_attem
     for one in (order("a"), order("b"), order("c", fresh=True)):
         works.leave(one.key.job_id, one)
     works.sweep()
-    assert [path.name for path in works.root.iterdir()] == ["b"]
+    assert sorted(path.name for path in works.root.iterdir()) == [READY_WORK, "b"]
     assert folders[1].stat().st_mtime > time.time() - 60
+
+
+def test_the_next_job_gets_the_work_folder_that_lies_ready(tmp_path: Path) -> None:
+    works = WorkFolders(tmp_path)
+    works.sweep()
+    made = (tmp_path / READY_WORK).stat()
+    folder = Path(works.make(order("a")))
+    assert (folder.stat().st_ino, folder.stat().st_mode & 0o777) == (made.st_ino, 0o700)
+    (folder / "result").write_text("kept")
+    works.make(order("b"))
+    works.sweep()
+    assert works.make(order("a", attempt=2)) == str(folder)
+    assert (folder / "result").read_text() == "kept"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [READY_WORK, "a", "b"]
+
+
+@pytest.mark.parametrize("left", ["empty", "full", "gone"])
+def test_what_an_earlier_agent_left_ready_is_given_to_no_job(tmp_path: Path, left: str) -> None:
+    WorkFolders(tmp_path).sweep()
+    if left == "full":
+        (tmp_path / READY_WORK / "another's").touch()
+    works = WorkFolders(tmp_path)
+    assert Path(works.make(order("a"))).stat().st_ino != (tmp_path / READY_WORK).stat().st_ino
+    works.sweep()
+    if left == "gone":
+        (tmp_path / READY_WORK).rmdir()
+    assert not list(Path(works.make(order("b"))).iterdir())
 
 
 def test_a_deletion_is_called_off_by_the_next_attempt(tmp_path: Path) -> None:
