@@ -6,6 +6,8 @@ HTTP-2  A head over its limits is answered 431 and the connection closed; nothin
 HTTP-3  A refused client can read why: a connection that is closed while its peer still sends is
         reset, and the peer loses what it has not read yet. So only the sending side is closed
         first, and incoming bytes are dropped for `LINGER_SECONDS`.
+HTTP-4  The head of an answer leaves with the first part of its body, in one write, because each write
+        wakes the reader; or by itself in the loop's next turn.
 """
 
 import asyncio
@@ -21,6 +23,46 @@ HEAD_SECONDS = 15.0
 MAX_HEAD_BYTES = 32 * 1024
 MAX_HEADERS = 100
 LINGER_SECONDS = 1.0
+JOINED_BYTES = 1 << 16  # a larger part is worth a write of its own, and is not copied
+
+
+class JoiningTransport:
+    """A connection's transport that holds a head back until its body comes (HTTP-4)."""
+
+    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._head = b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Send `data` after what was written before."""
+        if self._head and len(data) < JOINED_BYTES:
+            head, self._head = self._head, b""
+            self._transport.write(head + data)
+        elif not self._head and data.startswith(b"HTTP/"):
+            self._head = data
+            self._loop.call_soon(self._send_head)
+        else:
+            self._send_head()
+            self._transport.write(data)
+
+    def write_eof(self) -> None:
+        """Close the sending side once all is sent."""
+        self._send_head()
+        self._transport.write_eof()
+
+    def close(self) -> None:
+        """Close the connection once all is sent."""
+        self._send_head()
+        self._transport.close()
+
+    def _send_head(self) -> None:
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head)
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -32,7 +74,8 @@ class BoundedProtocol(HttpToolsProtocol):
     _refused = False
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
+        joining: Any = JoiningTransport(transport, self.loop)
+        super().connection_made(joining)
         self._start_head_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
