@@ -790,3 +790,5 @@ async def test_what_is_being_reserved_can_be_counted_before_it_is_written(rig: R
     assert [c.job_id for c in after.candidates] == [j for j in more if j not in ttls]
     assert after.candidates
     assert expected == after
+    known = await read(3, hosts=expected.hosts[:1])
+    assert known == msgspec.structs.replace(after, hosts=expected.hosts[:1]), "not read again"

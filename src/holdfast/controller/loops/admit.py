@@ -55,12 +55,13 @@ class Round(msgspec.Struct, frozen=True):
 
 class Look(NamedTuple):
     """One reading of the queues, and the plan made of it. running: the tasks that hold room, where
-    the plan needed them."""
+    the plan needed them. room_at: when the hosts' room was read."""
 
     snapshot: AdmissionSnapshot
     settings: Settings
     plan: AdmissionPlan
     running: Sequence[RunningTask]
+    room_at: float
 
     @property
     def starts_all(self) -> bool:
@@ -141,25 +142,31 @@ class AdmitLoop(Loop):
         """Read the queues and plan; None where no job is queued.
 
         ahead: a plan that is being written meanwhile. It is taken as done; where that is wrong, the
-        guards of the next write see it, as they see any other change since the reading.
+        guards of the next write see it, as they see any other change since the reading. So the
+        room that it leaves is not read again for `interval_seconds`.
         """
         # A job that is queued from now on wakes the loop by itself.
         controller = self._controller
+        room_at = controller.clock()
         if ahead is None:
             snapshot = await controller.store.admission.read_admission(limit)
         else:
             jobs, placements = ahead.snapshot.candidates, ahead.plan.placements
+            known = room_at < ahead.room_at + self.interval_seconds
             found = await controller.store.admission.read_admission(
-                limit, but=[p.job_id for p in placements]
+                limit,
+                but=[p.job_id for p in placements],
+                hosts=ahead.snapshot.hosts if known else None,
             )
             snapshot = expect_starts(found, jobs, placements)
+            room_at = ahead.room_at if known else room_at
         if not snapshot.candidates:
             return None
         settings = await controller.settings.current()
         if settings.rev < snapshot.settings_rev:
             settings = await controller.settings.refresh()
         plan, running = await self._plan(snapshot, settings)
-        return Look(snapshot, settings, plan, running)
+        return Look(snapshot, settings, plan, running, room_at)
 
     async def _reserve_on(self, look: Look, limit: int) -> Round:
         """Write a plan and make the next one meanwhile, for as long as all jobs that are read start,

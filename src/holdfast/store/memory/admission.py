@@ -5,12 +5,13 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 
 from holdfast.core.causes import UNSTARTED
 from holdfast.core.host_faults import find_runtime_word
 from holdfast.core.placement.plan import (
     Candidate,
+    Capacity,
     JobPlacement,
     RunningTask,
     Share,
@@ -81,7 +82,12 @@ class MemoryAdmission(InMemory):
         return Released(retries=count, left=count < len(retries), **done)
 
     async def read_admission(
-        self, limit: int, *, but: Sequence[str] = (), now: Now = None
+        self,
+        limit: int,
+        *,
+        but: Sequence[str] = (),
+        hosts: Sequence[Capacity] | None = None,
+        now: Now = None,
     ) -> AdmissionSnapshot:
         s, at = self.state, self.state.at(now)
         cluster = [("cluster", s.settings), ("environment", self.environment)]
@@ -93,16 +99,12 @@ class MemoryAdmission(InMemory):
         active = [
             h for _, h in sorted(s.hosts.items()) if h.takes_work and h.heartbeat_at >= at - silence
         ]
-        hosts = [s.capacity(h).without_ahead for h in active]
-        live = Counter(s.jobs[i].row.queue for x in LIVE_JOB_STATES for i in s.by_state[x])
+        if hosts is None:
+            hosts = [s.capacity(h).without_ahead for h in active]
         quotas = quotas_left(
             s, self.environment, {s.jobs[i].row.project for i in s.by_state[JobState.QUEUED]}
         )
-        limits: dict[str, int | None] = {}
-        for q in s.queues.values():
-            value = resolve("max_running", [("queue", q.settings), *cluster]).value
-            limits[q.name] = None if value is None else int(value)
-        headroom, allotment = plan_headroom(limits, live), Allotment(quotas)
+        headroom, allotment = self._plan_headroom(cluster), Allotment(quotas)
         served = serves(hosts)
         queues: dict[str, list[MemoryJob]] = {
             q.name: []
@@ -186,6 +188,15 @@ class MemoryAdmission(InMemory):
         )
         names = ("max_running", *NAMES, *SHARES)
         return before or blocked or any(n in layer for layer in self.list_layers() for n in names)
+
+    def _plan_headroom(self, cluster: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, int]:
+        s = self.state
+        live = Counter(s.jobs[i].row.queue for x in LIVE_JOB_STATES for i in s.by_state[x])
+        limits: dict[str, int | None] = {}
+        for q in s.queues.values():
+            value = resolve("max_running", [("queue", q.settings), *cluster]).value
+            limits[q.name] = None if value is None else int(value)
+        return plan_headroom(limits, live)
 
     async def note_passed(self, job_ids: Sequence[str], *, holds: bool, now: Now = None) -> None:
         self.state.passed_over = PassedOver(

@@ -140,7 +140,13 @@ class PostgresAdmission(OnSession):
 
     @reads
     async def read_admission(
-        self, tx: Tx, limit: int, *, but: Sequence[str] = (), now: Now = None
+        self,
+        tx: Tx,
+        limit: int,
+        *,
+        but: Sequence[str] = (),
+        hosts: Sequence[Capacity] | None = None,
+        now: Now = None,
     ) -> AdmissionSnapshot:
         revision = await tx.one(
             "begin_admission", now=now, limits="max_running" in self.environment
@@ -154,17 +160,7 @@ class PostgresAdmission(OnSession):
             float(resolve(name, cluster).value or 0)
             for name in ("dead_host_seconds", "sync_interval_seconds")
         )
-        queues = revision["queues"]
-        limits = {
-            q["name"]: _limit(resolve("max_running", [("queue", q["settings"]), *cluster]).value)
-            for q in queues
-        }
-        headroom = plan_headroom(limits, revision["live"] or {})
-        names = [
-            q["name"]
-            for q in queues
-            if not q["paused"] and q["served"] and headroom.get(q["name"], 1) > 0
-        ]
+        headroom, names = _open_queues(revision, cluster)
         quotas: dict[str, QuotaLeft] = {}
         if revision["limited"] or sets_quota(self.environment):
             projects = [row["name"] for row in await tx.rows("list_queued_projects")]
@@ -178,13 +174,17 @@ class PostgresAdmission(OnSession):
         )
         heard_since = revision["now"] - timedelta(seconds=silence_seconds(dead, interval))
         asked = {"limit": limit, "but": list(but), "now": revision["now"]}
-        found, queued, *owned = await tx.many(
-            ("read_capacity", {"ids": None, "heard_since": heard_since}),
-            _ask_candidates(names, quotas, asked),
-            *_ask_owned(names, shares, asked),
+        given = (
+            []
+            if hosts is not None
+            else [("read_capacity", {"ids": None, "heard_since": heard_since})]
         )
-        queued = _put_first(owned[0], queued) if owned else queued
-        hosts = [as_capacity(row).without_ahead for row in found]
+        queued, *more = await tx.many(
+            _ask_candidates(names, quotas, asked), *_ask_owned(names, shares, asked), *given
+        )
+        if hosts is None:
+            hosts = [as_capacity(row).without_ahead for row in more.pop()]
+        queued = _put_first(more[0], queued) if more else queued
         served = serves(hosts)  # without the silent ones
         rows = [row for row in queued if served(row["queue"])]
         return AdmissionSnapshot(
@@ -328,6 +328,24 @@ async def take_room(
         "reserve_from": [str(s) for s in sources(JOB, JobEvent.RESERVE)],
     }
     return Reservation([("keep_plans", None), ("reserve_jobs", given)], given["jobs"], at)
+
+
+def _open_queues(
+    revision: Mapping[str, Any], cluster: Sequence[tuple[str, Mapping[str, Any]]]
+) -> tuple[dict[str, int], list[str]]:
+    """Return how many more jobs each limited queue may run, and the queues that may start some."""
+    queues = revision["queues"]
+    limits = {
+        q["name"]: _limit(resolve("max_running", [("queue", q["settings"]), *cluster]).value)
+        for q in queues
+    }
+    headroom = plan_headroom(limits, revision["live"] or {})
+    names = [
+        q["name"]
+        for q in queues
+        if not q["paused"] and q["served"] and headroom.get(q["name"], 1) > 0
+    ]
+    return headroom, names
 
 
 async def _allot(tx: Tx, environment: Mapping[str, Value], projects: Set[str]) -> Allotment:

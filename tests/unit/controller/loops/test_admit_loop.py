@@ -28,12 +28,14 @@ class Deep:
         self.rig = Rig(store)
         self.ran = 0.0
         self.limits: list[int] = []
+        self.rooms_known: list[bool] = []
         self.controller = Controller(store, clock=lambda: self.ran)
         self.loop = AdmitLoop(self.controller)
         read = store.admission.read_admission
 
         async def noted(limit: int, **more: Any) -> AdmissionSnapshot:
             self.limits.append(limit)
+            self.rooms_known.append(more.get("hosts") is not None)
             return await read(limit, **more)
 
         monkeypatch.setattr(store.admission, "read_admission", noted)
@@ -167,6 +169,31 @@ async def test_the_next_round_is_planned_while_one_is_written(
     assert started == len(jobs)
     assert [job_id for applied in writes for job_id in applied] == jobs, "each once, in order"
     assert read[:4] == [1, 2, 4, 5], "one reading more than writings, from the first deep one on"
+
+
+async def test_the_room_is_read_again_once_an_interval(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between, it is what the rounds before leave, because a reading goes over all live tasks."""
+    deep = Deep(store, monkeypatch)
+    jobs = await deep.queue(store, 5 * LIMIT, slots=9 * LIMIT)
+    write, pace = store.leases.reserve_and_offer, 0.0
+
+    async def slow(placements: Any, *given: Any, **more: Any) -> Any:
+        deep.ran += pace
+        return await write(placements, *given, **more)
+
+    monkeypatch.setattr(store.leases, "reserve_and_offer", slow)
+    started, _ = await deep.run()
+    assert started == len(jobs)
+    assert deep.rooms_known[:8] == [False, False, False, True, True, True, True, True]
+    deep.rooms_known.clear()
+    pace, more = deep.loop.interval_seconds / 2, 4 * LIMIT
+    jobs = await deep.queue(store, more, slots=9 * LIMIT, queue="other")
+    started, _ = await deep.run()
+    assert started == more
+    assert True in deep.rooms_known[3:]
+    assert False in deep.rooms_known[4:-1]
 
 
 async def test_a_round_that_was_not_written_whole_is_not_built_upon(
