@@ -27,7 +27,7 @@ from holdfast.agent.orders.ahead import AheadDesk
 from holdfast.agent.orders.claims import Claims
 from holdfast.agent.orders.environment import make_command, make_task_environment
 from holdfast.agent.orders.link import GuardianLink
-from holdfast.agent.orders.peers import GangPeers, find_peers
+from holdfast.agent.orders.peers import GangPeers, Peers, find_peers
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.checkpoints import CheckpointDesk, in_path
 from holdfast.core.causes import Cause, Watchdog
@@ -201,12 +201,12 @@ class Commands:
         if not order.master_port:
             order = msgspec.structs.replace(order, master_port=self._find_port(order, now))
         task = self.table.add(msgspec.structs.replace(order, peers=[]), now)
-        self._peers.leave(order, task.folder)
+        peers = self._peers.leave(order, task.folder)
         task.deadline = deadline
         if order.ahead and order.checkpoint is None and not self.ahead.has_slot(task):
             self._hold(task, now)
         elif order.checkpoint is None:
-            self._start_task(task, order)
+            self._start_task(task, order, peers)
         else:
             task.move(AgentTaskEvent.FETCH)
             self.table.works.begin(task.key, self._fetch_and_start(task, order))
@@ -294,7 +294,8 @@ class Commands:
     def _start_or_fail(self, task: AgentTask, order: LaunchOrder) -> None:
         """Start a task, or report that it could not be prepared."""
         try:
-            self._start_task(task, order)
+            peers = find_peers(task.folder) if order.world_size > 1 else None
+            self._start_task(task, order, peers)
         except OSError as error:
             self.unable(f"it cannot prepare tasks: {error}")
             self._fail_start(task.key, str(error))
@@ -302,7 +303,7 @@ class Commands:
             self._fail_start(task.key, str(error))
         self._log_launches()
 
-    def _start_task(self, task: AgentTask, order: LaunchOrder) -> None:
+    def _start_task(self, task: AgentTask, order: LaunchOrder, peers: Peers | None) -> None:
         work = self.places.works.make(order)
         boxed = order.image is not None
         env = make_task_environment(
@@ -313,7 +314,7 @@ class Commands:
             beat_socket=self.places.beat_socket,
             work_folder=work,
             host_gpus=self.host_gpus,
-            peers=find_peers(task.folder) if order.world_size > 1 else None,
+            peers=peers,
             host_words=self.places.host_words,
             checkpoint_out=f"{task.folder}/{OUT_FOLDER}",
             checkpoint_in=in_path(task) if order.checkpoint else None,

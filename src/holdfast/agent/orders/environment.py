@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from holdfast.agent.orders.peers import Peers
 from holdfast.wire.agent import LaunchOrder
 
 _PRIVATE_WORDS = """
@@ -69,7 +70,7 @@ def make_task_environment(
     work_folder: str,
     host_gpus: int,
     host_words: Mapping[str, str] = MappingProxyType({}),
-    peers: Path | None = None,
+    peers: Peers | None = None,
     checkpoint_out: str = "",
     checkpoint_in: Path | None = None,
 ) -> dict[str, str]:
@@ -144,13 +145,13 @@ def _name_rank(order: LaunchOrder) -> dict[str, str]:
     return env
 
 
-def _name_peers(path: Path | None) -> dict[str, str]:
-    """The other ranks: a file, and its text as well where it is small. Raises OSError."""
-    if path is None:
+def _name_peers(peers: Peers | None) -> dict[str, str]:
+    """The other ranks: a file, and its text as well where it is small."""
+    if peers is None:
         return {}
-    found = {"HOLDFAST_PEERS_FILE": str(path)}
-    if path.stat().st_size <= MAX_PEERS_BYTES:
-        found["HOLDFAST_PEERS"] = path.read_text()
+    found = {"HOLDFAST_PEERS_FILE": peers.path}
+    if len(peers.text.encode()) <= MAX_PEERS_BYTES:
+        found["HOLDFAST_PEERS"] = peers.text
     return found
 
 

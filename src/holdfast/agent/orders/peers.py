@@ -5,13 +5,21 @@ An answer names them once for all orders of a gang (`SyncAnswer.gangs`); the tex
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
-from holdfast.process.files import write_atomic
+from holdfast.process.files import write_new
 from holdfast.wire.agent import Gang, LaunchOrder
 
 PEERS_FILE = "peers.json"
+
+
+class Peers(NamedTuple):
+    """A file of peers, and its text."""
+
+    path: str
+    text: str
 
 
 class GangPeers:
@@ -19,28 +27,35 @@ class GangPeers:
 
     def __init__(self) -> None:
         self._gangs: dict[tuple[str, int], Gang] = {}
-        self._texts: dict[tuple[str, int], bytes] = {}
+        self._texts: dict[tuple[str, int], str] = {}
 
     def learn(self, gangs: Sequence[Gang]) -> None:
         """Take the gangs of a new answer in place of those of the one before."""
         self._gangs = {(gang.job_id, gang.epoch): gang for gang in gangs}
         self._texts.clear()
 
-    def leave(self, order: LaunchOrder, folder: Path) -> None:
-        """Write the peers of an order, where it has any, into its task's folder. Raises OSError."""
-        text = msgspec.json.encode(order.peers) if order.peers else self._text_of(order)
-        if text is not None:
-            write_atomic(folder / PEERS_FILE, text)
+    def leave(self, order: LaunchOrder, folder: Path) -> Peers | None:
+        """Write the peers of an order, where it has any, into its task's folder; return them.
+        Raises OSError."""
+        text = self._text_of(order)
+        if text is None:
+            return None
+        found = Peers(f"{folder}/{PEERS_FILE}", text)
+        # An agent that is killed here has launched nothing.
+        write_new(found.path, text.encode())
+        return found
 
-    def _text_of(self, order: LaunchOrder) -> bytes | None:
+    def _text_of(self, order: LaunchOrder) -> str | None:
+        if order.peers:
+            return msgspec.json.encode(order.peers).decode()
         key = (order.key.job_id, order.key.epoch)
         gang = self._gangs.get(key)
         if gang is not None and key not in self._texts:
-            self._texts[key] = msgspec.json.encode(gang.list_peers())
+            self._texts[key] = msgspec.json.encode(gang.list_peers()).decode()
         return self._texts.get(key)
 
 
-def find_peers(folder: Path) -> Path | None:
-    """The file in a task's folder, None where it runs alone."""
+def find_peers(folder: Path) -> Peers | None:
+    """Return the peers in a task's folder, None where it runs alone. Raises OSError."""
     path = folder / PEERS_FILE
-    return path if path.exists() else None
+    return Peers(str(path), path.read_text()) if path.exists() else None

@@ -157,8 +157,10 @@ class PostgresDrains(OnSession):
     ) -> Restarted | None:
         # A change of a queue locks it, and then the row of the switches.
         queues, *others = ask_room([placement], now)
-        paused, *found = await tx.many(queues, *ASK_SWITCHES, *others, *ask_moves([job_id]))
-        room = [paused, *found[2:-2]]
+        plans: Step = ("keep_plans", None)  # not before `read_capacity`, which is for any hosts
+        locks = (*others, plans, *ask_moves([job_id]))
+        paused, *found = await tx.many(queues, *ASK_SWITCHES, *locks)
+        room = [paused, *found[2:-3]]
         (at,) = room[-1][0].values()
         m = take_moves(at, *found[-2:])
         job = _find_ready(m, job_id, epoch)

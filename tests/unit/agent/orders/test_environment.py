@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from holdfast.agent.orders.environment import MAX_PEERS_BYTES, describe_host, make_task_environment
-from holdfast.agent.orders.peers import PEERS_FILE, GangPeers, find_peers
+from holdfast.agent.orders.peers import PEERS_FILE, GangPeers, Peers, find_peers
 from holdfast.core.ids import TaskKey
 from holdfast.core.settings.watch import WatchSettings
 from holdfast.wire.agent import CheckpointOffer, Gang, GangHost, LaunchOrder
@@ -33,7 +33,7 @@ def make_order(rank: int = 0, epoch: int = 4, **fields: Any) -> LaunchOrder:
 def make(
     inherited: dict[str, str] | None = None,
     host_gpus: int = 0,
-    peers: Path | None = None,
+    peers: Peers | None = None,
     **fields: Any,
 ) -> dict[str, str]:
     return make_task_environment(
@@ -115,14 +115,15 @@ def test_peers_are_all_ranks_and_how_they_are_reached(tmp_path: Path, shared: bo
         peers.learn([older, Gang(job_id="j1", epoch=4, hosts=hosts, places=[0, 1]), other])
     else:
         order = msgspec.convert({**msgspec.to_builtins(order), "peers": TWO}, LaunchOrder)
-    peers.leave(order, tmp_path)
-    env = make(peers=find_peers(tmp_path))
+    told = peers.leave(order, tmp_path)
+    assert told == find_peers(tmp_path)
+    env = make(peers=told)
     assert json.loads(env["HOLDFAST_PEERS"]) == TWO
     assert json.loads(Path(env["HOLDFAST_PEERS_FILE"]).read_text()) == TWO
 
 
 def test_a_job_of_one_task_has_no_peers(tmp_path: Path) -> None:
-    GangPeers().leave(make_order(), tmp_path)
+    assert GangPeers().leave(make_order(), tmp_path) is None
     assert find_peers(tmp_path) is None
     assert "HOLDFAST_PEERS_FILE" not in make()
 
@@ -138,7 +139,7 @@ def test_a_variable_that_no_process_can_be_started_with_is_left_out(
 ) -> None:
     path = tmp_path / PEERS_FILE
     path.write_text("x" * (MAX_PEERS_BYTES + over))
-    env = make(peers=path)
+    env = make(peers=find_peers(tmp_path))
     assert ("HOLDFAST_PEERS" in env) is not bool(over)
     assert env["HOLDFAST_PEERS_FILE"] == str(path)
     done = subprocess.run(
