@@ -123,7 +123,7 @@ class Housekeeper:
                 break
             del self._kept[key]
             self._table.remove_folder(key)
-        busy = {READY_WORK, *(task.key.job_id for task in self._table)}
+        busy = {*READY_WORK, *(task.key.job_id for task in self._table)}
         try:
             folders = list(os.scandir(self._works.root))
         except OSError:

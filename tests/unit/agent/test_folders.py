@@ -189,34 +189,38 @@ def test_an_empty_work_folder_is_deleted_and_another_is_as_old_as_its_last_attem
     for one in (order("a"), order("b"), order("c", fresh=True)):
         works.leave(one.key.job_id, one)
     works.sweep()
-    assert sorted(path.name for path in works.root.iterdir()) == [READY_WORK, "b"]
+    assert {path.name for path in works.root.iterdir()} == {*READY_WORK, "b"}
     assert folders[1].stat().st_mtime > time.time() - 60
 
 
-def test_the_next_job_gets_the_work_folder_that_lies_ready(tmp_path: Path) -> None:
+def test_the_next_jobs_get_the_work_folders_that_lie_ready(tmp_path: Path) -> None:
     works = WorkFolders(tmp_path)
     works.sweep()
-    made = (tmp_path / READY_WORK).stat()
-    folder = Path(works.make(order("a")))
-    assert (folder.stat().st_ino, folder.stat().st_mode & 0o777) == (made.st_ino, 0o700)
-    (folder / "result").write_text("kept")
-    works.make(order("b"))
+    made = {(tmp_path / name).stat().st_ino for name in READY_WORK}
+    folders = [Path(works.make(order(f"j{number}"))) for number in range(len(READY_WORK) + 1)]
+    assert {folder.stat().st_ino for folder in folders[:-1]} == made
+    assert all(folder.stat().st_mode & 0o777 == 0o700 for folder in folders)
+    (folders[0] / "result").write_text("kept")
     works.sweep()
-    assert works.make(order("a", attempt=2)) == str(folder)
-    assert (folder / "result").read_text() == "kept"
-    assert sorted(path.name for path in tmp_path.iterdir()) == [READY_WORK, "a", "b"]
+    assert works.make(order("j0", attempt=2)) == str(folders[0])
+    assert (folders[0] / "result").read_text() == "kept"
+    assert {path.name for path in tmp_path.iterdir()} == {*READY_WORK, *(f.name for f in folders)}
 
 
 @pytest.mark.parametrize("left", ["empty", "full", "gone"])
 def test_what_an_earlier_agent_left_ready_is_given_to_no_job(tmp_path: Path, left: str) -> None:
     WorkFolders(tmp_path).sweep()
+    old = [tmp_path / name for name in READY_WORK]
     if left == "full":
-        (tmp_path / READY_WORK / "another's").touch()
+        for path in old:
+            (path / "another's").touch()
     works = WorkFolders(tmp_path)
-    assert Path(works.make(order("a"))).stat().st_ino != (tmp_path / READY_WORK).stat().st_ino
+    before = {path.stat().st_ino for path in old}
+    assert Path(works.make(order("a"))).stat().st_ino not in before
     works.sweep()
     if left == "gone":
-        (tmp_path / READY_WORK).rmdir()
+        for path in old:
+            path.rmdir()
     assert not list(Path(works.make(order("b"))).iterdir())
 
 
