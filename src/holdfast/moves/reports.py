@@ -68,6 +68,12 @@ class Draft:
         """Ends reported, once per key."""
         return iter(self._ended.items())
 
+    def heard(self) -> Sequence[TaskKey]:
+        """Return the tasks that the host has its orders for. One that has ended needs none, even if
+        its end is not on record yet."""
+        live = [k for k in self._live if k not in self._claimed] if self._claimed else self._live
+        return [*live, *self._ended]
+
     def returned(self) -> Sequence[TaskKey]:
         """Tasks held ahead that are given back."""
         return self._returned

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from holdfast.controller.runtime.background import BEHIND_SECONDS, Background
 from holdfast.core.placement.plan import Size
 from holdfast.core.spec import JobSpec
+from holdfast.moves.values import TaskOffer
 from holdfast.store.port.store import Store
 
 _SIZES_SECONDS = 2.0
@@ -92,6 +93,13 @@ class JobSpecs:
             self._known.clear()
         found = self._known[job_id] = queue, spec
         return found
+
+    def keep_offered(self, offers: Sequence[TaskOffer]) -> None:
+        """Remember the jobs of offers."""
+        if len(self._known) + len(offers) > _MAX_SPECS:
+            self._known.clear()
+        for offer in offers:
+            self._known[offer.task.key.job_id] = offer.job.queue, offer.job.spec
 
 
 class SavedJobs:

@@ -45,7 +45,7 @@ class RunCounts:
         for task in tasks:
             if task.counts:
                 self._add(task.key, task.counts)
-            if task.state == "ended":
+            if self._last and task.state == "ended":
                 self._last.pop(task.key, None)
 
     def _add(self, key: TaskKey, counts: dict[str, float]) -> None:

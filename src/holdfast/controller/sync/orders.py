@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.calls.executors import find_app, is_ahead
 from holdfast.core.records import CheckpointRecord, shared_fields
-from holdfast.moves.values import GangSeat, OfferedJob, OfferedTask, TaskOffer
+from holdfast.moves.values import GangSeat, OfferedJob, TaskOffer
 from holdfast.store.port.store import Store
 from holdfast.wire import agent as wire
 
@@ -112,12 +112,16 @@ async def make_orders(
     orders: list[wire.LaunchOrder] = []
     first: dict[int, wire.LaunchOrder] = {}
     for offer in offers:
-        task, layout = offer.task, layouts.find(offer)
-        checkpoint = kept.get((task.key.job_id, task.key.rank))
-        plain = layout is None and checkpoint is None and not offer.secrets
+        task = offer.task
+        checkpoint = kept.get((task.key.job_id, task.key.rank)) if kept else None
+        plain = not (offer.seats or offer.secrets) and checkpoint is None
         if plain and (alike := first.get(id(offer.job))) is not None:
-            alike.also.append(_name_alike(task))
+            devices, ttl_seconds = list(task.devices), task.lease_ttl_seconds
+            alike.also.append(
+                wire.AlikeTask(task.key, task.attempt, devices, ttl_seconds, task.ahead)
+            )
             continue
+        layout = layouts.find(offer)
         place = (
             {} if layout is None else layout.place(offer, shared=shared, shares_ports=shares_ports)
         )
@@ -125,12 +129,6 @@ async def make_orders(
         if plain and shares_orders:
             first[id(offer.job)] = orders[-1]
     return orders
-
-
-def _name_alike(task: OfferedTask) -> wire.AlikeTask:
-    return wire.AlikeTask(
-        task.key, task.attempt, list(task.devices), task.lease_ttl_seconds, task.ahead
-    )
 
 
 def _make_order(

@@ -178,12 +178,15 @@ def _guess_room(host: HostRecord, request: wire.SyncRequest) -> WaitingRoom:
 def _read_request(host: HostRecord, request: wire.SyncRequest, *, newest: bool) -> HostSync:
     # The leader gives out the room of a stopped task, because its gang or another job wants it.
     ended = [t for t in request.tasks if t.state == "ended"]
+    others = (
+        [t for t in request.tasks if t.state != "ended"] if len(ended) < len(request.tasks) else []
+    )
     return HostSync(
         host_id=host.id,
         incarnation=request.incarnation,
-        live=tuple(t.key for t in request.tasks if t.state in ("starting", "running", "held")),
-        started=tuple(t.key for t in request.tasks if t.state == "running"),
-        claimed=tuple((t.key, t.port) for t in request.tasks if t.state == "claimed"),
+        live=tuple(t.key for t in others if t.state in ("starting", "running", "held")),
+        started=tuple(t.key for t in others if t.state == "running"),
+        claimed=tuple((t.key, t.port) for t in others if t.state == "claimed"),
         ended=tuple((t.key, t.facts or NO_FACTS) for t in ended),
         beats=tuple(
             TaskBeat(
@@ -201,8 +204,8 @@ def _read_request(host: HostRecord, request: wire.SyncRequest, *, newest: bool) 
         takes=newest and bool(ended) and not any(t.facts and t.facts.stopped for t in ended),
         room=guess_room(host.cpu_slots, len(request.tasks) - len(ended), len(ended)),
         ahead=min(request.ahead, host.cpu_slots),
-        held=sum(t.state == "held" for t in request.tasks),
-        returned=tuple(t.key for t in request.tasks if t.state == "returned"),
+        held=sum(t.state == "held" for t in others),
+        returned=tuple(t.key for t in others if t.state == "returned"),
     )
 
 
@@ -242,8 +245,8 @@ def _act_on(controller: Controller, request: wire.SyncRequest | None, found: Hos
     if found.succeeded or found.acked:
         if len(found.acked) > len(found.succeeded):  # a drain may wait for the others
             controller.poke("drain")
-        if {key.job_id for key in found.acked} - {*found.succeeded, *found.draining}:
-            controller.poke("members")  # of supervised jobs
+            if {key.job_id for key in found.acked} - {*found.succeeded, *found.draining}:
+                controller.poke("members")  # of supervised jobs
         if found.posted:
             controller.poke("flow")
         controller.poke("events")
@@ -258,16 +261,15 @@ def _act_on(controller: Controller, request: wire.SyncRequest | None, found: Hos
     elif request is not None and any(t.state == "running" for t in request.tasks):
         controller.wakes.fire("events")
     if request is not None and found.acked:
-        acked = set(found.acked)
         for task in request.tasks:
-            if task.key in acked and task.facts is not None and task.facts.trip is not None:
-                trip = task.facts.trip
+            if task.facts is not None and (trip := task.facts.trip) and task.key in found.acked:
                 controller.metrics.trips.labels(trip.watchdog).inc()
                 about = {"job": task.key.job_id, "epoch": task.key.epoch, "host": found.host_id}
                 log.warning("watchdog %s tripped: %s", trip.watchdog, trip.reason, extra=about)
     if request is not None:
         refused = {*found.refused, *found.lost}
-        controller.metrics.run_counts.take(t for t in request.tasks if t.key not in refused)
+        kept = [t for t in request.tasks if t.key not in refused] if refused else request.tasks
+        controller.metrics.run_counts.take(kept)
     for key in found.refused:
         about = {"job": key.job_id, "epoch": key.epoch, "host": found.host_id}
         log.warning("a stale report was refused", extra=about)
@@ -299,8 +301,7 @@ async def _make_answer(
             )
         )
     offers, claims = ((), ()) if request.leaving else (found.offers, found.claims)
-    for offer in offers:
-        controller.specs.keep(offer.task.key.job_id, offer.job.queue, offer.job.spec)
+    controller.specs.keep_offered(offers)
     shared = request.shares_peers
     return wire.SyncAnswer(
         claim=[

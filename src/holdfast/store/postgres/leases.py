@@ -21,7 +21,7 @@ from holdfast.core.settings.resolve import Value
 from holdfast.core.states import HostState
 from holdfast.moves import reports, requests
 from holdfast.moves.reports import Draft
-from holdfast.moves.rows import clean_text, is_storable_key
+from holdfast.moves.rows import clean_text
 from holdfast.moves.values import (
     ClaimRow,
     GangSeat,
@@ -47,7 +47,7 @@ from holdfast.store.postgres.moves import (
     write_moves,
 )
 from holdfast.store.postgres.sync.choices import NOTHING, Choices, Step, TakeChoice, give_taken
-from holdfast.store.postgres.sync.ends import finish_jobs
+from holdfast.store.postgres.sync.ends import Succeeded, finish_jobs
 from holdfast.store.postgres.sync.kinds import TakableKinds, make_offered
 from holdfast.store.postgres.sync.placing import Placing
 
@@ -170,16 +170,17 @@ async def _sync(
     choices: Choices,
     now: datetime | None,
 ) -> list[Draft]:
-    rows, *locked = await _touch_hosts(tx, syncs, now)
+    drafts = [Draft(s, "ok") for s in syncs]
+    rows, *locked = await _touch_hosts(tx, drafts, now)
     found = {row["host_id"]: row for row in rows}
     at = rows[0]["now"] if rows else now
-    drafts = [
-        Draft(
-            s,
-            "unknown" if s.host_id not in found else "ok" if found[s.host_id]["fresh"] else "stale",
-        )
-        for s in syncs
-    ]
+    known = {host_id for host_id, row in found.items() if row["fresh"]}
+    if len(known) < len(drafts):
+        old = {host_id: "stale" for host_id in found if host_id not in known}
+        drafts = [
+            d if d.sync.host_id in known else Draft(d.sync, old.get(d.sync.host_id, "unknown"))
+            for d in drafts
+        ]
     fresh = [d for d in drafts if d.status == "ok"]
     if not fresh or at is None:
         return drafts
@@ -210,21 +211,20 @@ async def _sync(
     return drafts
 
 
-async def _touch_hosts(tx: Tx, syncs: Sequence[HostSync], now: datetime | None) -> Sequence[Rows]:
+async def _touch_hosts(tx: Tx, drafts: Sequence[Draft], now: datetime | None) -> Sequence[Rows]:
     """Lock the hosts, and the rows of jobs that are known to be moved: what these return."""
+    syncs = [d.sync for d in drafts]
     by_host = {s.host_id: s for s in syncs}
-    # A task that has ended needs no order, even if its end is not on record yet.
-    heard = [(*s.live, *s.started, *(key for key, _ in s.ended)) for s in syncs]
-    live = [k for keys in heard for k in keys if is_storable_key(k)]
+    heard = [key for d in drafts for key in d.heard()]
     touch: dict[str, Any] = {
         # Cleaned, so that one host's malformed value is stale instead of failing the whole batch.
         "ids": list(by_host),
         "incarnations": [clean_text(s.incarnation) for s in by_host.values()],
         "leaving": [s.leaving for s in by_host.values()],
         "busy": [bool(s.live or s.claimed or s.ended) for s in by_host.values()],
-        "jobs": [k.job_id for k in live],
-        "ranks": [k.rank for k in live],
-        "epochs": [k.epoch for k in live],
+        "jobs": [k.job_id for k in heard],
+        "ranks": [k.rank for k in heard],
+        "epochs": [k.epoch for k in heard],
         "now": now,
     }
     moved = reports.expect_moves(syncs)
@@ -268,26 +268,29 @@ async def _take_moves(
     locked: the rows of the jobs that are moved, where they were locked before. last: nothing but
     these may have to be written.
     """
-    ended = [(d, key, facts) for d in drafts for key, facts in d.ended()]
-    started = {key.job_id for d in drafts for key in (*d.started(), *d.returned())}
+    good: list[Succeeded] = []
+    left: list[TaskKey] = []  # ends that are for the moves
+    for d in drafts:
+        ends = list(d.ended())
+        fell = [key for key, facts in ends if not facts.succeeded]
+        if fell:
+            ends = [(key, facts) for key, facts in ends if facts.succeeded]
+            left += fell
+        if ends:
+            good.append(Succeeded(d, *map(list, zip(*ends, strict=True))))
+    told = [key for d in drafts for key in (*d.started(), *d.returned())]
     claims = [(d, key, port) for d in drafts for key, port in d.claimed().items()]
-    if not ended and not started and not claims:
+    if not good and not left and not told and not claims:
         return False
-    good = [(d, key, facts) for d, key, facts in ended if facts.succeeded]
-    rest = started | {key.job_id for _, key, facts in ended if not facts.succeeded}
+    rest = {key.job_id for key in (*told, *left)}
     if claims or (good and rest):
-        both = {key.job_id for _, key, _ in good} | {key.job_id for _, key, _ in claims}
+        both = {key.job_id for some in good for key in some.keys}
+        both |= {key.job_id for _, key, _ in claims}
         await tx.rows("lock_job_ids", ids=sorted(rest | both))
     full = await _take_claims(tx, claims, at) if claims else set()
-    taken: set[TaskKey] = set()
-    if good:
-        taken = await finish_jobs(tx, good, at)
-    left = [(d, key) for d, key, _ in ended if key not in taken]
-    ids = (
-        full
-        | {key.job_id for _, key in left}
-        | {k.job_id for d in drafts for k in (*d.started(), *d.returned()) if k not in taken}
-    )
+    taken = set(await finish_jobs(tx, good, at)) if good else set()
+    left += [key for some in good for key in some.keys if key not in taken]
+    ids = full | {key.job_id for key in left} | {key.job_id for key in told if key not in taken}
     if ids:
         m = take_moves(at, *locked) if locked else await load_moves(tx, ids, at)
         repeats = reports.apply_reports(m, drafts, taken, rules)
