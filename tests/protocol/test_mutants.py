@@ -264,7 +264,7 @@ def reservation_of_an_earlier_epoch_and_state(p: Patch) -> None:
 
 
 def taken_without_a_look_at_the_room(p: Patch) -> None:
-    p.setattr(takes, "_fits", lambda job, host: True)
+    p.setattr(takes, "_count_fitting", lambda job, host, limit: limit)
 
 
 def one_rank_is_enough(p: Patch) -> None:
@@ -531,9 +531,9 @@ def held_orders_begin_without_a_slot(p: Patch) -> None:
 
 
 def more_is_held_than_there_are_slots(p: Patch) -> None:
-    fits = takes._fits_ahead
+    count = takes._count_ahead
     p.setattr(
-        takes, "_fits_ahead", lambda job, host, terms, most: fits(job, host, terms, 99 * most)
+        takes, "_count_ahead", lambda group, host, terms, most: count(group, host, terms, 99 * most)
     )
 
 

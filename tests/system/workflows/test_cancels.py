@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.client.flow.build import Workflow
 from tests.system.cluster import Cluster
-from tests.waits import wait_until
+from tests.waits import crowding, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -77,7 +77,7 @@ def test_a_cancel_ends_whatever_runs_and_nothing_begins_after_it(
     client = shared.client
     shared.set_queue(queue)
     shared.set_queue(narrow, executors_max=1)
-    client.set_config({"grace_seconds": 600 if hard else 0.5})
+    client.set_config({"grace_seconds": 600 if hard else 2 * crowding()})
     shared.add_host(app, queues=[queue, narrow], cpu_slots=5, apps=[app], app_path=str(tmp_path))
     wf = Workflow("ended")
     deaf = wf.map(f"{app}:be_deaf", list(range(60)), item_name="n", options={"queue": narrow})

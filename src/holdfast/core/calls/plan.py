@@ -113,7 +113,8 @@ def plan_family(
     late = state.failed_seconds < failure_delay_seconds(state.failures)
     if not room.listed or late:
         return FamilyPlan(family=need.family, withdraw=withdraw)
-    submit = max(0, min(wanted, room.bound - state.narrow) - (state.live - state.narrow))
+    wider = state.live - state.narrow
+    submit = max(0, min(wanted - wider, need.ready, room.bound - state.live))
     missing = min(ahead - state.ahead, room.bound - state.live - submit)
     return FamilyPlan(
         family=need.family,

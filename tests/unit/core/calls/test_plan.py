@@ -1,7 +1,7 @@
 """How many executors a family gets: PLAN-1…6, by property and by example."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.core.calls.plan import (
@@ -47,6 +47,12 @@ rooms = st.builds(
 
 
 @given(need=needs, state=states, room=rooms, ahead=st.integers(0, 4))
+@example(
+    need=CallsNeed(family=CPU, ready=1, head_age_seconds=3.0),
+    state=FamilyState(running=1, narrow=1),
+    room=FamilyRoom(slots=3),
+    ahead=0,
+)
 def test_never_more_than_room_calls_or_the_bound(
     need: CallsNeed, state: FamilyState, room: FamilyRoom, ahead: int
 ) -> None:
