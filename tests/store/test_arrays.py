@@ -54,7 +54,11 @@ def send(connection: psycopg.Connection[Any], kind: str, values: list[Any]) -> l
 @given(data=st.data())
 def test_a_column_comes_back_as_it_was(pg_migrated: str, kind: str, data: st.DataObject) -> None:
     element = COLUMNS[kind]
-    columns = st.lists(st.lists(element) | st.lists(element | st.none()), min_size=8, max_size=20)
+    few = st.lists(element | st.none(), min_size=1, max_size=3).flatmap(
+        lambda some: st.lists(st.sampled_from(some), min_size=9, max_size=20)
+    )
+    column = st.lists(element) | st.lists(element | st.none()) | few
+    columns = st.lists(column, min_size=8, max_size=20)
     with connect(pg_migrated) as connection:
         for values in data.draw(columns):
             assert send(connection, kind, values) == values

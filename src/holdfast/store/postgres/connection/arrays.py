@@ -11,6 +11,7 @@ _SPOKEN_ALIKE = [{kind, *other} for kind in (int, float, bool) for other in ((),
 _SPOKEN_ALIKE.append({_NOTHING})
 """Elements that Python writes as PostgreSQL reads them, but for None."""
 _NUL = "\x00"  # stands between texts, because no text of PostgreSQL holds it
+_FEW = 8
 
 
 class ColumnDumper(ListDumper):
@@ -32,11 +33,31 @@ class ColumnDumper(ListDumper):
     def dump(self, obj: list[Any]) -> Buffer | None:
         """Return the array's text."""
         kinds = set(map(type, obj))
-        if kinds == {str}:
-            text = _NUL.join(obj)
-            if text.count(_NUL) == len(obj) - 1:  # a NUL in a text is refused
-                text = text.replace("\\", "\\\\").replace('"', '\\"').replace(_NUL, '","')
-                return f'{{"{text}"}}'.encode()
-        elif kinds in _SPOKEN_ALIKE:
-            return f"{{{str(obj)[1:-1].replace('None', 'NULL')}}}".encode()
-        return super().dump(obj)
+        write = _write_texts if kinds == {str} else _write_plain if kinds in _SPOKEN_ALIKE else None
+        if write is None:
+            return super().dump(obj)
+        few = set(obj) if len(obj) > _FEW else ()
+        if 0 < len(few) <= _FEW:  # a host's name, for each of its tasks
+            words = {value: write([value]) for value in few}
+            text = None if None in words.values() else ",".join([words[value] for value in obj])  # type: ignore[misc]  # no word is None
+        else:
+            text = write(obj)
+        return super().dump(obj) if text is None else f"{{{text}}}".encode()
+
+
+def _write_plain(values: list[Any]) -> str | None:
+    return str(values)[1:-1].replace("None", "NULL")
+
+
+def _write_texts(texts: list[str]) -> str | None:
+    """Return the elements of an array; None where one cannot be written so."""
+    if '"' not in texts[0]:  # as in names and ids
+        text = '","'.join(texts)
+        plain = text.count('"') == 2 * (len(texts) - 1) and "\\" not in text
+        if plain and _NUL not in text:
+            return f'"{text}"'
+    text = _NUL.join(texts)
+    if text.count(_NUL) >= len(texts):  # a NUL in a text is refused
+        return None
+    text = text.replace("\\", "\\\\").replace('"', '\\"').replace(_NUL, '","')
+    return f'"{text}"'

@@ -15,13 +15,14 @@ import psycopg
 
 from holdfast.errors import Unavailable
 from holdfast.store.port.leadership import LEAD_SECONDS, HintHub
-from holdfast.store.postgres.connection.line import Connection
+from holdfast.store.postgres.connection.line import Asked, Connection
 from holdfast.store.postgres.connection.pool import cut_after
 from holdfast.store.postgres.connection.queries import QUERIES
 from holdfast.store.postgres.connection.session import LEAD, Session
 
 log = logging.getLogger("holdfast.store")
 CHANNEL = "holdfast_hints"
+_NOTIFY = b"select pg_notify(%(to)s, p) from unnest(%(words)s::text[]) p"
 NO_LEAD = -1  # what is tied to no lead at all may write nothing
 HINT_GAP_SECONDS = 0.02
 CONFIRM_SECONDS = 2.0
@@ -147,9 +148,7 @@ class PostgresLeadership:
                 if len(topic) < 4000 and "\x00" not in topic
             ]
             with cut_after(conn, self.session.call_seconds):
-                await conn.execute(
-                    "select pg_notify(%s, p) from unnest(%s::text[]) p", (CHANNEL, payloads)
-                )
+                await conn.run_all((Asked(_NOTIFY, {"to": CHANNEL, "words": payloads}),))
             await asyncio.sleep(HINT_GAP_SECONDS)
 
     async def _receive(self, conn: Connection) -> None:

@@ -22,6 +22,7 @@ from psycopg.pq.abc import PGresult
 
 MAX_PREPARED = 150
 """Statements that a connection keeps prepared; each costs the server some 50 KiB."""
+_FAILED = (ExecStatus.FATAL_ERROR, ExecStatus.PIPELINE_ABORTED)
 _PLACE = re.compile(rb"%\((\w+)\)s|%%")
 
 
@@ -110,7 +111,8 @@ class Connection(psycopg.AsyncConnection[dict[str, Any]]):
             dropped = list(self._drop_oldest())
             answers = await self.wait(self._exchange([*ready, *dropped]))
             for answer in answers:
-                _check(answer, self.info.encoding)
+                if not answer or answer[0].status in _FAILED:
+                    raise _explain(answer)
             kept = answers[: len(answers) - len(dropped)]
             return [Found(answer[0], self._adapter) for answer in kept]
 
@@ -195,10 +197,9 @@ class Connection(psycopg.AsyncConnection[dict[str, Any]]):
         return answers
 
 
-def _check(answer: Sequence[PGresult], encoding: str) -> None:
+def _explain(answer: Sequence[PGresult]) -> psycopg.Error:
     if not answer:
-        raise psycopg.OperationalError("the connection was closed without an answer")
-    if answer[0].status == ExecStatus.FATAL_ERROR:
-        raise error_from_result(answer[0], encoding=encoding)
+        return psycopg.OperationalError("the connection was closed without an answer")
     if answer[0].status == ExecStatus.PIPELINE_ABORTED:
-        raise psycopg.errors.PipelineAborted("a statement before it failed")
+        return psycopg.errors.PipelineAborted("a statement before it failed")
+    return error_from_result(answer[0], encoding="utf-8")

@@ -48,6 +48,7 @@ _PLANNED_ANEW = frozenset(
 _BEGIN = (b"begin",)
 _ONE_MOMENT = b"set transaction isolation level repeatable read, read only"
 _COMMIT = b"commit"
+_encoder = msgspec.json.Encoder()
 _CHECK_LEAD = b"select check_lead(%(lead)s::bigint)"
 LEAD: ContextVar[int | None] = ContextVar("lead", default=None)
 """The number of the lead that transactions of this task are tied to (LEAD-3), if they are."""
@@ -73,10 +74,16 @@ _SESSION_SETTINGS = (
 
 def to_json(value: object) -> str:
     """Return `value` as JSON for a jsonb column, which refuses NUL: it becomes U+FFFD."""
-    raw = msgspec.json.encode(value)
-    if b"\\u0000" in raw:
-        raw = raw.replace(b"\\u0000", b"\\ufffd")
-    return raw.decode()
+    return _replace_nul(_encoder.encode(value)).decode()
+
+
+def to_json_each(values: Sequence[object]) -> list[str]:
+    """Return the JSON of each value, as `to_json` would."""
+    return _replace_nul(_encoder.encode_lines(values)).decode().split("\n")[:-1]
+
+
+def _replace_nul(raw: bytes) -> bytes:
+    return raw.replace(b"\\u0000", b"\\ufffd") if b"\\u0000" in raw else raw
 
 
 class Tx:

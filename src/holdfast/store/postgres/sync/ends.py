@@ -11,7 +11,7 @@ from holdfast.core.transitions import JOB, TASK, sources
 from holdfast.moves import moves
 from holdfast.moves.reports import Draft
 from holdfast.moves.values import TaskBeat
-from holdfast.store.postgres.connection.session import Tx, to_json
+from holdfast.store.postgres.connection.session import Tx, to_json, to_json_each
 
 SUCCEED_FROM = [str(s) for s in sources(JOB, JobEvent.SUCCEED) if s is not JobState.DRAINING]
 FINISH_FROM = [str(s) for s in sources(TASK, TaskEvent.FINISH)]
@@ -78,5 +78,5 @@ async def finish_jobs(tx: Tx, good: Sequence[Succeeded], at: datetime) -> list[T
 def _list_members(host: str, keys: Sequence[TaskKey], facts: Sequence[TaskFacts]) -> Iterator[str]:
     """Return what the attempt of each task keeps, in JSON. Only what differs is written anew."""
     kept = f'"host":{to_json(host)},"state":"{TaskState.DONE}","exit_code":0,"facts":'
-    for key, found in zip(keys, map(to_json, facts), strict=True):
+    for key, found in zip(keys, to_json_each(facts), strict=True):
         yield f'[{{"rank":{key.rank},{kept}{found}}}]'
