@@ -105,8 +105,11 @@ class Commands:
         for claim in answer.claim:
             news = self._claim(claim, started_at) or news
         self._peers.learn(answer.gangs)
+        # Ranks of a gang go one by one: idle cores begin with the first while others are prepared.
+        for rank in (order for order in answer.launch if order.local_world_size > 1):
+            news = self._launch(rank, started_at) or news
         with self.link.together():
-            for order in answer.launch:
+            for order in (order for order in answer.launch if order.local_world_size == 1):
                 for one in order.list_all():
                     news = self._launch(one, started_at) or news
         self._log_launches()

@@ -163,9 +163,8 @@ class GuardianLink(asyncio.Protocol):
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Send what is said meanwhile at once at the end: the ranks of a gang start together, and
-        the first do not take the cores from the preparation of the last; they are stopped together,
-        and looked for once (TREE-5)."""
+        """Send what is said meanwhile at once at the end: many short tasks cost one write, and the
+        ranks of a gang are stopped together, and looked for once (TREE-5)."""
         held: list[bytes] = []
         self._held = held
         try:

@@ -379,6 +379,20 @@ def test_ranks_that_are_stopped_together_are_told_of_together(
     assert not table.ends_with_others(third), "the last one waits for nobody"
 
 
+def test_ranks_of_a_gang_are_launched_as_each_is_ready_and_other_tasks_together(
+    commands: Commands, line: Line
+) -> None:
+    ranks = [
+        order(TaskKey("gang", n, 1), world_size=2, local_world_size=2, local_rank=n) for n in (0, 1)
+    ]
+    alone = [order(TaskKey(job_id, 0, 1)) for job_id in ("a", "b", "c")]
+    answer = SyncAnswer(launch=[alone[0], *ranks, *alone[1:]])
+    commands.carry_out(answer, started_at=read_boottime(), newest=True)
+    launched = [said.key for said in line.said if isinstance(said, LaunchTask)]
+    assert launched == [one.key for one in (*ranks, *alone)]
+    assert line.gathered[-1] == len(alone)
+
+
 def test_a_rank_that_fell_has_the_others_of_its_attempt_here_stopped(
     commands: Commands, line: Line, table: TaskTable
 ) -> None:
