@@ -53,10 +53,14 @@ class Lane:
     def fill(self, queued: int) -> None:
         """Copy one real queued row until `queued` jobs are in the queue."""
         with psycopg.connect(self._dsn, autocommit=True) as connection:
-            there = connection.execute(
+            found = connection.execute(
                 "select count(*) from jobs where state = 'queued'"
             ).fetchone()
-            missing = queued - (there[0] if there else 0)
+            there = found[0] if found else 0
+            if not there:  # all were taken before the pause
+                self.place.submit_many([SPEC])
+                there = 1
+            missing = queued - there
             if missing > 0:
                 copy_queued(connection, self._made, missing)
                 self._made += missing

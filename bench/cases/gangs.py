@@ -4,6 +4,7 @@ last launch order."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Sequence
 
@@ -92,7 +93,10 @@ class Cluster:
     async def admit(self, jobs: int) -> float:
         """Seconds of the loop until all jobs are reserved."""
         from holdfast.controller.loops.admit import AdmitLoop
+        from holdfast.controller.server import COLLECT_AFTER
 
+        gc.freeze()  # as a server does that has started
+        gc.set_threshold(COLLECT_AFTER)
         loop, seconds, started = AdmitLoop(self.controller), 0.0, 0
         while started < jobs:
             began = time.monotonic()
