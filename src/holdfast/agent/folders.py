@@ -2,9 +2,9 @@
 
 A folder costs its file system more to make and to delete than a short task's files do, and a
 deletion may wait for the disk. So a task's folder that is empty again is handed on by a rename to
-the next task, with empty files for its order and its logs, because an idle machine takes 0.1 to 0.2
-ms to make each. The empty folder that a job worked in is deleted by a thread. (That one is not handed
-on, because a person may be looking into it.)
+the next task; while nothing ends, with empty files for its order and its logs, because an idle
+machine takes 0.1 to 0.2 ms to make each. The empty folder that a job worked in is deleted by a
+thread. (That one is not handed on, because a person may be looking into it.)
 
 FOLDER-1  A folder is handed on only when nothing of its task is in it, nothing was since it was
         looked at, and its rights are as they were. Until then it keeps its old name, under which the
@@ -18,6 +18,7 @@ import os
 import shutil
 import stat
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 from holdfast.process.files import make_empty
@@ -27,7 +28,7 @@ from holdfast.wire.agent import LaunchOrder
 OUT_FOLDER = "checkpoint-out"
 ORDER_FILE = "order.json"
 READY_WORK = tuple(f".ready-{number}" for number in range(8))  # no job is called so
-MAX_SPARES = 64
+MAX_SPARES, MAX_PREPARED = 64, 8
 _Look = tuple[int, ...]
 _PRIVATE = stat.S_IFDIR | 0o700
 # What an ordinary task leaves; a folder with anything else in it is deleted.
@@ -41,21 +42,25 @@ class TaskFolders:
 
     def __init__(self) -> None:
         self._spares: dict[str, _Look] = {}
+        self._prepared: dict[str, _Look] = {}  # with the files, too
+        self._lock = threading.Lock()
 
     def make(self, path: Path) -> None:
         """Make the folder of a task, or leave the one that is there. Raises OSError."""
         wanted = str(path)
-        if wanted in self._spares:
-            self.remove(path)
-        while self._spares:
-            spare, look = self._spares.popitem()
-            try:
-                if _look_at(spare) == look:
-                    os.rename(spare, wanted)
-                    return
-            except OSError:
-                pass
-            shutil.rmtree(spare, ignore_errors=True)
+        with self._lock:
+            if wanted in self._spares or wanted in self._prepared:
+                self._delete(wanted)
+            for spares in (self._prepared, self._spares):
+                while spares:
+                    spare, look = spares.popitem()
+                    try:
+                        if _look_at(spare, _MADE_AHEAD if spares is self._prepared else ()) == look:
+                            os.rename(spare, wanted)
+                            return
+                    except OSError:
+                        pass
+                    shutil.rmtree(spare, ignore_errors=True)
         for folder in (wanted, f"{wanted}/{OUT_FOLDER}"):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder, 0o700)
@@ -63,27 +68,48 @@ class TaskFolders:
     def put_back(self, path: Path) -> None:
         """Empty the folder of a task that is over, to be handed on (FOLDER-1)."""
         folder = str(path)
-        look = _empty_folder(folder) if len(self._spares) < MAX_SPARES else None
+        full = len(self._spares) + len(self._prepared) >= MAX_SPARES
+        look = None if full else _empty_folder(folder)
         if look is not None:
             self._spares[folder] = look
         else:
             self.remove(path)
 
+    def prepare(self) -> None:
+        """Make the files of the next tasks in a few spare folders. Called in a thread while nothing
+        ends, because it costs as much as a short task."""
+        while len(self._prepared) < MAX_PREPARED and self._spares:
+            with self._lock:
+                if self._spares:
+                    self._prepare(*self._spares.popitem())
+
+    def _prepare(self, folder: str, look: _Look) -> None:
+        with contextlib.suppress(OSError):
+            if _look_at(folder) == look:
+                for name in _MADE_AHEAD:
+                    make_empty(f"{folder}/{name}")
+                self._prepared[folder] = _look_at(folder, _MADE_AHEAD)
+                return
+        shutil.rmtree(folder, ignore_errors=True)
+
     def remove(self, path: Path) -> None:
         """Delete a folder with all that is in it; what cannot be deleted is left."""
-        self._spares.pop(str(path), None)
-        shutil.rmtree(path, ignore_errors=True)
+        with self._lock:
+            self._delete(str(path))
+
+    def _delete(self, folder: str) -> None:
+        self._spares.pop(folder, None)
+        self._prepared.pop(folder, None)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _empty_folder(folder: str) -> _Look | None:
-    """Delete a task's files, and make some for the next. Returns how the folder is then, None
-    unless only its `checkpoint-out` is left, empty and as it was made (FOLDER-1)."""
+    """Delete a task's files. Returns how the folder is then, None unless only its `checkpoint-out`
+    is left, empty and as it was made (FOLDER-1)."""
     try:
         left = set(os.listdir(folder))
         for name in left & _FILES:
             os.unlink(f"{folder}/{name}")
-        for name in _MADE_AHEAD:
-            make_empty(f"{folder}/{name}")
         look = _look_at(folder)
         as_made = left - _FILES == {OUT_FOLDER} and look[0] == look[1] == _PRIVATE
         return look if as_made and not os.listdir(f"{folder}/{OUT_FOLDER}") else None
@@ -91,11 +117,11 @@ def _empty_folder(folder: str) -> _Look | None:
         return None
 
 
-def _look_at(folder: str) -> _Look:
+def _look_at(folder: str, files: Iterable[str] = ()) -> _Look:
     """Return the rights of a task's folder and of its `checkpoint-out`, when a name was last added
-    or taken away there, and how long the files are that were made ahead. Raises OSError."""
+    or taken away there, and how long some files are. Raises OSError."""
     found, out = os.lstat(folder), os.lstat(f"{folder}/{OUT_FOLDER}")
-    sizes = (os.lstat(f"{folder}/{name}").st_size for name in _MADE_AHEAD)
+    sizes = (os.lstat(f"{folder}/{name}").st_size for name in files)
     return found.st_mode, out.st_mode, found.st_mtime_ns, out.st_mtime_ns, *sizes
 
 
@@ -141,13 +167,15 @@ class WorkFolders:
             fresh.add(name_attempt(order))
 
     def sweep(self) -> None:
-        """Delete what `leave` has named, and make the folders of the next jobs. Called in a
-        thread, because it waits for the disk."""
+        """Delete what `leave` has named. Called in a thread, because it waits for the disk."""
         for job_id in list(self._doomed):
             with self._lock:
                 if (fresh := self._doomed.get(job_id)) is not None:
                     self._delete(job_id, fresh)
                     self._doomed.pop(job_id, None)  # not before: `make` must see it till then
+
+    def prepare(self) -> None:
+        """Make the folders of the next jobs. Called in a thread while nothing ends."""
         for name in READY_WORK:
             if (ready := f"{self.root}/{name}") not in self._ready:
                 with contextlib.suppress(OSError):

@@ -112,8 +112,14 @@ class Housekeeper:
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)  # many at once cost one thread
             self._left.clear()
-            await run_aside(self._works.sweep)
+            await run_aside(self._sweep)
             await self._left.wait()
+
+    def _sweep(self) -> None:
+        self._works.sweep()
+        if not self._left.is_set():  # else a task has ended meanwhile, and more may
+            self._works.prepare()
+            self._table.prepare_folders()
 
     def clean(self, now: float) -> None:
         """One round. `now` is Unix time, as files have it."""

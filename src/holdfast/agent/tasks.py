@@ -338,6 +338,10 @@ class TaskTable:
         """Delete a task's files; files that cannot be deleted are left for the next try."""
         self._folders.remove(self.folder_of(key))
 
+    def prepare_folders(self) -> None:
+        """Make what the next tasks need on disk (`TaskFolders.prepare`)."""
+        self._folders.prepare()
+
     def put_folder_back(self, task: AgentTask) -> None:
         """Delete the files of a task that is over; its folder may become another task's."""
         task.has_folder = False

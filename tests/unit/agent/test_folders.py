@@ -70,6 +70,7 @@ def test_a_folder_is_handed_on_with_empty_files(tmp_path: Path) -> None:
     written = (first.folder / ORDER_FILE).read_bytes()
     table.drop(first)
     table.put_folder_back(first)
+    table.prepare_folders()
     made = (first.folder / ORDER_FILE).stat()
     assert (made.st_size, made.st_mode & 0o777) == (0, 0o600)
     second = table.add(order("b"), 1.0).folder / ORDER_FILE
@@ -85,6 +86,7 @@ def test_an_emptied_folder_is_no_task_to_the_next_agent(tmp_path: Path) -> None:
     first = table.add(order("a"), 0.0)
     table.drop(first)
     table.put_folder_back(first)
+    table.prepare_folders()
     followed: list[AgentTask] = []
     later = TaskTable(tmp_path)
     Housekeeper(later, WorkFolders(tmp_path / "work")).take_leftovers(1.0, followed.append)
@@ -120,9 +122,10 @@ def test_a_folder_that_is_not_as_it_was_made_is_deleted(tmp_path: Path, left: st
     assert (others / "stdout").read_text() == "another's"
 
 
+@pytest.mark.parametrize("prepared", [False, True])
 @pytest.mark.parametrize("name", ["state.json", "stderr", f"{OUT_FOLDER}/checkpoint"])
 def test_a_folder_in_which_something_appeared_meanwhile_is_not_handed_on(
-    tmp_path: Path, name: str
+    tmp_path: Path, name: str, prepared: bool
 ) -> None:
     """FOLDER-1."""
     folders = TaskFolders()
@@ -130,9 +133,12 @@ def test_a_folder_in_which_something_appeared_meanwhile_is_not_handed_on(
         use(folders, tmp_path / f"{job}.0.1")
     for job in ("a", "b"):
         folders.put_back(tmp_path / f"{job}.0.1")
-    (tmp_path / "b.0.1" / name).write_text("late")
+    if prepared:
+        folders.prepare()
+    next_one = "a.0.1" if prepared else "b.0.1"
+    (tmp_path / next_one / name).write_text("late")
     use(folders, tmp_path / "c.0.1")
-    assert [entry.name for entry in tmp_path.iterdir()] == ["c.0.1"]
+    assert not (tmp_path / next_one).exists()
 
 
 def test_the_state_of_a_task_that_is_over_is_not_written_into_anothers_folder(
@@ -149,7 +155,7 @@ def test_the_state_of_a_task_that_is_over_is_not_written_into_anothers_folder(
     table.save_changed(first, 1.0)
     assert not (first.folder / "state.json").exists()
     second = table.add(order("b"), 2.0)
-    assert {path.name for path in second.folder.iterdir()} == {OUT_FOLDER, *MADE_AHEAD}
+    assert {path.name for path in second.folder.iterdir()} == {OUT_FOLDER, ORDER_FILE}
 
 
 def test_a_key_that_comes_again_gets_its_own_folder(tmp_path: Path) -> None:
@@ -189,19 +195,19 @@ def test_an_empty_work_folder_is_deleted_and_another_is_as_old_as_its_last_attem
     for one in (order("a"), order("b"), order("c", fresh=True)):
         works.leave(one.key.job_id, one)
     works.sweep()
-    assert {path.name for path in works.root.iterdir()} == {*READY_WORK, "b"}
+    assert [path.name for path in works.root.iterdir()] == ["b"]
     assert folders[1].stat().st_mtime > time.time() - 60
 
 
 def test_the_next_jobs_get_the_work_folders_that_lie_ready(tmp_path: Path) -> None:
     works = WorkFolders(tmp_path)
-    works.sweep()
+    works.prepare()
     made = {(tmp_path / name).stat().st_ino for name in READY_WORK}
     folders = [Path(works.make(order(f"j{number}"))) for number in range(len(READY_WORK) + 1)]
     assert {folder.stat().st_ino for folder in folders[:-1]} == made
     assert all(folder.stat().st_mode & 0o777 == 0o700 for folder in folders)
     (folders[0] / "result").write_text("kept")
-    works.sweep()
+    works.prepare()
     assert works.make(order("j0", attempt=2)) == str(folders[0])
     assert (folders[0] / "result").read_text() == "kept"
     assert {path.name for path in tmp_path.iterdir()} == {*READY_WORK, *(f.name for f in folders)}
@@ -209,7 +215,7 @@ def test_the_next_jobs_get_the_work_folders_that_lie_ready(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("left", ["empty", "full", "gone"])
 def test_what_an_earlier_agent_left_ready_is_given_to_no_job(tmp_path: Path, left: str) -> None:
-    WorkFolders(tmp_path).sweep()
+    WorkFolders(tmp_path).prepare()
     old = [tmp_path / name for name in READY_WORK]
     if left == "full":
         for path in old:
@@ -217,7 +223,7 @@ def test_what_an_earlier_agent_left_ready_is_given_to_no_job(tmp_path: Path, lef
     works = WorkFolders(tmp_path)
     before = {path.stat().st_ino for path in old}
     assert Path(works.make(order("a"))).stat().st_ino not in before
-    works.sweep()
+    works.prepare()
     if left == "gone":
         for path in old:
             path.rmdir()
