@@ -76,6 +76,7 @@ class Controller:
         self.dsn = dsn
         self._environment = environment
         self.port = 0
+        self._begins = 0  # where the log of its last start begins
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -89,7 +90,7 @@ class Controller:
 
     def start(self, *, wait: bool = True) -> Controller:
         """Start it and wait until it serves."""
-        begins = self.log_path.stat().st_size if self.log_path.exists() else 0
+        self._begins = self.log_path.stat().st_size if self.log_path.exists() else 0
         words = ["server", "--port", str(self.port), "--log-format", "json"]
         words += ["--token-file", str(self.token_file)]
         environment = clean_environment(HOLDFAST_DSN=self.dsn, **self._environment)
@@ -102,14 +103,21 @@ class Controller:
                 self.process = find_origin().start(words, environment, log.fileno())
         if wait:
             self.port = wait_until(
-                lambda: self._find_port(begins), 30, what=f"the controller to serve: {self.log()}"
+                self._find_port, 30, what=f"the controller to serve: {self.log()}"
             )
         return self
 
-    def _find_port(self, begins: int) -> int:
+    def wait_lead(self) -> None:
+        """Wait until it leads, which it may only after it serves."""
+        wait_until(self._leads, 30, what=f"the controller to lead: {self.log()}")
+
+    def _leads(self) -> bool:
+        return any("this server leads" in line["message"] for line in self.lines(self._begins))
+
+    def _find_port(self) -> int:
         assert self.process is not None
         assert self.process.poll() is None, f"the controller ended by itself: {self.log()}"
-        for line in self.lines(begins):
+        for line in self.lines(self._begins):
             if line["message"].startswith("serving http"):
                 return urlsplit(line["message"].split()[1]).port or 0
         return 0

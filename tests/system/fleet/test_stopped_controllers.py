@@ -155,6 +155,7 @@ def test_a_standby_spawns_nothing_twice(fleet: Fleet, number: signal.Signals, st
     come to as many machines as were wanted."""
     cluster = fleet.cluster
     fleet.restart(SERVER, str(int(number)), step)
+    cluster.controller.wait_lead()
     standby = cluster.add_controller()
     assert not standby.messages("this server leads")
     fleet.make_pool(least=2)

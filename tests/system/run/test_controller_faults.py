@@ -41,8 +41,8 @@ def kinds(cluster: Cluster, job: str) -> list[str]:
 
 def test_a_frozen_leader_is_replaced_and_changes_nothing_when_it_thaws(cluster: Cluster) -> None:
     """LEAD-3: two servers, and the leader is stopped for longer than its lead."""
+    cluster.controller.wait_lead()
     leader, standby = cluster.controller, cluster.add_controller()
-    wait_until(lambda: leader.messages("this server leads"), what="the first server to lead")
     cluster.add_host("h", url=standby.url, cpu_slots=2)
     client = cluster.client_of(standby)
     process = leader.process
@@ -123,8 +123,8 @@ def test_a_second_controller_takes_over_when_the_leader_is_killed(cluster: Clust
     go = cluster.folder / "go"
     long = cluster.submit(sys.executable, "-c", TALKER.format(40, 0), str(go))
     cluster.until(long, "running")
+    cluster.controller.wait_lead()
     second = cluster.add_controller()
-    wait_until(lambda: cluster.controller.messages("this server leads"), what="the first to lead")
     assert not second.messages("this server leads")
     queued = cluster.client_of(second).submit(argv=["/bin/true"], cpus=1).id
     pids = host.task_pids(long)

@@ -24,8 +24,8 @@ NAPPER = "import time; time.sleep(0.3)"
 
 def test_a_leader_dies_between_an_end_and_what_follows_from_it(cluster: Cluster) -> None:
     """The parent's end is on record before any loop runs again: its server does not lead yet."""
+    cluster.controller.wait_lead()
     leader, standby = cluster.controller, cluster.add_controller()
-    wait_until(lambda: leader.messages("this server leads"), what="the first server to lead")
     host = cluster.add_host("h", url=standby.url, cpu_slots=8)
     client, go = cluster.client_of(standby), cluster.folder / "go"
     parent = client.submit(name="parent", argv=[sys.executable, "-c", WAITER, str(go)]).id
