@@ -25,9 +25,11 @@ def copy_queued(connection: psycopg.Connection[Any], made: int, count: int) -> N
     ).fetchall()
     columns = ", ".join(f'"{row[0]}"' for row in names)
     connection.execute(
-        f"insert into jobs (id, {columns}) select lpad((%s + n)::text, 20, '0'), {columns} "
-        "from (select * from jobs where state = 'queued' limit 1) as pattern, "
-        "generate_series(1, %s) as n order by n".encode(),
+        f"with copied as (insert into jobs (id, {columns}) "
+        f"select lpad((%s + n)::text, 20, '0'), {columns} "
+        "from (select * from jobs where id in (select job_id from ready_jobs limit 1)) as pattern, "
+        "generate_series(1, %s) as n order by n returning *) "
+        "insert into ready_jobs select id, queue, priority, ord, epoch, queued_at from copied".encode(),
         (made, count),
     )
 

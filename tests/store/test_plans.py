@@ -26,12 +26,14 @@ HOT = (
     "lock_jobs", "lock_job_ids", "lock_tasks", "write_jobs", "write_tasks", "write_attempts",
     "write_events", "clear_tasks", "reserve_jobs", "read_host_state", "move_host", "put_faults",
     "end_instance", "begin_takes", "read_room", "read_takable", "read_kinds", "take_jobs",
-    "insert_jobs", "lock_hosts", "rewrite_tasks", "begin_placing", "place_job",
+    "insert_jobs", "lock_hosts", "rewrite_tasks", "begin_placing", "place_job", "find_handed",
+    "hand_over", "settle_handovers",
 )  # fmt: skip
 PLANNED = ("read_candidates", "share_queues")
 """Statements of the hot path that are planned for their parameters."""
 GROWING = frozenset((
-    "jobs", "tasks", "attempts", "events", "event_batches", "hosts", "heartbeats", "job_secrets",
+    "jobs", "ready_jobs", "tasks", "attempts", "events", "event_batches", "handovers", "hosts",
+    "heartbeats", "job_secrets",
     "call_sets", "call_pages", "call_ready", "call_outputs", "call_waiting", "call_results",
     "call_charges", "call_failures",
 ))  # fmt: skip
@@ -80,6 +82,9 @@ def find_faults(plan: Plan) -> list[str]:
         whole = kind == "Seq Scan" or (kind.startswith("Index") and "Index Cond" not in node)
         if whole and table in GROWING:
             faults.append(f"all of {table} is read: {node.get('Index Name', kind)}")
+        index = node.get("Index Name", "")
+        if kind == "Bitmap Index Scan" and "Index Cond" not in node and index.startswith("jobs_"):
+            faults.append(f"all jobs of a state are read: {index}")
     return faults
 
 
@@ -118,9 +123,13 @@ def test_the_jobs_of_a_project_are_read_past_those_of_no_other(
 
 def test_jobs_that_are_being_reserved_are_left_out_by_a_hash(pg_migrated: str) -> None:
     with psycopg.connect(pg_migrated, autocommit=True) as connection:
-        for name in ("read_candidates", "read_candidates_in_quota", "read_candidates_in_share"):
+        for name, table in (
+            ("read_candidates", "ready_jobs"),
+            ("read_candidates_in_quota", "ready_jobs"),
+            ("read_candidates_in_share", "jobs"),
+        ):
             plan = explain(connection, QUERIES[name].decode())
-            (read,) = [node for node in walk(plan) if node.get("Relation Name") == "jobs"]
+            (read,) = [node for node in walk(plan) if node.get("Relation Name") == table]
             assert "hashed SubPlan" in read["Filter"]
 
 

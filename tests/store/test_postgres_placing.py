@@ -40,21 +40,22 @@ async def test_a_room_that_is_as_it_was_costs_no_second_transaction(rigs: tuple[
     rig = rigs[0]
     await place_one(rig, slots=2)
     assert isinstance(rig.store, PostgresStore)
-    transact = rig.store.session.transact
+    session = rig.store.leases.beside
+    transact = session.transact
 
     async def refuse(*_: object, **__: object) -> object:
         raise AssertionError("the room was read again")
 
-    rig.store.session.transact = refuse  # type: ignore[method-assign,assignment]  # watched, for this instance alone
+    session.transact = refuse  # type: ignore[method-assign,assignment]  # watched, for this instance alone
     first = await rig.submit_to("h1", "first")
     assert taken(first[1]) == ["first"]
     with pytest.raises(AssertionError, match="read again"):
         await rig.submit_to("h1", "second")
-    rig.store.session.transact = transact  # type: ignore[method-assign]  # as it was
+    session.transact = transact  # type: ignore[method-assign]  # as it was
     second = await rig.submit_to("h1", "second")
     assert taken(second[1]) == ["second"], "beside the first, on what was read"
     await end(rig, second)
-    rig.store.session.transact = refuse  # type: ignore[method-assign,assignment]  # as above
+    session.transact = refuse  # type: ignore[method-assign,assignment]  # as above
     assert taken((await rig.submit_to("h1", "third"))[1]) == ["third"]
 
 
@@ -136,6 +137,7 @@ class Reading:
             "kinds": ["k"] * 2,
             "shuns": [None] * 2,
             "fresh": [True] * 2,
+            "plain": [True] * 2,
         }
         room = {"host_id": "h1", "name": "h1", "incarnation": "i", "queues": [], "labels": {}}
         room |= {"cpu_slots": 1, "memory_bytes": 0, "gpus": [], "faults": []}

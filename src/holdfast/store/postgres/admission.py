@@ -28,15 +28,8 @@ from holdfast.moves.requests import DUE
 from holdfast.moves.room import RoomCheck, plan_headroom, serves
 from holdfast.moves.values import AdmissionSnapshot, Released, Reserved
 from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.session import (
-    OnSession,
-    Rows,
-    Session,
-    Tx,
-    reads,
-    to_json,
-    transacts,
-)
+from holdfast.store.postgres.connection.ports import OnSession, reads_beside, transacts_beside
+from holdfast.store.postgres.connection.session import Rows, Session, Tx, to_json
 from holdfast.store.postgres.jobs import read_jobs
 from holdfast.store.postgres.moves import load_moves, write_moves
 from holdfast.store.postgres.settings import (
@@ -59,7 +52,7 @@ class PostgresAdmission(OnSession):
         self.environment = environment
 
     async def release_due(self, retry_limit: int | None = None, *, now: Now = None) -> Released:
-        held_projects = await self.session.single(lambda tx: self._look(tx, now))
+        held_projects = await self.beside.single(lambda tx: self._look(tx, now))
         done, more = Released(), held_projects is not None
         while more:
             rest = None if retry_limit is None else max(0, retry_limit - done.retries)
@@ -138,7 +131,7 @@ class PostgresAdmission(OnSession):
         )
         return Released(started=count, retries=len(due), held=len(held), left=left), full
 
-    @reads
+    @reads_beside
     async def read_admission(
         self,
         tx: Tx,
@@ -199,18 +192,18 @@ class PostgresAdmission(OnSession):
 
     async def note_passed(self, job_ids: Sequence[str], *, holds: bool, now: Now = None) -> None:
         given = {"ids": list(job_ids), "holds": holds, "now": now}
-        await self.session.transact(lambda tx: tx.run("note_passed", **given), relaxed=True)
+        await self.beside.transact(lambda tx: tx.run("note_passed", **given), relaxed=True)
 
     async def recall_ahead(
         self, *, queue: str | None = None, below: int | None = None
     ) -> list[str]:
-        rows = await self.session.rows("recall_ahead", queue=queue, host=None, below=below)
+        rows = await self.beside.rows("recall_ahead", queue=queue, host=None, below=below)
         return sorted({row["host_id"] for row in rows})
 
     async def read_running(self, *, now: Now = None) -> list[RunningTask]:
         return await self.session.list_of(RunningTask, "read_running", now=now)
 
-    @reads
+    @reads_beside
     async def list_reserved(
         self, tx: Tx, ids: Sequence[str] | None = None, *, now: Now = None
     ) -> list[Reserved]:
@@ -227,7 +220,7 @@ class PostgresAdmission(OnSession):
             if row["id"] in jobs
         ]
 
-    @transacts
+    @transacts_beside
     async def reserve(
         self,
         tx: Tx,
@@ -242,7 +235,7 @@ class PostgresAdmission(OnSession):
         _, left = await tx.last(*found.steps)
         return found.list_applied(left)
 
-    @transacts
+    @transacts_beside
     async def expire_reservations(
         self, tx: Tx, reservation_seconds: float, *, now: Now = None
     ) -> list[str]:

@@ -20,7 +20,8 @@ from holdfast.moves.rows import JobRow
 from holdfast.moves.values import DrainNews, DrainSnapshot, HostSync, Restarted, TellDrains
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.admission import Step, as_capacity, ask_room, take_room
-from holdfast.store.postgres.connection.session import OnSession, Session, Tx, reads, transacts
+from holdfast.store.postgres.connection.ports import OnSession, reads_beside, transacts
+from holdfast.store.postgres.connection.session import Session, Tx
 from holdfast.store.postgres.hosts import quarantine_host
 from holdfast.store.postgres.jobs import read_jobs
 from holdfast.store.postgres.leases import answer_polls, ask_for_polls
@@ -53,7 +54,7 @@ class PostgresDrains(OnSession):
 
         self.session.tell_drains = hear
 
-    @reads
+    @reads_beside
     async def list_drains(self, tx: Tx, limit: int) -> list[DrainSnapshot]:
         likely, self._likely = list(self._likely), {}
         looked = ("find_drained", {"limit": limit})
@@ -76,7 +77,7 @@ class PostgresDrains(OnSession):
             if i in jobs
         ]
 
-    @reads
+    @reads_beside
     async def list_slow_drains(self, tx: Tx, before: datetime) -> list[JobRecord]:
         ids = [row["id"] for row in await tx.rows("find_slow_drains", before=before)]
         jobs = await read_jobs(tx, ids)
@@ -112,7 +113,7 @@ class PostgresDrains(OnSession):
         else:
             found = await tx.many(*first, *ask_moves([job_id]))
         (at,) = found[0][0].values()
-        m = take_moves(at, *found[-2:])
+        m = take_moves(at, *found[-3:])
         job = _find_ready(m, job_id, epoch)
         if job is None:
             return False
@@ -160,9 +161,9 @@ class PostgresDrains(OnSession):
         plans: Step = ("keep_plans", None)  # not before `read_capacity`, which is for any hosts
         locks = (*others, plans, *ask_moves([job_id]))
         paused, *found = await tx.many(queues, *ASK_SWITCHES, *locks)
-        room = [paused, *found[2:-3]]
+        room = [paused, *found[2:-4]]
         (at,) = room[-1][0].values()
-        m = take_moves(at, *found[-2:])
+        m = take_moves(at, *found[-3:])
         job = _find_ready(m, job_id, epoch)
         if job is None:
             return None

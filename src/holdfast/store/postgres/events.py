@@ -7,7 +7,7 @@ import msgspec
 
 from holdfast.core.records import EventRecord
 from holdfast.moves.events import format_event_id, parse_event_id
-from holdfast.store.postgres.connection.session import OnSession
+from holdfast.store.postgres.connection.ports import OnSession
 
 
 class PostgresEvents(OnSession):
@@ -23,12 +23,14 @@ class PostgresEvents(OnSession):
         tail: int = 0,
     ) -> list[EventRecord]:
         common = {"job_id": job_id, "kinds": list(kinds) or None}
+        # The events of one job are found by its attempts.
+        session = self.beside if job_id is None else self.session
         if after is None and tail > 0:
-            rows = await self.session.rows("tail_events", **common, limit=tail)
+            rows = await session.rows("tail_events", **common, limit=tail)
         else:
             tx, number = parse_event_id(after)
             params = {**common, "tx": str(tx), "id": number, "limit": limit}
-            rows = await self.session.rows("read_events", **params)
+            rows = await session.rows("read_events", **params)
         return [make_event(row) for row in rows]
 
     async def list_events_of(

@@ -20,7 +20,8 @@ from holdfast.moves.fleet.pools import offer_size
 from holdfast.moves.fleet.rented import RentedHost
 from holdfast.moves.moves import Moves
 from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.session import OnSession, Tx, reads, to_json, transacts
+from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
+from holdfast.store.postgres.connection.session import Tx, to_json
 from holdfast.store.postgres.moves import load_moves, write_events, write_moves
 from holdfast.wire.agent import HostFacts
 
@@ -91,7 +92,7 @@ class PostgresHosts(OnSession):
         return await self.session.single(lambda tx: read_hosts(tx, None, include_terminated, dead))
 
     async def host_sizes(self) -> list[Size]:
-        hosts, pools = await self.session.single(
+        hosts, pools = await self.beside.single(
             lambda tx: tx.many(("host_sizes", None), ("read_pools", {"names": None}))
         )
         specs = [msgspec.convert(p["spec"], PoolSpec) for p in pools if p["deleted_at"] is None]
@@ -150,7 +151,7 @@ class PostgresHosts(OnSession):
             ]
 
         drained = {}
-        for host_id in await self.session.single(find):
+        for host_id in await self.beside.single(find):
             drained[host_id] = await self.session.transact(
                 partial(_drain_due_host, host_id=host_id, now=now)
             )

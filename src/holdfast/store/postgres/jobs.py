@@ -17,14 +17,8 @@ from holdfast.moves.quotas import sets_quota
 from holdfast.moves.rows import DEPENDENCY
 from holdfast.moves.values import JobFilter, NewJob, NodeOrigin, Submitted
 from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.session import (
-    OnSession,
-    Session,
-    Tx,
-    reads,
-    to_json,
-    transacts,
-)
+from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
+from holdfast.store.postgres.connection.session import Session, Tx, to_json
 from holdfast.store.postgres.moves import load_moves, write_moves
 from holdfast.store.postgres.series.dependencies import find_parents, say_waits, write_dependencies
 from holdfast.store.postgres.settings import check_quotas
@@ -68,10 +62,10 @@ class PostgresJobs(OnSession):
             # may be sent again. In any other case it writes nothing and the code below takes over.
             digest = requests.hash_spec(jobs[0].spec)
             given = {"rows": to_json([_new_row(jobs[0], digest, {})]), "limited_too": False}
-            written = await self.session.rows("insert_jobs", **(params | given))
+            written = await self.beside.rows("insert_jobs", **(params | given))
             if written:
                 return [Submitted(job=msgspec.convert(written[0], JobRecord), created=True)]
-        return await self.session.transact(lambda tx: insert_jobs(tx, jobs, self.environment, now))
+        return await self.beside.transact(lambda tx: insert_jobs(tx, jobs, self.environment, now))
 
     async def get_job(self, job_id: str) -> JobRecord:
         found = await self.session.single(lambda tx: read_jobs(tx, [job_id]))
@@ -82,24 +76,15 @@ class PostgresJobs(OnSession):
     async def get_jobs(self, job_ids: Collection[str]) -> dict[str, JobRecord]:
         return await self.session.single(lambda tx: read_jobs(tx, list(job_ids)))
 
-    @reads
-    async def list_jobs(self, tx: Tx, filter: JobFilter) -> list[JobRecord]:
-        params = {
-            "states": list(filter.states) or None, "queue": filter.queue, "project": filter.project,
-            "name": filter.name, "labels": to_json(dict(filter.labels)) if filter.labels else None,
-            "cause": filter.cause, "min_retries": filter.min_retries, "max_retries": filter.max_retries,
-            "host_id": filter.host_id, "before": filter.before, "limit": filter.limit, "prefix": filter.prefix,
-            "array_id": filter.array_id, "single": filter.single,
-            "executors": filter.executors, "family": filter.family,
-        }  # fmt: skip
-        ids = [row["id"] for row in await tx.rows("list_job_ids", **params)]
-        found = await read_jobs(tx, ids)
-        return [found[job_id] for job_id in ids if job_id in found]
+    async def list_jobs(self, filter: JobFilter) -> list[JobRecord]:
+        # Executors are never handed over, and the leader asks for them all the time.
+        session = self.beside if filter.executors == "only" else self.session
+        return await session.single(lambda tx: _list_jobs(tx, filter))
 
     async def count_jobs(self) -> dict[tuple[str, str], int]:
         return {
             (row["queue"], row["state"]): row["count"]
-            for row in await self.session.rows("count_jobs")
+            for row in await self.beside.rows("count_jobs")
         }
 
     async def count_waiting(self) -> dict[tuple[str, str], int]:
@@ -257,6 +242,20 @@ def ask_insert(jobs: Sequence[NewJob], now: datetime | None) -> dict[str, Any]:
         "limited_too": True,
         "silent": False,
     }
+
+
+async def _list_jobs(tx: Tx, filter: JobFilter) -> list[JobRecord]:
+    params = {
+        "states": list(filter.states) or None, "queue": filter.queue, "project": filter.project,
+        "name": filter.name, "labels": to_json(dict(filter.labels)) if filter.labels else None,
+        "cause": filter.cause, "min_retries": filter.min_retries, "max_retries": filter.max_retries,
+        "host_id": filter.host_id, "before": filter.before, "limit": filter.limit, "prefix": filter.prefix,
+        "array_id": filter.array_id, "single": filter.single,
+        "executors": filter.executors, "family": filter.family,
+    }  # fmt: skip
+    ids = [row["id"] for row in await tx.rows("list_job_ids", **params)]
+    found = await read_jobs(tx, ids)
+    return [found[job_id] for job_id in ids if job_id in found]
 
 
 async def insert_jobs(

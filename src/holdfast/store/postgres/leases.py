@@ -5,8 +5,8 @@ whose tasks were reported started or ended, then renewals, then offers. A batch 
 offers nothing commits relaxed.
 """
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence, Set
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -37,7 +37,8 @@ from holdfast.moves.values import (
 )
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.admission import plan_reservation
-from holdfast.store.postgres.connection.session import OnSession, Rows, Session, Tx, transacts
+from holdfast.store.postgres.connection.ports import OnSession, transacts_beside
+from holdfast.store.postgres.connection.session import Rows, Session, Tx
 from holdfast.store.postgres.hosts import quarantine_host, retire_host, write_faults
 from holdfast.store.postgres.moves import (
     ask_moves,
@@ -47,7 +48,8 @@ from holdfast.store.postgres.moves import (
     write_moves,
 )
 from holdfast.store.postgres.sync.choices import NOTHING, Choices, Step, TakeChoice, give_taken
-from holdfast.store.postgres.sync.ends import Succeeded, finish_jobs
+from holdfast.store.postgres.sync.ends import finish_jobs, split_ends
+from holdfast.store.postgres.sync.handovers import HANDED_SECONDS, settle_handovers
 from holdfast.store.postgres.sync.kinds import TakableKinds, make_offered
 from holdfast.store.postgres.sync.placing import Placing
 
@@ -58,7 +60,7 @@ class PostgresLeases(OnSession):
     def __init__(self, session: Session, environment: Mapping[str, Value]) -> None:
         super().__init__(session)
         kinds = TakableKinds()
-        self._placing = Placing(session, kinds)
+        self._placing = Placing(self.beside, kinds)
         self._choices = Choices(kinds)
         self.environment = environment
 
@@ -91,7 +93,7 @@ class PostgresLeases(OnSession):
         # A batch that moves state or offers a task is committed for good before its answer
         # (`_give_orders`).
         relaxed = not any(s.started or s.ended or s.claimed or s.leaving for s in syncs)
-        drafts = await self.session.transact(
+        drafts = await self.beside.transact(
             lambda tx: _sync(tx, syncs, rules, terms, self._choices, now),
             relaxed=relaxed,
             keep_plans=True,
@@ -109,7 +111,7 @@ class PostgresLeases(OnSession):
     ) -> tuple[Submitted, HostSynced] | None:
         return await self._placing.submit_to_host(job, taker, terms, tell, now)
 
-    @transacts
+    @transacts_beside
     async def reserve_and_offer(
         self,
         tx: Tx,
@@ -139,9 +141,11 @@ class PostgresLeases(OnSession):
             for row in await self.session.rows("live_tasks_of_host", id=host_id)
         ]
 
-    @transacts
+    @transacts_beside
     async def lapse_leases(self, tx: Tx, leading_since: datetime, *, now: Now = None) -> list[str]:
         at = await tx.now(now)
+        before = at - timedelta(seconds=HANDED_SECONDS)
+        await tx.rows("unpack_old_handovers", before=before)
         ids = [
             r["job_id"] for r in await tx.rows("find_lapsed", now=at, leading_since=leading_since)
         ]
@@ -189,8 +193,11 @@ async def _sync(
         d.name, d.orders, d.reads = row["name"], row["orders"], row["reads"]
         d.fenced = row["reason"] if row["state"] == HostState.ERROR else ""
     await _note_health(tx, fresh, found, at)
+    handed = [d for d in fresh if found[d.sync.host_id]["handed"]]
+    settled = await settle_handovers(tx, handed, at)
     last = not any(d.orders or d.sync.takes or d.sync.leaving or d.holds_work() for d in fresh)
-    moved = await _take_moves(tx, fresh, rules, at, locked, last=last)
+    # What was locked before is as it was unless handed over then.
+    moved = await _take_moves(tx, fresh, settled, rules, at, () if handed else locked, last=last)
     for d in fresh:
         stuck = reports.find_stuck(d)
         if stuck is not None:
@@ -256,28 +263,20 @@ async def _note_health(
 async def _take_moves(
     tx: Tx,
     drafts: Sequence[Draft],
+    settled: Set[TaskKey],
     rules: Sequence[OperatorRule],
     at: datetime,
     locked: Sequence[Rows],
     *,
     last: bool,
 ) -> bool:
-    """Take starts, claims and ends. Returns whether any of them may bring orders to a host: more
-    than the ends of jobs of one task that succeeded.
+    """Take starts, claims and ends but those that are settled. Returns whether any of them may bring
+    orders to a host: more than the ends of jobs of one task that succeeded.
 
     locked: the rows of the jobs that are moved, where they were locked before. last: nothing but
     these may have to be written.
     """
-    good: list[Succeeded] = []
-    left: list[TaskKey] = []  # ends that are for the moves
-    for d in drafts:
-        ends = list(d.ended())
-        fell = [key for key, facts in ends if not facts.succeeded]
-        if fell:
-            ends = [(key, facts) for key, facts in ends if facts.succeeded]
-            left += fell
-        if ends:
-            good.append(Succeeded(d, *map(list, zip(*ends, strict=True))))
+    good, left = split_ends(drafts, settled)  # the others that ended are for the moves
     told = [key for d in drafts for key in (*d.started(), *d.returned())]
     claims = [(d, key, port) for d in drafts for key, port in d.claimed().items()]
     if not good and not left and not told and not claims:
@@ -288,7 +287,8 @@ async def _take_moves(
         both |= {key.job_id for _, key, _ in claims}
         await tx.rows("lock_job_ids", ids=sorted(rest | both))
     full = await _take_claims(tx, claims, at) if claims else set()
-    taken = set(await finish_jobs(tx, good, at)) if good else set()
+    taken = set(settled)
+    taken.update(await finish_jobs(tx, good, at) if good else ())
     left += [key for some in good for key in some.keys if key not in taken]
     ids = full | {key.job_id for key in left} | {key.job_id for key in told if key not in taken}
     if ids:
@@ -364,7 +364,7 @@ async def _give_orders(
     if asked:
         _fill_orders(listening, *found[: len(asked)])
     if taking.steps:
-        give_taken(staying, taking, *found[len(asked) :])
+        give_taken(staying, taking, found[len(asked) :])
 
 
 def ask_for_polls(

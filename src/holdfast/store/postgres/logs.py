@@ -14,7 +14,8 @@ from holdfast.moves.rows import clean_text, is_storable_key
 from holdfast.moves.values import LogAppend
 from holdfast.store.port.clock import Now
 from holdfast.store.port.logs import LOG_READ_SECONDS
-from holdfast.store.postgres.connection.session import OnSession, Rows, Tx, to_json, transacts
+from holdfast.store.postgres.connection.ports import OnSession, transacts
+from holdfast.store.postgres.connection.session import Rows, Tx, to_json
 from holdfast.wire.agent import Forensics, LogReadAnswer, LogReadOrder
 
 _STREAM = ("job_id", "attempt", "rank", "stream")

@@ -13,7 +13,8 @@ from holdfast.moves.room import RoomCheck
 from holdfast.moves.values import DueMember
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.admission import read_capacity
-from holdfast.store.postgres.connection.session import OnSession, Tx, reads, transacts
+from holdfast.store.postgres.connection.ports import OnSession, reads_beside, transacts
+from holdfast.store.postgres.connection.session import Tx
 from holdfast.store.postgres.hosts import quarantine_host
 from holdfast.store.postgres.jobs import read_jobs
 from holdfast.store.postgres.moves import load_moves, write_moves
@@ -22,7 +23,7 @@ from holdfast.store.postgres.moves import load_moves, write_moves
 class PostgresMembers(OnSession):
     """`MemberStore` on PostgreSQL."""
 
-    @reads
+    @reads_beside
     async def list_members(self, tx: Tx, limit: int) -> list[DueMember]:
         found = await tx.rows("find_members", limit=limit)
         if not found:

@@ -17,21 +17,15 @@ from holdfast.moves.registration import drain_jobs_for
 from holdfast.moves.rows import NewEvent
 from holdfast.moves.values import SettingsLayers
 from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.session import (
-    OnSession,
-    Rows,
-    Tx,
-    reads,
-    to_json,
-    transacts,
-)
+from holdfast.store.postgres.connection.ports import OnSession, reads_beside, transacts
+from holdfast.store.postgres.connection.session import Rows, Tx, to_json
 from holdfast.store.postgres.moves import load_moves, write_events, write_moves
 
 
 class PostgresSettings(OnSession):
     """`SettingsStore` on PostgreSQL."""
 
-    @reads
+    @reads_beside
     async def read_settings(self, tx: Tx) -> SettingsLayers:
         # The revision first, so that a change between the reads is seen again, never missed.
         row = await tx.one("read_revision") or {"settings_rev": 0, "settings": {}, "rules": ""}

@@ -6,7 +6,8 @@ from holdfast.core.records import TokenRecord
 from holdfast.errors import Conflict
 from holdfast.moves.events import no_token
 from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.session import OnSession, Tx, reads, transacts
+from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
+from holdfast.store.postgres.connection.session import Tx
 
 
 class PostgresTokens(OnSession):

@@ -11,14 +11,8 @@ from holdfast.moves.events import dead_letter_event, hook_event, no_delivery, no
 from holdfast.moves.rows import NewEvent
 from holdfast.store.port.clock import Now
 from holdfast.store.port.webhooks import NewWebhook, SignedTarget, WebhookChange
-from holdfast.store.postgres.connection.session import (
-    OnSession,
-    Rows,
-    Tx,
-    reads,
-    to_json,
-    transacts,
-)
+from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
+from holdfast.store.postgres.connection.session import Rows, Tx, to_json
 from holdfast.store.postgres.moves import write_events
 
 

@@ -11,7 +11,8 @@ from holdfast.core.records import HostCheckRecord
 from holdfast.errors import Stale
 from holdfast.moves.registration import no_host
 from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.session import OnSession, Tx, to_json, transacts
+from holdfast.store.postgres.connection.ports import OnSession, transacts
+from holdfast.store.postgres.connection.session import Tx, to_json
 
 
 class PostgresHealth(OnSession):

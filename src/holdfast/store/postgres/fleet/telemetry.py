@@ -9,7 +9,8 @@ from holdfast.core.records import GpuPoint, HostTelemetryRecord
 from holdfast.moves.values import HostReading
 from holdfast.store.port.clock import Now
 from holdfast.store.port.fleet.telemetry import HOURS_DAYS, MINUTES_DAYS, Step
-from holdfast.store.postgres.connection.session import OnSession, Tx, reads, to_json, transacts
+from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
+from holdfast.store.postgres.connection.session import Tx, to_json
 
 
 def date_reading(reading: HostReading, at: datetime) -> datetime:

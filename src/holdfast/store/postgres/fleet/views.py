@@ -3,7 +3,8 @@
 import msgspec
 
 from holdfast.core.records import OrchestratorStatus, WorkerHealth, WorkerPerformance
-from holdfast.store.postgres.connection.session import OnSession, Tx, reads
+from holdfast.store.postgres.connection.ports import OnSession, reads
+from holdfast.store.postgres.connection.session import Tx
 
 
 class PostgresFleetViews(OnSession):

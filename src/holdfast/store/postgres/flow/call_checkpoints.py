@@ -8,7 +8,8 @@ from holdfast.moves.checkpoints import NewCheckpoint
 from holdfast.moves.flow.call_checkpoints import CallHolder, CallKept, locate_call, read_blobs
 from holdfast.moves.rows import MAX_BIGINT
 from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.session import OnSession, Tx, to_json, transacts
+from holdfast.store.postgres.connection.ports import OnSession, transacts
+from holdfast.store.postgres.connection.session import Tx, to_json
 from holdfast.store.postgres.flow.call_rows import read_batch
 
 

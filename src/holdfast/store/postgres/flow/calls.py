@@ -34,14 +34,8 @@ from holdfast.store.port.flow.calls import (
     Feed,
     RunningCalls,
 )
-from holdfast.store.postgres.connection.session import (
-    OnSession,
-    Rows,
-    Session,
-    Tx,
-    to_json,
-    transacts_by_index,
-)
+from holdfast.store.postgres.connection.ports import OnSession, transacts_by_index
+from holdfast.store.postgres.connection.session import Rows, Session, Tx, to_json
 from holdfast.store.postgres.flow.call_rows import (
     Steps,
     encode_rows,

@@ -13,14 +13,8 @@ from holdfast.core.workflows.values import NodeSpec
 from holdfast.moves.flow import workflows as moves
 from holdfast.moves.flow.workflows import Broken, NewRun, Post, Processed, hash_run, make_rows
 from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.session import (
-    OnSession,
-    Rows,
-    Tx,
-    reads,
-    to_json,
-    transacts,
-)
+from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
+from holdfast.store.postgres.connection.session import Rows, Tx, to_json
 from holdfast.store.postgres.moves import write_events
 
 INSERT_ROWS = 5000

@@ -19,7 +19,8 @@ from holdfast.moves.rows import NewEvent
 from holdfast.moves.series import arrays
 from holdfast.moves.values import Advanced, ArrayFilter, ArraySubmitted, NewArray, NewJob
 from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.session import OnSession, Session, Tx, to_json, transacts
+from holdfast.store.postgres.connection.ports import OnSession, transacts
+from holdfast.store.postgres.connection.session import Session, Tx, to_json
 from holdfast.store.postgres.jobs import make_row
 from holdfast.store.postgres.moves import load_moves, write_events, write_moves
 from holdfast.store.postgres.series.dependencies import find_parents, say_waits, write_dependencies
@@ -162,7 +163,7 @@ class PostgresArrays(OnSession):
         self, limit: int = 500, *, only: str | None = None, now: Now = None
     ) -> Advanced:
         done = Advanced()
-        for row in await self.session.rows("find_working_arrays", only=only):
+        for row in await self.beside.rows("find_working_arrays", only=only):
 
             async def work(tx: Tx, array_id: str = row["id"]) -> Advanced:
                 return await _advance(tx, array_id, limit, await tx.now(now))

@@ -13,7 +13,8 @@ from holdfast.moves.series import dependencies
 from holdfast.moves.series.dependencies import Edge
 from holdfast.moves.values import Settled
 from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.session import OnSession, Tx
+from holdfast.store.postgres.connection.ports import OnSession
+from holdfast.store.postgres.connection.session import Tx
 from holdfast.store.postgres.moves import load_moves, write_moves
 
 
@@ -21,7 +22,7 @@ class PostgresDependencies(OnSession):
     """`DependencyStore` on PostgreSQL."""
 
     async def settle_dependencies(self, limit: int = 1000, *, now: Now = None) -> Settled:
-        found = await self.session.rows("find_ended_parents", limit=limit)
+        found = await self.beside.rows("find_ended_parents", limit=limit)
         if not found:
             return Settled()
 

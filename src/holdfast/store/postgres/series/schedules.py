@@ -13,7 +13,8 @@ from holdfast.moves import requests
 from holdfast.moves.series.schedules import hide_secrets, no_schedule, run_event, schedule_event
 from holdfast.moves.values import DueSchedule, NewSchedule, ScheduledRuns
 from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.session import OnSession, Session, Tx, to_json, transacts
+from holdfast.store.postgres.connection.ports import OnSession, transacts
+from holdfast.store.postgres.connection.session import Session, Tx, to_json
 from holdfast.store.postgres.jobs import insert_jobs
 from holdfast.store.postgres.moves import load_moves, write_events, write_moves
 
@@ -96,7 +97,7 @@ class PostgresSchedules(OnSession):
     async def list_due(self, limit: int = 100, *, now: Now = None) -> list[DueSchedule]:
         return [
             DueSchedule(secrets=row.pop("secrets"), schedule=msgspec.convert(row, ScheduleRecord))
-            for row in await self.session.rows("find_due_schedules", limit=limit, now=now)
+            for row in await self.beside.rows("find_due_schedules", limit=limit, now=now)
         ]
 
     @transacts

@@ -8,7 +8,8 @@ select q.name, q.settings, q.paused_at, q.paused_reason, q.hard, q.created_at fr
 -- reservations would only run out one after the other. Devices are looked for where there are some: hosts without
 -- have the most tasks.
 select h.id as host_id, h.name, b.incarnation, h.queues, h.labels, h.cpu_slots, h.memory_bytes, h.gpus, h.state, h.faults,
-       coalesce(u.cpu_slots, 0) as busy_cpu_slots, coalesce(u.memory_bytes, 0) as busy_memory_bytes,
+       coalesce(u.cpu_slots, 0) + coalesce(o.cpu_slots, 0) as busy_cpu_slots,
+       coalesce(u.memory_bytes, 0) + coalesce(o.memory_bytes, 0) as busy_memory_bytes,
        coalesce(case when h.gpus <> '[]' then (
          select array_agg(d) from tasks t cross join lateral unnest(t.devices) as x(d)
          where t.host_id = h.id and t.state in ('reserved', 'running', 'preempting')
@@ -18,6 +19,9 @@ left join lateral (
   select sum(t.cpu_slots)::bigint as cpu_slots, sum(t.memory_bytes)::bigint as memory_bytes
   from tasks t where t.host_id = h.id and t.state in ('reserved', 'running', 'preempting')
 ) u on true
+left join (
+  select host_id, sum(cpu_slots)::bigint as cpu_slots, sum(memory_bytes)::bigint as memory_bytes from handovers group by host_id
+) o on o.host_id = h.id
 where h.state = 'active' and not h.faults @> '[{"part": "starts"}]' -- ASIDE-1
   and (%(ids)s::text[] is null or h.id = any(%(ids)s))
   and (%(heard_since)s::timestamptz is null or b.heartbeat_at >= %(heard_since)s)
@@ -25,6 +29,14 @@ order by h.id;
 
 -- name: read_candidates
 -- The top of each queue by exactly the index's order, then merged: the depth of the queues does not matter.
+with top as materialized (
+  select r.* from unnest(%(queues)s::text[]) as q(name) cross join lateral (
+    select r.job_id, r.priority, r.ord from ready_jobs r
+    where r.queue = q.name and r.job_id not in (select unnest(%(but)s::text[]))
+    order by r.priority desc, r.ord
+    limit %(limit)s
+  ) r
+)
 select c.id as job_id, c.epoch, c.queue, c.project, c.priority, c.tasks, c.gpus, c.cpu_slots, c.memory_bytes, c.avoid_hosts,
        (c.spec->>'lease_ttl_seconds')::double precision as lease_ttl_seconds,
        replace(c.spec->>'time_limit_seconds', 'off', 'infinity')::double precision as time_limit_seconds,
@@ -32,14 +44,9 @@ select c.id as job_id, c.epoch, c.queue, c.project, c.priority, c.tasks, c.gpus,
        coalesce((c.spec->>'supervised')::boolean, false) as supervised,
        case when c.spec->>'image' is null then '' else coalesce(c.spec->>'runtime', 'any') end as runtime,
        greatest(0, extract(epoch from %(now)s::timestamptz - c.queued_at))::double precision as waited_seconds
-from unnest(%(queues)s::text[]) as q(name)
-cross join lateral (
-  select j.* from jobs j
-  where j.state = 'queued' and j.queue = q.name and j.id not in (select unnest(%(but)s::text[]))
-  order by j.priority desc, j.ord
-  limit %(limit)s
-) c
-order by c.priority desc, c.ord;
+from top r join jobs c on c.id = r.job_id
+where c.id = any(array(select job_id from top))
+order by r.priority desc, r.ord;
 
 -- name: read_candidates_in_quota
 -- As above, without the jobs that their projects' quotas forbid now: a project at its limit would fill the list with
@@ -53,12 +60,12 @@ select c.id as job_id, c.epoch, c.queue, c.project, c.priority, c.tasks, c.gpus,
        greatest(0, extract(epoch from %(now)s::timestamptz - c.queued_at))::double precision as waited_seconds
 from unnest(%(queues)s::text[]) as q(name)
 cross join lateral (
-  select j.* from jobs j
+  select j.* from ready_jobs r cross join lateral (select * from jobs j where j.id = r.job_id offset 0) j
   left join unnest(%(projects)s::text[], %(jobs_left)s::bigint[], %(gpus_left)s::bigint[]) as l(project, jobs, gpus)
     on l.project = j.project
-  where j.state = 'queued' and j.queue = q.name and j.id not in (select unnest(%(but)s::text[]))
+  where r.queue = q.name and r.job_id not in (select unnest(%(but)s::text[]))
     and (l.jobs is null or l.jobs > 0) and (l.gpus is null or j.gpus = 0 or l.gpus >= j.gpus::bigint * j.tasks)
-  order by j.priority desc, j.ord
+  order by r.priority desc, r.ord
   limit %(limit)s
 ) c
 order by c.priority desc, c.ord;
@@ -106,7 +113,11 @@ select c.settings_rev, c.settings, w.queued as anything_queued, w.blocked as any
          %(limits)s::boolean or c.settings ? 'max_running' or exists (select from queues where settings ? 'max_running')
        ) then (
          select coalesce(jsonb_object_agg(l.queue, l.n), '{}') from (
-           select j.queue, count(*) as n from jobs j where j.state in ('reserved', 'running', 'draining') group by j.queue
+           select queue, count(*) as n from (
+             select j.queue from jobs j where j.state in ('reserved', 'running', 'draining')
+             union all
+             select unnest(h.queues) from handovers h
+           ) live group by queue
          ) l
        ) end as live,
        case when w.queued then (
@@ -121,7 +132,7 @@ select c.settings_rev, c.settings, w.queued as anything_queued, w.blocked as any
          or exists (select from projects where settings ?| array['share_gpus', 'share_cpu_slots'])
        end as shared
 from cluster c cross join (
-  select b.blocked, b.blocked or exists (select from jobs where state = 'queued') as queued
+  select b.blocked, b.blocked or exists (select from ready_jobs) as queued
   from (select exists (select from tasks where state = 'blocked') as blocked) b
 ) w;
 
@@ -130,7 +141,7 @@ from cluster c cross join (
 -- member of another that waits, a limit, a quota, a share. One look into the index for each queue.
 select exists (
          select from jobs j cross join queues q cross join lateral (
-           select f.priority, f.ord from jobs f where f.state = 'queued' and f.queue = q.name
+           select f.priority, f.ord from ready_jobs f where f.queue = q.name
            order by f.priority desc, f.ord
            limit 1
          ) f
@@ -204,10 +215,12 @@ with clock as materialized (
     and j.queue <> all(%(paused)s)
   order by j.id
   for update of j
+), claimed as materialized (
+  delete from ready_jobs r where r.job_id = any(array(select id from locked)) returning r.job_id
 ), moved as (
   update jobs j set state = 'reserved', epoch = j.epoch + 1, attempts = j.attempts + 1, reason = 'reserved on ' || l.hosts,
          barred_hosts = '{}', revision = j.revision + 1, started_at = null, step = null, total = null, beat_at = null, trigger_rank = null
-  from locked l where j.id = any(array(select id from locked)) and j.id = l.id
+  from locked l where j.id = any(array(select job_id from claimed)) and j.id = l.id
   returning j.id, j.tasks, j.epoch, j.attempts, j.retries_charged, j.queue, j.project, j.gpus, j.cpu_slots, j.memory_bytes,
             j.reason, l.n, l.ttl, l.host_id, l.hosts, l.host_ids, coalesce((j.spec->>'supervised')::boolean, false) as supervised
 ), placed as (

@@ -42,6 +42,9 @@ with limits as materialized (
     and (%(limited_too)s::boolean or not (select limited from limits))
   on conflict do nothing
   returning *
+), lined as (
+  insert into ready_jobs (job_id, queue, priority, ord, epoch, since)
+  select w.id, w.queue, w.priority, w.ord, w.epoch, w.queued_at from written w where w.state = 'queued'
 ), apart as (
   insert into job_secrets (job_id, secrets)
   select w.id, g.secrets from written w join given g using (id) where g.secrets is not null and g.secrets <> '{}'
@@ -102,10 +105,14 @@ order by j.id desc
 limit %(limit)s;
 
 -- name: count_jobs
--- Unfinished jobs only: each part is an index-only scan of a partial index.
-select queue, state, count(*) from jobs where state = 'queued' group by 1, 2
+-- Unfinished jobs only: each part is a scan of an index that has no others, or of few rows.
+select queue, 'queued' as state, count(*) from ready_jobs group by 1, 2
 union all
-select queue, state, count(*) from jobs where state in ('reserved', 'running', 'draining') group by 1, 2
+select queue, state, sum(n)::bigint from (
+  select queue, state, count(*) as n from jobs where state in ('reserved', 'running', 'draining') group by 1, 2
+  union all
+  select q.queue, 'reserved', count(*) from handovers h cross join unnest(h.queues) as q(queue) group by 1, 2
+) live group by 1, 2
 union all
 select queue, state, count(*) from jobs where state = 'waiting' group by 1, 2;
 

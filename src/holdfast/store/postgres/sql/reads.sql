@@ -52,11 +52,10 @@ order by t.job_id, t.rank;
 
 -- name: read_queue_places
 -- Reads at most 10 000 rows for each job, because a larger number is of no use.
-select me.id, (
+select me.job_id as id, (
   select count(*) from (
-    select from jobs j
-    where j.state = 'queued' and j.queue = me.queue
-      and (j.priority > me.priority or (j.priority = me.priority and j.ord < me.ord))
+    select from ready_jobs r
+    where r.queue = me.queue and (r.priority > me.priority or (r.priority = me.priority and r.ord < me.ord))
     limit 10000
   ) ahead) as place
-from jobs me where me.id = any(%(ids)s) and me.state = 'queued';
+from ready_jobs me where me.job_id = any(%(ids)s);

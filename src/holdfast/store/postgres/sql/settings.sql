@@ -25,7 +25,8 @@ update cluster set settings_rev = settings_rev + 1 returning settings_rev;
 select name from queues where name = %(name)s for update;
 
 -- name: has_unfinished
-select exists (select from jobs where queue = %(name)s and state = 'queued')
+select exists (select from ready_jobs where queue = %(name)s)
+    or exists (select from handovers where %(name)s = any(queues))
     or exists (select from jobs where queue = %(name)s and state in ('reserved', 'running', 'draining'))
     or exists (select from jobs where queue = %(name)s and state = 'waiting');
 

@@ -38,6 +38,7 @@ select k.host_id, k.name, k.state, k.faults, k.reason, k.fresh, k.flagged_dead_a
          select from tasks t where t.host_id = k.host_id and t.state in ('reserved', 'preempting')
            and (t.state = 'preempting' or t.offered_at is null or t.claimed_at is not null or t.recalled
                 or (t.job_id, t.rank, t.epoch) not in (select job_id, rank, epoch from live))) as orders,
+       k.fresh and exists (select from handovers o where o.host_id = k.host_id) as handed,
        k.fresh and exists (select from log_reads r where r.host_id = k.host_id and r.at is null) as reads,
        coalesce(%(now)s, clock_timestamp()) as now
 from known k;
@@ -133,6 +134,75 @@ select array_agg(d.n) as ns, array_agg(d.n) filter (where d.origin_run is not nu
        array_agg(d.n) filter (where d.awaited) as awaited
 from done d;
 
+-- name: settle_handovers
+-- What hosts report of the jobs that they were handed: those that succeeded end in their own rows, and the rest stays
+-- handed over. As finish_jobs, whose parameters and rows it has; nothing is read of tasks and attempts, because these jobs
+-- have none yet.
+with batch as materialized (
+  select nextval('event_batches_n_seq') as n
+), given as (
+  select * from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[], %(hosts)s::text[],
+                       %(incarnations)s::text[], %(runtimes)s::double precision[], %(members)s::text[],
+                       %(steps)s::bigint[], %(totals)s::bigint[], %(ages)s::double precision[]) with ordinality
+    as g(job_id, rank, epoch, host_id, incarnation, runtime, members, step, total, beat_age, n)
+), gone as (
+  delete from handovers h where h.host_id = any(%(hosts)s::text[]) returning h.*
+), handed as materialized (
+  select h.n as batch, h.host_id, h.incarnation, h.host, h.at, e.job_id, e.ttl, e.queue, e.k
+  from gone h cross join lateral unnest(h.job_ids, h.ttls, h.queues) with ordinality as e(job_id, ttl, queue, k)
+), good as materialized (
+  select g.*, h.batch, h.host, h.at, greatest(h.at, %(now)s::timestamptz - g.runtime * interval '1 second') as began,
+         %(now)s::timestamptz - g.beat_age * interval '1 second' as beat_at
+  from handed h join given g on g.job_id = h.job_id and g.host_id = h.host_id and g.incarnation = h.incarnation
+  where g.rank = 0 and g.epoch = 1
+), done as (
+  update jobs j set
+    state = 'succeeded', epoch = 1, attempts = 1, ended_at = %(now)s, outcome = 'succeeded', exit_code = 0, reason = 'succeeded',
+    started_at = g.began, step = case when g.beat_at is not null then g.step end,
+    total = case when g.beat_at is not null then g.total end, beat_at = g.beat_at, revision = j.revision + 2
+  from good g where j.id = any(array(select job_id from good)) and j.id = g.job_id and j.epoch = 0
+  returning j.id, j.queue, j.project, j.reason, j.retries_charged as charged, g.n, g.host_id, g.host, g.members, g.step as last_step,
+            g.total as last_total, g.began, g.at, g.batch,
+            j.awaited and exists (select from job_dependencies w where w.parent = j.id) as awaited
+), rest as materialized (
+  select h.* from handed h where not exists (select from good g where g.job_id = h.job_id)
+), kept as (
+  insert into handovers (n, host_id, incarnation, host, at, cpu_slots, memory_bytes, job_ids, ttls, queues)
+  select h.batch, h.host_id, h.incarnation, h.host, h.at, sum(j.cpu_slots), sum(j.memory_bytes), array_agg(h.job_id order by h.k),
+         array_agg(h.ttl order by h.k), array_agg(h.queue order by h.k)
+  from rest h join jobs j on j.id = h.job_id
+  where j.id = any(array(select job_id from rest))
+  group by h.batch, h.host_id, h.incarnation, h.host, h.at
+  returning host_id
+), ended as (
+  insert into attempts (job_id, number, epoch, state, retry_count, reason, host, host_ids, road, reserved_at, taken_batch,
+                        outcome, exit_code, started_at, ended_at, step, total, ended_batch, members)
+  select d.id, 1, 1, 'ended', d.charged, d.reason, d.host, array[d.host_id], 'host', d.at, d.batch,
+         'succeeded', 0, d.began, %(now)s, d.last_step, d.last_total, (select n from batch), d.members::jsonb
+  from done d
+), logged as (
+  insert into event_batches (n, at, kind, data, ids, began_ids, job_ids, attempts, epochs, host_ids, queues, projects, messages)
+    overriding system value
+  select (select n from batch), %(now)s, 'job.succeeded', '{"exit_code": 0}', array_agg(d.event_id), array_agg(d.began_id),
+         array_agg(d.id), array_agg(1), array_agg(1::bigint), array_agg(d.host_id), array_agg(d.queue), array_agg(d.project),
+         array_agg(d.reason)
+  from (select nextval('events_id_seq') as began_id, nextval('events_id_seq') as event_id, d.*
+        from (select * from done order by n) d) d
+  having count(*) > 0
+)
+-- kept: hosts of which something is handed over still.
+select array_agg(d.n) as ns, null::bigint[] as posted, array_agg(d.n) filter (where d.awaited) as awaited,
+       (select array_agg(distinct host_id) from kept) as kept
+from done d;
+
+-- name: unpack_handovers
+select unpack_handovers(%(hosts)s::text[]);
+
+-- name: unpack_old_handovers
+-- Of hosts that should have spoken since (HANDOVER-5).
+select unpack_handovers(array(select host_id from handovers where at < %(before)s))
+where exists (select from handovers where at < %(before)s);
+
 -- name: find_ended
 -- Ends that are on record already. Only an end that its own host reported is acknowledged again; an end that was
 -- written for a lost host is stale, and so is a reservation that was taken back.
@@ -179,12 +249,16 @@ from cluster c cross join passed_over p;
 -- scan forgets the index entries of tasks that are gone, which a bitmap would read again and again until the next
 -- vacuum.
 select h.id as host_id, h.name, b.incarnation, h.queues, h.labels, h.cpu_slots, h.memory_bytes, h.gpus, h.faults,
-       coalesce(u.cpu_slots, 0) as busy_cpu_slots, coalesce(u.memory_bytes, 0) as busy_memory_bytes,
+       (coalesce(u.cpu_slots, 0) + coalesce(o.cpu_slots, 0))::bigint as busy_cpu_slots,
+       (coalesce(u.memory_bytes, 0) + coalesce(o.memory_bytes, 0))::bigint as busy_memory_bytes,
        coalesce(case when h.gpus <> '[]' then (
          select array_agg(d) from tasks t cross join lateral unnest(t.devices) as x(d)
          where t.host_id = h.id and t.state in ('reserved', 'running', 'preempting')
        ) end, '{}') as busy_devices
 from hosts h join heartbeats b on b.host_id = any(%(ids)s::text[]) and b.host_id = h.id
+cross join lateral (
+  select sum(o.cpu_slots) as cpu_slots, sum(o.memory_bytes) as memory_bytes from handovers o where o.host_id = h.id
+) o
 cross join lateral (
   select sum(t.cpu_slots) filter (where t.state in ('reserved', 'running', 'preempting'))::bigint as cpu_slots,
          sum(t.memory_bytes) filter (where t.state in ('reserved', 'running', 'preempting'))::bigint as memory_bytes,
@@ -200,24 +274,31 @@ order by h.id;
 -- most of their cost is their columns. A queue that is paused is asked again under its lock.
 -- kinds: jobs of one kind and queue have one spec. The members of an array share the digest of their array.
 -- shuns: the hosts that a job avoids, and those that it bars; null where there are none. fresh: without an attempt yet.
-select array_agg(c.id) as ids, array_agg(c.epoch) as epochs, array_agg(c.queue) as queues,
-       array_agg(case when c.array_id is null then encode(c.spec_hash, 'hex') else c.id end) as kinds,
-       array_agg(case when c.avoid_hosts <> '{}' or c.barred_hosts <> '{}' then jsonb_build_array(c.avoid_hosts, c.barred_hosts)::text end) as shuns,
-       array_agg(c.attempts = 0) as fresh
-from (
-  select j.id, j.epoch, j.queue, j.array_id, j.spec_hash, j.avoid_hosts, j.barred_hosts, j.attempts
-  from queues q
+-- plain: it may be handed over (HANDOVER-1), as far as its row says.
+with top as materialized (
+  select r.* from queues q
   cross join lateral (
-    select j.* from jobs j
-    where j.state = 'queued' and j.queue = q.name
-    order by j.priority desc, j.ord
+    select r.job_id, r.priority, r.ord from ready_jobs r
+    where r.queue = q.name
+    order by r.priority desc, r.ord
     limit %(limit)s
-  ) j
+  ) r
   where q.paused_at is null
     and ((select bool_or(h.queues = '{}') from hosts h where h.id = any(%(ids)s::text[]))
          or q.name = any(array(select unnest(h.queues) from hosts h where h.id = any(%(ids)s::text[]))))
-  order by j.priority desc, j.ord
+  order by r.priority desc, r.ord
   limit %(limit)s
+)
+select array_agg(c.id) as ids, array_agg(c.epoch) as epochs, array_agg(c.queue) as queues,
+       array_agg(case when c.array_id is null then encode(c.spec_hash, 'hex') else c.id end) as kinds,
+       array_agg(case when c.avoid_hosts <> '{}' or c.barred_hosts <> '{}' then jsonb_build_array(c.avoid_hosts, c.barred_hosts)::text end) as shuns,
+       array_agg(c.attempts = 0) as fresh, array_agg(c.plain) as plain
+from (
+  select j.id, j.epoch, j.queue, j.array_id, j.spec_hash, j.avoid_hosts, j.barred_hosts, j.attempts,
+         j.epoch = 0 and j.gpus = 0 and j.array_id is null and j.origin_run is null and not j.preemptible as plain
+  from top r join jobs j on j.id = r.job_id
+  where j.id = any(array(select job_id from top))
+  order by r.priority desc, r.ord
 ) c;
 
 -- name: read_kinds
@@ -247,13 +328,17 @@ with batch as materialized (
   where j.id = any(%(jobs)s::text[]) and j.state = any(%(reserve_from)s) and j.queue in (select name from open)
   order by j.id
   for update skip locked
+), claimed as materialized (
+  delete from ready_jobs r using given g
+  where r.job_id = any(array(select id from locked)) and r.job_id = g.job_id and r.epoch = g.epoch
+  returning r.job_id
 ), moved as (
   update jobs j set state = 'reserved', epoch = j.epoch + 1, attempts = j.attempts + 1,
          reason = case when g.ahead then 'held ahead on ' || g.host || ', begins when a slot is free'
                        else 'reserved on ' || g.host || ', which took it' end,
          barred_hosts = '{}', revision = j.revision + 1, started_at = null, step = null, total = null, beat_at = null, trigger_rank = null
   from given g
-  where j.id = any(array(select id from locked)) and g.job_id = j.id and g.epoch = j.epoch
+  where j.id = any(array(select job_id from claimed)) and g.job_id = j.id
   returning j.id, j.epoch, j.attempts, j.reason, j.queue, j.project, j.gpus, j.cpu_slots, j.memory_bytes,
             j.retries_charged as charged, g.n, g.ttl, g.host_id, g.host, g.incarnation, g.devices::integer[] as devices, g.ahead
 ), placed as (
@@ -282,6 +367,49 @@ select array_agg(m.n) as ns, array_agg(m.attempts) as attempts,
        (select jsonb_object_agg(s.job_id, s.secrets) from job_secrets s where s.job_id = any(array(select id from moved))) as secrets
 from moved m;
 
+-- name: hand_over
+-- As take_jobs, of jobs in their first attempt (HANDOVER-1): their places in the queue are deleted, and all else is one row
+-- for each host until its next sync.
+with batch as materialized (
+  select nextval('event_batches_n_seq') as n
+), given as (
+  select * from unnest(%(jobs)s::text[], %(ttls)s::double precision[], %(host_ids)s::text[], %(hosts)s::text[],
+                       %(incarnations)s::text[], %(job_queues)s::text[], %(projects)s::text[], %(cpu_slots)s::bigint[],
+                       %(memory_bytes)s::bigint[]) with ordinality
+    as g(job_id, ttl, host_id, host, incarnation, queue, project, cpu_slots, memory_bytes, n)
+), open as materialized (
+  select q.name from queues q
+  where q.name = any(%(queues)s::text[]) and q.paused_at is null
+    and exists (select from cluster where settings_rev = %(revision)s)
+  order by q.name
+  for share skip locked
+), free as materialized (
+  select r.job_id from ready_jobs r
+  where r.job_id = any(%(jobs)s::text[]) and r.epoch = 0 and r.queue = any(array(select name from open))
+  order by r.job_id
+  for update skip locked
+), claimed as (
+  delete from ready_jobs r where r.job_id = any(array(select job_id from free)) returning r.job_id
+), handed as materialized (
+  select g.*, 'reserved on ' || g.host || ', which took it' as reason from given g join claimed c on c.job_id = g.job_id
+  order by g.n
+), kept as (
+  insert into handovers (n, host_id, incarnation, host, at, cpu_slots, memory_bytes, job_ids, ttls, queues)
+  select (select n from batch), h.host_id, h.incarnation, h.host, %(now)s, sum(h.cpu_slots), sum(h.memory_bytes),
+         array_agg(h.job_id), array_agg(h.ttl), array_agg(h.queue)
+  from handed h group by h.host_id, h.incarnation, h.host
+), logged as (
+  insert into event_batches (n, at, kind, ids, began_ids, job_ids, attempts, epochs, host_ids, queues, projects, messages)
+    overriding system value
+  select (select n from batch), %(now)s, 'job.reserved', array_agg(h.event_id), array_agg(null::bigint), array_agg(h.job_id),
+         array_agg(1), array_agg(1::bigint), array_agg(h.host_id), array_agg(h.queue), array_agg(h.project), array_agg(h.reason)
+  from (select nextval('events_id_seq') as event_id, h.* from handed h) h
+  having count(*) > 0
+)
+select array_agg(h.n) as ns, array_agg(1) as attempts,
+       (select jsonb_object_agg(s.job_id, s.secrets) from job_secrets s where s.job_id = any(array(select job_id from handed))) as secrets
+from handed h;
+
 -- name: begin_placing
 -- For a submission whose plan was made on a room that the host is guessed to have: the host's lock, under which that
 -- room is compared (`place_job`), and the settings of `keep_plans`, in one statement.
@@ -299,6 +427,7 @@ with clock as materialized (
   select t.state, t.cpu_slots, t.memory_bytes, t.devices from tasks t where t.host_id = %(host_id)s
 ), busy as materialized (
   select cpu_slots, memory_bytes, devices from mine where state in ('reserved', 'running', 'preempting')
+  union all select cpu_slots, memory_bytes, '{}' from handovers where host_id = %(host_id)s
 ), room as materialized (
   select h.id as host_id, h.name, b.incarnation, h.queues, h.labels, h.cpu_slots, h.memory_bytes, h.gpus, h.faults,
          (select coalesce(sum(cpu_slots), 0)::bigint from busy) as busy_cpu_slots,
@@ -314,8 +443,7 @@ with clock as materialized (
     and not exists (select from projects where coalesce(settings->>'quota_jobs', settings->>'quota_gpus') is not null)
     and exists (select from room r where to_jsonb(r) = %(room)s::jsonb)
     and not exists (
-      select from queues w cross join lateral (
-        select j.id from jobs j where j.state = 'queued' and j.queue = w.name order by j.priority desc, j.ord limit 1) j
+      select from queues w cross join lateral (select r.job_id from ready_jobs r where r.queue = w.name limit 1) r
       where w.paused_at is null
         and ((select queues from room) = '{}' or w.name = any(array(select unnest(queues) from room))))
   for share of q skip locked

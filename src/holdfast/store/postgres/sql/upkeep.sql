@@ -40,12 +40,12 @@ select h.state, count(*), count(*) filter (where b.flagged_dead_at is not null a
 from hosts h join heartbeats b on b.host_id = h.id group by h.state;
 
 -- name: gauge_busy
-select coalesce(sum(cpu_slots), 0)::bigint as slots, coalesce(sum(cardinality(devices)), 0)::bigint as gpus from tasks
-where state in ('reserved', 'running', 'preempting');
+select (coalesce(sum(cpu_slots), 0) + coalesce((select sum(cpu_slots) from handovers), 0))::bigint as slots,
+       coalesce(sum(cardinality(devices)), 0)::bigint as gpus
+from tasks where state in ('reserved', 'running', 'preempting');
 
 -- name: gauge_oldest_queued
-select coalesce(extract(epoch from coalesce(%(now)s, clock_timestamp()) - min(queued_at)), 0)::double precision
-from jobs where state = 'queued';
+select coalesce(extract(epoch from coalesce(%(now)s, clock_timestamp()) - min(since)), 0)::double precision from ready_jobs;
 
 -- name: gauge_oldest_transaction
 -- An old snapshot keeps dead rows in every hot table, and an old writer holds back the readers of events (STORE-4).

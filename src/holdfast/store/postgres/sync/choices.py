@@ -1,45 +1,42 @@
 """What hosts that sync together take: read, planned, and put into their answers."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from holdfast.core.ids import TaskKey
-from holdfast.core.placement.takes import PASSED_SECONDS, TakeTerms, count_worth, plan_takes
+from holdfast.core.placement.takes import PASSED_SECONDS, Taken, TakeTerms, count_worth, plan_takes
 from holdfast.core.states import JobEvent
 from holdfast.core.transitions import JOB, sources
 from holdfast.moves.reports import Draft, count_wanted
 from holdfast.moves.values import OfferedJob, OfferedTask, TaskOffer
 from holdfast.store.postgres.admission import as_capacity
 from holdfast.store.postgres.connection.session import Rows, Tx
+from holdfast.store.postgres.sync.handovers import split_handed
 from holdfast.store.postgres.sync.kinds import Takable, TakableKinds
 
 RESERVE_FROM = [str(s) for s in sources(JOB, JobEvent.RESERVE)]
 Step = tuple[str, dict[str, Any]]
-_TAKE_COLUMNS = ("jobs", "epochs", "ttls", "host_ids", "hosts", "incarnations", "devices", "ahead")
+_BOTH = ("jobs", "ttls", "host_ids", "hosts", "incarnations")
+_COLUMNS = {
+    "take_jobs": (*_BOTH, "epochs", "devices", "ahead"),
+    "hand_over": (*_BOTH, "job_queues", "projects", "cpu_slots", "memory_bytes"),
+}
 
 
 class TakeChoice(msgspec.Struct, frozen=True):
-    """What hosts take: the parameters of `take_jobs`, and what the order of each needs."""
+    """What hosts take: the statements that write it, and for each what the order of each job needs.
+    job_ids: all of them, in the order of the queues."""
 
-    asked: dict[str, Any]
-    offered: Sequence[OfferedJob]
-
-    @property
-    def steps(self) -> list[Step]:
-        """The statements that take it; none where it is nothing."""
-        return [("take_jobs", self.asked)] if self.offered else []
-
-    @property
-    def job_ids(self) -> Sequence[str]:
-        """The jobs that are chosen."""
-        return self.asked["jobs"] if self.offered else ()
+    steps: Sequence[Step] = ()
+    offered: Sequence[Sequence[OfferedJob]] = ()
+    job_ids: Sequence[str] = ()
 
 
-NOTHING = TakeChoice({}, ())
+NOTHING = TakeChoice()
 
 
 class Choices:
@@ -115,46 +112,75 @@ def choose_jobs(
     )
     for host_id in found.settled:
         by_host[host_id].settled = terms.whole
-    asked: dict[str, Any] = {name: [] for name in _TAKE_COLUMNS}
-    offered: list[OfferedJob] = []
-    for taken in found.taken:
-        job, count = taken.jobs.job, len(taken.jobs.ids)
-        offered += [queued.offered[job.job_id]] * count
-        asked["jobs"] += taken.jobs.ids
-        asked["epochs"] += taken.jobs.epochs
-        asked["ttls"] += [job.lease_ttl_seconds or terms.ttls[job.queue]] * count
-        asked["host_ids"] += [taken.host_id] * count
-        asked["hosts"] += [by_host[taken.host_id].name] * count
-        asked["incarnations"] += [taken.incarnation] * count
-        asked["devices"] += [f"{{{','.join(map(str, devices))}}}" for devices in taken.devices]
-        asked["ahead"] += [taken.ahead] * count
-    asked["queues"] = sorted({taken.jobs.job.queue for taken in found.taken})
-    asked |= {"revision": terms.revision, "reserve_from": RESERVE_FROM, "now": begun[0]["now"]}
-    return TakeChoice(asked, offered)
+    names = {host_id: d.name for host_id, d in by_host.items()}
+    fixed = {"revision": terms.revision, "now": begun[0]["now"]}
+    handed, others = split_handed(found.taken)
+    steps: list[Step] = []
+    offered: list[list[OfferedJob]] = []
+    for statement, parts in (("take_jobs", others), ("hand_over", handed)):
+        if parts:
+            steps.append((statement, {**_ask(statement, parts, terms, names), **fixed}))
+            jobs = [(queued.offered[part.jobs.job.job_id], len(part.jobs.ids)) for part in parts]
+            offered.append([job for job, count in jobs for _ in range(count)])
+    return TakeChoice(steps, offered, [job_id for part in found.taken for job_id in part.jobs.ids])
 
 
-def give_taken(drafts: Sequence[Draft], choice: TakeChoice, rows: Rows) -> None:
+def _ask(
+    statement: str, parts: Sequence[Taken], terms: TakeTerms, names: Mapping[str, str]
+) -> dict[str, Any]:
+    asked: dict[str, Any] = {name: [] for name in _COLUMNS[statement]}
+    for part in parts:
+        job, count = part.jobs.job, len(part.jobs.ids)
+        alike = {
+            "ttls": job.lease_ttl_seconds or terms.ttls[job.queue],
+            "host_ids": part.host_id,
+            "hosts": names[part.host_id],
+            "incarnations": part.incarnation,
+            "ahead": part.ahead,
+            "job_queues": job.queue,
+            "projects": job.project,
+            "cpu_slots": job.cpu_slots,
+            "memory_bytes": job.memory_bytes,
+        }
+        each = {
+            "jobs": part.jobs.ids,
+            "epochs": part.jobs.epochs,
+            "devices": [f"{{{','.join(map(str, devices))}}}" for devices in part.devices],
+        }
+        for name, column in asked.items():
+            column += each[name] if name in each else [alike[name]] * count
+    asked["queues"] = sorted({part.jobs.job.queue for part in parts})
+    if statement == "take_jobs":
+        asked["reserve_from"] = RESERVE_FROM
+    return asked
+
+
+def give_taken(drafts: Sequence[Draft], choice: TakeChoice, found: Sequence[Rows]) -> None:
     """Put the offers of jobs that were taken into the drafts. A host whose job another transaction
     got first is not settled."""
     by_host = {d.sync.host_id: d for d in drafts}
-    asked, (found,) = choice.asked, rows
-    taken, secrets = found["ns"] or (), found["secrets"] or {}
-    for n, attempt in sorted(zip(taken, found["attempts"] or (), strict=True)):
-        at = n - 1
-        job_id, host_id = asked["jobs"][at], asked["host_ids"][at]
-        task = OfferedTask(
-            key=TaskKey(job_id, 0, asked["epochs"][at] + 1),
-            attempt=attempt,
-            host_id=host_id,
-            devices=_read_devices(asked["devices"][at]),
-            lease_ttl_seconds=asked["ttls"][at],
-            ahead=asked["ahead"][at],
-        )
-        offer = TaskOffer(task=task, job=choice.offered[at], secrets=secrets.get(job_id, {}))
-        by_host[host_id].offers.append(offer)
-    if len(taken) < len(choice.offered):
-        for d in drafts:
-            d.settled = False
+    missed = False
+    for (_, asked), offered, (row,) in zip(choice.steps, choice.offered, found, strict=True):
+        taken, secrets = row["ns"] or (), row["secrets"] or {}
+        missed = missed or len(taken) < len(offered)
+        for n, attempt in sorted(zip(taken, row["attempts"] or (), strict=True)):
+            at = n - 1
+            job_id, host_id = asked["jobs"][at], asked["host_ids"][at]
+            task = OfferedTask(
+                key=TaskKey(job_id, 0, asked["epochs"][at] + 1 if "epochs" in asked else 1),
+                attempt=attempt,
+                host_id=host_id,
+                devices=_read_devices(asked["devices"][at]) if "devices" in asked else (),
+                lease_ttl_seconds=asked["ttls"][at],
+                ahead="ahead" in asked and asked["ahead"][at],
+            )
+            offer = TaskOffer(task=task, job=offered[at], secrets=secrets.get(job_id, {}))
+            by_host[host_id].offers.append(offer)
+    for d in drafts:
+        d.settled = d.settled and not missed
+        if len(choice.steps) > 1:
+            places = {job_id: n for n, job_id in enumerate(choice.job_ids)}
+            d.offers.sort(key=lambda offer: places.get(offer.task.key.job_id, -1))
 
 
 def _read_devices(text: str) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
 """Ends of jobs of one task that succeeded, many in one statement."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
@@ -25,9 +25,33 @@ class Succeeded(NamedTuple):
     facts: list[TaskFacts]
 
 
+def split_ends(
+    drafts: Sequence[Draft], but: Collection[TaskKey] = ()
+) -> tuple[list[Succeeded], list[TaskKey]]:
+    """Return the tasks that succeeded, and those that ended in another way. but: left out."""
+    good: list[Succeeded] = []
+    fell: list[TaskKey] = []
+    for d in drafts:
+        ends = [(key, facts) for key, facts in d.ended() if key not in but]
+        mine = [key for key, facts in ends if not facts.succeeded]
+        if mine:
+            ends = [(key, facts) for key, facts in ends if facts.succeeded]
+            fell += mine
+        if ends:
+            good.append(Succeeded(d, *map(list, zip(*ends, strict=True))))
+    return good, fell
+
+
 async def finish_jobs(tx: Tx, good: Sequence[Succeeded], at: datetime) -> list[TaskKey]:
     """End jobs of one task that succeeded, and put that into the drafts. Return these tasks; the
     others are for the moves."""
+    states = {"succeed_from": SUCCEED_FROM, "finish_from": FINISH_FROM}
+    (found,) = await tx.rows("finish_jobs", **ask_ends(good, at), **states)
+    return take_ends(good, found)
+
+
+def ask_ends(good: Sequence[Succeeded], at: datetime) -> dict[str, Any]:
+    """Return the parameters of `finish_jobs` that tell of tasks that succeeded."""
     keys = [key for ends in good for key in ends.keys]
     hosts: list[str] = []
     incarnations: list[str] = []
@@ -39,7 +63,7 @@ async def finish_jobs(tx: Tx, good: Sequence[Succeeded], at: datetime) -> list[T
         members += _list_members(draft.name, mine, facts)
         known = draft.beats()
         beats += map(known.get, mine) if known else [None] * len(mine)
-    params = {
+    return {
         "jobs": [key.job_id for key in keys],
         "ranks": [key.rank for key in keys],
         "epochs": [key.epoch for key in keys],
@@ -55,10 +79,12 @@ async def finish_jobs(tx: Tx, good: Sequence[Succeeded], at: datetime) -> list[T
         "totals": [None if b is None else b.total for b in beats],
         "ages": [None if b is None else b.age_seconds for b in beats],
         "now": at,
-        "succeed_from": SUCCEED_FROM,
-        "finish_from": FINISH_FROM,
     }
-    (found,) = await tx.rows("finish_jobs", **params)
+
+
+def take_ends(good: Sequence[Succeeded], found: Mapping[str, Any]) -> list[TaskKey]:
+    """Put the ends that were written into the drafts, and return their tasks."""
+    keys = [key for ends in good for key in ends.keys]
     done = {n - 1 for n in found["ns"] or ()}
     posted = {keys[n - 1] for n in found["posted"] or ()}
     awaited = {keys[n - 1] for n in found["awaited"] or ()}

@@ -80,12 +80,15 @@ class TakableKinds:
         known = await self._find(tx, names, columns["ids"])
         groups: list[Alike] = []
         offered: dict[str, OfferedJob] = {}
-        marks, at = zip(names, columns["shuns"], columns["fresh"], strict=True), 0
-        for (name, shuns, fresh), same in groupby(marks):
+        marks = zip(names, columns["shuns"], columns["fresh"], columns["plain"], strict=True)
+        at = 0
+        for (name, shuns, fresh, plain), same in groupby(marks):
             end = at + len(list(same))
             if (kind := known.get(name)) is not None:
                 offered[kind.job.job_id] = kind.offered
-                job = kind.job if fresh and shuns is None else _mark(kind.job, shuns, fresh=fresh)
+                job = kind.job
+                if not (fresh and plain) or shuns is not None:
+                    job = _mark(job, shuns, fresh=fresh, plain=plain)
                 groups.append(Alike(job, columns["ids"][at:end], columns["epochs"][at:end]))
             at = end
         return Takable(groups, offered)
@@ -124,15 +127,20 @@ def _read_kind(row: dict[str, Any]) -> TakableKind:
         runtime=find_runtime_word(spec.image, spec.runtime),
         supervised=spec.supervised,
         may_wait=not (spec.executor or spec.interactive),
+        plain=not (spec.executor or spec.interactive or spec.supervised),
     )
     return TakableKind(job, offered)
 
 
-def _mark(job: Candidate, shuns: str | None, *, fresh: bool) -> Candidate:
-    """Return a kind's job as one that had an attempt, or shuns hosts."""
+def _mark(job: Candidate, shuns: str | None, *, fresh: bool, plain: bool) -> Candidate:
+    """Return a kind's job as one that had an attempt, or shuns hosts, or is not to be handed over."""
     avoid, barred = ((), ()) if shuns is None else _decode_shuns(shuns)
     return msgspec.structs.replace(
-        job, avoid_hosts=avoid, barred_hosts=barred, may_wait=job.may_wait and fresh
+        job,
+        avoid_hosts=avoid,
+        barred_hosts=barred,
+        may_wait=job.may_wait and fresh,
+        plain=job.plain and plain,
     )
 
 

@@ -1,0 +1,218 @@
+"""Jobs that a host takes many at a time are one row until it speaks again, and no reader can tell
+(HANDOVER-1 … HANDOVER-5)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast.core.ids import TaskKey
+from holdfast.moves.values import JobFilter
+from holdfast.store.postgres.connection.session import Tx
+from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.postgres.sync import handovers
+from tests.store.conformance.ahead import *  # noqa: F403
+from tests.store.conformance.takes import *  # noqa: F403
+from tests.store.rig import OK, Rig, fails
+from tests.waits import within
+
+WAIT_SECONDS = 30.0
+MANY = handovers.HANDED_FROM
+
+
+@pytest.fixture
+async def rig(pg_emptied: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
+    """A store that hands over every job that it may, for the conformance suite."""
+    monkeypatch.setattr(handovers, "HANDED_FROM", 1)
+    store = PostgresStore(pg_emptied)
+    await store.open()
+    yield Rig(store)
+    await store.close()
+
+
+async def take_many(rig: Rig, count: int = MANY, **spec: Any) -> list[TaskKey]:
+    """A host that takes `count` jobs at once; their tasks."""
+    await rig.host(slots=count, gpus=0)
+    for _ in range(count):
+        await rig.submit(**spec)
+    answer = await rig.sync(takes=True)
+    return [offer.task.key for offer in answer.offers]
+
+
+async def count_rows(rig: Rig) -> dict[str, int]:
+    """Rows by table, without a look at what is handed over."""
+    assert isinstance(rig.store, PostgresStore)
+
+    async def count(tx: Tx) -> dict[str, int]:
+        found = await tx.conn.execute(
+            """select (select count(*) from handovers) as handovers, (select count(*) from tasks) as tasks,
+                      (select count(*) from attempts) as attempts, (select count(*) from ready_jobs) as ready"""
+        )
+        return dict((await found.fetchall())[0])
+
+    return await rig.store.session.beside_handovers().single(count)
+
+
+async def test_many_jobs_are_one_row_until_their_host_says_that_they_ended(rig: Rig) -> None:
+    keys = await take_many(rig)
+    assert len(keys) == MANY
+    assert await count_rows(rig) == {"handovers": 1, "tasks": 0, "attempts": 0, "ready": 0}
+    assert await rig.store.jobs.count_jobs() == {("cpu", "reserved"): MANY}
+    rig.tick(3)
+    answer = await rig.sync(ended=[(key, OK) for key in keys])
+    assert set(answer.acked) == set(keys)
+    assert await count_rows(rig) == {"handovers": 0, "tasks": 0, "attempts": MANY, "ready": 0}
+    for key in keys:
+        assert (await rig.job(key.job_id)).state == "succeeded"
+        assert await rig.kinds(key.job_id) == [
+            *("job.submitted", "job.reserved", "job.started", "job.succeeded")
+        ]
+
+
+async def test_a_job_has_the_same_history_as_one_that_was_not_handed_over(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    for handed_from in (1, 1000):
+        monkeypatch.setattr(handovers, "HANDED_FROM", handed_from)
+        await rig.host(f"host-{handed_from}", slots=1)
+        job_id = await rig.submit()
+        (offer,) = (await rig.sync(f"host-{handed_from}", takes=True)).offers
+        rig.tick(3)
+        await rig.sync(f"host-{handed_from}", ended=[(offer.task.key, OK)])
+        job, (attempt,) = await rig.job(job_id), await rig.store.jobs.list_attempts(job_id)
+        events = [e for e in await rig.events() if e.job_id == job_id]
+        ids = {job_id: "J", f"host-{handed_from}": "H"}
+        text = repr(
+            (job, attempt, [(e.kind, e.message, e.data, e.attempt, e.epoch) for e in events])
+        )
+        for name, short in ids.items():
+            text = text.replace(name, short)
+        seen.append(text)
+        rig.tick(-3)
+    assert seen[0] == seen[1]
+
+
+async def test_what_has_not_ended_gets_rows_of_its_own(rig: Rig) -> None:
+    """One ended, one failed, one lives, and of the others the host has not heard."""
+    good, bad, lives, *unheard = await take_many(rig)
+    answer = await rig.sync(ended=[(good, OK), (bad, fails(3))], live=[lives], started=[lives])
+    assert set(answer.acked) == {good, bad}
+    assert [key for key, _ in answer.renewed] == [lives]
+    assert {offer.task.key for offer in answer.offers} == set(unheard), "offered again"
+    assert await count_rows(rig) == {
+        "handovers": 0,
+        "tasks": MANY - 1,
+        "attempts": MANY,
+        "ready": 0,
+    }
+    states = [(await rig.job(key.job_id)).state for key in (good, bad, lives, unheard[0])]
+    assert states == ["succeeded", "draining", "running", "reserved"]
+
+
+async def test_an_end_of_another_incarnation_is_refused(rig: Rig) -> None:
+    keys = await take_many(rig)
+    answer = await rig.sync(incarnation="inc-other", ended=[(key, OK) for key in keys])
+    assert answer.status == "stale"
+    assert (await count_rows(rig))["handovers"] == 1
+    assert (await rig.job(keys[0].job_id)).state == "reserved"
+
+
+async def test_few_jobs_have_rows_of_their_own(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handovers, "HANDED_FROM", MANY)
+    await take_many(rig, MANY - 1)
+    assert await count_rows(rig) == {
+        "handovers": 0,
+        "tasks": MANY - 1,
+        "attempts": MANY - 1,
+        "ready": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [{"preemptible": True}, {"interactive": True}, {"gpus": 1}],
+    ids=["preemptible", "interactive", "GPU"],
+)
+async def test_a_job_that_others_look_for_is_not_handed_over(
+    rig: Rig, spec: dict[str, Any]
+) -> None:
+    await rig.host(slots=1, gpus=1)
+    await rig.submit(**spec)
+    assert len((await rig.sync(takes=True)).offers) == 1
+    assert (await count_rows(rig))["handovers"] == 0
+
+
+async def test_a_second_attempt_is_not_handed_over(rig: Rig) -> None:
+    (key,) = await take_many(rig, 1)
+    await rig.sync(ended=[(key, fails(3))])
+    await rig.complete(max_retries=3)
+    await rig.release()
+    await rig.host("h2", slots=1)
+    answer = await rig.sync("h2", takes=True)
+    assert [offer.task.attempt for offer in answer.offers] == [2]
+    assert (await count_rows(rig))["handovers"] == 0
+
+
+async def test_a_room_counts_what_is_handed_over(rig: Rig) -> None:
+    await rig.host(slots=2)
+    for _ in range(3):
+        await rig.submit()
+    assert len((await rig.sync(takes=True)).offers) == 2
+    assert (await count_rows(rig))["handovers"] == 1
+    snapshot = await rig.store.admission.read_admission(10, now=rig.now)
+    assert [host.free_cpu_slots for host in snapshot.hosts] == [0]
+    assert len(snapshot.candidates) == 1
+    assert (await rig.store.read_gauges(now=rig.now)).busy_cpu_slots == 2
+
+
+async def test_a_host_that_is_silent_keeps_nothing_handed_over(rig: Rig) -> None:
+    await take_many(rig)
+    rig.tick(handovers.HANDED_SECONDS / 2)
+    await rig.store.leases.lapse_leases(rig.now, now=rig.now)
+    assert (await count_rows(rig))["handovers"] == 1
+    rig.tick(handovers.HANDED_SECONDS)
+    await rig.store.leases.lapse_leases(rig.now, now=rig.now)
+    assert await count_rows(rig) == {"handovers": 0, "tasks": MANY, "attempts": MANY, "ready": 0}
+
+
+async def ask_for_locks(dsn: str) -> int:
+    async with await psycopg.AsyncConnection.connect(dsn) as conn:
+        row = await (
+            await conn.execute(b"select count(*) from pg_locks where not granted")
+        ).fetchone()
+        return int(row[0]) if row else 0
+
+
+async def test_a_cancel_that_meets_a_handover_on_its_way_drains_the_job(
+    rig: Rig, pg_emptied: str
+) -> None:
+    """It has looked for handovers before this one was committed, so the job's place tells it."""
+    await rig.host(slots=1)
+    job_id = await rig.submit()
+    async with await psycopg.AsyncConnection.connect(pg_emptied) as conn:
+        await conn.execute("delete from ready_jobs where job_id = %s", (job_id,))
+        await conn.execute(
+            "insert into handovers values (nextval('event_batches_n_seq'), 'h1', %s, 'name-h1', %s, 1, 0, %s, %s, %s)",
+            (rig.incarnations["h1"], rig.now, [job_id], [300.0], ["cpu"]),
+        )
+        cancel = asyncio.create_task(rig.store.jobs.cancel_job(job_id, "enough", now=rig.now))
+        async with within(WAIT_SECONDS):
+            while await ask_for_locks(pg_emptied) < 1:
+                assert not cancel.done(), "it did not wait for the place"
+                await asyncio.sleep(0.01)
+        await conn.commit()
+    assert (await cancel).state == "draining"
+    key = TaskKey(job_id, 0, 1)
+    assert [stop.key for stop in (await rig.sync(live=[key])).preempts] == [key]
+
+
+async def test_a_list_by_state_sees_what_is_handed_over(rig: Rig) -> None:
+    (key,) = await take_many(rig, 1)
+    assert await rig.store.jobs.list_jobs(JobFilter(states=("queued",))) == []
+    found = await rig.store.jobs.list_jobs(JobFilter(states=("reserved",)))
+    assert [job.id for job in found] == [key.job_id]
