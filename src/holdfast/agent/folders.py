@@ -43,12 +43,14 @@ class TaskFolders:
     def __init__(self) -> None:
         self._spares: dict[str, _Look] = {}
         self._prepared: dict[str, _Look] = {}  # with the files, too
-        self._lock = threading.Lock()
+        self._preparing = ""  # without the lock, because no start may wait for the disk there
+        self._lock = threading.Condition()
 
     def make(self, path: Path) -> None:
         """Make the folder of a task, or leave the one that is there. Raises OSError."""
         wanted = str(path)
         with self._lock:
+            self._lock.wait_for(lambda: self._preparing != wanted)
             if wanted in self._spares or wanted in self._prepared:
                 self._delete(wanted)
             for spares in (self._prepared, self._spares):
@@ -78,23 +80,23 @@ class TaskFolders:
     def prepare(self) -> None:
         """Make the files of the next tasks in a few spare folders. Called in a thread while nothing
         ends, because it costs as much as a short task."""
-        while len(self._prepared) < MAX_PREPARED and self._spares:
+        while True:
             with self._lock:
-                if self._spares:
-                    self._prepare(*self._spares.popitem())
-
-    def _prepare(self, folder: str, look: _Look) -> None:
-        with contextlib.suppress(OSError):
-            if _look_at(folder) == look:
-                for name in _MADE_AHEAD:
-                    make_empty(f"{folder}/{name}")
-                self._prepared[folder] = _look_at(folder, _MADE_AHEAD)
-                return
-        shutil.rmtree(folder, ignore_errors=True)
+                if len(self._prepared) >= MAX_PREPARED or not self._spares:
+                    return
+                folder, look = self._spares.popitem()
+                self._preparing = folder
+            made = _make_ahead(folder, look)
+            with self._lock:
+                if made is not None:
+                    self._prepared[folder] = made
+                self._preparing = ""
+                self._lock.notify_all()
 
     def remove(self, path: Path) -> None:
         """Delete a folder with all that is in it; what cannot be deleted is left."""
         with self._lock:
+            self._lock.wait_for(lambda: self._preparing != str(path))
             self._delete(str(path))
 
     def _delete(self, folder: str) -> None:
@@ -115,6 +117,18 @@ def _empty_folder(folder: str) -> _Look | None:
         return look if as_made and not os.listdir(f"{folder}/{OUT_FOLDER}") else None
     except OSError:
         return None
+
+
+def _make_ahead(folder: str, look: _Look) -> _Look | None:
+    """Make the files of a next task in an emptied folder. Returns how it is then; a folder that has
+    changed is deleted."""
+    with contextlib.suppress(OSError):
+        if _look_at(folder) == look:
+            for name in _MADE_AHEAD:
+                make_empty(f"{folder}/{name}")
+            return _look_at(folder, _MADE_AHEAD)
+    shutil.rmtree(folder, ignore_errors=True)
+    return None
 
 
 def _look_at(folder: str, files: Iterable[str] = ()) -> _Look:

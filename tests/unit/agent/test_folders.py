@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.agent import folders
 from holdfast.agent.folders import (
     MAX_SPARES,
     ORDER_FILE,
@@ -167,6 +168,37 @@ def test_a_key_that_comes_again_gets_its_own_folder(tmp_path: Path) -> None:
     assert path.exists()
 
 
+def test_a_start_waits_for_no_folder_that_is_prepared_but_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk may hold the making of files up for as long as it likes."""
+    task_folders, path = TaskFolders(), tmp_path / "a.0.1"
+    use(task_folders, path)
+    task_folders.put_back(path)
+    begun, go_on, look = threading.Event(), threading.Event(), folders.make_empty
+
+    def make_slowly(name: str) -> None:
+        begun.set()
+        assert go_on.wait(20)
+        look(name)
+
+    monkeypatch.setattr(folders, "make_empty", make_slowly)
+    preparer = threading.Thread(target=task_folders.prepare)
+    preparer.start()
+    assert begun.wait(20)
+    use(task_folders, tmp_path / "b.0.1")
+    again = threading.Thread(target=lambda: task_folders.make(path))
+    again.start()
+    again.join(0.05)
+    assert again.is_alive(), "it was given the folder while files were made there"
+    go_on.set()
+    again.join(20)
+    preparer.join(20)
+    assert not again.is_alive()
+    assert path.is_dir()
+    assert use(task_folders, tmp_path / "c.0.1") != path.stat().st_ino
+
+
 def test_a_folder_that_vanished_is_made_anew(tmp_path: Path) -> None:
     folders = TaskFolders()
     use(folders, tmp_path / "a.0.1")
@@ -175,7 +207,7 @@ def test_a_folder_that_vanished_is_made_anew(tmp_path: Path) -> None:
     use(folders, tmp_path / "b.0.1")
 
 
-def test_no_more_folders_are_kept_than_the_bound(tmp_path: Path) -> None:
+def test_no_more_task_foldersare_kept_than_the_bound(tmp_path: Path) -> None:
     folders, paths = TaskFolders(), [tmp_path / f"a.{rank}.1" for rank in range(MAX_SPARES + 3)]
     for path in paths:
         use(folders, path)
@@ -199,7 +231,7 @@ def test_an_empty_work_folder_is_deleted_and_another_is_as_old_as_its_last_attem
     assert folders[1].stat().st_mtime > time.time() - 60
 
 
-def test_the_next_jobs_get_the_work_folders_that_lie_ready(tmp_path: Path) -> None:
+def test_the_next_jobs_get_the_work_task_foldersthat_lie_ready(tmp_path: Path) -> None:
     works = WorkFolders(tmp_path)
     works.prepare()
     made = {(tmp_path / name).stat().st_ino for name in READY_WORK}
