@@ -21,15 +21,15 @@ def copy_queued(connection: psycopg.Connection[Any], made: int, count: int) -> N
     """Copy one real queued row so often; `made`: how many copies there are."""
     names = connection.execute(
         "select attname from pg_attribute where attrelid = 'jobs'::regclass and attnum > 0 "
-        "and not attisdropped and attname not in ('id', 'ord') and attgenerated = ''"
+        "and not attisdropped and attname not in ('id', 'place') and attgenerated = ''"
     ).fetchall()
     columns = ", ".join(f'"{row[0]}"' for row in names)
     connection.execute(
-        f"with copied as (insert into jobs (id, {columns}) "
-        f"select lpad((%s + n)::text, 20, '0'), {columns} "
+        f"with copied as (insert into jobs (id, place, {columns}) "
+        f"select lpad((%s + n)::text, 20, '0'), nextval('job_order'), {columns} "
         "from (select * from jobs where id in (select job_id from ready_jobs limit 1)) as pattern, "
         "generate_series(1, %s) as n order by n returning *) "
-        "insert into ready_jobs select id, queue, priority, ord, epoch, queued_at from copied".encode(),
+        "insert into ready_jobs select id, queue, priority, place, epoch, queued_at from copied".encode(),
         (made, count),
     )
 

@@ -4,18 +4,26 @@
 -- for a program that ran a millisecond. Now its place in the queue is deleted when a host takes it, and its own row is
 -- written when it has ended (HANDOVER-1 … HANDOVER-4).
 
+-- No job is queued or claimed by a server that still runs until the places are written.
+lock table jobs in access exclusive mode;
+
+-- A server of an older version would queue jobs that have no place, and take jobs that others were handed. Its statements
+-- name the column by its old name, and its submissions leave it to a default, so they fail until it is replaced.
+alter table jobs rename column ord to place;
+alter table jobs alter column place drop default;
+
 -- One row for each queued job that no host has been handed. To delete it is to claim the job.
 create table ready_jobs (
   job_id   text primary key,
   queue    text not null,
   priority smallint not null,
-  ord      bigint not null,
+  place    bigint not null,
   epoch    bigint not null,
   since    timestamptz not null
 ) with (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
-insert into ready_jobs select id, queue, priority, ord, epoch, queued_at from jobs where state = 'queued';
+insert into ready_jobs select id, queue, priority, place, epoch, queued_at from jobs where state = 'queued';
 -- Exactly the ORDER BY of admission: the depth of a queue then costs nothing.
-create index ready_jobs_order on ready_jobs (queue, priority desc, ord);
+create index ready_jobs_order on ready_jobs (queue, priority desc, place);
 analyze ready_jobs;
 drop index jobs_queued;
 

@@ -31,9 +31,9 @@ order by h.id;
 -- The top of each queue by exactly the index's order, then merged: the depth of the queues does not matter.
 with top as materialized (
   select r.* from unnest(%(queues)s::text[]) as q(name) cross join lateral (
-    select r.job_id, r.priority, r.ord from ready_jobs r
+    select r.job_id, r.priority, r.place from ready_jobs r
     where r.queue = q.name and r.job_id not in (select unnest(%(but)s::text[]))
-    order by r.priority desc, r.ord
+    order by r.priority desc, r.place
     limit %(limit)s
   ) r
 )
@@ -46,7 +46,7 @@ select c.id as job_id, c.epoch, c.queue, c.project, c.priority, c.tasks, c.gpus,
        greatest(0, extract(epoch from %(now)s::timestamptz - c.queued_at))::double precision as waited_seconds
 from top r join jobs c on c.id = r.job_id
 where c.id = any(array(select job_id from top))
-order by r.priority desc, r.ord;
+order by r.priority desc, r.place;
 
 -- name: read_candidates_in_quota
 -- As above, without the jobs that their projects' quotas forbid now: a project at its limit would fill the list with
@@ -65,10 +65,10 @@ cross join lateral (
     on l.project = j.project
   where r.queue = q.name and r.job_id not in (select unnest(%(but)s::text[]))
     and (l.jobs is null or l.jobs > 0) and (l.gpus is null or j.gpus = 0 or l.gpus >= j.gpus::bigint * j.tasks)
-  order by r.priority desc, r.ord
+  order by r.priority desc, r.place
   limit %(limit)s
 ) c
-order by c.priority desc, c.ord;
+order by c.priority desc, c.place;
 
 -- name: read_candidates_in_share
 -- The top of each project that is below its share, of each queue, as far as they fit into it: the jobs of other
@@ -88,11 +88,11 @@ cross join lateral (
   select j.* from jobs j
   where j.project = o.project and j.state = asked.state and j.state in ('waiting', 'queued') and j.queue = q.name
     and j.id not in (select unnest(%(but)s::text[]))
-  order by j.priority desc, j.ord
+  order by j.priority desc, j.place
   limit %(limit)s
 ) c
 where case when c.gpus > 0 then c.gpus::bigint * c.tasks <= o.gpus else c.cpu_slots::bigint * c.tasks <= o.cpu_slots end
-order by c.priority desc, c.ord;
+order by c.priority desc, c.place;
 
 -- name: read_revision
 select settings_rev, settings, rules from cluster;
@@ -141,11 +141,11 @@ from cluster c cross join (
 -- member of another that waits, a limit, a quota, a share. One look into the index for each queue.
 select exists (
          select from jobs j cross join queues q cross join lateral (
-           select f.priority, f.ord from ready_jobs f where f.queue = q.name
-           order by f.priority desc, f.ord
+           select f.priority, f.place from ready_jobs f where f.queue = q.name
+           order by f.priority desc, f.place
            limit 1
          ) f
-         where j.id = %(id)s and (f.priority > j.priority or (f.priority = j.priority and f.ord < j.ord)))
+         where j.id = %(id)s and (f.priority > j.priority or (f.priority = j.priority and f.place < j.place)))
     or exists (select from tasks where state = 'blocked')
     or exists (select from queues where settings ? 'max_running')
     or exists (select from cluster where settings ?| array['max_running', 'quota_jobs', 'quota_gpus', 'share_gpus', 'share_cpu_slots'])
@@ -170,7 +170,7 @@ cross join lateral (
   limit %(limit)s
 ) b
 join attempts a on a.job_id = b.job_id and a.number = b.attempt
-order by j.priority desc, j.ord, b.rank;
+order by j.priority desc, j.place, b.rank;
 
 -- name: read_member_hosts
 select o.job_id, array_agg(distinct o.host_id order by o.host_id) as host_ids from tasks o

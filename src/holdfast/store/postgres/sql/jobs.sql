@@ -27,13 +27,13 @@ with limits as materialized (
 ), written as (
   insert into jobs (id, name, project, queue, priority, state, reason, tasks, gpus, cpu_slots, memory_bytes, labels,
                     spec, spec_hash, idempotency_key, preemptible, wait_cause, wait_until, created_at, queued_at,
-                    origin_run, origin_node, array_id, array_index)
+                    origin_run, origin_node, array_id, array_index, place)
   select g.id, g.name, g.project, g.queue, g.priority, case when w.cause is null then 'queued' else 'waiting' end,
          case when g.wait_cause is not null then g.wait_reason when w.late then %(waits)s::text else %(submitted)s::text end, g.tasks, g.gpus, g.cpu_slots,
          g.memory_bytes, coalesce(g.labels, '{}'), g.spec, decode(g.spec_hash, 'hex'), g.idempotency_key,
          coalesce((g.spec->>'preemptible')::boolean, false),
          w.cause, case when w.late then to_timestamp(g.start_at) end, c.at, case when w.cause is null then c.at end,
-         g.origin_run, g.origin_node, g.array_id, g.array_index
+         g.origin_run, g.origin_node, g.array_id, g.array_index, nextval('job_order')
   from clock c cross join given g cross join lateral (
     select l.late, coalesce(g.wait_cause, case when l.late then 'start_time' end) as cause
     from (select coalesce(to_timestamp(g.start_at) > c.at, false) as late) l
@@ -43,8 +43,8 @@ with limits as materialized (
   on conflict do nothing
   returning *
 ), lined as (
-  insert into ready_jobs (job_id, queue, priority, ord, epoch, since)
-  select w.id, w.queue, w.priority, w.ord, w.epoch, w.queued_at from written w where w.state = 'queued'
+  insert into ready_jobs (job_id, queue, priority, place, epoch, since)
+  select w.id, w.queue, w.priority, w.place, w.epoch, w.queued_at from written w where w.state = 'queued'
 ), apart as (
   insert into job_secrets (job_id, secrets)
   select w.id, g.secrets from written w join given g using (id) where g.secrets is not null and g.secrets <> '{}'

@@ -38,16 +38,16 @@ select f.id from found f where f.state = 'queued' and f.id not in (select job_id
 with written as (
   update jobs j set
     {assign:job},
-    ord = case x.to_place when 'front' then -nextval('job_order') when 'back' then nextval('job_order') else j.ord end
+    place = case x.to_place when 'front' then -nextval('job_order') when 'back' then nextval('job_order') else j.place end
   from jsonb_to_recordset(%(rows)s::jsonb) as x({recordset:job}, to_place text)
   where j.id = any(%(ids)s) and j.id = x.id
-  returning j.id, j.state, j.queue, j.priority, j.ord, j.epoch, j.queued_at
+  returning j.id, j.state, j.queue, j.priority, j.place, j.epoch, j.queued_at
 ), gone as (
   delete from ready_jobs r using written w where r.job_id = any(%(ids)s) and r.job_id = w.id and w.state <> 'queued'
 )
-insert into ready_jobs (job_id, queue, priority, ord, epoch, since)
-select w.id, w.queue, w.priority, w.ord, w.epoch, w.queued_at from written w where w.state = 'queued'
-on conflict (job_id) do update set ord = excluded.ord, epoch = excluded.epoch, since = excluded.since;
+insert into ready_jobs (job_id, queue, priority, place, epoch, since)
+select w.id, w.queue, w.priority, w.place, w.epoch, w.queued_at from written w where w.state = 'queued'
+on conflict (job_id) do update set place = excluded.place, epoch = excluded.epoch, since = excluded.since;
 
 -- name: write_tasks
 -- The rows were locked when they were loaded, so a beat that is written back is never older.

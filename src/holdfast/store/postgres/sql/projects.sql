@@ -121,10 +121,10 @@ with due as (
   update jobs j set state = 'queued', wait_cause = null, wait_until = null, queued_at = %(now)s, reason = %(reason)s,
          revision = j.revision + 1
   from due where j.id = due.id
-  returning j.id, j.attempts, j.epoch, j.queue, j.project, j.priority, j.ord, j.queued_at
+  returning j.id, j.attempts, j.epoch, j.queue, j.project, j.priority, j.place, j.queued_at
 ), lined as (
-  insert into ready_jobs (job_id, queue, priority, ord, epoch, since)
-  select r.id, r.queue, r.priority, r.ord, r.epoch, r.queued_at from released r
+  insert into ready_jobs (job_id, queue, priority, place, epoch, since)
+  select r.id, r.queue, r.priority, r.place, r.epoch, r.queued_at from released r
 ), logged as (
   insert into events (at, kind, job_id, attempt, epoch, queue, project, message)
   select %(now)s, 'job.released', r.id, nullif(r.attempts, 0), r.epoch, r.queue, r.project, %(reason)s from released r

@@ -55,7 +55,7 @@ order by t.job_id, t.rank;
 select me.job_id as id, (
   select count(*) from (
     select from ready_jobs r
-    where r.queue = me.queue and (r.priority > me.priority or (r.priority = me.priority and r.ord < me.ord))
+    where r.queue = me.queue and (r.priority > me.priority or (r.priority = me.priority and r.place < me.place))
     limit 10000
   ) ahead) as place
 from ready_jobs me where me.job_id = any(%(ids)s);

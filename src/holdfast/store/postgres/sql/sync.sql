@@ -278,15 +278,15 @@ order by h.id;
 with top as materialized (
   select r.* from queues q
   cross join lateral (
-    select r.job_id, r.priority, r.ord from ready_jobs r
+    select r.job_id, r.priority, r.place from ready_jobs r
     where r.queue = q.name
-    order by r.priority desc, r.ord
+    order by r.priority desc, r.place
     limit %(limit)s
   ) r
   where q.paused_at is null
     and ((select bool_or(h.queues = '{}') from hosts h where h.id = any(%(ids)s::text[]))
          or q.name = any(array(select unnest(h.queues) from hosts h where h.id = any(%(ids)s::text[]))))
-  order by r.priority desc, r.ord
+  order by r.priority desc, r.place
   limit %(limit)s
 )
 select array_agg(c.id) as ids, array_agg(c.epoch) as epochs, array_agg(c.queue) as queues,
@@ -298,7 +298,7 @@ from (
          j.epoch = 0 and j.gpus = 0 and j.array_id is null and j.origin_run is null and not j.preemptible as plain
   from top r join jobs j on j.id = r.job_id
   where j.id = any(array(select job_id from top))
-  order by r.priority desc, r.ord
+  order by r.priority desc, r.place
 ) c;
 
 -- name: read_kinds
@@ -443,17 +443,17 @@ with clock as materialized (
     and not exists (select from projects where coalesce(settings->>'quota_jobs', settings->>'quota_gpus') is not null)
     and exists (select from room r where to_jsonb(r) = %(room)s::jsonb)
     and not exists (
-      select from queues w cross join lateral (select r.job_id from ready_jobs r where r.queue = w.name limit 1) r
+      select from queues w cross join lateral (select from ready_jobs r where r.queue = w.name limit 1) r
       where w.paused_at is null
         and ((select queues from room) = '{}' or w.name = any(array(select unnest(queues) from room))))
   for share of q skip locked
 ), written as (
   insert into jobs (id, name, project, queue, priority, state, reason, tasks, gpus, cpu_slots, memory_bytes, labels,
-                    spec, spec_hash, idempotency_key, preemptible, created_at, queued_at, epoch, attempts, revision)
+                    spec, spec_hash, idempotency_key, preemptible, created_at, queued_at, epoch, attempts, revision, place)
   select %(id)s, %(name)s, %(project)s, o.name, %(priority)s::smallint, 'reserved', 'reserved on ' || r.name || ', which took it', 1,
          %(gpus)s::integer, %(cpu_slots)s::integer, %(memory_bytes)s::bigint, %(labels)s::jsonb, %(spec)s::jsonb,
          decode(%(spec_hash)s, 'hex'), %(idempotency_key)s, coalesce((%(spec)s::jsonb->>'preemptible')::boolean, false), c.at,
-         c.at, 1, 1, 1
+         c.at, 1, 1, 1, nextval('job_order')
   from open o cross join clock c cross join room r
   on conflict do nothing
   returning *
