@@ -502,17 +502,25 @@ async def test_a_batch_on_its_way_is_not_sent_twice(
     handed: list[list[int]] = []
     given = served.store.calls.exchange
 
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
     async def slowly(*turns: Any, **more: Any) -> Any:
-        await asyncio.sleep(0.3)  # the next request comes meanwhile
+        asked.set()
+        await go_on.wait()
         answers = await given(*turns, **more)
         handed.append([len(answer.batches) for answer in answers])
         return answers
 
     served.store.calls.exchange = slowly  # type: ignore[method-assign]  # a slow database
     await client.submit_calls(SPEC, args(7))
-    await asyncio.sleep(0.1)
-    second = asyncio.create_task(executor.say(want=5, ends=[]))
     async with within(10):
+        await asked.wait()
+        second = asyncio.create_task(executor.say(want=5, ends=[]))
+        for _ in range(
+            50
+        ):  # it comes meanwhile: both ends are in this loop, and a few turns of it do
+            await asyncio.sleep(0.004)
+        go_on.set()
         answers = await asyncio.gather(waiting, second)
         assert sorted(len(answer.batches) for answer in answers) == [0, 1]
         lost = await executor.say(want=0)  # it has not named the batch: the answer was lost
