@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.core.placement.plan import plan_admission
 from holdfast.core.spec import JobSpec
+from holdfast.errors import Unavailable
 from holdfast.moves.values import NewJob, Released
 from holdfast.store.postgres.connection.session import Tx
 from holdfast.store.postgres.store import PostgresStore
@@ -70,6 +71,17 @@ async def test_a_retry_whose_row_is_locked_for_a_moment_is_left_for_the_next_loo
     assert (found.retries, found.left) == (1, False)
 
 
+async def release(rig: Rig, limit: int | None) -> Released:
+    """Release what is due. A crowded machine opens its second connection late, and the leader asks
+    again then, too."""
+    while True:
+        try:
+            return await rig.release(limit)
+        except Unavailable as error:
+            if "no connection came up" not in str(error):
+                raise
+
+
 async def test_two_leaders_dispatch_each_retry_once(rigs: tuple[Rig, Rig], pg_emptied: str) -> None:
     """RETRY-6; and (job, number) is unique, also when two leaders admit."""
     a = rigs[0]
@@ -77,7 +89,7 @@ async def test_two_leaders_dispatch_each_retry_once(rigs: tuple[Rig, Rig], pg_em
     await asyncio.gather(
         *(rig.store.ping() for rig in rigs)
     )  # both are connected, so both take part
-    calls = [rig.release(limit) for rig in rigs for limit in (None, 300, None)]
+    calls = [release(rig, limit) for rig in rigs for limit in (None, 300, None)]
     done = await asyncio.gather(*calls)
     assert sum(found.retries for found in done) == MANY
     by_leader = [sum(found.retries for found in part) for part in (done[:3], done[3:])]

@@ -135,7 +135,7 @@ class BridgeController(Controller):
             )  # fmt: skip
         if wait:
             self.port = wait_until(
-                lambda: self._find_port(0), 60, what=f"the controller to serve: {self.log()}"
+                self._find_port, 60, what=f"the controller to serve: {self.log()}"
             )
         return self
 
