@@ -44,7 +44,7 @@ async def take_many(rig: Rig, count: int = MANY, **spec: Any) -> list[TaskKey]:
 
 
 async def count_rows(rig: Rig) -> dict[str, int]:
-    """Rows by table, without a look at what is handed over."""
+    """Return the number of rows by table. Leaves handovers packed."""
     assert isinstance(rig.store, PostgresStore)
 
     async def count(tx: Tx) -> dict[str, int]:

@@ -53,7 +53,9 @@ async def test_a_waiting_poll_gets_a_launch_when_it_comes(served: Served, agent:
     change = {"set": {"sync_interval_seconds": 30}}
     assert (await served.call("PATCH", "/v1/config", json=change)).status_code == 200
     poll = asyncio.create_task(agent.sync(wait=30.0))
-    async with within(5):  # let it wait: what is looked at is the wake, not the first read
+    async with within(
+        5
+    ):  # let it wait, because the test is about the wake and not about the first read
         while not served.controller.wakes.waiting_polls:
             await asyncio.sleep(0.005)
     assert not poll.done()

@@ -21,7 +21,7 @@ from tests.store.rig import OK
 from tests.unit.controller.conftest import FakeAgent, Served, bearer, make_join
 from tests.waits import within
 
-# As long as a call may wait: what is answered before was answered for a reason.
+# As long as a call may wait. An earlier answer has a reason.
 LONG_SECONDS = wire.MAX_WAIT_SECONDS
 
 

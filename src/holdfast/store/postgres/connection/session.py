@@ -421,7 +421,7 @@ class Session:
                 async with self._borrow(deadline - loop.time()) as conn:
                     if handed:
                         await conn.run_all([_ask(("unpack_handovers", {"hosts": None}))])
-                    # What is handed over since then is none of its concern, or it finds it itself.
+                    # A job that is handed over after this is found by `find_handed`, if it matters.
                     return await once(conn, mark, self.looks and not handed)
             except (HandedOverError, pg.ObjectNotInPrerequisiteState) as error:
                 conflicts, handed = conflicts + 1, True
