@@ -21,7 +21,7 @@ from tests.waits import wait_until
 @pytest.fixture(scope="module")
 def share_gb(reader: object) -> float:
     """More than half of the card, so that two do not fit at once."""
-    devices = reader.read()  # type: ignore[attr-defined]
+    devices = reader.read()  # type: ignore[attr-defined]  # a fixture, typed as an object
     return round(0.55 * devices[0].memory_total_bytes / GIB, 1)
 
 
@@ -114,7 +114,7 @@ def test_what_another_process_holds_is_no_room(
     """FEED-4, ROOM-1: the model waits, `tasks why` says for what, and it is loaded when there is room."""
     import models_app
 
-    gpu = Gpu(reader, torch_python)  # type: ignore[arg-type]
+    gpu = Gpu(reader, torch_python)  # type: ignore[arg-type]  # a fixture, typed as an object
     wait_until(lambda: gpu.used_bytes() < 8 * GIB, 90, what="the idle model to be unloaded")
     stop = tmp_path / "stop"
     environment = {**os.environ, **task_environment()}

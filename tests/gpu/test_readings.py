@@ -119,7 +119,7 @@ def test_telemetry_of_a_working_job(
         latest = gpu_cluster.client.host_telemetry("box").latest
         found = latest.gpus[0] if latest is not None else None
         busy = found is not None and (found.memory_used_bytes or 0) > 6 * GIB
-        return found if busy and (found.utilisation_percent or 0) > 30 else None  # type: ignore[union-attr]
+        return found if busy and (found.utilisation_percent or 0) > 30 else None  # type: ignore[union-attr]  # a busy GPU was read
 
     found = wait_until(look, 50, what="telemetry of the busy GPU")
     note(telemetry=str(found), shown=gpu_cluster.cli("hosts", "telemetry", "box").stdout.decode())
