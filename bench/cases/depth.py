@@ -75,8 +75,8 @@ class Lane:
 
     def claim(self, claims: int) -> float:
         """The same of a queue that is filled already."""
+        self.place.resume()  # counts the queue for its answer, then releases it
         began = time.monotonic()
-        self.place.resume()
         self._ended += claims
         at = float(self._agents.order(do="await", ended=self._ended, timeout=600)["at"])
         self.place.pause()

@@ -1,5 +1,6 @@
 """The routes of queues."""
 
+from msgspec.structs import replace
 from starlette.responses import Response
 
 from holdfast.controller.api.settings_patch import read_name, read_settings_patch
@@ -50,11 +51,13 @@ async def pause_queue(call: ApiCall) -> Response:
 
 
 async def resume_queue(call: ApiCall) -> Response:
-    """Start its jobs again."""
+    """Start its jobs again. The answer has what was in it before."""
     name = _name(call)
+    # Counted first, because a count of many jobs would take from their start what it costs.
+    queue = await call.store.settings.get_queue(name)
     await call.store.settings.resume_queue(name)
     call.controller.poke("admit", "events")
-    return answer_json(await call.store.settings.get_queue(name))
+    return answer_json(replace(queue, paused_at=None, paused_reason=""))
 
 
 def _name(call: ApiCall) -> str:

@@ -61,24 +61,25 @@ class PostgresSettings(OnSession):
         await write_events(tx, [layers.rules_event()], at)
         return revision
 
-    async def list_queues(self) -> list[QueueRecord]:
-        return await self.session.single(lambda tx: _read_queues(tx))
+    @reads_beside
+    async def list_queues(self, tx: Tx) -> list[QueueRecord]:
+        return await _read_queues(tx)
 
-    async def get_queue(self, name: str) -> QueueRecord:
-        return await self.session.single(lambda tx: _read_queue(tx, name))
+    @reads_beside
+    async def get_queue(self, tx: Tx, name: str) -> QueueRecord:
+        for queue in await _read_queues(tx):
+            if queue.name == name:
+                return queue
+        raise layers.no_queue(name)
 
-    @transacts
     async def put_queue(
-        self,
-        tx: Tx,
-        name: str,
-        changes: Mapping[str, Value],
-        unset: Sequence[str] = (),
-        *,
-        now: Now = None,
+        self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: Now = None
     ) -> QueueRecord:
-        await _put_layer(tx, "queue", name, changes, unset, layers.queue_event, now)
-        return await _read_queue(tx, name)
+        await self.session.transact(
+            lambda tx: _put_layer(tx, "queue", name, changes, unset, layers.queue_event, now)
+        )
+        # With a million jobs to count it takes a while, so no lock is held meanwhile.
+        return await self.get_queue(name)
 
     @transacts
     async def delete_queue(self, tx: Tx, name: str, *, now: Now = None) -> None:
@@ -194,13 +195,6 @@ async def _read_queues(tx: Tx) -> list[QueueRecord]:
         msgspec.convert(row | counts.get(row["name"], {}), QueueRecord)
         for row in await tx.rows("read_queues")
     ]
-
-
-async def _read_queue(tx: Tx, name: str) -> QueueRecord:
-    for queue in await _read_queues(tx):
-        if queue.name == name:
-            return queue
-    raise layers.no_queue(name)
 
 
 async def _read_projects(tx: Tx, names: Sequence[str] | None) -> list[ProjectRecord]:
