@@ -104,9 +104,8 @@ def follow_log(
 class LogFollower:
     """One follower of one job's log.
 
-    The first connection asks for the job's output from its current attempt on. After a lost
-    connection the attempts are asked for one by one, from the one that was being read, because the
-    job may have written more before a requeue that this follower missed (CLIENT-1).
+    After a lost connection it goes on from the attempt that was being read, because the job may
+    have written more before a requeue that this follower missed (CLIENT-1).
     """
 
     def __init__(self, call: RestCall[None]) -> None:
@@ -114,23 +113,19 @@ class LogFollower:
         self._call = call
         self._seen: dict[tuple[int, int, str], int] = {}
         self._attempt: int | None = None
-        self._walking = False
-        self._chosen = any(name == "attempt" for name, _ in call.query)
 
     def request(self) -> tuple[RestCall[None], dict[str, str]]:
         """Return the call and the headers of the next connection."""
-        call = self._call
-        if self._attempt is not None and not self._chosen:
-            self._walking = True
-        if self._seen or self._walking:
-            # A tail holds for the first connection only: a second would cut a hole or repeat.
-            query = [pair for pair in call.query if pair[0] != "tail"]
-            if self._walking:
-                query.append(("attempt", str(self._attempt)))
+        call, given = self._call, dict(self._call.query)
+        if self._attempt is not None:
+            if self._seen:  # a tail of what follows would cut a hole, or repeat
+                given.pop("tail", None)
+            if "attempt" not in given:
+                given["since" if "follow" in given else "attempt"] = str(self._attempt)
             offset = self._resume_offset()
             if offset:
-                query.append(("offset", str(offset)))
-            call = RestCall(call.method, call.path, call.read, tuple(query))
+                given["offset"] = str(offset)
+            call = RestCall(call.method, call.path, call.read, tuple(given.items()))
         return call, stream_headers()
 
     def _resume_offset(self) -> int:
@@ -149,16 +144,13 @@ class LogFollower:
                 yield trimmed
         elif event.kind == "state":
             job = decode_event(JobRecord, event.data)
-            if self._attempt is None and job.attempts:
-                self._attempt = job.attempts
+            if self._attempt is None:
+                given = dict(self._call.query)
+                self._attempt = int(given.get("since", 0)) or max(1, job.attempts)
             yield job
         elif event.kind == "end":
-            job = decode_event(JobRecord, event.data)
-            if self._walking and self._attempt is not None and self._attempt < job.attempts:
-                self._attempt += 1  # the stream closes here; the next request is for this attempt
-                return
             self.ended = True
-            yield job
+            yield decode_event(JobRecord, event.data)
         elif event.kind == "problem":
             raise stream_error(event)
 

@@ -17,8 +17,11 @@ import psutil
 import psycopg
 import pytest
 
+from holdfast.client import Client
+from holdfast.core.records import JobRecord
 from holdfast.wire.api import LogLine
 from tests.system.cluster import Cluster
+from tests.system.proxy import Proxy
 from tests.system.watchdogs.test_watchdogs import BEAT
 from tests.waits import wait_exit, wait_until
 
@@ -159,6 +162,74 @@ def test_following_goes_on_across_a_requeue(shared: Cluster) -> None:
         assert shared.output(job, attempt=attempt) == text
     assert ended[-1].state == "failed"
     assert ended[-1].exit_code == 3
+
+
+FALLS_TWICE = """
+import os, sys, time
+attempt = int(os.environ["HOLDFAST_ATTEMPT"])
+for n in range(100):
+    print("attempt", attempt, "line", n, flush=True)
+    time.sleep(0.005)
+sys.exit(attempt < 3)
+"""
+ALL_LINES = [b"attempt %d line %d" % (attempt, n) for attempt in (1, 2, 3) for n in range(100)]
+
+
+def test_run_shows_the_attempts_that_were_over_before_it_looked(shared: Cluster) -> None:
+    shared.add_host("first", queues=[shared.set_queue("first")])
+    words = ("--queue", "first", "--idempotency-key", "first", "--max-retries", "2")
+    words += ("--retry-delay", "0s", "--", sys.executable, "-c", FALLS_TWICE)
+    submitted = shared.cli("submit", *words)
+    job = submitted.stdout.decode().strip()
+    shared.until(job, "succeeded", seconds=60)
+    done = shared.cli("run", *words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ALL_LINES
+    assert b"requeued after attempt 1: exit code 1; retry 1 of 2" in done.stderr
+    assert b"requeued after attempt 2: exit code 1; retry 2 of 2" in done.stderr
+
+
+def test_a_reader_that_comes_and_goes_misses_no_attempt(shared: Cluster) -> None:
+    """CLIENT-1: its connection is lost while the job waits, and after each tenth piece."""
+    queue = shared.set_queue("comes")
+    with Proxy(shared.controller.port) as proxy:
+        token = shared.controller.token_file.read_text().strip()
+        client = Client(f"http://127.0.0.1:{proxy.port}", token, retry_seconds=30.0)
+        job = shared.submit(
+            sys.executable, "-c", FALLS_TWICE, queue=queue,
+            retry={"max_retries": 2, "retry_delay": 0.0},
+        )  # fmt: skip
+        heard, ended = list[LogLine](), list[JobRecord]()
+        news = client.follow(job)
+        assert next(news).state == "queued"  # type: ignore[union-attr]  # the first is the job
+        proxy.refuse = True
+        proxy.cut()
+        shared.add_host("comes", queues=[queue])
+        shared.until(job, "succeeded", seconds=60)
+        proxy.refuse = False
+        for item in news:
+            (heard if isinstance(item, LogLine) else ended).append(item)  # type: ignore[arg-type]  # each to its own
+            if len(heard) % 10 == 9:
+                proxy.cut()
+        client.close()
+    assert [line.gap for line in heard if line.gap] == []
+    assert b"".join(line.data for line in heard).splitlines() == ALL_LINES
+    assert ended[-1].state == "succeeded"
+
+
+def test_an_attempt_whose_output_is_gone_holds_back_no_other(shared: Cluster) -> None:
+    """FOLLOW-3: its last bytes had time to come, and nothing waits for them again."""
+    shared.add_host("gone", queues=[shared.set_queue("gone")])
+    job = shared.submit(
+        sys.executable, "-c", FALLS_TWICE, queue="gone",
+        retry={"max_retries": 2, "retry_delay": 0.0},
+    )  # fmt: skip
+    shared.until(job, "succeeded", seconds=60)
+    with psycopg.connect(shared.dsn, autocommit=True) as database:
+        for table in ("log_chunks", "log_streams"):
+            database.execute(f"delete from {table} where job_id = %s and attempt < 3", (job,))
+    text = [i.data for i in shared.client.follow(job, since=1) if isinstance(i, LogLine)]
+    assert b"".join(text).splitlines() == ALL_LINES[200:]
 
 
 def test_secrets_are_shown_to_nobody(shared: Cluster) -> None:

@@ -247,6 +247,24 @@ def test_run_tells_of_a_requeue(stub: Stub) -> None:
     assert "attempt 2 is running" in done.stderr
 
 
+@pytest.mark.parametrize("state", ["running", "succeeded"])
+def test_run_tells_of_requeues_that_were_over_before_it_looked(stub: Stub, state: str) -> None:
+    ended_attempt = {"job_id": JOB, "parent": None, "epoch": 1, "state": "ended"}
+    reasons = ("exit code 1; retry 1 of 3 in 0 s", "stalled for 120 s", "")
+    attempts = [
+        {**ended_attempt, "number": n, "reason": reason, "reserved_at": "2026-01-01T00:00:00Z"}
+        for n, reason in enumerate(reasons, 1)
+    ]
+    follow(stub, events(("state", job_record(state=state, attempts=3)), ended(attempts=3)))
+    stub.on(f"GET /v1/jobs/{JOB}/attempts", Answer({"items": attempts, "next": None}))
+    done = stub.run("run", "--", "x")
+    told = [text for text in done.stderr.splitlines() if "requeued" in text]
+    assert told == [
+        "holdfast: requeued after attempt 1: exit code 1; retry 1 of 3 in 0 s",
+        "holdfast: requeued after attempt 2: stalled for 120 s",
+    ]
+
+
 def test_output_that_was_not_kept_is_counted_and_its_command_named(stub: Stub) -> None:
     lines = [line(b"a"), line(b"b", offset=8, gap=7), line(b"c", offset=20, gap=11)]
     follow(stub, events(*(("log", one) for one in lines), ended()))

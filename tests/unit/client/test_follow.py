@@ -57,22 +57,37 @@ def test_a_jump_is_told_as_a_gap_once() -> None:
     assert [i.gap for i in lines] == [0, 7, 0]  # type: ignore[attr-defined]  # only log lines were sent
 
 
-def test_a_lost_connection_resumes_attempt_by_attempt() -> None:
+def test_a_lost_connection_goes_on_from_the_attempt_that_was_read() -> None:
     """The job was requeued while no reader was connected: the rest of attempt 1 must still be
     read."""
     f = follower(tail=100)
-    assert ("tail", "100") in f.request()[0].query
+    assert dict(f.request()[0].query) == {"tail": "100", "follow": "1"}
     feed(f, log(0, b"one"), log(0, b"err", stream="stderr"))
-    query = dict(f.request()[0].query)
-    assert (query["attempt"], query["offset"]) == ("1", "3")
-    assert "tail" not in query
-    assert feed(f, state("end", attempts=2, state="succeeded")) == []
-    assert not f.ended
-    query = dict(f.request()[0].query)
-    assert query["attempt"] == "2"
-    assert "offset" not in query
+    assert dict(f.request()[0].query) == {"follow": "1", "since": "1", "offset": "3"}
+    feed(f, state(attempts=2, state="running"), log(0, b"two", attempt=2))
+    assert dict(f.request()[0].query) == {"follow": "1", "since": "2"}
     assert [i.state for i in feed(f, state("end", attempts=2, state="succeeded"))] == ["succeeded"]  # type: ignore[attr-defined]  # only a job was sent
     assert f.ended
+
+
+@pytest.mark.parametrize(
+    ("asked", "attempts", "since"),
+    [({}, 0, "1"), ({}, 2, "2"), ({"since": 1}, 2, "1"), ({"since": 1, "tail": 9}, 0, "1")],
+)
+def test_a_connection_lost_before_the_first_byte_misses_no_attempt(
+    asked: dict[str, int], attempts: int, since: str
+) -> None:
+    """The attempt is the one that the server began with, however many there are meanwhile."""
+    f = follower(**asked)
+    feed(f, state(attempts=attempts), state(attempts=3))
+    query = dict(f.request()[0].query)
+    assert (query["since"], query.get("tail")) == (since, "9" if "tail" in asked else None)
+
+
+def test_what_there_is_is_read_of_one_attempt() -> None:
+    f = follower(wait=False, full=True)
+    feed(f, state(attempts=2), log(0, b"two", attempt=2))
+    assert dict(f.request()[0].query) == {"full": "1", "attempt": "2"}
 
 
 def test_a_chosen_attempt_ends_with_it() -> None:

@@ -47,17 +47,28 @@ class Narrator:
         if (state, job.attempts) == (self._state, self._attempt):
             return
         self._state, self._attempt = state, job.attempts
-        if state in ("waiting", "queued") and job.attempts:
-            if job.attempts != self._requeued:  # the end of a back-off is no second requeue
-                note(f"requeued after attempt {job.attempts}: {job.reason}")
-            self._requeued = job.attempts
-        elif state == "running" and job.attempts > 1:
+        self._tell_requeues(
+            job, job.attempts if state in ("waiting", "queued") else job.attempts - 1
+        )
+        if state == "running" and job.attempts > 1:
             note(f"attempt {job.attempts} is running")
         if state == "running" and job.memory_bytes and not self._limits_said:
             self._limits_said = True
             threading.Thread(target=self._say_memory_limits, daemon=True).start()
         elif state == "draining" and not _ended_by_itself(job):
             note(f"attempt {job.attempts} is being stopped: {job.drain_reason or job.reason}")
+
+    def _tell_requeues(self, job: JobRecord, last: int) -> None:
+        """Tell of each requeue up to that after the attempt `last`, also of those that were over
+        before anything was heard of them."""
+        if last <= self._requeued:
+            return
+        reasons = {job.attempts: job.reason}
+        with contextlib.suppress(HoldfastError), self._face.client() as client:
+            reasons |= {attempt.number: attempt.reason for attempt in client.attempts(job.id)}
+        for number in range(self._requeued + 1, last + 1):
+            note(f"requeued after attempt {number}: {reasons.get(number, 'it is not on record')}")
+        self._requeued = last
 
     def _say_why(self) -> None:
         with contextlib.suppress(HoldfastError), self._face.client() as client:

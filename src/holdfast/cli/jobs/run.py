@@ -120,7 +120,7 @@ def follow_job(
         interrupts.arm(job.id)
         try:
             with Narrator(face, job) as narrator:
-                job = copy_output(client, job, narrator, rank=rank)
+                job = copy_output(client, job, narrator, rank=rank, since=1)
         except KeyboardInterrupt:
             note(
                 f"left. The job may still be running: holdfast show {job.id}, holdfast cancel "

@@ -213,6 +213,7 @@ class JobMethods:
         job_id: str,
         *,
         attempt: int | None = None,
+        since: int | None = None,
         rank: int | None = None,
         stream: str = "both",
         tail: int | None = None,
@@ -222,12 +223,15 @@ class JobMethods:
     ) -> Follow[wire.LogLine | JobRecord]:
         """Yield output and state changes as they happen; the last item is the ended job.
 
+        It begins with the current attempt, or with the attempt `since`, and goes on to those that
+        follow; `attempt`: only that one.
+
         `full`: what the controller did not keep is fetched from the host that ran it; a line's
         `reason` says why bytes before it are missing there, too. `wait=False`: only what there is.
 
         A lost connection is tried again for `retry_seconds`; no byte is given twice.
         """
-        which = {"attempt": attempt, "rank": rank, "stream": stream, "tail": tail}
+        which = {"attempt": attempt, "since": since, "rank": rank, "stream": stream, "tail": tail}
         call = follow_log(job_id, full=full, wait=wait, **which)
         return Follow(LogFollower(call), retry_seconds)
 

@@ -4,7 +4,8 @@ FOLLOW-1  Memory does not grow with a slow reader: one page of bytes is sent bef
           read.
 FOLLOW-2  Nothing is sent twice and no loss is hidden: offsets only grow, and bytes that were
           dropped are a `gap`.
-FOLLOW-3  It ends when the job and its streams have ended, or ten seconds after the job ended.
+FOLLOW-3  It ends when the job and its streams have ended, or ten seconds after the job ended; a
+          server that was away meanwhile waits as long after its start.
 """
 
 from collections import Counter
@@ -111,7 +112,7 @@ class Follower:
         self._controller = controller
         self._job = job
         self._query = query
-        self._attempt = query.attempt or max(1, job.attempts)
+        self._attempt = query.attempt or query.since or max(1, job.attempts)
         self._offsets: dict[tuple[int, int, str], int] = {}
         self._hosts = HostReads(controller) if is_on(query.full) else None
         self._first = True
@@ -141,11 +142,11 @@ class Follower:
                 yield event_bytes("end", job)
                 return
             if self._attempt < job.attempts and self._query.attempt is None:
-                if self._may_go_on(streams):
+                if await self._may_go_on(streams):
                     self._attempt += 1
                     self._late = None
                     continue
-            elif self._is_over(job, streams):
+            elif await self._is_over(job, streams):
                 yield event_bytes("end", job)
                 return
             if not moved and not controller.wakes.closing and logs.version + events.version == seen:
@@ -189,10 +190,10 @@ class Follower:
     def _why(self, gap: int) -> str:
         return self._hosts.reason if self._hosts is not None and gap > 0 else ""
 
-    def _may_go_on(self, streams: list[LogStreamRecord]) -> bool:
+    async def _may_go_on(self, streams: list[LogStreamRecord]) -> bool:
         """True when this attempt's streams have ended, or their last bytes had time to come."""
         ended = self._all_known(streams) and all(s.ended for s in streams)
-        return ended or self._waited_long_enough()
+        return ended or await self._had_time()
 
     def _all_known(self, streams: list[LogStreamRecord]) -> bool:
         """True when every stream is known: an unknown one may come after another's end."""
@@ -201,7 +202,7 @@ class Follower:
         counts = Counter(s.rank for s in streams)
         return all(counts[rank] == expected for rank in ranks)
 
-    def _is_over(self, job: JobRecord, streams: list[LogStreamRecord]) -> bool:
+    async def _is_over(self, job: JobRecord, streams: list[LogStreamRecord]) -> bool:
         attempt_over = job.state.terminal or (
             self._query.attempt is not None and self._attempt < job.attempts
         )
@@ -213,9 +214,21 @@ class Follower:
             for s in streams
         ):
             return True
-        return job.attempts == 0 or self._waited_long_enough()
+        return self._attempt > job.attempts or await self._had_time()
 
-    def _waited_long_enough(self) -> bool:
+    async def _had_time(self) -> bool:
+        """Say whether the last bytes of an attempt that is over had time to come, of which neither
+        a reader that came later nor the server's absence takes any."""
         now = self._controller.clock()
-        self._late = self._late or now + LATE_SECONDS
+        if self._late is None:
+            served = now - self._controller.began_at
+            self._late = now + LATE_SECONDS - min(served, await self._find_age())
         return now >= self._late
+
+    async def _find_age(self) -> float:
+        """Return the seconds since the attempt's end, 0 where that is not known."""
+        store, place = self._controller.store, (self._job.id, self._attempt)
+        found = (await store.jobs.get_attempts([place])).get(place)
+        if found is None or found.ended_at is None:
+            return 0.0
+        return (await store.now() - found.ended_at).total_seconds()

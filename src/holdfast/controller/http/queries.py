@@ -83,10 +83,13 @@ class AttemptsQuery(Query, frozen=True, kw_only=True):
 
 
 class LogsQuery(Query, frozen=True, kw_only=True):
-    """Which bytes. `tail`: the last n bytes of each stream, instead of `offset`. `full`: what the
-    controller did not keep comes from the host that ran it; always a stream of events."""
+    """Which bytes. `attempt`: absent means the last one, and with `follow` those that come after it,
+    too. `since`: with `follow`, the attempt to begin with. `tail`: the last n bytes of each stream,
+    instead of `offset`. `full`: what the controller did not keep comes from the host that ran it;
+    always a stream of events."""
 
     attempt: Attempt | None = None
+    since: Attempt | None = None
     rank: Annotated[int, Meta(ge=0, le=65_535)] | None = None
     stream: Literal["stdout", "stderr", "both"] = "both"
     offset: Offset = 0

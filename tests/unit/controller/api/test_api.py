@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
 from typing import Any
 
 import httpx
@@ -544,6 +545,39 @@ async def test_a_loss_after_the_last_byte_is_told(served: Served, agent: FakeAge
                 lines.append((event["data"]["data"], event["data"]["gap"]))
     assert [gap for _, gap in lines] == [0, 994]
     assert lines[1][0] == ""
+
+
+async def test_a_reader_that_comes_later_waits_for_no_bytes_again(
+    served: Served, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FOLLOW-3: the time of its attempts' last bytes is over, and only the reader's clock stands
+    still."""
+    job = await served.submit()
+    order = await agent.take()
+    await agent.sync(agent.running(order))
+    await push(served, agent, order.key, b"first\n", 0, True)
+    agent.incarnation = "incarnation-of-h1-2"
+    await agent.register()
+    second = await agent.take()
+    await agent.sync(agent.running(second))
+    await push(served, agent, second.key, b"again\n", 0, True)
+    await agent.end(second, exit_code=0)
+    await served.until(job["id"], "succeeded")
+
+    later = await served.store.now() + timedelta(hours=1)
+    frozen = served.controller.began_at + 3600
+
+    async def now() -> datetime:
+        return later
+
+    monkeypatch.setattr(served.store, "now", now)
+    monkeypatch.setattr(served.controller, "clock", lambda: frozen)
+    for since, heard in (("1", [1, 2]), ("2", [2]), ("3", [])):
+        found, query = [], {"follow": "1", "since": since}
+        async with Stream(served, f"/v1/jobs/{job['id']}/logs", params=query) as stream:
+            while (event := await stream.next())["event"] != "end":
+                found += [event["data"]["attempt"]] if event["event"] == "log" else []
+        assert found == heard
 
 
 async def until_event(stream: Stream, kind: str) -> dict[str, Any]:
