@@ -6,7 +6,8 @@ CALLS-1  An executor that dies is told about before its task's end is reported: 
 CALLS-2  The controller may be away: executors go on with what they have, their ends are kept, and
          the poll is tried ever more rarely.
 CALLS-3  After a batch was handed on, the next request waits for `GAP_SECONDS`, because it would have
-         nothing to say, and the ends of short calls would wait for its answer.
+         nothing to say, and the ends of short calls would wait for its answer. Where another
+         executor wants calls it waits for `SHORT_GAP_SECONDS`, because more may become ready.
 """
 
 import asyncio
@@ -57,6 +58,7 @@ _IN_FLIGHT = 2
 _AGAIN_SECONDS = (0.1, 5.0)
 _ECHO_SECONDS = (0.005, 0.5)
 GAP_SECONDS = 0.005
+SHORT_GAP_SECONDS = 0.002
 _EOF_SECONDS = 2.0
 _SAVE_SECONDS = 30.0
 _SAVE_AGAIN_SECONDS = 0.5
@@ -254,7 +256,7 @@ class ExecutorDesk:
                     self._away, pause = False, _AGAIN_SECONDS[0]
                     low, high = _ECHO_SECONDS
                     echo = min(high, max(low, 2 * echo)) if quiet else 0.0
-                    gap = echo if quiet else 0.0 if self._any_wants() else GAP_SECONDS
+                    gap = echo if quiet else self._choose_gap()
                     if gap and not flights and not self._news.is_set():
                         with contextlib.suppress(TimeoutError):
                             await asyncio.wait_for(self._news.wait(), gap)
@@ -263,8 +265,9 @@ class ExecutorDesk:
                 flight.cancel()
             await asyncio.gather(*flights, return_exceptions=True)
 
-    def _any_wants(self) -> bool:
-        return any(line.wants for line in self._lines.values())
+    def _choose_gap(self) -> float:
+        wants = any(line.wants for line in self._lines.values())
+        return SHORT_GAP_SECONDS if wants else GAP_SECONDS
 
     async def _wait(self, flights: Iterable[asyncio.Task[CallsAnswer]]) -> None:
         """Wait until an answer is there, or something is to be said beside the waiting call."""

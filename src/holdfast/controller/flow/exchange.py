@@ -224,7 +224,8 @@ async def _ask(
 def _poke(controller: Controller, turn: ExecutorTurn, turned: ExecutorTurned) -> None:
     """Wake those that wait for results, and for calls that may be ready again."""
     if turned.touched_sets:
-        controller.poke("flow", *(f"set:{set_id}" for set_id in turned.touched_sets))
+        controller.poke(*(f"set:{set_id}" for set_id in turned.touched_sets))
+        controller.poke_soon("flow")  # a call that ended seldom ends its set
     report = turn.report
     if turned.ready_again:
         controller.poke("executors", f"calls:{turn.family}")

@@ -14,6 +14,7 @@ from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page, make_cursor, read_cursor
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.http.queries import Limit, Query, Text
+from holdfast.controller.runtime.background import BEHIND_SECONDS
 from holdfast.controller.runtime.context import Controller
 from holdfast.core.calls.executors import APP, as_job
 from holdfast.core.calls.values import (
@@ -228,8 +229,10 @@ async def retry_calls(call: ApiCall) -> Response:
 
 
 def poke_family(controller: Controller, spec: FunctionSpec, queue: str) -> None:
-    """Wake executors that wait for calls of this function, and the loop that starts more."""
-    controller.poke(f"calls:{find_family(spec, queue).name}", "executors")
+    """Wake executors that wait for calls of this function, and in a moment the loop that starts more:
+    its reads would take the cores from the calls."""
+    controller.poke(f"calls:{find_family(spec, queue).name}")
+    controller.poke_soon("executors", seconds=BEHIND_SECONDS)
 
 
 def find_queue(spec: FunctionSpec) -> str:

@@ -250,11 +250,12 @@ def test_batches_go_down_and_ends_come_up(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_after_a_batch_the_next_request_waits_for_what_its_executor_says(
+def test_after_an_answer_the_next_request_waits_for_what_its_executor_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CALLS-3. A request with nothing to say would be taken first, and the end would wait for it."""
     monkeypatch.setattr(desk, "GAP_SECONDS", 60.0)
+    monkeypatch.setattr(desk, "SHORT_GAP_SECONDS", 60.0)
     happened: list[str] = []
     hear, say = ExecutorLine.hear, ExecutorLine.say
     monkeypatch.setattr(
@@ -263,7 +264,10 @@ def test_after_a_batch_the_next_request_waits_for_what_its_executor_says(
     monkeypatch.setattr(
         ExecutorLine,
         "say",
-        lambda line, frame: (happened.append("batch" * bool(frame.batches)), say(line, frame)),
+        lambda line, frame: (
+            happened.append("batch" * bool(frame.batches) + "end" * bool(frame.recorded)),
+            say(line, frame),
+        ),
     )
 
     async def run() -> None:
@@ -275,10 +279,14 @@ def test_after_a_batch_the_next_request_waits_for_what_its_executor_says(
                 return await exchange(request)
 
             rig.controller.exchange_calls = note  # type: ignore[method-assign]  # it is counted
-            rig.give(1, ("double", {"n": 2}))
-            await rig.until(lambda: rig.controller.ends)
-        after = happened[happened.index("batch") + 1 :]
-        assert after.index("heard") < after.index("asked")
+            for number in (1, 2):  # the second is fewer calls than were wanted
+                happened.clear()
+                rig.give(number, ("double", {"n": 2}))
+                await rig.until(lambda: len(rig.controller.ends) == number)  # noqa: B023
+                await rig.until(lambda: not rig.controller.held[-1])
+        for word in ("batch", "end"):
+            after = happened[happened.index(word) + 1 :]
+            assert after.index("heard") < after.index("asked"), word
 
     asyncio.run(run())
 

@@ -203,7 +203,8 @@ async def test_an_executor_that_waits_is_woken_by_new_calls(
 async def test_calls_that_wake_an_executor_wait_for_no_other_read(
     client: AsyncClient, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither the settings nor the wanted slots are read between the wake and the batch."""
+    """Neither the settings nor the wanted slots are read between the wake and the batch, and the loop
+    that starts executors looks later."""
     await client.submit_calls(SPEC, args(1))
     executor = await start(agent)
     await executor.run(await executor.take())
@@ -217,10 +218,16 @@ async def test_calls_that_wake_an_executor_wait_for_no_other_read(
 
     monkeypatch.setattr(controller.settings, "current", never)
     monkeypatch.setattr(controller.calls.slots, "refresh", never)
+    now: list[str] = []
+    soon: list[str] = []
+    poke = controller.poke
+    monkeypatch.setattr(controller, "poke", lambda *topics: (now.extend(topics), poke(*topics)))
+    monkeypatch.setattr(controller, "poke_soon", lambda *topics, seconds: soon.extend(topics))
     await client.submit_calls(SPEC, args(7))
     async with within(10):
         (batch,) = (await waiting).batches
     assert batch.calls[0].args == '{"x": 7}'
+    assert ("executors" in now, soon) == (False, ["executors"])
 
 
 async def test_a_result_is_waited_for(client: AsyncClient, agent: FakeAgent) -> None:

@@ -75,27 +75,26 @@ class PostgresCalls(OnSession):
         origin: CallSetOrigin | None = None,
         now: Now = None,
     ) -> CallSetView:
-        at = await tx.now(now)
+        at, feed = await _find_feed(tx, find_family(spec, queue), spec, now)
         given = to_json(spec)
-        feed = await _find_feed(tx, find_family(spec, queue), spec)
-        await tx.run(
-            "insert_call_set",
-            id=set_id,
-            feed=feed,
-            queue=queue,
-            project=spec.project,
-            function=spec.function,
-            priority=spec.priority,
-            spec=given,
-            run=None if origin is None else origin.run,
-            node=None if origin is None else origin.node,
-            out_dir="" if origin is None else origin.out_dir,
-            now=at,
+        new = {
+            "id": set_id,
+            "feed": feed,
+            "queue": queue,
+            "project": spec.project,
+            "function": spec.function,
+            "priority": spec.priority,
+            "spec": given,
+            "run": None if origin is None else origin.run,
+            "node": None if origin is None else origin.node,
+            "out_dir": "" if origin is None else origin.out_dir,
+            "now": at,
+        }
+        _, (row,), there = await tx.many(
+            ("insert_call_set", new), *_look_at_set(set_id, 0, len(args), given)
         )
-        row = await tx.one("lock_call_set", id=set_id, spec=given)
-        assert row is not None
         check_same(set_id, row["same"])
-        return await _grow(tx, row, 0, args, count, at)
+        return await _grow(tx, row, there, 0, args, count, at)
 
     @transacts_by_index
     async def append_calls(
@@ -108,11 +107,12 @@ class PostgresCalls(OnSession):
         count: int | None = None,
         now: Now = None,
     ) -> CallSetView:
-        at = await tx.now(now)
-        row = await tx.one("lock_call_set", id=set_id, spec=None)
-        if row is None:
+        clock, rows, there = await tx.many(
+            ("read_now", {"now": now}), *_look_at_set(set_id, first, len(args))
+        )
+        if not rows:
             raise no_set(set_id)
-        return await _grow(tx, row, first, args, count, at)
+        return await _grow(tx, rows[0], there, first, args, count, _read_clock(clock))
 
     async def exchange(
         self,
@@ -396,21 +396,40 @@ async def _read_of_set(tx: Tx, set_id: str, name: str, **given: Any) -> Rows:
     return rows
 
 
-async def _find_feed(tx: Tx, family: Family, spec: FunctionSpec) -> int:
+async def _find_feed(tx: Tx, family: Family, spec: FunctionSpec, now: Now) -> tuple[datetime, int]:
+    """Return the time and the feed, which is made where it is not there."""
     key = {"family_name": family.name, "model": spec.model or ""}
     wanted = {"vram_gb": spec.vram_gb, "cold_wait_seconds": spec.cold_wait_seconds}
-    found = await tx.one("find_call_feed", **key)
-    if found is not None and all(found[name] == value for name, value in wanted.items()):
-        return int(found["id"])
-    return int(await tx.value("put_call_feed", family=to_json(family), **key, **wanted))
+    clock, found = await tx.many(("read_now", {"now": now}), ("find_call_feed", key))
+    if found and all(found[0][name] == value for name, value in wanted.items()):
+        return _read_clock(clock), int(found[0]["id"])
+    feed = await tx.value("put_call_feed", family=to_json(family), **key, **wanted)
+    return _read_clock(clock), int(feed)
+
+
+def _read_clock(rows: Rows) -> datetime:
+    at: datetime = rows[0]["now"]
+    return at
+
+
+def _look_at_set(set_id: str, first: int, calls: int, spec: str | None = None) -> Steps:
+    """Return the lock of a set, and the look for calls that it has already, seen under it."""
+    pages = {"id": set_id, "first": first, "last": first + calls}
+    return [("lock_call_set", {"id": set_id, "spec": spec}), ("find_call_pages", pages)]
 
 
 async def _grow(
-    tx: Tx, row: dict[str, Any], first: int, args: Sequence[str], count: int | None, at: datetime
+    tx: Tx,
+    row: dict[str, Any],
+    there: Rows,
+    first: int,
+    args: Sequence[str],
+    count: int | None,
+    at: datetime,
 ) -> CallSetView:
-    """Add the calls that are not there yet, and close the set where its whole count is given."""
+    """Add the calls that are not there yet, commit, and close the set where its whole count is
+    given. there: the pages that hold calls of these numbers."""
     n, last = row["n"], first + len(args)
-    there = await tx.rows("find_call_pages", n=n, first=first, last=last) if args else []
     spans = subtract_ranges((first, last), [(p["first"], p["last"]) for p in there])
     more = sum(end - begin for begin, end in spans)
     check_growth(view_set(row), spans, count)
@@ -432,5 +451,5 @@ async def _grow(
         return view_set(await _get_set(tx, row["id"]))
     if pieces:
         steps.append(ready_step([(row["feed"], piece) for piece in pieces]))
-    grown = await tx.many(*steps, *grow)
+    grown = await tx.last(*steps, *grow)
     return view_set(grown[-1][0])

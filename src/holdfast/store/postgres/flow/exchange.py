@@ -72,11 +72,11 @@ class CallExchanges:
         ex = Exchange(at, turns, standings, _batches(seen["batches"] or "[]"))
         ex.take()
         await judge_moves(tx, ex.moves, judge)
+        backs = list_backs(ex.moves)
         if ex.moves.ready:  # what came back may be handed out at once
             *_, (seen,) = await tx.many(*list_writes(ex.moves), look)
             ends = end_columns(CallMoves(at))
         else:
-            backs = list_backs(ex.moves)
             if backs:
                 await tx.many(*backs)
             ends = end_columns(ex.moves)
@@ -95,6 +95,8 @@ class CallExchanges:
             touched = _names(rows[0]["touched"] or "[]")
             for found_sets in more:
                 self._sets |= index_sets(found_sets)
+        elif not backs:
+            await tx.last(("commit_soon", None))  # it holds locks alone, and waits for no disk
         known = self._sets
         return [_turn_back(ex, i, standings[i], known, texts, touched) for i in range(len(turns))]
 

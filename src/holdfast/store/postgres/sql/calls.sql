@@ -44,8 +44,9 @@ where (%(before)s::text is null or id < %(before)s) and (%(project)s::text is nu
 order by id desc limit %(limit)s;
 
 -- name: find_call_pages
-select first, last from call_pages where set_n = %(n)s and first < %(last)s and first >= coalesce(
-  (select max(first) from call_pages where set_n = %(n)s and first <= %(first)s), 0)
+select first, last from call_pages
+where set_n = (select n from call_sets where id = %(id)s) and first < %(last)s and first >= coalesce(
+  (select max(first) from call_pages where set_n = (select n from call_sets where id = %(id)s) and first <= %(first)s), 0)
 order by first;
 
 -- name: insert_call_pages

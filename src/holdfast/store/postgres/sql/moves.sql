@@ -102,7 +102,7 @@ from jsonb_to_recordset(%(rows)s::jsonb) as x(
   message text, data jsonb);
 
 -- name: read_now
-select coalesce(%(now)s::timestamptz, clock_timestamp());
+select coalesce(%(now)s::timestamptz, clock_timestamp()) as now;
 
 -- name: find_slow_drains
 -- Drains whose tasks were told to stop before a time and have not confirmed it, and that are not forced yet.

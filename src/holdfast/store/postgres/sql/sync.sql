@@ -548,6 +548,10 @@ order by s.job_id, s.rank;
 -- Undoes the relaxed commit that the transaction began with.
 set local synchronous_commit to default;
 
+-- name: commit_soon
+-- What the transaction wrote may be lost by a crash of the server.
+set local synchronous_commit to off;
+
 -- name: recall_ahead
 -- Marks tasks that hosts hold ahead, to be given back unless they have begun (AHEAD-2).
 with held as (
