@@ -11,7 +11,7 @@ import msgspec
 
 from bench.call_store import measure_calls, prepare
 from bench.figures import Figures, Line, spread
-from bench.limits.pgqueuer_loop import make_environment, measure_pgqueuer
+from bench.limits.pgqueuer_loop import PGQUEUER_BATCH, make_environment, measure_pgqueuer
 from bench.limits.raw_claim import measure_raw_claims
 from bench.scale import Scale, say
 from bench.system import Database, Place, Scratch, start_up
@@ -23,7 +23,6 @@ budget = (
 )
 _RAW = "raw claim loop"
 LARGE, SMALL = 1000, 50  # what an executor takes of calls that take no time, and of 1 ms
-PGQUEUER_BATCH = 500
 _APP = """
 import time
 import holdfast

@@ -1,77 +1,102 @@
-"""No-op jobs to simulated agents over HTTP, against a raw claim loop on the same PostgreSQL."""
+"""No-op jobs to simulated agents over HTTP, against a raw claim loop and PgQueuer on the same
+PostgreSQL."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
+
+import msgspec
 
 from bench.figures import Figures, Line, spread
 from bench.fleet import AgentProcess
+from bench.limits.pgqueuer_loop import PGQUEUER_BATCH, make_environment, measure_pgqueuer
 from bench.limits.raw_claim import measure_raw_claims
-from bench.scale import Scale, alternate, say
+from bench.scale import Scale, say
 from bench.system import QUEUE, Database, Place, Scratch, start_server
 
 name = "noop"
-budget = ">= 0.5 of a raw batch-100 claim loop"
+budget = ">= 0.5 of a raw batch-100 claim loop, and above PgQueuer"
 _LIMIT = "raw claim loop"
+PGQUEUER_JOBS = 20_000
 SPEC = {"argv": ["/bin/true"], "queue": QUEUE}
 
 
 def run(scale: Scale) -> Figures:
     """Jobs per second from the queue's release to the last end on record; and with their submission
     in the time."""
-    jobs, hosts, slots = scale.pick(5000, 60), scale.pick(8, 2), scale.pick(100, 10)
+    jobs, few = scale.pick(30_000, 60), scale.pick(5000, 30)
+    hosts, slots = scale.pick(8, 2), scale.pick(100, 10)
+    rates = _Readings()
     with Scratch() as scratch, Database(scratch) as database, AgentProcess() as agents:
-        limit_dsn = database.make("limit")
+        python = make_environment(scratch.folder / "pgqueuer") if not scale.quick else None
+        limit, other = database.make("limit"), database.make("pgqueuer")
         place = start_server(scratch, database.make("holdfast"))
         place.make_queue()
         say(f"  registering {hosts} simulated hosts of {slots} slots")
         agents.register(place, hosts, slots, "noop")
         agents.order(do="work")
-        run_ends = _Ends(agents)
+        ends = _Ends(agents)
+        for number in range(scale.rounds):
+            rates.raw.append(measure_raw_claims(limit, scale.pick(100_000, 1000)))
+            rates.queued.append(_measure_queued(place, ends, jobs))
+            if python is not None:
+                _, ran = measure_pgqueuer(python, other, PGQUEUER_JOBS, PGQUEUER_BATCH)
+                rates.pgqueuer.append(PGQUEUER_JOBS / ran)
+            rates.few_raw.append(measure_raw_claims(limit, scale.pick(50_000, 1000)))
+            rates.few.append(_measure_queued(place, ends, few))
+            rates.submitted.append(_measure_submitted(place, ends, few))
+            say(f"  round {number + 1}/{scale.rounds}: {rates.describe_last()}")
+    note = (
+        f"{jobs} or {few} jobs a round, {hosts} simulated hosts x {slots} slots in one client process; "
+        f"{ends.describe()}. The raw loop submits nothing: the first line is the one to compare. "
+        f"PgQueuer runs {PGQUEUER_JOBS} queued jobs in batches of {PGQUEUER_BATCH}, the quickest of "
+        "10, 100 and 500."
+    )
+    return Figures(name=name, lines=tuple(_list_lines(rates, jobs, few)), notes=(note,))
 
-        def limit() -> float:
-            return measure_raw_claims(limit_dsn, scale.pick(50_000, 1000))
 
-        limits, queued = alternate(
-            scale.rounds,
-            limit,
-            lambda: _measure_queued(place, run_ends, jobs),
-            ("raw", "queued jobs"),
-            "/s",
-        )
-        more_limits, submitted = alternate(
-            scale.rounds,
-            limit,
-            lambda: _measure_submitted(place, run_ends, jobs),
-            ("raw", "with submission"),
-            "/s",
-        )
-    ratio = spread(queued).median / spread(limits).median
-    return Figures(
-        name=name,
-        lines=(
-            Line(
-                what="dispatch of queued no-op jobs",
-                unit="jobs/s",
-                value=spread(queued),
-                limit_name=_LIMIT,
-                limit=spread(limits),
-                budget=">= 0.5",
-                met=ratio >= 0.5,
-            ),
-            Line(
-                what="submitted while dispatched",
-                unit="jobs/s",
-                value=spread(submitted),
-                limit_name=_LIMIT,
-                limit=spread(more_limits),
-            ),
-        ),
-        notes=(
-            f"{jobs} jobs a round, {hosts} simulated hosts x {slots} slots in one client process; "
-            f"{run_ends.describe()}. The raw loop submits nothing: the first line is the one to "
-            "compare.",
-        ),
+class _Readings(msgspec.Struct):
+    """Readings of one kind, a round each."""
+
+    raw: list[float] = []
+    queued: list[float] = []
+    pgqueuer: list[float] = []
+    few_raw: list[float] = []
+    few: list[float] = []
+    submitted: list[float] = []
+
+    def describe_last(self) -> str:
+        """For progress."""
+        named = ((each, getattr(self, each)) for each in self.__struct_fields__)
+        return ", ".join(f"{each} {found[-1]:,.0f}/s" for each, found in named if found)
+
+
+def _list_lines(rates: _Readings, jobs: int, few: int) -> Iterator[Line]:
+    what = f"dispatch of {jobs} queued no-op jobs"
+    yield _compare(what, rates.queued, _LIMIT, rates.raw, 0.5)
+    if rates.pgqueuer:
+        yield _compare("the same beside PgQueuer", rates.queued, "PgQueuer", rates.pgqueuer, 1.0)
+    yield _compare(f"dispatch of {few}", rates.few, _LIMIT, rates.few_raw)
+    yield _compare(f"{few} submitted while dispatched", rates.submitted, _LIMIT, rates.few_raw)
+
+
+def _compare(
+    what: str,
+    value: Sequence[float],
+    limit_name: str,
+    limit: Sequence[float],
+    budget: float | None = None,
+) -> Line:
+    found, beside = spread(value), spread(limit)
+    return Line(
+        what=what,
+        unit="jobs/s",
+        value=found,
+        limit_name=limit_name,
+        limit=beside,
+        budget="" if budget is None else f">= {budget:g}",
+        met=None if budget is None else found.median >= budget * beside.median,
     )
 
 

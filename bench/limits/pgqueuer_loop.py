@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 ENQUEUED = 1000
+PGQUEUER_BATCH = 500
+"""The quickest of 10, 100 and 500."""
 
 
 def make_environment(folder: Path) -> Path | None:
