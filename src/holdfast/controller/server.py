@@ -235,7 +235,8 @@ async def open_store(config: ServerConfig) -> Store:
             applied = await asyncio.to_thread(migrate, config.dsn)
             if applied:
                 log.info("schema brought up to date: %s", ", ".join(applied))
-            store: Store = PostgresStore(config.dsn, environment=layer_from_environment(os.environ))
+            layer = layer_from_environment(os.environ)
+            store: Store = PostgresStore(config.dsn, environment=layer, warm=True)
             await store.open()
             return store
         except Unavailable as error:

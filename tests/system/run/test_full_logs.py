@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+from functools import cache
 
 import pytest
 
@@ -21,7 +22,12 @@ import sys
 for n in range({LINES // 1000}):
     sys.stdout.write("".join("%015d\\n" % (n * 1000 + k) for k in range(1000)))
 """
-WHOLE = b"".join(b"%015d\n" % n for n in range(LINES))
+
+
+@cache
+def write_whole() -> bytes:
+    """What `LOUD` writes. Not made while tests are collected, which every worker does."""
+    return b"".join(b"%015d\n" % n for n in range(LINES))
 
 
 def run_loud(cluster: Cluster, host: str, code: str = LOUD, **fields: object) -> str:
@@ -46,11 +52,11 @@ def test_the_whole_output_comes_from_the_host(shared: Cluster) -> None:
     done = shared.cli("logs", job)
     missing = re.search(rb"(\d+) bytes of stdout are not in the controller's copy", done.stderr)
     assert missing, done.stderr
-    assert int(missing[1]) == len(WHOLE) - len(done.stdout)
+    assert int(missing[1]) == len(write_whole()) - len(done.stdout)
     assert f"holdfast logs --full {job}".encode() in done.stderr
     done = shared.cli("logs", "--full", job)
-    assert (done.returncode, done.stdout == WHOLE, done.stderr) == (0, True, b"")
-    assert b"".join(shared.client.logs(job, full=True, stream="stdout")) == WHOLE
+    assert (done.returncode, done.stdout == write_whole(), done.stderr) == (0, True, b"")
+    assert b"".join(shared.client.logs(job, full=True, stream="stdout")) == write_whole()
 
 
 def test_run_counts_what_it_did_not_print_and_names_the_command(shared: Cluster) -> None:
@@ -58,9 +64,9 @@ def test_run_counts_what_it_did_not_print_and_names_the_command(shared: Cluster)
     done = shared.cli("run", "--queue", "run", "--", sys.executable, "-c", LOUD)
     (job,) = shared.client.jobs(queue="run")
     missing = re.search(rb"(\d+) bytes of stdout are not in the controller's copy", done.stderr)
-    assert len(done.stdout) + int(missing[1] if missing else 0) == len(WHOLE)
-    assert done.stdout == WHOLE or f"holdfast logs --full {job.id}".encode() in done.stderr
-    assert shared.cli("logs", "--full", job.id).stdout == WHOLE
+    assert len(done.stdout) + int(missing[1] if missing else 0) == len(write_whole())
+    assert done.stdout == write_whole() or f"holdfast logs --full {job.id}".encode() in done.stderr
+    assert shared.cli("logs", "--full", job.id).stdout == write_whole()
 
 
 def test_a_secret_stays_masked_in_what_the_host_gives(shared: Cluster) -> None:
@@ -79,7 +85,7 @@ def test_a_server_that_the_host_does_not_call_gives_it_too(cluster: Cluster) -> 
     cluster.add_host("far", queues=[cluster.set_queue("far")])
     job = run_loud(cluster, "far")
     other = cluster.client_of(cluster.add_controller())
-    assert b"".join(other.logs(job, full=True, stream="stdout")) == WHOLE
+    assert b"".join(other.logs(job, full=True, stream="stdout")) == write_whole()
 
 
 def test_what_the_host_has_no_more_is_counted_with_the_reason(cluster: Cluster) -> None:
@@ -92,7 +98,7 @@ def test_what_the_host_has_no_more_is_counted_with_the_reason(cluster: Cluster) 
     assert b"clean has removed the files of this task" in done.stderr
     missing = re.search(rb"(\d+) bytes of stdout are missing", done.stderr)
     assert missing
-    assert int(missing[1]) == len(WHOLE) - len(done.stdout)
+    assert int(missing[1]) == len(write_whole()) - len(done.stdout)
     host.begin_close()
     wait_exit(host.guardian, 15)
     done = cluster.cli("logs", "--full", job)

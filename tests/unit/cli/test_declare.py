@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import cache
 from typing import Any
 
 import click
@@ -16,11 +17,15 @@ from holdfast.cli.commands import COMMANDS, load_command
 from holdfast.cli.declare import Command
 from tests.unit.cli.stub import JOB, Answer, Stub, job_record
 
-PLAIN = [
-    name for name in COMMANDS if (found := load_command(name)) and found.read([JOB]) is not None
-]
-"""The commands that one job's id is enough for."""
 VALUES = ["", "-", "--", "0", "1", "7", "-3", "2.5", "x", "a=b", "running", "both", "pack", JOB]
+
+
+@cache
+def list_plain() -> list[str]:
+    """The commands that one job's id is enough for. Not listed while tests are collected, because
+    every worker would load every command."""
+    found = {name: load_command(name) for name in COMMANDS}
+    return [name for name, command in found.items() if command and command.read([JOB]) is not None]
 
 
 def read_by_click(command: Command, words: list[str]) -> dict[str, Any] | None:
@@ -35,7 +40,9 @@ def read_by_click(command: Command, words: list[str]) -> dict[str, Any] | None:
 @st.composite
 def lines_of(draw: st.DrawFn) -> tuple[str, list[str]]:
     """A command and words that it may or may not know."""
-    name = draw(st.sampled_from([*PLAIN, "cancel", "retry", "submit", "run", "beat", "version"]))
+    name = draw(
+        st.sampled_from([*list_plain(), "cancel", "retry", "submit", "run", "beat", "version"])
+    )
     command = load_command(name)
     assert command is not None
     flags = [flag for p in command.click.params for flag in (*p.opts, *p.secondary_opts)]

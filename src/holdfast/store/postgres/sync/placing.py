@@ -47,7 +47,6 @@ class Placing:
         self._session = session
         self._kinds = kinds
         self._rooms: dict[str, dict[str, Any]] = {}  # as read_room had them, by host
-        session.warm_up_with(_warm_up)
 
     async def submit_to_host(
         self,
@@ -197,8 +196,8 @@ def _ask_place(row: Mapping[str, Any], host_id: str, room: Mapping[str, Any]) ->
     }
 
 
-async def _warm_up(tx: Tx) -> None:
-    """Run what places a job, for no queue and no host."""
+async def warm_up(tx: Tx) -> None:
+    """Run what places a job, for no queue and no host, so that a connection has planned it."""
     job, terms = (
         NewJob(id="", spec=JobSpec(argv=("true",)), queue=""),
         TakeTerms(revision=0, ttls={}, whole=False),
