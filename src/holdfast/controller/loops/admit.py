@@ -24,7 +24,7 @@ from holdfast.core.placement.plan import (
     plan_admission,
 )
 from holdfast.core.placement.preemption import say_preempted, say_reclaimed
-from holdfast.core.placement.takes import MAX_PASSED
+from holdfast.core.placement.takes import MAX_PASSED, are_for_any_host
 from holdfast.moves.room import expect_starts
 from holdfast.moves.values import AdmissionSnapshot
 
@@ -90,6 +90,7 @@ class AdmitLoop(Loop):
         super().__init__(controller)
         self._deep_at = 0.0
         self._whole_at = 0.0
+        self._left_at = -math.inf
         self._said: tuple[list[str], bool] | None = None
         self._said_at = 0.0
 
@@ -128,6 +129,9 @@ class AdmitLoop(Loop):
         if look is None:
             self._controller.refusals.replace({})
             return Round()
+        if self._leave_to_hosts(look, limit):
+            await self._note(look, limit)
+            return Round()
         if limit == LIMIT and look.starts_all and _count_cut(look.snapshot, limit):
             return await self._reserve_on(look, limit)
         await self._note(look, limit)
@@ -137,6 +141,27 @@ class AdmitLoop(Loop):
             return Round(cut=_count_cut(look.snapshot, limit), room_left=look.plan.room_left)
         started, read = await self._apply(look), len(look.snapshot.candidates)
         return Round(started=started, full=started == read, more=started < read or started >= limit)
+
+    def _leave_to_hosts(self, look: Look, limit: int) -> bool:
+        """Call the hosts that wait to take these jobs, if all that have room do (WAKE-4). Not again
+        within an interval, because a host may be kept from taking by what this reading does not
+        show."""
+        controller, terms, jobs = (
+            self._controller,
+            look.settings.take_terms,
+            look.snapshot.candidates,
+        )
+        now = controller.clock()
+        if terms is None or not look.starts_all or not _count_cut(look.snapshot, limit):
+            return False
+        if now < self._left_at + self.interval_seconds or not are_for_any_host(jobs, terms):
+            return False
+        free = {h.host_id for h in look.snapshot.hosts if h.free_cpu_slots > 0 or h.free_devices}
+        if not free <= controller.wakes.list_takers():
+            return False
+        self._left_at = now
+        controller.wakes.call_to_take()
+        return True
 
     async def _look(self, limit: int, ahead: Look | None = None) -> Look | None:
         """Read the queues and plan; None where no job is queued.

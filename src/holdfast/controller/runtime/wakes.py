@@ -8,6 +8,9 @@ WAKE-2  What a transaction placed on a host that waits, a submission's own or th
 WAKE-3  Where hosts take jobs before the leader's plan for them is written, those that wait here with
         slots free are called to take, too. Otherwise a few hosts would work through a queue of short
         jobs, and the leader be late for each.
+WAKE-4  Where all hosts with room wait here, and the queues are deep and begin with jobs that any host
+        takes by itself, these hosts are called and the leader plans nothing: its rounds and their
+        takes would wait for each other's locks. One that leaves room wakes the leader.
 """
 
 import asyncio
@@ -144,9 +147,19 @@ class HostLine:
 
     def call_to_take(self) -> None:
         """Have the poll that waits take jobs for the slots that are free, if there are any."""
-        if self.waiting and self.room is not None and self.room.cpu_slots > 0:
+        if self.has_room:
             self._called = True
             self.wake.fire()
+
+    @property
+    def is_called(self) -> bool:
+        """Whether it was called to take since the last look."""
+        return self._called
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a poll waits and slots are free."""
+        return self.waiting > 0 and self.room is not None and self.room.cpu_slots > 0
 
     def take_poll(self) -> HostSync | None:
         """Return what the poll asks where it was called to take since the last look."""
@@ -219,6 +232,11 @@ class WakeBus:
         """Have hosts that wait here take jobs (WAKE-3), the first ones."""
         for line in itertools.islice(self._hosts.values(), MAX_LOOKED_AT):
             line.call_to_take()
+
+    def list_takers(self) -> set[str]:
+        """Return the hosts that `call_to_take` would call."""
+        lines = itertools.islice(self._hosts.items(), MAX_LOOKED_AT)
+        return {host_id for host_id, line in lines if line.has_room}
 
     def give(self, gift: HostSynced, incarnation: str) -> None:
         """Answer the call of a host that waits (WAKE-2)."""

@@ -4,13 +4,15 @@ starting."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from holdfast.controller.loops.admit import LIMIT, SHALLOW_LIMIT, SPLIT_JOBS, AdmitLoop
 from holdfast.controller.runtime.context import Controller
+from holdfast.controller.runtime.wakes import HostLine, WaitingRoom
 from holdfast.core.spec import JobSpec
 from holdfast.errors import Unavailable
 from holdfast.moves.values import AdmissionSnapshot, NewJob
@@ -117,6 +119,56 @@ async def test_many_slots_are_filled_in_a_few_readings(
     started, limits = await deep.run()
     assert started == 300
     assert limits == [SHALLOW_LIMIT, 8 * SHALLOW_LIMIT, LIMIT]
+
+
+@contextlib.contextmanager
+def waiting(controller: Controller, *host_ids: str) -> Iterator[list[HostLine]]:
+    """Have polls of these hosts wait, each with slots free."""
+    lines = [controller.wakes.host(host_id) for host_id in host_ids]
+    with contextlib.ExitStack() as polls:
+        for line in lines:
+            line.room = WaitingRoom(cpu_slots=64, devices=0, queues=())
+            polls.enter_context(line.wait())
+        yield lines
+
+
+async def test_a_deep_queue_is_left_to_the_hosts_that_wait(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """WAKE-4: once an interval, because a host may be kept from taking."""
+    deep = Deep(store, monkeypatch)
+    await deep.queue(store, 200, slots=64)
+    with waiting(deep.controller, "h1") as (line,):
+        assert await deep.run() == (0, [SHALLOW_LIMIT])
+        assert line.is_called
+        started, _ = await deep.run()
+        assert started == 64
+
+
+async def test_hosts_that_do_not_wait_are_planned_for(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = Deep(store, monkeypatch)
+    await deep.queue(store, 200, slots=64)
+    await deep.rig.host("h2", slots=64)
+    with waiting(deep.controller, "h1"):
+        started, _ = await deep.run()
+    assert started == 128
+
+
+@pytest.mark.parametrize("some", [{"gpus": 1}, {"tasks": 2}])
+async def test_what_a_plan_places_better_is_not_left_to_hosts(
+    store: Store, monkeypatch: pytest.MonkeyPatch, some: dict[str, Any]
+) -> None:
+    deep = Deep(store, monkeypatch)
+    deep.rig.now = await store.now()
+    await deep.rig.host(slots=64, gpus=SHALLOW_LIMIT)
+    await deep.rig.submit(**some)
+    for _ in range(SHALLOW_LIMIT):
+        await deep.rig.submit()
+    with waiting(deep.controller, "h1") as (line,):
+        started, _ = await deep.run()
+    assert (started, line.is_called) == (SHALLOW_LIMIT + 1, False)
 
 
 async def test_the_hosts_are_told_what_was_passed_over(
