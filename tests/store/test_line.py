@@ -70,6 +70,29 @@ async def test_values_come_back_as_they_were_sent(conn: Connection) -> None:
         assert await ask(conn, query, **sent) == [tuple(sent.values())]
 
 
+@pytest.mark.parametrize(
+    ("kind", "column"),
+    [
+        (b"text", ['a "b" \\', "NULL", "{}", ""] * 5),
+        (b"text", [*["one"] * 9, "two"]),
+        (b"text", [f"{n:03d}" for n in range(20)]),
+        (b"text", [""] * 20),
+        (b"text", ['{a,"b"}'] * 20),
+        (b"text", [None] * 20),
+        (b"bigint", [0] * 20),
+        (b"bigint", [None, *range(20)]),
+        (b"boolean", [True] * 20),
+        (b"double precision", [0.5, None] * 20),
+        (b"double precision", [float("inf")] * 20),
+        (b"double precision", [1, 1.0] * 20),
+    ],
+)
+async def test_columns_come_back_as_they_were_sent(
+    conn: Connection, kind: bytes, column: list[object]
+) -> None:
+    assert await ask(conn, b"select %(some)s::" + kind + b"[] as some", some=column) == [(column,)]
+
+
 async def test_what_stands_behind_a_failure_is_not_done(conn: Connection) -> None:
     await ask(conn, b"create temporary table seen (n integer)")
     write = Asked(b"insert into seen values (%(n)s)", {"n": 1})

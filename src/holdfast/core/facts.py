@@ -19,7 +19,7 @@ class Trip(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     evidence: dict[str, str | int | float | bool | None] = {}
 
 
-class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What the agent knows about a task's end, or the controller about a task on a lost host.
 
     exit_code: set when the process exited by itself; with `start_error`, 126 or 127 where it can

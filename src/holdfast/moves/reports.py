@@ -1,6 +1,6 @@
 """One host's sync: which of its reports count, and the answer as it grows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
 from holdfast.core.causes import Cause
@@ -44,7 +44,9 @@ class Draft:
         self.settled = False
         self.posted = self.awaited = False
         # A rank that fell is taken before those that were stopped for it (DRAIN-2, FALL-1).
-        ended = sorted(sync.ended, key=lambda end: end[1].stopped)
+        ended: Iterable[tuple[TaskKey, TaskFacts]] = sync.ended
+        if any(facts.stopped for _, facts in ended):
+            ended = sorted(ended, key=lambda end: end[1].stopped)
         self._ended = {key: facts for key, facts in ended if is_storable_key(key)}
         self._returned = [k for k in dict.fromkeys(sync.returned) if is_storable_key(k)]
         started = [k for k in dict.fromkeys(sync.started) if k not in self._ended]
@@ -57,7 +59,7 @@ class Draft:
         self._live = [k for k in live if is_storable_key(k)]
         if status == "ok":
             self.lost += [k for k in live if not is_storable_key(k)]
-            told = (*(key for key, _ in sync.ended), *sync.returned)
+            told = [*[key for key, _ in sync.ended if key not in self._ended], *sync.returned]
             self.refused += [key for key in told if not is_storable_key(key)]
         else:
             self.lost += live
@@ -129,7 +131,7 @@ class Draft:
             preempts=tuple(self.preempts),
             renewed=tuple(self.renewed),
             lost=tuple(sorted(set(self.lost))),
-            acked=tuple(sorted(set(self.acked))),
+            acked=tuple(dict.fromkeys(self.acked)),
             refused=tuple(sorted(set(self.refused))),
             succeeded=tuple(dict.fromkeys(self.succeeded)),
             retried=tuple(dict.fromkeys(self.retried)),

@@ -241,7 +241,7 @@ class ClaimRow(StoreValue, frozen=True, kw_only=True):
     lease_ttl_seconds: float
 
 
-class OfferedTask(StoreValue, frozen=True, kw_only=True):
+class OfferedTask(StoreValue, frozen=True, kw_only=True, gc=False):
     """What an order needs of a task's row."""
 
     key: TaskKey
@@ -268,7 +268,7 @@ class OfferedJob(StoreValue, frozen=True, kw_only=True):
     cpu_slots: int = 0
 
 
-class TaskOffer(StoreValue, frozen=True, kw_only=True):
+class TaskOffer(StoreValue, frozen=True, kw_only=True, gc=False):
     """A reserved task for its host. Offered again at every sync until it is reported; each offer
     renews the lease.
 

@@ -97,7 +97,7 @@ class BeatReport(AgentMessage, frozen=True, kw_only=True):
     section: ShortText | None = None
 
 
-class TaskReport(AgentMessage, frozen=True, kw_only=True):
+class TaskReport(AgentMessage, frozen=True, kw_only=True, gc=False):
     """One task as its agent knows it. `facts` is there exactly when it "ended", until acknowledged.
 
     held: an order that waits for a slot (`LaunchOrder.ahead`). returned: one that did so and is given
@@ -198,7 +198,7 @@ class CheckpointOffer(AgentMessage, frozen=True, kw_only=True):
     step: int | None = None
 
 
-class AlikeTask(AgentMessage, frozen=True, array_like=True):
+class AlikeTask(AgentMessage, frozen=True, array_like=True, gc=False):
     """What differs where tasks of alike jobs are launched by one order. An array, because there may
     be hundreds."""
 

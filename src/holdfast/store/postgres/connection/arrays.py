@@ -1,5 +1,6 @@
 """Lists as arrays of PostgreSQL, written at once: most of what the hot path sends is columns."""
 
+from collections.abc import Callable
 from typing import Any
 
 from psycopg.abc import Buffer
@@ -36,13 +37,23 @@ class ColumnDumper(ListDumper):
         write = _write_texts if kinds == {str} else _write_plain if kinds in _SPOKEN_ALIKE else None
         if write is None:
             return super().dump(obj)
-        few = set(obj) if len(obj) > _FEW else ()
-        if 0 < len(few) <= _FEW:  # a host's name, for each of its tasks
-            words = {value: write([value]) for value in few}
-            text = None if None in words.values() else ",".join([words[value] for value in obj])  # type: ignore[misc]  # no word is None
-        else:
-            text = write(obj)
+        text = _write_repeated(obj, write) or write(obj)
         return super().dump(obj) if text is None else f"{{{text}}}".encode()
+
+
+def _write_repeated(obj: list[Any], write: Callable[[list[Any]], str | None]) -> str | None:
+    """Return the elements of an array that repeats a few, such as a host's name for each of its
+    tasks; None for another."""
+    count = len(obj)
+    if count <= _FEW:
+        return None
+    if obj.count(obj[0]) == count:
+        word = write(obj[:1])
+        return word and ",".join([word] * count)
+    if len(set(obj[: _FEW + 1])) > _FEW or len(few := set(obj)) > _FEW:
+        return None
+    words = {value: write([value]) for value in few}
+    return None if None in words.values() else ",".join([words[value] for value in obj])  # type: ignore[misc]  # no word is None
 
 
 def _write_plain(values: list[Any]) -> str | None:

@@ -271,7 +271,8 @@ order by h.id;
 
 -- name: read_takable
 -- As read_candidates, of the queues that these hosts serve, as columns of one row, because hundreds are read at once and
--- most of their cost is their columns. A queue that is paused is asked again under its lock.
+-- most of their cost is their columns. A column that says one thing of all of them says it once. A queue that is paused
+-- is asked again under its lock.
 -- kinds: jobs of one kind and queue have one spec. The members of an array share the digest of their array.
 -- shuns: the hosts that a job avoids, and those that it bars; null where there are none. fresh: without an attempt yet.
 -- plain: it may be handed over (HANDOVER-1), as far as its row says.
@@ -289,12 +290,18 @@ with top as materialized (
   order by r.priority desc, r.place
   limit %(limit)s
 )
-select array_agg(c.id) as ids, array_agg(c.epoch) as epochs, array_agg(c.queue) as queues,
-       array_agg(case when c.array_id is null then encode(c.spec_hash, 'hex') else c.id end) as kinds,
-       array_agg(case when c.avoid_hosts <> '{}' or c.barred_hosts <> '{}' then jsonb_build_array(c.avoid_hosts, c.barred_hosts)::text end) as shuns,
-       array_agg(c.attempts = 0) as fresh, array_agg(c.plain) as plain
+select array_agg(c.id) as ids,
+       case when min(c.epoch) = max(c.epoch) then array[min(c.epoch)] else array_agg(c.epoch) end as epochs,
+       case when min(c.queue) = max(c.queue) then array[min(c.queue)] else array_agg(c.queue) end as queues,
+       case when min(c.kind) = max(c.kind) then array[min(c.kind)] else array_agg(c.kind) end as kinds,
+       case when count(c.shuns) = 0 then array[null::text] else array_agg(c.shuns) end as shuns,
+       case when bool_and(c.fresh) = bool_or(c.fresh) then array[bool_and(c.fresh)] else array_agg(c.fresh) end as fresh,
+       case when bool_and(c.plain) = bool_or(c.plain) then array[bool_and(c.plain)] else array_agg(c.plain) end as plain
 from (
-  select j.id, j.epoch, j.queue, j.array_id, j.spec_hash, j.avoid_hosts, j.barred_hosts, j.attempts,
+  select j.id, j.epoch, j.queue collate "C" as queue,
+         case when j.array_id is null then encode(j.spec_hash, 'hex') else j.id end collate "C" as kind,
+         case when j.avoid_hosts <> '{}' or j.barred_hosts <> '{}' then jsonb_build_array(j.avoid_hosts, j.barred_hosts)::text end as shuns,
+         j.attempts = 0 as fresh,
          j.epoch = 0 and j.gpus = 0 and j.array_id is null and j.origin_run is null and not j.preemptible as plain
   from top r join jobs j on j.id = r.job_id
   where j.id = any(array(select job_id from top))

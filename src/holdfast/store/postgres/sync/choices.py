@@ -142,11 +142,9 @@ def _ask(
             "cpu_slots": job.cpu_slots,
             "memory_bytes": job.memory_bytes,
         }
-        each = {
-            "jobs": part.jobs.ids,
-            "epochs": part.jobs.epochs,
-            "devices": [f"{{{','.join(map(str, devices))}}}" for devices in part.devices],
-        }
+        each: dict[str, Sequence[Any]] = {"jobs": part.jobs.ids, "epochs": part.jobs.epochs}
+        if "devices" in asked:
+            each["devices"] = [f"{{{','.join(map(str, devices))}}}" for devices in part.devices]
         for name, column in asked.items():
             column += each[name] if name in each else [alike[name]] * count
     asked["queues"] = sorted({part.jobs.job.queue for part in parts})

@@ -32,13 +32,18 @@ def split_ends(
     good: list[Succeeded] = []
     fell: list[TaskKey] = []
     for d in drafts:
-        ends = [(key, facts) for key, facts in d.ended() if key not in but]
-        mine = [key for key, facts in ends if not facts.succeeded]
-        if mine:
-            ends = [(key, facts) for key, facts in ends if facts.succeeded]
-            fell += mine
-        if ends:
-            good.append(Succeeded(d, *map(list, zip(*ends, strict=True))))
+        keys: list[TaskKey] = []
+        told: list[TaskFacts] = []
+        for key, facts in d.ended():
+            if key in but:
+                continue
+            if facts.succeeded:
+                keys.append(key)
+                told.append(facts)
+            else:
+                fell.append(key)
+        if keys:
+            good.append(Succeeded(d, keys, told))
     return good, fell
 
 
@@ -63,17 +68,16 @@ def ask_ends(good: Sequence[Succeeded], at: datetime) -> dict[str, Any]:
         members += _list_members(draft.name, mine, facts)
         known = draft.beats()
         beats += map(known.get, mine) if known else [None] * len(mine)
+    runtimes = [each.runtime_seconds for ends in good for each in ends.facts]
+    if min(runtimes) < 0.0 or max(runtimes) > moves.MAX_RUNTIME_SECONDS:
+        runtimes = [min(max(each, 0.0), moves.MAX_RUNTIME_SECONDS) for each in runtimes]
     return {
         "jobs": [key.job_id for key in keys],
         "ranks": [key.rank for key in keys],
         "epochs": [key.epoch for key in keys],
         "hosts": hosts,
         "incarnations": incarnations,
-        "runtimes": [
-            min(max(facts.runtime_seconds, 0.0), moves.MAX_RUNTIME_SECONDS)
-            for ends in good
-            for facts in ends.facts
-        ],
+        "runtimes": runtimes,
         "members": members,
         "steps": [None if b is None else b.step for b in beats],
         "totals": [None if b is None else b.total for b in beats],
@@ -85,13 +89,15 @@ def ask_ends(good: Sequence[Succeeded], at: datetime) -> dict[str, Any]:
 def take_ends(good: Sequence[Succeeded], found: Mapping[str, Any]) -> list[TaskKey]:
     """Put the ends that were written into the drafts, and return their tasks."""
     keys = [key for ends in good for key in ends.keys]
-    done = {n - 1 for n in found["ns"] or ()}
+    done = {*(found["ns"] or ())}
     posted = {keys[n - 1] for n in found["posted"] or ()}
     awaited = {keys[n - 1] for n in found["awaited"] or ()}
     ended: list[TaskKey] = []
-    start = 0
+    start = 1  # as the statement counts
     for draft, mine, _ in good:
-        taken = [key for n, key in enumerate(mine, start) if n in done]
+        taken = mine
+        if len(done) < len(keys):
+            taken = [key for n, key in enumerate(mine, start) if n in done]
         ended += taken
         draft.acked += taken
         draft.succeeded += [key.job_id for key in taken]

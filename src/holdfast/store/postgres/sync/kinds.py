@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
-from itertools import compress, groupby
+from itertools import accumulate, compress, groupby
 from typing import Any
 
 import msgspec
@@ -76,27 +76,23 @@ class TakableKinds:
         (columns,) = found
         if not columns["ids"]:
             return Takable((), {})
-        names = list(zip(columns["queues"], columns["kinds"], strict=True))
-        known = await self._find(tx, names, columns["ids"])
+        ids = columns["ids"]
+        runs = _split_runs(columns, len(ids))
+        known = await self._find(tx, {(queue, kind): ids[at] for (queue, kind, *_), at, _ in runs})
+        epochs = _spread(columns["epochs"], len(ids))
         groups: list[Alike] = []
         offered: dict[str, OfferedJob] = {}
-        marks = zip(names, columns["shuns"], columns["fresh"], columns["plain"], strict=True)
-        at = 0
-        for (name, shuns, fresh, plain), same in groupby(marks):
-            end = at + len(list(same))
-            if (kind := known.get(name)) is not None:
+        for (queue, word, shuns, fresh, plain), at, end in runs:
+            if (kind := known.get((queue, word))) is not None:
                 offered[kind.job.job_id] = kind.offered
                 job = kind.job
                 if not (fresh and plain) or shuns is not None:
                     job = _mark(job, shuns, fresh=fresh, plain=plain)
-                groups.append(Alike(job, columns["ids"][at:end], columns["epochs"][at:end]))
-            at = end
+                groups.append(Alike(job, ids[at:end], epochs[at:end]))
         return Takable(groups, offered)
 
-    async def _find(
-        self, tx: Tx, names: Sequence[Name], ids: Sequence[str]
-    ) -> Mapping[Name, TakableKind]:
-        some = dict(zip(names, ids, strict=True))
+    async def _find(self, tx: Tx, some: Mapping[Name, str]) -> Mapping[Name, TakableKind]:
+        """Return the kinds of `some`, each with a job of it."""
         new = {job_id: name for name, job_id in some.items() if name not in self._known}
         if not new:
             return self._known
@@ -107,6 +103,22 @@ class TakableKinds:
         kept = {name: kind for name, kind in known.items() if name in self._known or name in short}
         self._known = dict(list(kept.items())[-MAX_ALIKE:])  # the oldest are forgotten first
         return known
+
+
+def _split_runs(columns: Mapping[str, Any], count: int) -> list[tuple[Any, int, int]]:
+    """Return what jobs that follow each other have in common, with where they begin and end."""
+    given = [columns[name] for name in ("queues", "kinds", "shuns", "fresh", "plain")]
+    if all(len(column) == 1 for column in given):
+        return [(tuple(column[0] for column in given), 0, count)]
+    marks = zip(*(_spread(column, count) for column in given), strict=True)
+    lengths = [(mark, len(list(same))) for mark, same in groupby(marks)]
+    ends = list(accumulate(length for _, length in lengths))
+    return [(mark, end - length, end) for (mark, length), end in zip(lengths, ends, strict=True)]
+
+
+def _spread(column: Sequence[Any], count: int) -> Sequence[Any]:
+    """Return a column that may say one thing of all its rows as one that has each."""
+    return [*column] * count if len(column) < count else column
 
 
 def _read_kind(row: dict[str, Any]) -> TakableKind:
