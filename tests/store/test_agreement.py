@@ -476,7 +476,7 @@ async def view(rig: Rig) -> dict[str, Any]:
         "members": [msgspec.structs.replace(m, seconds=0.0) for m in await rig.store.members.list_members(100)],
         "running": sorted(await rig.store.admission.read_running(now=rig.now), key=lambda t: (t.job_id, t.host_id, t.ran_seconds)),
         # For how long is told by a store's own clock.
-        "drains": [msgspec.structs.replace(d, seconds=0.0, at=None) for d in await rig.store.drains.list_drains(100)],
+        "drains": [msgspec.structs.replace(d, seconds=0.0) for d in await rig.store.drains.list_drains(100)],
         "counts": sorted((await rig.store.jobs.count_jobs()).items()),
         "candidates": snapshot.candidates, "projects": await rig.store.settings.list_projects(),
         "quotas": sorted(snapshot.quotas.items()) if any(j.state == "queued" for j in jobs) else [],

@@ -458,12 +458,11 @@ class Released(StoreValue, frozen=True, kw_only=True):
 
 
 class DrainSnapshot(StoreValue, frozen=True, kw_only=True):
-    """A draining job and all of its tasks. seconds: since its drain began. at: when it was read."""
+    """A draining job and all of its tasks. seconds: since its drain began."""
 
     job: JobRecord
     tasks: tuple[TaskRecord, ...]
     seconds: float = 0.0
-    at: datetime | None = None
 
 
 class Restarted(StoreValue, frozen=True, kw_only=True):

@@ -582,6 +582,6 @@ async def test_open_room_is_that_of_hosts_that_were_heard(rig: Rig) -> None:
     rig.tick(60)
     await rig.host()
     job_id = await rig.submit()
-    found = await rig.store.drains.read_open_room(job_id, rig.now - timedelta(seconds=30))
+    found = await rig.store.drains.read_open_room(job_id, 30.0, now=rig.now)
     assert found is not None
     assert [host.host_id for host in found] == ["h1"]

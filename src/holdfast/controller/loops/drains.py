@@ -1,6 +1,7 @@
 """The completer: drains whose every end is confirmed → requeue, success, failure or cancel. No job
 ends or goes back to its queue in another way."""
 
+import asyncio
 import logging
 from datetime import timedelta
 from enum import Enum, auto
@@ -17,7 +18,7 @@ from holdfast.core.endings.drain import (
     may_start_elsewhere,
     plan_completion,
 )
-from holdfast.core.placement.plan import JobPlacement, silence_seconds
+from holdfast.core.placement.plan import Capacity, JobPlacement, silence_seconds
 from holdfast.core.records import JobRecord
 from holdfast.core.states import JobEvent
 from holdfast.moves.dispatch import plan_restart
@@ -38,6 +39,17 @@ class _Next(Enum):
     OTHERS = auto()
 
 
+class _EarlyRoom:
+    """The room for the next attempt of one gang, read while its drain is, because its restart waits
+    for both."""
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        self.task: asyncio.Task[None] | None = None
+        self.hosts: tuple[Capacity, ...] | None = None
+        self.known = False
+
+
 class DrainsLoop(Loop):
     """Completes drains, once each: the epoch guards the write."""
 
@@ -48,6 +60,7 @@ class DrainsLoop(Loop):
     def __init__(self, controller: Controller) -> None:
         super().__init__(controller)
         self._force_at = 0.0
+        self._early: _EarlyRoom | None = None
 
     async def run_once(self) -> Summary:
         done, forced = await self._complete_all(), 0
@@ -63,6 +76,7 @@ class DrainsLoop(Loop):
         """Complete what is ready; return how many drains."""
         done = 0
         while True:
+            self._early = self._begin_room()
             drains = await self._controller.store.drains.list_drains(LIMIT)
             ended = [await self._complete(drain) for drain in drains]
             completed = sum(end is not _Next.NOTHING for end in ended)
@@ -170,6 +184,7 @@ class DrainsLoop(Loop):
         if not restarted.started:
             return _Next.RETRY
         controller.hand_out(hosts, polls, restarted.answers)
+        await asyncio.sleep(0)  # the orders leave before anything is said of them
         if job.tasks > 1:
             tell_reserved([placement])
         return _Next.STARTED
@@ -178,12 +193,35 @@ class DrainsLoop(Loop):
         self, drain: DrainSnapshot, completion: Completion, settings: Settings
     ) -> JobPlacement | None:
         """Return where the next attempt goes, None where that is for admission to find out."""
+        early, self._early = self._early, None
+        if early is None or early.job_id != drain.job.id or early.task is None:
+            hosts = await self._read_room(drain.job.id, settings)
+        else:
+            await early.task
+            hosts = early.hosts if early.known else await self._read_room(drain.job.id, settings)
+        return plan_restart(drain.job, drain.tasks, completion, hosts) if hosts else None
+
+    def _begin_room(self) -> _EarlyRoom | None:
+        """Begin to read the room of the one gang that fell since the last look. It is as old as its
+        drain then; the write looks at what it takes of it once more."""
+        fallen = [*self._controller.fallen]
+        self._controller.fallen.clear()
+        if len(fallen) != 1:
+            return None
+        early = _EarlyRoom(fallen[0])
+        early.task = self._controller.background.start(self._read_early(early))
+        return early
+
+    async def _read_early(self, early: _EarlyRoom) -> None:
+        settings = await self._controller.settings.current()
+        early.hosts = await self._read_room(early.job_id, settings)
+        early.known = True
+
+    async def _read_room(self, job_id: str, settings: Settings) -> tuple[Capacity, ...] | None:
         silence = silence_seconds(
             settings.number("dead_host_seconds"), settings.number("sync_interval_seconds")
         )
-        since = None if drain.at is None else drain.at - timedelta(seconds=silence)
-        hosts = await self._controller.store.drains.read_open_room(drain.job.id, since)
-        return plan_restart(drain.job, drain.tasks, completion, hosts) if hosts else None
+        return await self._controller.store.drains.read_open_room(job_id, silence)
 
     def _take_turn(self, settings: Settings) -> bool:
         """Return whether the rate limit lets one more retry go now (RATE-1); it is spent then."""

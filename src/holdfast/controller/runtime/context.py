@@ -5,6 +5,7 @@ import asyncio
 import logging
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -82,6 +83,8 @@ class Controller:
         self.leadership = Leadership(store, clock, self.outages)
         self.dues = DueTimes(clock, self.wakes)
         self.allowance = Allowance()
+        self.fallen: deque[str] = deque(maxlen=2)
+        """Gangs whose drains began since the completer last looked, the last two."""
         store.drains.watch_drains(self._tell_drains)
 
     def poke(self, *topics: str) -> None:
@@ -131,6 +134,8 @@ class Controller:
             if isinstance(item, DrainBegun):
                 about |= {"rank": item.trigger_rank, "cause": str(item.cause)}
                 about["moved"] = item.stopping
+                if item.stopping and item.trigger_rank is not None:
+                    self.fallen.append(item.job_id)
                 log.info("drain started: %s", item.reason, extra=about)
                 hosts.update(dict.fromkeys(item.hosts))
                 self.metrics.drains_begun.labels(str(item.cause)).inc()

@@ -1,7 +1,7 @@
 """Drains in memory."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from holdfast.core.endings.drain import Completion
 from holdfast.core.placement.plan import Capacity, JobPlacement
@@ -45,7 +45,6 @@ class MemoryDrains(InMemory):
                 job=s.job_record(i),
                 tasks=tuple(s.task_record(t) for _, t in sorted(s.tasks[i].items())),
                 seconds=max(0.0, (at - (s.jobs[i].row.drain_since or at)).total_seconds()),
-                at=at,
             )
             for i in ready[:limit]
         ]
@@ -95,15 +94,16 @@ class MemoryDrains(InMemory):
         return True
 
     async def read_open_room(
-        self, job_id: str, heard_since: datetime | None
+        self, job_id: str, silence_seconds: float | None, *, now: Now = None
     ) -> tuple[Capacity, ...] | None:
         if self._admission.has_rivals(job_id):
             return None
-        s = self.state
+        s, at = self.state, self.state.at(now)
+        silence = None if silence_seconds is None else timedelta(seconds=silence_seconds)
         return tuple(
             s.capacity(host).without_ahead
             for _, host in sorted(s.hosts.items())
-            if host.takes_work and (heard_since is None or host.heartbeat_at >= heard_since)
+            if host.takes_work and (silence is None or host.heartbeat_at >= at - silence)
         )
 
     async def restart_drained(

@@ -37,11 +37,12 @@ class DrainStore(Protocol):
         holds it (RETRY-6). False when another call did it."""
 
     async def read_open_room(
-        self, job_id: str, heard_since: datetime | None
+        self, job_id: str, silence_seconds: float | None, *, now: Now = None
     ) -> tuple[Capacity, ...] | None:
-        """Return the free room of active hosts that were heard since then, for a job that is about to
-        be queued in its old place; None where more than room decides whether it may start: a job
-        that waits before it, a member of another job, a limit, a quota or a share."""
+        """Return the free room of active hosts that were heard in the last `silence_seconds` (of all
+        where it is None), for a job that is about to be queued in its old place; None where more
+        than room decides whether it may start: a job that waits before it, a member of another job,
+        a limit, a quota or a share."""
 
     async def restart_drained(
         self,

@@ -165,12 +165,12 @@ class PostgresAdmission(OnSession):
         blocked = (
             await _read_blocked(tx, limit, revision["now"]) if revision["anything_blocked"] else []
         )
-        heard_since = revision["now"] - timedelta(seconds=silence_seconds(dead, interval))
+        silence = silence_seconds(dead, interval)
         asked = {"limit": limit, "but": list(but), "now": revision["now"]}
         given = (
             []
             if hosts is not None
-            else [("read_capacity", {"ids": None, "heard_since": heard_since})]
+            else [("read_capacity", {"ids": None, "silence": silence, "now": revision["now"]})]
         )
         queued, *more = await tx.many(
             _ask_candidates(names, quotas, asked), *_ask_owned(names, shares, asked), *given
@@ -291,7 +291,7 @@ def ask_room(placements: Sequence[JobPlacement], now: datetime | None) -> list[S
         ("share_queues", {"names": sorted({p.queue for p in placements})}),
         ("look_for_quotas", None),
         ("lock_hosts", {"ids": host_ids}),
-        ("read_capacity", {"ids": host_ids, "heard_since": None}),
+        ("read_capacity", {"ids": host_ids, "silence": None, "now": None}),
         ("read_now", {"now": now}),
     ]
 
@@ -354,14 +354,10 @@ def _limit(value: Value) -> int | None:
     return None if value is None else int(value)
 
 
-async def read_capacity(
-    tx: Tx, ids: Sequence[str] | None, heard_since: datetime | None
-) -> list[Capacity]:
-    """Return the free room of active hosts: all, or those of `ids`; only those heard since a time,
-    where one is given."""
-    return [
-        as_capacity(row) for row in await tx.rows("read_capacity", ids=ids, heard_since=heard_since)
-    ]
+async def read_capacity(tx: Tx, ids: Sequence[str]) -> list[Capacity]:
+    """Return the free room of those of these hosts that are active."""
+    rows = await tx.rows("read_capacity", ids=ids, silence=None, now=None)
+    return [as_capacity(row) for row in rows]
 
 
 def as_capacity(row: Mapping[str, Any]) -> Capacity:

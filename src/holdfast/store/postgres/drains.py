@@ -70,9 +70,7 @@ class PostgresDrains(OnSession):
         for task in msgspec.convert(found[1], list[TaskRecord]):
             tasks[task.job_id].append(task)
         return [
-            DrainSnapshot(
-                job=jobs[i], tasks=tuple(tasks[i]), seconds=told[i]["seconds"], at=told[i]["at"]
-            )
+            DrainSnapshot(job=jobs[i], tasks=tuple(tasks[i]), seconds=told[i]["seconds"])
             for i in ids
             if i in jobs
         ]
@@ -128,7 +126,7 @@ class PostgresDrains(OnSession):
         return True
 
     async def read_open_room(
-        self, job_id: str, heard_since: datetime | None
+        self, job_id: str, silence_seconds: float | None, *, now: Now = None
     ) -> tuple[Capacity, ...] | None:
         limits = "max_running" in self.environment or sets_share(self.environment)
         if limits or sets_quota(self.environment):
@@ -136,7 +134,7 @@ class PostgresDrains(OnSession):
         rivals, found = await self.session.single(
             lambda tx: tx.many(
                 ("look_for_rivals", {"id": job_id}),
-                ("read_capacity", {"ids": None, "heard_since": heard_since}),
+                ("read_capacity", {"ids": None, "silence": silence_seconds, "now": now}),
             )
         )
         if rivals[0]["rivals"]:

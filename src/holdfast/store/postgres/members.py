@@ -104,7 +104,7 @@ class PostgresMembers(OnSession):
         # Locks in the one order: hosts, jobs, tasks.
         host_ids = sorted({t.host_id for p in placements for t in p.tasks})
         await tx.rows("lock_hosts", ids=host_ids)
-        capacity = await read_capacity(tx, host_ids, None)
+        capacity = await read_capacity(tx, host_ids)
         room, names = RoomCheck(capacity), {host.host_id: host.name for host in capacity}
         m = await load_moves(tx, [p.job_id for p in placements], await tx.now(now))
         seated = []

@@ -360,6 +360,38 @@ async def test_a_fall_and_the_next_start_are_one_answer(
     assert after == before
 
 
+async def test_the_room_of_a_restart_is_read_beside_its_drain(
+    served: Served, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The restart waits for both, so the second read does not wait for the first; it is not read
+    again."""
+    retry = {"max_retries": 2, "retry_delay": 0}
+    _, reports = await run_gang(served, agent, tasks=3, retry=retry)
+    drains = served.controller.store.drains
+    list_drains, read_room = drains.list_drains, drains.read_open_room
+    begun: list[str] = []
+
+    async def read(job_id: str, *given: Any) -> Any:
+        begun.append(job_id)
+        return await read_room(job_id, *given)
+
+    async def look(limit: int) -> Any:
+        found = await list_drains(limit)
+        async with within(5):
+            while found and not begun:
+                await asyncio.sleep(0.01)
+        return found
+
+    monkeypatch.setattr(drains, "read_open_room", read)
+    monkeypatch.setattr(drains, "list_drains", look)
+    ends = [ended(r.key, signal=15, stopped=True) for r in reports]
+    ends[1] = ended(reports[1].key, exit_code=7)
+    async with within(SECONDS):
+        await agent.sync(*ends)
+        await launch_gang(agent, 3)
+    assert begun == [reports[0].key.job_id]
+
+
 async def test_a_restart_is_admissions_where_another_job_is_before_it(
     served: Served, agent: FakeAgent
 ) -> None:

@@ -24,7 +24,8 @@ left join (
 ) o on o.host_id = h.id
 where h.state = 'active' and not h.faults @> '[{"part": "starts"}]' -- ASIDE-1
   and (%(ids)s::text[] is null or h.id = any(%(ids)s))
-  and (%(heard_since)s::timestamptz is null or b.heartbeat_at >= %(heard_since)s)
+  and (%(silence)s::double precision is null
+    or b.heartbeat_at >= coalesce(%(now)s::timestamptz, statement_timestamp()) - make_interval(secs => %(silence)s))
 order by h.id;
 
 -- name: read_candidates
