@@ -38,7 +38,6 @@ FAST = {
 }
 TTL = 15.0  # the shortest lease there is
 MARGIN = 1.0
-_HOST_CODE = "import json, sys; from holdfast.cli.up.agent import run_agent; sys.exit(run_agent(json.load(open(sys.argv[1]))))"
 
 
 def clean_environment(**more: str) -> dict[str, str]:
@@ -100,7 +99,7 @@ class Controller:
                     [sys.executable, *self.program, *words], stdout=log, stderr=log, env=environment
                 )
             else:
-                self.process = find_origin().start(words, environment, log.fileno())
+                self.process = find_origin("cli").start(words, environment, log.fileno())
         if wait:
             self.port = wait_until(
                 self._find_port, 30, what=f"the controller to serve: {self.log()}"
@@ -182,15 +181,9 @@ class Host:
     def start(self) -> Host:
         """Start a guardian on its folder; an earlier one must be gone."""
         with self.log_path.open("ab") as log:
-            self.guardians.append(
-                subprocess.Popen(
-                    [sys.executable, "-P", "-c", _HOST_CODE, str(self._options_path)],
-                    stdout=log,
-                    stderr=log,
-                    env={**clean_environment(), **self._environment},
-                    start_new_session=True,
-                )
-            )
+            environment = {**clean_environment(), **self._environment}
+            words = [str(self._options_path)]
+            self.guardians.append(find_origin("host").start(words, environment, log.fileno()))
         return self
 
     @property

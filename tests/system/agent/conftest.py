@@ -7,7 +7,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,8 @@ from holdfast.agent.config import AgentConfig
 from holdfast.agent.guardian.home import LOCK_FILE, GuardianHome, read_group_homes
 from holdfast.process.sweep import sweep
 from tests.system.agent.fake_controller import JOIN_TOKEN, FakeController, serve
+from tests.system.forks import find_origin
 from tests.waits import wait_exit, wait_until
-
-RUN_HOST = """
-import sys
-from holdfast.agent.config import read_config, run_host
-sys.exit(run_host(read_config(sys.argv[1])))
-"""
 
 
 class Host:
@@ -52,13 +46,8 @@ class Host:
         path = self.folder / "config.json"
         path.write_bytes(msgspec.json.encode(self.config))
         with open(self.journal, "ab") as journal:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", RUN_HOST, str(path)],
-                stdin=subprocess.DEVNULL,
-                stdout=journal,
-                stderr=journal,
-                env={**os.environ, **self._environment},
-            )
+            environment = {**os.environ, **self._environment}
+            self.process = find_origin("host").start([str(path)], environment, journal.fileno())
         return self
 
     @property

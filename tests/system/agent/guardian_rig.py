@@ -44,6 +44,7 @@ from holdfast.wire.guardian import (
 
 # A program of its own finds the tests by this line.
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+from tests.system.forks import find_origin
 from tests.waits import Patience, crowding
 
 PATIENCE_SECONDS = 20.0
@@ -87,13 +88,15 @@ class Rig:
     def guardian(self) -> subprocess.Popen[bytes]:
         return self.guardians[-1]
 
-    def start(self, **more: object) -> subprocess.Popen[bytes]:
-        """Start a guardian without waiting for its agent."""
+    def start(self, *, forked: bool = True, **more: object) -> subprocess.Popen[bytes]:
+        """Start a guardian without waiting for its agent. forked: see tests/system/forks.py."""
+        config = json.dumps({**self._config, **more})
         with self.notes_path.open("ab") as notes:
-            process = subprocess.Popen(
-                [sys.executable, __file__, "guardian", json.dumps({**self._config, **more})],
-                stderr=notes,
-            )
+            if forked:
+                process = find_origin("rig").start([config], dict(os.environ), notes.fileno())
+            else:
+                command = [sys.executable, __file__, "guardian", config]
+                process = subprocess.Popen(command, stderr=notes)
         self.guardians.append(process)
         return process
 
@@ -280,5 +283,7 @@ def _tell(guardian: socket.socket, message: bytes) -> None:
         pass  # it is gone, which the next read says too
 
 
+PARTS = {"guardian": _be_guardian, "agent": _be_agent}
+
 if __name__ == "__main__":
-    sys.exit({"guardian": _be_guardian, "agent": _be_agent}[sys.argv[1]](sys.argv[2]))
+    sys.exit(PARTS[sys.argv[1]](sys.argv[2]))

@@ -64,8 +64,8 @@ def either_rig(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Rig]:
     made.close()
 
 
-def serve(rig: Rig) -> Snapshot:
-    rig.start()
+def serve(rig: Rig, *, forked: bool = True) -> Snapshot:
+    rig.start(forked=forked)
     return rig.meet()
 
 
@@ -485,7 +485,7 @@ def test_a_task_is_not_shielded_from_the_oom_killer(
     except OSError:
         pytest.skip("an ordinary user may not lower its score")
     try:
-        serve(rig)
+        serve(rig, forked=False)
     finally:
         own.write_text(before)
     rig.run_task(["cat", "/proc/self/oom_score_adj"])

@@ -220,9 +220,9 @@ def test_the_next_guardian_sweeps_what_both_left(rig: Rig) -> None:
     rig.start_task([sys.executable, "-c", FAMILY])
     rig.wait_word("job.out")
     wait_until(lambda: len(find_tasks(rig.host)) >= 4, what="the whole family")
-    os.kill(
-        rig.agent_pid, signal.SIGSTOP
-    )  # so that it cannot sweep in the moment between the two kills
+    # So that neither does anything in the moment between the two kills.
+    for pid in (rig.guardian.pid, rig.agent_pid):
+        os.kill(pid, signal.SIGSTOP)
     os.kill(rig.agent_pid, signal.SIGKILL)
     rig.guardian.kill()
     rig.guardian.wait()

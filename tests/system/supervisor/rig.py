@@ -56,7 +56,7 @@ class Managers:
         words = [*ctx.manager_command(url)[3:], "--usage-interval", "0", *more]
         words += ["--name", name] if name else []
         with open(os.devnull, "wb") as nothing:
-            process = find_origin().start(words, dict(os.environ), nothing.fileno())
+            process = find_origin("cli").start(words, dict(os.environ), nothing.fileno())
         self.running.append(process)
         return process
 
