@@ -1,1 +1,5 @@
 """A host's programs: the guardian (its init), and the agent: sync, watchdogs, probes, logs."""
+
+from holdfast.lean import import_msgspec
+
+import_msgspec()

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from holdfast.cli.commands import PROGRAM, load_command
 from holdfast.cli.endings import guard
 from holdfast.cli.output import print_line
+from holdfast.lean import import_msgspec
 
 _COMPLETION = "_HOLDFAST_COMPLETE"  # a shell asks click for the words that may follow
 # Commands that ask a controller and keep nothing open: their process ends without taking down its
@@ -19,29 +20,16 @@ PLAIN = (
     *("jobs", "show", "why", "logs", "attempts", "cancel", "retry", "submit", "events", "hosts"),
     *("pools", "projects", "queues", "retries", "tasks", "version", "workflow", "schedules"),
 )
+# Those that run on, but nothing of a user's.
+OWN = ("agent", "host-manager", "up")
 # Objects that such a command makes before garbage is looked for: most end before, with none.
 PLAIN_OBJECTS = 100_000
 
 
-def _import_records() -> None:
-    """Import msgspec without `typing_extensions`, which costs half of what starting Python does.
-
-    msgspec takes from it only what `typing` has in every Python that Holdfast runs on.
-    """
-    unknown = "typing_extensions" not in sys.modules
-    if unknown:
-        sys.modules["typing_extensions"] = None  # type: ignore[assignment]  # the import fails then
-    try:
-        import msgspec  # noqa: F401  # kept in memory
-    finally:
-        if unknown:
-            del sys.modules["typing_extensions"]
-
-
 def run_words(words: list[str]) -> Any:
     """Run one command and return what it returns; words that are click's to read go there."""
-    if words and words[0] in PLAIN:
-        _import_records()
+    if words and words[0] in (*PLAIN, *OWN):
+        import_msgspec()
     command = load_command(words[0]) if words and _COMPLETION not in os.environ else None
     given = None if command is None else command.read(words[1:])
     if command is None or given is None:

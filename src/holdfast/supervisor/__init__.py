@@ -12,19 +12,15 @@
 Inside a process, `get_message_queue()` talks to the script, without loading ZeroMQ or the context.
 """
 
-from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, CancelledError
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
-from holdfast.supervisor.futures.future import Future
-from holdfast.supervisor.futures.waits import as_completed, wait
-from holdfast.supervisor.rosters.failures import (
-    ContextClosed,
-    HostLost,
-    ProcessEnded,
-    ProcessFailedToStart,
-)
-
+TYPE_CHECKING = False  # `typing` is more to import than what a process of a run needs of this
 if TYPE_CHECKING:
+    from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, CancelledError
+    from typing import Any
+
+    from holdfast.supervisor.futures.future import Future
+    from holdfast.supervisor.futures.waits import as_completed, wait
     from holdfast.supervisor.gather.records import make_flight_environment
     from holdfast.supervisor.gather.report import DebugReport, gather_debug
     from holdfast.supervisor.member.flight import answer_flight_requests
@@ -43,6 +39,12 @@ if TYPE_CHECKING:
     )
     from holdfast.supervisor.policy.selection import UnfitHosts, choose_hosts, start_check
     from holdfast.supervisor.rosters.events import Event
+    from holdfast.supervisor.rosters.failures import (
+        ContextClosed,
+        HostLost,
+        ProcessEnded,
+        ProcessFailedToStart,
+    )
     from holdfast.supervisor.rosters.groups import Process, ProcessGroup
     from holdfast.supervisor.rosters.hosts import Host
     from holdfast.supervisor.script.context import Context
@@ -94,15 +96,21 @@ __all__ = [
     "watch_progress",
 ]
 
+_STANDARD = ("ALL_COMPLETED", "CancelledError", "FIRST_COMPLETED", "FIRST_EXCEPTION")
 _HOMES = {
     "Context": "script.context",
+    "ContextClosed": "rosters.failures",
     "DebugReport": "gather.report",
     "Event": "rosters.events",
+    "Future": "futures.future",
     "Host": "rosters.hosts",
+    "HostLost": "rosters.failures",
     "HostMeasures": "policy.measures",
     "HostScore": "policy.measures",
     "MessageQueue": "member.messages",
     "Process": "rosters.groups",
+    "ProcessEnded": "rosters.failures",
+    "ProcessFailedToStart": "rosters.failures",
     "ProcessGroup": "rosters.groups",
     "Progress": "policy.progress",
     "Reduction": "tree.mapreduce",
@@ -110,6 +118,7 @@ _HOMES = {
     "Status": "script.status",
     "UnfitHosts": "policy.selection",
     "answer_flight_requests": "member.flight",
+    "as_completed": "futures.waits",
     "choose_hosts": "policy.selection",
     "end_group": "policy.runs",
     "find_failure": "policy.runs",
@@ -125,17 +134,21 @@ _HOMES = {
     "run_group": "policy.runs",
     "running": "policy.runs",
     "start_check": "policy.selection",
+    "wait": "futures.waits",
     "watch_progress": "policy.progress",
 }
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    if name in _HOMES:
+        home = f"holdfast.supervisor.{_HOMES[name]}"
+    elif name in _STANDARD:
+        home = "concurrent.futures"
+    else:
         raise AttributeError(f"module 'holdfast.supervisor' has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(f"holdfast.supervisor.{home}"), name)
+    return getattr(importlib.import_module(home), name)
 
 
 def __dir__() -> list[str]:

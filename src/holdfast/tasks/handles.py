@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator
 from typing import Any, Generic, TypeVar
@@ -74,6 +73,8 @@ class CallHandle(Generic[R]):
         return 0 if self._found is None else self._found.attempts
 
     def __await__(self) -> Generator[Any, Any, R]:
+        import asyncio  # late, because few callers await one
+
         return asyncio.to_thread(self.result).__await__()
 
     def learn(self, found: CallResult) -> None:

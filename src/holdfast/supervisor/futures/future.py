@@ -7,7 +7,6 @@ heartbeat.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -15,7 +14,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
 
 logger = logging.getLogger("holdfast.supervisor")
 
@@ -218,6 +220,8 @@ class Future(Generic[T]):
         return value
 
     def _as_asyncio(self) -> asyncio.Future[T]:
+        import asyncio  # late, because a process of a run has a future and seldom a loop
+
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[T] = loop.create_future()
 

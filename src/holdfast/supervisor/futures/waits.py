@@ -1,6 +1,7 @@
 """The two ways to wait for many futures: `wait` and `as_completed`."""
 
-import asyncio
+from __future__ import annotations
+
 import contextlib
 import logging
 import threading
@@ -8,9 +9,12 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.supervisor.futures.future import Future
+
+if TYPE_CHECKING:
+    import asyncio
 
 logger = logging.getLogger("holdfast.supervisor")
 
@@ -181,6 +185,8 @@ class as_completed:
         return self
 
     async def __anext__(self) -> Future[Any]:
+        import asyncio  # late, as in `Future`
+
         event = asyncio.Event()
         entry = (asyncio.get_running_loop(), event)
         self._loops.append(entry)

@@ -39,6 +39,7 @@ _BATCH_BYTES = 4 << 20  # of messages to the bus process in one frame
 # The script's own search path: a bus process that found another Holdfast would not understand it.
 _PROGRAM = (
     "import sys; sys.path[:] = sys.argv[1].split(':'); "
+    "from holdfast.lean import import_msgspec; import_msgspec(); "
     "from holdfast.supervisor.line.bus_process import main; sys.exit(main())"
 )
 _DIED = (

@@ -1,20 +1,22 @@
 """Functions by their `module:name`, imported at first use."""
 
-import asyncio
 import importlib
 import inspect
 import os
 import socket
 import sys
 import traceback
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import HoldfastError
 from holdfast.tasks.codec import CONTEXT, CallCodec
 from holdfast.tasks.declare import TaskFunction
 from holdfast.tasks.running import context
 from holdfast.wire.calls import CallError
+
+if TYPE_CHECKING:
+    import asyncio
 
 MAX_TRACEBACK_CHARS = 16_000
 MAX_MESSAGE_CHARS = 4_000
@@ -29,6 +31,27 @@ class CallRefused(Exception):
         self.error = error
 
 
+class CoroutineRunner:
+    """An `asyncio.Runner` from the first coroutine on, because importing asyncio is a third of an
+    executor's start, and most never run one."""
+
+    def __init__(self) -> None:
+        self._runner: asyncio.Runner | None = None
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run it to its end, on the loop of those before it."""
+        if self._runner is None:
+            import asyncio
+
+            self._runner = asyncio.Runner()
+        return self._runner.run(coroutine)
+
+    def close(self) -> None:
+        """End what the coroutines left running."""
+        if self._runner is not None:
+            self._runner.close()
+
+
 class HostedFunction:
     """A function as this host has it."""
 
@@ -37,7 +60,7 @@ class HostedFunction:
         self._function = declared.function
         self._is_async = inspect.iscoroutinefunction(declared.function)
 
-    def run(self, args: list[Any], kwargs: dict[str, Any], runner: asyncio.Runner) -> Any:
+    def run(self, args: list[Any], kwargs: dict[str, Any], runner: CoroutineRunner) -> Any:
         """Run one call to its end."""
         if self.codec.takes_context:
             kwargs[CONTEXT] = context()

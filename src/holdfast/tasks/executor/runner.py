@@ -8,7 +8,6 @@ EXEC-2  The end of a call that ran while the process was told to stop (TERM) and
         the stop made it raise, and the call is run again elsewhere.
 """
 
-import asyncio
 import contextlib
 import importlib
 import os
@@ -26,6 +25,7 @@ from holdfast.errors import HoldfastError, NotFound, Unavailable, ValidationErro
 from holdfast.tasks.executor.checkpoints import HostedCheckpoint
 from holdfast.tasks.executor.functions import (
     CallRefused,
+    CoroutineRunner,
     FunctionTable,
     HostedFunction,
     describe_error,
@@ -80,7 +80,7 @@ class CallRunner:
         self._limits, self._places = limits, places
         self._line = AgentLine(address, hand, self._hear)
         self._functions = FunctionTable(places.path)
-        self._asyncio = asyncio.Runner()
+        self._coroutines = CoroutineRunner()
         self._ran = 0
         self._stopped = self._broken = False
         self._context: CallContext | None = None
@@ -113,7 +113,7 @@ class CallRunner:
                 break
         self._say_last_words()
         self._drop_model()
-        self._asyncio.close()
+        self._coroutines.close()
         return 0
 
     def _import_app(self) -> None:
@@ -238,7 +238,7 @@ class CallRunner:
             if cold:
                 place.write(*where, PHASE_CALLING)
                 began = time.perf_counter()
-            value = function.run(args, kwargs, self._asyncio)
+            value = function.run(args, kwargs, self._coroutines)
             text, error = self._write(function, value), False
         except BaseException as failure:
             if self._stopped:
