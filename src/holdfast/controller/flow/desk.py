@@ -18,6 +18,7 @@ from holdfast.core.calls.feeds import fits_executor
 from holdfast.core.ids import TaskKey
 from holdfast.store.port.flow.calls import ExecutorTurn, ExecutorTurned, Feed
 from holdfast.store.port.store import Store
+from holdfast.wire.calls import ExecutorReport
 
 FRESH_SECONDS = 90.0
 """Three of the longest polls."""
@@ -41,6 +42,12 @@ class Told(msgspec.Struct, frozen=True):
     cancelled: frozenset[tuple[int, int]] = frozenset()
     killed: frozenset[tuple[int, int]] = frozenset()
     leave: bool = False
+
+
+def must_be_judged(report: ExecutorReport) -> bool:
+    """Return whether a policy decides what becomes of a call."""
+    failed = any(end.error for each in report.ends for end in each.ends)
+    return failed or report.closing is not None
 
 
 class CallsDesk:
@@ -77,8 +84,8 @@ class CallsDesk:
     async def _exchange(
         self, waiting: Sequence[tuple[ExecutorTurn, int]]
     ) -> Sequence[ExecutorTurned]:
-        judged = any(turn.report.ends or turn.report.closing for turn, _ in waiting)
-        # What only asks for calls waits for no read of the policies that ends are judged by.
+        judged = any(must_be_judged(turn.report) for turn, _ in waiting)
+        # What only asks for calls, or tells of results, waits for no read of policies.
         settings = await (self._settings.current() if judged else self._settings.recent())
         overlaps = [self._overlaps.setdefault(t.report.key, Overlap()) for t, _ in waiting]
         trimmed = [

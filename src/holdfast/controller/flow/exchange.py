@@ -135,7 +135,7 @@ async def _poll(controller: Controller, visit: _Visit, receive: Receive) -> Call
     guests, strangers = await _make_guests(controller, host, request)
     bells = [line.wake, *{wakes.topic(f"calls:{guest.turn.family}") for guest in guests}]
     seen = {bell: bell.version for bell in bells}
-    await _ask(controller, visit, guests)
+    await _ask(controller, visit, guests, told=told)
     while (
         not (strangers or any(guest.news for guest in guests))
         and until > controller.clock()
@@ -177,13 +177,19 @@ async def _make_guests(
 
 
 async def _ask(
-    controller: Controller, visit: _Visit, guests: Sequence[_Guest], *, woken: bool = False
+    controller: Controller,
+    visit: _Visit,
+    guests: Sequence[_Guest],
+    *,
+    woken: bool = False,
+    told: bool = False,
 ) -> None:
-    """Take the store's answers. woken: calls may have become ready, and wait for no other read; what
-    is known of wanted slots is then `LOOK_SECONDS` old at most. Raises Unavailable where the store
-    is away."""
+    """Take the store's answers. woken, told: calls may have become ready, or ends are to go on record;
+    they wait for no other read, and what is known of wanted slots is `LOOK_SECONDS` old then.
+    Raises Unavailable where the store is away."""
     desk, host = controller.calls, visit.host
-    if not woken and any(guest.turn.report.want for guest in guests):
+    wants, hurries = any(guest.turn.report.want for guest in guests), woken or told
+    if wants and not hurries:
         await desk.slots.refresh()
     for guest in guests:
         if not guest.leave and desk.slots.gives_way(guest.spec, host, idle=False):
@@ -196,6 +202,7 @@ async def _ask(
         *(desk.turns.submit((guest.turn, visit.arrived)) for guest in guests),
         return_exceptions=True,
     )
+    idles = False
     for guest, result in zip(guests, results, strict=True):
         if isinstance(result, ExecutorTurned):
             desk.note(guest.turn, result)
@@ -205,10 +212,14 @@ async def _ask(
                 report = msgspec.structs.replace(guest.turn.report, loads=[])
                 guest.turn = msgspec.structs.replace(guest.turn, report=report)
             idle = guest.turn.report.want > 0 and not (result.batches or guest.turn.report.held)
+            idles = idles or idle
             if idle and not guest.leave:
-                guest.leave = desk.slots.gives_way(
-                    guest.spec, host, idle=True
-                ) or await desk.slots.yields_to_job(guest.spec, host.id)
+                if not hurries:
+                    await desk.slots.refresh_jobs()
+                guest.leave = desk.slots.gives_way(guest.spec, host, idle=True) or (
+                    (desk.slots.knows_jobs or not hurries)
+                    and desk.slots.yields_to_job(guest.spec, host.id)
+                )
             news = desk.is_news(result, leave=guest.leave)
             guest.news = bool(
                 news or result.batches or result.recorded or result.dropped or result.lost
@@ -219,6 +230,8 @@ async def _ask(
             text = "the report of executor %s was refused: %s"
             about = {"host": guest.turn.host_id}
             log.warning(text, guest.turn.report.key, result.message, extra=about)
+    if wants and told:
+        desk.slots.refresh_behind(controller.background, jobs=idles)
 
 
 def _poke(controller: Controller, turn: ExecutorTurn, turned: ExecutorTurned) -> None:

@@ -1,8 +1,10 @@
 """Which executors are asked to leave, because their slot is wanted (`core.calls.leave`)."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 
+from holdfast.controller.runtime.background import BEHIND_SECONDS, Background
 from holdfast.core.calls.executors import is_ahead
 from holdfast.core.calls.leave import (
     YIELD_GAP_SECONDS,
@@ -43,9 +45,27 @@ class SlotsDesk:
         self._queues = Queues(candidates=(), hosts=(), headroom={}, quotas={})
         self._jobs: list[Candidate] = []
         self._given: dict[str, float] = {}
+        self._reads_behind = False
+
+    def refresh_behind(self, background: Background, *, jobs: bool) -> None:
+        """Have read again in a moment what is too old, because an end or a batch goes first. jobs:
+        also those that wait for room."""
+        old = self._clock() - self._read_at >= FRESH_SECONDS
+        if (old or (jobs and not self.knows_jobs)) and not self._reads_behind:
+            self._reads_behind = True
+            background.start(self._refresh_later(jobs))
+
+    async def _refresh_later(self, jobs: bool) -> None:
+        try:
+            await asyncio.sleep(BEHIND_SECONDS)
+            await self.refresh()
+            if jobs:
+                await self.refresh_jobs()
+        finally:
+            self._reads_behind = False
 
     async def refresh(self) -> None:
-        """Read again what waits, where what is known is too old."""
+        """Read again which executors wait, where what is known is too old."""
         if self._clock() - self._read_at < FRESH_SECONDS:
             return
         self._read_at = self._clock()
@@ -77,25 +97,33 @@ class SlotsDesk:
             return True
         return False
 
-    async def yields_to_job(self, spec: JobSpec, host_id: str) -> bool:
+    @property
+    def knows_jobs(self) -> bool:
+        """Whether it was read lately which jobs wait for room."""
+        return self._clock() - self._jobs_at < FRESH_SECONDS
+
+    async def refresh_jobs(self) -> None:
+        """Read again which jobs wait for room, where what is known is too old."""
+        if self.knows_jobs:
+            return
+        self._jobs_at = now = self._clock()
+        found = await self._store.admission.read_admission(JOBS_READ)
+        self._queues = Queues(
+            candidates=found.candidates,
+            hosts=found.hosts,
+            headroom=found.headroom,
+            quotas=found.quotas,
+        )
+        self._jobs = find_waiting_jobs(self._queues)
+        self._given = {job: at for job, at in self._given.items() if now - at < GIVEN_SECONDS}
+
+    def yields_to_job(self, spec: JobSpec, host_id: str) -> bool:
         """Return whether an idle executor's room is to be given to a job that waits for it."""
-        now = self._clock()
-        if now - self._jobs_at >= FRESH_SECONDS:
-            self._jobs_at = now
-            found = await self._store.admission.read_admission(JOBS_READ)
-            self._queues = Queues(
-                candidates=found.candidates,
-                hosts=found.hosts,
-                headroom=found.headroom,
-                quotas=found.quotas,
-            )
-            self._jobs = find_waiting_jobs(self._queues)
-            self._given = {job: at for job, at in self._given.items() if now - at < GIVEN_SECONDS}
         waiting = [job for job in self._jobs if job.job_id not in self._given]
         job_id = find_job_for_room(waiting, self._queues, host_id, spec) if waiting else None
         if job_id is None:
             return False
-        self._given[job_id] = now
+        self._given[job_id] = self._clock()
         return True
 
 

@@ -218,6 +218,7 @@ async def test_calls_that_wake_an_executor_wait_for_no_other_read(
 
     monkeypatch.setattr(controller.settings, "current", never)
     monkeypatch.setattr(controller.calls.slots, "refresh", never)
+    monkeypatch.setattr(controller.calls.slots, "refresh_jobs", never)
     now: list[str] = []
     soon: list[str] = []
     poke = controller.poke
@@ -228,6 +229,31 @@ async def test_calls_that_wake_an_executor_wait_for_no_other_read(
         (batch,) = (await waiting).batches
     assert batch.calls[0].args == '{"x": 7}'
     assert ("executors" in now, soon) == (False, ["executors"])
+
+
+async def test_ends_wait_for_no_other_read(
+    client: AsyncClient, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits for a slot is read behind them, and no policy is needed for a result."""
+    made = await client.submit_calls(SPEC, args(5, 6))
+    executor = await start(agent)
+    batch = await executor.take()
+    controller, behind = agent.served.controller, list[bool]()
+
+    async def never() -> None:
+        raise AssertionError("this was not to be asked")
+
+    monkeypatch.setattr(controller.settings, "current", never)
+    monkeypatch.setattr(controller.calls.slots, "refresh", never)
+    monkeypatch.setattr(controller.calls.slots, "refresh_jobs", never)
+    monkeypatch.setattr(
+        controller.calls.slots, "refresh_behind", lambda _, *, jobs: behind.append(jobs)
+    )
+    ends = [BatchEnds(batch.id, [CallEnd(0, False, 0.01, "7")])]
+    answer = await executor.say(want=5, held=[batch.id], ends=ends)
+    assert answer.recorded == [(batch.id, 0)]
+    assert len(behind) == 1
+    assert [r.value for r in (await client.call_results(made.id)).results] == ["7"]
 
 
 async def test_a_result_is_waited_for(client: AsyncClient, agent: FakeAgent) -> None:
