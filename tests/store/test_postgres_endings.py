@@ -8,6 +8,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import cast
 
 import psycopg
 import pytest
@@ -25,6 +26,7 @@ from holdfast.store.embedded.postgres import EmbeddedPostgres
 from holdfast.store.postgres.connection.migrate import migrate
 from holdfast.store.postgres.connection.session import Session, Tx
 from holdfast.store.postgres.store import PostgresStore
+from tests import waits
 from tests.store.rig import OK, Rig
 from tests.waits import within
 
@@ -92,6 +94,53 @@ async def test_a_backend_killed_in_the_middle_is_tried_again(rig: Rig, dsn: str)
         blocker.rollback()
     assert await asyncio.wait_for(call, 20) is True
     assert (await rig.kinds(job_id)).count("job.draining") == 1
+
+
+@pytest.mark.parametrize("last", ["before its commit", "its commit", "its last words"])
+async def test_a_transaction_of_a_process_that_got_no_turn_is_tried_again(
+    dsn: str, last: str
+) -> None:
+    """A crowded machine gave the process no turn for the seconds that a transaction may be idle, so
+    PostgreSQL has rolled it back before the next word came, be that a COMMIT."""
+    backends: list[int] = []
+
+    async def work(tx: Tx) -> int:
+        await tx.now(None)  # begins the transaction
+        await tx.conn.execute("insert into once values (1)")
+        backends.append(tx.conn.info.backend_pid)
+        if len(backends) == 1:
+            await tx.conn.execute("set local idle_in_transaction_session_timeout = '1ms'")
+            with psycopg.connect(dsn, autocommit=True) as conn:  # blocks this whole thread
+                gone = "select count(*) = 0 from pg_stat_activity where pid = %s"
+                waits.wait_until(lambda: conn.execute(gone, backends).fetchone() == (True,))
+        if last == "before its commit":
+            await tx.now(None)
+        elif last == "its last words":
+            await tx.last(("read_now", {"now": None}))
+        return len(backends)
+
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute("create table once (n int)")
+    store = PostgresStore(dsn)
+    await store.open()
+    assert await store.session.transact(work) == 2
+    await store.close()
+    with psycopg.connect(dsn) as conn:
+        assert conn.execute("select * from once").fetchall() == [(1,)]
+
+
+async def test_a_transaction_that_is_told_it_was_idle_is_tried_again(rig: Rig) -> None:
+    """The server's word may be read before the end of its connection is."""
+    tries: list[Tx] = []
+
+    async def work(tx: Tx) -> int:
+        tries.append(tx)
+        if len(tries) == 1:
+            raise psycopg.errors.IdleInTransactionSessionTimeout
+        return len(tries)
+
+    session = cast(PostgresStore, rig.store).session
+    assert await session.transact(work) == 2
 
 
 async def test_a_cancelled_call_ends_even_when_its_connection_breaks_under_the_rollback(

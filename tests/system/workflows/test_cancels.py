@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.client.flow.build import Workflow
 from tests.system.cluster import Cluster
-from tests.waits import crowding, wait_until
+from tests.waits import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -75,9 +75,8 @@ def test_a_cancel_ends_whatever_runs_and_nothing_begins_after_it(
     queue = f"q-{app}".replace("_", "-")
     narrow = f"n-{app}".replace("_", "-")
     client = shared.client
-    shared.set_queue(queue)
-    shared.set_queue(narrow, executors_max=1)
-    client.set_config({"grace_seconds": 600 if hard else 2 * crowding()})
+    shared.set_queue(queue, grace_seconds=600)  # what hears does so in time on any machine
+    shared.set_queue(narrow, executors_max=1, grace_seconds=600 if hard else 1)
     shared.add_host(app, queues=[queue, narrow], cpu_slots=5, apps=[app], app_path=str(tmp_path))
     wf = Workflow("ended")
     deaf = wf.map(f"{app}:be_deaf", list(range(60)), item_name="n", options={"queue": narrow})
@@ -86,7 +85,7 @@ def test_a_cancel_ends_whatever_runs_and_nothing_begins_after_it(
             f"{app}:{name}",
             options={"queue": queue, "model": "slow-to-load" if name == "use" else None},
         )
-    job = wf.job("job", argv=[sys.executable, "-c", DEAF_JOB, str(tmp_path / "job")], queue=queue)
+    job = wf.job("job", argv=[sys.executable, "-c", DEAF_JOB, str(tmp_path / "job")], queue=narrow)
     asked = wf.ask("go on?", timeout="off")
     wf.add(f"{app}:use", name="after", after=[deaf, job, asked], options={"queue": queue})
     run = wf.submit(client)

@@ -1,7 +1,13 @@
-"""One executor's line, at the agent's end: its last word, and what is to be told on."""
+"""One executor's line, at the agent's end: its last word, and what is to be told on.
+
+LINE-4  What an executor said before it heard of a batch asks for the calls of that batch, not for
+        others beside them.
+LINE-5  A batch that an executor has named is not given to it again, because an answer that comes late
+        may bring one whose calls have ended.
+"""
 
 import asyncio
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
@@ -39,6 +45,7 @@ class ExecutorLine:
         self.models: dict[str, ModelLimits] = {}
         self._held: list[int] = []
         self._given: set[int] = set()
+        self._named: deque[int] = deque(maxlen=_KEPT_BATCHES)
         self._ends: dict[tuple[int, int], CallEnd] = {}
         self._loads: list[ModelLoad] = []
         self._want = 0
@@ -62,8 +69,11 @@ class ExecutorLine:
 
     def hear(self, frame: ExecutorFrame) -> None:
         """Take what it says."""
-        self._held, self._want = frame.held, frame.want
+        self._held = frame.held
+        self._named.extend(batch for batch in frame.held if batch not in self._named)
         self._given.difference_update(frame.held)
+        unheard = sum(len(self.batches[b].calls) for b in self._given if b in self.batches)
+        self._want = max(0, frame.want - unheard)
         self._loaded, self.models = frame.loaded, frame.models
         self._mean_seconds = frame.mean_seconds
         self._loads += frame.loads
@@ -80,6 +90,10 @@ class ExecutorLine:
 
     def say(self, frame: AgentFrame) -> None:
         """Hand on what the controller says; what an executor that is away misses comes again."""
+        fresh = [batch for batch in frame.batches if batch.id not in self._named]
+        if len(fresh) < len(frame.batches):
+            frame = msgspec.structs.replace(frame, batches=fresh)
+        self._given.difference_update(frame.dropped)
         for batch in frame.batches:
             bare = [CallOrder(call.set, call.index, call.attempt, "") for call in batch.calls]
             self._keep(msgspec.structs.replace(batch, calls=bare))

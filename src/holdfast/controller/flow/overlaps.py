@@ -1,11 +1,13 @@
 """What overlaps between two requests of a host: said again because the answer was still on its way.
 
 OVERLAP-1  A batch that was handed out after a request came is held by its executor as far as that
-           request goes: it cannot name it yet. A later request that does not name it gets it again.
+           request goes: it cannot name it yet, and it asks for these calls, not for others beside
+           them. A later request that does not name it gets it again.
 OVERLAP-2  An end that was recorded is answered for without the store: it is final.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -20,18 +22,25 @@ class Overlap:
     """What was answered to one executor lately."""
 
     def __init__(self) -> None:
-        self._handed: dict[int, int] = {}
+        self._handed: dict[int, tuple[int, int]] = {}  # in which exchange, and how many calls
         self._recorded: dict[int, set[int]] = {}
 
     def trim(self, turn: ExecutorTurn, arrived: int) -> tuple[ExecutorTurn, list[tuple[int, int]]]:
         """Return the turn as the store need see it, and ends that were recorded before. arrived: how
         many exchanges there had been when its request came."""
         report = turn.report
-        held = [b for b, at in self._handed.items() if at > arrived and b not in report.held]
+        on_way = {
+            batch: size
+            for batch, (at, size) in self._handed.items()
+            if at > arrived and batch not in report.held
+        }
         fresh, repeated = self._split(report)
-        if not held and not repeated:
+        if not on_way and not repeated:
             return turn, []
-        report = msgspec.structs.replace(report, held=[*report.held, *held], ends=fresh)
+        want = max(0, report.want - sum(on_way.values()))
+        report = msgspec.structs.replace(
+            report, held=[*report.held, *on_way], want=want, ends=fresh
+        )
         return msgspec.structs.replace(turn, report=report), repeated
 
     def _split(self, report: ExecutorReport) -> tuple[list[BatchEnds], list[tuple[int, int]]]:
@@ -51,9 +60,10 @@ class Overlap:
     def note(self, turned: ExecutorTurned, exchange: int) -> None:
         """Note the store's answer in an exchange, by its number."""
         for batch in turned.batches:
-            self._handed[batch.id] = exchange
+            self._handed[batch.id] = exchange, len(batch.calls)
         for number, position in turned.recorded:
             self._recorded.setdefault(number, set()).add(position)
+        kept: dict[int, Any]
         for kept in (self._handed, self._recorded):
             while len(kept) > _MAX_BATCHES:
                 del kept[next(iter(kept))]

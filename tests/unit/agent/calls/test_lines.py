@@ -1,14 +1,31 @@
-"""How much of what executors say goes into one request."""
+"""How much of what executors say goes into one request, and what crosses with it, without I/O."""
 
 from __future__ import annotations
 
+import asyncio
+from typing import cast
+
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.agent.calls.lines import count_ends, drop_recorded, fit_ends
+from holdfast.agent.calls.lines import ExecutorLine, count_ends, drop_recorded, fit_ends
+from holdfast.core.calls.values import FunctionSpec
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
-from holdfast.wire.calls import BatchEnds, CallEnd, Closing, ExecutorReport
+from holdfast.wire.calls import (
+    AgentFrame,
+    Batch,
+    BatchEnds,
+    CallEnd,
+    CallOrder,
+    Closing,
+    ExecutorFrame,
+    ExecutorReport,
+    SetInfo,
+)
+from holdfast.wire.frames import FrameReader
 
 SIZES = st.lists(st.lists(st.lists(st.integers(0, 40), max_size=6), max_size=3), max_size=4)
 
@@ -53,3 +70,77 @@ def test_every_end_is_told_in_the_end_and_an_executor_closes_with_its_last(
         )
         waiting = going
     assert len(told) == len(set(told)) == sum(len(b) for e in sizes for b in e)
+
+
+SETS = [SetInfo(id="s", spec=FunctionSpec(function="m:f"))]
+
+
+class Socket:
+    """What the line writes to its executor."""
+
+    def __init__(self) -> None:
+        self._reader = FrameReader()
+        self.given: list[int] = []
+
+    def write(self, data: bytes) -> None:
+        for body in self._reader.feed(data):
+            frame = msgspec.msgpack.decode(body, type=AgentFrame)
+            self.given += [batch.id for batch in frame.batches]
+
+    def close(self) -> None:
+        pass
+
+
+def batch(number: int, calls: int = 1) -> AgentFrame:
+    orders = [CallOrder(0, index, 1, "[]") for index in range(calls)]
+    return AgentFrame(batches=[Batch(id=number, sets=SETS, calls=orders)])
+
+
+@pytest.fixture
+def socket() -> Socket:
+    return Socket()
+
+
+@pytest.fixture
+def line(socket: Socket) -> ExecutorLine:
+    made = ExecutorLine(TaskKey("0" * 20, 0, 1))
+    made.connect(cast(asyncio.StreamWriter, socket))
+    return made
+
+
+@pytest.mark.parametrize(("calls", "left"), [(1, 2), (3, 0), (4, 0)])
+def test_what_crosses_with_a_batch_asks_for_nothing_beside_it(
+    line: ExecutorLine, calls: int, left: int
+) -> None:
+    """LINE-4."""
+    line.hear(ExecutorFrame(want=3))
+    line.say(batch(1, calls))
+    assert (line.report().want, line.report().held) == (0, [1])
+    line.hear(ExecutorFrame(want=3, loaded="m"))  # it was said before the batch was there
+    assert (line.report().want, line.report().held) == (left, [1])
+    line.hear(ExecutorFrame(want=3, held=[1]))
+    assert (line.report().want, line.report().held) == (3, [1])
+
+
+def test_a_batch_that_was_taken_back_before_it_was_heard_of_holds_back_no_other(
+    line: ExecutorLine,
+) -> None:
+    line.say(batch(1))
+    line.say(AgentFrame(dropped=[1]))
+    line.hear(ExecutorFrame(want=1))
+    assert (line.report().want, line.report().held) == (1, [])
+
+
+def test_a_batch_is_run_once_however_late_an_answer_brings_it_again(
+    line: ExecutorLine, socket: Socket
+) -> None:
+    """LINE-5. It comes again as long as the executor has not named it: it may have been away."""
+    line.say(batch(1))
+    line.say(batch(1))
+    assert socket.given == [1, 1]
+    line.hear(ExecutorFrame(held=[1]))
+    line.hear(ExecutorFrame())  # its ends are on record
+    line.say(batch(1))
+    line.say(batch(2))
+    assert socket.given == [1, 1, 2]
+    assert line.report().held == [2]

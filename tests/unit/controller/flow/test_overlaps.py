@@ -1,26 +1,31 @@
 """OVERLAP-1…2: nothing is sent or written twice because two requests of a host overlap."""
 
+import pytest
+
 from holdfast.controller.flow.overlaps import Overlap, add_recorded
 from holdfast.core.calls.values import FunctionSpec
 from holdfast.core.ids import TaskKey
 from holdfast.store.port.flow.calls import ExecutorTurn, ExecutorTurned
-from holdfast.wire.calls import Batch, BatchEnds, CallEnd, ExecutorReport, SetInfo
+from holdfast.wire.calls import Batch, BatchEnds, CallEnd, CallOrder, ExecutorReport, SetInfo
 
 KEY = TaskKey("0" * 20, 0, 1)
 SETS = [SetInfo(id="s", spec=FunctionSpec(function="m:f"))]
 
 
-def turn(*, held: tuple[int, ...] = (), ends: dict[int, range] | None = None) -> ExecutorTurn:
+def turn(
+    *, held: tuple[int, ...] = (), ends: dict[int, range] | None = None, want: int = 0
+) -> ExecutorTurn:
     given = [
         BatchEnds(batch, [CallEnd(p, False, 0.0, "1") for p in positions])
         for batch, positions in (ends or {}).items()
     ]
-    report = ExecutorReport(key=KEY, held=list(held), ends=given)
+    report = ExecutorReport(key=KEY, held=list(held), ends=given, want=want)
     return ExecutorTurn(host_id="h", incarnation="i" * 8, report=report)
 
 
-def handed(*batches: int) -> ExecutorTurned:
-    return ExecutorTurned(key=KEY, batches=[Batch(id=b, sets=SETS, calls=[]) for b in batches])
+def handed(*batches: int, calls: int = 1) -> ExecutorTurned:
+    orders = [CallOrder(0, index, 1, "") for index in range(calls)]
+    return ExecutorTurned(key=KEY, batches=[Batch(id=b, sets=SETS, calls=orders) for b in batches])
 
 
 def test_a_batch_on_its_way_is_held() -> None:
@@ -31,6 +36,16 @@ def test_a_batch_on_its_way_is_held() -> None:
     assert overlap.trim(turn(held=(5,)), arrived=2)[0].report.held == [5]
     later, _ = overlap.trim(turn(), arrived=3)  # it came after the answer, and does not name it
     assert later.report.held == []
+
+
+@pytest.mark.parametrize(("want", "left"), [(1, 0), (3, 0), (4, 0), (10, 6)])
+def test_what_is_on_its_way_was_asked_for(want: int, left: int) -> None:
+    """Others beside it would wait behind it, for as long as it runs, in one executor of many."""
+    overlap = Overlap()
+    overlap.note(handed(5, calls=4), exchange=3)
+    assert overlap.trim(turn(want=want), arrived=2)[0].report.want == left
+    assert overlap.trim(turn(want=want, held=(5,)), arrived=2)[0].report.want == want
+    assert overlap.trim(turn(want=want), arrived=3)[0].report.want == want, "the store counts it"
 
 
 def test_recorded_ends_are_answered_for_without_the_store() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from holdfast.supervisor import (
 )
 from holdfast.supervisor.futures import future as futures
 from holdfast.supervisor.futures import inbox as inbox_module
+from holdfast.supervisor.futures import waits
 from holdfast.supervisor.futures.inbox import Filter, Inbox, receive_one
 from holdfast.supervisor.line.values import encode_value
 from holdfast.supervisor.rosters.failures import ProcessEnded
@@ -166,17 +169,22 @@ def test_as_completed_yields_in_order_and_takes_more() -> None:
     assert list(as_completed([])) == []
 
 
-def test_as_completed_says_what_is_missing(caplog: pytest.LogCaptureFixture) -> None:
+def test_as_completed_says_what_is_missing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its clock, which here goes a sixteenth of a second further with each look."""
+    looks = itertools.count()
+    monkeypatch.setattr(waits, "time", SimpleNamespace(monotonic=lambda: next(looks) / 16))
     futures: list[Future[int]] = [Future("returncode", f"p{n} on h{n}") for n in range(7)]
     futures[3].set_result(0)
     with (
         caplog.at_level(logging.INFO, "holdfast.supervisor"),
         pytest.raises(TimeoutError, match="6 not done: returncode of"),
     ):
-        for _ in as_completed(futures, timeout=0.2, log_interval=0.05):
+        for _ in as_completed(futures, timeout=4 / 16, log_interval=1 / 16):
             pass
     waiting = [record.getMessage() for record in caplog.records]
-    assert len(waiting) >= 2
+    assert len(waiting) == 3
     assert (
         "6 not done: returncode of p0 on h0, p1 on h1, p2 on h2, p4 on h4, p5 on h5 and 1 more"
         in waiting[0]

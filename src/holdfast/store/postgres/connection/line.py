@@ -5,6 +5,7 @@ for the socket at every statement, and look up how to write and read each value 
 """
 
 import re
+import select
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -22,6 +23,13 @@ from psycopg.pq.abc import PGresult
 
 MAX_PREPARED = 150
 """Statements that a connection keeps prepared; each costs the server some 50 KiB."""
+SERVER_FAILED = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    psycopg.errors.ReadOnlySqlTransaction,
+    psycopg.errors.IdleInTransactionSessionTimeout,
+)
+"""What is raised where a server is away, goes, or takes no writes."""
 _FAILED = (ExecStatus.FATAL_ERROR, ExecStatus.PIPELINE_ABORTED)
 _PLACE = re.compile(rb"%\((\w+)\)s|%%")
 
@@ -116,6 +124,14 @@ class Connection(psycopg.AsyncConnection[dict[str, Any]]):
             kept = answers[: len(answers) - len(dropped)]
             return [Found(answer[0], self._adapter) for answer in kept]
 
+    def check_open(self) -> None:
+        """Raise OperationalError where the server has hung up already: nothing that is sent now would
+        be carried out."""
+        look = select.poll()
+        look.register(self.pgconn.socket, select.POLLIN)
+        while look.poll(0):
+            self.pgconn.consume_input()
+
     def _make_ready(self, asked: Asked) -> _Ready:
         assert self._adapter is not None
         text, names = number_places(asked.query)
@@ -203,3 +219,10 @@ def _explain(answer: Sequence[PGresult]) -> psycopg.Error:
     if answer[0].status == ExecStatus.PIPELINE_ABORTED:
         return psycopg.errors.PipelineAborted("a statement before it failed")
     return error_from_result(answer[0], encoding="utf-8")
+
+
+def is_lost(error: psycopg.Error) -> bool:
+    """Return whether the connection is gone, so that another one may do better."""
+    state = error.sqlstate
+    closed = isinstance(error, psycopg.InterfaceError) or state is None
+    return closed or str(state)[:3] in ("57P", "25P", "08")

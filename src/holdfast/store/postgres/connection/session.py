@@ -1,9 +1,9 @@
 """Connections to PostgreSQL: one pool, one way to run a transaction, one way to fail.
 
 Every failure to reach the server becomes `Unavailable`. What failed before COMMIT was sent changed
-nothing and is tried again on another connection a few times (after a restart every pooled
-connection fails once); what failed during COMMIT has an unknown fate and is Unavailable too, which
-is why every method of the store may be repeated.
+nothing and is tried again on another connection a few times (after a restart, or where the process
+got no turn for long, the connection is closed by then); what failed during COMMIT has an unknown
+fate and is Unavailable too, which is why every method of the store may be repeated.
 """
 
 import asyncio
@@ -26,7 +26,14 @@ from psycopg_pool import PoolClosed, PoolTimeout
 from holdfast.errors import Stale, Unavailable, ValidationError
 from holdfast.moves.values import DrainNews, TellDrains, tell_nobody
 from holdfast.store.postgres.connection.arrays import ColumnDumper
-from holdfast.store.postgres.connection.line import Asked, Asking, Connection, Found
+from holdfast.store.postgres.connection.line import (
+    SERVER_FAILED,
+    Asked,
+    Asking,
+    Connection,
+    Found,
+    is_lost,
+)
 from holdfast.store.postgres.connection.pool import WarmPool, cut_after
 from holdfast.store.postgres.connection.queries import QUERIES
 
@@ -40,7 +47,6 @@ CALL_SECONDS = 30.0
 POOL_WAIT_SECONDS = 3.0
 CONFLICT_TRIES = 8
 INTRANS, INERROR = TransactionStatus.INTRANS, TransactionStatus.INERROR
-_SERVER_FAILED = (psycopg.OperationalError, psycopg.InterfaceError, pg.ReadOnlySqlTransaction)
 _PLANNED_ANEW = frozenset(
     ("list_job_ids", "read_events", "tail_events", "read_candidates_in_share")
 )
@@ -143,6 +149,7 @@ class Tx:
         """
         if self._committing is None:
             raise RuntimeError("there is no transaction to end")
+        self.conn.check_open()
         self._committing()
         return [found.rows for found in await self._pipe(steps, _commit_words())]
 
@@ -372,6 +379,7 @@ class Session:
             raise
         # Otherwise the work sent nothing, or its COMMIT with its last statements.
         if conn.info.transaction_status == INTRANS:
+            conn.check_open()
             mark()
             await conn.run_all(_commit_words())
         if tx.drain_news:
@@ -437,17 +445,16 @@ class Session:
                     "the database cannot be reached: no connection came up in time"
                 ) from error
             except pg.RaiseException as error:  # `check_lead`, the one function that raises
-                raise Stale(
-                    "another replica leads now; nothing was changed", code="lead_lost"
-                ) from error
+                text = "another replica leads now; nothing was changed"
+                raise Stale(text, code="lead_lost") from error
             except PoolClosed as error:
                 raise Unavailable("the store is closed") from error
-            except _SERVER_FAILED as error:
+            except SERVER_FAILED as error:
                 if _count_cancels() > cancels:  # the cancel was lost in a clean-up that failed
                     raise asyncio.CancelledError from error
                 broken += 1
                 over = broken > self.max_connections + 1 or loop.time() > deadline
-                if committing or over or not _is_lost(error):
+                if committing or over or not is_lost(error):
                     fate = " while it committed, so whether it did is unknown" if committing else ""
                     raise Unavailable(f"the database failed{fate}: {_words(error)}") from error
             except (psycopg.DataError, UnicodeEncodeError) as error:
@@ -475,13 +482,6 @@ def _commit_words() -> tuple[Asked, ...]:
 def _check_conflicts(count: int, error: Exception) -> None:
     if count >= CONFLICT_TRIES:
         raise Unavailable(f"the database refused {count} times: {_words(error)}") from error
-
-
-def _is_lost(error: psycopg.Error) -> bool:
-    """Return whether the connection is gone, so that another one may do better."""
-    state = error.sqlstate
-    closed = isinstance(error, psycopg.InterfaceError) or state is None
-    return closed or str(state)[:3] in ("57P", "25P", "08")
 
 
 def _count_cancels() -> int:
