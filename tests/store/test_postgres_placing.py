@@ -129,16 +129,12 @@ class Reading:
     def __init__(self, meanwhile: Callable[[], None] = lambda: None) -> None:
         self._meanwhile = meanwhile
 
-    async def many(self, *_: object) -> list[list[dict[str, Any]]]:
+    async def many(self, *steps: tuple[str, dict[str, Any]]) -> list[list[dict[str, Any]]]:
         self._meanwhile()
-        queued: dict[str, list[object]] = {"ids": ["job-0", "job-1"], "epochs": [0, 0]}
-        queued |= {
-            "queues": ["cpu"] * 2,
-            "kinds": ["k"] * 2,
-            "shuns": [None] * 2,
-            "fresh": [True] * 2,
-            "plain": [True] * 2,
-        }
+        but = dict(steps)["read_takable"]["but"]
+        ids = [job_id for job_id in ("job-0", "job-1") if job_id not in but]
+        queued: dict[str, list[object]] = {"ids": [*ids], "epochs": [0], "queues": ["cpu"]}
+        queued |= {"kinds": ["k"], "shuns": [None], "fresh": [True], "plain": [True]}
         room = {"host_id": "h1", "name": "h1", "incarnation": "i", "queues": [], "labels": {}}
         room |= {"cpu_slots": 1, "memory_bytes": 0, "gpus": [], "faults": []}
         room |= {"busy_cpu_slots": 0, "busy_memory_bytes": 0, "busy_devices": []}

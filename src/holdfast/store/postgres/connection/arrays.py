@@ -33,6 +33,9 @@ class ColumnDumper(ListDumper):
 
     def dump(self, obj: list[Any]) -> Buffer | None:
         """Return the array's text."""
+        if len(obj) > _FEW and obj.count(obj[0]) == len(obj):  # a host's name, for all its tasks
+            word = self.dump(obj[:1])
+            return word and b"{%b}" % b",".join([bytes(word)[1:-1]] * len(obj))
         kinds = set(map(type, obj))
         write = _write_texts if kinds == {str} else _write_plain if kinds in _SPOKEN_ALIKE else None
         if write is None:
@@ -42,14 +45,9 @@ class ColumnDumper(ListDumper):
 
 
 def _write_repeated(obj: list[Any], write: Callable[[list[Any]], str | None]) -> str | None:
-    """Return the elements of an array that repeats a few, such as a host's name for each of its
-    tasks; None for another."""
-    count = len(obj)
-    if count <= _FEW:
+    """Return the elements of an array that repeats a few; None for another."""
+    if len(obj) <= _FEW:
         return None
-    if obj.count(obj[0]) == count:
-        word = write(obj[:1])
-        return word and ",".join([word] * count)
     if len(set(obj[: _FEW + 1])) > _FEW or len(few := set(obj)) > _FEW:
         return None
     words = {value: write([value]) for value in few}

@@ -280,7 +280,7 @@ with top as materialized (
   select r.* from queues q
   cross join lateral (
     select r.job_id, r.priority, r.place from ready_jobs r
-    where r.queue = q.name
+    where r.queue = q.name and r.job_id not in (select unnest(%(but)s::text[]))
     order by r.priority desc, r.place
     limit %(limit)s
   ) r

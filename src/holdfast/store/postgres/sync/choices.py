@@ -63,14 +63,11 @@ class Choices:
         worth = count_worth(sum(count_wanted(d.sync) for d in drafts))
         ids = [d.sync.host_id for d in drafts]
         async with self._gate:
-            # One that ends while the queues are read may still be queued in what is read.
-            chosen = frozenset(self._chosen)
-            limit = worth + len(chosen)
-            begun, rooms, found = await tx.many(*ask_takes(ids, terms, limit, at))
+            chosen = list(self._chosen)
+            begun, rooms, found = await tx.many(*ask_takes(ids, terms, worth, at, chosen))
             queued = await self._kinds.group(tx, found)
-            left = queued.leave_out(chosen)
-            cut = queued.count() >= limit or left.count() > worth
-            choice = choose_jobs(drafts, terms, begun, rooms, left.limit(worth), cut=cut)
+            cut = queued.count() >= worth
+            choice = choose_jobs(drafts, terms, begun, rooms, queued, cut=cut)
             self._chosen.update(choice.job_ids)
         return choice
 
@@ -79,12 +76,14 @@ class Choices:
         self._chosen.difference_update(choice.job_ids)
 
 
-def ask_takes(ids: Sequence[str], terms: TakeTerms, limit: int, at: datetime | None) -> list[Step]:
-    """Return the statements whose rows `choose_jobs` goes by."""
+def ask_takes(
+    ids: Sequence[str], terms: TakeTerms, limit: int, at: datetime | None, but: Sequence[str] = ()
+) -> list[Step]:
+    """Return the statements whose rows `choose_jobs` goes by. but: jobs that are left out."""
     return [
         ("begin_takes", {"revision": terms.revision, "seconds": PASSED_SECONDS, "now": at}),
         ("read_room", {"ids": list(ids)}),
-        ("read_takable", {"ids": list(ids), "limit": limit}),
+        ("read_takable", {"ids": list(ids), "limit": limit, "but": list(but)}),
     ]
 
 
@@ -161,16 +160,18 @@ def give_taken(drafts: Sequence[Draft], choice: TakeChoice, found: Sequence[Rows
     for (_, asked), offered, (row,) in zip(choice.steps, choice.offered, found, strict=True):
         taken, secrets = row["ns"] or (), row["secrets"] or {}
         missed = missed or len(taken) < len(offered)
+        job_ids, host_ids, ttls = asked["jobs"], asked["host_ids"], asked["ttls"]
+        epochs, devices, ahead = (asked.get(name) for name in ("epochs", "devices", "ahead"))
         for n, attempt in sorted(zip(taken, row["attempts"] or (), strict=True)):
             at = n - 1
-            job_id, host_id = asked["jobs"][at], asked["host_ids"][at]
+            job_id, host_id = job_ids[at], host_ids[at]
             task = OfferedTask(
-                key=TaskKey(job_id, 0, asked["epochs"][at] + 1 if "epochs" in asked else 1),
+                key=TaskKey(job_id, 0, epochs[at] + 1 if epochs else 1),
                 attempt=attempt,
                 host_id=host_id,
-                devices=_read_devices(asked["devices"][at]) if "devices" in asked else (),
-                lease_ttl_seconds=asked["ttls"][at],
-                ahead="ahead" in asked and asked["ahead"][at],
+                devices=_read_devices(devices[at]) if devices else (),
+                lease_ttl_seconds=ttls[at],
+                ahead=ahead is not None and ahead[at],
             )
             offer = TaskOffer(task=task, job=offered[at], secrets=secrets.get(job_id, {}))
             by_host[host_id].offers.append(offer)

@@ -62,12 +62,15 @@ def ask_ends(good: Sequence[Succeeded], at: datetime) -> dict[str, Any]:
     incarnations: list[str] = []
     members: list[str] = []
     beats: list[TaskBeat | None] = []
+    beaten = False
     for draft, mine, facts in good:
         hosts += [draft.sync.host_id] * len(mine)
         incarnations += [draft.sync.incarnation] * len(mine)
         members += _list_members(draft.name, mine, facts)
         known = draft.beats()
         beats += map(known.get, mine) if known else [None] * len(mine)
+        beaten = beaten or bool(known)
+    silent = [None] * len(keys)
     runtimes = [each.runtime_seconds for ends in good for each in ends.facts]
     if min(runtimes) < 0.0 or max(runtimes) > moves.MAX_RUNTIME_SECONDS:
         runtimes = [min(max(each, 0.0), moves.MAX_RUNTIME_SECONDS) for each in runtimes]
@@ -79,9 +82,9 @@ def ask_ends(good: Sequence[Succeeded], at: datetime) -> dict[str, Any]:
         "incarnations": incarnations,
         "runtimes": runtimes,
         "members": members,
-        "steps": [None if b is None else b.step for b in beats],
-        "totals": [None if b is None else b.total for b in beats],
-        "ages": [None if b is None else b.age_seconds for b in beats],
+        "steps": [None if b is None else b.step for b in beats] if beaten else silent,
+        "totals": [None if b is None else b.total for b in beats] if beaten else silent,
+        "ages": [None if b is None else b.age_seconds for b in beats] if beaten else silent,
         "now": at,
     }
 

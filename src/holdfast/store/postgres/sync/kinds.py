@@ -1,8 +1,8 @@
 """The queued jobs that hosts may take, as columns; what alike ones have in common is read once."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import accumulate, compress, groupby
+from itertools import accumulate, groupby
 from typing import Any
 
 import msgspec
@@ -41,28 +41,6 @@ class Takable(msgspec.Struct, frozen=True):
     def count(self) -> int:
         """Return how many jobs these are."""
         return sum(len(group.ids) for group in self.groups)
-
-    def leave_out(self, chosen: Collection[str]) -> "Takable":
-        """Return those that are not among `chosen`."""
-        if not chosen:
-            return self
-        groups = [_leave_out(group, chosen) for group in self.groups]
-        return Takable(groups, self.offered)
-
-    def limit(self, most: int) -> "Takable":
-        """Return the first `most` of them."""
-        groups: list[Alike] = []
-        for group in self.groups:
-            groups.append(group if len(group.ids) <= most else group.split(most)[0])
-            most -= len(groups[-1].ids)
-        return Takable(groups, self.offered)
-
-
-def _leave_out(group: Alike, chosen: Collection[str]) -> Alike:
-    free = [job_id not in chosen for job_id in group.ids]
-    if all(free):
-        return group
-    return Alike(group.job, list(compress(group.ids, free)), list(compress(group.epochs, free)))
 
 
 class TakableKinds:
