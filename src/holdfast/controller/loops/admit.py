@@ -90,7 +90,7 @@ class AdmitLoop(Loop):
         super().__init__(controller)
         self._deep_at = 0.0
         self._whole_at = 0.0
-        self._left_at = -math.inf
+        self._left_first = ""
         self._said: tuple[list[str], bool] | None = None
         self._said_at = 0.0
 
@@ -143,23 +143,23 @@ class AdmitLoop(Loop):
         return Round(started=started, full=started == read, more=started < read or started >= limit)
 
     def _leave_to_hosts(self, look: Look, limit: int) -> bool:
-        """Call the hosts that wait to take these jobs, if all that have room do (WAKE-4). Not again
-        within an interval, because a host may be kept from taking by what this reading does not
+        """Call the hosts that wait to take these jobs, if all that have room do (WAKE-4). Not twice
+        for the same first job, because a host may be kept from taking by what this reading does not
         show."""
         controller, terms, jobs = (
             self._controller,
             look.settings.take_terms,
             look.snapshot.candidates,
         )
-        now = controller.clock()
         if terms is None or not look.starts_all or not _count_cut(look.snapshot, limit):
             return False
-        if now < self._left_at + self.interval_seconds or not are_for_any_host(jobs, terms):
+        first = jobs[0].job_id
+        if first == self._left_first or not are_for_any_host(jobs, terms):
             return False
         free = {h.host_id for h in look.snapshot.hosts if h.free_cpu_slots > 0 or h.free_devices}
         if not free <= controller.wakes.list_takers():
             return False
-        self._left_at = now
+        self._left_first = first
         controller.wakes.call_to_take()
         return True
 
