@@ -15,7 +15,7 @@ import pytest
         ("holdfast.agent.containers.runner", {"asyncio", "typing_extensions"}),
         ("holdfast.agent.guardian.loop", {"asyncio", "typing_extensions"}),
         ("holdfast.agent.probes.worker", {"asyncio", "typing_extensions"}),
-        ("holdfast.supervisor.host.host_manager", {"asyncio"}),
+        ("holdfast.supervisor.host.host_manager", {"asyncio", "concurrent.futures"}),
         ("holdfast.supervisor.line.bus_process", {"asyncio"}),
         ("holdfast.supervisor.member.messages", {"asyncio", "zmq"}),
         ("holdfast.tasks.executor.__main__", {"asyncio"}),

@@ -185,7 +185,10 @@ class Command:
     def read(self, words: Sequence[str]) -> dict[str, Any] | None:
         """Return what to call the function with; None for words that are click's to read."""
         context = self._given.get("context_settings")
-        plain = self._given.keys() <= {"context_settings"} and context in (None, _STOPS_AT_ARGUMENT)
+        plain = self._given.keys() <= {"context_settings", "hidden"} and context in (
+            None,
+            _STOPS_AT_ARGUMENT,
+        )
         if self._under is not None or not plain or not all(p.is_plain for p in self._parameters):
             return None
         try:

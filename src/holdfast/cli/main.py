@@ -21,7 +21,7 @@ PLAIN = (
     *("pools", "projects", "queues", "retries", "tasks", "version", "workflow", "schedules"),
 )
 # Those that run on, but nothing of a user's.
-OWN = ("agent", "host-manager", "up")
+OWN = ("agent", "host-manager", "supervised-member", "up")
 # Objects that such a command makes before garbage is looked for: most end before, with none.
 PLAIN_OBJECTS = 100_000
 

@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from holdfast.cli import declare
 from holdfast.cli.jobs.find import remember_job
 from holdfast.cli.jobs.flags import PLACE_OPTIONS, POLICY_OPTIONS
@@ -26,6 +24,8 @@ from holdfast.cli.output import Face, note, talks
 from holdfast.errors import ValidationError
 
 if TYPE_CHECKING:
+    import click
+
     from holdfast.client.locate import ControllerPlace
     from holdfast.core.records import JobRecord
     from holdfast.core.spec import JobSpec
@@ -47,6 +47,8 @@ def _check_listen(
         try:
             parse_listen(value)
         except ValidationError as error:
+            import click
+
             raise click.BadParameter(error.message, context, parameter) from None
     return value
 

@@ -116,6 +116,16 @@ def test_a_host_imports_no_click() -> None:
     assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
 
 
+def test_a_rank_of_a_supervised_run_imports_no_click() -> None:
+    said = (
+        "import sys; from holdfast.cli.commands import load_command;"
+        "found = load_command('supervised-member').read(['--gpus', '2', '--', 'python', '-u']);"
+        "print(found['gpus'], *found['command'], 'click' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", said], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "2 python -u False\n"), done.stderr
+
+
 @pytest.mark.parametrize(
     "words", [("jobs",), ("show", JOB), ("why", JOB), ("logs", JOB), ("cancel", JOB), ("hosts",)]
 )

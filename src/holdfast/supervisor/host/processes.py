@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from holdfast.supervisor.host.local_line import LocalLine, Mailbox
 from holdfast.supervisor.line.keys import KEY_VARIABLE
-from holdfast.supervisor.rosters.groups import name_process
+from holdfast.supervisor.rosters.names import name_process
 from holdfast.supervisor.script.run_config import RUN_VARIABLE
 from holdfast.wire import bus, bus_local
 

@@ -15,6 +15,7 @@ from holdfast.supervisor.futures.inbox import Filter, Gather, Inbox, receive_one
 from holdfast.supervisor.line.values import encode_value
 from holdfast.supervisor.rosters.failures import ProcessEnded
 from holdfast.supervisor.rosters.hosts import Host
+from holdfast.supervisor.rosters.names import name_process
 from holdfast.wire.bus import Cut, cut_parts
 
 DEFAULT_GRACE_SECONDS = 5.0
@@ -50,11 +51,6 @@ class Orders(Protocol):
 
     def forget(self, group: ProcessGroup) -> None:
         """Let go of a group."""
-
-
-def name_process(pattern: str, rank: int, world_size: int) -> str:
-    """Fill `{rank}` in, padded with zeros to the width of the last rank."""
-    return pattern.replace("{rank}", str(rank).zfill(len(str(max(0, world_size - 1)))))
 
 
 class Process:
