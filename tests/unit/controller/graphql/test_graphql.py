@@ -355,6 +355,7 @@ async def test_jobs_by_the_page(served: Served) -> None:
 async def test_filters_are_those_of_rest(served: Served, agent: FakeAgent) -> None:
     await run_chain(served, agent)
     first = await served.submit(project="audio", name="other", labels={"team": "b", "x": "y"})
+    await served.until(first["id"], "reserved")  # no job moves between two readings
     await served.submit(queue="gpu", gpus=0, start_at=4e9)
     filters = [
         {"state": ["running"]}, {"state": ["queued", "waiting"]}, {"queue": "gpu"}, {"project": "audio"}, {"name": "train"},
