@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import random
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
@@ -93,7 +95,12 @@ def is_alive(pid: int) -> bool:
 
 
 def free_port() -> int:
-    """A port of loopback that is free at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of loopback that is free now, and stays so between two starts of a server: the kernel
+    gives it to no connection."""
+    given = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text()
+    first = int(given.split()[0])
+    while True:
+        port = random.SystemRandom().randrange(first // 2, first)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

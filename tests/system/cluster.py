@@ -26,7 +26,7 @@ from holdfast.process import table
 from holdfast.process.sweep import sweep
 from tests.system.forks import find_origin
 from tests.system.proxy import Proxy
-from tests.waits import crowding, is_alive, wait_exit, wait_until
+from tests.waits import crowding, free_port, is_alive, wait_exit, wait_until
 
 # Seconds instead of minutes. Everything else is as it comes.
 FAST = {
@@ -74,7 +74,7 @@ class Controller:
         self.token_file = folder / "token"
         self.dsn = dsn
         self._environment = environment
-        self.port = 0
+        self.port = free_port()
         self._begins = 0  # where the log of its last start begins
         self.process: subprocess.Popen[bytes] | None = None
 

@@ -4,7 +4,7 @@ The length of calls tells the executors' loop how many are of use, and the model
 with their hosts. Another replica may have heard more: neither is more than a hint.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
@@ -27,13 +27,14 @@ _MAX_EXECUTORS = 20_000
 
 
 class HeardExecutor(msgspec.Struct, frozen=True):
-    """An executor as it was last heard of."""
+    """An executor as it was last heard of. since: when it was heard of first."""
 
     host_id: str
     family: str
     loaded: str | None
     free_gb: float | None
     at: float
+    since: float
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -125,9 +126,11 @@ class CallsDesk:
             self._executors = {k: e for k, e in self._executors.items() if self._is_fresh(e)}
             self._told = {k: told for k, told in self._told.items() if k in self._executors}
             self._overlaps = {k: o for k, o in self._overlaps.items() if k in self._executors}
-        report = turn.report
+        report, now = turn.report, self._clock()
+        before = self._executors.get(report.key)
+        since = now if before is None else before.since
         self._executors[report.key] = HeardExecutor(
-            turn.host_id, turn.family, report.loaded, report.free_gb, self._clock()
+            turn.host_id, turn.family, report.loaded, report.free_gb, now, since
         )
 
     def is_news(self, turned: ExecutorTurned, *, leave: bool) -> bool:
@@ -145,6 +148,11 @@ class CallsDesk:
     def mean_seconds(self, family: str) -> float:
         """Return how long a recent call of the family took, 0 where none is known."""
         return self._means.get(family, 0.0)
+
+    def known_seconds(self, job_ids: Collection[str]) -> float:
+        """Return for how long this replica has heard of these executors; 0 where of none."""
+        found = [heard.since for key, heard in self._executors.items() if key.job_id in job_ids]
+        return self._clock() - min(found) if found else 0.0
 
     def find_executors(self, family: str) -> dict[str, HeardExecutor]:
         """Return job → executor of the family, as far as this replica heard of them lately."""

@@ -27,8 +27,8 @@ LATE_SECONDS = 1.0
 """How long after a call's end its last bytes may come: an agent ships what is there five times a
 second."""
 RETURN_SECONDS = 10.0
-"""How long after a server's start they may come, of calls that had ended before: an agent waits up to
-6 s between two tries, and sends its logs when the first is answered."""
+"""How long they may come where the server was away at the end: an agent waits up to 6 s between two
+tries, and sends its logs when the first is answered."""
 
 
 class CallLogsQuery(Query, frozen=True, kw_only=True):
@@ -130,13 +130,18 @@ class OutputReader:
         if found and {s.stream for s in found if s.over} == set(wanted):
             return True
         now = self._controller.clock()
-        served = now - self._controller.began_at
-        if age_seconds is not None and age_seconds > served and served < RETURN_SECONDS:
-            return False
-        if age_seconds is not None and age_seconds > LATE_SECONDS:
-            return True
         self._over_since = self._over_since or now
-        return now - self._over_since > LATE_SECONDS
+        age = now - self._over_since if age_seconds is None else age_seconds
+        served = now - self._controller.began_at
+        late = RETURN_SECONDS if self._was_away(age, served) else LATE_SECONDS
+        return min(age, served) > late
+
+    def _was_away(self, age_seconds: float, served: float) -> bool:
+        """Whether the attempt may have ended while no server heard its agent: before this one began,
+        or soon after, and its executor was heard of no earlier."""
+        jobs = {stream.job_id for stream in self._streams.values()}
+        known = self._controller.calls.known_seconds(jobs)
+        return served - age_seconds < RETURN_SECONDS and age_seconds >= known
 
     async def _read_new(self) -> AsyncIterator[CallLogLine]:
         outputs = await self._controller.store.calls.find_outputs(

@@ -1,6 +1,7 @@
 """Calls over the wire: submitted, handed out, ended, awaited, cancelled, retried, explained."""
 
 import asyncio
+from datetime import datetime, timedelta
 from typing import Any
 
 import httpx
@@ -9,8 +10,10 @@ import pytest
 
 from holdfast.client import AsyncClient
 from holdfast.client.methods.calls import make_set_id
-from holdfast.controller.flow import exchange, slots
+from holdfast.controller.flow import exchange, outputs, slots
+from holdfast.controller.server import RunningServer, bind_socket
 from holdfast.core.calls import leave
+from holdfast.core.calls.marks import make_mark
 from holdfast.core.calls.values import FunctionSpec, find_family
 from holdfast.core.facts import TaskFacts
 from holdfast.core.gpus import Gpu
@@ -558,3 +561,46 @@ async def test_a_batch_on_its_way_is_not_sent_twice(
         assert sorted(len(answer.batches) for answer in answers) == [0, 1]
         lost = await executor.say(want=0)  # it has not named the batch: the answer was lost
     assert len(lost.batches) == 1
+
+
+@pytest.mark.parametrize("away", [True, False])
+async def test_a_reader_waits_for_what_an_agent_could_not_send(
+    client: AsyncClient, agent: FakeAgent, served: Served, away: bool, monkeypatch: Any
+) -> None:
+    """OUTPUT-2: the server that hears of the end is one that began meanwhile, so the last bytes come
+    when the agent tries again. One that heard of the executor before has them within a second."""
+    made = await client.submit_calls(SPEC, args(1))
+    executor = await start(agent)
+    batch = await executor.take()
+    first = make_mark(made.id, 0, 1).encode() + b"first\n"
+    await agent.send_log(executor.key, first)
+    running = RunningServer(served.store, bind_socket("127.0.0.1", 0))
+    await running.start()
+    agent.served = new = Served(running, served.store)
+    if not away:
+        await executor.say(held=[batch.id])
+    controller, late = running.controller, outputs.LATE_SECONDS + 1
+    began = controller.clock()
+    await executor.run(batch)
+    ended_at = (await served.store.calls.read_call(made.id, 0)).ended_at
+    assert ended_at is not None
+    controller.began_at = began - 5
+    clock, times = [began + late], [ended_at + timedelta(seconds=late)]
+
+    async def now() -> datetime:
+        return times[-1]
+
+    monkeypatch.setattr(served.store, "now", now)
+    monkeypatch.setattr(controller, "clock", lambda: clock[-1])
+    heard = []
+    async with within(30), AsyncClient(new.url, SECRETS["submit"]) as reader:
+        async for line in reader.call_logs(made.id, 0, follow=True, stream="stdout"):
+            heard.append(line.data)
+            if line.data == b"first\n" and away:
+                await agent.send_log(executor.key, b"last\n", offset=len(first))
+            elif line.data == b"last\n":
+                times.append(ended_at + timedelta(hours=1))
+                clock.append(controller.began_at + 3600)
+    assert heard == [b"first\n", b"last\n"][: 1 + away]
+    await new.http.aclose()
+    await running.stop()
