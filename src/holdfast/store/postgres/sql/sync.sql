@@ -187,7 +187,7 @@ with batch as materialized (
          array_agg(d.id), array_agg(1), array_agg(1::bigint), array_agg(d.host_id), array_agg(d.queue), array_agg(d.project),
          array_agg(d.reason)
   from (select nextval('events_id_seq') as began_id, nextval('events_id_seq') as event_id, d.*
-        from (select * from done order by n) d) d
+        from (select id, host_id, queue, project, reason from done order by n) d) d
   having count(*) > 0
 )
 -- kept: hosts of which something is handed over still.
