@@ -45,6 +45,15 @@ def _byte_code_folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="holdfast-bench-bytecode-")
 
 
+def copy_cluster(folder: Path) -> None:
+    """Put a copy of the stopped database that $BENCH_CLUSTER names into `folder`, which needs none
+    made then: for runs that look at no figure."""
+    made = os.environ.get("BENCH_CLUSTER")
+    if made:
+        folder.mkdir(parents=True)
+        subprocess.run(["cp", "-a", made, folder / "data"], check=True)
+
+
 class Scratch:
     """A folder, and the processes started in it. Leaving ends them, last first, and deletes the
     folder."""
@@ -210,6 +219,7 @@ def start_up(
 ) -> Place:
     """`holdfast up` in a folder of its own, ready to run jobs. more: of its options."""
     data = scratch.folder / name / "holdfast-data"
+    copy_cluster(data / "postgres")
     data.parent.mkdir(exist_ok=True)
     command = [*holdfast_command(), "up", "--port", "0", "--slots", str(slots), "--data", str(data)]
     command += more
@@ -228,6 +238,7 @@ class Database:
     def __init__(self, scratch: Scratch) -> None:
         from holdfast.store.embedded.postgres import EmbeddedPostgres
 
+        copy_cluster(scratch.folder / "postgres")
         self._server = EmbeddedPostgres(scratch.folder / "postgres")
         self._server.start()
 

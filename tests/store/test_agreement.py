@@ -68,12 +68,11 @@ class Agreement(RuleBasedStateMachine):
     that can be seen."""
 
     server: PgServer
-    template: str
 
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.database = self.server.create_database(self.template)
+        self.database = self.server.take_emptied()
         postgres = PostgresStore(self.server.dsn_of(self.database))
         self.loop.run_until_complete(postgres.open())
         self.memory, self.postgres = Rig(MemoryStore(clock=lambda: START)), Rig(postgres)
@@ -87,7 +86,7 @@ class Agreement(RuleBasedStateMachine):
         assert not left, "queued jobs and places in the queue, and not one of both"
         self.loop.run_until_complete(self.postgres.store.close())
         self.loop.close()
-        self.server.drop_database(self.database)
+        self.server.give_back(self.database)
 
     def both(self, name: str, *args: Any, **options: Any) -> Any:
         """Do one thing to both rigs and check that both answered, or refused, alike."""
@@ -512,8 +511,8 @@ async def find_misplaced(rig: Rig) -> list[str]:
 
 
 @pytest.mark.slow
-def test_both_stores_agree(pg_server: PgServer, pg_template: str) -> None:
-    Agreement.server, Agreement.template = pg_server, pg_template
+def test_both_stores_agree(pg_server: PgServer) -> None:
+    Agreement.server = pg_server
     run_state_machine_as_test(
         Agreement,
         settings=settings(

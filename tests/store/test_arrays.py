@@ -52,20 +52,20 @@ def send(connection: psycopg.Connection[Any], kind: str, values: list[Any]) -> l
     max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
 )
 @given(data=st.data())
-def test_a_column_comes_back_as_it_was(pg_migrated: str, kind: str, data: st.DataObject) -> None:
+def test_a_column_comes_back_as_it_was(pg_emptied: str, kind: str, data: st.DataObject) -> None:
     element = COLUMNS[kind]
     few = st.lists(element | st.none(), min_size=1, max_size=3).flatmap(
         lambda some: st.lists(st.sampled_from(some), min_size=9, max_size=20)
     )
     column = st.lists(element) | st.lists(element | st.none()) | few
     columns = st.lists(column, min_size=8, max_size=20)
-    with connect(pg_migrated) as connection:
+    with connect(pg_emptied) as connection:
         for values in data.draw(columns):
             assert send(connection, kind, values) == values
 
 
-def test_what_is_not_plain_is_left_to_the_driver(pg_migrated: str) -> None:
-    with connect(pg_migrated) as connection:
+def test_what_is_not_plain_is_left_to_the_driver(pg_emptied: str) -> None:
+    with connect(pg_emptied) as connection:
         assert send(connection, "text", [Word.ONE, "two"]) == ["one", "two"]
         assert send(connection, "integer", [Number.ONE]) == [1]
         assert send(connection, "integer", [[1, 2], [3, 4]]) == [[1, 2], [3, 4]]

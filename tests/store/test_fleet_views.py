@@ -22,9 +22,9 @@ COLUMNS = {
 
 
 @pytest.fixture
-async def rig(pg_migrated: str) -> AsyncIterator[Rig]:
+async def rig(pg_emptied: str) -> AsyncIterator[Rig]:
     """A rig on the database's own time, by which the views count ages."""
-    store = PostgresStore(pg_migrated)
+    store = PostgresStore(pg_emptied)
     await store.open()
     yield Rig(store, now=datetime.now(UTC))
     await store.close()
@@ -38,23 +38,23 @@ def select(dsn: str, view: str) -> list[tuple[Any, ...]]:
         return cursor.fetchall()
 
 
-async def test_each_view_shows_a_day_of_a_host(rig: Rig, pg_migrated: str) -> None:
-    assert select(pg_migrated, "orchestrator_status") == [(0, 0, 0, 0, 0, "ok")]
+async def test_each_view_shows_a_day_of_a_host(rig: Rig, pg_emptied: str) -> None:
+    assert select(pg_emptied, "orchestrator_status") == [(0, 0, 0, 0, 0, "ok")]
     for view in ("active_workers_health", "worker_performance"):
-        assert select(pg_migrated, view) == []
+        assert select(pg_emptied, view) == []
     await rig.submit()
-    assert select(pg_migrated, "orchestrator_status") == [(1, 0, 0, 0, 0, "waiting")]
+    assert select(pg_emptied, "orchestrator_status") == [(1, 0, 0, 0, 0, "waiting")]
     await fleet.made(rig, "host-bbbbbbbb", "m-2")
     host = await fleet.active(rig)
-    assert select(pg_migrated, "orchestrator_status") == [(1, 1, 1, 0, 2, "ok")]
-    (row,) = select(pg_migrated, "active_workers_health")
+    assert select(pg_emptied, "orchestrator_status") == [(1, 1, 1, 0, 2, "ok")]
+    (row,) = select(pg_emptied, "active_workers_health")
     assert (row[0], row[2:6], row[6]) == ("p-aaaaaaaa", (None, None, None, None), "ok")
 
     await rig.admit()
     await rig.sync(host)
     _, key = await rig.running(host=host)
     await write(rig, gpu(0), gpu(1), host=host)
-    (row,) = select(pg_migrated, "active_workers_health")
+    (row,) = select(pg_emptied, "active_workers_health")
     assert row[2] is not None
     assert (row[3], row[4], row[6]) == (2 * GIB, 160 * GIB, "ok")
     assert 0 <= row[1] < 60
@@ -63,17 +63,17 @@ async def test_each_view_shows_a_day_of_a_host(rig: Rig, pg_migrated: str) -> No
     _, bad = await rig.running(host=host)
     await rig.sync(host, ended=[(bad, fails())])
     await rig.complete()
-    rows = {row[0]: row[1:] for row in select(pg_migrated, "worker_performance")}
+    rows = {row[0]: row[1:] for row in select(pg_emptied, "worker_performance")}
     assert rows["p-aaaaaaaa"][:3] == (1, 1, 0.5)
     assert rows["p-aaaaaaaa"][3] is not None
     assert rows["p-bbbbbbbb"][:4] == (0, 0, None, None)
 
-    await fleet_is_late(pg_migrated, host, telemetry=200, heartbeat=0)
-    assert [row[6] for row in select(pg_migrated, "active_workers_health")] == ["stale telemetry"]
-    await fleet_is_late(pg_migrated, host, telemetry=200, heartbeat=400)
-    assert [row[6] for row in select(pg_migrated, "active_workers_health")] == ["silent"]
+    await fleet_is_late(pg_emptied, host, telemetry=200, heartbeat=0)
+    assert [row[6] for row in select(pg_emptied, "active_workers_health")] == ["stale telemetry"]
+    await fleet_is_late(pg_emptied, host, telemetry=200, heartbeat=400)
+    assert [row[6] for row in select(pg_emptied, "active_workers_health")] == ["silent"]
     await rig.store.fleet.want_end(host, "enough", now=rig.now)
-    (status,) = select(pg_migrated, "orchestrator_status")
+    (status,) = select(pg_emptied, "orchestrator_status")
     assert status[3:5] == (1, 2)
 
 

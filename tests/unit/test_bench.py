@@ -103,13 +103,13 @@ def test_every_benchmark_has_the_silhouette(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_it_runs_and_leaves_nothing(name: str, tmp_path: Path) -> None:
+def test_it_runs_and_leaves_nothing(name: str, tmp_path: Path, migrated_cluster: Path) -> None:
     scratch = tmp_path / "t"
     scratch.mkdir()
     done = subprocess.run(
         [sys.executable, "-m", "bench", name, "--quick", "--json"],
         cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(scratch)},
+        env={**os.environ, "TMPDIR": str(scratch), "BENCH_CLUSTER": str(migrated_cluster)},
         capture_output=True,
         text=True,
         timeout=110,
