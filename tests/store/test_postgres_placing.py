@@ -82,10 +82,7 @@ async def test_of_two_submissions_that_find_the_same_room_one_is_placed_on_one_s
     assert sorted(states.values()) == ["queued", "reserved"]
 
 
-async def test_a_new_connection_has_planned_what_places_a_job(rigs: tuple[Rig, Rig]) -> None:
-    store = rigs[0].store
-    assert isinstance(store, PostgresStore)
-
+async def test_a_new_connection_has_planned_what_places_a_job(pg_emptied: str) -> None:
     async def count(tx: Tx) -> dict[str, int]:
         rows = await (
             await tx.conn.execute(b"select statement from pg_prepared_statements")
@@ -93,7 +90,12 @@ async def test_a_new_connection_has_planned_what_places_a_job(rigs: tuple[Rig, R
         known = [row["statement"] for row in rows]
         return {word: sum(word in one for one in known) for word in PLACING}
 
-    assert await store.session.single(count) == dict.fromkeys(PLACING, 1)
+    store = PostgresStore(pg_emptied, warm=True)
+    await store.open()
+    try:
+        assert await store.session.single(count) == dict.fromkeys(PLACING, 1)
+    finally:
+        await store.close()
 
 
 async def take_beside(rig: Rig, dsn: str, then: Callable[[Any], Awaitable[object]]) -> list[Any]:
