@@ -22,8 +22,9 @@ pytestmark = pytest.mark.slow
 NOWHERE = {"url": "http://127.0.0.1:9", "queues": ["default"], "join_token_file": "/dev/null"}
 # Asks for a host, says its pid and the one's that forked it, and never ends.
 ASKER = """
-import json, os, sys, time
+import json, os, signal, sys, time
 from tests.system.forks import find_origin
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 host = find_origin("host").start([sys.argv[1]], dict(os.environ), 2)
 print(json.dumps([host.pid, int(open(f"/proc/{host.pid}/stat").read().rpartition(")")[2].split()[1])]))
 sys.stdout.flush()
@@ -65,12 +66,15 @@ def test_what_was_forked_ends_with_the_tests(tmp_path: Path, number: int) -> Non
         env=clean_environment(),
     )
     with asker, asker.stdout as said:  # type: ignore[union-attr]  # it is a pipe
-        guardian, origin = json.loads(said.readline())
-        (agent,) = wait_until(lambda: table.read_children(guardian), what="an agent")
-        os.killpg(asker.pid, number)
-        wait_exit(asker, 15)
-        for pid in (origin, guardian, agent):
-            wait_until(lambda pid=pid: not is_alive(pid), what=f"{pid} to end")
+        try:
+            guardian, origin = json.loads(said.readline())
+            (agent,) = wait_until(lambda: table.read_children(guardian), what="an agent")
+            os.killpg(asker.pid, number)
+            wait_exit(asker, 15)
+            for pid in (origin, guardian, agent):
+                wait_until(lambda pid=pid: not is_alive(pid), what=f"{pid} to end")
+        finally:
+            asker.kill()
 
 
 def test_what_only_a_started_program_reads_is_refused() -> None:
