@@ -11,7 +11,6 @@ import pytest
 from holdfast.store.postgres.connection import line
 from holdfast.store.postgres.connection.line import Asked, Connection, number_places
 from holdfast.store.postgres.connection.session import Session, Tx
-from holdfast.store.postgres.store import PostgresStore
 
 NAMES = b"select count(*) from pg_prepared_statements"
 
@@ -31,19 +30,6 @@ async def conn(session: Session) -> Connection:
 
 async def _lend(tx: Tx) -> Connection:
     return tx.conn  # the only one, and no test asks the session for it at the same time
-
-
-@pytest.mark.parametrize("warm", [False, True])
-async def test_a_warm_store_has_planned_what_places_a_job(pg_emptied: str, warm: bool) -> None:
-    store = PostgresStore(pg_emptied, max_connections=1, warm=warm)
-    await store.open()
-    try:
-        conn = await store.session.single(_lend)
-        placing = NAMES + b" where statement like %(words)s"
-        ((planned,),) = await ask(conn, placing, words="%insert into jobs%")
-        assert bool(planned) == warm
-    finally:
-        await store.close()
 
 
 async def ask(conn: Connection, query: bytes, **params: object) -> list[tuple[object, ...]]:

@@ -82,7 +82,8 @@ async def test_of_two_submissions_that_find_the_same_room_one_is_placed_on_one_s
     assert sorted(states.values()) == ["queued", "reserved"]
 
 
-async def test_a_new_connection_has_planned_what_places_a_job(pg_emptied: str) -> None:
+@pytest.mark.parametrize("warm", [False, True])
+async def test_a_warm_store_has_planned_what_places_a_job(pg_emptied: str, warm: bool) -> None:
     async def count(tx: Tx) -> dict[str, int]:
         rows = await (
             await tx.conn.execute(b"select statement from pg_prepared_statements")
@@ -90,10 +91,10 @@ async def test_a_new_connection_has_planned_what_places_a_job(pg_emptied: str) -
         known = [row["statement"] for row in rows]
         return {word: sum(word in one for one in known) for word in PLACING}
 
-    store = PostgresStore(pg_emptied, warm=True)
+    store = PostgresStore(pg_emptied, max_connections=1, warm=warm)
     await store.open()
     try:
-        assert await store.session.single(count) == dict.fromkeys(PLACING, 1)
+        assert await store.session.single(count) == dict.fromkeys(PLACING, int(warm))
     finally:
         await store.close()
 
