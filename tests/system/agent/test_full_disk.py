@@ -235,6 +235,8 @@ def test_a_swept_host_is_found_by_its_mark_where_the_record_of_its_groups_is_los
         ["sleep", "600"], env={HOST_VARIABLE: mark, "PATH": os.environ["PATH"]}
     ) as left:
         (tmp_path / GROUP_RECORD).write_bytes(b"/sys")
+        environ = Path(f"/proc/{left.pid}/environ")
+        wait_until(lambda: mark.encode() in environ.read_bytes(), what="what it was started with")
         assert sweep(mark, group_homes=read_group_homes(tmp_path)) == []
         assert wait_exit(left, 10) == -signal.SIGKILL
 

@@ -62,6 +62,7 @@ def test_the_stream_of_events_resumes_without_gap_or_duplicate(cluster: Cluster)
             cluster.controller.kill()
             time.sleep(0.2)
             cluster.controller.start()
+            wait_until(lambda turn=turn: listener.connections >= turn + 2, what="the stream again")
     for job in jobs:
         cluster.until(job, "succeeded")
     last = list(cluster.client.events())[-1].id

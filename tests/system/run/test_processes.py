@@ -19,12 +19,29 @@ from tests.waits import Patience, is_alive, wait_until
 
 pytestmark = pytest.mark.slow
 
-TALKER = "import sys,time\nfor n in range(60):\n    print('line', n, flush=True); time.sleep(0.05)\nsys.exit(7)"
+# Both end once a file is there, because a busy machine takes its time for what comes before.
+TALKER = """
+import os, sys, time
+for n in range(60):
+    print("line", n, flush=True)
+    time.sleep(0.05)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.05)
+sys.exit(7)
+"""
+WAITER = """
+import os, sys, time
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.05)
+print("done")
+sys.exit(9)
+"""
 
 
 def test_an_agent_killed_twice_and_an_upgrade_leave_a_job_untouched(shared: Cluster) -> None:
     host = shared.add_host("untouched", queues=[shared.set_queue("untouched")])
-    job = shared.submit(sys.executable, "-c", TALKER, queue="untouched")
+    may_end = shared.folder / "untouched.ends"
+    job = shared.submit(sys.executable, "-c", TALKER, str(may_end), queue="untouched")
     shared.until(job, "running")
     (pid,) = host.task_pids(job)
     first = host.kill_agent()
@@ -39,6 +56,7 @@ def test_an_agent_killed_twice_and_an_upgrade_leave_a_job_untouched(shared: Clus
     os.kill(host.guardian.pid, signal.SIGHUP)
     wait_until(lambda: host.agent_pid() not in (0, third), what="the upgraded agent")
     assert host.task_pids(job) == [pid]
+    may_end.touch()
     ended = shared.until(job, "failed")
     assert (ended.exit_code, ended.cause, ended.attempts) == (7, "nonzero_exit", 1)
     wait_until(lambda: shared.output(job).count(b"\n") == 60, what="the whole output")
@@ -47,15 +65,12 @@ def test_an_agent_killed_twice_and_an_upgrade_leave_a_job_untouched(shared: Clus
 
 def test_an_exit_while_no_agent_lives_is_reported_by_the_next(shared: Cluster) -> None:
     host = shared.add_host("unseen", queues=[shared.set_queue("unseen")])
-    job = shared.submit(
-        sys.executable,
-        "-c",
-        "import time, sys; time.sleep(1); print('done'); sys.exit(9)",
-        queue="unseen",
-    )
+    may_end = shared.folder / "unseen.ends"
+    job = shared.submit(sys.executable, "-c", WAITER, str(may_end), queue="unseen")
     shared.until(job, "running")
     os.kill(wait_until(host.agent_pid), signal.SIGSTOP)
     (pid,) = host.task_pids(job)
+    may_end.touch()
     wait_until(lambda: not is_alive(pid), what="the job to end unseen")
     assert shared.client.job(job).state == "running"
     host.kill_agent()
