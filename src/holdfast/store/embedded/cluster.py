@@ -57,6 +57,9 @@ _SETTINGS: Mapping[str, str] = {
     "huge_pages": "off",
     # Bounds both the disk it takes and the time recovery takes after a kill.
     "max_wal_size": "512MB",
+    # A sync of hundreds of ends logs 300 kB; a 32nd of the shared buffers, the default, is full at
+    # once where two of them write.
+    "wal_buffers": "16MB",
     # Queue tables turn over completely every few minutes; the stock 20 % and one minute let them
     # bloat.
     "autovacuum_naptime": "15s",
