@@ -59,7 +59,7 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
 # The HTTP library of many tests asks for this one at each call, and where it is not installed each
 # time looks through every folder there is.
 if importlib.util.find_spec("sniffio") is None:
-    sys.modules["sniffio"] = None  # type: ignore[assignment]
+    sys.modules["sniffio"] = None  # type: ignore[assignment]  # an import of it fails then
 
 
 @pytest.hookimpl(wrapper=True)
