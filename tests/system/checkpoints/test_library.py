@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -130,16 +131,27 @@ def end_by_term(code: str, cwd: Path, *, terms: int = 1) -> tuple[int, str]:
         env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
+        bufsize=0,
         start_new_session=True,
     )
+    rest = bytearray()
     try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+        stream = process.stdout
+        assert stream is not None
+        assert stream.readline() == b"ready\n"
         for _ in range(terms):
             os.killpg(process.pid, signal.SIGTERM)
-        rest = process.stdout.read()
-        return wait_exit(process, 30), rest
+
+        def ended() -> bool:
+            """Whether all that wrote there have ended."""
+            while select.select([stream], [], [], 0)[0]:
+                if not (data := os.read(stream.fileno(), 1 << 16)):
+                    return True
+                rest.extend(data)
+            return False
+
+        wait_until(ended, what="the whole group to end")
+        return wait_exit(process, 30), rest.decode()
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -240,6 +252,62 @@ def test_children_do_not_save(tmp_path: Path) -> None:
     status, _ = end_by_term(code, tmp_path)
     assert status == -signal.SIGTERM
     assert len(names(tmp_path)) == 1
+
+
+def test_a_child_that_waits_inside_a_library_ends_with_the_rest(tmp_path: Path) -> None:
+    """There Python's handlers have no turn: the child takes the signal as without `on_drain`."""
+    code = """
+        import ctypes, os, time
+        import holdfast
+        holdfast.on_drain(lambda: open(f"saved-{os.getpid()}", "w").close())
+        if os.fork() == 0:
+            lock, libc = ctypes.create_string_buffer(64), ctypes.PyDLL(None)
+            libc.pthread_mutex_lock(lock)
+            print("ready")
+            libc.pthread_mutex_lock(lock)
+        time.sleep(60)
+        """
+    status, _ = end_by_term(code, tmp_path)
+    assert status == -signal.SIGTERM
+    assert len(names(tmp_path)) == 1
+
+
+def test_a_child_has_the_handler_that_was_there_before(tmp_path: Path, spool: Path) -> None:
+    """Also for a signal that comes while it is being forked. A handler that was set after
+    `on_drain` is the user's business, and a blocked signal stays blocked."""
+    code = """
+        import os, signal
+        import holdfast
+        TERM = signal.SIGTERM
+        def fork(work=lambda: None):
+            child = os.fork()
+            if child == 0:
+                work()
+                os._exit(0)
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        def earlier(*_):
+            os._exit(7)
+        def later(*_):
+            os._exit(8)
+        def signalled():
+            os.kill(os.getpid(), TERM)
+            if TERM not in signal.sigpending():  # Python would forget it if it came a little sooner
+                os._exit(9)
+        if {during}:
+            os.register_at_fork(after_in_child=signalled)
+        signal.signal(TERM, {before})
+        holdfast.on_drain(lambda: print("saved"))
+        print(fork(lambda: os.kill(os.getpid(), TERM)), end=" ")
+        signal.pthread_sigmask(signal.SIG_BLOCK, [TERM])
+        print(fork(lambda: os._exit(len(signal.pthread_sigmask(signal.SIG_BLOCK, [])))), end=" ")
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [TERM])
+        signal.signal(TERM, later)
+        print(fork(lambda: os.kill(os.getpid(), TERM)))
+        """
+    for before, ends in (("signal.SIG_DFL", "-15"), ("earlier", "7"), ("signal.SIG_IGN", "0")):
+        for during in (False, True):
+            done = run(code.format(before=before, during=during), cwd=tmp_path, inside=spool)
+            assert done.stdout == f"{ends} 1 8\n", (before, during, done.stderr)
 
 
 def test_the_newest_save_is_found_and_a_newer_one_is_not_removed_with_it(spool: Path) -> None:
