@@ -7,8 +7,9 @@ import contextlib
 import os
 import random
 import socket
+import subprocess
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -86,6 +87,38 @@ def wait_exit(process: Started, seconds: float = 20.0) -> int:
     status = process.poll()
     assert status is not None
     return status
+
+
+def run_patiently(
+    words: Sequence[str],
+    *,
+    seconds: float,
+    check: bool = False,
+    capture_output: bool = False,
+    input: Any = None,
+    **options: Any,
+) -> subprocess.CompletedProcess[Any]:
+    """Be `subprocess.run`, for a program that has so many seconds of a machine that does nothing
+    else. Raises `subprocess.TimeoutExpired`, and ends it, when they are over."""
+    if capture_output:
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    if input is not None:
+        options["stdin"] = subprocess.PIPE
+    patience = Patience(seconds)
+    with subprocess.Popen(words, **options) as process:
+        while True:
+            try:
+                output, errors = process.communicate(input, timeout=1.0)
+                break
+            except BaseException as error:
+                input = None  # what is left of it is kept
+                if not isinstance(error, subprocess.TimeoutExpired) or patience.over:
+                    process.kill()
+                    raise
+    done = subprocess.CompletedProcess(words, process.returncode, output, errors)
+    if check:
+        done.check_returncode()
+    return done
 
 
 def is_alive(pid: int) -> bool:

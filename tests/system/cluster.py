@@ -26,7 +26,7 @@ from holdfast.process import table
 from holdfast.process.sweep import sweep
 from tests.system.forks import find_origin
 from tests.system.proxy import Proxy
-from tests.waits import crowding, free_port, is_alive, wait_exit, wait_until
+from tests.waits import crowding, free_port, is_alive, run_patiently, wait_exit, wait_until
 
 # Seconds instead of minutes. Everything else is as it comes.
 FAST = {
@@ -471,13 +471,12 @@ class Cluster:
     ) -> subprocess.CompletedProcess[bytes]:
         """Run a command of the CLI against the first controller."""
         token = self.controller.token_file.read_text().strip()
-        return subprocess.run(
+        return run_patiently(
             [sys.executable, "-P", "-m", "holdfast.cli", *words],
             cwd=self.folder,
             capture_output=True,
-            check=False,
             env=clean_environment(HOLDFAST_URL=self.controller.url, HOLDFAST_TOKEN=token),
-            timeout=seconds,
+            seconds=seconds,
             **more,
         )
 

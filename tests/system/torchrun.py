@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
+
+from tests.waits import run_patiently
 
 # gloo's own threads race with the interpreter's end: after the work is done, a rank in some hundred aborts in torch.
 ABORTED_AT_EXIT = "terminate called without an active exception"
@@ -21,7 +22,7 @@ def run_torchrun(
     """Run `program(try)` in `ranks` processes and return its output; once more where torch itself
     aborted at a rank's exit. Fails the test where it fails otherwise."""
     for number in range(TRIES):
-        done = subprocess.run(
+        done = run_patiently(
             [
                 *(python, "-m", "torch.distributed.run", "--standalone"),
                 *("--nproc-per-node", str(ranks)),
@@ -29,9 +30,8 @@ def run_torchrun(
             ],
             capture_output=True,
             text=True,
-            timeout=seconds,
+            seconds=seconds,
             env=dict(environment),
-            check=False,
         )
         if done.returncode == 0 or ABORTED_AT_EXIT not in done.stderr:
             break

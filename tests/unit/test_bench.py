@@ -16,6 +16,7 @@ from bench.scale import alternate
 from bench.system import holdfast_command
 
 from tests.unit.sources import ROOT
+from tests.waits import run_patiently
 
 BUDGETED = {
     "noop": 1,
@@ -106,13 +107,13 @@ def test_every_benchmark_has_the_silhouette(name: str) -> None:
 def test_it_runs_and_leaves_nothing(name: str, tmp_path: Path, migrated_cluster: Path) -> None:
     scratch = tmp_path / "t"
     scratch.mkdir()
-    done = subprocess.run(
+    done = run_patiently(
         [sys.executable, "-m", "bench", name, "--quick", "--json"],
         cwd=ROOT,
         env={**os.environ, "TMPDIR": str(scratch), "BENCH_CLUSTER": str(migrated_cluster)},
         capture_output=True,
         text=True,
-        timeout=110,
+        seconds=110,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     report = json.loads(done.stdout)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.diagrams import render_states_page
-from tests.unit.sources import PACKAGE, ROOT, SOURCES, name_of, parse
+from tests.unit.sources import PACKAGE, ROOT, SOURCES, TESTS, name_of, parse
 
 MODULE_LINES = 500
 FUNCTION_LINES = 60
@@ -156,6 +156,33 @@ def test_unfinished_marks_have_a_reason() -> None:
                 assert re.search(r"type: ignore\[[\w, -]+\]\s+#\s+\S", line), (
                     f"{name_of(path)}:{number}: say why"
                 )
+
+
+HANG_SECONDS = 900  # pytest's own limit, in pyproject.toml
+
+
+def find_fixed_limits(path: Path) -> Iterator[str]:
+    """Limits on real time in a test file that do not grow with the load."""
+    if not re.search(r"subprocess\.run\(.*timeout=|mark\.timeout\(", path.read_text(), re.S):
+        return
+    for node in ast.walk(parse(path)):
+        if not isinstance(node, ast.Call):
+            continue
+        where, called = f"{name_of(path)}:{node.lineno}", ast.unparse(node.func)
+        if called == "subprocess.run" and any(word.arg == "timeout" for word in node.keywords):
+            yield f"{where}: a program is run with `run_patiently`"
+        if called == "pytest.mark.timeout" and is_below(node.args[0], HANG_SECONDS):
+            yield f"{where}: a test that hangs is found after {HANG_SECONDS} s, as all are"
+
+
+def is_below(node: ast.expr, number: int) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, int) and node.value < number
+
+
+def test_no_verdict_is_a_matter_of_the_load() -> None:
+    """Tests on a GPU are run one at a time, and alone."""
+    files = [path for path in TESTS if {"tests", "gpu"} & set(path.parts) == {"tests"}]
+    assert [words for path in files for words in find_fixed_limits(path)] == []
 
 
 def test_no_local_paths_are_tracked() -> None:

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 from holdfast.core.fleet.instances import CreateOrder, Machine, Offer
 from tests.providers.rig import ROOT, count_starts, read_env, write_stub
+from tests.waits import run_patiently
 
 SCRIPTS = ROOT / "tests" / "system" / "kubernetes"
 PROGRAMS = os.environ.get("HOLDFAST_KUBERNETES_BIN", "")
@@ -36,16 +36,16 @@ class Kubernetes:
 
     def start(self) -> None:
         words = [str(SCRIPTS / "start.sh"), PROGRAMS, str(self.folder), "1"]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=280, check=False)
+        done = run_patiently(words, capture_output=True, text=True, seconds=280)
         assert done.returncode == 0, done.stderr[-3000:]
 
     def stop(self) -> None:
-        subprocess.run([str(SCRIPTS / "stop.sh"), str(self.folder)], timeout=120, check=True)
+        run_patiently([str(SCRIPTS / "stop.sh"), str(self.folder)], seconds=120, check=True)
 
     def ask(self, *words: str) -> Any:
         """What kubectl prints as JSON."""
         argv = ["kubectl", "--kubeconfig", str(self.kubeconfig), *words, "-o", "json"]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+        done = run_patiently(argv, capture_output=True, text=True, seconds=60)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 

@@ -10,7 +10,7 @@ import pytest
 from tests.system.up.up_rig import Rig
 from tests.waits import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "mytasks.py"
 

@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
 
-from tests.waits import free_port, wait_until
+from tests.waits import free_port, run_patiently, wait_until
 
 PROGRAMS = (
     "radosgw",
@@ -176,12 +176,8 @@ class Gateway:
 
     def _run(self, *words: str, conf: bool = True) -> None:
         more = ["-c", "ceph.conf"] if conf else []
-        done = subprocess.run(
-            [words[0], *more, *words[1:]],
-            cwd=self.folder,
-            capture_output=True,
-            check=False,
-            timeout=SECONDS,
+        done = run_patiently(
+            [words[0], *more, *words[1:]], cwd=self.folder, capture_output=True, seconds=SECONDS
         )
         assert done.returncode == 0, f"{words}: {done.stdout.decode()} {done.stderr.decode()}"
 

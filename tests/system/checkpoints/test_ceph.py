@@ -24,7 +24,7 @@ from tests.system.cluster import Cluster
 from tests.system.conftest import make_cluster
 from tests.waits import wait_until, within
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 SECONDS = 60.0
 
 

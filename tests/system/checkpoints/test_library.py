@@ -18,7 +18,7 @@ import pytest
 from holdfast.agent.uplink.transfers import find_saved, open_newest, remove_up_to
 from holdfast.wire.beat import decode_beat
 from tests.system.cluster import clean_environment
-from tests.waits import wait_exit, wait_until
+from tests.waits import run_patiently, wait_exit, wait_until
 
 TASK = "job:0:1"
 
@@ -45,14 +45,13 @@ def run(
     """Run a script, inside of a task whose spool is `inside`."""
     if inside is not None:
         env = {"HOLDFAST_TASK": TASK, "HOLDFAST_CHECKPOINT_OUT": str(inside), **env}
-    return subprocess.run(
+    return run_patiently(
         [sys.executable, "-c", textwrap.dedent(code)],
         cwd=cwd,
         env=clean_environment(**env),
         capture_output=True,
         text=True,
-        timeout=60,
-        check=False,
+        seconds=60,
     )
 
 

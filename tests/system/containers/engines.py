@@ -14,7 +14,7 @@ from pathlib import Path
 
 from holdfast.agent.containers.runtimes import Kind, find_runtime
 from holdfast.process.table import read_table
-from tests.waits import Patience
+from tests.waits import Patience, run_patiently
 
 IMAGE = "localhost/inside:latest"
 START_SECONDS = 30.0
@@ -42,9 +42,7 @@ class Engine:
 
     def run(self, *words: str, check: bool = True, data: bytes | None = None) -> str:
         """A command against this storage; what it printed."""
-        done = subprocess.run(
-            self.runtime.call(*words), capture_output=True, check=False, input=data, timeout=60
-        )
+        done = run_patiently(self.runtime.call(*words), capture_output=True, input=data, seconds=60)
         assert not check or done.returncode == 0, (
             f"{self.kind} {' '.join(words)}: {done.stderr.decode()}"
         )

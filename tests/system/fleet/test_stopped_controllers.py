@@ -16,7 +16,7 @@ from holdfast.providers.local import LocalConfig, LocalProvider
 from tests.system.cluster import Cluster, Controller
 from tests.waits import wait_exit, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 SERVER = str(Path(__file__).with_name("stopping_server.py"))
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.cluster import Cluster, Controller, Host, clean_environment
-from tests.waits import wait_until
+from tests.waits import run_patiently, wait_until
 
 CONTROL, DATA = "10.77.1", "10.77.2"
 FIRST = 2  # the switch is 1
@@ -38,7 +38,7 @@ _CLONE_NEWNET = 0x40000000
 
 
 def _ip(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([_IP, *words], capture_output=True, text=True, check=False, timeout=30)
+    done = run_patiently([_IP, *words], capture_output=True, text=True, seconds=30)
     assert not check or done.returncode == 0, f"ip {' '.join(words)}: {done.stderr}"
     return done
 

@@ -20,7 +20,6 @@ WORLD = 4
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(400),
     pytest.mark.skipif(
         not TORCH.exists(), reason=f"no torch: {TORCH} is not there; run `make ddp`"
     ),

@@ -15,7 +15,7 @@ from tests.system.cluster import MARGIN, TTL, Cluster, signal_all
 from tests.system.gangs.rig import SECONDS, Gang
 from tests.waits import is_alive, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 
 def test_a_cancelled_gang_is_gone_everywhere(cluster: Cluster) -> None:

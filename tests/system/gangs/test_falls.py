@@ -14,7 +14,7 @@ from tests.system.gangs.journal import check_one_at_a_time
 from tests.system.gangs.rig import SECONDS, Gang
 from tests.waits import is_alive, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 
 def add_hosts(cluster: Cluster, queue: str, *slots: int) -> None:

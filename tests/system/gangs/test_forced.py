@@ -14,7 +14,7 @@ from tests.system.cluster import Cluster
 from tests.system.gangs.rig import SECONDS, Gang
 from tests.waits import is_alive, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 def test_a_host_that_answers_too_late(cluster: Cluster) -> None:

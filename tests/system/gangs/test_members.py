@@ -23,7 +23,7 @@ from tests.system.gangs.journal import Line, read_journal
 from tests.system.gangs.rig import SECONDS
 from tests.waits import Patience, is_alive, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 
 class Supervised:

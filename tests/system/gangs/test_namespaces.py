@@ -23,7 +23,7 @@ from tests.system.gangs.rig import SECONDS, Gang
 from tests.system.gangs.trainer import CODE, load_example
 from tests.waits import is_alive, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.slow
 
 RANKS, STEPS, EVERY = 3, 60, 5
 _ESTABLISHED = "01"

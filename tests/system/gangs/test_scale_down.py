@@ -16,7 +16,7 @@ from tests.system.gangs.journal import check_one_at_a_time, read_journal
 from tests.system.gangs.rig import SECONDS
 from tests.waits import is_alive, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 SCRIPT = """
 import os, sys, time

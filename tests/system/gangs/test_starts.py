@@ -14,7 +14,7 @@ from tests.system.conftest import make_cluster
 from tests.system.gangs.rig import SECONDS, Gang
 from tests.waits import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 
 def claimed(cluster: Cluster, job: str) -> list[int]:

@@ -18,7 +18,7 @@ from tests.system.gangs.journal import find_pid, ranks_started
 from tests.system.gangs.rig import SECONDS
 from tests.waits import is_alive, wait_exit, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 SCRIPT = """
 import os, sys, time

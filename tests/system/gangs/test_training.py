@@ -24,7 +24,6 @@ RANKS, STEPS, EVERY = 8, 120, 10
 KILLS = 4
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("keeping", ["files", "checkpoints"])
 def test_a_random_rank_is_killed_every_few_seconds(cluster: Cluster, keeping: str) -> None:
     """Each rank keeps files of its own, or the first one leaves its weights by

@@ -12,7 +12,7 @@ from holdfast.wire.api import HostView
 from tests.system.cluster import Cluster
 from tests.waits import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 ONLY_GOOD = '[ "$HOLDFAST_HOST_NAME" = good ]'
 LOOK_SECONDS = 60.0  # the loop looks every 30 s
 

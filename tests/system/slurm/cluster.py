@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from holdfast.process.table import ProcessEntry, read_environ, read_table
-from tests.waits import Patience
+from tests.waits import Patience, run_patiently
 
 T = TypeVar("T")
 TOOLS = ("setpriv", "munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol")
@@ -205,9 +205,7 @@ class Cluster:
 
     def ask(self, *words: str, check: bool = True) -> str:
         """What a command of Slurm's printed."""
-        done = subprocess.run(
-            words, env=self.env, capture_output=True, text=True, timeout=60, check=False
-        )
+        done = run_patiently(words, env=self.env, capture_output=True, text=True, seconds=60)
         assert not check or done.returncode == 0, f"{words}: {done.stderr}\n{self.read_logs()}"
         return done.stdout
 

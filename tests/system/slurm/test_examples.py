@@ -37,7 +37,7 @@ while not bad and not os.path.exists(f"{folder}/finish"):
 sys.exit(9 if bad else 0)
 """
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 
 class Rank:

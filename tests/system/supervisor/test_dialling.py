@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from holdfast.supervisor import Context, as_completed
 from holdfast.supervisor.line.keys import KEY_VARIABLE, make_keys, parse_manager_key
 from holdfast.supervisor.line.machine import find_address, needs_ipv6
 from tests.system.supervisor.rig import ECHO, PATIENCE, Managers, local_context, python
-from tests.waits import wait_until
+from tests.waits import run_patiently, wait_until
 
 
 def has_ipv6() -> bool:
@@ -63,7 +62,7 @@ def test_a_manager_that_finds_no_script_says_so_in_its_log(tmp_path: Path) -> No
         url = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         config = f"url={url!r}, patience_seconds=3.0, search_note_seconds=0.2, log_file={str(tmp_path / 'log')!r}"
         code = f"from holdfast.supervisor.host.host_manager import *; raise SystemExit(run_host_manager(ManagerConfig({config})))"
-        done = subprocess.run([sys.executable, "-c", code], timeout=PATIENCE, check=False)
+        done = run_patiently([sys.executable, "-c", code], seconds=PATIENCE)
     assert done.returncode == 71
     lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     told = [line for line in lines if line["message"] == "no supervisor has answered yet"]
@@ -90,13 +89,12 @@ def test_without_a_key_or_with_another_runs_no_manager_comes_in(
     assert ctx.status().managers_idle == 0
     (host,) = ctx.request_hosts(1)
     assert not host.attached
-    broken = subprocess.run(
+    broken = run_patiently(
         without_key_file(ctx),
         env={**bare, KEY_VARIABLE: key_without_its_end(ctx)},
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
-        check=False,
+        seconds=PATIENCE,
     )
     assert broken.returncode not in (0, 1), broken.stderr
     assert "this is no manager key" in broken.stderr

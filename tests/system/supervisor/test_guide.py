@@ -19,7 +19,7 @@ import holdfast.supervisor
 from holdfast.errors import ValidationError
 from holdfast.supervisor import Context, Host, Process
 from tests.system.supervisor.rig import PATIENCE, Managers, local_context, python
-from tests.waits import free_port, wait_until
+from tests.waits import free_port, run_patiently, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -130,11 +130,11 @@ def run_ten_lines(guide: Guide, folder: Path) -> None:
     )
     (folder / "policy.py").write_text(block)
     (folder / "train.py").write_text("import os; print('rank', os.environ['RANK'])")
-    subprocess.run(
+    run_patiently(
         [sys.executable, "policy.py"],
         cwd=folder,
         check=True,
-        timeout=PATIENCE,
+        seconds=PATIENCE,
         stdout=subprocess.DEVNULL,
     )
     logs = sorted(path.name for path in (folder / "logs").iterdir())

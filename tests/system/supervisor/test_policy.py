@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.waits import run_patiently
 
 POLICY = Path(__file__).resolve().parents[3] / "examples" / "policies" / "restart_on_failure.py"
 # rank → what it does at the first, second, … attempt; then it succeeds.
@@ -44,9 +45,7 @@ def run_policy(
         "--",
     ]
     words += [sys.executable, "-c", WORKER, str(tmp_path), repr(faults)]
-    done = subprocess.run(
-        words, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
-    )
+    done = run_patiently(words, cwd=tmp_path, capture_output=True, text=True, seconds=100)
     return (
         done.returncode,
         done.stderr,

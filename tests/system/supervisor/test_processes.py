@@ -22,7 +22,7 @@ from holdfast.supervisor import (
     wait,
 )
 from tests.system.supervisor.rig import ECHO, PATIENCE, Managers, attach, local_context, python
-from tests.waits import is_alive, wait_until
+from tests.waits import is_alive, run_patiently, wait_until
 
 ENV = "import json, os; print(json.dumps(dict(os.environ)))"
 
@@ -294,11 +294,11 @@ for process in processes:
 def test_a_script_that_just_ends_ends_everything(tmp_path: Path) -> None:
     """Callbacks included: what runs at exit runs where Python may start no thread any more
     (3.12)."""
-    script = subprocess.run(
+    script = run_patiently(
         python(ENDS_WITHOUT_A_WORD),
         capture_output=True,
         text=True,
-        timeout=PATIENCE * 2,
+        seconds=PATIENCE * 2,
         cwd=tmp_path,
     )
     assert script.returncode == 0

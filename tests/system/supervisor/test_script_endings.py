@@ -22,7 +22,7 @@ from holdfast.supervisor import Context, ContextClosed, Future
 from holdfast.supervisor.rosters.state import STATE_FILE
 from tests.system.supervisor.rig import PATIENCE, Managers, attach, local_context
 from tests.system.supervisor.test_faults import find_listening_port
-from tests.waits import is_alive, wait_until
+from tests.waits import is_alive, run_patiently, wait_until
 
 
 @contextlib.contextmanager
@@ -229,7 +229,7 @@ assert after.returncode().result(40) == 0
 open({str(tmp_path / "at")!r}, "w").write(open({str(tmp_path / "state" / STATE_FILE)!r}).read())
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    subprocess.run([sys.executable, "-c", code], check=False, timeout=PATIENCE * 2)
+    run_patiently([sys.executable, "-c", code], seconds=PATIENCE * 2)
     with persistent(tmp_path / "state") as ctx:
         (host,) = ctx.hosts()
         wait_until(lambda: host.attached, PATIENCE, what="the host to come back")
@@ -314,8 +314,8 @@ managers = ctx.start_local_managers(1)
 (process,) = ctx.create_process_group([host], ["sleep", "6000"])
 print(process.pid().result(40), *managers, ctx.key_file, flush=True)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True
+    done = run_patiently(
+        [sys.executable, "-c", code], capture_output=True, text=True, seconds=PATIENCE, check=True
     )
     pid, manager, key = done.stdout.split()
     assert not is_alive(int(pid))
@@ -352,11 +352,7 @@ print(group[0].returncode().result(40), flush=True)
 os.read(read_fd, 1 << 20)
 threading.Thread(target=lambda: [os.read(read_fd, 1 << 20) for _ in range(100)], daemon=True).start()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE,
-        check=False,
+    done = run_patiently(
+        [sys.executable, "-c", code], capture_output=True, text=True, seconds=2 * PATIENCE
     )
     assert done.stdout.split() == ["False", "0"], done.stderr

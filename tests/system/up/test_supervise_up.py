@@ -10,7 +10,7 @@ import pytest
 
 from tests.system.up.up_rig import SECONDS, Rig, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.slow
 
 POLICY = """
 import sys, time

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from tests.system.up.up_rig import SECONDS, Rig, environment, wait_for
-from tests.waits import wait_exit
+from tests.waits import run_patiently, wait_exit
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 MakeRig = Callable[..., Rig]
 
 
@@ -86,13 +86,12 @@ def test_what_it_says_to_type_works(make_rig: MakeRig, tmp_path: Path, data: str
     words = lines.partition("echo hello")
     env = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
-    done = subprocess.run(
+    done = run_patiently(
         ["bash", "-e", "-c", words[0] + words[1]],
         cwd=folder,
         env=env,
         capture_output=True,
-        timeout=SECONDS,
-        check=False,
+        seconds=SECONDS,
     )
     assert (done.returncode, done.stdout) == (0, b"hello\n"), f"{done.stderr!r} {rig.say()}"
     assert (tmp_path / data / "token").read_text().strip() not in rig.say()

@@ -12,7 +12,7 @@ import pytest
 
 from tests.system.up.up_rig import Rig, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

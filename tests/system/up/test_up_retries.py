@@ -16,7 +16,7 @@ import pytest
 
 from tests.system.up.up_rig import Rig, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 FETCH = """#!/bin/sh
 n=$(cat tries 2>/dev/null || echo 0); n=$((n + 1)); echo $n > tries

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from holdfast.client import Client
-from tests.waits import wait_exit, wait_until
+from tests.waits import run_patiently, wait_exit, wait_until
 
 SECONDS = 40.0
 
@@ -70,13 +70,12 @@ class Rig:
 
     def run_python(self, *words: str, env: Mapping[str, str] = MappingProxyType({})) -> str:
         """Run a user's Python in this folder; return what it printed."""
-        done = subprocess.run(
+        done = run_patiently(
             [self._python, *words],
             cwd=self.folder,
             env=self._env | dict(env),
             capture_output=True,
-            timeout=180,
-            check=False,
+            seconds=180,
         )
         assert done.returncode == 0, done.stderr.decode() + self.say()
         return done.stdout.decode()
@@ -145,13 +144,12 @@ class Rig:
 
     def run(self, *words: str, seconds: float = SECONDS) -> subprocess.CompletedProcess[bytes]:
         """Run a command of the CLI in its folder."""
-        return subprocess.run(
+        return run_patiently(
             [*self._prefix, *self.command(*words)],
             cwd=self.folder,
             env=self._env,
             capture_output=True,
-            timeout=seconds,
-            check=False,
+            seconds=seconds,
         )
 
     def tree(self) -> dict[int, psutil.Process]:

@@ -6,14 +6,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.system.cluster import Cluster, clean_environment
-from tests.waits import wait_until
+from tests.waits import run_patiently, wait_until
 
 EXAMPLE = Path(__file__).parents[3] / "examples/dead-hosts"
 pytestmark = pytest.mark.slow
@@ -38,9 +37,7 @@ class Reviver:
         )
         words = [str(EXAMPLE / "revive_host.py"), "--record", str(self.record), *options]
         words += ["--", "sh", "-c", f"echo x >> {self.tried}; {command}"]
-        done = subprocess.run(
-            words, env=environment, capture_output=True, text=True, timeout=90, check=False
-        )
+        done = run_patiently(words, env=environment, capture_output=True, text=True, seconds=90)
         tries = self.tried.read_text().count("x") if self.tried.exists() else 0
         return done.returncode, tries, done.stdout + done.stderr
 
@@ -91,12 +88,11 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
         (tmp_path / unit.name).write_text(text)
     units = sorted(tmp_path.iterdir())
     assert len(units) == 2
-    done = subprocess.run(
+    done = run_patiently(
         ["systemd-analyze", "verify", "--man=no", *map(str, units)],
         capture_output=True,
         text=True,
-        timeout=60,
-        check=False,
+        seconds=60,
     )
     named = [line for line in done.stderr.splitlines() if "holdfast" in line]
     assert (done.returncode, named) == (0, [])

@@ -12,7 +12,7 @@ from holdfast.client.flow.build import Workflow
 from tests.system.cluster import Cluster
 from tests.waits import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 APP = """
 import time

@@ -9,7 +9,7 @@ import pytest
 
 from tests.system.up.up_rig import Rig
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 APP = """
 import holdfast

@@ -12,7 +12,7 @@ from holdfast.client.flow.build import WorkflowRun
 from holdfast.client.flow.files import read_workflow
 from tests.system.cluster import Cluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 KEY = "correct-horse-battery-staple"
 CODE = "import os, sys; print('the key is', os.environ['API_KEY']); sys.exit(not os.path.exists('mended'))"

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.stub import JOB, Answer, Stub, job_record
+from tests.waits import run_patiently
 
 HUGE = "9" * 400
 NOT_UTF8 = os.fsdecode(b"\xff")
@@ -162,7 +163,7 @@ def test_wide_characters_take_two_columns(stub: Stub) -> None:
 def run_plain(*words: str, shell: str) -> subprocess.CompletedProcess[bytes]:
     """`holdfast WORDS` under a shell's redirections."""
     line = " ".join([sys.executable, "-P", "-m", "holdfast", *words, shell])
-    return subprocess.run(["sh", "-c", line], capture_output=True, check=False, timeout=60)
+    return run_patiently(["sh", "-c", line], capture_output=True, seconds=60)
 
 
 @pytest.mark.parametrize("shell", [">&-", "<&-", ">&- 2>&-", "<&- >&- 2>&-", "2>&-"])
@@ -204,11 +205,7 @@ def test_an_interrupt_while_it_is_loaded_says_nothing(tmp_path: Path) -> None:
         "time.sleep(60)\n"
     )
     line = [sys.executable, "-P", "-m", "holdfast", "jobs"]
-    done = subprocess.run(
-        line,
-        capture_output=True,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        check=False,
-        timeout=60,
+    done = run_patiently(
+        line, capture_output=True, env={**os.environ, "PYTHONPATH": str(tmp_path)}, seconds=60
     )
     assert (done.returncode, done.stderr) == (130, b"")

@@ -16,6 +16,7 @@ from holdfast.cli import declare
 from holdfast.cli.commands import COMMANDS, load_command
 from holdfast.cli.declare import Command
 from tests.unit.cli.stub import JOB, Answer, Stub, job_record
+from tests.waits import run_patiently
 
 VALUES = ["", "-", "--", "0", "1", "7", "-3", "2.5", "x", "a=b", "running", "both", "pack", JOB]
 
@@ -127,7 +128,7 @@ def run_program(stub: Stub, *words: str) -> subprocess.CompletedProcess[str]:
     """Run the program itself, whose words need not be click's."""
     where = ("--url", stub.url)
     line = [sys.executable, "-m", "holdfast", *words, *where]
-    return subprocess.run(line, capture_output=True, text=True, check=False, timeout=60)
+    return run_patiently(line, capture_output=True, text=True, seconds=60)
 
 
 def test_an_error_reads_the_same_without_click(stub: Stub) -> None:

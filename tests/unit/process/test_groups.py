@@ -17,6 +17,7 @@ from holdfast.process.groups import (
     name_group_folder,
     open_group_home,
 )
+from tests.waits import run_patiently
 
 
 def test_a_v2_group_is_read(tmp_path: Path) -> None:
@@ -147,7 +148,7 @@ def test_guardians_of_a_starter_that_stepped_aside_have_limits() -> None:
     try:
         if "memory" not in (top / "cgroup.controllers").read_text().split():
             pytest.skip("no memory controller in version 2 here")
-        subprocess.run([sys.executable, "-c", STARTER, str(top)], check=True, timeout=60)
+        run_patiently([sys.executable, "-c", STARTER, str(top)], check=True, seconds=60)
     finally:
         for folder in sorted(top.rglob("*/"), reverse=True):
             if folder.is_dir():

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -17,7 +16,7 @@ import pytest
 from holdfast.wire.beat import MAX_DATAGRAM_BYTES, Beat, decode_beat
 from holdfast.work import beats
 from holdfast.work.beats import Reporter, Section
-from tests.waits import crowding
+from tests.waits import crowding, run_patiently
 
 TASK = "0123456789abcdefghjk:0:3"
 
@@ -314,10 +313,10 @@ assert "socket" not in sys.modules and "msgspec" not in sys.modules and "json" n
 
 def run_script(script: str, **env: str) -> None:
     clean = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
-    done = subprocess.run(
+    done = run_patiently(
         [sys.executable, "-c", script],
         env={**clean, **env},
-        timeout=60,
+        seconds=60,
         capture_output=True,
         text=True,
     )

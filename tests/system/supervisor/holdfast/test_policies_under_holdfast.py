@@ -18,7 +18,7 @@ from tests.waits import wait_until
 
 __all__ = ["cluster"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.slow
 
 # A rank that runs until it is let go, and then only if it was begun with all of the others.
 WORK = """

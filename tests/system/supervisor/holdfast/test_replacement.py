@@ -15,7 +15,7 @@ from tests.waits import is_alive, wait_until
 
 __all__ = ["cluster"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.slow
 
 # A policy as in the guide: when anything goes wrong, replace what is lost and begin again. Each
 # start tells where it runs, and each rank which epoch it sees.

@@ -20,7 +20,7 @@ from tests.waits import wait_until
 
 __all__ = ["shared"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.slow
 
 WORK = """
 import holdfast, json, os, signal, sys, time

@@ -60,7 +60,6 @@ def read_results(folder: Path) -> list[dict[str, object]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(NIGHT_SECONDS + 60)
 def test_a_training_survives_a_bad_night(tmp_path: Path) -> None:
     words = [
         sys.executable,

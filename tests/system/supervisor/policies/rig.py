@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.waits import wait_until
+from tests.waits import run_patiently, wait_until
 
 POLICIES = Path(__file__).resolve().parents[4] / "examples" / "policies"
 PATIENCE = 100.0
@@ -21,9 +21,7 @@ STEP_PATIENCE = 40.0
 def run_policy(name: str, folder: Path, *words: str) -> tuple[int, str]:
     """Its exit code, and what it said."""
     command = [sys.executable, str(POLICIES / name), *words]
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    done = run_patiently(command, cwd=folder, capture_output=True, text=True, seconds=PATIENCE)
     return done.returncode, done.stderr
 
 
