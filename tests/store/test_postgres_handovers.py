@@ -97,6 +97,19 @@ async def test_a_job_has_the_same_history_as_one_that_was_not_handed_over(
     assert seen[0] == seen[1]
 
 
+async def test_what_a_batch_says_once_outlives_its_first_jobs(rig: Rig) -> None:
+    """Jobs taken together and ended apart share a batch of events; the older end is pruned first."""
+    first, *others = await take_many(rig)
+    await rig.sync(ended=[(first, OK)])
+    rig.tick(86_400)
+    await rig.sync(ended=[(key, OK) for key in others])
+    told = {key: await rig.events(key.job_id) for key in others}
+    assert {(e.attempt, e.epoch) for e in told[others[0]][1:]} == {(1, 1)}
+    assert await rig.store.jobs.prune(0.5, now=rig.now) == 1
+    assert await rig.events(first.job_id) == []
+    assert {key: await rig.events(key.job_id) for key in others} == told
+
+
 async def test_what_has_not_ended_gets_rows_of_its_own(rig: Rig) -> None:
     """One ended, one failed, one lives, and of the others the host has not heard."""
     good, bad, lives, *unheard = await take_many(rig)

@@ -76,7 +76,7 @@ order by e.job_id, place, e.id;
 
 -- name: prune_batches
 -- Takes the events of these jobs out of their batches, and deletes the batches that have no other. Jobs that ended
--- together are old together, so a batch is written anew only a few times.
+-- together are old together, so a batch is written anew only a few times. What it says once of all stays.
 with found as materialized (
   select distinct b.n from attempts a cross join lateral (values (a.taken_batch), (a.ended_batch)) as b(n)
   where a.job_id = any(%(ids)s::text[]) and b.n is not null
@@ -102,6 +102,8 @@ with found as materialized (
   delete from event_batches b using kept k where b.n = k.n and k.ids is null
 )
 update event_batches b
-set ids = k.ids, began_ids = k.began_ids, job_ids = k.job_ids, attempts = k.attempts, epochs = k.epochs, host_ids = k.host_ids,
-    queues = k.queues, projects = k.projects, messages = k.messages
+set ids = k.ids, began_ids = k.began_ids, job_ids = k.job_ids, host_ids = k.host_ids, queues = k.queues, projects = k.projects,
+    attempts = case when cardinality(b.attempts) = 1 then b.attempts else k.attempts end,
+    epochs = case when cardinality(b.epochs) = 1 then b.epochs else k.epochs end,
+    messages = case when cardinality(b.messages) = 1 then b.messages else k.messages end
 from kept k where b.n = k.n and k.ids is not null;

@@ -123,7 +123,7 @@ where t.job_id = any(%(ids)s)
 order by t.job_id, t.rank;
 
 -- name: read_attempts
-select {columns:attempt:a but step total},
+select {columns:attempt:a but members step total}, members_of(a) as members,
        case when b.beat_at is null then a.step else b.step end as step,
        case when b.beat_at is null then a.total else b.total end as total,
        exists (select from forensics f where f.job_id = a.job_id and f.attempt = a.number) as has_forensics

@@ -20,7 +20,7 @@ order by a.job_id, a.number;
 
 -- name: read_attempts_by_key
 select {columns:attempt:a but members step total},
-       case when %(members)s then a.members else '[]'::jsonb end as members,
+       case when %(members)s then members_of(a) else '[]'::jsonb end as members,
        case when b.beat_at is null then a.step else b.step end as step,
        case when b.beat_at is null then a.total else b.total end as total,
        exists (select from forensics f where f.job_id = a.job_id and f.attempt = a.number) as has_forensics
@@ -38,7 +38,7 @@ select asked.id as job_id, asked.number, m.member
 from unnest(%(ids)s::text[], %(numbers)s::integer[]) as asked(id, number)
 join attempts a on a.job_id = asked.id and a.number = asked.number
 cross join lateral (
-  select x as member, (x->>'rank')::integer as rank from jsonb_array_elements(a.members) x
+  select x as member, (x->>'rank')::integer as rank from jsonb_array_elements(members_of(a)) x
   where (x->>'rank')::integer > %(after)s order by 2 limit %(first)s
 ) m
 order by asked.id, asked.number, m.rank;

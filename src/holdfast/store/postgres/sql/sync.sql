@@ -77,9 +77,9 @@ with batch as materialized (
   select nextval('event_batches_n_seq') as n
 ), given as (
   select * from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[], %(hosts)s::text[],
-                       %(incarnations)s::text[], %(runtimes)s::double precision[], %(members)s::text[],
+                       %(incarnations)s::text[], %(runtimes)s::double precision[], %(facts)s::text[],
                        %(steps)s::bigint[], %(totals)s::bigint[], %(ages)s::double precision[]) with ordinality
-    as g(job_id, rank, epoch, host_id, incarnation, runtime, members, step, total, beat_age, n)
+    as g(job_id, rank, epoch, host_id, incarnation, runtime, facts, step, total, beat_age, n)
 ), locked as (
   select j.id, j.epoch, j.state = 'reserved' as unseen from jobs j
   where j.id = any(%(jobs)s::text[]) and j.tasks = 1 and j.state = any(%(succeed_from)s)
@@ -92,7 +92,7 @@ with batch as materialized (
     and t.host_id = g.host_id and t.incarnation = g.incarnation and t.state = any(%(finish_from)s)
   returning t.job_id, t.rank, t.epoch, t.attempt, t.host_id, coalesce(g.step, t.step) as step,
             coalesce(g.total, t.total) as total,
-            greatest(t.beat_at, %(now)s::timestamptz - g.beat_age * interval '1 second') as beat_at, g.n, g.members, l.unseen,
+            greatest(t.beat_at, %(now)s::timestamptz - g.beat_age * interval '1 second') as beat_at, g.n, g.facts, l.unseen,
             coalesce(t.started_at, greatest(coalesce(t.offered_at, %(now)s::timestamptz),
                                             %(now)s::timestamptz - g.runtime * interval '1 second')) as started_at
 ), done as (
@@ -104,7 +104,7 @@ with batch as materialized (
     total = case when g.beat_at is null then j.total else g.total end,
     beat_at = coalesce(g.beat_at, j.beat_at), revision = j.revision + 1
   from gone g where j.id = any(array(select job_id from gone)) and j.id = g.job_id
-  returning j.id, j.attempts, j.epoch, j.queue, j.project, j.reason, g.n, g.unseen, g.host_id, g.members,
+  returning j.id, j.attempts, j.epoch, j.queue, j.project, j.reason, g.n, g.unseen, g.host_id, g.facts,
             g.step as last_step, g.total as last_total, g.started_at as began, j.origin_run, j.origin_node,
             j.array_id is not null or j.awaited and exists (select from job_dependencies w where w.parent = j.id) as awaited
 ), posted as (
@@ -115,7 +115,7 @@ with batch as materialized (
     state = 'ended', outcome = 'succeeded', exit_code = 0, reason = d.reason, ended_at = %(now)s,
     charged_to = null, step = d.last_step, total = d.last_total, ended_batch = (select n from batch),
     started_at = case when d.unseen then d.began else a.started_at end,
-    members = d.members::jsonb
+    told = d.facts
   from done d
   where a.job_id = any(array(select id from done)) and a.job_id = d.id and a.number = d.attempts
 ), logged as (
@@ -142,9 +142,9 @@ with batch as materialized (
   select nextval('event_batches_n_seq') as n
 ), given as (
   select * from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[], %(hosts)s::text[],
-                       %(incarnations)s::text[], %(runtimes)s::double precision[], %(members)s::text[],
+                       %(incarnations)s::text[], %(runtimes)s::double precision[], %(facts)s::text[],
                        %(steps)s::bigint[], %(totals)s::bigint[], %(ages)s::double precision[]) with ordinality
-    as g(job_id, rank, epoch, host_id, incarnation, runtime, members, step, total, beat_age, n)
+    as g(job_id, rank, epoch, host_id, incarnation, runtime, facts, step, total, beat_age, n)
 ), gone as (
   delete from handovers h where h.host_id = any(%(hosts)s::text[]) returning h.*
 ), handed as materialized (
@@ -161,11 +161,13 @@ with batch as materialized (
     started_at = g.began, step = case when g.beat_at is not null then g.step end,
     total = case when g.beat_at is not null then g.total end, beat_at = g.beat_at, revision = j.revision + 2
   from good g where j.id = any(array(select job_id from good)) and j.id = g.job_id and j.epoch = 0
-  returning j.id, j.queue, j.project, j.reason, j.retries_charged as charged, g.n, g.host_id, g.host, g.members, g.step as last_step,
+  returning j.id, j.queue, j.project, j.retries_charged as charged, g.n, g.host_id, g.host, g.facts, g.step as last_step,
             g.total as last_total, g.began, g.at, g.batch,
             j.awaited and exists (select from job_dependencies w where w.parent = j.id) as awaited
 ), rest as materialized (
-  select h.* from handed h where not exists (select from good g where g.job_id = h.job_id)
+  select h.* from handed h
+  where (select count(*) from handed) > (select count(*) from good)
+    and not exists (select from good g where g.job_id = h.job_id)
 ), kept as (
   insert into handovers (n, host_id, incarnation, host, at, cpu_slots, memory_bytes, job_ids, ttls, queues)
   select h.batch, h.host_id, h.incarnation, h.host, h.at, sum(j.cpu_slots), sum(j.memory_bytes), array_agg(h.job_id order by h.k),
@@ -176,18 +178,17 @@ with batch as materialized (
   returning host_id
 ), ended as (
   insert into attempts (job_id, number, epoch, state, retry_count, reason, host, host_ids, road, reserved_at, taken_batch,
-                        outcome, exit_code, started_at, ended_at, step, total, ended_batch, members)
-  select d.id, 1, 1, 'ended', d.charged, d.reason, d.host, array[d.host_id], 'host', d.at, d.batch,
-         'succeeded', 0, d.began, %(now)s, d.last_step, d.last_total, (select n from batch), d.members::jsonb
+                        outcome, exit_code, started_at, ended_at, step, total, ended_batch, told)
+  select d.id, 1, 1, 'ended', d.charged, 'succeeded', d.host, array[d.host_id], 'host', d.at, d.batch,
+         'succeeded', 0, d.began, %(now)s, d.last_step, d.last_total, (select n from batch), d.facts
   from done d
 ), logged as (
   insert into event_batches (n, at, kind, data, ids, began_ids, job_ids, attempts, epochs, host_ids, queues, projects, messages)
     overriding system value
   select (select n from batch), %(now)s, 'job.succeeded', '{"exit_code": 0}', array_agg(d.event_id), array_agg(d.began_id),
-         array_agg(d.id), array_agg(1), array_agg(1::bigint), array_agg(d.host_id), array_agg(d.queue), array_agg(d.project),
-         array_agg(d.reason)
+         array_agg(d.id), '{1}', '{1}', array_agg(d.host_id), array_agg(d.queue), array_agg(d.project), '{succeeded}'
   from (select nextval('events_id_seq') as began_id, nextval('events_id_seq') as event_id, d.*
-        from (select id, host_id, queue, project, reason from done order by n) d) d
+        from (select id, host_id, queue, project from done order by n) d) d
   having count(*) > 0
 )
 -- kept: hosts of which something is handed over still.
@@ -211,7 +212,7 @@ from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[], %(host
   as g(job_id, rank, epoch, host_id)
 join attempts a on a.job_id = any(%(jobs)s::text[]) and a.job_id = g.job_id and a.epoch = g.epoch and a.state = 'ended' and a.host_ids[g.rank + 1] = g.host_id
 where exists (
-  select from jsonb_array_elements(a.members) m
+  select from jsonb_array_elements(members_of(a)) m
   where (m->>'rank')::integer = g.rank and m->'facts' is not null and m->'facts' <> 'null' and m->'facts'->>'lost' is null);
 
 -- name: offer_tasks
@@ -391,12 +392,12 @@ with batch as materialized (
   order by q.name
   for share skip locked
 ), free as materialized (
-  select r.job_id from ready_jobs r
+  select r.ctid as place, r.job_id from ready_jobs r
   where r.job_id = any(%(jobs)s::text[]) and r.epoch = 0 and r.queue = any(array(select name from open))
   order by r.job_id
   for update skip locked
 ), claimed as (
-  delete from ready_jobs r where r.job_id = any(array(select job_id from free)) returning r.job_id
+  delete from ready_jobs r where r.ctid = any(array(select place from free)) returning r.job_id
 ), handed as materialized (
   select g.*, 'reserved on ' || g.host || ', which took it' as reason from given g join claimed c on c.job_id = g.job_id
   order by g.n
@@ -408,8 +409,7 @@ with batch as materialized (
 ), logged as (
   insert into event_batches (n, at, kind, ids, began_ids, job_ids, attempts, epochs, host_ids, queues, projects, messages)
     overriding system value
-  select (select n from batch), %(now)s, 'job.reserved', array_agg(h.event_id), array_agg(null::bigint), array_agg(h.job_id),
-         array_agg(1), array_agg(1::bigint), array_agg(h.host_id), array_agg(h.queue), array_agg(h.project), array_agg(h.reason)
+  select (select n from batch), %(now)s, 'job.reserved', array_agg(h.event_id), '{}', array_agg(h.job_id), '{1}', '{1}', array_agg(h.host_id), array_agg(h.queue), array_agg(h.project), array_agg(h.reason)
   from (select nextval('events_id_seq') as event_id, h.* from handed h) h
   having count(*) > 0
 )

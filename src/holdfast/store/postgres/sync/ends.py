@@ -1,17 +1,17 @@
 """Ends of jobs of one task that succeeded, many in one statement."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
-from holdfast.core.states import JobEvent, JobState, TaskEvent, TaskState
+from holdfast.core.states import JobEvent, JobState, TaskEvent
 from holdfast.core.transitions import JOB, TASK, sources
 from holdfast.moves import moves
 from holdfast.moves.reports import Draft
 from holdfast.moves.values import TaskBeat
-from holdfast.store.postgres.connection.session import Tx, to_json, to_json_each
+from holdfast.store.postgres.connection.session import Tx, to_json_each
 
 SUCCEED_FROM = [str(s) for s in sources(JOB, JobEvent.SUCCEED) if s is not JobState.DRAINING]
 FINISH_FROM = [str(s) for s in sources(TASK, TaskEvent.FINISH)]
@@ -60,17 +60,15 @@ def ask_ends(good: Sequence[Succeeded], at: datetime) -> dict[str, Any]:
     keys = [key for ends in good for key in ends.keys]
     hosts: list[str] = []
     incarnations: list[str] = []
-    members: list[str] = []
     beats: list[TaskBeat | None] = []
     beaten = False
-    for draft, mine, facts in good:
+    for draft, mine, _ in good:
         hosts += [draft.sync.host_id] * len(mine)
         incarnations += [draft.sync.incarnation] * len(mine)
-        members += _list_members(draft.name, mine, facts)
         known = draft.beats()
         beats += map(known.get, mine) if known else [None] * len(mine)
         beaten = beaten or bool(known)
-    silent = [None] * len(keys)
+    silent: list[None] = []  # as good as one for each
     runtimes = [each.runtime_seconds for ends in good for each in ends.facts]
     if min(runtimes) < 0.0 or max(runtimes) > moves.MAX_RUNTIME_SECONDS:
         runtimes = [min(max(each, 0.0), moves.MAX_RUNTIME_SECONDS) for each in runtimes]
@@ -81,7 +79,7 @@ def ask_ends(good: Sequence[Succeeded], at: datetime) -> dict[str, Any]:
         "hosts": hosts,
         "incarnations": incarnations,
         "runtimes": runtimes,
-        "members": members,
+        "facts": to_json_each([each for ends in good for each in ends.facts]),
         "steps": [None if b is None else b.step for b in beats] if beaten else silent,
         "totals": [None if b is None else b.total for b in beats] if beaten else silent,
         "ages": [None if b is None else b.age_seconds for b in beats] if beaten else silent,
@@ -108,10 +106,3 @@ def take_ends(good: Sequence[Succeeded], found: Mapping[str, Any]) -> list[TaskK
         draft.awaited = draft.awaited or not awaited.isdisjoint(taken)
         start += len(mine)
     return ended
-
-
-def _list_members(host: str, keys: Sequence[TaskKey], facts: Sequence[TaskFacts]) -> Iterator[str]:
-    """Return what the attempt of each task keeps, in JSON. Only what differs is written anew."""
-    kept = f'"host":{to_json(host)},"state":"{TaskState.DONE}","exit_code":0,"facts":'
-    for key, found in zip(keys, to_json_each(facts), strict=True):
-        yield f'[{{"rank":{key.rank},{kept}{found}}}]'
