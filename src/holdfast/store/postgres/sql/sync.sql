@@ -322,9 +322,12 @@ from jobs j where j.id = any(%(ids)s::text[]);
 with batch as materialized (
   select nextval('event_batches_n_seq') as n
 ), given as (
-  select * from unnest(%(jobs)s::text[], %(epochs)s::bigint[], %(ttls)s::double precision[], %(host_ids)s::text[],
-                       %(hosts)s::text[], %(incarnations)s::text[], %(devices)s::text[], %(ahead)s::boolean[]) with ordinality
-    as g(job_id, epoch, ttl, host_id, host, incarnation, devices, ahead, n)
+  select j.job_id, j.epoch, j.devices, j.n, p.ttl, p.host_id, p.host, p.incarnation, p.ahead
+  from unnest(%(jobs)s::text[], %(parts)s::bigint[], %(epochs)s::bigint[], %(devices)s::text[]) with ordinality
+    as j(job_id, part, epoch, devices, n)
+  join unnest(%(ttls)s::double precision[], %(host_ids)s::text[], %(hosts)s::text[], %(incarnations)s::text[],
+              %(ahead)s::boolean[]) with ordinality
+    as p(ttl, host_id, host, incarnation, ahead, part) on p.part = j.part
 ), open as materialized (
   select q.name from queues q
   where q.name = any(%(queues)s::text[]) and q.paused_at is null
@@ -380,11 +383,11 @@ from moved m;
 -- for each host until its next sync.
 with batch as materialized (
   select nextval('event_batches_n_seq') as n
-), given as (
-  select * from unnest(%(jobs)s::text[], %(ttls)s::double precision[], %(host_ids)s::text[], %(hosts)s::text[],
-                       %(incarnations)s::text[], %(job_queues)s::text[], %(projects)s::text[], %(cpu_slots)s::bigint[],
+), parts as materialized (
+  select * from unnest(%(ttls)s::double precision[], %(host_ids)s::text[], %(hosts)s::text[], %(incarnations)s::text[],
+                       %(job_queues)s::text[], %(projects)s::text[], %(cpu_slots)s::bigint[],
                        %(memory_bytes)s::bigint[]) with ordinality
-    as g(job_id, ttl, host_id, host, incarnation, queue, project, cpu_slots, memory_bytes, n)
+    as p(ttl, host_id, host, incarnation, queue, project, cpu_slots, memory_bytes, part)
 ), open as materialized (
   select q.name from queues q
   where q.name = any(%(queues)s::text[]) and q.paused_at is null
@@ -399,21 +402,24 @@ with batch as materialized (
 ), claimed as (
   delete from ready_jobs r where r.ctid = any(array(select place from free)) returning r.job_id
 ), handed as materialized (
-  select g.*, 'reserved on ' || g.host || ', which took it' as reason from given g join claimed c on c.job_id = g.job_id
+  select g.job_id, g.part, g.n
+  from unnest(%(jobs)s::text[], %(parts)s::bigint[]) with ordinality as g(job_id, part, n) join claimed c on c.job_id = g.job_id
   order by g.n
 ), kept as (
   insert into handovers (n, host_id, incarnation, host, at, cpu_slots, memory_bytes, job_ids, ttls, queues)
-  select (select n from batch), h.host_id, h.incarnation, h.host, %(now)s, sum(h.cpu_slots), sum(h.memory_bytes),
-         array_agg(h.job_id), array_agg(h.ttl), array_agg(h.queue)
-  from handed h group by h.host_id, h.incarnation, h.host
+  select (select n from batch), p.host_id, p.incarnation, p.host, %(now)s, sum(p.cpu_slots), sum(p.memory_bytes),
+         array_agg(h.job_id order by h.n), array_agg(p.ttl order by h.n), array_agg(p.queue order by h.n)
+  from handed h join parts p on p.part = h.part group by p.host_id, p.incarnation, p.host
 ), logged as (
   insert into event_batches (n, at, kind, ids, began_ids, job_ids, attempts, epochs, host_ids, queues, projects, messages)
     overriding system value
-  select (select n from batch), %(now)s, 'job.reserved', array_agg(h.event_id), '{}', array_agg(h.job_id), '{1}', '{1}', array_agg(h.host_id), array_agg(h.queue), array_agg(h.project), array_agg(h.reason)
-  from (select nextval('events_id_seq') as event_id, h.* from handed h) h
+  select (select n from batch), %(now)s, 'job.reserved', array_agg(h.event_id), '{}', array_agg(h.job_id), '{1}', '{1}',
+         array_agg(h.host_id), array_agg(h.queue), array_agg(h.project), array_agg('reserved on ' || h.host || ', which took it')
+  from (select nextval('events_id_seq') as event_id, h.job_id, p.host_id, p.queue, p.project, p.host
+        from (select * from handed order by n) h join parts p on p.part = h.part) h
   having count(*) > 0
 )
-select array_agg(h.n) as ns, array_agg(1) as attempts,
+select array_agg(h.n) as ns, null::integer[] as attempts,
        (select jsonb_object_agg(s.job_id, s.secrets) from job_secrets s where s.job_id = any(array(select job_id from handed))) as secrets
 from handed h;
 

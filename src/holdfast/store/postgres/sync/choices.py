@@ -20,11 +20,6 @@ from holdfast.store.postgres.sync.kinds import Takable, TakableKinds
 
 RESERVE_FROM = [str(s) for s in sources(JOB, JobEvent.RESERVE)]
 Step = tuple[str, dict[str, Any]]
-_BOTH = ("jobs", "ttls", "host_ids", "hosts", "incarnations")
-_COLUMNS = {
-    "take_jobs": (*_BOTH, "epochs", "devices", "ahead"),
-    "hand_over": (*_BOTH, "job_queues", "projects", "cpu_slots", "memory_bytes"),
-}
 
 
 class TakeChoice(msgspec.Struct, frozen=True):
@@ -127,29 +122,34 @@ def choose_jobs(
 def _ask(
     statement: str, parts: Sequence[Taken], terms: TakeTerms, names: Mapping[str, str]
 ) -> dict[str, Any]:
-    asked: dict[str, Any] = {name: [] for name in _COLUMNS[statement]}
-    for part in parts:
-        job, count = part.jobs.job, len(part.jobs.ids)
-        alike = {
-            "ttls": job.lease_ttl_seconds or terms.ttls[job.queue],
-            "host_ids": part.host_id,
-            "hosts": names[part.host_id],
-            "incarnations": part.incarnation,
-            "ahead": part.ahead,
-            "job_queues": job.queue,
-            "projects": job.project,
-            "cpu_slots": job.cpu_slots,
-            "memory_bytes": job.memory_bytes,
+    """Return the parameters of a statement. What jobs of a part have in common is said once."""
+    jobs = [part.jobs.job for part in parts]
+    asked: dict[str, Any] = {
+        "jobs": [job_id for part in parts for job_id in part.jobs.ids],
+        "parts": [n for n, part in enumerate(parts, 1) for _ in part.jobs.ids],
+        "ttls": [job.lease_ttl_seconds or terms.ttls[job.queue] for job in jobs],
+        "host_ids": [part.host_id for part in parts],
+        "hosts": [names[part.host_id] for part in parts],
+        "incarnations": [part.incarnation for part in parts],
+        "queues": sorted({job.queue for job in jobs}),
+    }
+    if statement == "hand_over":
+        return {
+            **asked,
+            "job_queues": [job.queue for job in jobs],
+            "projects": [job.project for job in jobs],
+            "cpu_slots": [job.cpu_slots for job in jobs],
+            "memory_bytes": [job.memory_bytes for job in jobs],
         }
-        each: dict[str, Sequence[Any]] = {"jobs": part.jobs.ids, "epochs": part.jobs.epochs}
-        if "devices" in asked:
-            each["devices"] = [f"{{{','.join(map(str, devices))}}}" for devices in part.devices]
-        for name, column in asked.items():
-            column += each[name] if name in each else [alike[name]] * count
-    asked["queues"] = sorted({part.jobs.job.queue for part in parts})
-    if statement == "take_jobs":
-        asked["reserve_from"] = RESERVE_FROM
-    return asked
+    return {
+        **asked,
+        "epochs": [epoch for part in parts for epoch in part.jobs.epochs],
+        "devices": [
+            f"{{{','.join(map(str, devices))}}}" for part in parts for devices in part.devices
+        ],
+        "ahead": [part.ahead for part in parts],
+        "reserve_from": RESERVE_FROM,
+    }
 
 
 def give_taken(drafts: Sequence[Draft], choice: TakeChoice, found: Sequence[Rows]) -> None:
@@ -160,18 +160,20 @@ def give_taken(drafts: Sequence[Draft], choice: TakeChoice, found: Sequence[Rows
     for (_, asked), offered, (row,) in zip(choice.steps, choice.offered, found, strict=True):
         taken, secrets = row["ns"] or (), row["secrets"] or {}
         missed = missed or len(taken) < len(offered)
-        job_ids, host_ids, ttls = asked["jobs"], asked["host_ids"], asked["ttls"]
+        job_ids, parts = asked["jobs"], asked["parts"]
+        host_ids, ttls = asked["host_ids"], asked["ttls"]
         epochs, devices, ahead = (asked.get(name) for name in ("epochs", "devices", "ahead"))
-        for n, attempt in sorted(zip(taken, row["attempts"] or (), strict=True)):
-            at = n - 1
-            job_id, host_id = job_ids[at], host_ids[at]
+        attempts = row["attempts"] or [1] * len(taken)  # what is handed over has its first
+        for n, attempt in sorted(zip(taken, attempts, strict=True)):
+            at, part = n - 1, parts[n - 1] - 1
+            job_id, host_id = job_ids[at], host_ids[part]
             task = OfferedTask(
                 key=TaskKey(job_id, 0, epochs[at] + 1 if epochs else 1),
                 attempt=attempt,
                 host_id=host_id,
                 devices=_read_devices(devices[at]) if devices else (),
-                lease_ttl_seconds=ttls[at],
-                ahead=ahead is not None and ahead[at],
+                lease_ttl_seconds=ttls[part],
+                ahead=ahead is not None and ahead[part],
             )
             offer = TaskOffer(task=task, job=offered[at], secrets=secrets.get(job_id, {}))
             by_host[host_id].offers.append(offer)
