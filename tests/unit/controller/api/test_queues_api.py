@@ -1,0 +1,40 @@
+"""Queues over HTTP where PostgreSQL's locks matter."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+import pytest
+
+from tests.unit.controller.conftest import Served
+from tests.waits import within
+
+pytestmark = pytest.mark.parametrize("store", ["postgres"], indirect=True)
+COUNTS = (
+    b"select count(*) from pg_stat_activity where wait_event_type = 'Lock' and "
+    b"datname = current_database() and query like '%count(*) from ready_jobs%'"
+)
+
+
+async def test_a_resume_counts_before_it_releases_and_locks_nothing_meanwhile(
+    served: Served, pg_emptied: str
+) -> None:
+    """A million jobs take seconds to count. Nothing waits for that: neither what needs the queue's
+    row, such as a reservation, nor the start of its jobs once they are released."""
+    await served.submit(queue="cpu")
+    await served.call("POST", "/v1/queues/cpu/pause", json={"reason": "for the test"})
+    async with (
+        await psycopg.AsyncConnection.connect(pg_emptied) as slow,
+        await psycopg.AsyncConnection.connect(pg_emptied, autocommit=True) as other,
+    ):
+        await slow.execute(b"lock table ready_jobs in access exclusive mode")
+        resume = asyncio.create_task(served.call("POST", "/v1/queues/cpu/resume"))
+        async with within(10):
+            while (await (await other.execute(COUNTS)).fetchone()) == (0,):
+                await asyncio.sleep(0.01)
+        read = b"select paused_at is not null from queues where name = 'cpu' for update nowait"
+        assert await (await other.execute(read)).fetchone() == (True,), "released, then counted"
+        await slow.rollback()
+    answer = (await resume).json()
+    assert (answer["paused_at"], answer["queued"]) == (None, 1)
