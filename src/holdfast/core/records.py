@@ -279,7 +279,8 @@ class CheckpointRecord(Record, frozen=True, kw_only=True):
 
 
 class HostRecord(Record, frozen=True, kw_only=True):
-    """A host. `busy_*` come from live leases, never from the host's own report.
+    """A host. `busy_*` come from live leases, never from the host's own report; a job that it holds
+    ahead is among `running` and has no slot (AHEAD-1).
 
     incarnation: "" before its agent's first call. offer, usd_per_hour: of a host that a pool rents.
     memory_limits: what ends a task over its memory: the kernel, by a control group of the task's

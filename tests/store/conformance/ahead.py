@@ -64,6 +64,14 @@ async def test_the_leader_finds_no_room_where_jobs_are_held_and_none_too_little(
     assert len(await rig.admit()) == 1
 
 
+async def test_what_is_held_is_not_counted_among_the_busy_slots(rig: Rig) -> None:
+    """A host of two slots is never shown as 4/2."""
+    await hold(rig, slots=2)
+    host = await rig.store.hosts.get_host("h1")
+    assert (host.busy_cpu_slots, host.cpu_slots, host.running) == (2, 2, 4)
+    assert (await rig.store.read_gauges(now=rig.now)).busy_cpu_slots == 2
+
+
 async def test_no_more_are_held_than_the_host_asks_for(rig: Rig) -> None:
     """Offers that were lost count: they are leases, whatever the host says that it holds."""
     first, held = await hold(rig)

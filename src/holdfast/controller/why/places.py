@@ -93,11 +93,14 @@ def explain_place(found: Circumstances) -> Iterator[WhyLine]:
     else:
         yield from _explain_size(found, active)
         yield from _explain_aside("host_set_aside", aside)
-    dead = [h.name for h in labelled if h.flagged_dead_at is not None]
-    if dead:
-        names = say_names(dead, MAX_NAMED)
-        message = f"no heartbeat comes from {names}, though work runs there"
-        yield line("dead_hosts", message, "holdfast hosts --dead")
+    dead = [h for h in labelled if h.flagged_dead_at is not None]
+    for verb, works in (("runs", True), ("ran", False)):  # until its lease ends, work may run there
+        names = [h.name for h in dead if bool(h.running) is works]
+        if names:
+            message = (
+                f"no heartbeat comes from {say_names(names, MAX_NAMED)}, though work {verb} there"
+            )
+            yield line("dead_hosts", message, "holdfast hosts --dead")
 
 
 def _explain_aside(code: str, aside: Mapping[str, str]) -> Iterator[WhyLine]:

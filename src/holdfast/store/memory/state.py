@@ -435,7 +435,7 @@ class MemoryState:
             fields |= {"offer": rented.offer, "usd_per_hour": rented.usd_per_hour}
         return HostRecord(
             **fields,
-            busy_cpu_slots=sum(t.cpu_slots for t in live),
+            busy_cpu_slots=sum(t.cpu_slots for t in live if not t.held_ahead),
             busy_memory_bytes=sum(t.memory_bytes for t in live),
             busy_gpus=tuple(sorted(d for t in live for d in t.devices)),
             running=len(live),

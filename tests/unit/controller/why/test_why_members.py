@@ -33,7 +33,7 @@ async def _explain(rig: Rig, job_id: str, *, dead: str = "", refusal: str | None
             hosts=tuple(hosts),
             place=0,
             now=rig.now,
-            last_attempt=attempts[-1],
+            last_attempt=attempts[-1] if attempts else None,
             refusal=refusal,
         )
     )
@@ -131,3 +131,16 @@ async def test_a_parked_rank_says_why_and_what_to_do() -> None:
     assert "parked" in shown
     assert "waits for a host" not in shown
     assert keys
+
+
+async def test_a_dead_host_whose_work_was_taken_back_runs_none_any_more() -> None:
+    """Its flag stays until its agent calls again; its lease ended before."""
+    rig = Rig(MemoryStore())
+    await rig.host(slots=1)
+    _, key = await rig.running(cpus=1)
+    waits = await rig.submit(cpus=1)
+    lines = {line.code: line.message for line in (await _explain(rig, waits, dead="h1")).lines}
+    assert lines["dead_hosts"] == "no heartbeat comes from name-h1, though work runs there"
+    await rig.sync(ended=[(key, STOPPED)])
+    lines = {line.code: line.message for line in (await _explain(rig, waits, dead="h1")).lines}
+    assert lines["dead_hosts"] == "no heartbeat comes from name-h1, though work ran there"
