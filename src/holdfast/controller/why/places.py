@@ -93,12 +93,16 @@ def explain_place(found: Circumstances) -> Iterator[WhyLine]:
     else:
         yield from _explain_size(found, active)
         yield from _explain_aside("host_set_aside", aside)
-    dead = [h for h in labelled if h.flagged_dead_at is not None]
-    for verb, works in (("runs", True), ("ran", False)):  # until its lease ends, work may run there
-        names = [h.name for h in dead if bool(h.running) is works]
-        if names:
+    yield from _explain_dead(labelled)
+
+
+def _explain_dead(hosts: Sequence[HostRecord]) -> Iterator[WhyLine]:
+    """Name the dead hosts. Work may run there until its lease ends."""
+    for verb, works in (("runs", True), ("ran", False)):
+        dead = [h.name for h in hosts if h.flagged_dead_at and bool(h.running) is works]
+        if dead:
             message = (
-                f"no heartbeat comes from {say_names(names, MAX_NAMED)}, though work {verb} there"
+                f"no heartbeat comes from {say_names(dead, MAX_NAMED)}, though work {verb} there"
             )
             yield line("dead_hosts", message, "holdfast hosts --dead")
 
