@@ -1,5 +1,6 @@
 """The documented exit codes, and the one or two plain lines on stderr that go with a failure."""
 
+import operator
 import os
 import sys
 from collections.abc import Callable
@@ -45,7 +46,7 @@ def exit_code_of(error: BaseException) -> int | None:
 def is_clicks(error: BaseException, kind: str = "ClickException") -> bool:
     """Say whether an error is of this kind of click's; without click in memory none is."""
     click = sys.modules.get("click")
-    return click is not None and isinstance(error, getattr(click, kind))
+    return click is not None and isinstance(error, operator.attrgetter(kind)(click))
 
 
 def _say(error: Any) -> str:
@@ -99,6 +100,9 @@ def _tell(error: Any, words: list[str], *, as_json: bool) -> int:
     """Tell of an expected failure and return its exit code. Raises the error if it is a bug."""
     if is_clicks(error, "Abort"):
         return EXIT_INTERRUPTED
+    if is_clicks(error, "exceptions.NoArgsIsHelpError") and not as_json:  # a group by itself
+        print_line(_say(error))
+        return EXIT_OK
     code = exit_code_of(error)
     if is_clicks(error):
         code = error.exit_code if error.exit_code > 1 else EXIT_USAGE

@@ -25,6 +25,7 @@ _SHORT = {
     "recovery_timeout": "recovery_timeout_seconds",
     "memory": "memory_bytes",
 }
+_VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -267,6 +268,9 @@ def _explain(error: msgspec.ValidationError, fields: Mapping[str, Any]) -> Valid
     message = say_mismatch(said, JobSpec, field)
     if field in ("queue", "project") and "a letter or digit first" in message:
         message = f"{clip(repr(fields[field]))} is not a name: {message.removeprefix('must be ')}"
+    elif field == "env" and "no digit first" in message:
+        odd = next((k for k in fields[field] if not re.fullmatch(_VARIABLE, k)), "")
+        message = f"{clip(repr(odd))} is not a variable's name: {message.removeprefix('must be ')}"
     elif field in fields and not isinstance(fields[field], (dict, list, tuple)):
         message = f"{message.partition(', not ')[0]}, not {clip(repr(fields[field]))}"
     return ValidationError(f"{field}: {message}" if field else message, field=field or None)

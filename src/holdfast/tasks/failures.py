@@ -19,7 +19,10 @@ class CallFailed(HoldfastError, code="call_failed", status=500):
         self, call: str, kind: str, message: str, traceback: str, *, attempts: int, reason: str
     ) -> None:
         what = f"{kind}: {message}" if kind else message
-        because = f" ({reason})" if reason and reason != message else ""
+        more = reason.removeprefix(what).removeprefix(
+            "; "
+        )  # a reason mostly begins with what it was
+        because = f" ({more})" if more and more != message else ""
         super().__init__(f"call {call} failed: {what}{because}")
         self.call, self.kind, self.remote_traceback = call, kind, traceback
         self.attempts, self.reason = attempts, reason

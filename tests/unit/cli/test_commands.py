@@ -247,6 +247,17 @@ def test_run_tells_of_a_requeue(stub: Stub) -> None:
     assert "attempt 2 is running" in done.stderr
 
 
+def test_a_start_that_failed_is_told_once(stub: Stub) -> None:
+    """Nothing runs that could be stopped."""
+    reason = "it could not be started: no such program: 'x'"
+    draining = {"state": "draining", "drain_cause": "validation_error", "drain_reason": reason}
+    failed = ended(state="failed", cause="validation_error", reason=reason, exit_code=127)
+    follow(stub, events(("state", job_record(**draining)), failed))
+    done = stub.run("run", "--", "x")
+    assert done.stderr.count(reason) == 1
+    assert "is being stopped" not in done.stderr
+
+
 @pytest.mark.parametrize("state", ["running", "succeeded"])
 def test_run_tells_of_requeues_that_were_over_before_it_looked(stub: Stub, state: str) -> None:
     ended_attempt = {"job_id": JOB, "parent": None, "epoch": 1, "state": "ended"}

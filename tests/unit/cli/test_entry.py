@@ -17,6 +17,14 @@ def test_the_bare_program_shows_its_help(stub: Stub) -> None:
     assert done.stdout == stub.run("--help").stdout
 
 
+@pytest.mark.parametrize("group", ["workflow", "schedules", "token", "db", "checkpoints"])
+def test_a_group_by_itself_shows_its_help(stub: Stub, group: str) -> None:
+    done = stub.run(group)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.rstrip() == stub.run(group, "--help").stdout.rstrip()
+    assert stub.run(group, "--json").exit_code == 2
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_prints_a_script(stub: Stub, shell: str) -> None:
     done = stub.run("completion", shell)

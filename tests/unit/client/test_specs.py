@@ -63,6 +63,7 @@ def test_short_names_and_units() -> None:
         ({"argv": ["x"], "time_limit": "2x"}, "time_limit.*duration"),
         ({"argv": ["x"], "memory": "4G", "memory_bytes": 1}, "twice"),
         ({}, "exactly one of"),
+        ({"argv": ["x"], "env": {"GOOD": "1", "A B": "2"}}, "'A B' is not a variable's name"),
     ],
 )
 def test_mistakes_get_a_sentence(fields: dict[str, object], words: str) -> None:

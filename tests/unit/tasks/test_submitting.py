@@ -294,3 +294,10 @@ def test_a_model_brings_its_memory_and_a_gpu() -> None:
     assert (double.options(model=tiny).spec.vram_gb, double.options(model=tiny).spec.gpus) == (3, 1)
     assert double.options(model="tiny-model").spec.vram_gb == 3
     assert double.options(model="tiny-model", gpus=0).spec.gpus == 0
+
+
+def test_a_failure_is_not_said_twice() -> None:
+    """The reason of a call without another attempt begins with what went wrong."""
+    why = "ValueError: no 4; no retries were asked for"
+    failure = CallFailed("set.0", "ValueError", "no 4", "", attempts=1, reason=why)
+    assert str(failure) == "call set.0 failed: ValueError: no 4 (no retries were asked for)"

@@ -394,7 +394,8 @@ def why(face: Face, name: str) -> None:
         call = client.call_view(find_set(client, word), index)
     lines = [say_state(call.state, call.reason if call.state not in ("ready", "running") else "")]
     for each in call.why:
-        lines.append(f"- {each.message}")
+        if say_state(call.state, each.message) != lines[0]:
+            lines.append(f"- {each.message}")
         if each.hint:
             lines.append(f"  {each.hint}")
     face.show({"call": name, "state": call.state, "lines": call.why}, "\n".join(lines))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -29,6 +30,7 @@ from holdfast.errors import NotFound, ValidationError
 
 if TYPE_CHECKING:
     from holdfast.client import Client
+    from holdfast.client.locate import ControllerPlace
     from holdfast.core.workflows.records import NodeRecord, RunRecord
     from holdfast.core.workflows.values import WorkflowSpec
     from holdfast.wire.workflows import NodeView, NodeWhy, RunView
@@ -65,9 +67,8 @@ def run(face: Face, file: Path, detach: bool, out_dir: str) -> int:
       holdfast workflow run nightly.toml
       holdfast workflow run nightly.toml --detach
     """
-    spec = _read(file, out_dir)
     with face.client() as client:
-        view = client.submit_workflow(spec)
+        view = client.submit_workflow(_read(file, out_dir, client.place))
         if detach:
             face.show(view, view.id)
             return 0
@@ -77,12 +78,19 @@ def run(face: Face, file: Path, detach: bool, out_dir: str) -> int:
     return 0 if view.state.value == "succeeded" else 1
 
 
-def _read(file: Path, out_dir: str = "") -> WorkflowSpec:
+def _read(file: Path, out_dir: str = "", place: ControllerPlace | None = None) -> WorkflowSpec:
+    """Read a workflow's file. Its jobs run in this folder, as those of `submit` do, where they
+    name none and the controller at `place` is on this machine."""
     import msgspec
 
+    from holdfast.cli.jobs.submit import place_here
     from holdfast.client.flow.files import read_workflow
 
-    spec = read_workflow(file)
+    def settle(fields: dict[str, Any]) -> None:
+        if place is not None:
+            place_here(fields, place, os.environ)
+
+    spec = read_workflow(file, settle)
     return msgspec.structs.replace(spec, out_dir=str(Path(out_dir).resolve())) if out_dir else spec
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.cli import declare
-from holdfast.cli.jobs.find import find_job
+from holdfast.cli.jobs.find import one_job
 from holdfast.cli.operate.config import value_text
 from holdfast.cli.options import JOB
 from holdfast.cli.output import Face, age, columns, count_of, facts, shorten, span, table, talks
@@ -34,8 +34,8 @@ def attempts(face: Face, job_id: str, cause: str | None, policy: bool) -> None:
       holdfast attempts 06ch2v8wq1m4kz7d9x3t
       holdfast attempts 06ch2v8wq1m4kz7d9x3t --json | jq '.[-1].cause'
     """
-    with face.client() as client:
-        rows = client.attempts(find_job(client, job_id), cause)
+    with face.client() as client, one_job(client, job_id) as found:
+        rows = client.attempts(found, cause)
     nothing = (
         f"none ended of {cause}"
         if cause is not None

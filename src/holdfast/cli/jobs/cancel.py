@@ -156,6 +156,16 @@ def _act(
     _each(face, client, job_ids, acts, as_list=True)
 
 
+def _say_outcome(job: JobRecord | ArrayRecord) -> str:
+    """Write what became of it. A job that had succeeded or failed before is left as it was."""
+    from holdfast.core.records import JobRecord
+
+    state, reason = job.state.value, job.reason
+    if isinstance(job, JobRecord) and state in ("succeeded", "failed"):
+        reason = "it had ended before" + f": {reason}" * (reason not in ("", state))
+    return f"{paint(state)}  {reason}".rstrip()
+
+
 def _ask(question: str) -> None:
     """Ask on stderr. Raises ClickException unless the answer is yes."""
     import click
@@ -164,11 +174,9 @@ def _ask(question: str) -> None:
         agreed = click.confirm(question, err=True)
     except click.Abort:
         click.echo(err=True)
-        raise declare.usage_error(
-            "there was no answer; --yes goes on without the question"
-        ) from None
+        raise ValidationError("there was no answer; --yes goes on without the question") from None
     if not agreed:
-        raise declare.usage_error("nothing was changed")
+        raise ValidationError("nothing was changed")
 
 
 def _each(face: Face, client: Client, words: Sequence[str], acts: Acts, *, as_list: bool) -> None:
@@ -185,7 +193,7 @@ def _each(face: Face, client: Client, words: Sequence[str], acts: Acts, *, as_li
             continue
         done.append(job)
         if not face.as_json:
-            print_text(f"{job.id}  {paint(job.state.value)}  {job.reason}".rstrip())
+            print_text(f"{job.id}  {_say_outcome(job)}")
     if face.as_json and done:
         face.show_json(done if as_list else done[0])
     if refused is not None:

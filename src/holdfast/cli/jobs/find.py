@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.cli.output import shorten
@@ -69,12 +69,37 @@ def find_job(client: Client, word: str) -> str:
     return next(iter(found))
 
 
+@contextlib.contextmanager
+def one_job(client: Client, word: str) -> Iterator[str]:
+    """Find the job that a word names, for what an array as a whole has not: logs, attempts,
+    checkpoints.
+
+    Raises:
+        NotFound: as `find_job`; where the word names an array, it says how its members are named.
+    """
+    try:
+        yield find_job(client, word)
+    except NotFound:
+        array = find_array(client, word)
+        if array is None:
+            raise
+        first = array.indices.partition("-")[0].partition(",")[0]
+        raise NotFound(
+            f"{word!r} is an array of {array.size} jobs; name one of them, as {word}[{first}]"
+        ) from None
+
+
 def find_parent(client: Client, word: str) -> str:
     """Return `JOB[:END]` with an id in place of the word that names the job or the array."""
     name, colon, end = word.rpartition(":")
     if colon and end in list(Wants):
         return f"{find_parent(client, name)}:{end}"
-    return act_on(client, word, lambda job_id: job_id, lambda array: array.id)
+    try:
+        return act_on(client, word, lambda job_id: job_id, lambda array: array.id)
+    except NotFound as missing:
+        if not colon:
+            raise
+        raise NotFound(f"{missing.message}. After a colon comes {' or '.join(Wants)}") from None
 
 
 def act_on(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.cli import declare
 from holdfast.cli.endings import EXIT_FAILED
-from holdfast.cli.jobs.find import find_job
+from holdfast.cli.jobs.find import one_job
 from holdfast.cli.jobs.ranks_output import RankPrefixer
 from holdfast.cli.options import COUNT, JOB, POSITIVE
 from holdfast.cli.output import Face, count_of, note, talks, write_stream
@@ -113,8 +113,7 @@ def logs(face: Face, job_id: str, follow: bool, full: bool, **which: Any) -> Non
       holdfast logs 06ch2v8wq1m4kz7d9x3t --attempt 1 --stream stderr --tail 4000
       holdfast logs -f 06ch2v8wq1m4kz7d9x3t --rank 3
     """
-    with face.client() as client:
-        job_id = find_job(client, job_id)
+    with face.client() as client, one_job(client, job_id) as job_id:
         if follow or full:
             which |= {"full": full, "wait": follow}
             if face.as_json:

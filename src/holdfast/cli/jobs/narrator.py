@@ -91,7 +91,11 @@ class Narrator:
 
 
 def _ended_by_itself(job: JobRecord) -> bool:
-    """Say whether the drain follows a failure of the job's own, which its end reports anyway."""
-    from holdfast.core.causes import CHARGED_TO, Budget
+    """Say whether the drain follows a failure of the job's own, which its end reports anyway, or
+    a start that failed, after which nothing runs that could be stopped."""
+    from holdfast.core.causes import CHARGED_TO, Budget, Cause
 
-    return job.drain_cause is not None and CHARGED_TO[job.drain_cause] is Budget.RETRIES
+    cause = job.drain_cause
+    return cause is not None and (
+        CHARGED_TO[cause] is Budget.RETRIES or cause is Cause.VALIDATION_ERROR
+    )

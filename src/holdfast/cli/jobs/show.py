@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -175,7 +176,7 @@ def _job_text(
     job: JobView, attempts: Sequence[AttemptRecord], tasks: Sequence[TaskRecord], gang: str
 ) -> str:
     spec = job.spec
-    command = spec.shell if spec.shell is not None else " ".join(spec.argv)
+    command = spec.shell if spec.shell is not None else shlex.join(spec.argv)
     wants = [
         count_of(job.gpus, "GPU") if job.gpus else "",
         count_of(job.cpu_slots, "CPU slot") if job.cpu_slots else "",

@@ -158,17 +158,23 @@ def read_spec(
     _merge(fields, "env", _read_env(options["env"], environ))
     _merge(fields, "secrets", read_secrets(options["secrets"], environ))
     _read_command(fields, options["command"], options["shell"])
+    place_here(fields, place, environ)
+    return build_spec(fields)
+
+
+def place_here(fields: dict[str, Any], place: ControllerPlace, environ: Mapping[str, str]) -> None:
+    """Give a job this folder and the active environment, where the controller is on this machine
+    and the job's own fields say nothing else."""
     if isinstance(fields.get("cwd"), str):
         fields["cwd"] = os.path.abspath(os.path.expanduser(fields["cwd"]))
     elif fields.get("cwd") is not None:
         pass  # a number in a file; `build_spec` refuses it
     elif place.is_local and not _runs_image_command(fields) and not fields.get("fresh_workdir"):
         fields["cwd"] = _here()
-    if place.is_local and fields.get("image") is None:
+    given = fields.get("env") or {}
+    if place.is_local and fields.get("image") is None and isinstance(given, Mapping):
         active = {name: value for name, value in environ.items() if name in _SHELL_VARIABLES}
-        given = dict(fields.get("env") or {})
-        fields["env"] = {name: value for name, value in active.items() if value} | given
-    return build_spec(fields)
+        fields["env"] = {name: value for name, value in active.items() if value} | dict(given)
 
 
 def _runs_image_command(fields: Mapping[str, Any]) -> bool:

@@ -26,7 +26,7 @@ A text `"${NODE.key.0}"` is the result of a node, or a part of it; `"$${…}"` i
 
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +46,13 @@ _JOB = {"argv", "shell", "image"}
 _TOP = tuple(name for name in WorkflowSpec.__struct_fields__ if name != "nodes")
 
 
-def read_workflow(path: Path) -> WorkflowSpec:
-    """Return the workflow in a file. Raises ValidationError, which names the file."""
+def read_workflow(
+    path: Path, settle: Callable[[dict[str, Any]], None] | None = None
+) -> WorkflowSpec:
+    """Return the workflow in a file. `settle` completes the fields of each job before they are
+    read. Raises ValidationError, which names the file."""
     try:
-        return build_workflow(_read(path))
+        return build_workflow(_read(path), settle)
     except ValidationError as error:
         raise ValidationError(
             f"{path}: {error.message}", code=error.code, field=error.field
@@ -84,7 +87,9 @@ def _read_yaml(data: bytes) -> Any:
         raise ValidationError(f"it is no YAML: {error}") from None
 
 
-def build_workflow(given: Any) -> WorkflowSpec:
+def build_workflow(
+    given: Any, settle: Callable[[dict[str, Any]], None] | None = None
+) -> WorkflowSpec:
     """Return the workflow that a file's tables say. Raises ValidationError."""
     if not isinstance(given, Mapping):
         raise ValidationError("a workflow is a table with `name` and [node.NAME] tables")
@@ -98,7 +103,7 @@ def build_workflow(given: Any) -> WorkflowSpec:
     if not isinstance(nodes, Mapping) or not nodes:
         raise ValidationError("a workflow has at least one [node.NAME] table", field="node")
     plain = {name: given[name] for name in _TOP if name in given}
-    plain["nodes"] = [_build_node(str(name), table) for name, table in nodes.items()]
+    plain["nodes"] = [_build_node(str(name), table, settle) for name, table in nodes.items()]
     for name, table in nodes.items():
         _refuse_mixed(str(name), table, nodes)
     try:
@@ -109,7 +114,9 @@ def build_workflow(given: Any) -> WorkflowSpec:
     return spec
 
 
-def _build_node(name: str, table: Any) -> dict[str, Any]:
+def _build_node(
+    name: str, table: Any, settle: Callable[[dict[str, Any]], None] | None
+) -> dict[str, Any]:
     if not isinstance(table, Mapping):
         raise ValidationError(f"node {name} is not a table", field=f"node.{name}")
     fields = dict(table)
@@ -129,7 +136,7 @@ def _build_node(name: str, table: Any) -> dict[str, Any]:
         elif "ask" in fields:
             node["ask"] = _build_ask(fields)
         elif fields.keys() & _JOB:
-            node["job"] = _build_job(fields)
+            node["job"] = _build_job(fields, settle)
         else:
             given = ", ".join(sorted(fields)) or "nothing"
             raise ValidationError(
@@ -170,13 +177,17 @@ def _build_ask(fields: dict[str, Any]) -> dict[str, Any]:
     return ask
 
 
-def _build_job(fields: dict[str, Any]) -> dict[str, Any]:
+def _build_job(
+    fields: dict[str, Any], settle: Callable[[dict[str, Any]], None] | None
+) -> dict[str, Any]:
     from holdfast.client.specs import build_spec, read_secrets
 
     secrets = fields.get("secrets")
     if isinstance(secrets, list):
         fields["secrets"] = read_secrets(map(str, secrets), os.environ)
     inputs = read_references(fields.pop("inputs", {}))
+    if settle is not None:
+        settle(fields)
     return {"spec": msgspec.to_builtins(build_spec(fields)), "inputs": inputs}
 
 

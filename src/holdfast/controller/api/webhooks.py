@@ -196,5 +196,8 @@ def _delivery_ids(call: ApiCall) -> tuple[str, str]:
 
 def _check_id(what: str, given: str) -> str:
     if not ID_PATTERN.fullmatch(given):
-        raise NotFound(f"there is no {what} {given[:64]!r}; its id is 20 letters and digits")
+        raise NotFound(
+            f"there is no {what} {given[:64]!r}; its id is 20 letters and digits, "
+            "as `holdfast webhooks` shows it"
+        )
     return given

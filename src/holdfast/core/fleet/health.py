@@ -148,7 +148,8 @@ def _judge_health(spec: PoolSpec, host: FleetHost, queued: int) -> Action | None
         return _fail(host, HostFault.PROVIDER_GONE, host.gone)
     silent = host.heartbeat_seconds
     if silent is not None and silent > spec.heartbeat_timeout_seconds and (host.leases or queued):
-        work = f"{host.leases} tasks assigned" if host.leases else f"{queued} jobs waiting"
+        held, noun = (host.leases, "task") if host.leases else (queued, "job")
+        work = f"{held} {noun}{'s' * (held != 1)} {'assigned' if host.leases else 'waiting'}"
         return _fail(
             host, HostFault.HEARTBEAT_EXPIRED, f"its agent is silent for {silent:.0f} s with {work}"
         )

@@ -96,7 +96,7 @@ def _judge_by_jobs(standing: HostStanding) -> SetAside | None:
     seconds = min(PROBATION_SECONDS * 2.0 ** min(standing.blames, 10), MAX_ASIDE_SECONDS)
     reason = (
         f"{count} job{'s' * (count != 1)} failed here and then succeeded elsewhere ({shown}); "
-        f"{standing.failed} of {ended} tasks failed here in {WINDOW_SECONDS / 3600:.0f} h; "
+        f"{standing.failed} of {ended} task{'s' * (ended != 1)} failed here in {WINDOW_SECONDS / 3600:.0f} h; "
         f"set aside for {seconds / 3600:.0f} h, then on probation"
     )
     return SetAside(

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.unit.cli.stub import JOB, Answer, Stub, job_record
 
 ARRAY = "06ch2v8wq1m4kz7d9x3s"
@@ -107,3 +109,14 @@ def test_submit_sends_indices_or_a_grid(stub: Stub, tmp_path: Path) -> None:
     assert "is empty" in refused.stderr
     both = stub.run("submit", "--sweep", str(grid), "--array", "0-1", "--", "x")
     assert "not both" in both.stderr
+
+
+@pytest.mark.parametrize("word", ["fit", ARRAY])
+@pytest.mark.parametrize("command", ["logs", "attempts"])
+def test_what_an_array_has_not_is_asked_of_its_members(stub: Stub, command: str, word: str) -> None:
+    stub.on("GET /v1/jobs", page())
+    stub.on("GET /v1/arrays", page(record()))
+    stub.on(f"GET /v1/arrays/{ARRAY}", Answer(record()))
+    done = stub.run(command, word)
+    assert done.exit_code == 3
+    assert f"'{word}' is an array of 1000 jobs; name one of them, as {word}[0]" in done.stderr

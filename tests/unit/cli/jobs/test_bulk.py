@@ -41,6 +41,7 @@ def test_a_selection_is_counted_asked_about_and_acted_on(two: Stub, verb: str, s
 def test_no_answer_and_no_change_nothing(two: Stub, answer: str) -> None:
     done = two.run("cancel", "--all", input=answer)
     assert (done.exit_code, posts(two)) == (2, 0)
+    assert "--help" not in done.stderr, "no word was wrong"
 
 
 def test_scripts_do_not_get_the_question(two: Stub) -> None:

@@ -25,6 +25,32 @@ def test_a_state_is_said_once(state: str, text: str, said: str) -> None:
     assert say_state(state, text) == said
 
 
+@pytest.mark.parametrize(
+    ("state", "reason", "said"),
+    [
+        ("succeeded", "succeeded", "succeeded  it had ended before"),
+        ("failed", "exit code 3", "failed  it had ended before: exit code 3"),
+        ("cancelled", "cancelled by admin", "cancelled  cancelled by admin"),
+        ("draining", "cancelled by admin", "draining  cancelled by admin"),
+    ],
+)
+def test_cancel_says_of_an_ended_job_that_it_had_ended(
+    stub: Stub, state: str, reason: str, said: str
+) -> None:
+    job = job_record(state=state, reason=reason)
+    stub.on(f"POST /v1/jobs/{JOB}/cancel", Answer(job))
+    assert stub.run("cancel", JOB).stdout == f"{JOB}  {said}\n"
+
+
+def test_a_shown_command_can_be_typed_again(stub: Stub) -> None:
+    job = job_record(state="succeeded", spec={"argv": ["sh", "-c", "echo $HOME; exit 3"]})
+    stub.on(f"GET /v1/jobs/{JOB}", Answer(job))
+    empty = Answer({"items": [], "next": None})
+    stub.on(f"GET /v1/jobs/{JOB}/attempts", empty)
+    stub.on(f"GET /v1/jobs/{JOB}/tasks", empty)
+    assert "sh -c 'echo $HOME; exit 3'" in stub.run("show", JOB).stdout
+
+
 def test_one_thing_is_singular() -> None:
     counts = [count_of(n, "retry", "retries") for n in (0, 1, 2)]
     assert counts == ["0 retries", "1 retry", "2 retries"]

@@ -35,6 +35,12 @@ def test_each_fault_has_its_sentence(sick: FleetHost, fault: HostFault) -> None:
     assert len(failed.reason) > 5
 
 
+@pytest.mark.parametrize(("leases", "said"), [(1, "1 task assigned"), (2, "2 tasks assigned")])
+def test_what_a_silent_host_holds_is_counted(leases: int, said: str) -> None:
+    (failed,) = kinds(plan(pool(), (host(0, leases=leases, heartbeat_seconds=301.0),)), FailHost)
+    assert failed.reason.endswith(f" with {said}")
+
+
 @pytest.mark.parametrize(
     "well",
     [
