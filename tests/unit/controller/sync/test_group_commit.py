@@ -1,4 +1,4 @@
-"""Group commit: one store call for many senders, and no neighbour fails with a bad one (BATCH-1…5)."""
+"""Group commit: one store call for many senders, and no neighbour fails with a bad one (BATCH-1…6)."""
 
 import asyncio
 from collections.abc import Sequence
@@ -57,6 +57,31 @@ async def test_a_batch_weighs_no_more_than_is_handed_over_at_once() -> None:
     await asyncio.gather(*(group.submit(item) for item in given))
     # One that is too heavy by itself goes alone, and nothing goes past one that waits.
     assert asked.batches == [["a1", "b1"], ["c1"], ["c2"], ["d" * 9], ["e1"]]
+
+
+async def test_the_call_beside_goes_on_between_two_answers() -> None:
+    gates = {"a": asyncio.Event(), "c": asyncio.Event()}
+    told: list[str] = []
+
+    async def send(items: Sequence[str]) -> Sequence[str]:
+        await gates[items[0][0]].wait()
+        told.append(f"{items[0][0]} goes on")
+        return items
+
+    group: GroupCommit[str, str] = GroupCommit(
+        "turn", lambda item: item[0], send, Outages(lambda: 0.0), weigh=len, most=4, heavy=4
+    )
+
+    async def ask(item: str) -> None:
+        told.append(await group.submit(item))
+
+    asking = [asyncio.create_task(ask(item)) for item in ("a1", "b1", "c1", "d1")]
+    await asyncio.sleep(0)
+    gates["a"].set()
+    await asyncio.sleep(0)
+    gates["c"].set()  # heard a turn after the other, as from a socket
+    await asyncio.gather(*asking)
+    assert told == ["a goes on", "a1", "c goes on", "b1", "c1", "d1"]
 
 
 async def test_a_bad_member_fails_alone() -> None:
