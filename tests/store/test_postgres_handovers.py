@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, TypeVar
 
 import psycopg
 import pytest
@@ -16,10 +16,12 @@ from holdfast.store.postgres.connection.session import Tx
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.postgres.sync import handovers
 from tests.store.conformance.ahead import *  # noqa: F403
+from tests.store.conformance.fleet import active
 from tests.store.conformance.takes import *  # noqa: F403
 from tests.store.rig import OK, Rig, fails
 from tests.waits import within
 
+T = TypeVar("T")
 WAIT_SECONDS = 30.0
 MANY = handovers.HANDED_FROM
 
@@ -183,6 +185,28 @@ async def test_a_room_counts_what_is_handed_over(rig: Rig) -> None:
     assert (await rig.store.read_gauges(now=rig.now)).busy_cpu_slots == 2
 
 
+@pytest.mark.parametrize("limit", ["quota_jobs", "share_cpu_slots"])
+async def test_a_quota_and_a_share_count_what_was_handed_over_while_they_were_set(
+    rig: Rig, pg_emptied: str, limit: str
+) -> None:
+    """The change looked for handovers before this one was committed, and the take read the settings
+    before the change was."""
+    await rig.host("h2", slots=4)
+    await take_many(rig, 2)
+    async with await psycopg.AsyncConnection.connect(pg_emptied) as conn:
+        layer = f'{{"{limit}": 2}}'
+        await conn.execute("insert into projects values ('default', %s, now())", (layer,))
+        await conn.execute("update cluster set settings_rev = settings_rev + 1")
+    assert (await count_rows(rig))["handovers"] == 1
+    await rig.submit()
+    snapshot = await rig.store.admission.read_admission(10, now=rig.now)
+    assert (await count_rows(rig))["handovers"] == 1, "a round looks beside handovers"
+    if limit == "quota_jobs":
+        assert snapshot.candidates == (), "the quota is used up"
+    else:
+        assert snapshot.shares["default"].held_cpu_slots == 2
+
+
 async def test_a_host_that_is_silent_keeps_nothing_handed_over(rig: Rig) -> None:
     await take_many(rig)
     rig.tick(handovers.HANDED_SECONDS / 2)
@@ -201,27 +225,76 @@ async def ask_for_locks(dsn: str) -> int:
         return int(row[0]) if row else 0
 
 
+async def hand_over_beside(
+    rig: Rig, dsn: str, job_id: str, act: Callable[[], Coroutine[Any, Any, T]], host: str = "h1"
+) -> T:
+    """Return what `act` returns, which waits for a take of `job_id` by `host` that is committed only
+    then."""
+    async with await psycopg.AsyncConnection.connect(dsn) as conn:
+        await conn.execute("select from heartbeats where host_id = %s for no key update", (host,))
+        await conn.execute(b"select from queues where name = 'cpu' for share")
+        await conn.execute("delete from ready_jobs where job_id = %s", (job_id,))
+        await conn.execute(
+            "insert into handovers values (nextval('event_batches_n_seq'), %s, %s, 'name', %s, 1, 0, %s, %s, %s)",
+            (host, rig.incarnations[host], rig.now, [job_id], [300.0], ["cpu"]),
+        )
+        acting = asyncio.create_task(act())
+        async with within(WAIT_SECONDS):
+            while await ask_for_locks(dsn) < 1:
+                assert not acting.done(), "it did not wait"
+                await asyncio.sleep(0.01)
+        await conn.commit()
+        return await acting
+
+
 async def test_a_cancel_that_meets_a_handover_on_its_way_drains_the_job(
     rig: Rig, pg_emptied: str
 ) -> None:
     """It has looked for handovers before this one was committed, so the job's place tells it."""
     await rig.host(slots=1)
     job_id = await rig.submit()
-    async with await psycopg.AsyncConnection.connect(pg_emptied) as conn:
-        await conn.execute("delete from ready_jobs where job_id = %s", (job_id,))
-        await conn.execute(
-            "insert into handovers values (nextval('event_batches_n_seq'), 'h1', %s, 'name-h1', %s, 1, 0, %s, %s, %s)",
-            (rig.incarnations["h1"], rig.now, [job_id], [300.0], ["cpu"]),
-        )
-        cancel = asyncio.create_task(rig.store.jobs.cancel_job(job_id, "enough", now=rig.now))
-        async with within(WAIT_SECONDS):
-            while await ask_for_locks(pg_emptied) < 1:
-                assert not cancel.done(), "it did not wait for the place"
-                await asyncio.sleep(0.01)
-        await conn.commit()
-    assert (await cancel).state == "draining"
+    cancelled = await hand_over_beside(
+        rig, pg_emptied, job_id, lambda: rig.store.jobs.cancel_job(job_id, "enough", now=rig.now)
+    )
+    assert cancelled.state == "draining"
     key = TaskKey(job_id, 0, 1)
     assert [stop.key for stop in (await rig.sync(live=[key])).preempts] == [key]
+
+
+@pytest.mark.parametrize("way", ["pause", "drain", "terminate", "register"])
+async def test_what_ends_the_work_of_a_host_or_queue_meets_a_handover_on_its_way(
+    rig: Rig, pg_emptied: str, way: str
+) -> None:
+    """It looks for work when it has its lock, for which it waited until the take was committed."""
+    await rig.host(slots=1)
+    job_id = await rig.submit()
+    acts: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
+        "pause": lambda: rig.store.settings.pause_queue("cpu", "enough", hard=True, now=rig.now),
+        "drain": lambda: rig.store.hosts.move_host("h1", "drain", "enough", hard=True, now=rig.now),
+        "terminate": lambda: rig.store.hosts.move_host("h1", "terminate", "gone", now=rig.now),
+        "register": lambda: rig.host(slots=1),
+    }
+    await hand_over_beside(rig, pg_emptied, job_id, acts[way])
+    assert (await count_rows(rig))["handovers"] == 0
+    assert (await rig.job(job_id)).state == "draining"
+
+
+@pytest.mark.parametrize("way", ["drain", "free"])
+async def test_a_rented_host_that_is_just_handed_a_job_is_not_idle(
+    rig: Rig, pg_emptied: str, way: str
+) -> None:
+    """SCALE-2: it looks for leases when it has the host's lock, for which it waited until the take was
+    committed."""
+    host = await active(rig)
+    job_id = await rig.submit()
+    fleet = rig.store.fleet
+    acts: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
+        "drain": lambda: fleet.drain_if_idle(host, 0, 60.0, "idle", now=rig.now),
+        "free": lambda: fleet.free_host(host, "idle", now=rig.now),
+    }
+    assert not await hand_over_beside(rig, pg_emptied, job_id, acts[way], host)
+    assert (await rig.store.hosts.get_host(host)).state == "active"
+    assert (await rig.job(job_id)).state == "reserved"
 
 
 async def test_a_list_by_state_sees_what_is_handed_over(rig: Rig) -> None:

@@ -21,11 +21,18 @@ select project, coalesce(p.jobs, 0) + coalesce(r.jobs, 0) as jobs, coalesce(r.jo
 from pending p full join running r using (project);
 
 -- name: running_of_projects
--- As above, for admission: nothing but what runs.
+-- As above, for admission: nothing but what runs. Hosts are handed no jobs where a quota or a share is set, but a take may
+-- have read the settings just before a change to them.
+with live as (
+  select j.project, j.gpus, j.tasks, j.cpu_slots from jobs j where j.state in ('reserved', 'running', 'draining')
+  union all
+  select j.project, j.gpus, j.tasks, j.cpu_slots from jobs j
+  where j.id = any(array(select e.job_id from handovers h cross join unnest(h.job_ids) as e(job_id)))
+)
 select j.project, count(*) as running_jobs, sum(j.gpus::bigint * j.tasks)::bigint as running_gpus,
        coalesce(sum(j.cpu_slots::bigint * j.tasks) filter (where j.gpus = 0), 0)::bigint as running_cpu_slots
-from jobs j
-where j.state in ('reserved', 'running', 'draining') and (%(names)s::text[] is null or j.project = any(%(names)s))
+from live j
+where %(names)s::text[] is null or j.project = any(%(names)s)
 group by j.project;
 
 -- name: unfinished_of_project
