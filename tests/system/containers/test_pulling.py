@@ -17,7 +17,7 @@ from tests.system.agent.fake_controller import FakeController
 from tests.system.containers.conftest import Registry
 from tests.system.containers.engines import Engine
 from tests.system.proxy import Proxy
-from tests.waits import wait_exit, wait_until
+from tests.waits import crowding, wait_exit, wait_until
 
 MakeHost = Callable[..., Host]
 pytestmark = pytest.mark.slow
@@ -69,10 +69,11 @@ def test_a_pull_is_told_shared_and_no_watchdog_counts_it(
     controller: FakeController, host: Host, shelf: Shelf
 ) -> None:
     """Two tasks, one pull; leases far shorter than it are renewed meanwhile, and the time limit
-    begins after it."""
-    shelf.proxy.delay_seconds = CHUNK_DELAY
-    controller.ttl_seconds = 3.5
-    watch = WatchSettings(time_limit_seconds=2.5)
+    begins after it. All three are as long as a busy machine needs for what comes after the pull."""
+    slow = max(2.0, crowding())
+    shelf.proxy.delay_seconds = CHUNK_DELAY * slow
+    controller.ttl_seconds = 3.5 * slow
+    watch = WatchSettings(time_limit_seconds=2.5 * slow)
     with controller.changed:
         keys = [
             controller.launch("exit", "4", job=f"job{n}", image=shelf.image, watch=watch)
