@@ -9,12 +9,14 @@ import random
 import socket
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from holdfast.process import table
+
+T = TypeVar("T")
 
 
 def crowding() -> float:
@@ -70,6 +72,12 @@ async def within(seconds: float) -> AsyncIterator[None]:
             yield
         finally:
             timer.cancel()
+
+
+async def in_time(awaitable: Awaitable[T], seconds: float) -> T:
+    """Await it `within` these seconds."""
+    async with within(seconds):
+        return await awaitable
 
 
 class Started(Protocol):

@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast.core.fleet.instances import CreateOrder, Machine, Offer
 from tests.providers.rig import count_starts, read_env, write_stub
-from tests.waits import free_port, wait_until
+from tests.waits import free_port, wait_exit, wait_until
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 MISSING = SSHD is None or shutil.which("ssh") is None
@@ -80,7 +80,7 @@ class Sshd:
     def stop(self) -> None:
         if self._process is not None:
             self._process.terminate()
-            self._process.wait(20)
+            wait_exit(self._process, 20)
 
 
 @contextlib.contextmanager

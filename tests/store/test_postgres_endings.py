@@ -28,7 +28,7 @@ from holdfast.store.postgres.connection.session import Session, Tx
 from holdfast.store.postgres.store import PostgresStore
 from tests import waits
 from tests.store.rig import OK, Rig
-from tests.waits import within
+from tests.waits import in_time, within
 
 OTHERS = "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
 
@@ -92,7 +92,7 @@ async def test_a_backend_killed_in_the_middle_is_tried_again(rig: Rig, dsn: str)
                 "'Lock'"
             )
         blocker.rollback()
-    assert await asyncio.wait_for(call, 20) is True
+    assert await in_time(call, 20) is True
     assert (await rig.kinds(job_id)).count("job.draining") == 1
 
 
@@ -225,7 +225,7 @@ async def test_a_commit_of_unknown_fate_is_unavailable_and_the_call_may_be_repea
     call = asyncio.ensure_future(rig.store.jobs.submit_jobs(jobs))
     await kill_sleeper(dsn)
     with pytest.raises(Unavailable, match="unknown"):
-        await asyncio.wait_for(call, 20)
+        await in_time(call, 20)
     for _ in range(2):
         assert [done.job.id for done in await rig.store.jobs.submit_jobs(jobs)] == ["j1", "j2"]
     assert await rig.kinds() == ["job.submitted", "job.submitted"]
@@ -239,7 +239,7 @@ async def test_one_job_is_submitted_again_where_its_connection_broke_and_is_ther
     job = NewJob(id="j1", spec=JobSpec(argv=("true",), idempotency_key="k"), queue="cpu")
     call = asyncio.ensure_future(rig.store.jobs.submit_jobs([job]))
     await kill_sleeper(dsn)
-    for answer in (await asyncio.wait_for(call, 20), await rig.store.jobs.submit_jobs([job])):
+    for answer in (await in_time(call, 20), await rig.store.jobs.submit_jobs([job])):
         ((done),) = answer
         assert (done.job.id, done.created) == ("j1", True)
     other = NewJob(id="j2", spec=job.spec, queue="cpu")
@@ -255,7 +255,7 @@ async def test_a_commit_that_went_with_its_statements_is_as_unknown(rig: Rig, ds
     call = asyncio.ensure_future(rig.admit())
     await kill_sleeper(dsn)
     with pytest.raises(Unavailable, match="unknown"):
-        await asyncio.wait_for(call, 20)
+        await in_time(call, 20)
     assert (await rig.job(job_id)).state == "queued"
     assert await rig.admit() == [job_id]
     assert (await rig.kinds()).count("job.reserved") == 1
@@ -327,7 +327,7 @@ async def test_events_are_complete_under_concurrent_writers(rig: Rig) -> None:
 
     reader = asyncio.ensure_future(read())
     await asyncio.gather(*(write(n) for n in range(6)))
-    seen = await asyncio.wait_for(reader, 30)
+    seen = await in_time(reader, 30)
     assert sorted(seen) == sorted(f"w{n}-{i}" for n in range(6) for i in range(10))
     assert [e.job_id for e in await rig.events()] == seen
 
@@ -514,7 +514,7 @@ async def test_a_server_that_stops_and_comes_back(own_server: EmbeddedPostgres) 
         await asyncio.to_thread(own_server.stop)
         for call in (store.ping(), rig.job(job_id), rig.submit("other")):
             with pytest.raises(Unavailable):
-                await asyncio.wait_for(call, 15)
+                await in_time(call, 15)
         assert await store.leadership.try_lead() is False
         await asyncio.to_thread(own_server.start)
         async with within(20):
@@ -543,8 +543,8 @@ async def test_a_frozen_server_is_unavailable_in_time(rig: Rig, dsn: str) -> Non
         os.kill(pid, signal.SIGSTOP)
     try:
         with pytest.raises(Unavailable):
-            await asyncio.wait_for(store.ping(), 10)
-        await asyncio.wait_for(store.close(), 10)
+            await in_time(store.ping(), 10)
+        await in_time(store.close(), 10)
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGCONT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.store.rig import Rig
+from tests.waits import in_time
 
 
 async def test_hints_reach_their_listener_once(rig: Rig) -> None:
@@ -14,8 +15,8 @@ async def test_hints_reach_their_listener_once(rig: Rig) -> None:
     for _ in range(5):
         rig.store.leadership.hint("admit")
     rig.store.leadership.hint("drain")
-    assert await asyncio.wait_for(waiting, 5) == "admit"
-    assert await asyncio.wait_for(anext(hints), 5) == "drain"
+    assert await in_time(waiting, 5) == "admit"
+    assert await in_time(anext(hints), 5) == "drain"
 
 
 async def test_one_leads(rig: Rig) -> None:

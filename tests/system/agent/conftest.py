@@ -85,7 +85,7 @@ class Host:
         """End it in any state, so that nothing of it runs afterwards."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
-            self.process.wait(10)
+            wait_exit(self.process, 10)
         state = Path(self.config.state_dir)
         mark = state / "mark"
         if mark.exists():

@@ -28,7 +28,7 @@ from holdfast.store.port.store import Store
 from holdfast.wire import agent as wire
 from tests.system.proxy import Proxy
 from tests.unit.controller.conftest import FakeAgent, Served, bearer, store
-from tests.waits import within
+from tests.waits import in_time, within
 
 __all__ = ["store"]
 pytestmark = pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
@@ -235,7 +235,7 @@ async def test_an_upload_that_is_cut_replaces_nothing(
                 **{"Content-Length": str(8 << 20)},
             )
         )
-        await asyncio.wait_for(sent.wait(), 20)
+        await in_time(sent.wait(), 20)
         await asyncio.to_thread(
             wait_for, lambda: len(files(blobs)) == 2
         )  # the good one, and the part
@@ -597,7 +597,7 @@ async def test_a_sender_that_falls_silent_is_not_waited_for(
     )
     reader, writer = await asyncio.open_connection(host, int(port), family=socket.AF_INET)
     writer.write(head.encode())
-    assert b" 408 " in await asyncio.wait_for(reader.readline(), 20)
+    assert b" 408 " in await in_time(reader.readline(), 20)
     writer.close()
     await asyncio.to_thread(wait_for, lambda: not files(blobs))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from holdfast.agent.containers.runtimes import Kind, find_runtime
 from holdfast.process.table import read_table
-from tests.waits import Patience, run_patiently
+from tests.waits import Patience, run_patiently, wait_exit
 
 IMAGE = "localhost/inside:latest"
 START_SECONDS = 30.0
@@ -212,7 +212,7 @@ class Docker(Engine):
         """kill -9 of the daemon. Its containers go on; its containerd dies with it."""
         assert self._process is not None
         self._process.kill()
-        self._process.wait(10)
+        wait_exit(self._process, 10)
         # Where the first process of a machine reaps no orphans, a zombie's pid makes the next daemon
         # wait for the old containerd.
         (self.folder / "exec/containerd/containerd.pid").unlink(missing_ok=True)

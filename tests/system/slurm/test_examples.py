@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.process.table import read_entry
 from tests.system.slurm.cluster import PATIENCE, Cluster, wait_for
-from tests.waits import is_alive
+from tests.waits import is_alive, wait_exit
 
 # Says where it is, and stays until the file `finish` is there. On the node named in `bad` it fails;
 # on TERM it saves.
@@ -278,7 +278,7 @@ class Policy:
     def finish(self) -> None:
         """It is done, and well."""
         self.run.finish()
-        assert self.process.wait(PATIENCE) == 0, self.run.read_output()
+        assert wait_exit(self.process, PATIENCE) == 0, self.run.read_output()
 
     def close(self) -> None:
         self.process.kill()

@@ -14,7 +14,7 @@ from holdfast.supervisor import Context
 from holdfast.supervisor.line.keys import KEY_VARIABLE
 from tests.system.slurm.cluster import Cluster, wait_for
 from tests.system.supervisor.rig import local_context, python, start_family
-from tests.waits import is_alive
+from tests.waits import is_alive, wait_exit
 
 PATIENCE = 60.0
 REPORT = """
@@ -78,7 +78,7 @@ def test_a_step_of_managers_runs_a_group(slurm: Cluster, ctx: Context, tmp_path:
         assert key == "False", "no rank needs the key"
     job = find_job(slurm)
     assert ctx.shutdown()
-    assert srun.wait(PATIENCE) == 0, log.read_text()
+    assert wait_exit(srun, PATIENCE) == 0, log.read_text()
     assert slurm.wait_job(job, "COMPLETED")["ExitCode"] == "0:0"
 
 
@@ -98,7 +98,7 @@ def test_a_replaced_host_is_a_failed_task_and_its_neighbours_go_on(
     assert stays.pid().result() == pid
     job = find_job(slurm)
     assert ctx.shutdown()
-    assert srun.wait(PATIENCE) == 72, log.read_text()
+    assert wait_exit(srun, PATIENCE) == 72, log.read_text()
     assert slurm.wait_job(job, "FAILED")["ExitCode"] == "72:0"
 
 
@@ -118,7 +118,7 @@ def test_scancel_ends_the_trees_and_the_script_learns_it(
             "told before the manager went"
         )
     wait_for(lambda: not any(is_alive(pid) for pid in pids), "the end of both trees")
-    assert srun.wait(PATIENCE) != 0
+    assert wait_exit(srun, PATIENCE) != 0
     # One member of each tree ignores TERM: the managers killed it and then went, before Slurm's own
     # KILL came.
     assert log.read_text().count("Exited with exit code 143") == 2, log.read_text()

@@ -19,7 +19,7 @@ from holdfast.supervisor.futures.inbox import Gather, Inbox, receive_one
 from holdfast.supervisor.line.values import encode_value
 from holdfast.supervisor.rosters.failures import ProcessEnded
 from tests.system.supervisor.rig import PATIENCE, Managers, attach, python
-from tests.waits import wait_until
+from tests.waits import in_time, wait_until
 
 
 def receive(inbox: Inbox, accept: Callable[[Any], Any] | None = None) -> Future[Any]:
@@ -134,7 +134,7 @@ def test_an_await_that_is_cancelled_in_the_last_instant_gives_the_message_back()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        return await asyncio.wait_for(receive(inbox), 20)
+        return await in_time(receive(inbox), 20)
 
     for turns in range(6):
         assert asyncio.run(run(turns)) == "a"
@@ -160,7 +160,7 @@ def test_a_timeout_of_asyncio_loses_nothing_under_fire() -> None:
 
     thread = threading.Thread(target=feed)
     thread.start()
-    got = asyncio.run(asyncio.wait_for(run(), 60))
+    got = asyncio.run(in_time(run(), 60))
     thread.join()
     assert sorted(got) == list(range(count))
 

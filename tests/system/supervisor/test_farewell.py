@@ -7,6 +7,7 @@ import pytest
 from holdfast.supervisor import Context
 from holdfast.supervisor.script import open_run
 from tests.system.supervisor.rig import PATIENCE, Managers, attach, python
+from tests.waits import wait_exit
 
 COUNT = 3
 
@@ -28,4 +29,4 @@ def test_managers_read_that_they_were_heard_before_the_script_goes(
     assert load.counted.disconnects == before + COUNT, (
         "a connection was closed under a manager that had not gone"
     )
-    assert [manager.wait(PATIENCE) for manager in started] == [0] * COUNT
+    assert [wait_exit(manager, PATIENCE) for manager in started] == [0] * COUNT

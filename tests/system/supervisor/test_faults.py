@@ -32,7 +32,7 @@ from tests.system.supervisor.rig import (
     start_family,
     wait_gone,
 )
-from tests.waits import is_alive, wait_until
+from tests.waits import is_alive, wait_exit, wait_until
 
 
 def test_settings_that_do_not_go_together() -> None:
@@ -81,7 +81,7 @@ def test_a_killed_warden_takes_everything_with_it(
     assert entry is not None
     os.kill(entry.ppid, signal.SIGKILL)
     wait_gone(family, "the family of the killed warden")
-    assert manager.wait(PATIENCE) == EXIT_WARDEN_DIED
+    assert wait_exit(manager, PATIENCE) == EXIT_WARDEN_DIED
     assert process.returncode().result(PATIENCE) == -signal.SIGKILL
     assert "warden" in (wait_until(lambda: host.lost_reason, PATIENCE))
 
@@ -94,7 +94,7 @@ def test_a_terminated_manager_ends_its_processes_and_says_why(
     process, family = start_family(ctx, host, tmp_path)
     manager.terminate()
     assert process.returncode().result(PATIENCE) == -signal.SIGTERM
-    assert manager.wait(PATIENCE) == 128 + signal.SIGTERM
+    assert wait_exit(manager, PATIENCE) == 128 + signal.SIGTERM
     wait_gone(family, "the family of the terminated manager")
     assert wait_until(lambda: host.lost_reason, PATIENCE) == "the host manager got SIGTERM"
 
@@ -112,7 +112,7 @@ def test_a_frozen_manager_is_given_up_and_told_to_end_when_it_wakes(
         process.returncode().result(PATIENCE)
     fresh = ctx.replace_hosts([host])
     os.kill(manager.pid, signal.SIGCONT)
-    assert manager.wait(PATIENCE) == EXIT_GIVEN_UP
+    assert wait_exit(manager, PATIENCE) == EXIT_GIVEN_UP
     wait_gone([pid], "the process of the manager that was given up")
     assert not fresh[0].attached, "a manager that was given up was handed out again"
 
@@ -259,7 +259,7 @@ def test_a_manager_that_stays_frozen_keeps_no_processes(managers: Managers, tmp_
         _, family = start_family(ctx, host, tmp_path)
         os.kill(manager.pid, signal.SIGSTOP)
         wait_gone(family, "the family of the frozen manager")
-        assert manager.wait(PATIENCE) == -signal.SIGKILL, (
+        assert wait_exit(manager, PATIENCE) == -signal.SIGKILL, (
             "what never exits is replaced by no scheduler"
         )
 
@@ -273,7 +273,7 @@ def test_an_idle_manager_that_stays_frozen_ends(managers: Managers) -> None:
         )
         host.hostname().result(PATIENCE)
         os.kill(manager.pid, signal.SIGSTOP)
-        assert manager.wait(PATIENCE) == -signal.SIGKILL
+        assert wait_exit(manager, PATIENCE) == -signal.SIGKILL
 
 
 @pytest.mark.slow
@@ -285,7 +285,11 @@ def test_replaced_and_returned_hosts(ctx: Context, managers: Managers) -> None:
     ctx.return_hosts(hosts[:1])
     ctx.return_hosts(hosts[1:2], error="its third Xid today")
     (fresh,) = ctx.replace_hosts(hosts[2:])
-    assert [manager.wait(PATIENCE) for manager in started] == [0, EXIT_REPLACED, EXIT_REPLACED]
+    assert [wait_exit(manager, PATIENCE) for manager in started] == [
+        0,
+        EXIT_REPLACED,
+        EXIT_REPLACED,
+    ]
     wait_gone(pids, "processes of hosts that were given back")
     assert [host.connection_lost() for host in hosts] == [True] * 3
     assert hosts[1].lost_reason == "its third Xid today"
@@ -350,7 +354,7 @@ def test_a_black_hole_is_a_loss_on_both_sides(managers: Managers, ctx: Context) 
         pid = process.pid().result(PATIENCE)
         proxy.black_hole = True
         assert isinstance(process.returncode().exception(PATIENCE), HostLost)
-        assert manager.wait(PATIENCE) == EXIT_ORPHANED
+        assert wait_exit(manager, PATIENCE) == EXIT_ORPHANED
         wait_gone([pid], "the process of the cut off manager")
 
 
@@ -383,7 +387,7 @@ def test_a_connection_that_is_dead_one_way_is_lost(
             assert all(future.exception(PATIENCE) for future in pending)
         with pytest.raises(HostLost, match="host half is lost"):
             process.send("later")
-        assert manager.wait(PATIENCE) == code
+        assert wait_exit(manager, PATIENCE) == code
         wait_gone([pid], "the process behind the half-open connection")
 
 
@@ -446,7 +450,7 @@ def test_a_killed_script_leaves_nothing_running(managers: Managers, tmp_path: Pa
     finally:
         script.kill()
         script.wait()
-    assert [manager.wait(PATIENCE) for manager in started] == [EXIT_ORPHANED] * 2
+    assert [wait_exit(manager, PATIENCE) for manager in started] == [EXIT_ORPHANED] * 2
     wait_gone(pids, "processes of a script that is dead")
 
 
@@ -490,7 +494,7 @@ def test_a_script_that_comes_back_finds_everything(managers: Managers, tmp_path:
         assert [
             f.result() for f in as_completed([p.returncode() for p in again], timeout=PATIENCE)
         ] == [0, 0]
-    assert [manager.wait(PATIENCE) for manager in started] == [0, 0]
+    assert [wait_exit(manager, PATIENCE) for manager in started] == [0, 0]
     assert not (state / "run.json").exists()
 
 
@@ -514,7 +518,7 @@ def test_a_host_that_died_with_the_script_is_lost_to_the_next(
 
 def test_a_manager_that_finds_no_script_gives_up(managers: Managers, ctx: Context) -> None:
     manager = managers.start(ctx, "--wait", "1", url="tcp://127.0.0.1:9")
-    assert manager.wait(PATIENCE) == EXIT_NO_SUPERVISOR
+    assert wait_exit(manager, PATIENCE) == EXIT_NO_SUPERVISOR
 
 
 def read_variable(pid: int, name: str) -> str:

@@ -30,7 +30,7 @@ from tests.system.supervisor.rig import (
     start_family,
     wait_gone,
 )
-from tests.waits import is_alive, wait_until
+from tests.waits import is_alive, wait_exit, wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +55,7 @@ def kill_both(manager: subprocess.Popen[bytes]) -> None:
     os.kill(warden, signal.SIGSTOP)
     os.kill(warden, signal.SIGKILL)
     os.kill(manager.pid, signal.SIGKILL)
-    manager.wait(PATIENCE)
+    wait_exit(manager, PATIENCE)
 
 
 @pytest.mark.slow
@@ -164,7 +164,7 @@ def test_a_frozen_warden_is_killed_and_takes_everything_with_it(
     process, family = start_family(ctx, host, tmp_path)
     os.kill(find_warden(manager), signal.SIGSTOP)
     wait_gone(family, "the family of the frozen warden")
-    assert manager.wait(PATIENCE) == EXIT_WARDEN_DIED
+    assert wait_exit(manager, PATIENCE) == EXIT_WARDEN_DIED
     assert process.returncode().result(PATIENCE) == -signal.SIGKILL
 
 
@@ -238,7 +238,7 @@ def test_a_warden_that_dies_out_of_descriptors_leaves_nothing(
         wait_until(lambda: not is_alive(warden), PATIENCE, what="the warden's end")
         time.sleep(1)
     wait_gone(family, "the family of the dead warden")
-    assert manager.wait(PATIENCE) == EXIT_WARDEN_DIED
+    assert wait_exit(manager, PATIENCE) == EXIT_WARDEN_DIED
 
 
 @pytest.mark.slow

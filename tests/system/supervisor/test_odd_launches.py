@@ -15,6 +15,7 @@ from holdfast.errors import TooLarge, ValidationError
 from holdfast.supervisor import Context, Host, ProcessEnded, ProcessFailedToStart, ProcessGroup
 from holdfast.wire.bus import MAX_INLINE_BYTES
 from tests.system.supervisor.rig import ECHO, PATIENCE, Managers, attach, local_context, python
+from tests.waits import wait_exit
 
 ODD = b"caf\xe9 \xff"  # Latin-1, as an old locale or a mounted disk has it
 SHOW = "import os, sys; from holdfast.supervisor import get_message_queue as q; q().send(os.environb.get(b'ODD'))"
@@ -96,7 +97,7 @@ def test_a_reason_of_odd_bytes_or_of_any_length_gives_the_host_back(
     hosts, started = attach(ctx, managers, 2)
     ctx.return_hosts(hosts[:1], error=os.fsdecode(ODD))
     ctx.return_hosts(hosts[1:], error="x" * (20 << 20))
-    assert [manager.wait(PATIENCE) for manager in started] == [72, 72]
+    assert [wait_exit(manager, PATIENCE) for manager in started] == [72, 72]
 
 
 @pytest.mark.slow

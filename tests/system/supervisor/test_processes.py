@@ -22,7 +22,7 @@ from holdfast.supervisor import (
     wait,
 )
 from tests.system.supervisor.rig import ECHO, PATIENCE, Managers, attach, local_context, python
-from tests.waits import is_alive, run_patiently, wait_until
+from tests.waits import is_alive, run_patiently, wait_exit, wait_until
 
 ENV = "import json, os; print(json.dumps(dict(os.environ)))"
 
@@ -265,7 +265,7 @@ def test_after_the_shutdown_everything_says_so(managers: Managers) -> None:
     pid = process.pid().result(PATIENCE)
     waiting = ctx.request_hosts(1)
     assert ctx.shutdown(PATIENCE)
-    assert manager.wait(PATIENCE) == 0
+    assert wait_exit(manager, PATIENCE) == 0
     assert not is_alive(pid)
     assert isinstance(process.returncode().exception(0), HostLost)
     assert waiting[0].connection_lost()

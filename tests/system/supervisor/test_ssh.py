@@ -18,7 +18,7 @@ import pytest
 
 from holdfast.supervisor import Context
 from tests.system.supervisor.rig import PATIENCE, local_context, python
-from tests.waits import free_port, is_alive, wait_until
+from tests.waits import free_port, is_alive, wait_exit, wait_until
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "supervisor.md"
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
@@ -135,7 +135,7 @@ def test_managers_over_ssh(ssh: list[str], tmp_path: Path) -> None:
             assert not any(is_alive(pid) for pid in pids)
             second = next(host for host in hosts if host.hostname().result() == "localhost")
             ctx.replace_hosts([second])
-            assert clients[1].wait(PATIENCE) == 72, (
+            assert wait_exit(clients[1], PATIENCE) == 72, (
                 "what started it learns by its exit code that it is to be replaced"
             )
         finally:

@@ -196,7 +196,7 @@ class Rig:
         assert self.process is not None
         self.tree()
         self.process.send_signal(signal.SIGINT)
-        code = self.process.wait(SECONDS)
+        code = wait_exit(self.process, SECONDS)
         wait_for(f"nothing is left: {self.living()}", lambda: not self.living(), 10)
         return code
 

@@ -57,7 +57,7 @@ from holdfast.wire.guardian import (
     TaskStarted,
     TaskStatus,
 )
-from tests.waits import within
+from tests.waits import in_time, within
 
 KEY = TaskKey("job", 0, 1)
 ORDER = LaunchOrder(key=KEY, attempt=1, name="n", queue="q", project="p", argv=["x"])
@@ -366,7 +366,7 @@ async def test_a_start_that_fails_in_the_agent_ends_the_agent(walk: Walk) -> Non
     order = msgspec.structs.replace(FETCHING, argv=None)
     walk.life.hear(SyncAnswer(launch=[order]))
     with pytest.raises(TypeError):
-        await asyncio.wait_for(walk.life.table.works.watch(), 10)
+        await in_time(walk.life.table.works.watch(), 10)
 
 
 async def test_an_acknowledgement_that_the_guardian_never_heard_is_said_again(walk: Walk) -> None:

@@ -26,6 +26,7 @@ from holdfast.core.health.checks import Expected, judge
 from holdfast.errors import Unavailable
 from holdfast.wire.health import HealthAnswer, HealthOrder, HealthRequest
 from tests.system.agent import fake_nvml
+from tests.waits import in_time
 
 GPU = Gpu(index=0, memory_bytes=1 << 30, vendor="declared")
 
@@ -131,7 +132,7 @@ async def run_desk(controller: Controller, folder: Path, *ends: bool) -> HealthD
     for number, failed in enumerate(ends):
         desk.note_end(f"job-{number}", 1, failed=failed)
     running = asyncio.create_task(desk.run())
-    await asyncio.wait_for(controller.heard.wait(), 60)
+    await in_time(controller.heard.wait(), 60)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     return desk

@@ -15,6 +15,7 @@ import pytest
 from holdfast.errors import ValidationError
 from holdfast.process.spawn import SpawnRequest, read_start, signal_group, spawn
 from holdfast.process.watch import MAX_EXITS, Exit, Watcher
+from tests.waits import wait_exit
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
 pytestmark = pytest.mark.usefixtures("way")
@@ -255,7 +256,7 @@ def test_a_signal_to_a_group_reaches_a_child_that_has_none_yet(
         reached = signal_group(child.pid, signal.SIGTERM)
         if not reached:
             child.kill()
-        assert child.wait(10) == -signal.SIGTERM
+        assert wait_exit(child, 10) == -signal.SIGTERM
     assert not signal_group(child.pid, signal.SIGTERM)
     for _ in range(20):
         request = make_request(tmp_path, "sleep", "600")

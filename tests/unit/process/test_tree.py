@@ -14,7 +14,7 @@ from holdfast.process import table
 from holdfast.process.ending import Signaller
 from holdfast.process.sweep import sweep
 from holdfast.process.table import ProcessEntry
-from tests.waits import Patience
+from tests.waits import Patience, wait_exit
 
 PATH = os.environ["PATH"]
 
@@ -55,7 +55,7 @@ def test_a_pid_used_again_is_not_signalled() -> None:
         assert process.poll() is None
         entry.start_ticks += 1
         assert table.send_signal(entry, signal.SIGKILL)
-        assert process.wait(10) == -signal.SIGKILL
+        assert wait_exit(process, 10) == -signal.SIGKILL
 
 
 def start_runaway(tmp_path: Path, host: str, name: str, *, task: str = "job:0:1") -> int:
@@ -85,7 +85,7 @@ def test_a_sweep_ends_the_marked_and_their_descendants_and_nobody_else(tmp_path:
     )
     child = int(wait_line(tmp_path / "cleared"))
     assert sweep(host) == []
-    cleared.wait(10)  # killed, or ended by itself because its child was killed first
+    wait_exit(cleared, 10)  # killed, or ended by itself because its child was killed first
     for pid in (mine, child):
         entry = table.read_entry(pid)
         assert entry is None or not entry.alive

@@ -28,7 +28,7 @@ class Agent:
         self.address = address
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(address)
-        self.socket.settimeout(5)
+        self.socket.settimeout(60)
 
     def next(self) -> Beat:
         return decode_beat(self.socket.recv(65_536))
@@ -40,7 +40,7 @@ class Agent:
             try:
                 found.append(decode_beat(self.socket.recv(65_536)))
             except BlockingIOError:
-                self.socket.settimeout(5)
+                self.socket.settimeout(60)
                 return found
 
     def die(self) -> None:

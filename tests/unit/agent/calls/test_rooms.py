@@ -17,6 +17,7 @@ from holdfast.agent.probes.devices import Device, DeviceProcess, read_for_task
 from holdfast.agent.probes.real import RealProbe
 from holdfast.agent.probes.worker_client import ProbeWorker
 from tests.unit.agent.calls.test_desk import Rig
+from tests.waits import in_time
 
 OWN, OTHER = {100, 101}, st.integers(200, 299)
 SIZES = st.integers(0, 20 * GIB)
@@ -155,7 +156,7 @@ async def test_room_that_another_process_takes_is_told_as_room_that_it_leaves_is
         for others_gb, free_gb in ((10.0, 70.0), (60.0, 20.0), (30.0, 50.0)):
             script(driver, others_gb)
             rooms.poke()
-            await asyncio.wait_for(told.wait(), 30)
+            await in_time(told.wait(), 30)
             told.clear()
             assert rooms.find(rig.task.key).free_gb == free_gb
     finally:

@@ -23,7 +23,7 @@ from holdfast.agent.probes.worker_client import ProbeWorker
 from holdfast.agent.watch.telemetry import Telemetry
 from holdfast.core.ids import TaskKey
 from holdfast.process.table import read_entry
-from tests.waits import within
+from tests.waits import wait_exit, within
 
 GB = 1 << 30
 KEY = TaskKey("job", 0, 1)
@@ -297,7 +297,7 @@ def test_counters_of_a_tree_never_fall() -> None:
         second = read()
         assert second.cpu_seconds > first.cpu_seconds
         process.stdin.close()  # the child goes, its share must not
-        process.wait(10)
+        wait_exit(process, 10)
         third = read()
         assert third.cpu_seconds is None  # no process is left to be read
         process.stdout.close()

@@ -11,6 +11,7 @@ import pytest
 from holdfast.agent.uplink.calls import read_problem
 from holdfast.agent.uplink.http import HttpAnswer, HttpClient
 from holdfast.errors import Conflict, Unavailable, ValidationError
+from tests.waits import in_time
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter, int], Awaitable[None]]
 
@@ -119,7 +120,7 @@ async def test_silence_ends_at_the_limit() -> None:
     async with serving(talk) as client:
         with pytest.raises(Unavailable, match="did not answer"):
             await call(client, 0.1)
-        await asyncio.wait_for(gone.wait(), 5)  # and the connection is not left open
+        await in_time(gone.wait(), 5)  # and the connection is not left open
 
 
 async def test_nobody_listens() -> None:

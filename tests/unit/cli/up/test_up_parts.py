@@ -12,6 +12,7 @@ import pytest
 from holdfast.cli.up.folder import DataFolder, end_process, read_start
 from holdfast.cli.up.parts import Restarts, describe_exit
 from holdfast.errors import Conflict
+from tests.waits import wait_exit
 
 
 def test_quick_deaths_wait_longer_and_are_told() -> None:
@@ -44,7 +45,7 @@ def test_a_stranger_under_the_same_pid_is_left_alone() -> None:
         assert process.poll() is None
         assert said == []
         end_process(process.pid, read_start(process.pid), "ending it", said.append)
-        assert process.wait(10) == -15
+        assert wait_exit(process, 10) == -15
         assert said == ["ending it"]
 
 

@@ -10,11 +10,12 @@ import pytest
 
 from holdfast.controller.http import bodies, protocol
 from tests.unit.controller.conftest import SECRETS, Served
-from tests.waits import within
+from tests.waits import in_time, within
 
 HEAD = (
     f"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {SECRETS['submit']}\r\n".encode()
 )
+LONG = 60.0  # for a client that gets no turn meanwhile
 
 
 async def connect(served: Served) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -70,6 +71,7 @@ async def test_a_drop_at_a_time_does_not_hold_a_connection_open(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.4)
+    monkeypatch.setattr(protocol, "LINGER_SECONDS", LONG)
     reader, writer = await connect(served)
     writer.write(HEAD)
 
@@ -84,16 +86,19 @@ async def test_a_drop_at_a_time_does_not_hold_a_connection_open(
     writer.close()
 
 
-async def test_who_is_refused_while_it_sends_can_read_why(served: Served) -> None:
+async def test_who_is_refused_while_it_sends_can_read_why(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """HTTP-3: were the connection just closed, what is sent into it would have it reset, and the
     answer with it."""
+    monkeypatch.setattr(protocol, "LINGER_SECONDS", LONG)
     reader, writer = await connect(served)
     writer.write(b"no request at all\r\n\r\n")
     for _ in range(20):  # the answer is on its way, or here and unread
         await asyncio.sleep(0.01)
         writer.write(b"x" * 1000 + b"\r\n")
     assert problem_in(await read_all(reader, 5))["code"] == "malformed_request"
-    assert await asyncio.wait_for(reader.read(), 5) == b""
+    assert await in_time(reader.read(), 5) == b""
     writer.close()
 
 

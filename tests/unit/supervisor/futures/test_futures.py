@@ -27,7 +27,7 @@ from holdfast.supervisor.futures import waits
 from holdfast.supervisor.futures.inbox import Filter, Inbox, receive_one
 from holdfast.supervisor.line.values import encode_value
 from holdfast.supervisor.rosters.failures import ProcessEnded
-from tests.waits import wait_until
+from tests.waits import in_time, wait_until
 
 
 def later(action: Any, *arguments: Any) -> threading.Thread:
@@ -116,7 +116,7 @@ def test_it_is_awaited_from_any_loop() -> None:
         waits = [asyncio.ensure_future(take()) for _ in range(3)]
         await asyncio.sleep(0)
         later(future.set_result, 9)
-        return await asyncio.wait_for(asyncio.gather(*waits), 20)
+        return await in_time(asyncio.gather(*waits), 20)
 
     assert asyncio.run(both()) == [9, 9, 9]
     assert asyncio.run(take()) == 9
@@ -129,7 +129,7 @@ def test_an_error_and_a_cancel_reach_the_loop() -> None:
         await asyncio.sleep(0)
         later(failing.set_exception, ProcessEnded("gone"))
         with pytest.raises(ProcessEnded):
-            await asyncio.wait_for(task, 20)
+            await in_time(task, 20)
         given_up: Future[int] = Future()
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(given_up, 0.01)
