@@ -78,7 +78,7 @@ def _beat(step: int) -> None:
 
 
 def main() -> int:
-    """Live for some seconds."""
+    """Live for some seconds, or until a file is there."""
     asked = argparse.ArgumentParser()
     asked.add_argument("file")
     asked.add_argument("seconds", type=float)
@@ -89,6 +89,7 @@ def main() -> int:
     asked.add_argument(
         "--first", type=float, default=None, help="how long the first attempt lives instead"
     )
+    asked.add_argument("--until", default="", help="a file that has to be there, too")
     given = asked.parse_args()
     if given.ignore_term:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -102,7 +103,7 @@ def main() -> int:
     seconds = given.first if given.first is not None and attempt == "1" else given.seconds
     write("start")
     began, step = time.monotonic(), 0
-    while time.monotonic() - began < seconds:
+    while time.monotonic() - began < seconds or (given.until and not os.path.exists(given.until)):
         step += 1
         write("alive")
         if given.beat:

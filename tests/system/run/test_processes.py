@@ -82,7 +82,9 @@ def test_an_exit_while_no_agent_lives_is_reported_by_the_next(shared: Cluster) -
 def test_a_frozen_agent_is_replaced_within_thirty_seconds(shared: Cluster) -> None:
     host = shared.add_host("frozen", queues=[shared.set_queue("frozen")])
     file = shared.folder / "frozen.chronicle"
-    job = shared.submit(sys.executable, CODE, str(file), "27", "--say", "still", queue="frozen")
+    may_end = shared.folder / "frozen.ends"
+    words = (CODE, str(file), "0", "--until", str(may_end), "--say", "still")
+    job = shared.submit(sys.executable, *words, queue="frozen")
     shared.until(job, "running")
     pids = host.task_pids(job)
     frozen = wait_until(host.agent_pid)
@@ -92,6 +94,7 @@ def test_a_frozen_agent_is_replaced_within_thirty_seconds(shared: Cluster) -> No
     assert time.monotonic() - began > 15
     assert not patience.over
     assert host.task_pids(job) == pids
+    may_end.touch()
     ended = shared.until(job, "succeeded")
     assert ended.attempts == 1
     steps = sum(1 for line in file.read_text().splitlines() if line.startswith("alive"))
