@@ -13,6 +13,8 @@ import signal
 import sys
 import threading
 
+from holdfast.work.forks import spare_children
+
 TYPE_CHECKING = False  # as in `work.beats`
 if TYPE_CHECKING:
     from types import FrameType
@@ -38,11 +40,13 @@ class DrainFlag:
         now = signal.getsignal(signal.SIGTERM)
         if now == self._take and self._pid == os.getpid():
             return
+        if not self._pid:
+            spare_children(signal.SIGTERM, self._take, lambda: self._before)
         self._before, self._pid = now, os.getpid()
         signal.signal(signal.SIGTERM, self._take)
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() != self._pid:  # a forked child, a data loader's worker say
+        if os.getpid() != self._pid:  # in a child, called by a handler that came after it
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         self.requested = True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from _thread import get_ident
 
 TYPE_CHECKING = False  # as in `beats`
 if TYPE_CHECKING:
@@ -21,15 +20,14 @@ class DrainHook:
     def __init__(self) -> None:
         import signal
 
+        from holdfast.work.forks import spare_children
+
         self._signal = signal
         self._pid = os.getpid()
         self._functions: list[Callable[[], Any]] = []
         self._running = False
-        self._free: dict[int, bool] = {}
         self._before: Any = signal.signal(signal.SIGTERM, self.handle)
-        os.register_at_fork(
-            before=self._hold, after_in_parent=self._release, after_in_child=self._hand_back
-        )
+        spare_children(signal.SIGTERM, self.handle, lambda: self._before)
 
     def add(self, function: Callable[[], Any]) -> None:
         """Run `function` at the drain, after those added before it."""
@@ -39,26 +37,6 @@ class DrainHook:
     def is_own(self) -> bool:
         """False in a child that was forked after it was set up."""
         return os.getpid() == self._pid
-
-    def _hold(self) -> None:
-        """Let the signal wait while this thread forks: Python forgets, in the child, one that
-        comes meanwhile."""
-        number = self._signal.SIGTERM
-        before = self._signal.pthread_sigmask(self._signal.SIG_BLOCK, [number])
-        self._free[get_ident()] = number not in before
-
-    def _release(self) -> None:
-        if self._free.pop(get_ident(), False):
-            self._signal.pthread_sigmask(self._signal.SIG_UNBLOCK, [self._signal.SIGTERM])
-
-    def _hand_back(self) -> None:
-        """Give a forked child the handler that was there before: the drain is its parent's
-        business. One of Python's would have no turn in a child that waits inside a library, and
-        such a child would outlive the job's grace."""
-        number = self._signal.SIGTERM
-        if self._before is not None and self._signal.getsignal(number) == self.handle:
-            self._signal.signal(number, self._before)
-        self._release()
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Called by Python in the main thread, between two of its instructions."""

@@ -253,22 +253,33 @@ def test_children_do_not_save(tmp_path: Path) -> None:
     assert len(names(tmp_path)) == 1
 
 
-def test_a_child_that_waits_inside_a_library_ends_with_the_rest(tmp_path: Path) -> None:
-    """There Python's handlers have no turn: the child takes the signal as without `on_drain`."""
-    code = """
+@pytest.mark.parametrize("handlers", ["hook", "flag", "hook flag", "flag hook"])
+def test_a_child_that_waits_inside_a_library_ends_with_the_rest(
+    tmp_path: Path, handlers: str
+) -> None:
+    """There Python's handlers have no turn: the child takes the signal as without them."""
+    code = f"""
         import ctypes, os, time
         import holdfast
-        holdfast.on_drain(lambda: open(f"saved-{os.getpid()}", "w").close())
+        from holdfast.integrations.draining import DrainFlag
+        flag = DrainFlag()
+        for handler in {handlers!r}.split():
+            if handler == "flag":
+                flag.watch()
+            else:
+                holdfast.on_drain(lambda: open(f"saved-{{os.getpid()}}", "w").close())
         if os.fork() == 0:
             lock, libc = ctypes.create_string_buffer(64), ctypes.PyDLL(None)
             libc.pthread_mutex_lock(lock)
             print("ready")
             libc.pthread_mutex_lock(lock)
-        time.sleep(60)
+        while not flag.requested:
+            time.sleep(0.01)
+        flag.end()
         """
     status, _ = end_by_term(code, tmp_path)
     assert status == -signal.SIGTERM
-    assert len(names(tmp_path)) == 1
+    assert len(names(tmp_path)) == ("hook" in handlers)
 
 
 def test_a_child_has_the_handler_that_was_there_before(tmp_path: Path, spool: Path) -> None:
