@@ -137,7 +137,7 @@ def test_a_gang_leaves_a_host_that_is_scaled_down_and_goes_on_elsewhere(cluster:
     # The host is empty and takes no more work, so its tenant may give it back.
     small = cluster.submit("true", tasks=4, cpus=1)
     wait_until(
-        lambda: b"0 fit now" in cluster.cli("why", small).stdout,
+        lambda: b"room for 0 now" in cluster.cli("why", small).stdout,
         SECONDS,
         what="why to say what it waits for",
     )

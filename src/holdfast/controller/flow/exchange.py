@@ -202,8 +202,8 @@ async def _ask(
         *(desk.turns.submit((guest.turn, visit.arrived)) for guest in guests),
         return_exceptions=True,
     )
-    idles = False
-    for guest, result in zip(guests, results, strict=True):
+    idles = [_is_idle(guest, result) for guest, result in zip(guests, results, strict=True)]
+    for number, (guest, result) in enumerate(zip(guests, results, strict=True)):
         if isinstance(result, ExecutorTurned):
             desk.note(guest.turn, result)
             _poke(controller, guest.turn, result)
@@ -211,14 +211,13 @@ async def _ask(
             if guest.turn.report.loads:  # counted once, however often this call asks again
                 report = msgspec.structs.replace(guest.turn.report, loads=[])
                 guest.turn = msgspec.structs.replace(guest.turn, report=report)
-            idle = guest.turn.report.want > 0 and not (result.batches or guest.turn.report.held)
-            idles = idles or idle
-            if idle and not guest.leave:
+            if idles[number] and not guest.leave:
                 if not hurries:
                     await desk.slots.refresh_jobs()
+                beside = [other.spec for n, other in enumerate(guests) if idles[n] and n != number]
                 guest.leave = desk.slots.gives_way(guest.spec, host, idle=True) or (
                     (desk.slots.knows_jobs or not hurries)
-                    and desk.slots.yields_to_job(guest.spec, host.id)
+                    and desk.slots.yields_to_job(guest.spec, host.id, beside)
                 )
             news = desk.is_news(result, leave=guest.leave)
             guest.news = bool(
@@ -231,7 +230,17 @@ async def _ask(
             about = {"host": guest.turn.host_id}
             log.warning(text, guest.turn.report.key, result.message, extra=about)
     if wants and told:
-        desk.slots.refresh_behind(controller.background, jobs=idles)
+        desk.slots.refresh_behind(controller.background, jobs=any(idles))
+
+
+def _is_idle(guest: _Guest, result: object) -> bool:
+    """Say whether an executor asks for calls, and has and gets none."""
+    report = guest.turn.report
+    return (
+        isinstance(result, ExecutorTurned)
+        and report.want > 0
+        and not (result.batches or report.held)
+    )
 
 
 def _poke(controller: Controller, turn: ExecutorTurn, turned: ExecutorTurned) -> None:

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from holdfast.controller.runtime.background import BEHIND_SECONDS, Background
 from holdfast.core.calls.executors import is_ahead
@@ -28,7 +29,15 @@ MAX_READ = 1000
 JOBS_READ = 16
 """Of each queue: those that are next."""
 GIVEN_SECONDS = 10.0
-"""So long no other executor leaves for the same job, which takes the room meanwhile."""
+"""So long no more executors leave for the same job, which takes the room meanwhile."""
+
+
+class _Given(NamedTuple):
+    """Room that executors of a host give to a job; `left` more of them are to leave."""
+
+    at: float
+    host_id: str
+    left: int
 
 
 class SlotsDesk:
@@ -44,7 +53,7 @@ class SlotsDesk:
         self._jobs_at = float("-inf")
         self._queues = Queues(candidates=(), hosts=(), headroom={}, quotas={})
         self._jobs: list[Candidate] = []
-        self._given: dict[str, float] = {}
+        self._given: dict[str, _Given] = {}
         self._reads_behind = False
 
     def refresh_behind(self, background: Background, *, jobs: bool) -> None:
@@ -115,16 +124,25 @@ class SlotsDesk:
             quotas=found.quotas,
         )
         self._jobs = find_waiting_jobs(self._queues)
-        self._given = {job: at for job, at in self._given.items() if now - at < GIVEN_SECONDS}
+        fresh = {job: given for job, given in self._given.items() if now - given.at < GIVEN_SECONDS}
+        self._given = fresh
 
-    def yields_to_job(self, spec: JobSpec, host_id: str) -> bool:
-        """Return whether an idle executor's room is to be given to a job that waits for it."""
-        waiting = [job for job in self._jobs if job.job_id not in self._given]
-        job_id = find_job_for_room(waiting, self._queues, host_id, spec) if waiting else None
-        if job_id is None:
+    def yields_to_job(self, spec: JobSpec, host_id: str, beside: Sequence[JobSpec] = ()) -> bool:
+        """Return whether an idle executor's room is to be given to a job that waits for it. beside:
+        the other idle ones of its host, whose room it may need, too."""
+        waiting = [job for job in self._jobs if self._wants_room(job.job_id, host_id)]
+        found = find_job_for_room(waiting, self._queues, host_id, spec, beside) if waiting else None
+        if found is None:
             return False
-        self._given[job_id] = self._clock()
+        job_id, count = found
+        before = self._given.get(job_id)
+        left = count if before is None else before.left
+        self._given[job_id] = _Given(self._clock(), host_id, left - 1)
         return True
+
+    def _wants_room(self, job_id: str, host_id: str) -> bool:
+        given = self._given.get(job_id)
+        return given is None or (given.host_id == host_id and given.left > 0)
 
 
 def _as_wanted(job: JobRecord, waited_seconds: float, running: Counter[str]) -> WantedSlot:

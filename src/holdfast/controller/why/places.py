@@ -88,7 +88,7 @@ def explain_place(found: Circumstances) -> Iterator[WhyLine]:
         yield line(
             "no_active_host",
             f"no host that serves queue {job.queue} takes work: {states}",
-            "holdfast hosts undrain|release HOST",
+            " or ".join(f"holdfast hosts {back} HOST" for back in ("undrain", "release")),
         )
     else:
         yield from _explain_size(found, active)
@@ -137,7 +137,7 @@ def _explain_size(found: Circumstances, active: Sequence[HostRecord]) -> Iterato
     elif free < job.tasks:
         text = f"no host has {need} free now"
         if job.tasks > 1:
-            text = f"it needs {need} at once, and only {free} fit now"
+            text = f"it needs {need} at once, and there is room for {free} now"
         hint = "it starts when running work ends; `holdfast hosts` shows what is busy"
         yield line("no_room", text, hint)
         yield from _explain_young(found, {host.id for host in active})

@@ -41,7 +41,7 @@ def make_retry_state(
 def _say(job: JobRecord, of: int, next_at: datetime | None, held: str | None, now: datetime) -> str:
     if job.attempts == 0:
         if job.state.terminal:
-            return f"ended before its first attempt of {of}"
+            return "ended before its first attempt"
         allowed = f"up to {of} attempts" if of > 1 else "one attempt and no retries"
         return f"not started yet, {allowed}"
     where = f"attempt {job.attempts} of {of}"

@@ -4,10 +4,11 @@ LEAVE-1  An idle executor leaves when an executor of another family has waited f
          longer than its placing takes, instead of waiting for its own idle time.
 LEAVE-2  A busy one leaves after its calls in hand where that family has none at all and has waited
          for `YIELD_SECONDS`, unless it is the only one of its own.
-LEAVE-3  An idle one leaves for a job of one task that would start in its room, and can start nowhere
-         else now.
+LEAVE-3  Idle ones leave for a job that would start in their room on one host, and can start nowhere
+         else now: as many of them as it needs.
 """
 
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
@@ -75,35 +76,47 @@ class Queues(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_waiting_jobs(queues: Queues) -> list[Candidate]:
-    """Return the jobs of one task, no executors, that cannot start in the room that is free."""
+    """Return the jobs, no executors, that cannot start in the room that is free."""
     plan = plan_admission(queues.candidates, queues.hosts, queues.headroom, queues.quotas)
     starts = {placement.job_id for placement in plan.placements}
     return [
         job
         for job in queues.candidates
-        if job.tasks == 1
-        and job.member is None
+        if job.member is None
         and job.job_id not in starts
         and not any(name.startswith(APP) for name in job.host_labels)
     ]
 
 
 def find_job_for_room(
-    jobs: Iterable[Candidate], queues: Queues, host_id: str, spec: JobSpec
-) -> str | None:
-    """Return the first of the jobs that would start on the host if an executor were gone (LEAVE-3)."""
-    hosts = [_without(host, spec) for host in queues.hosts if host.host_id == host_id]
+    jobs: Iterable[Candidate],
+    queues: Queues,
+    host_id: str,
+    spec: JobSpec,
+    beside: Sequence[JobSpec] = (),
+) -> tuple[str, int] | None:
+    """Return the first of the jobs that would start on the host if an executor were gone, or it and
+    others of the idle ones `beside` it; and how many those are in all (LEAVE-3)."""
+    host = next((host for host in queues.hosts if host.host_id == host_id), None)
+    if host is None:
+        return None
+    emptied = list(itertools.accumulate((spec, *beside), _without, initial=host))[1:]
     for job in jobs:
-        if hosts and plan_admission([job], hosts, queues.headroom, queues.quotas).placements:
-            return job.job_id
+        if _starts(job, emptied[-1], queues):
+            return job.job_id, next(n for n, h in enumerate(emptied, 1) if _starts(job, h, queues))
     return None
+
+
+def _starts(job: Candidate, host: Capacity, queues: Queues) -> bool:
+    return bool(plan_admission([job], [host], queues.headroom, queues.quotas).placements)
 
 
 def _without(host: Capacity, spec: JobSpec) -> Capacity:
     """Return a host's room without one executor. Its devices are counted, not named."""
+    unnamed = min((0, *host.free_devices))
     return msgspec.structs.replace(
         host,
         free_cpu_slots=host.free_cpu_slots + spec.cpu_slots,
         free_memory_bytes=host.free_memory_bytes + spec.memory_bytes,
-        free_devices=(*host.free_devices, *range(-spec.gpus, 0)),
+        free_devices=(*host.free_devices, *range(unnamed - spec.gpus, unnamed)),
     )

@@ -60,7 +60,7 @@ def attempt(number: int, **fields: Any) -> AttemptRecord:
         ({"attempts": 2, "retries_charged": 2, "state": "queued"}, None, "attempt 2 of 4, next as soon as it is admitted"),
         ({"attempts": 4, "retries_charged": 4, "state": "failed"}, None, "attempt 4 of 4, failed"),
         ({"attempts": 3, "retries_charged": 2, "state": "succeeded"}, None, "attempt 3 of 4, succeeded"),
-        ({"attempts": 0, "state": "cancelled"}, None, "ended before its first attempt of 3"),
+        ({"attempts": 0, "state": "cancelled"}, None, "ended before its first attempt"),
     ],
 )  # fmt: skip
 def test_sentences(fields: dict[str, Any], held: str | None, sentence: str) -> None:

@@ -75,7 +75,7 @@ async def test_a_gang_that_does_not_fit_is_told_how_many_ranks_do(
     found = await until_why(served, gang, "no_room")
     assert (
         found["no_room"]["message"]
-        == "it needs 2 CPU slots for each of 4 tasks at once, and only 2 fit now"
+        == "it needs 2 CPU slots for each of 4 tasks at once, and there is room for 2 now"
     )
     huge = await served.submit(tasks=5, cpus=2)
     found = await why(served, huge)

@@ -95,4 +95,29 @@ def test_an_idle_executor_leaves_for_a_job_that_waits_for_its_room(
     queues = Queues(candidates=[candidate("j", **job)], hosts=hosts, headroom=headroom, quotas={})
     jobs = find_waiting_jobs(queues)
     found = find_job_for_room(jobs, queues, "h1", JobSpec(executor="f", queue="cpu"))
-    assert found == ("j" if leaves else None)
+    assert found == (("j", 1) if leaves else None)
+
+
+@pytest.mark.parametrize(
+    ("job", "beside", "count"),
+    [
+        ({"tasks": 2}, 1, 2),  # a gang, in the room of both
+        ({"tasks": 2}, 0, None),
+        ({"tasks": 2}, 3, 2),  # and of no more than it needs
+        ({"tasks": 2, "placement": "spread"}, 3, 2),
+        ({"cpu_slots": 3}, 2, 3),
+        ({"tasks": 2, "gpus": 1, "cpu_slots": 0}, 1, 2),
+        ({"tasks": 5}, 3, None),
+    ],
+)
+def test_idle_executors_leave_together_for_a_job_that_needs_the_room_of_several(
+    job: dict[str, Any], beside: int, count: int | None
+) -> None:
+    gpus = job.get("gpus", 0)
+    one = JobSpec(executor="f", queue="cpu", gpus=gpus)
+    queues = Queues(
+        candidates=[candidate("j", **job)], hosts=[room("h1", 0)], headroom={}, quotas={}
+    )
+    jobs = find_waiting_jobs(queues)
+    found = find_job_for_room(jobs, queues, "h1", one, [one] * beside)
+    assert found == (None if count is None else ("j", count))
