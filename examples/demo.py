@@ -174,7 +174,7 @@ def tell_story(jobs: dict[str, str]) -> None:
     print("\nThe story of each job\n=====================")
     for name, job in jobs.items():
         record = call("show", job)
-        print(f"\n{name}  ({job}): {record['state']}: {record['reason']}")
+        print(f"\n{name}  ({job}): {record['reason']}")
         attempts = call("attempts", job)
         for a in attempts:
             span = _seconds(a["started_at"] or a["reserved_at"], a["ended_at"])
@@ -190,7 +190,7 @@ def tell_story(jobs: dict[str, str]) -> None:
             )
             print(f"    {a['reason']}")
         for event in call("events", "--job", job):
-            print(f"    {event['at'][11:19]}  {event['kind']:<16} {event['message'][:90]}")
+            print(f"    {event['at'][11:19]}  {event['kind']:<20} {event['message'][:90]}")
 
 
 def _seconds(start: str, end: str) -> float:

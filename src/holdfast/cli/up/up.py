@@ -1,7 +1,7 @@
 """`up`: everything on this machine, by one command."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +92,7 @@ def up(
 
     need_server()
     agent = agent_options(**flags)
+    warn_of_absent_apps(agent, say)
     spec = None if pool is None else pool_options(pool, agent, count_gpus)
     if blobs is not None and "://" in blobs:
         from holdfast.blobs.locate import open_blobs
@@ -143,6 +144,27 @@ def agent_options(
         if app_python:
             options["app_python"] = os.path.abspath(os.path.expanduser(app_python))
     return options
+
+
+def warn_of_absent_apps(agent: Mapping[str, Any], tell: Callable[[str], None]) -> None:
+    """Tell of apps that are no modules of the folder that calls import from, nor of this Python.
+    It is no error, because they may be written later, or be of another interpreter."""
+    if agent.get("app_python"):
+        return
+    for app in agent.get("apps", ()):
+        top, folder = app.partition(".")[0], Path(agent["app_path"])
+        there = (folder / top).is_dir() or any(folder.glob(f"{top}.*"))  # .py, .so
+        if not there and not _is_installed(top):
+            tell(
+                f"there is no module {app} in {agent['app_path']} (--app-path), nor in this Python; "
+                "its calls fail until there is one"
+            )
+
+
+def _is_installed(module: str) -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec(module) is not None
 
 
 def count_gpus(worker: "ProbeWorker | None" = None) -> int:

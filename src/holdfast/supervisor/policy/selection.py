@@ -157,8 +157,9 @@ class Selection:
         for future in self._pending:
             future.whom.group.forget()
         logger.info(
-            "%d hosts chosen, %d replaced, %d not waited for",
+            "%d host%s chosen, %d replaced, %d not waited for",
             len(best),
+            "s" * (len(best) != 1),
             self.replaced,
             len(self._pending),
         )

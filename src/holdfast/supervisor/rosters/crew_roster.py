@@ -147,9 +147,10 @@ class CrewRoster:
                 continue
             host.parts[group.number] = (group, index)
             self._say(host, _make_launch(group, index))
-        self._events.say(
-            "group created", group=group.name, processes=group.world_size, hosts=len(group.hosts)
-        )
+        about: dict[str, str | int] = {"processes": group.world_size, "hosts": len(group.hosts)}
+        if group.spec.log is not None:
+            about["output"] = group.spec.log
+        self._events.say("group created", group=group.name, **about)
         self.changed()
 
     def _say(self, host: Host, message: bytes) -> None:

@@ -148,7 +148,7 @@ class HostRoster:
                 self.fleet.bar(host.identity, code, reason)
             else:
                 self._unqueue(host)
-            self._lose(host, reason)
+            self._lose(host, reason, said="host given back")
             if not host.identity:
                 self._clear(host)  # no manager ever came
         self.changed()
@@ -190,7 +190,7 @@ class HostRoster:
                 if host.peer is not None:
                     self._tell_end(host.peer, code, reason)
                     self._given_back[host.identity] = host
-                self._lose(host, reason)
+                self._lose(host, reason, said="host given back")
         for identity in self.expected:
             self.fleet.bar(identity, code, reason)
         self.expected.clear()
@@ -355,10 +355,11 @@ class HostRoster:
         self.changed()
         return _FOREVER
 
-    def _lose(self, host: Host, reason: str) -> None:
+    def _lose(self, host: Host, reason: str, *, said: str = "host lost") -> None:
+        """End the script's connection to a host; `said` is the event, another where it wanted so."""
         self._await_clearing(host)
         error = host.lose(reason)
-        self._events.say("host lost", host=error.hostname, number=host.number, reason=reason)
+        self._events.say(said, host=error.hostname, number=host.number, reason=reason)
         self.crew.take_loss(host, error)
 
 
