@@ -8,13 +8,14 @@ import pytest
 
 from holdfast.core.health.blame import PROBATION_SECONDS
 from holdfast.core.states import HostState
+from holdfast.store.postgres.connection.leadership import CHANNEL
 from holdfast.wire.api import HostView
 from tests.system.cluster import Cluster
 from tests.waits import wait_until
 
 pytestmark = pytest.mark.slow
 ONLY_GOOD = '[ "$HOLDFAST_HOST_NAME" = good ]'
-LOOK_SECONDS = 60.0  # the loop looks every 30 s
+LOOK_SECONDS = 60.0
 
 
 def show(cluster: Cluster, name: str) -> HostView:
@@ -23,11 +24,18 @@ def show(cluster: Cluster, name: str) -> HostView:
 
 
 def wait_for(cluster: Cluster, state: HostState) -> HostView:
-    wait_until(
-        lambda: show(cluster, "bad").state is state,
-        LOOK_SECONDS,
-        what=f"the bad host to be {state}: {cluster.controller.log()[-2000:]}",
-    )
+    """Have the loop look, which it does every 30 s, until the bad host is in this state."""
+    with psycopg.connect(cluster.dsn, autocommit=True) as connection:
+
+        def look() -> bool:
+            connection.execute("select pg_notify(%s, 'test health')", [CHANNEL])
+            return show(cluster, "bad").state is state
+
+        wait_until(
+            look,
+            LOOK_SECONDS,
+            what=f"the bad host to be {state}: {cluster.controller.log()[-2000:]}",
+        )
     return show(cluster, "bad")
 
 
