@@ -3,7 +3,6 @@ else."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -52,8 +51,7 @@ def test_a_dead_host_is_restarted_a_bounded_number_of_times(
     assert reviver.look(*here) == (0, 0, ""), "it lives"
 
     def is_flagged() -> bool:
-        done = cluster.cli("hosts", "--dead", "--json")
-        return [entry["name"] for entry in json.loads(done.stdout)] == ["h"]
+        return [entry.name for entry in cluster.client.hosts(dead=True)] == ["h"]
 
     # The agent wakes first: its guardian would end an agent that was silent for 30 s.
     pids = " ".join(str(pid) for pid in reversed(host.freeze()))
