@@ -178,10 +178,12 @@ def test_a_job_that_spins_without_a_beat_is_ended_by_the_silence_limit(shared: C
 
 def test_a_shell_beats(shared: Cluster) -> None:
     queue = lane(shared, "shell")
-    line = f"{sys.executable} -P -m holdfast.cli beat 3 10; sleep 1.5; {sys.executable} -P -m holdfast.cli beat 4; sleep 30"
+    beat, seen = f"{sys.executable} -P -m holdfast.cli beat", shared.folder / "first-beat-seen"
+    line = f"{beat} 3 10; until [ -e {seen} ]; do sleep 0.05; done; {beat} 4; sleep 600"
     job = shared.submit(shell=line, queue=queue)
     wait_until(lambda: shared.client.job(job).step == 3, what="the first beat")
     assert shared.client.job(job).total == 10
+    seen.touch()
     wait_until(lambda: shared.client.job(job).step == 4, what="the second beat")
     assert shared.client.job(job).total == 10
     shared.client.cancel(job, hard=True)
