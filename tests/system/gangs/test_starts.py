@@ -116,9 +116,17 @@ def test_three_are_reserved_and_one_dies_before_it_claims(impatient: Cluster) ->
 
 def test_two_gangs_that_share_a_host_have_ports_of_their_own(cluster: Cluster) -> None:
     cluster.add_host("one", cpu_slots=4)
-    words = "import os, socket; s = socket.create_server(('', int(os.environ['MASTER_PORT']))) if os.environ['RANK'] == '0' else 0; "
-    words += "import time; time.sleep(1); print(os.environ['MASTER_PORT'])"
-    jobs = [cluster.submit(sys.executable, "-c", words, tasks=2) for _ in range(2)]
+    here = cluster.folder / "here"
+    here.mkdir()
+    words = (  # all four are there at once
+        "import os, socket, sys, time\n"
+        "port, rank = os.environ['MASTER_PORT'], os.environ['RANK']\n"
+        "server = socket.create_server(('', int(port))) if rank == '0' else None\n"
+        "open(os.path.join(sys.argv[1], os.environ['HOLDFAST_JOB_ID'] + rank), 'w').close()\n"
+        "while len(os.listdir(sys.argv[1])) < 4: time.sleep(0.05)\n"
+        "print(port)\n"
+    )
+    jobs = [cluster.submit(sys.executable, "-c", words, str(here), tasks=2) for _ in range(2)]
     for job in jobs:
         cluster.until(job, "succeeded", seconds=SECONDS)
     ports = [set(cluster.output(job).decode().split()) for job in jobs]
