@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import select
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -263,6 +264,7 @@ def test_a_start_leaves_nothing_in_the_poll_while_a_sibling_holds_its_descriptor
         for _ in range(3):
             home.turn()
         assert home.notes == []
+        assert select.select([home.poller], [], [], 0)[0] == [], "it spins"
     finally:
         os.kill(sibling, signal.SIGKILL)
         home.nursery.end(run, 0.0)
