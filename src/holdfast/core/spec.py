@@ -7,6 +7,7 @@ A field left `None` means "as the queue, the cluster, the environment or the def
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -127,15 +128,35 @@ class JobSpec(
 
     @property
     def title(self) -> str:
-        """The name to show: the user's, or the program's."""
+        """The name to show: the user's, or the program's; of an interpreter its script's."""
         if self.name:
             return self.name
-        text = self.shell or (self.argv[0] if self.argv else self.image or "?").rsplit("/", 1)[-1]
+        program = find_script(self.argv) if self.argv else self.image or "?"
+        text = self.shell or program.rsplit("/", 1)[-1]
         return re.sub(r"[\x00-\x1f\x7f]+", " ", text).strip()[:60] or "?"
 
     def without_secrets(self) -> JobSpec:
         """The spec as it may be stored and shown: secret names stay, their values do not."""
         return msgspec.structs.replace(self, secrets=dict.fromkeys(self.secrets, ""))
+
+
+_INTERPRETER = re.compile(r"(?:.*/)?(?:python[0-9.]*|bash|sh)")
+_WITH_VALUE = ("-W", "-X", "-o")
+
+
+def find_script(argv: Sequence[str]) -> str:
+    """Return the script or the module that an interpreter is to run, else the program itself."""
+    words = iter(argv[1:] if _INTERPRETER.fullmatch(argv[0]) else ())
+    for word in words:
+        if word == "-m":
+            return next(words, argv[0])
+        if word in ("-", "--") or re.fullmatch(r"-[a-zA-Z]*c[a-zA-Z]*", word):
+            break
+        if word in _WITH_VALUE:
+            next(words, None)
+        elif not word.startswith("-"):
+            return word
+    return argv[0]
 
 
 def check_spec(spec: JobSpec) -> JobSpec:

@@ -115,7 +115,15 @@ def test_cpu_slots(fields: dict[str, int], slots: int) -> None:
 @pytest.mark.parametrize(
     ("spec", "title"),
     [
-        (JobSpec(argv=("/usr/bin/python3", "x.py")), "python3"),
+        (JobSpec(argv=("/usr/bin/python3", "runs/x.py", "--lr", "3")), "x.py"),
+        (JobSpec(argv=("python3.12", "-u", "-X", "dev", "x.py")), "x.py"),
+        (JobSpec(argv=("python", "-m", "films.train", "--lr", "3")), "films.train"),
+        (JobSpec(argv=("/usr/bin/python3", "-c", "import os")), "python3"),
+        (JobSpec(argv=("python",)), "python"),
+        (JobSpec(argv=("python", "-")), "python"),
+        (JobSpec(argv=("bash", "-lc", "cd /x && python y.py")), "bash"),
+        (JobSpec(argv=("sh", "./fit.sh", "7")), "fit.sh"),
+        (JobSpec(argv=("torchrun", "x.py")), "torchrun"),
         (JobSpec(argv=("x",), name="mine"), "mine"),
         (JobSpec(shell="echo one\necho two"), "echo one echo two"),
         (JobSpec(shell="y" * 200), "y" * 60),

@@ -125,7 +125,7 @@ def jobs_table(rows: Sequence[JobRecord | ArrayRecord], *, wide: bool = False) -
     indent, wrap = (used, room) if beside else (UNDER_COLUMNS, columns() - UNDER_COLUMNS)
     out = [_pad(head, used) + "REASON" if beside else head]
     for job, line in zip(rows, lines, strict=True):
-        reason = job.reason
+        reason = job.reason if job.reason != job.state.value else ""
         if isinstance(job, ArrayRecord):
             reason = f"{say_counts(job.counts)}; {reason}"
         texts = [reason] if wide else textwrap.wrap(reason, wrap)

@@ -194,7 +194,7 @@ def _job_text(
         ("id", job.id),
         ("name", job.name),
         ("state", paint(job.state.value)),
-        ("reason", job.reason),
+        ("reason", job.reason if job.reason != job.state.value else ""),
         ("cause", job.cause.value if job.cause else ""),
         ("exit code", "" if job.exit_code is None else str(job.exit_code)),
         ("queue", f"{job.queue}, priority {job.priority}, project {job.project}"),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.core.spec import JobSpec
 
 ABOUT_OPTIONS: tuple[Callable[..., Any], ...] = (
-    declare.option("--name", help="A name to show. [default: the program's]"),
+    declare.option("--name", help="A name to show. [default: the program's or its script's]"),
     declare.option("--queue", help="The queue. [default: the cluster's first that fits]"),
     declare.option("--project", help="The project that pays. [default: default]"),
     declare.option("--priority", type=int, help="0 to 100, higher first. [default: 50]"),

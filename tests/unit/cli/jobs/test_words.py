@@ -51,6 +51,24 @@ def test_a_shown_command_can_be_typed_again(stub: Stub) -> None:
     assert "sh -c 'echo $HOME; exit 3'" in stub.run("show", JOB).stdout
 
 
+def test_a_reason_that_says_no_more_than_the_state_is_left_out(stub: Stub) -> None:
+    job = job_record(state="succeeded", reason="succeeded", name="echo")
+    attempt = {
+        "job_id": JOB, "number": 1, "parent": None, "epoch": 1, "state": "ended", "reason": "succeeded",
+        "outcome": "succeeded", "reserved_at": "2026-01-01T00:00:00Z",
+    }  # fmt: skip
+    stub.on("GET /v1/jobs", Answer({"items": [job], "next": None}))
+    stub.on(f"GET /v1/jobs/{JOB}", Answer(job))
+    stub.on(f"GET /v1/jobs/{JOB}/attempts", Answer({"items": [attempt], "next": None}))
+    stub.on(f"GET /v1/jobs/{JOB}/tasks", Answer({"items": [], "next": None}))
+    assert stub.run("jobs").stdout.count("succeeded") == 1
+    assert stub.run("jobs", env={"COLUMNS": "80"}).stdout.count("succeeded") == 1
+    assert stub.run("attempts", JOB).stdout.count("succeeded") == 1
+    shown = stub.run("show", JOB).stdout
+    assert "reason" not in shown
+    assert len(shown.splitlines()[-1]) > len("     succeeded"), "the row of the attempt is the last"
+
+
 def test_one_thing_is_singular() -> None:
     counts = [count_of(n, "retry", "retries") for n in (0, 1, 2)]
     assert counts == ["0 retries", "1 retry", "2 retries"]
