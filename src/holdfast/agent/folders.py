@@ -4,7 +4,8 @@ A folder costs its file system more to make and to delete than a short task's fi
 deletion may wait for the disk. So a task's folder that is empty again is handed on by a rename to
 the next task; while nothing ends, with empty files for its order and its logs, because an idle
 machine takes 0.1 to 0.2 ms to make each. The empty folder that a job worked in is deleted by a
-thread. (That one is not handed on, because a person may be looking into it.)
+thread. (That one is not handed on, because a person may be looking into it.) The first tasks, and a
+gang that starts again while its folders are still in use, get folders that were made for none.
 
 FOLDER-1  A folder is handed on only when nothing of its task is in it, nothing was since it was
         looked at, and its rights are as they were. Until then it keeps its old name, under which the
@@ -18,7 +19,7 @@ import os
 import shutil
 import stat
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from holdfast.process.files import make_empty
@@ -27,20 +28,24 @@ from holdfast.wire.agent import LaunchOrder
 
 OUT_FOLDER = "checkpoint-out"
 ORDER_FILE = "order.json"
-READY_WORK = tuple(f".ready-{number}" for number in range(8))  # no job is called so
+READY_FOLDERS = tuple(f".ready-{number}" for number in range(8))  # no job or task is called so
 MAX_SPARES, MAX_PREPARED = 64, 8
+PEERS_FILE, STATE_FILE = "peers.json", "state.json"
+READY_STATE = f"{STATE_FILE}{READY}"  # becomes the state by a rename
 _Look = tuple[int, ...]
 _PRIVATE = stat.S_IFDIR | 0o700
 # What an ordinary task leaves; a folder with anything else in it is deleted.
-_MADE_AHEAD = (ORDER_FILE, f"stdout{READY}", "stderr")
-_FILES = frozenset({"state.json", "peers.json", "stdout", *_MADE_AHEAD})
+_MADE_AHEAD = (ORDER_FILE, PEERS_FILE, READY_STATE, f"stdout{READY}", "stderr")
+_FILES = frozenset({STATE_FILE, "stdout", *_MADE_AHEAD})
 
 
 class TaskFolders:
     """Folders of tasks, each with an empty `checkpoint-out` in it when it is given to a task, and
-    perhaps empty files for its order and its logs."""
+    perhaps empty files for its order, its peers, its state and its logs. root: where folders are made
+    that no task has left."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: Path | None = None) -> None:
+        self._new = [f"{root}/{name}" for name in READY_FOLDERS] if root is not None else []
         self._spares: dict[str, _Look] = {}
         self._prepared: dict[str, _Look] = {}  # with the files, too
         self._preparing = ""  # without the lock, because no start may wait for the disk there
@@ -77,21 +82,31 @@ class TaskFolders:
         else:
             self.remove(path)
 
-    def prepare(self) -> None:
-        """Make the files of the next tasks in a few spare folders. Called in a thread while nothing
-        ends, because it costs as much as a short task."""
-        while True:
+    def prepare(self, goes_on: Callable[[], bool] = lambda: True) -> None:
+        """Make the files of the next tasks in a few spare folders, or in new ones. Called in a thread
+        while nothing ends, because it costs as much as a short task, and only while `goes_on`."""
+        while goes_on():
             with self._lock:
-                if len(self._prepared) >= MAX_PREPARED or not self._spares:
+                found = self._find_spare() if len(self._prepared) < MAX_PREPARED else None
+                if found is None:
                     return
-                folder, look = self._spares.popitem()
+                folder, look = found
                 self._preparing = folder
-            made = _make_ahead(folder, look)
+            made = _make_new(folder) if look is None else _make_ahead(folder, look)
             with self._lock:
                 if made is not None:
                     self._prepared[folder] = made
                 self._preparing = ""
                 self._lock.notify_all()
+            if made is None and look is None:
+                return  # the disk takes none
+
+    def _find_spare(self) -> tuple[str, _Look | None] | None:
+        """Return a folder that a task has left, and how it was then; or the name of a new one."""
+        if self._spares:
+            return self._spares.popitem()
+        new = next((folder for folder in self._new if folder not in self._prepared), None)
+        return None if new is None else (new, None)
 
     def remove(self, path: Path) -> None:
         """Delete a folder with all that is in it; what cannot be deleted is left."""
@@ -129,6 +144,19 @@ def _make_ahead(folder: str, look: _Look) -> _Look | None:
             return _look_at(folder, _MADE_AHEAD)
     shutil.rmtree(folder, ignore_errors=True)
     return None
+
+
+def _make_new(folder: str) -> _Look | None:
+    """Make a folder with the files of a next task, in place of what an earlier agent left there.
+    Returns how it is then; None where the disk takes none."""
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        os.mkdir(folder, 0o700)
+        os.mkdir(f"{folder}/{OUT_FOLDER}", 0o700)
+        look = _look_at(folder)
+    except OSError:
+        return None
+    return _make_ahead(folder, look)
 
 
 def _look_at(folder: str, files: Iterable[str] = ()) -> _Look:
@@ -190,7 +218,7 @@ class WorkFolders:
 
     def prepare(self) -> None:
         """Make the folders of the next jobs. Called in a thread while nothing ends."""
-        for name in READY_WORK:
+        for name in READY_FOLDERS:
             if (ready := f"{self.root}/{name}") not in self._ready:
                 with contextlib.suppress(OSError):
                     with contextlib.suppress(FileNotFoundError):

@@ -14,7 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from holdfast.agent.folders import ORDER_FILE, READY_WORK, WorkFolders
+from holdfast.agent.folders import ORDER_FILE, READY_FOLDERS, WorkFolders
 from holdfast.agent.offload import run_aside
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.logs import STREAMS
@@ -30,6 +30,7 @@ LOGS_KEEP_SECONDS = 3600.0
 WORK_KEEP_SECONDS = 7 * 86_400.0  # of a job's folder, after its last attempt here
 _ROUND_SECONDS = 60.0
 _SWEEP_SECONDS = 0.5
+_QUIET_SECONDS = 0.05  # since a folder was last put back, before files are made in it
 
 
 class Housekeeper:
@@ -39,6 +40,7 @@ class Housekeeper:
         self._table = table
         self._works = works
         self._left = asyncio.Event()  # some work folder may be empty
+        self._spare = asyncio.Event()  # some task's folder was put back
         self._kept: OrderedDict[TaskKey, float] = OrderedDict()  # → unix time of removal
 
     def put_away(self, task: AgentTask) -> None:
@@ -49,6 +51,7 @@ class Housekeeper:
                 self._table.remove_folder(task.key)
             else:
                 self._table.put_folder_back(task)
+                self._spare.set()
             return
         self._table.save(task, read_boottime())  # for the next agent: its logs are shipped
         try:
@@ -102,6 +105,7 @@ class Housekeeper:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._clean_often())
             group.create_task(self._sweep_often())
+            group.create_task(self._prepare_often())
 
     async def _clean_often(self) -> None:
         while True:
@@ -119,7 +123,15 @@ class Housekeeper:
         self._works.sweep()
         if not self._left.is_set():  # else a task has ended meanwhile, and more may
             self._works.prepare()
-            self._table.prepare_folders()
+
+    async def _prepare_often(self) -> None:
+        await asyncio.sleep(_SWEEP_SECONDS)
+        while True:
+            await run_aside(self._table.prepare_folders)
+            await self._spare.wait()
+            while self._spare.is_set():  # many short tasks cost nothing here
+                self._spare.clear()
+                await asyncio.sleep(_QUIET_SECONDS)
 
     def clean(self, now: float) -> None:
         """One round. `now` is Unix time, as files have it."""
@@ -129,7 +141,7 @@ class Housekeeper:
                 break
             del self._kept[key]
             self._table.remove_folder(key)
-        busy = {*READY_WORK, *(task.key.job_id for task in self._table)}
+        busy = {*READY_FOLDERS, *(task.key.job_id for task in self._table)}
         try:
             folders = list(os.scandir(self._works.root))
         except OSError:

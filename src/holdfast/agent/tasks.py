@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from holdfast.agent.containers.plan import STATUS_FILE
-from holdfast.agent.folders import ORDER_FILE, TaskFolders
+from holdfast.agent.folders import ORDER_FILE, READY_FOLDERS, READY_STATE, STATE_FILE, TaskFolders
 from holdfast.agent.journal import about
 from holdfast.agent.probes.faults import DeviceMarks
 from holdfast.agent.redact import Redactor
@@ -123,6 +123,11 @@ class AgentTask:
         return self.state.live
 
     @property
+    def is_ending(self) -> bool:
+        """True from its stop, or its end, until it is forgotten."""
+        return self.saved.stop_asked or self.state.end_heard
+
+    @property
     def told_seconds(self) -> float:
         """How long after its start that is reported."""
         gang = self.order is not None and self.order.local_world_size > 1
@@ -194,7 +199,8 @@ class AgentTask:
         """Write what changed. Raises OSError; `TaskTable.save` does not."""
         self.saved.watch = self.watch.dump(now)
         self.saved_at = now
-        write_atomic(self.folder / "state.json", msgspec.json.encode(self.saved))
+        state = msgspec.json.encode(self.saved)
+        write_atomic(self.folder / STATE_FILE, state, ready=self.folder / READY_STATE)
         self.dirty = False
 
 
@@ -205,7 +211,7 @@ class TaskTable:
         self._folder = state_dir / "tasks"
         self._tasks: dict[TaskKey, AgentTask] = {}
         self._tombstones: dict[TaskKey, None] = {}
-        self._folders = TaskFolders()
+        self._folders = TaskFolders(self._folder)
         self._disk_failed = False
         self.works = TaskWorks()
 
@@ -273,7 +279,7 @@ class TaskTable:
         try:
             data = read_private(folder / ORDER_FILE)
             order = msgspec.json.decode(data, type=LaunchOrder) if data else None
-            data = read_private(folder / "state.json")
+            data = read_private(folder / STATE_FILE)
             saved = msgspec.json.decode(data, type=TaskFile) if data else saved
         except (OSError, msgspec.MsgspecError) as error:
             log.warning(f"the files of a task cannot be read: {error}", extra=about(key))
@@ -291,6 +297,8 @@ class TaskTable:
         """Keys that have a folder on disk."""
         keys = []
         for entry in self._folder.iterdir():
+            if entry.name in READY_FOLDERS:
+                continue  # made for no task
             try:
                 job_id, rank, epoch = entry.name.rsplit(".", 2)
                 keys.append(TaskKey(job_id, int(rank), int(epoch)))
@@ -339,8 +347,9 @@ class TaskTable:
         self._folders.remove(self.folder_of(key))
 
     def prepare_folders(self) -> None:
-        """Make what the next tasks need on disk (`TaskFolders.prepare`)."""
-        self._folders.prepare()
+        """Make what the next tasks need on disk (`TaskFolders.prepare`), while none ends. Called in a
+        thread."""
+        self._folders.prepare(lambda: not any(task.is_ending for task in self))
 
     def put_folder_back(self, task: AgentTask) -> None:
         """Delete the files of a task that is over; its folder may become another task's."""

@@ -18,19 +18,17 @@ def make_private_folder(path: Path) -> None:
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
-def write_atomic(path: Path, data: bytes, *, durable: bool = False) -> None:
+def write_atomic(
+    path: Path, data: bytes, *, durable: bool = False, ready: Path | None = None
+) -> None:
     """Replace `path` (0600) by `data` (FILE-1). Raises OSError, and then the old file is untouched;
     no other user can read the data at any moment.
 
-    durable: also survives a loss of power, at the price of a disk flush. A file that only has to
+    ready: a file that `make_empty` may have made beside it, to be written and renamed in place of a
+    new one. durable: also survives a loss of power, at the price of a disk flush. A file that only has to
     survive kill -9 does without: after a boot it would mean nothing to the new incarnation.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        fd = os.open(part, _NEW, 0o600)
-    except FileExistsError:  # left by a process that was killed, or laid by another user
-        part.unlink()
-        fd = os.open(part, _NEW, 0o600)
+    part, fd = _open_part(path, ready)
     try:
         try:
             write_all(fd, data)
@@ -50,8 +48,21 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = False) -> None:
             os.close(folder_fd)
 
 
+def _open_part(path: Path, ready: Path | None) -> tuple[Path, int]:
+    """Open the file that becomes `path` when it is whole. Raises OSError."""
+    made = None if ready is None else _open_made(str(ready))
+    if ready is not None and made is not None:
+        return ready, made
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        return part, os.open(part, _NEW, 0o600)
+    except FileExistsError:  # left by a process that was killed, or laid by another user
+        part.unlink()
+        return part, os.open(part, _NEW, 0o600)
+
+
 def make_empty(path: str) -> None:
-    """Make an empty file (0600), for `write_new` to write later. Raises OSError."""
+    """Make an empty file (0600), for `write_new` or `write_atomic` to write later. Raises OSError."""
     os.close(os.open(path, _NEW, 0o600))
 
 
@@ -77,7 +88,11 @@ def _open_empty(path: str) -> int | None:
     try:
         return os.open(path, _NEW, 0o600)
     except FileExistsError:
-        pass
+        return _open_made(path)
+
+
+def _open_made(path: str) -> int | None:
+    """Return a descriptor of a file that is as `make_empty` made it; None for any other."""
     try:
         fd = os.open(path, _THERE)
     except OSError:

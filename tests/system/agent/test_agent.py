@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.agent.folders import READY_WORK
+from holdfast.agent.folders import READY_FOLDERS
 from holdfast.core.causes import Cause
 from holdfast.core.ids import TaskKey
 from holdfast.process.table import read_marks, read_table
@@ -361,4 +361,4 @@ def test_a_burst_of_failures_with_long_tails_is_reported_in_parts(
         controller.wait_logs(key, 30)
     wait_until(lambda: not list_files(host.folder / "state" / "tasks"))
     works = host.folder / "state" / "work"
-    wait_until(lambda: {path.name for path in works.iterdir()} <= {*READY_WORK})
+    wait_until(lambda: {path.name for path in works.iterdir()} <= {*READY_FOLDERS})

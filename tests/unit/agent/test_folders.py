@@ -14,7 +14,10 @@ from holdfast.agent.folders import (
     MAX_SPARES,
     ORDER_FILE,
     OUT_FOLDER,
-    READY_WORK,
+    PEERS_FILE,
+    READY_FOLDERS,
+    READY_STATE,
+    STATE_FILE,
     TaskFolders,
     WorkFolders,
 )
@@ -38,7 +41,7 @@ def order(job: str, *, attempt: int = 1, fresh: bool = False) -> LaunchOrder:
     )
 
 
-MADE_AHEAD = {ORDER_FILE, f"stdout{READY}", "stderr"}
+MADE_AHEAD = {ORDER_FILE, PEERS_FILE, READY_STATE, f"stdout{READY}", "stderr"}
 
 
 def use(folders: TaskFolders, path: Path) -> int:
@@ -74,10 +77,64 @@ def test_a_folder_is_handed_on_with_empty_files(tmp_path: Path) -> None:
     table.prepare_folders()
     made = (first.folder / ORDER_FILE).stat()
     assert (made.st_size, made.st_mode & 0o777) == (0, 0o600)
+    orders = {path.stat().st_ino for path in first.folder.parent.glob(f"*/{ORDER_FILE}")}
+    assert len(orders) == len(READY_FOLDERS)
     second = table.add(order("b"), 1.0).folder / ORDER_FILE
-    assert second.stat().st_ino == made.st_ino
+    assert second.stat().st_ino in orders
     assert second.read_bytes() == written.replace(b'"a"', b'"b"')
     assert {path.name for path in second.parent.iterdir()} == {OUT_FOLDER, *MADE_AHEAD}
+
+
+def test_the_first_tasks_get_folders_that_were_made_for_none(tmp_path: Path) -> None:
+    """A gang that starts again has its folders still in use, and so had no task before the first."""
+    table = TaskTable(tmp_path)
+    table.open()
+    tasks = tmp_path / "tasks"
+    left = tasks / READY_FOLDERS[0] / "an earlier agent's"
+    left.mkdir(parents=True)
+    table.prepare_folders()
+    assert {path.name for path in tasks.iterdir()} == {*READY_FOLDERS}
+    assert not left.exists()
+    made = {path.stat().st_ino for path in tasks.iterdir()}
+    given = [table.add(order(f"j{number}"), 0.0).folder for number in range(len(READY_FOLDERS))]
+    assert {path.stat().st_ino for path in given} == made
+    assert {path.name for path in given[0].iterdir()} == {OUT_FOLDER, *MADE_AHEAD}
+    table.prepare_folders()
+    assert {*READY_FOLDERS} < {path.name for path in tasks.iterdir()}
+    assert {key.job_id for key in TaskTable(tmp_path).find_kept()} == {
+        path.name[:2] for path in given
+    }
+
+
+def test_a_state_is_written_into_the_file_that_lies_ready(tmp_path: Path) -> None:
+    """On some file systems a new file looks at every one that was deleted in the last minutes."""
+    table = TaskTable(tmp_path)
+    table.open()
+    table.prepare_folders()
+    task = table.add(order("a"), 0.0)
+    ready = (task.folder / READY_STATE).stat().st_ino
+    for seconds in (1.0, 2.0):
+        task.saved.shipped = {"stdout": int(seconds)}
+        table.save(task, seconds)
+        assert ((task.folder / STATE_FILE).stat().st_ino == ready) is (seconds == 1.0)
+        assert TaskTable(tmp_path).restore(task.key, seconds).saved.shipped == {"stdout": seconds}
+    assert {path.name for path in task.folder.iterdir()} == {
+        STATE_FILE,
+        OUT_FOLDER,
+        *MADE_AHEAD - {READY_STATE},
+    }
+
+
+def test_nothing_is_made_while_a_task_ends(tmp_path: Path) -> None:
+    table = TaskTable(tmp_path)
+    table.open()
+    task = table.add(order("a"), 0.0)
+    task.saved.stop_asked = True
+    table.prepare_folders()
+    assert [path.name for path in task.folder.parent.iterdir()] == [task.folder.name]
+    task.saved.stop_asked = False
+    table.prepare_folders()
+    assert len([*task.folder.parent.iterdir()]) == 1 + len(READY_FOLDERS)
 
 
 def test_an_emptied_folder_is_no_task_to_the_next_agent(tmp_path: Path) -> None:
@@ -234,21 +291,24 @@ def test_an_empty_work_folder_is_deleted_and_another_is_as_old_as_its_last_attem
 def test_the_next_jobs_get_the_work_task_foldersthat_lie_ready(tmp_path: Path) -> None:
     works = WorkFolders(tmp_path)
     works.prepare()
-    made = {(tmp_path / name).stat().st_ino for name in READY_WORK}
-    folders = [Path(works.make(order(f"j{number}"))) for number in range(len(READY_WORK) + 1)]
+    made = {(tmp_path / name).stat().st_ino for name in READY_FOLDERS}
+    folders = [Path(works.make(order(f"j{number}"))) for number in range(len(READY_FOLDERS) + 1)]
     assert {folder.stat().st_ino for folder in folders[:-1]} == made
     assert all(folder.stat().st_mode & 0o777 == 0o700 for folder in folders)
     (folders[0] / "result").write_text("kept")
     works.prepare()
     assert works.make(order("j0", attempt=2)) == str(folders[0])
     assert (folders[0] / "result").read_text() == "kept"
-    assert {path.name for path in tmp_path.iterdir()} == {*READY_WORK, *(f.name for f in folders)}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *READY_FOLDERS,
+        *(f.name for f in folders),
+    }
 
 
 @pytest.mark.parametrize("left", ["empty", "full", "gone"])
 def test_what_an_earlier_agent_left_ready_is_given_to_no_job(tmp_path: Path, left: str) -> None:
     WorkFolders(tmp_path).prepare()
-    old = [tmp_path / name for name in READY_WORK]
+    old = [tmp_path / name for name in READY_FOLDERS]
     if left == "full":
         for path in old:
             (path / "another's").touch()

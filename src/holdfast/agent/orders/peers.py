@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from holdfast.agent.folders import PEERS_FILE
 from holdfast.process.files import write_new
 from holdfast.wire.agent import Gang, LaunchOrder
-
-PEERS_FILE = "peers.json"
 
 
 class Peers(NamedTuple):
@@ -58,4 +57,5 @@ class GangPeers:
 def find_peers(folder: Path) -> Peers | None:
     """Return the peers in a task's folder, None where it runs alone. Raises OSError."""
     path = folder / PEERS_FILE
-    return Peers(str(path), path.read_text()) if path.exists() else None
+    text = path.read_text() if path.exists() else ""  # an empty one was made ahead
+    return Peers(str(path), text) if text else None
