@@ -30,10 +30,11 @@ from holdfast.agent.folders import WorkFolders
 from holdfast.agent.health.desk import HealthDesk
 from holdfast.agent.host_facts import make_probe, read_host_facts
 from holdfast.agent.housekeeping import Housekeeper
-from holdfast.agent.orders.commands import Commands, TaskPlaces
+from holdfast.agent.orders.commands import Commands
 from holdfast.agent.orders.environment import describe_host, inherit_environment
 from holdfast.agent.orders.guardian_env import Ties
 from holdfast.agent.orders.hearing import Hearing
+from holdfast.agent.orders.launches import TaskPlaces
 from holdfast.agent.orders.link import GuardianLink
 from holdfast.agent.tasks import ENDS_TOLD_SECONDS, PACE_SECONDS, AgentTask, TaskTable
 from holdfast.agent.uplink.calls import ControllerCalls
@@ -411,6 +412,14 @@ class Agent:
     def show_gpus(self) -> list[GpuTelemetry]:
         """The devices as they were last read."""
         return self._telemetry.show()
+
+    def prepare(self, answer: SyncAnswer, *, started_at: float) -> None:
+        """Prepare what an answer may say in a moment."""
+        self._commands.prepare(answer, started_at=started_at)
+
+    def drop_prepared(self) -> None:
+        """Undo what was prepared and not carried out."""
+        self._commands.early.drop()
 
     def take_answer(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:
         """Carry out an answer."""

@@ -391,6 +391,10 @@ class HostSynced(StoreValue, frozen=True, kw_only=True):
 TellOffers = Callable[[HostSynced], Awaitable[None]]
 """Is told an answer with offers as soon as these are on record."""
 
+Foretell = Callable[[HostSynced], Callable[[bool], None] | None]
+"""Is told an answer that is being written down, and returns what is to be told whether it is on record
+then; None where the host does not wait for it."""
+
 
 class Seated(StoreValue, frozen=True, kw_only=True):
     """A member of a supervised job with a new place. number: among the replacements of its rank in

@@ -20,8 +20,9 @@ from holdfast.agent.ends import TaskEnds
 from holdfast.agent.folders import WorkFolders
 from holdfast.agent.host_facts import make_probe
 from holdfast.agent.housekeeping import Housekeeper
-from holdfast.agent.orders.commands import Commands, TaskPlaces
+from holdfast.agent.orders.commands import Commands
 from holdfast.agent.orders.hearing import Hearing
+from holdfast.agent.orders.launches import TaskPlaces
 from holdfast.agent.orders.link import GuardianLink
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.calls import ControllerCalls

@@ -11,25 +11,21 @@ CMD-3  A stop for a task that is not known here is answered at once: ended, stop
 """
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import msgspec
 
-from holdfast.agent.calls.home import ExecutorHome, make_place
 from holdfast.agent.containers.desk import ContainerDesk
-from holdfast.agent.folders import OUT_FOLDER, WorkFolders
 from holdfast.agent.journal import about
 from holdfast.agent.orders.ahead import AheadDesk
 from holdfast.agent.orders.claims import Claims
-from holdfast.agent.orders.environment import make_command, make_task_environment
+from holdfast.agent.orders.launches import EarlyLaunches, TaskPlaces, make_launch
 from holdfast.agent.orders.link import GuardianLink
 from holdfast.agent.orders.peers import GangPeers, Peers, find_peers
 from holdfast.agent.tasks import AgentTask, TaskTable
-from holdfast.agent.uplink.checkpoints import CheckpointDesk, in_path
+from holdfast.agent.uplink.checkpoints import CheckpointDesk
 from holdfast.core.causes import Cause, Watchdog
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
@@ -43,17 +39,6 @@ from holdfast.wire.guardian import LaunchTask
 
 log = logging.getLogger("holdfast.agent.orders.commands")
 LOOK_SECONDS = 0.25  # while orders are held: whether they are late
-
-
-class TaskPlaces(msgspec.Struct, frozen=True, kw_only=True):
-    """What all tasks of this host share. host_words: from `environment.describe_host`."""
-
-    host_mark: str
-    beat_socket: str
-    works: WorkFolders
-    inherited: Mapping[str, str]
-    executors: ExecutorHome
-    host_words: Mapping[str, str] = {}
 
 
 @dataclass(eq=False)
@@ -86,6 +71,9 @@ class Commands:
 
     def __post_init__(self) -> None:
         self.ahead = AheadDesk(self.table)
+        self.early = EarlyLaunches(
+            self.table, lambda order: self.places.works.leave(order.key.job_id, order)
+        )
 
     def carry_out(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:
         """Carry out an answer (SYNC-1). True when any of it was new."""
@@ -200,7 +188,22 @@ class Commands:
         trip = make_trip(Watchdog.LOST_LEASE, reason, {"source": "a launch of an ended task"})
         return self._end_unknown(key, TaskFacts(trip=trip))
 
+    def prepare(self, answer: SyncAnswer, *, started_at: float) -> None:
+        """Prepare the launches that an answer may bring in a moment (SYNC-4). What fails here fails
+        again with that answer, and is reported then."""
+        for order in answer.launch:
+            deadline = host_deadline(started_at, order.ttl_seconds)
+            unknown = self.table.get(order.key) is None and not self.table.is_buried(order.key)
+            if unknown and not self.closing:
+                self.early.prepare(order, deadline, self.claims.ports.find, self._make_launch)
+
     def _start(self, order: LaunchOrder, deadline: float, now: float) -> None:
+        early = self.early.take(order)
+        if early is not None:
+            self.table.take(early.task)
+            self.link.launch_framed(order.key, early.frame)
+            self._note_launch(early.task)
+            return
         if not order.master_port:
             order = msgspec.structs.replace(order, master_port=self._find_port(order, now))
         task = self.table.add(msgspec.structs.replace(order, peers=[]), now)
@@ -307,55 +310,28 @@ class Commands:
         self._log_launches()
 
     def _start_task(self, task: AgentTask, order: LaunchOrder, peers: Peers | None) -> None:
-        work = self.places.works.make(order)
-        boxed = order.image is not None
-        env = make_task_environment(
+        launch = self._make_launch(task, order, peers)
+        if isinstance(launch, str):
+            log.error(f"the task cannot be started: {launch}", extra=task.about())
+            self._give_up(task, TaskFacts(start_error=launch[:4096]))
+        else:
+            self.link.launch(launch)
+            self._note_launch(task)
+
+    def _make_launch(
+        self, task: AgentTask, order: LaunchOrder, peers: Peers | None = None
+    ) -> LaunchTask | str:
+        return make_launch(
+            task,
             order,
-            {} if boxed else self.places.inherited,
+            self.places,
+            self.containers,
             host_id=self.host_id,
-            host_mark=self.places.host_mark,
-            beat_socket=self.places.beat_socket,
-            work_folder=work,
             host_gpus=self.host_gpus,
             peers=peers,
-            host_words=self.places.host_words,
-            checkpoint_out=f"{task.folder}/{OUT_FOLDER}",
-            checkpoint_in=in_path(task) if order.checkpoint else None,
         )
-        if env.get("HOLDFAST_OUT_DIR"):
-            with contextlib.suppress(OSError):  # the program says what it could not write
-                Path(env["HOLDFAST_OUT_DIR"]).mkdir(parents=True, exist_ok=True)
-        argv, cwd = make_command(order), order.cwd or work
-        if order.executor:
-            home = self.places.executors
-            make_place(task.folder)
-            argv, cwd = home.make_command(), home.path
-            env |= home.make_environment(order, task.folder)
-        if boxed:  # the guardian holds the runner: devices and limits are the container's
-            beats = self.places.beat_socket
-            try:
-                argv = self.containers.prepare(task, order, env, work, beats)
-            except ValidationError as error:
-                log.error(f"the task cannot be started: {error}", extra=task.about())
-                self._give_up(task, TaskFacts(start_error=str(error)[:4096]))
-                return
-            env, cwd = dict(self.places.inherited), work
-        self.link.launch(
-            LaunchTask(
-                key=order.key,
-                argv=argv,
-                env=env,
-                cwd=cwd,
-                leads=boxed,
-                stdout=f"{task.folder}/stdout",
-                stderr=f"{task.folder}/stderr",
-                deadline=task.deadline,
-                memory_bytes=0 if boxed else order.memory_bytes,
-                contain=bool(order.gpus) and not boxed,
-                grace_seconds=order.watch.grace_seconds,
-                log_disk_bytes=int(order.watch.log_disk_mb * 1024 * 1024),
-            )
-        )
+
+    def _note_launch(self, task: AgentTask) -> None:
         task.move(AgentTaskEvent.LAUNCH)
         task.launched_at = read_boottime()
         self._unlogged.append(task)

@@ -11,6 +11,7 @@ CALL-1  A call on a kept connection that fails before the first byte of its answ
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import msgspec
@@ -25,10 +26,19 @@ _IDLE_CONNECTIONS = 4
 
 
 class HttpAnswer(msgspec.Struct, frozen=True):
-    """A whole answer."""
+    """A whole answer. held: its last byte is the server's word on the rest (`Early`)."""
 
     status: int
     body: bytes
+    held: bool = False
+
+
+class Early(msgspec.Struct, frozen=True):
+    """What is done with the body of an answer whose last byte comes later. header: such an answer has
+    it. hear: gets the body without that byte, if it comes before it."""
+
+    header: str
+    hear: Callable[[bytes], None]
 
 
 class _Lost(Exception):
@@ -41,8 +51,8 @@ class _Connection:
         self._writer = writer
         self._answer = AnswerReader()
 
-    async def exchange(self, request: bytes) -> HttpAnswer:
-        began = False
+    async def exchange(self, request: bytes, early: Early | None = None) -> HttpAnswer:
+        began = held = False
         answer = self._answer = AnswerReader()
         try:
             self._writer.write(request)
@@ -58,7 +68,11 @@ class _Connection:
                         too_long = f"the controller's answer is over {MAX_ANSWER_BYTES} bytes"
                         raise Unavailable(too_long)
                     chunks.append(chunk)
-            return HttpAnswer(answer.status, b"".join(chunks))
+                if early is not None and not held and early.header in answer.headers:
+                    held = answer.done or _lacks_a_byte(answer, size)
+                    if held and not answer.done:
+                        early.hear(b"".join(chunks))
+            return HttpAnswer(answer.status, b"".join(chunks), held)
         except (OSError, BadAnswer) as error:
             if not began:
                 raise _Lost(str(error)) from error
@@ -74,6 +88,10 @@ class _Connection:
 
     def close(self) -> None:
         self._writer.transport.abort()
+
+
+def _lacks_a_byte(answer: AnswerReader, size: int) -> bool:
+    return answer.headers.get("content-length") == str(size + 1)
 
 
 class HttpClient:
@@ -107,6 +125,7 @@ class HttpClient:
         *,
         headers: dict[str, str],
         timeout_seconds: float,
+        early: Early | None = None,
     ) -> HttpAnswer:
         """Make one call. Raises Unavailable: no connection, no whole answer in `timeout_seconds`,
         or one that broke off."""
@@ -120,10 +139,10 @@ class HttpClient:
                         kept.close()
                         continue
                     try:
-                        return await self._exchange(kept, request)
+                        return await self._exchange(kept, request, early)
                     except _Lost:
                         break  # CALL-1
-                return await self._exchange(await self._connect(), request)
+                return await self._exchange(await self._connect(), request, early)
         except _Lost as error:
             raise Unavailable(f"the controller at {self.url} hung up: {error}") from error
         except TimeoutError:
@@ -131,10 +150,12 @@ class HttpClient:
                 f"the controller at {self.url} did not answer in {timeout_seconds:.0f} s"
             ) from None
 
-    async def _exchange(self, connection: _Connection, request: bytes) -> HttpAnswer:
+    async def _exchange(
+        self, connection: _Connection, request: bytes, early: Early | None
+    ) -> HttpAnswer:
         kept = False
         try:
-            answer = await connection.exchange(request)
+            answer = await connection.exchange(request, early)
             kept = connection.keep()
             return answer
         finally:

@@ -6,6 +6,8 @@ SYNC-1  A newer call makes the controller answer the older one at once. Of answe
 SYNC-2  An outage changes only the pace: calls are tried again with back-off and jitter, tasks go
         on, leases run.
 SYNC-3  The state of the connection is logged when it changes, not at every try.
+SYNC-4  What is foretold (FORETELL-1) is prepared, and carried out when it came on record. Else it is
+        undone, and asked for anew.
 """
 
 import asyncio
@@ -13,6 +15,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -49,6 +52,12 @@ class SyncTaker(Protocol):
 
     def show_gpus(self) -> list[GpuTelemetry]:
         """The devices as they were last read."""
+
+    def prepare(self, answer: SyncAnswer, *, started_at: float) -> None:
+        """Prepare what an answer may say in a moment (SYNC-4)."""
+
+    def drop_prepared(self) -> None:
+        """Undo what was prepared and not carried out."""
 
     def take_answer(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:
         """Carry out an answer. True when it held anything new."""
@@ -91,7 +100,7 @@ class SyncLoop:
         self._newest_taken = 0
         self._news = asyncio.Event()
         self._later: asyncio.TimerHandle | None = None
-        self._flights: dict[asyncio.Task[_Heard | HoldfastError], _Call] = {}
+        self._flights: dict[asyncio.Task[_Heard | HoldfastError | None], _Call] = {}
         self._connected: bool | None = None
         self.heard_at = read_boottime()  # the last answer
         self._retry_seconds = _FIRST_RETRY_SECONDS
@@ -152,17 +161,26 @@ class SyncLoop:
             faults=self._taker.list_faults(),
             gpus=self._taker.show_gpus(),
             ahead=self._taker.count_ahead(),
+            hears_early=True,
         )
         call = _Call(self._seq, read_boottime())
         self._flights[asyncio.create_task(self._fly(call, request))] = call
 
-    async def _fly(self, call: _Call, request: SyncRequest) -> _Heard | HoldfastError:
+    async def _fly(self, call: _Call, request: SyncRequest) -> _Heard | HoldfastError | None:
         """Make a call and carry its answer out at once: on an idle host each further turn of the
-        loop would be a part of what a job waits for."""
+        loop would be a part of what a job waits for. None where it is to be made anew."""
         try:
-            answer = await self._calls.sync(request)
+            return await self._hear(call, request)
         except HoldfastError as error:
             return error
+        finally:
+            self._taker.drop_prepared()
+
+    async def _hear(self, call: _Call, request: SyncRequest) -> _Heard | None:
+        prepare = partial(self._taker.prepare, started_at=call.started_at)
+        answer = await self._calls.sync(request, prepare)
+        if answer is None:
+            return None
         newest = call.seq > self._newest_taken
         self._newest_taken = max(call.seq, self._newest_taken)
         self._note_connected()
@@ -188,8 +206,10 @@ class SyncLoop:
             if news is not None:
                 news.cancel()
 
-    async def _land(self, flight: asyncio.Task[_Heard | HoldfastError]) -> None:
+    async def _land(self, flight: asyncio.Task[_Heard | HoldfastError | None]) -> None:
         call, heard = self._flights.pop(flight), flight.result()
+        if heard is None:
+            return
         if isinstance(heard, HoldfastError):
             if call.seq > self._newest_taken:
                 await self._fail(heard)
@@ -253,7 +273,8 @@ class SyncLoop:
             except (HoldfastError, TimeoutError) as error:
                 log.warning(f"the controller refused to hear that this host leaves: {error}")
                 return False
-            self._taker.take_answer(answer, started_at=started_at, newest=True)
+            if answer is not None:
+                self._taker.take_answer(answer, started_at=started_at, newest=True)
             return True
         log.warning("left unannounced: the controller cannot be reached")
         return False

@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 from starlette.responses import Response
@@ -127,11 +128,15 @@ async def _submit_to_host(controller: Controller, job: NewJob) -> Submitted | No
     host_id, incarnation = taker
     sync = HostSync(host_id=host_id, incarnation=incarnation, takes=True)
 
+    line = controller.wakes.host(host_id)
+
     async def give(answer: HostSynced) -> None:
-        controller.wakes.host(host_id).give(incarnation, answer)
+        line.give(incarnation, answer)
         await asyncio.sleep(0)  # the order leaves first; the submission's answer is made meanwhile
 
-    found = await controller.store.leases.submit_to_host(job, sync, terms, tell=give)
+    found = await controller.store.leases.submit_to_host(
+        job, sync, terms, tell=give, foretell=partial(line.foretell, incarnation)
+    )
     if found is None:
         return None
     submitted, answer = found

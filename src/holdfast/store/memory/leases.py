@@ -19,6 +19,7 @@ from holdfast.moves.reports import Draft
 from holdfast.moves.rows import TaskRow
 from holdfast.moves.values import (
     ClaimRow,
+    Foretell,
     GangSeat,
     HostSync,
     HostSynced,
@@ -242,6 +243,7 @@ class MemoryLeases(InMemory):
         terms: TakeTerms,
         *,
         tell: TellOffers | None = None,
+        foretell: Foretell | None = None,
         now: Now = None,
     ) -> tuple[Submitted, HostSynced] | None:
         s, at = self.state, self.state.at(now)

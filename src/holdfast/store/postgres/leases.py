@@ -24,6 +24,7 @@ from holdfast.moves.reports import Draft
 from holdfast.moves.rows import clean_text
 from holdfast.moves.values import (
     ClaimRow,
+    Foretell,
     GangSeat,
     HostSync,
     HostSynced,
@@ -107,9 +108,10 @@ class PostgresLeases(OnSession):
         terms: TakeTerms,
         *,
         tell: TellOffers | None = None,
+        foretell: Foretell | None = None,
         now: Now = None,
     ) -> tuple[Submitted, HostSynced] | None:
-        return await self._placing.submit_to_host(job, taker, terms, tell, now)
+        return await self._placing.submit_to_host(job, taker, terms, tell, foretell, now)
 
     @transacts_beside
     async def reserve_and_offer(

@@ -12,9 +12,10 @@ import pytest
 from holdfast.agent.calls.home import ExecutorHome
 from holdfast.agent.containers.desk import ContainerDesk, ContainerOptions
 from holdfast.agent.folders import WorkFolders
-from holdfast.agent.orders.commands import Commands, TaskPlaces
+from holdfast.agent.orders.commands import Commands
 from holdfast.agent.orders.environment import inherit_environment, make_task_environment
 from holdfast.agent.orders.exit_facts import make_facts
+from holdfast.agent.orders.launches import TaskPlaces
 from holdfast.agent.orders.link import GuardianLink
 from holdfast.agent.tasks import TaskTable
 from holdfast.agent.uplink.checkpoints import CheckpointDesk

@@ -22,7 +22,7 @@ class DeadController:
     def __init__(self) -> None:
         self.called = 0
 
-    async def sync(self, request: SyncRequest) -> SyncAnswer:
+    async def sync(self, request: SyncRequest, foretold: object) -> SyncAnswer:
         """Refuse, as a port without a listener does."""
         self.called += 1
         raise Unavailable("connection refused")
@@ -46,6 +46,13 @@ class Taker:
     def count_ahead(self) -> int:
         """None."""
         return 0
+
+    def prepare(self, answer: SyncAnswer, *, started_at: float) -> None:
+        """Nothing is foretold."""
+        raise AssertionError("a dead controller answered")
+
+    def drop_prepared(self) -> None:
+        """Nothing was prepared."""
 
     def take_answer(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:
         """No answer ever comes."""
@@ -85,7 +92,7 @@ class CountingController:
     def __init__(self) -> None:
         self.called = 0
 
-    async def sync(self, request: SyncRequest) -> SyncAnswer:
+    async def sync(self, request: SyncRequest, foretold: object) -> SyncAnswer:
         """Wait, as a controller without news does."""
         self.called += 1
         mine = self.called

@@ -1,7 +1,7 @@
 """Submissions that place their job on a host that waits with room."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -17,6 +17,7 @@ from holdfast.core.spec import JobSpec
 from holdfast.moves import requests
 from holdfast.moves.reports import Draft
 from holdfast.moves.values import (
+    Foretell,
     HostSync,
     HostSynced,
     NewJob,
@@ -26,6 +27,7 @@ from holdfast.moves.values import (
     TellOffers,
 )
 from holdfast.store.postgres.admission import as_capacity
+from holdfast.store.postgres.connection.line import Found
 from holdfast.store.postgres.connection.session import Session, Step, Tx, to_json
 from holdfast.store.postgres.jobs import ask_insert, make_row
 from holdfast.store.postgres.sync.choices import ask_takes, choose_jobs, give_taken
@@ -40,13 +42,15 @@ class Placing:
     The plan is made on the room that was found the last time, and written by one statement that
     compares it under the host's lock; where it differs, or other jobs are queued, nothing is written,
     and the plan is made of what is read then. So a host that is found as it was before costs one
-    round trip, and one that is not, two more.
+    round trip, and one that is not, two more. Where the last guess for a host was right, the next one
+    is foretold, because a host that is foretold what does not come makes a call for nothing.
     """
 
     def __init__(self, session: Session, kinds: TakableKinds) -> None:
         self._session = session
         self._kinds = kinds
         self._rooms: dict[str, dict[str, Any]] = {}  # as read_room had them, by host
+        self._guessed: set[str] = set()  # of these hosts, those whose last guess was right
 
     async def submit_to_host(
         self,
@@ -54,16 +58,20 @@ class Placing:
         taker: HostSync,
         terms: TakeTerms,
         tell: TellOffers | None,
+        foretell: Foretell | None,
         now: datetime | None,
     ) -> tuple[Submitted, HostSynced] | None:
         """`LeaseStore.submit_to_host`."""
         room = self._rooms.pop(taker.host_id, None)
         plain = not (job.spec.after or job.spec.supervised or job.origin or job.spec.start_at)
         if room is not None and plain and room["incarnation"] == taker.incarnation:
-            guess = _Guess(job, taker, terms, room, now)
+            known = taker.host_id in self._guessed
+            self._guessed.discard(taker.host_id)
+            guess = _Guess(job, taker, terms, room, foretell if known else None, now)
             found = await self._session.single(lambda tx: _place(tx, guess, tell))
             if found is not None:
                 self._rooms[taker.host_id] = room
+                self._guessed.add(taker.host_id)
                 return found
         row = make_row(job, requests.hash_spec(job.spec))
         found = await self._session.transact(
@@ -104,6 +112,7 @@ class Placing:
         if [offer.task.key.job_id for offer in draft.offers] == [job.id] and queued.count() == 1:
             if len(self._rooms) >= MAX_ROOMS:
                 self._rooms.clear()
+                self._guessed.clear()
             self._rooms[taker.host_id] = rooms[0]
         submitted = msgspec.convert(written[0], JobRecord)
         return Submitted(job=submitted, created=True), draft.answer()
@@ -118,12 +127,16 @@ class _Guess:
         taker: HostSync,
         terms: TakeTerms,
         room: dict[str, Any],
+        foretell: Foretell | None,
         now: datetime | None,
     ) -> None:
         self.host_id = taker.host_id
         self._job, self._taker, self._terms, self._room, self._now = job, taker, terms, room, now
         self._ask: dict[str, Any] = {}
         self._settled = False
+        self._foretell = foretell
+        self._runs = False
+        self._decide: Callable[[bool], None] | None = None
 
     def plan(self) -> Step | None:
         """Return the statement that writes the job and its place; None where it has none. The answer
@@ -148,8 +161,23 @@ class _Guess:
             "revision": self._terms.revision,
             "now": self._now,
         }
-        asyncio.get_running_loop().call_soon(lambda: self.answer)
+        self._runs = True
+        asyncio.get_running_loop().call_soon(self._make_answer)
         return "place_job", self._ask
+
+    def _make_answer(self) -> None:
+        """Make the answer, and foretell it, while the server works."""
+        answer = self.answer
+        if self._runs and self._foretell is not None:
+            self._decide = self._foretell(answer)
+
+    def end(self, *, written: bool) -> bool:
+        """Say whether the plan is on record. True where the host has heard of it by that."""
+        self._runs = False
+        decide, self._decide = self._decide, None
+        if decide is not None:
+            decide(written)
+        return decide is not None
 
     @cached_property
     def answer(self) -> HostSynced:
@@ -174,10 +202,16 @@ async def _place(
 ) -> tuple[Submitted, HostSynced] | None:
     """Write a job and its place in a room that is guessed; nothing where there is another. The
     statement may be sent again after a lost connection, because a repeated id changes nothing."""
-    _, *placed = await tx.send(("begin_placing", {"host_id": guess.host_id}), guess.plan)
+    placed: list[Found] = []
+    try:
+        _, *placed = await tx.send(("begin_placing", {"host_id": guess.host_id}), guess.plan)
+    finally:
+        told = guess.end(written=bool(placed and placed[0].count))
     if not placed or not placed[0].count:
         return None
-    if tell is not None:
+    if told:
+        await asyncio.sleep(0)  # the order leaves first
+    elif tell is not None:
         await tell(guess.answer)
     (written,) = placed[0].rows
     return Submitted(job=msgspec.convert(written, JobRecord), created=True), guess.answer
