@@ -12,9 +12,10 @@ import psycopg
 import pytest
 
 from holdfast.core.placement.takes import TakeTerms
+from holdfast.core.spec import JobSpec
 from holdfast.errors import Unavailable
 from holdfast.moves.reports import Draft
-from holdfast.moves.values import HostSync
+from holdfast.moves.values import Foretell, HostSync, HostSynced, NewJob
 from holdfast.store.postgres.connection.session import Tx
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.postgres.sync.choices import Choices
@@ -57,6 +58,88 @@ async def test_a_room_that_is_as_it_was_costs_no_second_transaction(rigs: tuple[
     await end(rig, second)
     session.transact = refuse  # type: ignore[method-assign,assignment]  # as above
     assert taken((await rig.submit_to("h1", "third"))[1]) == ["third"]
+
+
+async def test_what_is_as_it_was_twice_is_foretold(rigs: tuple[Rig, Rig]) -> None:
+    """FORETELL-1: what is foretold is decided, and told in no other way."""
+    rig = rigs[0]
+    await place_one(rig, slots=2)
+    said: list[object] = []
+
+    def foretell(answer: HostSynced) -> Callable[[bool], None]:
+        said.append(("foretold", taken(answer)))
+        return lambda written: said.append(written)
+
+    async def tell(answer: HostSynced) -> None:
+        said.append(("told", taken(answer)))
+
+    async def submit(name: str, listen: Foretell = foretell) -> tuple[Any, list[object]]:
+        job = NewJob(id=name, spec=JobSpec(argv=("true",)), queue="cpu")
+        taker, terms = rig.make_sync("h1", takes=True), await rig.terms()
+        found = await rig.store.leases.submit_to_host(
+            job, taker, terms, tell=tell, foretell=listen, now=rig.now
+        )
+        assert found is not None
+        heard, said[:] = list(said), []
+        return found, heard
+
+    found, heard = await submit("first")
+    assert heard == [("told", ["first"])], "one guess may be wrong, and a host would call in vain"
+    await end(rig, found)
+    found, heard = await submit("second")
+    assert heard == [("foretold", ["second"]), True]
+    _, heard = await submit("third")
+    assert heard == [("foretold", ["third"]), False, ("told", ["third"])], "beside the second"
+    await end(rig, found)
+    found, heard = await submit("fourth")
+    assert heard == [("told", ["fourth"])], "the last guess was wrong"
+
+
+async def test_a_host_that_does_not_wait_is_told_what_it_was_not_foretold(
+    rigs: tuple[Rig, Rig],
+) -> None:
+    rig = rigs[0]
+    await place_one(rig, slots=1)
+    await end(rig, await rig.submit_to("h1", "first"))
+    told: list[list[str]] = []
+
+    async def tell(answer: HostSynced) -> None:
+        told.append(taken(answer))
+
+    job = NewJob(id="second", spec=JobSpec(argv=("true",)), queue="cpu")
+    taker, terms = rig.make_sync("h1", takes=True), await rig.terms()
+    await rig.store.leases.submit_to_host(
+        job, taker, terms, tell=tell, foretell=lambda _: None, now=rig.now
+    )
+    assert told == [["second"]]
+
+
+async def test_a_foretold_place_whose_transaction_fails_is_taken_back(
+    rigs: tuple[Rig, Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FORETELL-1: nobody knows whether it is on record, so the host is to ask again."""
+    rig = rigs[0]
+    await place_one(rig, slots=1)
+    await end(rig, await rig.submit_to("h1", "first"))
+    said: list[object] = []
+
+    def foretell(answer: HostSynced) -> Callable[[bool], None]:
+        said.append(taken(answer))
+        return lambda written: said.append(written)
+
+    send = Tx.send
+
+    async def break_off(tx: Tx, *steps: Any) -> Any:
+        await send(tx, *steps)
+        raise psycopg.OperationalError("the connection is lost")
+
+    monkeypatch.setattr(Tx, "send", break_off)
+    job = NewJob(id="second", spec=JobSpec(argv=("true",)), queue="cpu")
+    taker, terms = rig.make_sync("h1", takes=True), await rig.terms()
+    with pytest.raises(Unavailable):
+        await rig.store.leases.submit_to_host(job, taker, terms, foretell=foretell, now=rig.now)
+    assert said[:2] == [["second"], False]
+    assert said.count(True) == 0
 
 
 async def test_of_two_submissions_that_find_the_same_room_one_is_placed_on_one_slot(

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 def list_files(folder: Path) -> list[str]:
     """What is left of tasks; a few folders are kept for the next ones, with empty files in the
     place of an order and logs (FOLDER-1)."""
-    kept = {"order.json", "stdout.ready", "stderr"}
+    kept = {"order.json", "peers.json", "state.json.ready", "stdout.ready", "stderr"}
     names = [name for _, _, files in os.walk(folder) for name in files]
     return [] if "stdout" not in names and kept.issuperset(names) else names
 
