@@ -166,7 +166,7 @@ def test_an_order_is_kept_where_the_disk_does_not_take_that_it_was_given_back(
     task = _take(table, "held")
     desk.hold(task, 0.0)
 
-    def fail(path: Path, data: bytes) -> None:
+    def fail(path: Path, data: bytes, **_: object) -> None:
         raise OSError(28, "No space left on device")
 
     reports: list[str] = []
