@@ -80,12 +80,13 @@ def one_job(client: Client, word: str) -> Iterator[str]:
     try:
         yield find_job(client, word)
     except NotFound:
-        array = find_array(client, word)
+        array = _find_array(client, word)
         if array is None:
             raise
         first = array.indices.partition("-")[0].partition(",")[0]
+        name = array.id if word == LAST else word
         raise NotFound(
-            f"{word!r} is an array of {array.size} jobs; name one of them, as {word}[{first}]"
+            f"{word!r} is an array of {array.size} jobs; name one of them, as {name}[{first}]"
         ) from None
 
 
@@ -109,10 +110,18 @@ def act_on(
     try:
         return on_job(find_job(client, word))
     except NotFound as missing:
-        array = find_array(client, word)
+        array = _find_array(client, word)
         if array is None:
             raise missing from None
         return on_array(array)
+
+
+def _find_array(client: Client, word: str) -> ArrayRecord | None:
+    """Return the array that a word names; `@last` may name one, too."""
+    if word != LAST:
+        return find_array(client, word)
+    last = _recall(client)
+    return None if last is None else find_array(client, last)
 
 
 def _list_candidates(word: str, jobs: list[JobRecord]) -> str:
@@ -126,7 +135,7 @@ def _list_candidates(word: str, jobs: list[JobRecord]) -> str:
 
 
 def remember_job(client: Client, job_id: str) -> None:
-    """Keep the id for `@last`. A file that cannot be written costs no more than that."""
+    """Keep the id of a job or an array for `@last`. A file that cannot be written costs no more than that."""
     import json
 
     path = _last_file()
@@ -145,16 +154,24 @@ def remember_job(client: Client, job_id: str) -> None:
 
 
 def _find_last(client: Client) -> str:
-    """Return the last job submitted from here; without one the newest of the project `default`."""
-    path = _last_file()
-    job_id = _read_last(path).get(client.place.url) if path is not None else None
+    """Return the last job submitted from here; without one the newest of the project `default`.
+    Raises NotFound where the last one is an array, and where there is none at all."""
+    job_id = _recall(client)
     if job_id is not None:
         # An `up` in another folder may have the same address; it does not know this job.
         with contextlib.suppress(NotFound):
             return client.job(job_id).id
+        if find_array(client, job_id) is not None:
+            raise NotFound(f"{LAST} is the array {job_id}, and no job")
     for job in client.jobs(project="default", page_size=1):
         return job.id
     raise NotFound(f"{LAST}: no job was submitted from here, and the project `default` has none")
+
+
+def _recall(client: Client) -> str | None:
+    """Return the id of what was submitted last from here to this controller."""
+    path = _last_file()
+    return _read_last(path).get(client.place.url) if path is not None else None
 
 
 def _last_file() -> Path | None:

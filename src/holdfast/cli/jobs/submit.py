@@ -314,6 +314,7 @@ def submit(
             spec = read_spec(client.place, name_parents(client, options), os.environ, time.time())
             grid = None if sweep is None else read_file(sweep)
             made = submit_many(client, spec, array, grid, at_once)
+            remember_job(client, made.id)
             face.show(made, made.id)
             if not face.as_json and os.isatty(2):
                 note(f"submitted {made.size} jobs. Follow them: holdfast show {made.id}")

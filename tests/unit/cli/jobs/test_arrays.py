@@ -111,6 +111,20 @@ def test_submit_sends_indices_or_a_grid(stub: Stub, tmp_path: Path) -> None:
     assert "not both" in both.stderr
 
 
+def test_the_last_one_submitted_may_be_an_array(
+    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    stub.on("GET /v1/jobs", page(job_record()))
+    stub.on("POST /v1/arrays", Answer(record(), 201))
+    stub.on(f"GET /v1/arrays/{ARRAY}", Answer(record()))
+    stub.on(f"POST /v1/arrays/{ARRAY}/cancel", Answer(record()))
+    assert stub.run("submit", "--array", "0-999%50", "--", "./fit.sh").stdout == f"{ARRAY}\n"
+    assert ARRAY in stub.run("show", "@last").stdout
+    assert ARRAY in stub.run("cancel", "@last").stdout
+    assert f"name one of them, as {ARRAY}[0]" in stub.run("logs", "@last").stderr
+
+
 @pytest.mark.parametrize("word", ["fit", ARRAY])
 @pytest.mark.parametrize("command", ["logs", "attempts"])
 def test_what_an_array_has_not_is_asked_of_its_members(stub: Stub, command: str, word: str) -> None:
