@@ -266,8 +266,12 @@ async def _drain_host_tasks(
 
 
 async def _load_host(tx: Tx, host_id: str, at: datetime, *, keep: str | None = None) -> Moves:
-    """Load the jobs with live tasks on a host, except those of incarnation `keep` alone."""
-    rows = await tx.rows("jobs_on_host", id=host_id, incarnation=keep)
+    """Load the jobs with live tasks on a host, except those of incarnation `keep` alone. A take may
+    have been committed while the caller waited for the host's lock (HANDOVER-3)."""
+    _, rows = await tx.many(
+        ("unpack_handovers", {"hosts": [host_id]}),
+        ("jobs_on_host", {"id": host_id, "incarnation": keep}),
+    )
     return await load_moves(tx, [row["job_id"] for row in rows], at)
 
 

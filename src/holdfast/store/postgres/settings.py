@@ -109,9 +109,11 @@ class PostgresSettings(OnSession):
             await write_events(tx, [layers.paused_event(name, reason, hard)], at)
         if not hard:
             return []
-        m = await load_moves(
-            tx, [r["id"] for r in await tx.rows("running_in_queue", name=name)], at
+        # A take may have been committed while this waited for the queue's lock (HANDOVER-3).
+        _, found = await tx.many(
+            ("unpack_queue", {"name": name}), ("running_in_queue", {"name": name})
         )
+        m = await load_moves(tx, [row["id"] for row in found], at)
         drained = drain_jobs_for(m, Cause.PREEMPTED, layers.pause_reason(name, reason), None)
         await write_moves(tx, m)
         return drained

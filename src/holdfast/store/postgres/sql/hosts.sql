@@ -83,15 +83,11 @@ select id, drain_cause from hosts where state = 'draining' and drain_deadline <=
 update hosts set drain_deadline = null where id = %(id)s;
 
 -- name: jobs_on_host
--- Jobs with a live task on the host; `incarnation` leaves out the tasks of the incarnation that just registered. With what
--- a take has handed over for whose commit the caller waited: `load_moves` has it unpacked (HANDOVER-2).
-select t.job_id from tasks t
+-- Jobs with a live task on the host; `incarnation` leaves out the tasks of the incarnation that just registered.
+select distinct t.job_id from tasks t
 where t.host_id = %(id)s and t.state in ('reserved', 'running', 'preempting')
   and (%(incarnation)s::text is null or t.incarnation <> %(incarnation)s)
-union
-select unnest(h.job_ids) from handovers h
-where h.host_id = %(id)s and (%(incarnation)s::text is null or h.incarnation <> %(incarnation)s)
-order by job_id;
+order by t.job_id;
 
 -- name: flag_dead_hosts
 -- Once, because the guard reads the flag. Only hosts with live work are reported.

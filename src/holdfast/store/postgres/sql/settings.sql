@@ -40,8 +40,4 @@ update queues set paused_at = coalesce(paused_at, %(now)s), paused_reason = %(re
 update queues set paused_at = null, paused_reason = '', hard = false where name = %(name)s;
 
 -- name: running_in_queue
--- With what a take has handed over for whose commit the caller waited (HANDOVER-2).
-select id from jobs where queue = %(name)s and state in ('reserved', 'running')
-union
-select e.job_id from handovers h cross join unnest(h.job_ids, h.queues) as e(job_id, queue) where e.queue = %(name)s
-order by id;
+select id from jobs where queue = %(name)s and state in ('reserved', 'running') order by id;

@@ -199,6 +199,9 @@ from done d;
 -- name: unpack_handovers
 select unpack_handovers(%(hosts)s::text[]);
 
+-- name: unpack_queue
+select unpack_handovers(array(select host_id from handovers where %(name)s = any(queues)));
+
 -- name: unpack_old_handovers
 -- Of hosts that should have spoken since (HANDOVER-5).
 select unpack_handovers(array(select host_id from handovers where at < %(before)s))
