@@ -8,6 +8,7 @@ import os
 import random
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 from holdfast.process import table
 
 T = TypeVar("T")
+_TURN_SECONDS = 1.0
 
 
 def crowding() -> float:
@@ -103,26 +105,28 @@ def run_patiently(
     seconds: float,
     check: bool = False,
     capture_output: bool = False,
-    input: Any = None,
+    input: str | bytes | None = None,
     **options: Any,
 ) -> subprocess.CompletedProcess[Any]:
     """Be `subprocess.run`, for a program that has so many seconds of a machine that does nothing
     else. Raises `subprocess.TimeoutExpired`, and ends it, when they are over."""
     if capture_output:
         options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    if input is not None:
-        options["stdin"] = subprocess.PIPE
     patience = Patience(seconds)
-    with subprocess.Popen(words, **options) as process:
-        while True:
-            try:
-                output, errors = process.communicate(input, timeout=1.0)
-                break
-            except BaseException as error:
-                input = None  # what is left of it is kept
-                if not isinstance(error, subprocess.TimeoutExpired) or patience.over:
-                    process.kill()
-                    raise
+    with tempfile.TemporaryFile() as file:
+        if input is not None:  # in a file: a second `communicate` writes nothing more of it
+            file.write(input.encode() if isinstance(input, str) else input)
+            file.seek(0)
+            options["stdin"] = file
+        with subprocess.Popen(words, **options) as process:
+            while True:
+                try:
+                    output, errors = process.communicate(timeout=_TURN_SECONDS)
+                    break
+                except BaseException as error:
+                    if not isinstance(error, subprocess.TimeoutExpired) or patience.over:
+                        process.kill()
+                        raise
     done = subprocess.CompletedProcess(words, process.returncode, output, errors)
     if check:
         done.check_returncode()
