@@ -14,6 +14,7 @@ from holdfast.core.calls.leave import (
     find_job_for_room,
     find_waiting_jobs,
     list_claims,
+    list_roomy,
     yields_when_busy,
     yields_when_idle,
 )
@@ -122,6 +123,7 @@ class SlotsDesk:
             hosts=found.hosts,
             headroom=found.headroom,
             quotas=found.quotas,
+            roomy=list_roomy(found.hosts),
         )
         self._jobs = find_waiting_jobs(self._queues)
         fresh = {job: given for job, given in self._given.items() if now - given.at < GIVEN_SECONDS}

@@ -4,10 +4,11 @@ LEAVE-1  An idle executor leaves when an executor of another family has waited f
          longer than its placing takes, instead of waiting for its own idle time.
 LEAVE-2  A busy one leaves after its calls in hand where that family has none at all and has waited
          for `YIELD_SECONDS`, unless it is the only one of its own.
-LEAVE-3  Idle ones leave for a job that would start in their room on one host, and can start nowhere
-         else now: as many of them as it needs.
+LEAVE-3  Idle ones of a host leave for a job that would start in their room, a gang there and on the
+         other hosts, and can start nowhere else now: as many of them as it needs.
 """
 
+import heapq
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -23,6 +24,9 @@ IDLE_YIELD_SECONDS = 3.0
 YIELD_SECONDS = 30.0
 YIELD_GAP_SECONDS = 10.0
 """Between two busy executors that leave, so that one slot is not asked for many times."""
+
+
+MAX_ROOMY = 64
 
 
 class WantedSlot(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,12 +71,19 @@ def yields_when_busy(claims: Collection[WantedSlot], running: int) -> bool:
 
 
 class Queues(msgspec.Struct, frozen=True, kw_only=True):
-    """The queued jobs in their order, and the room that is free for them."""
+    """The queued jobs in their order, and the room that is free for them. roomy: the hosts with the
+    most room, in which the other tasks of a gang are looked for."""
 
     candidates: Sequence[Candidate]
     hosts: Sequence[Capacity]
     headroom: Mapping[str, int]
     quotas: Mapping[str, QuotaLeft]
+    roomy: Sequence[Capacity] = ()
+
+
+def list_roomy(hosts: Iterable[Capacity]) -> list[Capacity]:
+    """Return the hosts with the most free GPUs and slots, few enough to be planned again and again."""
+    return heapq.nlargest(MAX_ROOMY, hosts, lambda h: (len(h.free_devices), h.free_cpu_slots))
 
 
 def find_waiting_jobs(queues: Queues) -> list[Candidate]:
@@ -95,7 +106,7 @@ def find_job_for_room(
     spec: JobSpec,
     beside: Sequence[JobSpec] = (),
 ) -> tuple[str, int] | None:
-    """Return the first of the jobs that would start on the host if an executor were gone, or it and
+    """Return the first of the jobs that would start if an executor of the host were gone, or it and
     others of the idle ones `beside` it; and how many those are in all (LEAVE-3)."""
     host = next((host for host in queues.hosts if host.host_id == host_id), None)
     if host is None:
@@ -108,7 +119,9 @@ def find_job_for_room(
 
 
 def _starts(job: Candidate, host: Capacity, queues: Queues) -> bool:
-    return bool(plan_admission([job], [host], queues.headroom, queues.quotas).placements)
+    others = [other for other in queues.roomy if other.host_id != host.host_id]
+    hosts = [host, *(others if job.tasks > 1 else ())]
+    return bool(plan_admission([job], hosts, queues.headroom, queues.quotas).placements)
 
 
 def _without(host: Capacity, spec: JobSpec) -> Capacity:

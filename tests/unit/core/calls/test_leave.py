@@ -10,6 +10,7 @@ from holdfast.core.calls.leave import (
     find_job_for_room,
     find_waiting_jobs,
     list_claims,
+    list_roomy,
     yields_when_busy,
     yields_when_idle,
 )
@@ -121,3 +122,22 @@ def test_idle_executors_leave_together_for_a_job_that_needs_the_room_of_several(
     jobs = find_waiting_jobs(queues)
     found = find_job_for_room(jobs, queues, "h1", one, [one] * beside)
     assert found == (None if count is None else ("j", count))
+
+
+@pytest.mark.parametrize(
+    ("tasks", "elsewhere", "count"), [(4, 2, 2), (3, 2, 1), (5, 2, None), (4, 1, None)]
+)
+def test_idle_executors_leave_for_a_gang_that_has_room_on_other_hosts_too(
+    tasks: int, elsewhere: int, count: int | None
+) -> None:
+    hosts = [room("h1", 0), room("h2", elsewhere)]
+    gang = candidate("j", tasks=tasks)
+    queues = Queues(candidates=[gang], hosts=hosts, headroom={}, quotas={}, roomy=list_roomy(hosts))
+    one = JobSpec(executor="f", queue="cpu")
+    found = find_job_for_room(find_waiting_jobs(queues), queues, "h1", one, [one])
+    assert found == (None if count is None else ("j", count))
+
+
+def test_the_hosts_with_the_most_room_are_looked_at() -> None:
+    many = [room(f"h{n}", n) for n in range(200)]
+    assert [host.host_id for host in list_roomy(many)] == [f"h{n}" for n in range(199, 135, -1)]
