@@ -15,6 +15,7 @@ from holdfast.core.endings.decide import Policy
 from holdfast.core.endings.replace import plan_replacement
 from holdfast.store.memory.store import MemoryStore
 from holdfast.wire.api import Why
+from tests.store.conformance.ahead import hold
 from tests.store.conformance.members import GIVEN_UP, KILLED
 from tests.store.rig import STOPPED, Rig
 
@@ -144,3 +145,12 @@ async def test_a_dead_host_whose_work_was_taken_back_runs_none_any_more() -> Non
     await rig.sync(ended=[(key, STOPPED)])
     lines = {line.code: line.message for line in (await _explain(rig, waits, dead="h1")).lines}
     assert lines["dead_hosts"] == "no heartbeat comes from name-h1, though work ran there"
+
+
+async def test_a_job_that_is_held_ahead_waits_for_a_slot_and_not_for_its_start() -> None:
+    """AHEAD-1."""
+    rig = Rig(MemoryStore())
+    _, (held, _) = await hold(rig)
+    why = await _explain(rig, held.job_id)
+    assert why.summary == "it is held ahead on host name-h1, and begins when a slot is free there"
+    assert [line.code for line in why.lines] == ["held_ahead"]
