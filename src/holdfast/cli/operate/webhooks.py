@@ -67,7 +67,8 @@ def _list(face: Face) -> None:
         to, project, counts = h.name or h.url, h.project or "-", (str(h.pending), str(h.dead))
         lines.append((h.id, h.state.value, to, events, project, *counts))
     headers = ("ID", "STATE", "TO", "EVENTS", "PROJECT", "PENDING", "DEAD")
-    face.show(rows, table(headers, lines, elastic=2))
+    none = "no webhooks. Make one with `holdfast webhooks add URL`"
+    face.show(rows, table(headers, lines, elastic=2) if rows else none)
 
 
 def _describe(hook: WebhookRecord) -> str:

@@ -258,7 +258,10 @@ def _describe(row: ScheduleRecord) -> str:
 
 def _say_when(row: ScheduleRecord) -> str:
     if row.spec.every_seconds is not None:
-        return f"every {span(row.spec.every_seconds)}"
+        text = span(row.spec.every_seconds)
+        for nothing in ("00s", "00m", "00h"):
+            text = text.removesuffix(nothing)
+        return f"every {text}"
     zone = "" if row.spec.time_zone == "UTC" else f" {row.spec.time_zone}"
     return f"{row.spec.cron}{zone}"
 

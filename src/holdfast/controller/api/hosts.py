@@ -70,7 +70,8 @@ async def act_on_host(call: ApiCall) -> Response:
     if action not in ACTIONS:
         raise NotFound(f"a host takes {', '.join(ACTIONS)}, not {action[:64]!r}")
     host = await _find(call)
-    word = "scaled down" if request.scale_down else action
+    done = action + ("d" if action.endswith("e") else "ed")
+    word = "scaled down" if request.scale_down else done
     reason = request.reason or f"{word} by {call.caller_name}"
     if request.deadline_seconds is not None and action != "drain":
         raise ValidationError("a deadline is for drain alone", field="deadline_seconds")

@@ -118,7 +118,7 @@ def _explain_running(found: Circumstances) -> Iterator[WhyLine]:
     where = say_names(t.host_name for t in found.tasks if t.host_name) or "?"
     beat = "it has sent no beat"
     if job.beat_at is not None:
-        beat = f"its last beat was {say_span((found.now - job.beat_at).total_seconds())} ago"
+        beat = f"its last known beat was {say_span((found.now - job.beat_at).total_seconds())} ago"
         if job.step is not None:
             beat += f" at step {job.step}" + (f" of {job.total}" if job.total else "")
     steps = gangs.say_steps(found.tasks)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from tests.unit.cli.stub import JOB, Answer, Stub, job_record
 
 
@@ -60,6 +62,22 @@ def test_schedules_are_listed_and_shown(stub: Stub) -> None:
     assert "2026-01-01 03:00:00Z" in shown
     as_json = json.loads(stub.run("schedules", "show", "nightly", "--json").stdout)
     assert (as_json["schedule"]["name"], as_json["runs"][0]["job_id"]) == ("nightly", JOB)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (900, "every 15m"),
+        (90, "every 1m30s"),
+        (3600, "every 1h"),
+        (5, "every 5s"),
+        (86_400, "every 1d"),
+    ],
+)
+def test_an_interval_has_no_empty_parts(stub: Stub, seconds: float, said: str) -> None:
+    row = record(spec={"job": {"argv": ["x"]}, "every_seconds": seconds})
+    stub.on("GET /v1/schedules", Answer({"items": [row], "next": None}))
+    assert f"{said}  " in stub.run("schedules", "ls").stdout
 
 
 def test_times_are_told_in_the_schedules_zone(stub: Stub) -> None:

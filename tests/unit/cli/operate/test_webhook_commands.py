@@ -172,3 +172,8 @@ def test_rotate_pause_resume_show_and_remove(stub: Stub) -> None:
     assert "2026-01-02 03:04 UTC" in stub.run("webhooks", "show", HOOK).stdout
     assert stub.run("webhooks", "remove", HOOK).stdout == f"{HOOK}: removed\n"
     assert stub.run("webhooks", "remove", "other").exit_code == 3
+
+
+def test_no_webhooks_say_how_one_is_made(stub: Stub) -> None:
+    stub.on("GET /v1/webhooks", Answer({"items": [], "next": None}))
+    assert "holdfast webhooks add URL" in stub.run("webhooks").stdout

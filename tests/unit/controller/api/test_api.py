@@ -411,7 +411,9 @@ async def test_hosts(served: Served, agent: FakeAgent) -> None:
     assert (drained.json()["state"], drained.json()["reason"]) == ("draining", "disk")
     again = await served.call("POST", "/v1/hosts/h1/release")
     assert (again.status_code, again.json()["status"]) == (409, 409)
-    assert (await served.call("POST", "/v1/hosts/h1/undrain")).json()["state"] == "active"
+    undrained = (await served.call("POST", "/v1/hosts/h1/undrain")).json()
+    assert undrained["state"] == "active"
+    assert undrained["reason"].startswith("undrained by ")
     assert (await served.call("GET", "/v1/hosts", params={"dead": "1"})).json()["items"] == []
 
 

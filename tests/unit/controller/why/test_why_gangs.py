@@ -476,4 +476,5 @@ def test_ranks_that_lag_are_named() -> None:
         for r in range(3)
     )
     found = explain_job(tasks, state="running", step=100, beat_at=NOW)
+    assert "its last known beat was 100 s ago at step 100" in found.summary
     assert "its ranks are at steps 90 to 100, rank 1 is furthest behind" in found.summary
