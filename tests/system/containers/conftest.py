@@ -110,10 +110,12 @@ def podman(program: Path) -> Iterator[Podman]:
     (folder / "registries.conf").write_text(
         '[[registry]]\nlocation = "127.0.0.1"\ninsecure = true\n'
     )
-    made.make_image(IMAGE, program)
-    yield made
-    del os.environ["CONTAINERS_REGISTRIES_CONF"]
-    end(made)
+    try:
+        made.make_image(IMAGE, program)
+        yield made
+    finally:
+        del os.environ["CONTAINERS_REGISTRIES_CONF"]
+        end(made)
 
 
 @pytest.fixture(scope="session")
@@ -137,9 +139,11 @@ def docker(program: Path) -> Iterator[Docker]:
     except CannotServe as error:
         made.close()
         pytest.skip(f"docker's engine cannot run here: {error}")
-    made.make_image(IMAGE, program)
-    yield made
-    end(made)
+    try:
+        made.make_image(IMAGE, program)
+        yield made
+    finally:
+        end(made)
 
 
 def end(engine: Engine) -> None:
