@@ -32,7 +32,7 @@ class Fleet:
             "p",
             {
                 "provider": "local",
-                "config": {"folder": str(self.folder), "grace_seconds": 1},
+                "config": {"folder": str(self.folder), "grace_seconds": 20},
                 "offers": [{"name": "one"}],
                 "min": least,
                 "max": least,
@@ -98,7 +98,7 @@ class Fleet:
         return f"{self.list_alive()} {self.read_record()} {self.cluster.controller.log()[-3000:]}"
 
     def close(self) -> None:
-        config = LocalConfig(folder=str(self.folder), grace_seconds=1)
+        config = LocalConfig(folder=str(self.folder), grace_seconds=20)
         for home in self.folder.iterdir() if self.folder.exists() else ():
             provider = LocalProvider(config, home.name)
             for machine in asyncio.run(provider.list_machines()):
