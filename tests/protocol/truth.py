@@ -498,6 +498,6 @@ def check_busy(
         assert slots - ahead <= host.cpu_slots, f"ADMIT-2: {host.id} gives {slots - ahead} slots"
         assert slots <= 2 * host.cpu_slots, f"AHEAD-1: {host.id} has {ahead} slots of held jobs"
         shown: tuple[Any, ...] = (host.busy_gpus, host.busy_cpu_slots, host.running)
-        assert shown == (tuple(devices), slots - ahead, len(here)), (
-            f"busy figures {shown}, leases {here}"
-        )
+        held = [t for t in here if t.held_ahead]
+        busy = slots - sum(jobs[t.job_id].cpu_slots for t in held)
+        assert shown == (tuple(devices), busy, len(here)), f"busy figures {shown}, leases {here}"
