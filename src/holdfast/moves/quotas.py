@@ -119,6 +119,28 @@ def check_quota(project: str, quota: Quota, use: Use, asked: Sequence[int]) -> N
         raise QuotaExceeded(f"{most}; they ask for {room}, and this adds {gpus}", field="project")
 
 
+def find_refused(
+    limits: Mapping[str, tuple[Quota, Use]], asked: Sequence[tuple[str, str, int]]
+) -> dict[str, QuotaExceeded]:
+    """Return which jobs may not be added to their projects, each after those before it, and why.
+
+    asked: id, project and GPUs of each.
+    """
+    refused: dict[str, QuotaExceeded] = {}
+    uses = {project: use for project, (_, use) in limits.items()}
+    for job_id, project, gpus in asked:
+        if project not in limits:
+            continue
+        use = uses[project]
+        try:
+            check_quota(project, limits[project][0], use, [gpus])
+        except QuotaExceeded as error:
+            refused[job_id] = error
+        else:
+            uses[project] = msgspec.structs.replace(use, jobs=use.jobs + 1, gpus=use.gpus + gpus)
+    return refused
+
+
 def quota_left(quota: Quota, use: Use) -> QuotaLeft:
     """Return the rest of a quota. It may be negative, after a quota was lowered."""
     return QuotaLeft(

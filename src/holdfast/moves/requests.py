@@ -13,12 +13,12 @@ import msgspec
 from holdfast.core.causes import Cause
 from holdfast.core.lease import margin_seconds
 from holdfast.core.placement.ranks import name_places
-from holdfast.core.records import RankCharges
+from holdfast.core.records import JobRecord, RankCharges
 from holdfast.core.series.arrays import IN_LINE
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import AttemptEvent, JobEvent, JobState, Outcome, TaskEvent, TaskState
 from holdfast.core.transitions import JOB, sources, step
-from holdfast.errors import Conflict, NotFound, ValidationError
+from holdfast.errors import Conflict, HoldfastError, NotFound, ValidationError
 from holdfast.moves import drains, runs
 from holdfast.moves.moves import Moves, clear
 from holdfast.moves.rows import BACK_OFF, PARKED, JobRow, TaskRow
@@ -28,6 +28,14 @@ SUBMITTED = "submitted"
 WAITS_FOR_START = "waits for its start time"
 DUE = "its time has come"
 _encoder = msgspec.json.Encoder(order="deterministic")
+
+
+class Changed(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the jobs that one call names, by id: the changed ones as they are now, and why
+    the others were refused."""
+
+    jobs: dict[str, JobRecord]
+    refused: dict[str, HoldfastError]
 
 
 def hash_spec(spec: JobSpec) -> str:

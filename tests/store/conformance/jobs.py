@@ -88,6 +88,103 @@ async def test_cancel_in_every_state(rig: Rig) -> None:
         await rig.store.jobs.cancel_job("nothing", "", now=rig.now)
 
 
+async def test_many_jobs_are_cancelled_together_each_by_its_state(rig: Rig) -> None:
+    await rig.host(slots=2)
+    running, key = await rig.running()
+    ended, _ = await rig.running()
+    await rig.sync(ended=[(await rig.key(ended), OK)], live=[key])
+    waiting = await rig.submit(start_at=(START + timedelta(hours=1)).timestamp())
+    queued = [await rig.submit() for _ in range(3)]
+    ids = [*queued, "nothing", waiting, ended, running, queued[0]]
+    done = await rig.store.jobs.cancel_jobs(ids, "enough", now=rig.now)
+    assert {job_id: job.state for job_id, job in done.jobs.items()} == {
+        **dict.fromkeys([*queued, waiting], JobState.CANCELLED),
+        ended: JobState.SUCCEEDED,
+        running: JobState.DRAINING,
+    }
+    assert isinstance(done.refused.pop("nothing"), NotFound)
+    assert done.refused == {}
+    for job_id in (*queued, waiting):
+        assert done.jobs[job_id] == await rig.job(job_id)
+        assert [e.message for e in await events_of(rig, job_id, "job.cancelled")] == ["enough"]
+    assert [stop.key for stop in (await rig.sync(live=[key])).preempts] == [key]
+    await rig.admit()
+    assert not (await rig.sync(live=[key])).offers
+
+    events = len(await rig.events())
+    again = await rig.store.jobs.cancel_jobs(ids, "once more", now=rig.now)
+    assert {job.reason for job in again.jobs.values()} >= {"enough"}
+    assert len(await rig.events()) == events  # nothing is done twice
+
+
+async def test_many_jobs_are_cancelled_hard(rig: Rig) -> None:
+    await rig.host(slots=2)
+    pairs = [await rig.running() for _ in range(2)]
+    ids, keys = [job_id for job_id, _ in pairs], [key for _, key in pairs]
+    await rig.store.jobs.cancel_jobs(ids, "stop", now=rig.now)
+    assert not any(stop.hard for stop in (await rig.sync(live=keys)).preempts)
+    await rig.store.jobs.cancel_jobs(ids, "now", hard=True, now=rig.now)
+    assert [stop.hard for stop in (await rig.sync(live=keys)).preempts] == [True, True]
+
+
+async def test_many_jobs_are_revived_together_and_one_that_cannot_be_holds_up_no_other(
+    rig: Rig,
+) -> None:
+    await rig.host(slots=8)
+    await rig.set_queue("old")
+    failed, key = await rig.running()
+    await rig.sync(ended=[(key, fails(3))])
+    await rig.complete()
+    running, _ = await rig.running()
+    cancelled, orphan = await rig.submit(), await rig.submit(queue="old")
+    await rig.store.jobs.cancel_jobs([cancelled, orphan], "", now=rig.now)
+    await rig.store.settings.delete_queue("old", now=rig.now)
+    assert (await rig.job(failed)).state is JobState.FAILED
+
+    reasons = {i: f"again, {i}" for i in (running, cancelled, "nothing", orphan, failed)}
+    done = await rig.store.jobs.revive_jobs(reasons, now=rig.now)
+    assert {i: (j.state, j.reason) for i, j in done.jobs.items()} == {
+        i: (JobState.QUEUED, f"again, {i}") for i in (failed, cancelled)
+    }
+    assert {i: type(error) for i, error in done.refused.items()} == {
+        running: Conflict,
+        "nothing": NotFound,
+        orphan: ValidationError,
+    }
+    assert done.jobs[failed] == await rig.job(failed)
+    assert [e.message for e in await events_of(rig, failed, "job.revived")] == [reasons[failed]]
+    await rig.admit()
+    assert len(await rig.store.jobs.list_tasks(failed)) == 1
+
+
+async def test_many_counted_revivals_go_on_with_the_budgets_of_each(rig: Rig) -> None:
+    await rig.host(slots=2)
+    job_id, key = await rig.running(retry={"max_retries": 0})
+    await rig.sync(ended=[(key, fails(3))])
+    await rig.complete()
+    never = await rig.submit()
+    await rig.store.jobs.cancel_job(never, "", now=rig.now)
+    ids = [job_id, never]
+    done = await rig.store.jobs.revive_jobs(
+        dict.fromkeys(ids, "more"), counted=True, from_scratch=True, now=rig.now
+    )
+    assert {i: j.counted_retries for i, j in done.jobs.items()} == dict.fromkeys(ids, 1)
+
+
+async def test_a_quota_lets_the_first_of_many_be_revived(rig: Rig) -> None:
+    ids = [await rig.submit() for _ in range(4)]
+    await rig.store.jobs.cancel_jobs(ids, "", now=rig.now)
+    await rig.store.settings.put_project(
+        "default", {"quota_jobs": 2, "quota": "hard"}, now=rig.now
+    )
+    done = await rig.store.jobs.revive_jobs(dict.fromkeys(reversed(ids), "again"), now=rig.now)
+    assert sorted(done.jobs) == sorted(ids)[:2]
+    assert sorted(done.refused) == sorted(ids)[2:]
+    for error in done.refused.values():
+        assert isinstance(error, QuotaExceeded)
+        assert "it has 2, so 0 more would fit" in error.message
+
+
 async def test_a_drain_turns_into_a_cancel(rig: Rig) -> None:
     await rig.host()
     job_id, key = await rig.running()

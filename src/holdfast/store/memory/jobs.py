@@ -11,10 +11,11 @@ from holdfast.core.settings.resolve import Value
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import AttemptState, JobEvent, JobState
 from holdfast.core.transitions import JOB, sources
-from holdfast.errors import Conflict
+from holdfast.errors import Conflict, HoldfastError
 from holdfast.moves import drains, requests
 from holdfast.moves.moves import last_beat
 from holdfast.moves.quotas import check_quota, read_quota
+from holdfast.moves.requests import Changed
 from holdfast.moves.rows import DEPENDENCY, START_TIME, JobRow, NewEvent
 from holdfast.moves.values import JobFilter, NewJob, Submitted
 from holdfast.store.memory.series.dependencies import find_parents, say_waits, write_dependencies
@@ -237,6 +238,17 @@ class MemoryJobs(InMemory):
         self.state.commit(m)
         return self.state.job_record(job_id)
 
+    async def cancel_jobs(
+        self, job_ids: Collection[str], reason: str, *, hard: bool = False, now: Now = None
+    ) -> Changed:
+        done = Changed(jobs={}, refused={})
+        for job_id in sorted(set(job_ids)):
+            try:
+                done.jobs[job_id] = await self.cancel_job(job_id, reason, hard=hard, now=now)
+            except HoldfastError as error:
+                done.refused[job_id] = error
+        return done
+
     async def revive_job(
         self,
         job_id: str,
@@ -269,6 +281,24 @@ class MemoryJobs(InMemory):
                 k: v for k, v in self.state.checkpoints.items() if k[0] != job_id
             }
         return self.state.job_record(job_id)
+
+    async def revive_jobs(
+        self,
+        reasons: Mapping[str, str],
+        *,
+        counted: bool = False,
+        from_scratch: bool = False,
+        now: Now = None,
+    ) -> Changed:
+        done = Changed(jobs={}, refused={})
+        for job_id, reason in sorted(reasons.items()):
+            try:
+                done.jobs[job_id] = await self.revive_job(
+                    job_id, reason, counted=counted, from_scratch=from_scratch, now=now
+                )
+            except HoldfastError as error:
+                done.refused[job_id] = error
+        return done
 
     async def drain_job(
         self,

@@ -1,10 +1,11 @@
 """Jobs, their tasks and their attempts."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from holdfast.core.causes import Cause
 from holdfast.core.records import AttemptRecord, JobRecord, MemberRecord, TaskRecord
+from holdfast.moves.requests import Changed
 from holdfast.moves.values import JobFilter, NewJob, Submitted
 from holdfast.store.port.clock import Now
 
@@ -92,6 +93,13 @@ class JobStore(Protocol):
         drain (cause user_cancelled) or turn the present one into a cancel. A job that has ended is
         returned as it is. Raises NotFound."""
 
+    async def cancel_jobs(
+        self, job_ids: Collection[str], reason: str, *, hard: bool = False, now: Now = None
+    ) -> Changed:
+        """Cancel each job as `cancel_job` does, in the order of their ids, all in one transaction
+        and those that hosts have just taken in another. An id that is not known is refused and holds
+        up no other."""
+
     async def revive_job(
         self,
         job_id: str,
@@ -110,6 +118,18 @@ class JobStore(Protocol):
         Raises:
             NotFound: no such job. Conflict: from any other state.
         """
+
+    async def revive_jobs(
+        self,
+        reasons: Mapping[str, str],
+        *,
+        counted: bool = False,
+        from_scratch: bool = False,
+        now: Now = None,
+    ) -> Changed:
+        """Queue each of these jobs again, for its reason, as `revive_job` does, in the order of their
+        ids and all in one transaction. What is refused holds up no other: where a quota has not room
+        for all of them, the first ones are queued."""
 
     async def drain_job(
         self,

@@ -1,6 +1,6 @@
 """Jobs in PostgreSQL: submitted, read, cancelled, drained, revived."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -11,17 +11,19 @@ from holdfast.core.records import AttemptRecord, JobRecord, MemberRecord, TaskRe
 from holdfast.core.settings.resolve import Value
 from holdfast.core.states import JobEvent
 from holdfast.core.transitions import JOB, sources
-from holdfast.errors import Conflict
+from holdfast.errors import Conflict, HoldfastError
 from holdfast.moves import drains, requests
-from holdfast.moves.quotas import sets_quota
-from holdfast.moves.rows import DEPENDENCY
+from holdfast.moves.moves import Moves
+from holdfast.moves.quotas import find_refused, sets_quota
+from holdfast.moves.requests import Changed
+from holdfast.moves.rows import DEPENDENCY, JobRow
 from holdfast.moves.values import JobFilter, NewJob, NodeOrigin, Submitted
 from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
+from holdfast.store.postgres.connection.ports import OnSession, reads, transacts, transacts_beside
 from holdfast.store.postgres.connection.session import Session, Tx, to_json
-from holdfast.store.postgres.moves import load_moves, write_moves
+from holdfast.store.postgres.moves import load_moves, load_unhanded, write_moves
 from holdfast.store.postgres.series.dependencies import find_parents, say_waits, write_dependencies
-from holdfast.store.postgres.settings import check_quotas
+from holdfast.store.postgres.settings import check_quotas, hold_quotas
 
 T = TypeVar("T")
 PRUNE_BATCH = 20  # jobs a transaction: each may have hundreds of megabytes of log
@@ -152,6 +154,25 @@ class PostgresJobs(OnSession):
         await write_moves(tx, m)
         return (await read_jobs(tx, [job_id]))[job_id]
 
+    async def cancel_jobs(
+        self, job_ids: Collection[str], reason: str, *, hard: bool = False, now: Now = None
+    ) -> Changed:
+        """HANDOVER-3: it looks for no handovers, because of hosts that take all the time it would
+        meet them each time. What was handed over is left out, unpacked, and cancelled then: it has a
+        row of its own by then, and no host can be handed it again."""
+        ids = _once(job_ids)
+        found, handed = await self.beside.transact(
+            lambda tx: _cancel_unhanded(tx, ids, reason, hard, now)
+        )
+        if handed:
+            await self.beside.rows("unpack_jobs", ids=handed)
+            again = await self.beside.transact(
+                lambda tx: _cancel_loaded(tx, handed, reason, hard, now)
+            )
+            found |= again
+        missing = {job_id: requests.no_job(job_id) for job_id in ids if job_id not in found}
+        return Changed(jobs=found, refused=missing)
+
     @transacts
     async def revive_job(
         self,
@@ -188,6 +209,57 @@ class PostgresJobs(OnSession):
         if from_scratch:
             await tx.rows("delete_checkpoints", job_id=job_id, rank=None, number=None)
         return (await read_jobs(tx, [job_id]))[job_id]
+
+    @transacts_beside
+    async def revive_jobs(
+        self,
+        tx: Tx,
+        reasons: Mapping[str, str],
+        *,
+        counted: bool = False,
+        from_scratch: bool = False,
+        now: Now = None,
+    ) -> Changed:
+        """No job that is handed over can be revived, so it looks for none (HANDOVER-3)."""
+        at, refused = await tx.now(now), dict[str, HoldfastError]()
+        known = await read_jobs(tx, sorted(reasons))
+        _refuse_unrevivable(reasons, known, refused)
+        may = [known[job_id] for job_id in sorted(known) if job_id not in refused]
+        may = await self._hold_for_revival(tx, may, refused)
+        ids = [job.id for job in may]
+        m = await load_moves(tx, ids, at)
+        _refuse_unrevivable(ids, m.jobs, refused)  # it is checked again under the locks
+        revived = [job for job in m.jobs.values() if job.id not in refused]
+        made: Mapping[str, int | None] = {}
+        if counted:
+            rows = await tx.rows("last_retry_counts", ids=ids)
+            made = dict.fromkeys(ids, 0) | {row["job_id"]: row["retry_count"] for row in rows}
+        for job in revived:
+            requests.revive(m, job, reasons[job.id], made=made.get(job.id))
+        await write_moves(tx, m)
+        if from_scratch:
+            for job in revived:
+                await tx.rows("delete_checkpoints", job_id=job.id, rank=None, number=None)
+        return Changed(jobs=await read_jobs(tx, [job.id for job in revived]), refused=refused)
+
+    async def _hold_for_revival(
+        self, tx: Tx, jobs: Sequence[JobRecord], refused: dict[str, HoldfastError]
+    ) -> list[JobRecord]:
+        """Lock what comes before jobs that are to be revived: their arrays, projects and queues.
+        Return those of which these allow it."""
+        for array_id in sorted({job.array_id for job in jobs if job.array_id is not None}):
+            await tx.run("line_array", id=array_id)
+        held = await tx.rows("hold_queues", names=sorted({job.queue for job in jobs}))
+        there = {row["name"] for row in held}
+        refused |= {j.id: requests.refuse_queue(j.queue) for j in jobs if j.queue not in there}
+        added = [  # a parked one is unfinished as it is
+            (job.id, job.project, job.gpus * job.tasks)
+            for job in jobs
+            if job.queue in there and job.ended_at is not None
+        ]
+        projects = {project for _, project, _ in added}
+        refused |= find_refused(await hold_quotas(tx, projects, self.environment), added)
+        return [job for job in jobs if job.id not in refused]
 
     @transacts
     async def drain_job(
@@ -230,6 +302,44 @@ class PostgresJobs(OnSession):
             if pruned < batch:
                 break
         return total
+
+
+async def _cancel_unhanded(
+    tx: Tx, ids: Sequence[str], reason: str, hard: bool, now: datetime | None
+) -> tuple[dict[str, JobRecord], list[str]]:
+    """Cancel jobs but those that hosts have just been handed; return the cancelled ones, and the ids
+    of these."""
+    m, handed = await load_unhanded(tx, ids, await tx.now(now))
+    return await _cancel(tx, m, reason, hard), handed
+
+
+async def _cancel_loaded(
+    tx: Tx, ids: Sequence[str], reason: str, hard: bool, now: datetime | None
+) -> dict[str, JobRecord]:
+    return await _cancel(tx, await load_moves(tx, ids, await tx.now(now)), reason, hard)
+
+
+async def _cancel(tx: Tx, m: Moves, reason: str, hard: bool) -> dict[str, JobRecord]:
+    for job in m.jobs.values():
+        requests.cancel(m, job, reason, hard=hard)
+    await write_moves(tx, m)
+    return await read_jobs(tx, list(m.jobs))
+
+
+def _refuse_unrevivable(
+    ids: Iterable[str],
+    known: Mapping[str, JobRecord] | Mapping[str, JobRow],
+    refused: dict[str, HoldfastError],
+) -> None:
+    """Put the jobs that are missing, or whose state forbids a retry, among those `refused`."""
+    for job_id in ids:
+        job = known.get(job_id)
+        try:
+            if job is None:
+                raise requests.no_job(job_id)
+            requests.check_revivable(job_id, job.state, job.wait_cause)
+        except HoldfastError as error:
+            refused[job_id] = error
 
 
 def ask_insert(jobs: Sequence[NewJob], now: datetime | None) -> dict[str, Any]:

@@ -20,6 +20,16 @@ async def load_moves(tx: Tx, job_ids: Collection[str], now: datetime) -> Moves:
     return take_moves(now, *await tx.many(*ask_moves(job_ids)))
 
 
+async def load_unhanded(
+    tx: Tx, job_ids: Collection[str], now: datetime
+) -> tuple[Moves, list[str]]:
+    """Load jobs as `load_moves` does, but for those that hosts have just been handed (HANDOVER-2),
+    whose ids are returned instead."""
+    jobs, handed, tasks = await tx.many(*ask_moves(job_ids))
+    gone = {row["id"] for row in handed}
+    return take_moves(now, [row for row in jobs if row["id"] not in gone], [], tasks), sorted(gone)
+
+
 def ask_moves(job_ids: Collection[str]) -> list[Step]:
     """Return the statements that lock and read the rows of a move."""
     params = {"ids": sorted(set(job_ids))}

@@ -272,15 +272,31 @@ async def check_quotas(
 
     asked: project and GPUs of each. Raises QuotaExceeded.
     """
-    quotas = await read_quotas(tx, {project for project, _ in asked}, environment)
+    limits = await hold_quotas(tx, {project for project, _ in asked}, environment, written=written)
+    for name, (quota, use) in limits.items():
+        check_quota(name, quota, use, [gpus for project, gpus in asked if project == name])
+
+
+async def hold_quotas(
+    tx: Tx,
+    projects: Collection[str],
+    environment: Mapping[str, Value],
+    *,
+    written: Sequence[str] = (),
+) -> dict[str, tuple[Quota, Use]]:
+    """Return the quotas in force and, of hard ones, what is in use but for the jobs `written`; these
+    are locked (QUOTA-1)."""
+    quotas = await read_quotas(tx, projects, environment)
     hard = [name for name, quota in quotas.items() if quota.hard]
     if hard:
         await lock_quotas(tx, hard)
+    limits = {}
     for name, quota in quotas.items():
         use = Use()
         if quota.hard:
             use = Use(**(await tx.one("unfinished_of_project", name=name, but=list(written)) or {}))
-        check_quota(name, quota, use, [gpus for project, gpus in asked if project == name])
+        limits[name] = (quota, use)
+    return limits
 
 
 ASK_SWITCHES: tuple[tuple[str, None], ...] = (("share_switch", None), ("list_switched_off", None))

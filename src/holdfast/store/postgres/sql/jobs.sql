@@ -138,6 +138,11 @@ order by a.number;
 -- name: job_exists
 select from jobs where id = %(id)s;
 
+-- name: last_retry_counts
+-- As last_retry_count, of many jobs.
+select distinct on (a.job_id) a.job_id, a.retry_count from attempts a
+where a.job_id = any(%(ids)s) order by a.job_id, a.number desc;
+
 -- name: last_retry_count
 -- How many retries a job had made before its last attempt. The job is locked.
 select a.retry_count from attempts a where a.job_id = %(id)s order by a.number desc limit 1;

@@ -202,6 +202,10 @@ select unpack_handovers(%(hosts)s::text[]);
 -- name: unpack_queue
 select unpack_handovers(array(select host_id from handovers where %(name)s = any(queues)));
 
+-- name: unpack_jobs
+-- All that the hosts were handed which have one of these jobs.
+select unpack_handovers(array(select host_id from handovers where job_ids && %(ids)s::text[]));
+
 -- name: unpack_old_handovers
 -- Of hosts that should have spoken since (HANDOVER-5).
 select unpack_handovers(array(select host_id from handovers where at < %(before)s))
