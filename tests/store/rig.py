@@ -22,6 +22,7 @@ from holdfast.core.records import EventRecord, JobRecord
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.spec import JobSpec
 from holdfast.moves.dispatch import plan_restart
+from holdfast.moves.requests import Changed
 from holdfast.moves.values import HostSync, HostSynced, LogAppend, NewJob, Released, TaskBeat
 from holdfast.store.port.store import Store
 from holdfast.wire.agent import HostFacts
@@ -321,6 +322,19 @@ class Rig:
         assert job_id in await self.complete(**policy)
         return await self.job(job_id)
 
+    async def cancel_many(self, job_ids: Sequence[str], hard: bool) -> dict[str, str]:
+        """What became of each."""
+        return _outline(
+            await self.store.jobs.cancel_jobs(job_ids, "not needed", hard=hard, now=self.now)
+        )
+
+    async def revive_many(self, job_ids: Sequence[str], counted: bool) -> dict[str, str]:
+        """What became of each."""
+        reasons = {job_id: f"{job_id} again" for job_id in job_ids}
+        return _outline(
+            await self.store.jobs.revive_jobs(reasons, counted=counted, now=self.now)
+        )
+
     async def set_queue(self, name: str, **changes: Any) -> dict[str, Any]:
         return (await self.store.settings.put_queue(name, changes, now=self.now)).settings
 
@@ -337,3 +351,8 @@ class Rig:
 
     async def kinds(self, job_id: str | None = None) -> list[str]:
         return [event.kind for event in await self.events(job_id)]
+
+
+def _outline(done: Changed) -> dict[str, str]:
+    said = {job_id: f"{job.state} {job.reason}" for job_id, job in done.jobs.items()}
+    return said | {job_id: error.message for job_id, error in done.refused.items()}

@@ -339,6 +339,12 @@ class Agreement(RuleBasedStateMachine):
         self.both("jobs.cancel_job", self.jobs[-1 - i % len(self.jobs)], "not needed", hard=hard)
 
     @precondition(lambda self: self.jobs)
+    @rule(several=st.sets(INDEX, min_size=1, max_size=4), hard=st.booleans())
+    def cancel_many(self, several: set[int], hard: bool) -> None:
+        ids = [self.jobs[-1 - i % len(self.jobs)] for i in sorted(several)]
+        self.both("cancel_many", [*ids, "nothing"], hard)
+
+    @precondition(lambda self: self.jobs)
     @rule(i=INDEX)
     def drain(self, i: int) -> None:
         self.both(
@@ -349,6 +355,12 @@ class Agreement(RuleBasedStateMachine):
     @rule(i=INDEX, counted=st.booleans())
     def revive(self, i: int, counted: bool) -> None:
         self.both("jobs.revive_job", self.jobs[-1 - i % len(self.jobs)], "again", counted=counted)
+
+    @precondition(lambda self: self.jobs)
+    @rule(several=st.sets(INDEX, min_size=1, max_size=4), counted=st.booleans())
+    def revive_many(self, several: set[int], counted: bool) -> None:
+        ids = [self.jobs[-1 - i % len(self.jobs)] for i in sorted(several)]
+        self.both("revive_many", [*ids, "nothing"], counted)
 
     @rule(
         retries=st.integers(0, 2),

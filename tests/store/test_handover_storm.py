@@ -88,7 +88,7 @@ async def two_rigs(pg_emptied: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
 async def use(rig: Rig, dice: random.Random) -> None:
     """Do what users do, or the leader's loops."""
     store, job_id = rig.store, f"job-{dice.randrange(JOBS)}"
-    match dice.randrange(5):
+    match dice.randrange(6):
         case 0:
             await store.jobs.cancel_job(job_id, "enough", now=rig.now)
         case 1:
@@ -99,6 +99,9 @@ async def use(rig: Rig, dice: random.Random) -> None:
             await store.leases.lapse_leases(rig.now, now=rig.now)
         case 4:
             await rig.complete()
+        case 5:
+            ids = [f"job-{dice.randrange(JOBS)}" for _ in range(5)]
+            assert {*(await store.jobs.cancel_jobs(ids, "enough", now=rig.now)).jobs} == {*ids}
 
 
 async def count_left(tx: Tx) -> dict[str, int]:

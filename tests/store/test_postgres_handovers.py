@@ -262,6 +262,34 @@ async def test_a_cancel_that_meets_a_handover_on_its_way_drains_the_job(
     assert [stop.key for stop in (await rig.sync(live=[key])).preempts] == [key]
 
 
+@pytest.mark.parametrize("earlier", [False, True])
+async def test_a_cancel_of_many_does_not_run_again_for_what_hosts_take_meanwhile(
+    rig: Rig, pg_emptied: str, monkeypatch: pytest.MonkeyPatch, earlier: bool
+) -> None:
+    """It would meet the next take then, time after time: what was taken is left for a transaction of
+    its own. earlier: something is handed over when it begins, which does not concern it."""
+    monkeypatch.setattr(session, "CONFLICT_TRIES", 1)
+    await rig.host(slots=1)
+    await rig.host("h2", slots=1)
+    if earlier:
+        await rig.submit()
+        assert len((await rig.sync("h2", takes=True)).offers) == 1
+    taken, *others = [await rig.submit() for _ in range(3)]
+    done = await hand_over_beside(
+        rig,
+        pg_emptied,
+        taken,
+        lambda: rig.store.jobs.cancel_jobs([taken, *others], "enough", now=rig.now),
+    )
+    assert {job_id: job.state for job_id, job in done.jobs.items()} == {
+        taken: "draining",
+        **dict.fromkeys(others, "cancelled"),
+    }
+    assert (await count_rows(rig))["handovers"] == earlier
+    key = TaskKey(taken, 0, 1)
+    assert [stop.key for stop in (await rig.sync(live=[key])).preempts] == [key]
+
+
 @pytest.mark.parametrize("way", ["pause", "drain", "terminate", "register"])
 async def test_what_ends_the_work_of_a_host_or_queue_meets_a_handover_on_its_way(
     rig: Rig, pg_emptied: str, way: str, monkeypatch: pytest.MonkeyPatch
