@@ -331,9 +331,7 @@ class Rig:
     async def revive_many(self, job_ids: Sequence[str], counted: bool) -> dict[str, str]:
         """What became of each."""
         reasons = {job_id: f"{job_id} again" for job_id in job_ids}
-        return _outline(
-            await self.store.jobs.revive_jobs(reasons, counted=counted, now=self.now)
-        )
+        return _outline(await self.store.jobs.revive_jobs(reasons, counted=counted, now=self.now))
 
     async def set_queue(self, name: str, **changes: Any) -> dict[str, Any]:
         return (await self.store.settings.put_queue(name, changes, now=self.now)).settings

@@ -7,12 +7,15 @@ lost answer may be asked for again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
 from holdfast import errors
+
+if TYPE_CHECKING:
+    from holdfast.wire.api import Problem
 
 T = TypeVar("T")
 
@@ -168,6 +171,11 @@ def read_problem(status: int, data: bytes) -> errors.HoldfastError:
             status=status,
             detail=f"the answer was HTTP {status} without a reason{': ' + text if text else ''}",
         )
+    return error_of(problem, status)
+
+
+def error_of(problem: Problem, status: int) -> errors.HoldfastError:
+    """Return the error that a problem tells of. status: the HTTP status that it came with."""
     kind = _BY_STATUS.get(status, errors.HoldfastError)
     if problem.code == errors.Stale.code:
         kind = errors.Stale

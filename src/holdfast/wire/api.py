@@ -6,6 +6,8 @@ pages: `{"items": [...], "next": cursor|null}`.
 
     POST   /v1/jobs                         JobSpec → 201 JobRecord (200 when the idempotency key named an earlier one)
     POST   /v1/jobs/batch                   {"jobs": [JobSpec, …]} (≤ 1000) → 201 {"items": [JobRecord, …]}, all or none
+    POST   /v1/jobs/cancel                  CancelManyRequest (≤ 1000) → page of JobOutcome, in the order of the ids
+    POST   /v1/jobs/retry                   RetryManyRequest (≤ 1000) → page of JobOutcome, in the order of the ids
     GET    /v1/jobs                         ?state=&queue=&project=&name=&label=k=v&cause=&host=&limit=&cursor= → page of JobRecord
     GET    /v1/jobs                         also ?retries_min=&retries_max=&array=
     GET    /v1/jobs/{id}                    → JobView
@@ -126,6 +128,29 @@ class RetryRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     counted: bool = False
     from_scratch: bool = False
+
+
+JobIds = Annotated[list[str], Meta(min_length=1, max_length=MAX_BATCH_JOBS)]
+
+
+class CancelManyRequest(CancelRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A cancel of many jobs, each as by itself."""
+
+    ids: JobIds
+
+
+class RetryManyRequest(RetryRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A person's retry of many jobs, each as by itself."""
+
+    ids: JobIds
+
+
+class JobOutcome(ApiBody, frozen=True, kw_only=True):
+    """What became of one of many jobs: it as it is now, or why it was refused."""
+
+    id: str
+    job: JobRecord | None = None
+    problem: Problem | None = None
 
 
 class RetryState(ApiBody, frozen=True, kw_only=True):

@@ -174,9 +174,7 @@ async def test_many_counted_revivals_go_on_with_the_budgets_of_each(rig: Rig) ->
 async def test_a_quota_lets_the_first_of_many_be_revived(rig: Rig) -> None:
     ids = [await rig.submit() for _ in range(4)]
     await rig.store.jobs.cancel_jobs(ids, "", now=rig.now)
-    await rig.store.settings.put_project(
-        "default", {"quota_jobs": 2, "quota": "hard"}, now=rig.now
-    )
+    await rig.store.settings.put_project("default", {"quota_jobs": 2, "quota": "hard"}, now=rig.now)
     done = await rig.store.jobs.revive_jobs(dict.fromkeys(reversed(ids), "again"), now=rig.now)
     assert sorted(done.jobs) == sorted(ids)[:2]
     assert sorted(done.refused) == sorted(ids)[2:]

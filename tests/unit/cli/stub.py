@@ -17,6 +17,8 @@ from click.testing import CliRunner, Result
 from holdfast.cli.tree import cli
 from holdfast.core.records import JobRecord
 from holdfast.core.spec import JobSpec
+from holdfast.errors import HoldfastError
+from holdfast.wire.api import JobOutcome, Problem
 
 JOB = "06ch2v8wq1m4kz7d9x3t"
 
@@ -40,6 +42,18 @@ class Answer:
     status: int = 200
     kind: str = "application/json"
     cut: bool = False
+
+
+def outcomes(*found: JobRecord | HoldfastError) -> Answer:
+    """What a call about many jobs says; a refusal is of a job of that id, the text before a colon."""
+    items = []
+    for one in found:
+        if isinstance(one, JobRecord):
+            items.append(JobOutcome(id=one.id, job=one))
+        else:
+            problem = Problem(status=one.status, code=one.code, detail=one.message)
+            items.append(JobOutcome(id=one.message.partition(":")[0], problem=problem))
+    return Answer({"items": items, "next": None})
 
 
 @dataclass

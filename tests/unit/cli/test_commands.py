@@ -14,8 +14,9 @@ import pytest
 
 from holdfast.cli.commands import COMMANDS
 from holdfast.cli.tree import cli
+from holdfast.errors import NotFound
 from holdfast.wire.api import LogLine
-from tests.unit.cli.stub import JOB, Answer, Stub, clean_environment, events, job_record
+from tests.unit.cli.stub import JOB, Answer, Stub, clean_environment, events, job_record, outcomes
 
 
 def line(
@@ -344,7 +345,8 @@ def test_tables_fit_eighty_columns_and_keep_ids_whole(stub: Stub) -> None:
 
 def test_cancel_goes_on_after_a_refusal(stub: Stub) -> None:
     other = "16ch2v8wq1m4kz7d9x3t"
-    stub.on(f"POST /v1/jobs/{other}/cancel", Answer(job_record(id=other, state="cancelled")))
+    refused = NotFound(f"{JOB}: there is no such job")
+    stub.on("POST /v1/jobs/cancel", outcomes(refused, job_record(id=other, state="cancelled")))
     done = stub.run("cancel", JOB, other)
     assert done.exit_code == 3
     assert other in done.stdout

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from holdfast.cli import waiting
-from tests.unit.cli.stub import JOB, Answer, Stub, job_record
+from tests.unit.cli.stub import JOB, Answer, Stub, job_record, outcomes
 
 NOTICE = "waiting for the controller…"
 
@@ -23,10 +23,13 @@ def test_a_slow_answer_is_told_once(stub: Stub, monkeypatch: pytest.MonkeyPatch)
     class Slow(dict[str, list[Answer]]):
         def get(self, key: str, default: object = None) -> list[Answer]:  # type: ignore[override]  # the stub asks so
             time.sleep(0.4)
-            return [Answer(job_record(state="cancelled"))]
+            if key.startswith("GET"):
+                return [Answer({"items": [job_record()], "next": None})]
+            return [outcomes(job_record(state="cancelled"))]
 
     monkeypatch.setattr(stub, "answers", Slow())
-    done = stub.run("cancel", JOB, JOB)
+    done = stub.run("cancel", "--all", "--yes")
+    assert len(stub.requests) == 2
     assert done.exit_code == 0, done.stderr
     assert done.stderr.count(NOTICE) == 1
     assert NOTICE not in done.stdout

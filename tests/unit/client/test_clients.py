@@ -15,7 +15,7 @@ from holdfast.core.records import CheckpointRecord
 from holdfast.core.spec import JobSpec
 from holdfast.errors import Conflict, Unavailable
 from holdfast.wire.api import LogLine
-from tests.unit.cli.stub import JOB, Answer, Stub, events, job_record
+from tests.unit.cli.stub import JOB, Answer, Stub, events, job_record, outcomes, sent
 
 CREATED = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -59,6 +59,25 @@ async def test_async_submits_waits_and_follows(stub: Stub) -> None:
         assert (await client.wait(JOB, 10)).state == "succeeded"
         assert [d async for d in client.logs(JOB, follow=True)] == [b"hi"]
         assert len([j async for j in client.jobs()]) == 1
+
+
+def test_many_jobs_are_cancelled_and_retried_in_one_call(stub: Stub) -> None:
+    refused = Conflict("x: it runs")
+    stub.on("POST /v1/jobs/cancel", outcomes(job_record(state="cancelled")))
+    stub.on("POST /v1/jobs/retry", outcomes(job_record(state="queued"), refused))
+    with Client(stub.url, "t") as client:
+        (one,) = client.cancel_many([JOB], "enough", hard=True)
+        assert (one.id, one.job and one.job.state, one.problem) == (JOB, "cancelled", None)
+        assert sent(stub) == {"ids": [JOB], "reason": "enough", "hard": True}
+        _, other = client.retry_many([JOB, "x"], counted=True)
+        assert (other.id, other.job, other.problem and other.problem.status) == ("x", None, 409)
+        assert sent(stub)["counted"] is True
+
+
+async def test_the_asynchronous_client_cancels_many(stub: Stub) -> None:
+    stub.on("POST /v1/jobs/cancel", outcomes(job_record(state="cancelled")))
+    async with AsyncClient(stub.url, "t") as client:
+        assert [done.id for done in await client.cancel_many([JOB])] == [JOB]
 
 
 def test_wait_gives_up_in_time(stub: Stub) -> None:

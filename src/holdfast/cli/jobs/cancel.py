@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.cli import declare
-from holdfast.cli.jobs.find import act_on
+from holdfast.cli.jobs.find import act_on, find_instead, find_job
 from holdfast.cli.options import add_options, read_pairs
 from holdfast.cli.output import Face, count_of, note, paint, print_text, talks
-from holdfast.errors import HoldfastError, ValidationError
+from holdfast.errors import HoldfastError, NotFound, ValidationError
 
 if TYPE_CHECKING:
     from holdfast.client import Client
     from holdfast.core.records import JobRecord
     from holdfast.core.series.records import ArrayRecord
+    from holdfast.wire.api import JobOutcome
+
+PAGE_JOBS = 500
+"""How many jobs go to the controller in one call; after Ctrl-C the last of them are in doubt."""
+PROGRESS_SECONDS = 1.0
+"""From when on a terminal is told how many are done."""
 
 
 class Acts(NamedTuple):
-    """What is done to a job, and to an array."""
+    """What is done to a job, to many, and to an array, and what that is called."""
 
+    verb: str
+    done: str
     job: Callable[[str], JobRecord | ArrayRecord]
+    jobs: Callable[[Sequence[str]], Sequence[JobOutcome]]
     array: Callable[[ArrayRecord], JobRecord | ArrayRecord]
 
 
@@ -74,10 +85,14 @@ def cancel(face: Face, words: Sequence[str], reason: str, hard: bool, **chosen: 
         def act(job_id: str) -> JobRecord:
             return client.cancel(job_id, reason, hard=hard)
 
+        def act_on_many(job_ids: Sequence[str]) -> Sequence[JobOutcome]:
+            return client.cancel_many(job_ids, reason, hard=hard)
+
         def act_on_array(array: ArrayRecord) -> ArrayRecord:
             return client.cancel_array(array.id, reason, hard=hard)
 
-        _act(face, client, "cancel", words, _UNFINISHED, chosen, Acts(act, act_on_array))
+        acts = Acts("cancel", "cancelled", act, act_on_many, act_on_array)
+        _act(face, client, words, _UNFINISHED, chosen, acts)
 
 
 @declare.command()
@@ -111,6 +126,9 @@ def retry(face: Face, words: Sequence[str], counted: bool, keep: bool, **chosen:
         def act(job_id: str) -> JobRecord:
             return client.retry(job_id, counted=counted, from_scratch=not keep)
 
+        def act_on_many(job_ids: Sequence[str]) -> Sequence[JobOutcome]:
+            return client.retry_many(job_ids, counted=counted, from_scratch=not keep)
+
         def act_on_array(array: ArrayRecord) -> ArrayRecord:
             if counted or not keep:
                 raise ValidationError(
@@ -119,13 +137,13 @@ def retry(face: Face, words: Sequence[str], counted: bool, keep: bool, **chosen:
                 )
             return client.retry_array(array.id)
 
-        _act(face, client, "retry", words, _RETRIABLE, chosen, Acts(act, act_on_array))
+        acts = Acts("retry", "retried", act, act_on_many, act_on_array)
+        _act(face, client, words, _RETRIABLE, chosen, acts)
 
 
 def _act(
     face: Face,
     client: Client,
-    verb: str,
     words: Sequence[str],
     states: Sequence[str],
     chosen: dict[str, Any],
@@ -139,7 +157,7 @@ def _act(
             raise declare.usage_error(
                 "give either jobs, or --name, --state, --label or --all to select them"
             )
-        _each(face, client, words, acts, as_list=len(words) > 1)
+        _act_on_words(face, client, words, acts)
         return
     if not filters and not every:
         raise declare.usage_error(
@@ -148,12 +166,14 @@ def _act(
     pairs = read_pairs("--label", chosen["labels"], "label")
     found = client.jobs(states=chosen["states"] or states, name=name, labels=pairs, page_size=500)
     job_ids = [job.id for job in found]
+    if acts.verb == "retry":
+        job_ids.reverse()  # they are queued in the order of their submission
     if not job_ids:
         face.show([], "no such jobs")
         return
     if not yes:
-        _ask(f"{verb.capitalize()} {count_of(len(job_ids), 'job')}?")
-    _each(face, client, job_ids, acts, as_list=True)
+        _ask(f"{acts.verb.capitalize()} {count_of(len(job_ids), 'job')}?")
+    _act_on_selected(face, job_ids, acts)
 
 
 def _say_outcome(job: JobRecord | ArrayRecord) -> str:
@@ -179,22 +199,130 @@ def _ask(question: str) -> None:
         raise ValidationError("nothing was changed")
 
 
-def _each(face: Face, client: Client, words: Sequence[str], acts: Acts, *, as_list: bool) -> None:
-    """Act on every job, even after a refusal; the first refusal decides the exit code."""
-    done: list[JobRecord | ArrayRecord] = []
-    refused: HoldfastError | None = None
+class Results:
+    """Prints what became of each job, even after a refusal; the first refusal decides the exit
+    code."""
+
+    def __init__(self, face: Face) -> None:
+        self._face = face
+        self._done: list[JobRecord | ArrayRecord] = []
+        self._refused: HoldfastError | None = None
+
+    def take(self, job: JobRecord | ArrayRecord) -> None:
+        """Take a job or an array that is as was asked."""
+        self._done.append(job)
+        if not self._face.as_json:
+            print_text(f"{job.id}  {_say_outcome(job)}")
+
+    def refuse(self, word: str, error: HoldfastError) -> None:
+        """Take a refusal."""
+        if self._refused is not None and not self._face.as_json:
+            note(f"{word}: {error}")
+        self._refused = self._refused or error
+
+    def show(self, *, as_list: bool) -> None:
+        """Print what is printed at the end. Raises the first refusal."""
+        if self._face.as_json and self._done:
+            self._face.show_json(self._done if as_list else self._done[0])
+        if self._refused is not None:
+            raise self._refused
+
+
+class DoneCount:
+    """Says on stderr how many jobs are done, where that takes long and no lines tell of it, and when
+    it ends too early: by Ctrl-C, or by an error."""
+
+    def __init__(self, face: Face, total: int, done_word: str) -> None:
+        self._done = self._asked = 0
+        self._total, self._done_word = count_of(total, "job"), done_word
+        self._shows = sys.stderr.isatty() and (face.as_json or not sys.stdout.isatty())
+        self._shown = False
+        self._since = time.monotonic()
+
+    def __enter__(self) -> DoneCount:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *more: object) -> None:
+        if self._shown:
+            print_text("", err=True)
+        if kind is not None and (self._done or kind is KeyboardInterrupt):
+            said = f"ended early: {self._done} of {self._total} {self._done_word}"
+            note(said + f"; perhaps up to {self._asked} more" * (self._asked > 0))
+
+    def ask(self, count: int) -> None:
+        """Note that so many are on their way to the controller."""
+        self._asked = count
+
+    def add(self, outcomes: Sequence[JobOutcome]) -> None:
+        """Count what became of those."""
+        self._asked = 0
+        self._done += sum(outcome.job is not None for outcome in outcomes)
+        if self._shows and time.monotonic() - self._since >= PROGRESS_SECONDS:
+            self._shown = True
+            sys.stderr.write(f"\rholdfast: {self._done} of {self._total} {self._done_word}")
+            sys.stderr.flush()
+
+
+def _act_on_pages(job_ids: Sequence[str], acts: Acts, count: DoneCount) -> Iterator[JobOutcome]:
+    """Act on many jobs, a page at a time, and yield what became of each, in order."""
+    for start in range(0, len(job_ids), PAGE_JOBS):
+        page = job_ids[start : start + PAGE_JOBS]
+        count.ask(len(page))
+        outcomes = acts.jobs(page)
+        count.add(outcomes)
+        yield from outcomes
+
+
+def _act_on_selected(face: Face, job_ids: Sequence[str], acts: Acts) -> None:
+    results = Results(face)
+    try:
+        with DoneCount(face, len(job_ids), acts.done) as count:
+            for outcome in _act_on_pages(job_ids, acts, count):
+                try:
+                    results.take(_read(outcome))
+                except HoldfastError as error:
+                    results.refuse(outcome.id, error)
+    except HoldfastError as error:
+        results.refuse("the others", error)
+    results.show(as_list=True)
+
+
+def _read(outcome: JobOutcome) -> JobRecord:
+    """Return the job of an outcome. Raises the error that its problem tells of."""
+    from holdfast.client.calls import error_of
+    from holdfast.wire.api import Problem
+
+    if outcome.job is None:
+        problem = outcome.problem or Problem()
+        raise error_of(problem, problem.status)
+    return outcome.job
+
+
+def _act_on_words(face: Face, client: Client, words: Sequence[str], acts: Acts) -> None:
+    """Act on the jobs and arrays that the words name; on several jobs in one call."""
+    results = Results(face)
+    if len(words) == 1:
+        results.take(act_on(client, words[0], acts.job, acts.array))
+        results.show(as_list=False)
+        return
+    found: dict[str, str | HoldfastError] = {}
     for word in words:
         try:
-            job: JobRecord | ArrayRecord = act_on(client, word, acts.job, acts.array)
+            found[word] = find_job(client, word)
         except HoldfastError as error:
-            if refused is not None and not face.as_json:
-                note(f"{word}: {error}")
-            refused = refused or error
-            continue
-        done.append(job)
-        if not face.as_json:
-            print_text(f"{job.id}  {_say_outcome(job)}")
-    if face.as_json and done:
-        face.show_json(done if as_list else done[0])
-    if refused is not None:
-        raise refused
+            found[word] = error
+    ids = [job_id for job_id in dict.fromkeys(found.values()) if isinstance(job_id, str)]
+    with DoneCount(face, len(ids), acts.done) as count:
+        outcomes = {outcome.id: outcome for outcome in _act_on_pages(ids, acts, count)}
+    for word in words:
+        job_id = found[word]
+        try:
+            try:
+                if not isinstance(job_id, str):
+                    raise job_id
+                results.take(_read(outcomes[job_id]))
+            except NotFound as missing:
+                results.take(acts.array(find_instead(client, word, missing)))
+        except HoldfastError as error:
+            results.refuse(word, error)
+    results.show(as_list=True)

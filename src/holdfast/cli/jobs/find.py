@@ -110,10 +110,15 @@ def act_on(
     try:
         return on_job(find_job(client, word))
     except NotFound as missing:
-        array = _find_array(client, word)
-        if array is None:
-            raise missing from None
-        return on_array(array)
+        return on_array(find_instead(client, word, missing))
+
+
+def find_instead(client: Client, word: str, missing: NotFound) -> ArrayRecord:
+    """Return the array that a word names which names no job. Raises `missing` where there is none."""
+    array = _find_array(client, word)
+    if array is None:
+        raise missing from None
+    return array
 
 
 def _find_array(client: Client, word: str) -> ArrayRecord | None:

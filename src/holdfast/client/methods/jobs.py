@@ -164,6 +164,25 @@ class JobMethods:
         path = path_of("jobs", job_id, "retry")
         return send("POST", path, JobRecord, body, repeatable=False)
 
+    @gives_list
+    def cancel_many(
+        self, job_ids: Sequence[str], reason: str = "", *, hard: bool = False
+    ) -> PageCall[wire.JobOutcome]:
+        """Cancel up to 1000 jobs in one call, as `cancel` does; return what became of each, in the
+        order of the ids. A refused one holds up no other."""
+        body = wire.CancelManyRequest(ids=list(job_ids), reason=reason, hard=hard)
+        return send("POST", path_of("jobs", "cancel"), ResultPage[wire.JobOutcome], body)
+
+    @gives_list
+    def retry_many(
+        self, job_ids: Sequence[str], *, counted: bool = False, from_scratch: bool = False
+    ) -> PageCall[wire.JobOutcome]:
+        """Queue up to 1000 jobs again in one call, as `retry` does; return what became of each, in
+        the order of the ids. A refused one holds up no other."""
+        body = wire.RetryManyRequest(ids=list(job_ids), counted=counted, from_scratch=from_scratch)
+        kind = ResultPage[wire.JobOutcome]
+        return send("POST", path_of("jobs", "retry"), kind, body, repeatable=False)
+
     @runs
     def wait(self, job_id: str, timeout_seconds: float | None = None) -> Script[wire.JobView]:
         """Wait until the job has ended, and return it. TimeoutError after `timeout_seconds`."""

@@ -1,8 +1,8 @@
-"""The routes of jobs: submit, list, show, cancel."""
+"""The routes of jobs: submit, list, show, cancel one or many."""
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import msgspec
@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page, check_job_id, make_cursor, read_cursor
-from holdfast.controller.http.problems import answer_json
+from holdfast.controller.http.problems import answer_json, problem_of
 from holdfast.controller.http.queries import AttemptQuery, AttemptsQuery, JobsQuery
 from holdfast.controller.runtime.auth import make_new_id
 from holdfast.controller.runtime.context import Controller
@@ -24,12 +24,22 @@ from holdfast.core.run_seed import SEED_BYTES, mint_secrets
 from holdfast.core.settings.resolve import check_layer, job_layer
 from holdfast.core.spec import JobSpec, check_spec
 from holdfast.core.states import JobState, Outcome
-from holdfast.errors import ValidationError
+from holdfast.errors import HoldfastError, NotFound, Unavailable, ValidationError
+from holdfast.moves.requests import Changed
 from holdfast.moves.values import HostSync, HostSynced, JobFilter, NewJob, Submitted
 from holdfast.store.port.store import Store
-from holdfast.wire.api import BatchRequest, CancelRequest, ForensicsView, JobView
+from holdfast.wire.api import (
+    BatchRequest,
+    CancelManyRequest,
+    CancelRequest,
+    ForensicsView,
+    JobOutcome,
+    JobView,
+)
 
 MAX_KEY_CHARS = 256
+PART_JOBS = 200
+"""How many jobs one transaction changes at most: others wait for its locks."""
 
 
 async def submit_job(call: ApiCall) -> Response:
@@ -294,6 +304,59 @@ async def cancel_job(call: ApiCall) -> Response:
         return answer_json(job, 202)
     controller.poke("admit", "events")
     return answer_json(job)
+
+
+async def cancel_jobs(call: ApiCall) -> Response:
+    """Cancel many, each as `cancel_job` does."""
+    request = await call.body(CancelManyRequest)
+    controller = call.controller
+    reason = request.reason or f"cancelled by {call.caller_name}"
+
+    async def cancel(job_ids: Sequence[str]) -> Changed:
+        done = await controller.store.jobs.cancel_jobs(job_ids, reason, hard=request.hard)
+        draining = [job.id for job in done.jobs.values() if job.state is JobState.DRAINING]
+        if draining:
+            controller.poke("drain")
+            controller.poke_hosts_of(*draining)
+        controller.poke("admit", "events")
+        return done
+
+    return await change_in_parts(request.ids, cancel)
+
+
+async def change_in_parts(
+    job_ids: Sequence[str], change: Callable[[Sequence[str]], Awaitable[Changed]]
+) -> Response:
+    """Change many jobs, a part of them at a time, and answer what became of each.
+
+    Raises Unavailable where the first part fails; what fails later is refused with that.
+    """
+    asked = list(dict.fromkeys(job_ids))
+    found, refused = dict[str, JobRecord](), dict[str, HoldfastError]()
+    for job_id in asked:
+        try:
+            check_job_id(job_id)
+        except NotFound as error:
+            refused[job_id] = error
+    known = sorted(job_id for job_id in asked if job_id not in refused)
+    for start in range(0, len(known), PART_JOBS):
+        try:
+            done = await change(known[start : start + PART_JOBS])
+        except Unavailable as error:
+            if start == 0:
+                raise
+            refused |= dict.fromkeys(known[start:], error)
+            break
+        found |= done.jobs
+        refused |= done.refused
+    return answer_page(
+        [
+            JobOutcome(id=job_id, job=found[job_id])
+            if job_id in found
+            else JobOutcome(id=job_id, problem=problem_of(refused[job_id]))
+            for job_id in asked
+        ]
+    )
 
 
 async def get_why(call: ApiCall) -> Response:

@@ -1,22 +1,28 @@
 """The routes of retries: a job's policy, a person's retry, and the kill switches."""
 
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
 from starlette.responses import Response
 
-from holdfast.controller.api.jobs import find_job
+from holdfast.controller.api.jobs import change_in_parts, find_job
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.runtime.context import Controller
-from holdfast.core.records import JobRecord
+from holdfast.controller.runtime.settings import Settings
+from holdfast.core.records import AttemptRecord, JobRecord
 from holdfast.core.retry import SETTING_OF
 from holdfast.core.settings.resolve import Value
 from holdfast.core.states import JobState
-from holdfast.errors import Conflict
+from holdfast.errors import Conflict, NotFound
+from holdfast.moves.requests import Changed, no_job
 from holdfast.wire.api import (
     PolicyField,
     PolicyView,
     RetriesOf,
     RetriesView,
     RetryHold,
+    RetryManyRequest,
     RetryRequest,
 )
 
@@ -42,21 +48,11 @@ async def retry_job(call: ApiCall) -> Response:
     request = await call.body(RetryRequest, default=RetryRequest())
     controller, job = call.controller, await find_job(call)
     caller = call.caller_name
-    if job.state in (JobState.RESERVED, JobState.RUNNING) and not (
-        request.counted or request.from_scratch
-    ):
+    if _goes_on(job, request):
         going_on = await controller.store.members.unpark_members(job.id, f"tried again by {caller}")
         controller.poke("admit", "events")
         return answer_json(going_on)
-    if job.wait_cause == "back_off":
-        reason = f"{caller} had it tried again before its back-off was over"
-    elif request.counted:
-        number, allowed = await _count_retry(controller, job)
-        reason = f"retried by {caller}, counted as retry {number} of {allowed}"
-    else:
-        reason = f"retried by {caller}, not counted: all its budgets begin anew"
-    if request.from_scratch:
-        reason += "; from scratch"
+    reason = _say_retry(job, request, caller, await _read_budgets(controller, [job], request))
     revived = await controller.store.jobs.revive_job(
         job.id, reason, counted=request.counted, from_scratch=request.from_scratch
     )
@@ -64,19 +60,88 @@ async def retry_job(call: ApiCall) -> Response:
     return answer_json(revived)
 
 
-async def _count_retry(controller: Controller, job: JobRecord) -> tuple[int, int]:
+async def retry_jobs(call: ApiCall) -> Response:
+    """Give each of many another attempt, as `retry_job` does, in the order of their submission."""
+    request, caller = await call.body(RetryManyRequest), call.caller_name
+    controller, store = call.controller, call.store
+
+    async def retry(job_ids: Sequence[str]) -> Changed:
+        found = await store.jobs.get_jobs(job_ids)
+        budgets = await _read_budgets(controller, list(found.values()), request)
+        done, reasons = Changed(jobs={}, refused={}), dict[str, str]()
+        for job_id in job_ids:
+            try:
+                job = found.get(job_id)
+                if job is None:
+                    raise no_job(job_id)
+                if _goes_on(job, request):
+                    again = f"tried again by {caller}"
+                    done.jobs[job_id] = await store.members.unpark_members(job_id, again)
+                else:
+                    reasons[job_id] = _say_retry(job, request, caller, budgets)
+            except (NotFound, Conflict) as error:
+                done.refused[job_id] = error
+        if reasons:
+            revived = await store.jobs.revive_jobs(
+                reasons, counted=request.counted, from_scratch=request.from_scratch
+            )
+            done.jobs.update(revived.jobs)
+            done.refused.update(revived.refused)
+        controller.poke("admit", "events")
+        return done
+
+    return await change_in_parts(request.ids, retry)
+
+
+def _goes_on(job: JobRecord, request: RetryRequest) -> bool:
+    """Return whether a retry is for the parked members of a job that runs."""
+    runs = job.state in (JobState.RESERVED, JobState.RUNNING)
+    return runs and not (request.counted or request.from_scratch)
+
+
+class Budgets(NamedTuple):
+    """What counted retries are counted by: the settings, and the last attempts by job."""
+
+    settings: Settings
+    last: Mapping[str, Sequence[AttemptRecord]]
+
+
+async def _read_budgets(
+    controller: Controller, jobs: Sequence[JobRecord], request: RetryRequest
+) -> Budgets | None:
+    if not request.counted:
+        return None
+    ids = [job.id for job in jobs]
+    return Budgets(
+        settings=await controller.settings.current(),
+        last=await controller.store.jobs.list_attempts_of(ids, last=1),
+    )
+
+
+def _say_retry(job: JobRecord, request: RetryRequest, caller: str, budgets: Budgets | None) -> str:
+    """Return the reason of a retry. Raises Conflict when it is to be counted and they are spent."""
+    if job.wait_cause == "back_off":
+        reason = f"{caller} had it tried again before its back-off was over"
+    elif budgets is not None:
+        number, allowed = _count_retry(job, budgets)
+        reason = f"retried by {caller}, counted as retry {number} of {allowed}"
+    else:
+        reason = f"retried by {caller}, not counted: all its budgets begin anew"
+    return reason + "; from scratch" * request.from_scratch
+
+
+def _count_retry(job: JobRecord, budgets: Budgets) -> tuple[int, int]:
     """Return the number of a counted retry, and how many there may be. Raises Conflict when they
     are spent."""
-    settings = await controller.settings.current()
-    allowed = settings.policy(job.queue, job.spec).retry.max_retries
+    allowed = budgets.settings.policy(job.queue, job.spec).retry.max_retries
     if job.spec.interactive:
         raise Conflict(
             f"job {job.id} is interactive and has no retries; leave --counted out",
             code="retries_spent",
         )
-    attempts = await controller.store.jobs.list_attempts(job.id)
+    attempts = budgets.last.get(job.id, ())
     # Counted before its last attempt, because the last failure was charged but not retried.
-    made = max(attempts, key=lambda a: a.number).retry_count if attempts else 0
+    made = attempts[-1].retry_count if attempts else 0
     if job.tasks > 1:
         made = max(0, job.counted_retries - 1)
     if job.state.terminal and made >= allowed:

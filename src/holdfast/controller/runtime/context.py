@@ -29,6 +29,7 @@ from holdfast.controller.sync.batch import batch_syncs
 from holdfast.controller.sync.joins import Joins
 from holdfast.controller.sync.orders import GangLayouts
 from holdfast.core.settings.resolve import Value
+from holdfast.core.spec import MAX_TASKS
 from holdfast.errors import Unavailable
 from holdfast.moves.values import DrainBegun, DrainNews, HostSync, HostSynced
 from holdfast.providers.interface import Provider
@@ -109,13 +110,14 @@ class Controller:
         given = {answer.host_id for answer in answers}
         self.poke(*(f"host:{host_id}" for host_id in hosts if host_id not in given))
 
-    def poke_hosts_of(self, job_id: str) -> None:
-        """Wake the hosts that run tasks of a job, in the background: only their next sync depends
-        on it."""
-        self.background.start(self._poke_hosts_of(job_id))
+    def poke_hosts_of(self, *job_ids: str) -> None:
+        """Wake the hosts that run tasks of these jobs, in the background: only their next sync
+        depends on it."""
+        self.background.start(self._poke_hosts_of(job_ids))
 
-    async def _poke_hosts_of(self, job_id: str) -> None:
-        tasks = await self.store.jobs.list_tasks(job_id)
+    async def _poke_hosts_of(self, job_ids: Collection[str]) -> None:
+        found = await self.store.jobs.list_tasks_of(job_ids, first=MAX_TASKS)
+        tasks = [task for of_job in found.values() for task in of_job]
         self.poke(
             *{f"host:{task.host_id}" for task in tasks if task.host_id and task.state.holds_lease}
         )

@@ -170,7 +170,9 @@ class PostgresJobs(OnSession):
                 lambda tx: _cancel_loaded(tx, handed, reason, hard, now)
             )
             found |= again
-        missing = {job_id: requests.no_job(job_id) for job_id in ids if job_id not in found}
+        missing: dict[str, HoldfastError] = {
+            job_id: requests.no_job(job_id) for job_id in ids if job_id not in found
+        }
         return Changed(jobs=found, refused=missing)
 
     @transacts

@@ -20,9 +20,7 @@ async def load_moves(tx: Tx, job_ids: Collection[str], now: datetime) -> Moves:
     return take_moves(now, *await tx.many(*ask_moves(job_ids)))
 
 
-async def load_unhanded(
-    tx: Tx, job_ids: Collection[str], now: datetime
-) -> tuple[Moves, list[str]]:
+async def load_unhanded(tx: Tx, job_ids: Collection[str], now: datetime) -> tuple[Moves, list[str]]:
     """Load jobs as `load_moves` does, but for those that hosts have just been handed (HANDOVER-2),
     whose ids are returned instead."""
     jobs, handed, tasks = await tx.many(*ask_moves(job_ids))
