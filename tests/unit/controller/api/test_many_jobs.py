@@ -36,7 +36,8 @@ async def ask(served: Served, verb: str, ids: list[str], **more: Any) -> list[di
 async def queue_up(served: Served, count: int) -> list[str]:
     """Jobs that no host is given; their ids."""
     await served.call("POST", "/v1/queues/gpu/pause", json={})
-    return [(await served.submit(queue="gpu"))["id"] for _ in range(count)]
+    spec = {"queue": "gpu", "retry": {"max_retries": 3}}
+    return [(await served.submit(**spec))["id"] for _ in range(count)]
 
 
 async def test_each_job_is_answered_for_in_the_order_of_the_ids(
