@@ -2,13 +2,15 @@
 
 A folder costs its file system more to make and to delete than a short task's files do, and a
 deletion may wait for the disk. So a task's folder that is empty again is handed on by a rename to
-the next task; while nothing ends, with empty files for its order and its logs, because an idle
-machine takes 0.1 to 0.2 ms to make each. The empty folder that a job worked in is deleted by a
+the next task, with its files emptied, and the missing ones are made while nothing ends, because an
+idle machine takes 0.1 to 0.2 ms to make each, and a file system without a journal 0.4 ms where many
+were deleted in the last minutes. The empty folder that a job worked in is deleted by a
 thread. (That one is not handed on, because a person may be looking into it.) The first tasks, and a
 gang that starts again while its folders are still in use, get folders that were made for none.
 
 FOLDER-1  A folder is handed on only when nothing of its task is in it, nothing was since it was
-        looked at, and its rights are as they were. Until then it keeps its old name, under which the
+        looked at, and its rights are as they were. A file in it is handed on, emptied, only if
+        nothing has it open. Until then it keeps its old name, under which the
         next agent finds no log in it and deletes it: `stdout` has its name from the start on.
 FOLDER-2  A job's folder is not deleted once a task was given it: the deletion is called off, or over,
         before `WorkFolders.make` returns. Those that lie ready are no job's yet.
@@ -22,7 +24,7 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from holdfast.process.files import make_empty
+from holdfast.process.files import empty, make_empty
 from holdfast.process.spawn import READY
 from holdfast.wire.agent import LaunchOrder
 
@@ -37,6 +39,14 @@ _PRIVATE = stat.S_IFDIR | 0o700
 # What an ordinary task leaves; a folder with anything else in it is deleted.
 _MADE_AHEAD = (ORDER_FILE, PEERS_FILE, READY_STATE, f"stdout{READY}", "stderr")
 _FILES = frozenset({STATE_FILE, "stdout", *_MADE_AHEAD})
+# What is emptied, and what it is called then. The log goes first: a folder with one is a task's.
+_LOGS = frozenset({"stdout", "stderr"})
+_EMPTIED = {
+    "stdout": f"stdout{READY}",
+    "stderr": "stderr",
+    STATE_FILE: READY_STATE,
+    **{name: name for name in (ORDER_FILE, PEERS_FILE)},
+}
 
 
 class TaskFolders:
@@ -76,11 +86,12 @@ class TaskFolders:
         """Empty the folder of a task that is over, to be handed on (FOLDER-1)."""
         folder = str(path)
         full = len(self._spares) + len(self._prepared) >= MAX_SPARES
-        look = None if full else _empty_folder(folder)
-        if look is not None:
-            self._spares[folder] = look
-        else:
+        found = None if full else _empty_folder(folder)
+        if found is None:
             self.remove(path)
+        else:
+            look, whole = found
+            (self._prepared if whole else self._spares)[folder] = look
 
     def prepare(self, goes_on: Callable[[], bool] = lambda: True) -> None:
         """Make the files of the next tasks in a few spare folders, or in new ones. Called in a thread
@@ -120,18 +131,36 @@ class TaskFolders:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _empty_folder(folder: str) -> _Look | None:
-    """Delete a task's files. Returns how the folder is then, None unless only its `checkpoint-out`
-    is left, empty and as it was made (FOLDER-1)."""
+def _empty_folder(folder: str) -> tuple[_Look, bool] | None:
+    """Empty a task's files, or delete them all. Returns how the folder is then, and whether it has
+    empty files; None unless only its `checkpoint-out` is left besides, empty and as it was made
+    (FOLDER-1)."""
     try:
         left = set(os.listdir(folder))
-        for name in left & _FILES:
-            os.unlink(f"{folder}/{name}")
-        look = _look_at(folder)
+        whole = _empty_files(folder, left)
+        if not whole:
+            for name in set(os.listdir(folder)) & _FILES:
+                os.unlink(f"{folder}/{name}")
+        look = _look_at(folder, _MADE_AHEAD if whole else ())
         as_made = left - _FILES == {OUT_FOLDER} and look[0] == look[1] == _PRIVATE
-        return look if as_made and not os.listdir(f"{folder}/{OUT_FOLDER}") else None
+        as_made = as_made and not any(look[4:])  # a file that its task had no use for
+        return (look, whole) if as_made and not os.listdir(f"{folder}/{OUT_FOLDER}") else None
     except OSError:
         return None
+
+
+def _empty_files(folder: str, left: set[str]) -> bool:
+    """Empty the files that a task has left, and make those that it lacks. Returns whether all are as
+    `_make_ahead` makes them. Raises OSError."""
+    for name, ready in _EMPTIED.items():
+        if name in left:
+            if not empty(f"{folder}/{name}", alone=name in _LOGS):
+                return False
+            if name != ready:
+                os.rename(f"{folder}/{name}", f"{folder}/{ready}")
+        elif ready not in left:
+            make_empty(f"{folder}/{ready}")
+    return True
 
 
 def _make_ahead(folder: str, look: _Look) -> _Look | None:

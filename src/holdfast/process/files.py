@@ -4,7 +4,9 @@ FILE-1  A file is written under another name and renamed, so a reader sees the o
         one, never a part.
 """
 
+import fcntl
 import os
+import signal
 import stat
 from pathlib import Path
 
@@ -64,6 +66,34 @@ def _open_part(path: Path, ready: Path | None) -> tuple[Path, int]:
 def make_empty(path: str) -> None:
     """Make an empty file (0600), for `write_new` or `write_atomic` to write later. Raises OSError."""
     os.close(os.open(path, _NEW, 0o600))
+
+
+def empty(path: str, *, alone: bool = True) -> bool:
+    """Make a file as `make_empty` makes it, in place of deleting it and making another. Returns False,
+    and leaves it as it is, unless it is private.
+
+    alone: and unless nothing has it open, because a process that is left over would write into what
+    comes next."""
+    try:
+        fd = os.open(path, _THERE)
+    except OSError:
+        return False
+    try:
+        found = os.fstat(fd)
+        if (found.st_mode, found.st_nlink) != (_PRIVATE, 1):
+            return False
+        # The kernel refuses a write lease on a file that is open elsewhere. Should another process
+        # open it before this one closes it, it waits, and the signal that tells of it is ignored.
+        if alone:
+            fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
+            fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        if found.st_size:
+            os.ftruncate(fd, 0)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
 
 
 def write_new(path: str, data: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -83,6 +84,60 @@ def test_a_folder_is_handed_on_with_empty_files(tmp_path: Path) -> None:
     assert second.stat().st_ino in orders
     assert second.read_bytes() == written.replace(b'"a"', b'"b"')
     assert {path.name for path in second.parent.iterdir()} == {OUT_FOLDER, *MADE_AHEAD}
+
+
+def leave_files(table: TaskTable, job_id: str) -> AgentTask:
+    """A task that has written what a short task writes, and is over."""
+    task = table.add(order(job_id), 0.0)
+    for stream in ("stdout", "stderr"):
+        with contextlib.suppress(FileNotFoundError):
+            (task.folder / f"{stream}{READY}").rename(task.folder / stream)
+        fd = os.open(task.folder / stream, os.O_WRONLY | os.O_CREAT, 0o600)
+        os.write(fd, b"of " + job_id.encode())
+        os.close(fd)
+    task.saved.stop_asked = True
+    table.save(task, 1.0)
+    table.drop(task)
+    return task
+
+
+def list_files(folder: Path) -> dict[str, int]:
+    """The inodes of what is in a folder, by the name that a task gives it."""
+    return {path.name.removesuffix(READY): path.stat().st_ino for path in folder.iterdir()}
+
+
+def test_a_file_is_emptied_and_not_made_again(tmp_path: Path) -> None:
+    """On some file systems a new file looks at every one that was deleted in the last minutes."""
+    table = TaskTable(tmp_path)
+    table.open()
+    first = leave_files(table, "a")
+    before = list_files(first.folder)
+    table.put_folder_back(first)
+    second = table.add(order("b"), 2.0)
+    assert {path.name for path in second.folder.iterdir()} == {OUT_FOLDER, *MADE_AHEAD}
+    sizes = {path.name: path.stat().st_size for path in second.folder.iterdir() if path.is_file()}
+    assert [name for name, size in sizes.items() if size] == [ORDER_FILE]
+    assert {*before.items()} <= {*list_files(second.folder).items()}
+    assert TaskTable(tmp_path).restore(second.key, 3.0).order == second.order
+
+
+@pytest.mark.parametrize("how", ["open", "linked", "shown"])
+def test_a_file_that_is_not_the_tasks_alone_is_deleted(tmp_path: Path, how: str) -> None:
+    """FOLDER-1: a process that is left over writes into no other task's log."""
+    table = TaskTable(tmp_path)
+    table.open()
+    first = leave_files(table, "a")
+    log = first.folder / "stderr"
+    with log.open("ab") as writer:
+        if how != "open":
+            writer.close()
+        if how == "linked":
+            os.link(log, tmp_path / "kept")
+        elif how == "shown":
+            log.chmod(0o644)
+        table.put_folder_back(first)
+        second = table.add(order("b"), 2.0)
+        assert {path.name for path in second.folder.iterdir()} == {OUT_FOLDER, ORDER_FILE}
 
 
 def test_the_first_tasks_get_folders_that_were_made_for_none(tmp_path: Path) -> None:
@@ -213,7 +268,7 @@ def test_the_state_of_a_task_that_is_over_is_not_written_into_anothers_folder(
     table.save_changed(first, 1.0)
     assert not (first.folder / "state.json").exists()
     second = table.add(order("b"), 2.0)
-    assert {path.name for path in second.folder.iterdir()} == {OUT_FOLDER, ORDER_FILE}
+    assert {path.name for path in second.folder.iterdir()} == {OUT_FOLDER, *MADE_AHEAD}
 
 
 def test_a_key_that_comes_again_gets_its_own_folder(tmp_path: Path) -> None:
