@@ -117,7 +117,7 @@ async def test_a_host_that_does_not_wait_is_told_what_it_was_not_foretold(
 async def test_a_foretold_place_whose_transaction_fails_is_taken_back(
     rigs: tuple[Rig, Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FORETELL-1: nobody knows whether it is on record, so the host is to ask again."""
+    """FORETELL-1: a write of unknown fate is told to no host, so the host asks again."""
     rig = rigs[0]
     await place_one(rig, slots=1)
     await end(rig, await rig.submit_to("h1", "first"))

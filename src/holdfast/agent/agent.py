@@ -418,7 +418,7 @@ class Agent:
         self._commands.prepare(answer, started_at=started_at)
 
     def drop_prepared(self) -> None:
-        """Undo what was prepared and not carried out."""
+        """Undo the launches that were prepared and not asked for."""
         self._commands.early.drop()
 
     def take_answer(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:

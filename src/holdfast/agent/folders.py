@@ -39,8 +39,9 @@ _PRIVATE = stat.S_IFDIR | 0o700
 # What an ordinary task leaves; a folder with anything else in it is deleted.
 _MADE_AHEAD = (ORDER_FILE, PEERS_FILE, READY_STATE, f"stdout{READY}", "stderr")
 _FILES = frozenset({STATE_FILE, "stdout", *_MADE_AHEAD})
-# What is emptied, and what it is called then. The log goes first: a folder with one is a task's.
 _LOGS = frozenset({"stdout", "stderr"})
+# Each file that is emptied, and its name then. The log goes first, because a folder with a log is a
+# task's.
 _EMPTIED = {
     "stdout": f"stdout{READY}",
     "stderr": "stderr",

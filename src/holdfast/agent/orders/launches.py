@@ -1,6 +1,6 @@
 """How an order becomes a message to the guardian, also before the order is on record.
 
-EARLY-1  What is prepared before its order is on record (SYNC-4) is a folder with the order in it, as an
+EARLY-1  A launch that is prepared before its order is on record (SYNC-4) is a folder with the order in it, as an
         agent leaves it that is killed before a launch, and a message that was not sent. The task is in
         no table, so no report tells of it, and the folder is deleted unless the order comes.
 """
@@ -141,19 +141,19 @@ class EarlyLaunches:
             self._undo(asked)
 
     def take(self, asked: LaunchOrder) -> EarlyLaunch | None:
-        """Return what was prepared for an order, if it was for this very one."""
+        """Return the launch that was prepared for this very order; None where there is none."""
         found = self._ready.get(asked.key)
         if found is None or found.asked != asked:
             return None
         return self._ready.pop(asked.key)
 
     def drop(self) -> None:
-        """Undo what was not taken."""
+        """Undo the launches that no order has asked for."""
         while self._ready:
             self._undo(self._ready.popitem()[1].asked)
 
     def _undo(self, asked: LaunchOrder) -> None:
-        """Delete what was made for an order that no task has taken. Raises ValidationError."""
+        """Delete the folders of an order that no task has taken. Raises ValidationError."""
         if self._table.get(asked.key) is None:
             self._table.remove_folder(asked.key)
         if not any(task.key.job_id == asked.key.job_id for task in self._table):

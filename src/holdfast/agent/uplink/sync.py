@@ -57,7 +57,7 @@ class SyncTaker(Protocol):
         """Prepare what an answer may say in a moment (SYNC-4)."""
 
     def drop_prepared(self) -> None:
-        """Undo what was prepared and not carried out."""
+        """Undo the launches that were prepared and not asked for."""
 
     def take_answer(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:
         """Carry out an answer. True when it held anything new."""

@@ -26,7 +26,7 @@ PROGRESS_SECONDS = 1.0
 
 
 class Acts(NamedTuple):
-    """What is done to a job, to many, and to an array, and what that is called."""
+    """The change of one job, of many, and of an array, and the verb that names it."""
 
     verb: str
     done: str
@@ -221,7 +221,7 @@ class Results:
         self._refused = self._refused or error
 
     def show(self, *, as_list: bool) -> None:
-        """Print what is printed at the end. Raises the first refusal."""
+        """Print the list of all outcomes. Raises the first refusal."""
         if self._face.as_json and self._done:
             self._face.show_json(self._done if as_list else self._done[0])
         if self._refused is not None:

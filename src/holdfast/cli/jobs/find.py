@@ -174,7 +174,7 @@ def _find_last(client: Client) -> str:
 
 
 def _recall(client: Client) -> str | None:
-    """Return the id of what was submitted last from here to this controller."""
+    """Return the id of the last job or array that was submitted from here to this controller."""
     path = _last_file()
     return _read_last(path).get(client.place.url) if path is not None else None
 

@@ -112,7 +112,7 @@ async def test_a_loop_ends_though_the_word_to_end_was_swallowed_below(
     task = asyncio.create_task(keep_running(Controller(store), loop))
     await until(lambda: loop.runs == 1)
     task.cancel()
-    async with within(5):  # otherwise it runs on, and whoever waits for its end waits for ever
+    async with within(5):  # otherwise it runs on, and the wait for its end has no end
         await asyncio.wait([task])
     assert task.cancelled()
 
