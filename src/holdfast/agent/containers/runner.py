@@ -65,6 +65,7 @@ class Runner:
         self._made = False
         self._pid = 0
         self._started_at = 0.0
+        self._peak_file: Path | None = None
         self._peak_bytes = 0
         self._passed_on = False  # TERM was delivered
         self._unanswered = False  # the engine was away while it ran
@@ -167,7 +168,7 @@ class Runner:
             now = time.monotonic()
             if not self._pid:
                 self._find_pid()
-            elif now >= look_at:
+            if self._pid and now >= look_at:
                 self._note_peak()
                 look_at, pause = now + pause, min(2 * pause, longest)
             stopping = self._children.stop_asked and not self._passed_on
@@ -191,7 +192,8 @@ class Runner:
 
     def _note_peak(self) -> None:
         """Write the memory down when it grew much: after a kill nothing else knows it."""
-        found = read_peak_bytes(self._pid)
+        self._peak_file = self._peak_file or find_peak_file(self._pid)
+        found = read_peak_bytes(self._peak_file) if self._peak_file else 0
         if found > self._peak_bytes * 1.05:
             self._peak_bytes = found
             self._say_running()
@@ -318,28 +320,40 @@ def _blame(words: str) -> RunnerStatus:
     return make_failure(words)
 
 
-def read_peak_bytes(pid: int) -> int:
-    """The peak memory of the container's own control group, 0 where it is unknown."""
+def find_peak_file(pid: int) -> Path | None:
+    """Find where the kernel counts the peak memory of the container's own control group; None where
+    it has no group of its own, or none that can be seen.
+
+    A process that has ended is shown at the root of a v1 hierarchy, whose peak is the machine's.
+    """
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
         ours = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
-        return 0
+        return None
     for line in lines:
         if line in ours:
             continue  # without delegation it shares a group with everything else of this user
         number, controllers, path = line.split(":", 2)
+        if path == "/":
+            continue
         if "memory" in controllers.split(","):
-            file = f"/sys/fs/cgroup/memory{path}/memory.max_usage_in_bytes"
+            file = Path(f"/sys/fs/cgroup/memory{path}/memory.max_usage_in_bytes")
         elif number == "0":
-            file = f"/sys/fs/cgroup{path}/memory.peak"
+            file = Path(f"/sys/fs/cgroup{path}/memory.peak")
         else:
             continue
-        try:
-            return int(Path(file).read_text())
-        except (OSError, ValueError):
-            continue
-    return 0
+        if file.is_file():
+            return file
+    return None
+
+
+def read_peak_bytes(file: Path) -> int:
+    """The peak memory that this file counts, 0 where it is unknown."""
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return 0
 
 
 def main(argv: list[str]) -> int:
