@@ -29,6 +29,12 @@ def crowding() -> float:
     return max(1.0, max(float(words[0]), running) / (os.cpu_count() or 1))
 
 
+def stretch(seconds: float) -> float:
+    """Return how long what takes so many seconds alone takes now: for the limits that a test gives
+    to what it tests."""
+    return seconds * crowding()
+
+
 class Patience:
     """So many seconds of a machine that does nothing else, from now on."""
 

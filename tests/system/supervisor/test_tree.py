@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,37 +14,9 @@ from holdfast.supervisor import Context
 from holdfast.supervisor.tree import mapreduce
 from holdfast.supervisor.tree.functions import load_function, name_function
 from holdfast.supervisor.tree.mapreduce import count_children, find_parent, measure_depth
-from tests.system.supervisor.rig import Managers, attach
-
-
-def look(number: int) -> dict[str, Any]:
-    """What a host says."""
-    return {"sum": number, "pids": [os.getpid()], "bytes": b"\x00"}
-
-
-def merge(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Of two parts of the tree."""
-    return {"sum": one["sum"] + other["sum"], "pids": one["pids"] + other["pids"], "bytes": b"\x01"}
-
-
-def misbehave(word: str) -> list[str]:
-    """Do as told."""
-    if word == "raise":
-        raise RuntimeError("as told")
-    if word == "hang":
-        time.sleep(6000)
-    if word == "exit":
-        os._exit(3)
-    if word == "odd":
-        return [object()]  # type: ignore[list-item]  # what no tree may send
-    return [word]
-
-
-def join(one: list[str], other: list[str]) -> list[str]:
-    """Of two parts of the tree."""
-    if "poison" in (*one, *other):
-        raise ValueError("poison")
-    return sorted(one + other)
+from tests.system.supervisor.rig import PATIENCE, Managers, attach
+from tests.system.supervisor.tree_functions import join, look, merge, misbehave
+from tests.waits import stretch
 
 
 @pytest.mark.slow
@@ -66,16 +35,17 @@ def test_results_are_merged_once_each(ctx: Context, managers: Managers, width: i
 def test_hosts_that_fail_are_named_and_the_others_counted(
     ctx: Context, managers: Managers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mapreduce, "MERGE_SECONDS", 4.0)
+    monkeypatch.setattr(mapreduce, "MERGE_SECONDS", stretch(1.0))
     hosts, started = attach(ctx, managers, 6)
     waiting = ctx.request_hosts(1)
     started[5].kill()
     hosts[5].time_connection_lost().result(40)
     words = ["fine", "raise", "hang", "odd", "good", "", ""]
-    value, missing = ctx.mapreduce([*hosts, *waiting], misbehave, join, words, timeout=6, width=2)
+    asked, seconds = [*hosts, *waiting], stretch(2.0)
+    value, missing = ctx.mapreduce(asked, misbehave, join, words, timeout=seconds, width=2)
     assert value == ["fine", "good"]
     assert missing[hosts[1]] == "RuntimeError: as told"
-    assert missing[hosts[2]] == "no answer in 6 s"
+    assert missing[hosts[2]] == f"no answer in {seconds:g} s"
     assert "cannot be sent" in missing[hosts[3]]
     assert "is lost" in missing[hosts[5]]
     assert missing[waiting[0]] == "no manager has come for it"
@@ -87,13 +57,15 @@ def test_hosts_that_fail_are_named_and_the_others_counted(
 def test_a_node_that_dies_takes_only_its_part_of_the_tree(
     ctx: Context, managers: Managers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mapreduce, "MERGE_SECONDS", 3.0)
+    monkeypatch.setattr(mapreduce, "MERGE_SECONDS", stretch(1.0))
     hosts, _ = attach(ctx, managers, 3)
-    # A busy machine takes seconds to begin what the third is asked.
-    value, missing = ctx.mapreduce(hosts, misbehave, join, ["a", "exit", "c"], timeout=8, width=2)
+    words, seconds = ["a", "exit", "c"], stretch(2.0)
+    value, missing = ctx.mapreduce(hosts, misbehave, join, words, timeout=seconds, width=2)
     assert value == ["a", "c"]
     assert missing == {hosts[1]: "nothing was heard of it in time"}
-    value, missing = ctx.mapreduce(hosts, misbehave, join, ["exit", "b", "c"], timeout=2, width=2)
+    # Its root ends as soon as it has loaded the function: no time is waited for.
+    words = ["exit", "b", "c"]
+    value, missing = ctx.mapreduce(hosts, misbehave, join, words, timeout=PATIENCE, width=2)
     assert value is None
     assert set(missing) == set(hosts)
     assert "the root of the tree, m0, said nothing" in missing[hosts[2]]
@@ -112,7 +84,7 @@ def test_a_merge_that_fails_names_those_it_leaves_out(ctx: Context, managers: Ma
 def test_a_frozen_host_is_not_waited_for_beyond_its_time(
     ctx: Context, managers: Managers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mapreduce, "MEET_SECONDS", 6.0)
+    monkeypatch.setattr(mapreduce, "MEET_SECONDS", stretch(6.0))
     hosts, started = attach(ctx, managers, 2)
     started[1].send_signal(signal.SIGSTOP)
     value, missing = ctx.mapreduce(hosts, misbehave, join, ["a", "b"])
