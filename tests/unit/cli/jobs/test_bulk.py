@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import threading
+from collections.abc import Iterator
 from typing import SupportsIndex
 
 import msgspec
@@ -130,6 +131,16 @@ def test_many_jobs_go_in_pages(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> N
     assert (posts(stub), done.stderr) == (2, ""), "stderr is no terminal"
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT interrupts, also where the tests were started in the background of a shell, which has
+    it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_says_how_many_were_done(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
     class Interrupting(list[Answer]):
         def pop(self, place: SupportsIndex = -1, /) -> Answer:
