@@ -512,8 +512,8 @@ async def find_misplaced(rig: Rig) -> list[str]:
         rows = await tx.conn.execute(
             """select coalesce(j.id, r.job_id) as id
                from (select * from jobs where state = 'queued') j
-               full join ready_jobs r on r.job_id = j.id and (r.queue, r.priority, r.place, r.epoch, r.since)
-                 is not distinct from (j.queue, j.priority, j.place, j.epoch, j.queued_at)
+               full join ready_jobs r on r.job_id = j.id and (r.project, r.queue, r.priority, r.place, r.epoch, r.since)
+                 is not distinct from (j.project, j.queue, j.priority, j.place, j.epoch, j.queued_at)
                where j.id is null or r.job_id is null"""
         )
         return [row["id"] for row in await rows.fetchall()]

@@ -116,9 +116,31 @@ def test_the_jobs_of_a_project_are_read_past_those_of_no_other(
             connection.execute("vacuum analyze")
         connection.execute("set enable_seqscan = off")  # an empty table is read whole
         plan = explain(connection, QUERIES["read_candidates_in_share"].decode())
-    (read,) = [node for node in walk(plan) if node.get("Relation Name") == "jobs"]
-    assert read["Index Name"] == "jobs_of_project"
+    (read,) = [node for node in walk(plan) if node.get("Relation Name") == "ready_jobs"]
+    assert read["Index Name"] == "ready_jobs_of_project"
     assert "project" not in read["Filter"]
+
+
+def test_a_job_that_succeeds_is_written_in_place(pg_migrated: str) -> None:
+    """PostgreSQL does so where a statement changes no column that an index has, a summary of pages
+    apart: its columns, those of its expressions, and those of its condition."""
+    with psycopg.connect(pg_migrated, autocommit=True) as connection:
+        found = connection.execute(
+            """select distinct a.attname from pg_index i
+               join pg_class c on c.oid = i.indexrelid
+               join pg_am m on m.oid = c.relam and m.amname <> 'brin'
+               join pg_depend d on d.objid = i.indexrelid and d.refobjid = i.indrelid and d.refobjsubid > 0
+               join pg_attribute a on a.attrelid = i.indrelid and a.attnum = d.refobjsubid
+               where i.indrelid = 'jobs'::regclass"""
+        ).fetchall()
+        indexed = {name for (name,) in found}
+    assert {"id", "indexed_state", "wait_cause"} <= indexed  # the catalogue was read
+    for name in ("settle_handovers", "finish_jobs"):
+        ended = re.search(r"update jobs j set\s(.+?)\sfrom\s", QUERIES[name].decode(), re.DOTALL)
+        assert ended is not None
+        written = set(re.findall(r"(?:^|, )\s*(\w+) = ", ended[1], re.MULTILINE))
+        assert {"state", "ended_at", "revision"} <= written
+        assert not written & indexed, name
 
 
 def test_jobs_that_are_being_reserved_are_left_out_by_a_hash(pg_migrated: str) -> None:
@@ -126,7 +148,7 @@ def test_jobs_that_are_being_reserved_are_left_out_by_a_hash(pg_migrated: str) -
         for name, table in (
             ("read_candidates", "ready_jobs"),
             ("read_candidates_in_quota", "ready_jobs"),
-            ("read_candidates_in_share", "jobs"),
+            ("read_candidates_in_share", "ready_jobs"),
         ):
             plan = explain(connection, QUERIES[name].decode())
             (read,) = [node for node in walk(plan) if node.get("Relation Name") == table]

@@ -73,9 +73,7 @@ order by c.priority desc, c.place;
 
 -- name: read_candidates_in_share
 -- The top of each project that is below its share, of each queue, as far as they fit into it: the jobs of other
--- projects ahead of them do not hide them. One look into the index for each queue and project: `asked` keeps the state
--- out of the planner's sight, because the index of the whole queue, which comes in the wanted order, looks as good to it
--- where it has no statistics, and would be read to its end for each project.
+-- projects ahead of them do not hide them. One look into an index for each queue and project.
 select c.id as job_id, c.epoch, c.queue, c.project, c.priority, c.tasks, c.gpus, c.cpu_slots, c.memory_bytes, c.avoid_hosts,
        (c.spec->>'lease_ttl_seconds')::double precision as lease_ttl_seconds,
        replace(c.spec->>'time_limit_seconds', 'off', 'infinity')::double precision as time_limit_seconds,
@@ -84,14 +82,13 @@ select c.id as job_id, c.epoch, c.queue, c.project, c.priority, c.tasks, c.gpus,
        greatest(0, extract(epoch from %(now)s::timestamptz - c.queued_at))::double precision as waited_seconds
 from unnest(%(queues)s::text[]) as q(name)
 cross join unnest(%(projects)s::text[], %(gpus)s::bigint[], %(cpu_slots)s::bigint[]) as o(project, gpus, cpu_slots)
-cross join unnest(array['queued']) as asked(state)
 cross join lateral (
-  select j.* from jobs j
-  where j.project = o.project and j.state = asked.state and j.state in ('waiting', 'queued') and j.queue = q.name
-    and j.id not in (select unnest(%(but)s::text[]))
-  order by j.priority desc, j.place
+  select r.job_id from ready_jobs r
+  where r.project = o.project and r.queue = q.name and r.job_id not in (select unnest(%(but)s::text[]))
+  order by r.priority desc, r.place
   limit %(limit)s
-) c
+) r
+cross join lateral (select * from jobs j where j.id = r.job_id offset 0) c
 where case when c.gpus > 0 then c.gpus::bigint * c.tasks <= o.gpus else c.cpu_slots::bigint * c.tasks <= o.cpu_slots end
 order by c.priority desc, c.place;
 
@@ -115,14 +112,14 @@ select c.settings_rev, c.settings, w.queued as anything_queued, w.blocked as any
        ) then (
          select coalesce(jsonb_object_agg(l.queue, l.n), '{}') from (
            select queue, count(*) as n from (
-             select j.queue from jobs j where j.state in ('reserved', 'running', 'draining')
+             select j.queue from jobs j where j.indexed_state in ('reserved', 'running', 'draining')
              union all
              select unnest(h.queues) from handovers h
            ) live group by queue
          ) l
        ) end as live,
        case when w.queued then (
-         select min(j.priority) from jobs j where j.preemptible and j.state in ('reserved', 'running', 'draining')
+         select min(j.priority) from jobs j where j.preemptible and j.indexed_state in ('reserved', 'running', 'draining')
        ) end as lowest_preemptible,
        case when w.queued then
          coalesce(c.settings->>'quota_jobs', c.settings->>'quota_gpus') is not null
@@ -257,7 +254,7 @@ where holds <> %(holds)s or job_ids <> %(ids)s::text[]
 -- name: find_unoffered
 -- Candidates only; each is checked again under its lock.
 select j.id from jobs j join attempts a on a.job_id = j.id and a.number = j.attempts
-where j.state = 'reserved' and a.reserved_at <= %(before)s
+where j.indexed_state = 'reserved' and a.reserved_at <= %(before)s
   and exists (select from tasks t where t.job_id = j.id and t.state = 'reserved' and t.replaced = 0
               and (t.offered_at is null or (t.claimed_at is null and not t.barrier)))
 order by j.id;
@@ -283,5 +280,5 @@ select j.id, a.reserved_at, coalesce(%(now)s::timestamptz, clock_timestamp()) as
          select from attempts e where e.job_id = j.id and e.number < j.attempts and e.started_at is not null
            and (e.cause is null or e.cause <> all(%(unstarted)s::text[]))) as ran_before
 from jobs j join attempts a on a.job_id = j.id and a.number = j.attempts
-where j.state = 'reserved' and (%(ids)s::text[] is null or j.id = any(%(ids)s))
+where j.indexed_state = 'reserved' and (%(ids)s::text[] is null or j.id = any(%(ids)s))
 order by j.id;

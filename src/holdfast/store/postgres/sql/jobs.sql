@@ -43,8 +43,8 @@ with limits as materialized (
   on conflict do nothing
   returning *
 ), lined as (
-  insert into ready_jobs (job_id, queue, priority, place, epoch, since)
-  select w.id, w.queue, w.priority, w.place, w.epoch, w.queued_at from written w where w.state = 'queued'
+  insert into ready_jobs (job_id, project, queue, priority, place, epoch, since)
+  select w.id, w.project, w.queue, w.priority, w.place, w.epoch, w.queued_at from written w where w.state = 'queued'
 ), apart as (
   insert into job_secrets (job_id, secrets)
   select w.id, g.secrets from written w join given g using (id) where g.secrets is not null and g.secrets <> '{}'
@@ -80,6 +80,7 @@ where j.id = any(%(ids)s);
 -- Planned anew for each call, because the conditions given decide which index serves.
 select j.id from jobs j
 where (%(states)s::text[] is null or j.state = any(%(states)s))
+  and (%(indexed)s::text[] is null or j.indexed_state = any(%(indexed)s)) -- the same states, where all of them are indexed
   and (%(queue)s::text is null or j.queue = %(queue)s)
   and (%(project)s::text is null or j.project = %(project)s)
   and (%(name)s::text is null or j.name = %(name)s)
@@ -109,12 +110,12 @@ limit %(limit)s;
 select queue, 'queued' as state, count(*) from ready_jobs group by 1, 2
 union all
 select queue, state, sum(n)::bigint from (
-  select queue, state, count(*) as n from jobs where state in ('reserved', 'running', 'draining') group by 1, 2
+  select queue, indexed_state as state, count(*) as n from jobs where indexed_state in ('reserved', 'running', 'draining') group by 1, 2
   union all
   select q.queue, 'reserved', count(*) from handovers h cross join unnest(h.queues) as q(queue) group by 1, 2
 ) live group by 1, 2
 union all
-select queue, state, count(*) from jobs where state = 'waiting' group by 1, 2;
+select queue, state, count(*) from jobs where indexed_state = 'waiting' group by 1, 2;
 
 -- name: read_tasks
 select {columns:task:t}, h.name as host_name

@@ -614,7 +614,7 @@ order by t.job_id;
 -- Draining jobs whose every task is confirmed (DRAIN-1), the longest draining first.
 select j.id, greatest(0, extract(epoch from clock_timestamp() - j.drain_since))::double precision as seconds
 from jobs j
-where j.state = 'draining'
+where j.indexed_state = 'draining'
   and not exists (select from tasks t where t.job_id = j.id and t.state in ('reserved', 'running', 'preempting'))
 order by j.drain_since, j.id
 limit %(limit)s;

@@ -1,6 +1,6 @@
 -- name: find_old_jobs
 -- Skips locked rows: a job that is being revived is no longer old. What is awaited is kept until its dependants know.
-select id from jobs where ended_at < %(before)s and not awaited order by ended_at limit %(limit)s for update skip locked;
+select id from jobs where ended_at < %(before)s and not awaited limit %(limit)s for update skip locked;
 
 -- name: prune_chunks
 delete from log_chunks where job_id = any(%(ids)s);
@@ -69,7 +69,7 @@ from ahead where b.host_id = ahead.host_id;
 -- name: settle_drains
 with ahead as (
   select id from jobs
-  where state = 'draining' and drain_since > coalesce(%(now)s::timestamptz, clock_timestamp())
+  where indexed_state = 'draining' and drain_since > coalesce(%(now)s::timestamptz, clock_timestamp())
   order by id for update
 )
 update jobs j set drain_since = least(j.drain_since, coalesce(%(now)s::timestamptz, clock_timestamp()))
@@ -78,7 +78,7 @@ from ahead where j.id = ahead.id;
 -- name: settle_reservations
 update attempts a set reserved_at = least(a.reserved_at, coalesce(%(now)s::timestamptz, clock_timestamp()))
 from jobs j
-where j.state in ('reserved', 'running', 'draining') and a.job_id = j.id and a.number = j.attempts
+where j.indexed_state in ('reserved', 'running', 'draining') and a.job_id = j.id and a.number = j.attempts
   and a.reserved_at > coalesce(%(now)s::timestamptz, clock_timestamp());
 
 -- name: settle_leases
