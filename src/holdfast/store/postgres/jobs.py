@@ -359,8 +359,9 @@ def ask_insert(jobs: Sequence[NewJob], now: datetime | None) -> dict[str, Any]:
 async def _list_jobs(tx: Tx, filter: JobFilter) -> list[JobRecord]:
     indexed = filter.states and not {"queued", "succeeded"} & set(filter.states)
     params = {
-        "states": list(filter.states) or None, "indexed": list(filter.states) if indexed else None, "queue": filter.queue, "project": filter.project,
-        "name": filter.name, "labels": to_json(dict(filter.labels)) if filter.labels else None,
+        "states": list(filter.states) or None, "indexed": list(filter.states) if indexed else None,
+        "queue": filter.queue, "project": filter.project, "name": filter.name,
+        "labels": to_json(dict(filter.labels)) if filter.labels else None,
         "cause": filter.cause, "min_retries": filter.min_retries, "max_retries": filter.max_retries,
         "host_id": filter.host_id, "before": filter.before, "limit": filter.limit, "prefix": filter.prefix,
         "array_id": filter.array_id, "single": filter.single,
