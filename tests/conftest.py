@@ -17,6 +17,8 @@ from hypothesis import HealthCheck, settings
 # do not say what they saw.
 pytest.register_assert_rewrite("tests.store")
 
+from tests.memory import memory_home, memory_path  # noqa: E402
+from tests.order import order_items  # noqa: E402
 from tests.store.pg_fixture import (  # noqa: E402
     migrated_cluster,
     pg_database,
@@ -28,6 +30,8 @@ from tests.store.pg_fixture import (  # noqa: E402
 )
 
 __all__ = [
+    "memory_home",
+    "memory_path",
     "migrated_cluster",
     "pg_database",
     "pg_dsn",
@@ -72,6 +76,14 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order tests where several workers share them."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if workers > 1:
+        items[:] = order_items(items, workers)
 
 
 @pytest.fixture(scope="session", autouse=True)

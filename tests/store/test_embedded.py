@@ -33,6 +33,12 @@ FAST = {"fsync": "off"}
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 
+@pytest.fixture
+def tmp_path(memory_path: Path) -> Path:
+    """In memory, for the clusters that each test makes."""
+    return memory_path
+
+
 @pytest.fixture(scope="module")
 def seed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished cluster to copy: initdb once, not once per test."""

@@ -492,8 +492,8 @@ async def test_connections_for_hints_end_though_the_word_is_lost_in_a_clean_up_t
 
 
 @pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
-    server = EmbeddedPostgres(tmp_path / "pg")
+def own_server(memory_path: Path) -> Iterator[EmbeddedPostgres]:
+    server = EmbeddedPostgres(memory_path / "pg")
     server.start()
     try:
         yield server

@@ -59,12 +59,12 @@ def shared(tmp_path_factory: pytest.TempPathFactory, pg_server: PgServer) -> Ite
 
 
 @pytest.fixture
-def own_database(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
+def own_database(memory_path: Path) -> Iterator[EmbeddedPostgres]:
     """A PostgreSQL server of this test's own, to be killed."""
     # Without fsync, which guards against a crash of the machine, not of the server. What a commit
     # promised must be in the file.
     settings = {**FAST_SETTINGS, "synchronous_commit": "on"}
-    server = EmbeddedPostgres(tmp_path / "pg", settings=settings)
+    server = EmbeddedPostgres(memory_path / "pg", settings=settings)
     server.start()
     yield server
     server.stop()

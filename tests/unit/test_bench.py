@@ -104,8 +104,8 @@ def test_every_benchmark_has_the_silhouette(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_it_runs_and_leaves_nothing(name: str, tmp_path: Path, migrated_cluster: Path) -> None:
-    scratch = tmp_path / "t"
+def test_it_runs_and_leaves_nothing(name: str, memory_path: Path, migrated_cluster: Path) -> None:
+    scratch = memory_path / "t"
     scratch.mkdir()
     done = run_patiently(
         [sys.executable, "-m", "bench", name, "--quick", "--json"],

@@ -17,6 +17,7 @@ from tests.waits import is_alive, wait_until
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.longest
 def test_a_host_that_answers_too_late(cluster: Cluster) -> None:
     """Its drain is forced once, its devices stay held; when it wakes, its rank has no grace left,
     and the gang goes on."""

@@ -188,6 +188,7 @@ def test_a_rank_is_killed_on_one_machine(spread: MachineCluster) -> None:
     assert charged == {"1": 1}, "only the rank that was killed is charged"
 
 
+@pytest.mark.longest
 def test_a_machine_is_cut_off(spread: MachineCluster) -> None:
     """Its ranks live on until their lease is over, and only then their gangs on the others.
 

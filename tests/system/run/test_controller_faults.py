@@ -87,6 +87,7 @@ def test_a_killed_controller_restarts_no_job(cluster: Cluster) -> None:
     assert kinds(cluster, job).count("job.failed") == 1
 
 
+@pytest.mark.longest
 def test_nothing_is_reaped_until_a_restarted_controller_has_waited_a_whole_lease(
     cluster: Cluster,
 ) -> None:

@@ -105,6 +105,7 @@ def test_a_leader_killed_between_send_and_record_sends_again(hooked: Cluster) ->
         assert record.body.encode() == first.body
 
 
+@pytest.mark.longest
 def test_nothing_is_missed_and_each_job_is_in_order_over_kills_and_failures(
     hooked: Cluster,
 ) -> None:

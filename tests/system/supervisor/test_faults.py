@@ -136,6 +136,7 @@ def test_the_goodbye_of_a_host_that_was_given_up_clears_it(
         assert not hosts[1].time_cleared().done(), "one that said nothing"
 
 
+@pytest.mark.longest
 @pytest.mark.slow
 def test_a_lost_host_is_cleared_when_nothing_can_run_there(
     ctx: Context, managers: Managers, tmp_path: Path

@@ -187,6 +187,7 @@ def run_chaos(size: Size, database: EmbeddedPostgres, folder: Path) -> None:
         check(size, cluster, run, folder / "out" / run.id)
 
 
+@pytest.mark.longest
 @pytest.mark.slow
 def test_a_small_run_through_kills_of_each_kind(
     own_database: EmbeddedPostgres, tmp_path: Path

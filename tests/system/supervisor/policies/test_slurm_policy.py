@@ -93,6 +93,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
     made.close()
 
 
+@pytest.mark.longest
 @pytest.mark.slow
 def test_a_fence_holds_through_the_death_of_the_script(run: Run) -> None:
     """A frozen manager's ranks run on until its warden ends them; the script that waits for that is

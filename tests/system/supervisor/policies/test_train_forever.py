@@ -43,6 +43,7 @@ def managers(folder: Path) -> dict[tuple[int, str], str]:
     return {(int(start), rank): manager for start, rank, manager in lines}
 
 
+@pytest.mark.longest
 @pytest.mark.slow
 def test_it_trains_through_everything(tmp_path: Path) -> None:
     words = ["--hosts", "2", "--local", "--least", "4", "--strikes", "1"]
