@@ -8,6 +8,16 @@ from msgspec import Meta
 from holdfast.core.causes import Cause, Watchdog
 
 Text = Annotated[str, Meta(max_length=4096)]
+_LOST = {
+    "lease_lapsed": "it was silent until the lease had run out",
+    "new_incarnation": "its guardian was started anew, and the old one's tasks ended with it",
+    "host_gone": "it is gone for good",
+}
+
+
+def say_lost(why: str) -> str:
+    """Return the words of a user for why a host was lost; what is no known word is a sentence."""
+    return _LOST.get(why, why)
 
 
 class Trip(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from holdfast.core.causes import Cause
+from holdfast.core.facts import say_lost
 from holdfast.core.host_faults import Hindrance, is_set_aside
 from holdfast.core.ids import TaskKey
 from holdfast.core.records import HostRecord
@@ -118,7 +119,7 @@ def lost_event(host_id: str, name: str, why: str, jobs: list[str]) -> list[NewEv
     """Return the event of a host whose tasks were freed, if any were."""
     if not jobs:
         return []
-    text = f"host {name} lost the tasks of {len(jobs)} job{'s' * (len(jobs) != 1)}: {why}"
+    text = f"host {name} lost the tasks of {len(jobs)} job{'s' * (len(jobs) != 1)}: {say_lost(why)}"
     return [
         NewEvent(
             kind="host.lost",

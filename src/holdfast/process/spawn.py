@@ -379,6 +379,8 @@ def _describe(stage: str, code: int, request: SpawnRequest) -> str:
         return f"the program {program!r} exists, but {missing}"
     if stage != "exec":
         return f"the program {program!r} could not be prepared ({stage}): {why}"
+    if code == errno.EACCES and os.path.isdir(os.path.join(request.cwd or "", program)):
+        return f"{program!r} is a folder, not a program"
     sentences = {
         errno.ENOENT: f"no such program: {program!r}{searched}; install it on the host, or give "
         "its full path",

@@ -163,11 +163,13 @@ def test_each_failure_to_start_has_its_sentence(watcher: Watcher, tmp_path: Path
     (tmp_path / "bad").chmod(0o755)
     (tmp_path / "lost").write_text("#!/no/such/interpreter\n")
     (tmp_path / "lost").chmod(0o755)
+    (tmp_path / "folder").mkdir()
     cases = {
         (("/no/such/program",), ()): "no such program: '/no/such/program'",
         (("./plain",), ()): "permission denied",
         (("./bad",), ()): "neither a program for this machine nor a script",
         (("./lost",), ()): "the interpreter it names",
+        (("./folder",), ()): "'./folder' is a folder, not a program",
         (
             ("true",),
             (("cwd", "/no/such/folder"),),

@@ -40,7 +40,7 @@ def explain_last_attempt(found: Circumstances) -> Iterator[WhyLine]:
 
 def explain_start_error(found: Circumstances) -> Iterator[WhyLine]:
     """Name the host on which the last attempt could not be started: the fault may be there as well
-    as in the job."""
+    as in the job. What happened is said once: not again where the job's reason says it."""
     last = found.last_attempt
     if last is None or last.rule not in _START_RULES:
         return
@@ -51,9 +51,11 @@ def explain_start_error(found: Circumstances) -> Iterator[WhyLine]:
     if facts is not None:
         words = facts.start_error or facts.runtime_error or facts.checkpoint_error
     where = f" on host {host}" if host else ""
+    said = words or last.reason
+    what = "" if said in found.job.reason else f": {said}"
     yield line(
         "start_error",
-        f"attempt {last.number} could not be started{where}: {words or last.reason}",
+        f"attempt {last.number} could not be started{where}{what}",
         "fix the host or the job, or keep the job off such hosts: --host-label K=V",
     )
 

@@ -34,7 +34,7 @@ from holdfast.core.causes import CAUSE_OF_TRIP, Cause, Watchdog
 from holdfast.core.endings.patterns import PORT_IN_USE, PULL, TEXT, Pattern, find_ports
 from holdfast.core.endings.rules import SIGNALS, OperatorRule, find_match
 from holdfast.core.endings.xids import Blame, find_xid, find_xid_lines
-from holdfast.core.facts import Classified, TaskFacts
+from holdfast.core.facts import Classified, TaskFacts, say_lost
 from holdfast.core.log_lines import MAX_LINE_CHARS, cut_line
 
 SIGKILL = 9
@@ -138,7 +138,7 @@ OUTSIDE: tuple[Rule, ...] = (
     Rule(HOST_START, lambda f: _when(f.lost is not None and f.start_error is not None, start_error=f.start_error),
          Cause.START_TIMEOUT, lambda f, e: f"its host could not start it: {f.lost}"),
     Rule("host-lost", lambda f: _when(f.lost is not None, lost=f.lost), Cause.AGENT_TRANSIENT,
-         lambda f, e: f"its host was lost: {f.lost}"),
+         lambda f, e: f"its host was lost: {say_lost(f.lost or '')}"),
     # An agent that stops a task without the controller's order says why.
     Rule("stopped", lambda f: _when(f.stopped and f.stop_cause is not None),
          lambda f: f.stop_cause or Cause.HOST_DRAINED, _say_stop),

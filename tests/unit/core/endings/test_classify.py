@@ -18,7 +18,8 @@ from holdfast.core.causes import (
 )
 from holdfast.core.endings.classify import MEASURED, RULES, classify, kept_exit_code, signal_name
 from holdfast.core.endings.rules import OperatorRule
-from holdfast.core.facts import TaskFacts, Trip
+from holdfast.core.facts import TaskFacts, Trip, say_lost
+from holdfast.moves.registration import lost_event
 
 TRIP = Trip(watchdog=Watchdog.STALL, exit_code=76, reason="no beat for 122 s")
 XID = "kernel: NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus."
@@ -280,6 +281,20 @@ def test_a_rule_without_a_cause_leaves_the_one_that_was_found() -> None:
         "log-cuda-oom",
     )
     assert "GPU's memory ran out" in found.message
+
+
+@pytest.mark.parametrize("word", ["lease_lapsed", "new_incarnation", "host_gone"])
+def test_a_lost_host_is_said_in_words_not_by_its_name_in_the_tables(word: str) -> None:
+    facts = TaskFacts(lost=word)
+    (event,) = lost_event("h", "box", word, ["j"])
+    for message in (classify(facts).message, event.message):
+        assert "_" not in message
+        assert message.endswith(say_lost(word))
+    assert event.data["why"] == word  # programs go by the word
+
+
+def test_why_a_host_was_lost_is_kept_where_it_is_a_sentence_already() -> None:
+    assert classify(TaskFacts(lost="its disk is full")).message.endswith(": its disk is full")
 
 
 @pytest.mark.parametrize(
