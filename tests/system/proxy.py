@@ -1,5 +1,5 @@
-"""A TCP proxy on loopback that can misbehave: delay, cut, black-hole, and close its door. For tests
-of partitions.
+"""A TCP proxy on loopback that can misbehave: delay, hold, cut, black-hole, and close its door. For
+tests of partitions.
 
 It runs in a thread with its own event loop, so that blocking tests and asyncio tests can both drive
 it.
@@ -33,6 +33,8 @@ class Proxy:
         self.refuse = False
         self.rewrite: Callable[[bytes], bytes] = lambda data: data
         self.bytes_seen = 0
+        self._flows = asyncio.Event()
+        self._flows.set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._writers: set[asyncio.StreamWriter] = set()
@@ -49,6 +51,14 @@ class Proxy:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
         self._loop.close()
+
+    def hold(self) -> None:
+        """Forward nothing and close nothing: half-open connections, as their two ends see them."""
+        self._loop.call_soon_threadsafe(self._flows.clear)
+
+    def let_go(self) -> None:
+        """Forward again, and first what was held, in its order, as TCP does after a broken link."""
+        self._loop.call_soon_threadsafe(self._flows.set)
 
     def cut(self) -> None:
         """Reset every connection there is now."""
@@ -102,6 +112,7 @@ class Proxy:
                 self.bytes_seen += len(data)
                 if self.delay_seconds:
                     await asyncio.sleep(self.delay_seconds)
+                await self._flows.wait()
                 if self.black_hole or self.swallow == way:
                     continue
                 sink.write(self.rewrite(data))

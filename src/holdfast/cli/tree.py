@@ -44,8 +44,8 @@ class LazyGroup(click.Group):
             import difflib
 
             near = difflib.get_close_matches(args[0], COMMANDS, 1)
-            hint = f"Did you mean `holdfast {near[0]}`?" if near else "See `holdfast --help`."
-            raise click.UsageError(f"there is no command {args[0]!r}. {hint}", ctx)
+            hint = f". Did you mean `holdfast {near[0]}`?" if near else ""
+            raise click.UsageError(f"there is no command {args[0]!r}{hint}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

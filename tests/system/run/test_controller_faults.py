@@ -66,6 +66,35 @@ def test_a_frozen_leader_is_replaced_and_changes_nothing_when_it_thaws(cluster: 
     assert not leader.messages("failed; it goes on")
 
 
+def test_a_leader_whose_database_hangs_is_replaced_and_changes_nothing_afterwards(
+    proxied: tuple[Cluster, Proxy],
+) -> None:
+    """LEAD-3: the leader's connections stay open and carry nothing; later all that it sent
+    meanwhile arrives at once."""
+    cluster, proxy = proxied
+    leader = cluster.controller
+    leader.wait_lead()
+    cluster.dsn = cluster.dsn.replace(f":{proxy.port}/", f":{proxy.target_port}/")
+    standby = cluster.add_controller()
+    cluster.add_host("h", url=standby.url, cpu_slots=2)
+    client = cluster.client_of(standby)
+    assert not standby.messages("this server leads")
+    proxy.hold()
+    patience = Patience(10)
+    job = client.submit(argv=["/bin/true"], tasks=2).id
+    wait_until(lambda: client.job(job).attempts > 0, 15, what="the standby to admit a gang")
+    assert not patience.over
+    wait_until(lambda: client.job(job).state.terminal, what="the job to end")
+    proxy.let_go()
+    wait_until(lambda: leader.messages("does not lead any more"), what="the old leader to notice")
+    later = client.submit(argv=["/bin/true"], tasks=2).id
+    wait_until(lambda: client.job(later).state.terminal, what="another job to end")
+    assert [client.job(i).state for i in (job, later)] == ["succeeded", "succeeded"]
+    assert len(client.attempts(job)) == len(client.attempts(later)) == 1
+    assert len(standby.messages("this server leads")) == 1
+    assert len(leader.messages("this server leads")) == 1
+
+
 def test_a_killed_controller_restarts_no_job(cluster: Cluster) -> None:
     host = cluster.add_host("h")
     go = cluster.folder / "go"

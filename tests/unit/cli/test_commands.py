@@ -122,6 +122,7 @@ def test_a_file_and_flags_over_it(stub: Stub, tmp_path: Path) -> None:
         (["submit", "--secret", "hunter2", "--", "a"], "--secret needs"),
         (["submit", "--file", "/nonexistent/job.toml"], "cannot be read"),
         (["jbos"], "Did you mean `holdfast jobs`"),
+        (["fly"], "there is no command 'fly'"),
         (["jobs", "--nope"], "nope"),
         (["show", ".."], "names nothing"),
     ],
@@ -134,6 +135,7 @@ def test_usage_is_refused_in_plain_lines_before_anything_is_sent(
     assert sentence in done.stderr
     assert "hunter2" not in done.stderr
     assert len(done.stderr.splitlines()) <= 3
+    assert done.stderr.count("See `") <= 1
     assert stub.requests == []
 
 
