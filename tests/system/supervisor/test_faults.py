@@ -453,6 +453,7 @@ def test_a_killed_script_leaves_nothing_running(managers: Managers, tmp_path: Pa
         script.wait()
     assert [wait_exit(manager, PATIENCE) for manager in started] == [EXIT_ORPHANED] * 2
     wait_gone(pids, "processes of a script that is dead")
+    wait_until(lambda: not key.parent.exists(), what="the key of a run that is over to be gone")
 
 
 @pytest.mark.slow

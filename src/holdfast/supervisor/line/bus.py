@@ -187,9 +187,16 @@ class Bus:
     """The thread and its way to the bus process. `fleet` belongs to the thread from `start` on."""
 
     def __init__(
-        self, bind: str, port: int, keys: RunKeys, fleet: FleetLine, roster: Roster
+        self,
+        bind: str,
+        port: int,
+        keys: RunKeys,
+        fleet: FleetLine,
+        roster: Roster,
+        scratch: Path | None,
     ) -> None:
-        """Start the process, which binds. Raises Unavailable when the port cannot be had."""
+        """Start the process, which binds, and removes `scratch` after this one's end. Raises
+        Unavailable when the port cannot be had."""
         self.fleet = fleet
         self.load = Load()
         self._roster = roster
@@ -203,6 +210,7 @@ class Bus:
                 end.setsockopt(socket.SOL_SOCKET, option, _READ_BYTES)
         config = BusConfig(
             watch_pid=os.getpid(),
+            scratch=str(scratch or ""),
             bind=bind,
             port=port,
             keys=keys,

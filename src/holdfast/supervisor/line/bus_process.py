@@ -9,12 +9,14 @@ BUS-1  Nothing a peer can send ends the process: a bad frame is refused and coun
        logged.
 BUS-2  Silence is judged only after everything was read that came before the judgement: from the
        socket, and from what ZeroMQ's own thread has not handed to it yet (`lag`).
-BUS-3  It lives as long as its script and no longer; while the script is stopped (SIGSTOP) it says
-       nothing, because the hosts of a frozen script must end.
+BUS-3  It lives as long as its script and no longer, and takes the folder of the run's key along,
+       which a killed script leaves; while the script is stopped (SIGSTOP) it says nothing, because
+       the hosts of a frozen script must end.
 BUS-4  A script that does not read delays no heartbeat. Beyond `_FULL_BYTES` messages of hosts are
        not taken, and the hosts keep them.
 """
 
+import contextlib
 import errno
 import logging
 import os
@@ -60,9 +62,10 @@ _BIND_SECONDS = 2.0
 
 
 class BusConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What to be. watch_pid: the script's."""
+    """What to be. watch_pid: the script's. scratch: a folder that is of no use after it, or empty."""
 
     watch_pid: int
+    scratch: str
     bind: str
     port: int
     keys: RunKeys
@@ -400,6 +403,14 @@ class _ToScript(logging.Handler):
         self._line.say(bus_line.BusSays(record.levelno, record.getMessage()))
 
 
+def remove_scratch(folder: str) -> None:
+    """Remove the folder of a run's key, if the script has not done so at its own end."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            os.unlink(os.path.join(folder, name))
+        os.rmdir(folder)
+
+
 def main() -> int:
     """Be the bus process. Its end of the socket pair is the descriptor named by the last word."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTSTP):
@@ -431,4 +442,6 @@ def main() -> int:
     line.say(bus_line.BusReady(bus.port))
     line.flush()
     bus.run()
+    if config.scratch:
+        remove_scratch(config.scratch)
     return 0

@@ -89,7 +89,8 @@ class OpenRun:
             self._make_rosters(rules)
             address = "0.0.0.0" if bind == "*" else bind
             keys, fleet = self.state.keys, self.roster.fleet
-            self.bus = Bus(address, port or self.state.port, keys, fleet, self.roster)
+            port = port or self.state.port
+            self.bus = Bus(address, port, keys, fleet, self.roster, self._scratch)
             self.crew.bus = self.bus
             self.state.port = self.bus.port
             self.advertise = advertise or (find_address("") if bind in ANYWHERE else bind)
