@@ -19,7 +19,7 @@ from holdfast.process import table
 from holdfast.wire.guardian import Ack, TaskEnded
 from tests.system.agent import guardian_rig
 from tests.system.agent.guardian_rig import Rig, find_marked
-from tests.waits import is_alive, wait_until
+from tests.waits import is_alive, stretch, wait_until
 
 FAMILY = """
 import os, subprocess, sys, time
@@ -87,7 +87,8 @@ def test_a_killed_agent_costs_its_tasks_nothing(rig: Rig) -> None:
 
 @pytest.mark.slow
 def test_a_frozen_agent_is_replaced(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, frozen_seconds=1.0)
+    limit = stretch(1.0)  # one that turns says so every 0.1 s of a machine that does nothing else
+    rig = Rig(tmp_path, frozen_seconds=limit)
     try:
         rig.start()
         rig.meet()
@@ -99,7 +100,7 @@ def test_a_frozen_agent_is_replaced(tmp_path: Path) -> None:
         assert not is_alive(frozen)
         assert "has been silent" in rig.notes()
         # One that turns is left alone for longer than that.
-        deadline = time.monotonic() + 1.5
+        deadline = time.monotonic() + 1.5 * limit
         while time.monotonic() < deadline:
             rig.hear(0.1)
         assert is_alive(rig.agent_pid)
