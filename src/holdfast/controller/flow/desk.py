@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
-from holdfast.controller.flow.overlaps import Overlap, add_recorded
+from holdfast.controller.flow.overlaps import OverExecutors, Overlap, add_recorded
 from holdfast.controller.flow.slots import SlotsDesk
 from holdfast.controller.runtime.metrics import Metrics
 from holdfast.controller.runtime.outages import Outages
@@ -75,6 +75,7 @@ class CallsDesk:
         self.exchanges = 0
         """How many there were; a request notes it at its arrival."""
         self._overlaps: dict[TaskKey, Overlap] = {}
+        self._over = OverExecutors()
         self.turns = GroupCommit(
             "turn of an executor",
             lambda waiting: str(waiting[0].report.key),
@@ -88,9 +89,10 @@ class CallsDesk:
         judged = any(must_be_judged(turn.report) for turn, _ in waiting)
         # What only asks for calls, or tells of results, waits for no read of policies.
         settings = await (self._settings.current() if judged else self._settings.recent())
+        self._over.note(turn.report for turn, _ in waiting)
         overlaps = [self._overlaps.setdefault(t.report.key, Overlap()) for t, _ in waiting]
         trimmed = [
-            overlap.trim(turn, arrived)
+            overlap.trim(self._over.trim(turn), arrived)
             for overlap, (turn, arrived) in zip(overlaps, waiting, strict=True)
         ]
         answers = await self._store.calls.exchange(
@@ -114,7 +116,7 @@ class CallsDesk:
             before = self._means.get(turn.family, report.mean_seconds)
             mean = before + _SMOOTHING * (report.mean_seconds - before)
             self._means[turn.family] = mean
-        if turned.lost or report.closing is not None:
+        if turned.lost or report.key in self._over:
             self._executors.pop(report.key, None)
             self._told.pop(report.key, None)
             self._overlaps.pop(report.key, None)

@@ -4,18 +4,24 @@ OVERLAP-1  A batch that was handed out after a request came is held by its execu
            request goes: it cannot name it yet, and it asks for these calls, not for others beside
            them. A later request that does not name it gets it again.
 OVERLAP-2  An end that was recorded is answered for without the store: it is final.
+OVERLAP-3  An executor that is over is handed nothing: what it asked for before may come after its
+           last report, which gave back its calls, and its lease lasts until its task's end is told.
+           A batch that is handed to it would lie for `CLOSING_SECONDS`, and a call be charged that
+           never began.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
+from holdfast.core.ids import TaskKey
 from holdfast.store.port.flow.calls import ExecutorTurn, ExecutorTurned
 from holdfast.wire.calls import BatchEnds, ExecutorReport
 
 _MAX_BATCHES = 8
 """Of one executor; two are in flight."""
+_MAX_OVER = 1000
 
 
 class Overlap:
@@ -67,6 +73,29 @@ class Overlap:
         for kept in (self._handed, self._recorded):
             while len(kept) > _MAX_BATCHES:
                 del kept[next(iter(kept))]
+
+
+class OverExecutors:
+    """The executors whose last report came lately."""
+
+    def __init__(self) -> None:
+        self._keys: dict[TaskKey, None] = {}
+
+    def __contains__(self, key: TaskKey) -> bool:
+        return key in self._keys
+
+    def note(self, reports: Iterable[ExecutorReport]) -> None:
+        """Note those of which this is the last report, before it is on record."""
+        self._keys |= dict.fromkeys(r.key for r in reports if r.closing is not None)
+        while len(self._keys) > _MAX_OVER:
+            del self._keys[next(iter(self._keys))]
+
+    def trim(self, turn: ExecutorTurn) -> ExecutorTurn:
+        """Return the turn without what it asks for, where its executor is over (OVERLAP-3)."""
+        report = turn.report
+        if not report.want or report.key not in self._keys:
+            return turn
+        return msgspec.structs.replace(turn, report=msgspec.structs.replace(report, want=0))
 
 
 def add_recorded(turned: ExecutorTurned, repeated: Sequence[tuple[int, int]]) -> ExecutorTurned:

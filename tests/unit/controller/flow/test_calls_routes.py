@@ -373,6 +373,21 @@ async def test_a_closing_report_gives_the_others_back(
     assert (await client.call_view(made.id, 1)).attempts <= 1
 
 
+async def test_a_request_that_comes_after_its_executors_last_report_takes_nothing(
+    client: AsyncClient, agent: FakeAgent
+) -> None:
+    """OVERLAP-3: the agent made it before, and had two on their way."""
+    made = await client.submit_calls(SPEC, args(1, 2, 3))
+    executor = await start(agent)
+    batch = await executor.take()
+    executor.seq += 1
+    await executor.say(closing=Closing(batch=batch.id, position=0, facts=TaskFacts(signal=9)))
+    executor.seq -= 2
+    assert (await executor.say(held=[batch.id], want=100)).batches == []
+    ready = [await client.call_view(made.id, index) for index in (1, 2)]
+    assert [(call.state, call.attempts) for call in ready] == [("ready", 0)] * 2
+
+
 async def test_cancel_ends_what_waits_and_asks_what_runs(
     client: AsyncClient, agent: FakeAgent
 ) -> None:

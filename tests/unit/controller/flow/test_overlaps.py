@@ -1,12 +1,21 @@
-"""OVERLAP-1…2: nothing is sent or written twice because two requests of a host overlap."""
+"""OVERLAP-1…3: nothing is sent or written twice because two requests of a host overlap."""
 
 import pytest
 
-from holdfast.controller.flow.overlaps import Overlap, add_recorded
+from holdfast.controller.flow.overlaps import OverExecutors, Overlap, add_recorded
 from holdfast.core.calls.values import FunctionSpec
+from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.store.port.flow.calls import ExecutorTurn, ExecutorTurned
-from holdfast.wire.calls import Batch, BatchEnds, CallEnd, CallOrder, ExecutorReport, SetInfo
+from holdfast.wire.calls import (
+    Batch,
+    BatchEnds,
+    CallEnd,
+    CallOrder,
+    Closing,
+    ExecutorReport,
+    SetInfo,
+)
 
 KEY = TaskKey("0" * 20, 0, 1)
 SETS = [SetInfo(id="s", spec=FunctionSpec(function="m:f"))]
@@ -67,3 +76,16 @@ def test_it_remembers_a_few_batches_alone() -> None:
         overlap.note(ExecutorTurned(key=KEY, recorded=[(number, 0)]), exchange=number)
     assert overlap.trim(turn(ends={1: range(1)}), arrived=0)[1] == []
     assert overlap.trim(turn(ends={99: range(1)}), arrived=0)[1] == [(99, 0)]
+
+
+def test_an_executor_that_is_over_asks_for_nothing() -> None:
+    over = OverExecutors()
+    assert over.trim(turn(want=3)) == turn(want=3)
+    over.note([ExecutorReport(key=KEY, closing=Closing(facts=TaskFacts()))])
+    over.note([ExecutorReport(key=TaskKey("1" * 20, 0, 1))])
+    assert over.trim(turn(held=(5,), want=3)) == turn(held=(5,))
+    assert KEY in over
+    for number in range(1000):
+        key = TaskKey(f"{number:020}", 0, 2)
+        over.note([ExecutorReport(key=key, closing=Closing(facts=TaskFacts()))])
+    assert KEY not in over, "it remembers the last ones alone"
