@@ -165,6 +165,13 @@ def _explain_draining(found: Circumstances) -> Iterator[WhyLine]:
         yield line("preempted", message, hint)
     holding = [t for t in found.tasks if t.state.holds_lease]
     yield from gangs.explain_unconfirmed(found, holding)
+    grace = 0.0 if found.watch is None else found.watch.grace_seconds
+    if holding and job.drain_since and (found.now - job.drain_since).total_seconds() < grace:
+        yield line(
+            "grace",
+            f"a process that does not end at TERM is killed after its grace of {say_span(grace)}",
+            f"to end it at once: holdfast cancel --hard {job.id}",
+        )
     if not holding:
         yield line("deciding", "every end is confirmed; the controller decides within seconds")
 

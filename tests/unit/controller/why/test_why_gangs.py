@@ -15,6 +15,7 @@ from holdfast.core.facts import TaskFacts
 from holdfast.core.placement.preemption import Winner, find_winner, say_preempted, say_reclaimed
 from holdfast.core.placement.ranks import name_ranks, say_names, say_ranks
 from holdfast.core.records import AttemptRecord, JobRecord, TaskRecord
+from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.states import AttemptState, TaskState
 from holdfast.wire import agent as wire
 from holdfast.wire.api import Why
@@ -340,7 +341,9 @@ def test_ranks_and_names_stay_short() -> None:
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 
 
-def explain_job(tasks: tuple[TaskRecord, ...] = (), **fields: Any) -> Why:
+def explain_job(
+    tasks: tuple[TaskRecord, ...] = (), *, watch: WatchSettings | None = None, **fields: Any
+) -> Why:
     plain = {
         "id": "06ch2v8wq1m4kz7d9x3t", "name": "train", "project": "default", "queue": "gpu", "priority": 50, "reason": "",
         "tasks": max(1, len(tasks)), "gpus": 1, "cpu_slots": 0, "memory_bytes": 0, "labels": {}, "spec": {"argv": ["x"]},
@@ -366,6 +369,7 @@ def explain_job(tasks: tuple[TaskRecord, ...] = (), **fields: Any) -> Why:
             last_attempt=last,
             start_limit=("recovery_timeout_seconds", 600.0),
             reservation_seconds=30.0,
+            watch=watch,
         )
     )
 
@@ -470,6 +474,15 @@ def test_a_gang_that_falls_names_the_first_and_the_silent() -> None:
     assert line.message.startswith(
         "host node-1 has not confirmed the end of ranks 8-9; its lease ends at 12:00:00 UTC"
     )
+
+
+@pytest.mark.parametrize(("ago", "said"), [(5, True), (20, False)])
+def test_a_stop_says_when_the_deaf_are_killed_while_that_is_to_come(ago: int, said: bool) -> None:
+    task = msgspec.structs.replace(reserved(0), state=TaskState.PREEMPTING, lease_until=NOW)
+    since, watch = NOW + timedelta(seconds=100 - ago), WatchSettings(grace_seconds=15.0)
+    found = explain_job((task,), watch=watch, state="draining", drain_since=since)
+    lines = [line.message for line in found.lines if line.code == "grace"]
+    assert lines == ["a process that does not end at TERM is killed after its grace of 15 s"] * said
 
 
 def test_ranks_that_lag_are_named() -> None:
