@@ -164,7 +164,15 @@ def run_host(words: list[str]) -> None:
 def run_agent_module(words: list[str]) -> None:
     """Be `python -m holdfast.agent`."""
     sys.argv[1:] = words
+    fork_for_popen(Program(("-P", "-m", "holdfast.agent.probes.worker"), run_probe_worker))
     runpy.run_module("holdfast.agent", run_name="__main__", alter_sys=True)
+
+
+def run_probe_worker(words: list[str]) -> None:
+    """Be `python -m holdfast.agent.probes.worker`."""
+    from holdfast.agent.probes.worker import main as answer
+
+    os._exit(answer(words))
 
 
 def run_rig(part: str, words: list[str]) -> None:
@@ -197,7 +205,11 @@ FAMILIES = {
             "holdfast.agent.guardian.loop",
             "holdfast.agent.journal",
             "holdfast.agent.orders.guardian_env",
+            "holdfast.agent.probes.amd",
+            "holdfast.agent.probes.nvidia",
+            "holdfast.agent.probes.worker",
             "holdfast.cli.up.agent",
+            "pynvml",
         ),
         Program(("-P", "-m", "holdfast.cli", "agent"), run_host),
         Program(("-P", "-m", "holdfast.agent"), run_agent_module),
@@ -223,6 +235,29 @@ def fork_for_exec(program: Program) -> None:
         return really_exec(path, argv, env)
 
     syscalls.execve = exec_or_be
+
+
+def fork_for_popen(program: Program) -> None:
+    """From now on what `subprocess` starts in this process is a fork of it where it is that
+    program."""
+    really_start: Callable[..., int] = vars(subprocess)["_fork_exec"]
+    begins = [sys.executable, *program.arguments]
+
+    def start_or_fork(argv: Sequence[str], *more: Any) -> int:
+        line = [os.fsdecode(word) for word in argv]
+        environment, pipes = more[4], more[5:11]  # of stdin, stdout, stderr: to read, to write
+        if line[: len(begins)] != begins or environment is not None:
+            return really_start(argv, *more)
+        pid = os.fork()
+        if pid == 0:
+            for number, end in enumerate((pipes[0], pipes[3], pipes[5])):
+                if end != -1:
+                    os.dup2(end, number)
+            variables = [f"{k}={v}" for k, v in os.environ.items()]
+            be(program.run, line, line[len(begins) :], variables)
+        return pid
+
+    vars(subprocess)["_fork_exec"] = start_or_fork
 
 
 def list_words(address: int) -> list[str]:

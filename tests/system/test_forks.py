@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.agent.config import MARK_FILE
 from holdfast.process import table
-from tests.system.cluster import Host, clean_environment, read_words
+from tests.system.cluster import Cluster, Host, clean_environment, read_words
 from tests.system.forks import Origin
 from tests.waits import is_alive, wait_exit, wait_until
 
@@ -51,6 +51,35 @@ def test_a_forked_guardian_and_its_agent_show_what_started_ones_do(tmp_path: Pat
         wait_until(lambda: not is_alive(agent), what="the agent to follow its guardian")
     finally:
         assert host.finish_close(15) == []
+
+
+def test_the_worker_of_a_forked_agent_is_forked_too_and_answers_it(cluster: Cluster) -> None:
+    host = cluster.add_host("host", environment={"COLOUR": "green"})
+    agent = host.agent_pid()
+    worker = wait_until(lambda: find_worker(agent), what="the worker that asks drivers")
+    assert os.getsid(worker) == agent
+    assert b"COLOUR=green" in Path(f"/proc/{worker}/environ").read_bytes().split(b"\0")
+    said = host.log()
+    assert "GPU probe" not in said, said
+    assert "could not be asked" not in said, said
+    host.kill_agent()
+    wait_until(lambda: not is_alive(worker), what="the worker to follow its agent")
+
+
+def find_worker(agent: int) -> int:
+    """The pid of the agent's worker, which is a fork of the agent: its heap is where the agent's
+    is. 0 while there is none."""
+    for pid in table.read_children(agent) or []:
+        if b"holdfast.agent.probes.worker" in read_words(pid):
+            assert read_heap(pid) == read_heap(agent)
+            return pid
+    return 0
+
+
+def read_heap(pid: int) -> str:
+    """Where a process's heap begins, which chance decides at each start of a program."""
+    maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return next(line.partition("-")[0] for line in maps if line.endswith("[heap]"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
