@@ -253,7 +253,9 @@ class Database:
         import psycopg
 
         with psycopg.connect(self._server.dsn(), autocommit=True) as connection:
-            connection.execute(f'create database "{name}"'.encode())
+            # That of a copied cluster has all migrations.
+            template = connection.info.dbname if "BENCH_CLUSTER" in os.environ else "template1"
+            connection.execute(f'create database "{name}" template {template}'.encode())
         return self._server.dsn(name)
 
     def __enter__(self) -> Database:
