@@ -125,7 +125,7 @@ def test_the_context_in_place_has_no_name(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_call_is_submitted_and_its_result_taken(controller: Controller) -> None:
     handle = double.submit(3)
-    assert handle.result(timeout=1) == 6
+    assert handle.result(timeout=60) == 6
     assert handle.done()
     [(set_id, spec)] = controller.specs.items()
     assert handle.id == f"{set_id}.0"

@@ -408,7 +408,7 @@ async def test_a_restart_is_admissions_where_another_job_is_before_it(
     ends = [ended(r.key, signal=15, stopped=True) for r in reports]
     ends[0] = ended(reports[0].key, exit_code=7)
     launch = (await agent.sync(*ends)).launch
-    async with asyncio.timeout(SECONDS):
+    async with within(SECONDS):
         while not launch:
             launch = (await agent.sync(wait=2.0)).launch
     assert {order.key.job_id for order in launch} == {urgent}
