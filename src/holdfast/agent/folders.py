@@ -4,23 +4,27 @@ A folder costs its file system more to make and to delete than a short task's fi
 deletion may wait for the disk. So a task's folder that is empty again is handed on by a rename to
 the next task, with its files emptied, and the missing ones are made while nothing ends, because an
 idle machine takes 0.1 to 0.2 ms to make each, and a file system without a journal 0.4 ms where many
-were deleted in the last minutes. The empty folder that a job worked in is deleted by a
-thread. (That one is not handed on, because a person may be looking into it.) The first tasks, and a
-gang that starts again while its folders are still in use, get folders that were made for none.
+were deleted in the last minutes. The empty folder that a job worked in is handed on as well if the
+job was short, because a person may be looking into another, which a thread deletes. The first tasks,
+and a gang that starts again while its folders are still in use, get folders that were made for none.
 
 FOLDER-1  A folder is handed on only when nothing of its task is in it, nothing was since it was
         looked at, and its rights are as they were. A file in it is handed on, emptied, only if
         nothing has it open. Until then it keeps its old name, under which the
         next agent finds no log in it and deletes it: `stdout` has its name from the start on.
-FOLDER-2  A job's folder is not deleted once a task was given it: the deletion is called off, or over,
-        before `WorkFolders.make` returns. Those that lie ready are no job's yet.
+FOLDER-2  A job's folder is not deleted, or handed on, once a task was given it: that is called off,
+        or over, before `WorkFolders.make` returns. Those that lie ready are no job's yet.
+FOLDER-3  The folder that a job worked in is handed on only if it is empty, nothing about it has changed
+        since the job was given it (its ctime), and that was `SOON_SECONDS` ago at most.
 """
 
 import contextlib
+import math
 import os
 import shutil
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -32,9 +36,11 @@ OUT_FOLDER = "checkpoint-out"
 ORDER_FILE = "order.json"
 READY_FOLDERS = tuple(f".ready-{number}" for number in range(8))  # no job or task is called so
 MAX_SPARES, MAX_PREPARED = 64, 8
+SOON_SECONDS = 10.0
 PEERS_FILE, STATE_FILE = "peers.json", "state.json"
 READY_STATE = f"{STATE_FILE}{READY}"  # becomes the state by a rename
 _Look = tuple[int, ...]
+_NEVER: _Look = ()
 _PRIVATE = stat.S_IFDIR | 0o700
 # What an ordinary task leaves; a folder with anything else in it is deleted.
 _MADE_AHEAD = (ORDER_FILE, PEERS_FILE, READY_STATE, f"stdout{READY}", "stderr")
@@ -202,28 +208,48 @@ class WorkFolders:
     attempts unless these want a fresh one. A few lie ready for the next jobs, because an idle machine
     takes 0.2 to 0.5 ms to make one."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self.root = root
+        self._clock = clock
         self._doomed: dict[str, set[str]] = {}  # job → folders to delete if they are empty
+        self._given: dict[str, tuple[float, _Look]] = {}  # job → when, and how the folder was
+        self._spares: dict[str, tuple[float, _Look]] = {}  # the same of those that jobs have left
         self._lock = threading.Lock()
         self._ready: list[str] = []
 
     def make(self, order: LaunchOrder) -> str:
         """Make the folder of an order's task. Raises OSError."""
-        if order.key.job_id in self._doomed:
+        job_id = order.key.job_id
+        if job_id in self._doomed or job_id in self._spares:
             with self._lock:  # FOLDER-2
-                self._doomed.pop(order.key.job_id, None)
-        folder = f"{self.root}/{order.key.job_id}"
-        if not self._take_ready(folder):
+                self._doomed.pop(job_id, None)
+                self._spares.pop(job_id, None)
+        folder = f"{self.root}/{job_id}"
+        new = not os.path.lexists(folder)
+        if not (new and (self._take_spare(folder) or self._take_ready(folder))):
             _make(folder)
+        if new and not order.fresh_workdir:
+            self._given[job_id] = self._clock(), _note_change(folder)
         if order.fresh_workdir:
             folder = f"{folder}/{name_attempt(order)}"
             _make(folder)
         return folder
 
+    def _take_spare(self, folder: str) -> bool:
+        """Give a folder that a short job has just left (FOLDER-3). False where there is none."""
+        while self._spares:
+            job_id, (given, change) = self._spares.popitem()
+            left = f"{self.root}/{job_id}"
+            with contextlib.suppress(OSError):
+                if self._is_soon(given) and _note_change(left) == change:
+                    os.rename(left, folder)
+                    return True
+            self._doomed.setdefault(job_id, set())
+        return False
+
     def _take_ready(self, folder: str) -> bool:
         """Give a folder that lies ready to a job that has none. False where there is none."""
-        if not self._ready or os.path.lexists(folder):
+        if not self._ready:
             return False
         try:
             os.rename(self._ready.pop(), folder)
@@ -232,8 +258,15 @@ class WorkFolders:
         return True
 
     def leave(self, job_id: str, order: LaunchOrder | None) -> None:
-        """Have the folder of a job deleted soon, if nothing is in it. Else its age counts from
-        now."""
+        """Have the folder of a job handed on or deleted soon, if nothing is in it. Else its age
+        counts from now."""
+        given, change = self._given.pop(job_id, (-math.inf, _NEVER))
+        if self._is_soon(given) and len(self._spares) < MAX_SPARES:
+            folder = f"{self.root}/{job_id}"
+            with contextlib.suppress(OSError):
+                if _note_change(folder) == change and not os.listdir(folder):
+                    self._spares[job_id] = given, change
+                    return
         fresh = self._doomed.setdefault(job_id, set())
         if order is not None and order.fresh_workdir:
             fresh.add(name_attempt(order))
@@ -247,7 +280,13 @@ class WorkFolders:
                     self._doomed.pop(job_id, None)  # not before: `make` must see it till then
 
     def prepare(self) -> None:
-        """Make the folders of the next jobs. Called in a thread while nothing ends."""
+        """Make the folders of the next jobs, and delete those that jobs have left. Called in a thread
+        while nothing ends."""
+        for job_id in list(self._spares):
+            with self._lock:
+                if job_id in self._spares:
+                    self._delete(job_id, set())
+                    self._spares.pop(job_id, None)  # not before: `make` must see it till then
         for name in READY_FOLDERS:
             if (ready := f"{self.root}/{name}") not in self._ready:
                 with contextlib.suppress(OSError):
@@ -255,6 +294,9 @@ class WorkFolders:
                         os.rmdir(ready)  # an earlier agent's; one with something in it is not given
                     os.mkdir(ready, 0o700)
                     self._ready.append(ready)
+
+    def _is_soon(self, given: float) -> bool:
+        return self._clock() - given <= SOON_SECONDS
 
     def _delete(self, job_id: str, fresh: set[str]) -> None:
         folder = f"{self.root}/{job_id}"
@@ -266,6 +308,12 @@ class WorkFolders:
         except OSError:
             with contextlib.suppress(OSError):
                 os.utime(folder)
+
+
+def _note_change(folder: str) -> _Look:
+    """Return what changes with anything about a folder: names in it, and its rights."""
+    found = os.lstat(folder)
+    return found.st_ino, found.st_mode, found.st_ctime_ns
 
 
 def _make(folder: str) -> None:

@@ -1,4 +1,4 @@
-"""FOLDER-1…2: what is handed on to the next task, and what is deleted under no task's feet."""
+"""FOLDER-1…3: what is handed on to the next task, and what is deleted under no task's feet."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from holdfast.agent.folders import (
     PEERS_FILE,
     READY_FOLDERS,
     READY_STATE,
+    SOON_SECONDS,
     STATE_FILE,
     TaskFolders,
     WorkFolders,
@@ -339,7 +340,8 @@ def test_an_empty_work_folder_is_deleted_and_another_is_as_old_as_its_last_attem
     for one in (order("a"), order("b"), order("c", fresh=True)):
         works.leave(one.key.job_id, one)
     works.sweep()
-    assert [path.name for path in works.root.iterdir()] == ["b"]
+    works.prepare()
+    assert {path.name for path in works.root.iterdir()} == {"b", *READY_FOLDERS}
     assert folders[1].stat().st_mtime > time.time() - 60
 
 
@@ -358,6 +360,90 @@ def test_the_next_jobs_get_the_work_task_foldersthat_lie_ready(tmp_path: Path) -
         *READY_FOLDERS,
         *(f.name for f in folders),
     }
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_next_job_gets_the_empty_folder_of_a_short_one(tmp_path: Path) -> None:
+    """FOLDER-3."""
+    works = WorkFolders(tmp_path, Clock())
+    old = Path(works.make(order("a"))).stat().st_ino
+    works.leave("a", order("a"))
+    works.sweep()
+    made = Path(works.make(order("b")))
+    assert (made.name, made.stat().st_ino, made.stat().st_mode & 0o777) == ("b", old, 0o700)
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+    works.leave("b", order("b"))
+    works.prepare()
+    assert {path.name for path in tmp_path.iterdir()} == set(READY_FOLDERS)  # nothing ends: it goes
+
+
+@pytest.mark.parametrize(
+    "what", ["file", "came and went", "rights", "later", "ended late", "fresh", "taken late"]
+)
+def test_a_folder_that_may_be_looked_into_goes_to_no_other_job(tmp_path: Path, what: str) -> None:
+    """FOLDER-3."""
+    clock = Clock()
+    works = WorkFolders(tmp_path, clock)
+    first = order("a", fresh=what == "fresh")
+    folder = Path(works.make(first)) if what != "fresh" else Path(works.make(first)).parent
+    old = folder.stat().st_ino
+    if what in ("file", "came and went"):
+        (folder / "result").touch()
+    if what == "came and went":
+        wait_until(lambda: touch_and_see(folder))
+    if what == "rights":
+        folder.chmod(0o755)
+    clock.now += SOON_SECONDS + 0.1 if what == "ended late" else SOON_SECONDS
+    works.leave("a", first)
+    if what == "later":
+        (folder / "result").touch()
+    clock.now += 0.1 if what == "taken late" else 0.0
+    made = Path(works.make(order("b")))
+    assert made.stat().st_ino != old
+    assert not list(made.iterdir())
+    works.sweep()
+    assert folder.exists() == (what in ("file", "later"))
+
+
+def touch_and_see(folder: Path) -> bool:
+    """Make and delete a file in it; return whether the clock of the file system has moved."""
+    before = folder.stat().st_ctime_ns
+    (folder / "result").touch()
+    (folder / "result").unlink()
+    return folder.stat().st_ctime_ns != before
+
+
+def test_an_attempt_that_comes_again_keeps_its_folder(tmp_path: Path) -> None:
+    """FOLDER-2."""
+    works = WorkFolders(tmp_path, Clock())
+    folder = Path(works.make(order("a")))
+    old = folder.stat().st_ino
+    works.leave("a", order("a"))
+    assert works.make(order("a", attempt=2)) == str(folder)
+    assert Path(works.make(order("b"))).stat().st_ino != old
+    works.sweep()
+    works.prepare()
+    assert folder.stat().st_ino == old
+
+
+def test_no_more_work_folders_are_kept_than_the_bound(tmp_path: Path) -> None:
+    works = WorkFolders(tmp_path, Clock())
+    jobs = [order(f"j{number}") for number in range(MAX_SPARES + 2)]
+    for one in jobs:
+        works.make(one)
+    for one in jobs:
+        works.leave(one.key.job_id, one)
+    works.sweep()
+    assert len(list(tmp_path.iterdir())) == MAX_SPARES
 
 
 @pytest.mark.parametrize("left", ["empty", "full", "gone"])
@@ -387,12 +473,15 @@ def test_a_deletion_is_called_off_by_the_next_attempt(tmp_path: Path) -> None:
     assert folder.is_dir()
 
 
+@pytest.mark.parametrize("long", [True, False])
 def test_the_next_attempt_waits_for_a_deletion_that_has_begun(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long: bool
 ) -> None:
     """FOLDER-2."""
-    works = WorkFolders(tmp_path)
+    clock = Clock()
+    works = WorkFolders(tmp_path, clock)
     works.make(order("a"))
+    clock.now += SOON_SECONDS + 0.1 if long else 0.0
     works.leave("a", order("a"))
     begun, go_on, delete = threading.Event(), threading.Event(), os.rmdir
 
@@ -402,7 +491,7 @@ def test_the_next_attempt_waits_for_a_deletion_that_has_begun(
         delete(path)
 
     monkeypatch.setattr(os, "rmdir", delete_slowly)
-    sweeper = threading.Thread(target=works.sweep)
+    sweeper = threading.Thread(target=works.sweep if long else works.prepare)
     sweeper.start()
     assert begun.wait(20)
     made: list[str] = []
