@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.agent.folders import ORDER_FILE, OUT_FOLDER, WorkFolders
+from holdfast.agent.folders import ORDER_FILE, OUT_FOLDER, READY_FOLDERS, WorkFolders
 from holdfast.agent.housekeeping import Housekeeper
 from holdfast.agent.orders.commands import Commands
 from holdfast.agent.tasks import AgentTask, TaskTable
@@ -69,8 +69,8 @@ def test_what_does_not_come_on_record_leaves_nothing(
     hear(commands, order(), foretold=True)
     commands.early.drop()
     assert not list((tmp_path / "tasks").iterdir())
-    commands.places.works.sweep()
-    assert not list((tmp_path / "work").iterdir())
+    commands.places.works.prepare()
+    assert {path.name for path in (tmp_path / "work").iterdir()} == set(READY_FOLDERS)
     assert (len(table), line.said) == (0, [])
     hear(commands, order())
     assert len(line.said) == 1, "it may come after all"
