@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from holdfast.moves.values import LogAppend
+from holdfast.store.postgres.connection.session import Tx
 from holdfast.store.postgres.store import PostgresStore
 from tests.store.conformance.admission import *  # noqa: F403
 from tests.store.conformance.ahead import *  # noqa: F403
@@ -41,3 +43,23 @@ async def rig(pg_emptied: str) -> AsyncIterator[Rig]:
     await store.open()
     yield Rig(store)
     await store.close()
+
+
+async def test_a_stream_without_a_byte_is_written_once(rig: Rig) -> None:
+    await rig.host()
+    job_id, key = await rig.running()
+    ends = [
+        LogAppend(key=key, stream=name, offset=0, data=b"", ended=True, keep_bytes=1000)
+        for name in ("stdout", "stderr")
+    ]
+    assert await rig.store.logs.append_logs("h1", ends) == [0, 0]
+    assert isinstance(rig.store, PostgresStore)
+
+    async def read(tx: Tx) -> list[tuple[bool, str]]:
+        rows = await tx.conn.execute(
+            "select ended, ctid::text as place from log_streams order by place"
+        )
+        return [(row["ended"], row["place"]) for row in await rows.fetchall()]
+
+    assert await rig.store.session.single(read) == [(True, "(0,1)"), (True, "(0,2)")]
+    assert [s.ended for s in await rig.store.logs.list_log_streams(job_id)] == [True, True]

@@ -1,6 +1,6 @@
 """Logs and forensics in PostgreSQL."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -28,9 +28,7 @@ class PostgresLogs(OnSession):
     async def append_logs(
         self, tx: Tx, host_id: str, appends: Sequence[LogAppend]
     ) -> list[int | None]:
-        found = await _lock_streams(
-            tx, host_id, {(a.key, a.stream) for a in appends if is_storable_key(a.key)}
-        )
+        found = await _lock_streams(tx, host_id, [a for a in appends if is_storable_key(a.key)])
         writing = _Writing(tx)
         sizes: list[int | None] = []
         for append in appends:
@@ -149,18 +147,23 @@ class _Stream:
 
 
 async def _lock_streams(
-    tx: Tx, host_id: str, wanted: Set[tuple[TaskKey, str]]
+    tx: Tx, host_id: str, appends: Sequence[LogAppend]
 ) -> dict[tuple[TaskKey, str], _Stream]:
     """Lock the streams of the tasks that ran here. A rank that was replaced here has two keys and one
     stream."""
-    if not wanted:
+    if not appends:
         return {}
-    keys = [key for key, _ in wanted]
+    silent: dict[tuple[TaskKey, str], bool] = {}
+    for append in appends:
+        once = (append.key, append.stream) not in silent
+        said = append.data or append.offset
+        silent[append.key, append.stream] = once and append.ended and not said
     given = {
-        "jobs": [k.job_id for k in keys],
-        "ranks": [k.rank for k in keys],
-        "epochs": [k.epoch for k in keys],
-        "streams": [stream for _, stream in wanted],
+        "jobs": [key.job_id for key, _ in silent],
+        "ranks": [key.rank for key, _ in silent],
+        "epochs": [key.epoch for key, _ in silent],
+        "streams": [stream for _, stream in silent],
+        "silent": list(silent.values()),
         "host_id": host_id,
     }
     streams: dict[tuple[Any, ...], _Stream] = {}

@@ -8,20 +8,22 @@ where job_id = %(job_id)s and epoch = %(epoch)s and rank = %(rank)s and host_id 
 -- name: lock_streams
 -- Makes the rows and locks them, so that two senders of one stream take turns; in one order, so that they cannot
 -- deadlock. No row: this host did not run the rank under this epoch. A rank that was replaced here has two epochs and
--- one stream.
+-- one stream. silent: all that is told of the stream is that it has ended without a byte; its row is made so.
 with given as (
-  select * from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[], %(streams)s::text[])
-    as g(job_id, rank, epoch, stream)
+  select * from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[], %(streams)s::text[], %(silent)s::boolean[])
+    as g(job_id, rank, epoch, stream, silent)
 ), ours as materialized (
-  select g.job_id, a.number as attempt, g.rank, g.epoch, g.stream
+  select g.job_id, a.number as attempt, g.rank, g.epoch, g.stream, g.silent
   from given g join attempts a on a.job_id = g.job_id and a.epoch = g.epoch and a.host_ids[g.rank + 1] = %(host_id)s
   union
-  select g.job_id, r.attempt, g.rank, g.epoch, g.stream
+  select g.job_id, r.attempt, g.rank, g.epoch, g.stream, false
   from given g join replacements r
     on r.job_id = g.job_id and r.epoch = g.epoch and r.rank = g.rank and r.host_id = %(host_id)s
 ), held as (
-  insert into log_streams (job_id, attempt, rank, stream)
-  select distinct job_id, attempt, rank, stream from ours order by job_id, attempt, rank, stream
+  insert into log_streams (job_id, attempt, rank, stream, ended)
+  select o.job_id, o.attempt, o.rank, o.stream, bool_and(o.silent and not exists (
+    select from replacements r where r.job_id = o.job_id and r.rank = o.rank and r.attempt = o.attempt))
+  from ours o group by 1, 2, 3, 4 order by 1, 2, 3, 4
   on conflict (job_id, attempt, rank, stream) do update set ended = log_streams.ended
   returning job_id, attempt, rank, stream, size, ended
 )
