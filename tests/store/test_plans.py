@@ -15,6 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from holdfast.moves.values import JobFilter
 from holdfast.store.postgres.connection.queries import QUERIES
 from holdfast.store.postgres.connection.session import BY_INDEX, KEEP_PLANS, Tx
 from holdfast.store.postgres.store import PostgresStore
@@ -119,6 +120,37 @@ def test_the_jobs_of_a_project_are_read_past_those_of_no_other(
     (read,) = [node for node in walk(plan) if node.get("Relation Name") == "ready_jobs"]
     assert read["Index Name"] == "ready_jobs_of_project"
     assert "project" not in read["Filter"]
+
+
+@pytest.mark.parametrize(
+    ("states", "index"),
+    [
+        (["failed", "cancelled"], "jobs_unhappy"),
+        (["running"], "jobs_live"),
+        (["waiting"], "jobs_waiting"),
+        (["queued"], "ready_jobs_pkey"),
+    ],
+)
+async def test_a_list_by_state_passes_over_no_other_jobs(
+    pg_migrated: str, monkeypatch: pytest.MonkeyPatch, states: list[str], index: str
+) -> None:
+    asked: list[dict[str, Any]] = []
+    rows = Tx.rows
+
+    async def note(tx: Tx, statement: str, /, **params: Any) -> Any:
+        asked.extend([params] if statement == "list_job_ids" else [])
+        return await rows(tx, statement, **params)
+
+    monkeypatch.setattr(Tx, "rows", note)
+    store = PostgresStore(pg_migrated)
+    await store.open()
+    await store.jobs.list_jobs(JobFilter(states=tuple(states)))
+    await store.close()
+    with psycopg.connect(pg_migrated, cursor_factory=psycopg.ClientCursor) as connection:
+        connection.execute("set enable_seqscan = off")  # empty tables are read whole
+        statement = b"explain (format json) " + QUERIES["list_job_ids"]
+        ((found,),) = connection.execute(statement, asked[0]).fetchall()
+    assert index in {node.get("Index Name") for node in walk(found[0]["Plan"])}
 
 
 def test_a_job_that_succeeds_is_written_in_place(pg_migrated: str) -> None:

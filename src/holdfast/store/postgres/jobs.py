@@ -357,9 +357,10 @@ def ask_insert(jobs: Sequence[NewJob], now: datetime | None) -> dict[str, Any]:
 
 
 async def _list_jobs(tx: Tx, filter: JobFilter) -> list[JobRecord]:
-    indexed = filter.states and not {"queued", "succeeded"} & set(filter.states)
+    states = list(filter.states) or None
     params = {
-        "states": list(filter.states) or None, "indexed": list(filter.states) if indexed else None,
+        "states": states, "indexed": None if {"queued", "succeeded"} & set(states or ()) else states,
+        "lined": states == ["queued"],
         "queue": filter.queue, "project": filter.project, "name": filter.name,
         "labels": to_json(dict(filter.labels)) if filter.labels else None,
         "cause": filter.cause, "min_retries": filter.min_retries, "max_retries": filter.max_retries,

@@ -81,6 +81,7 @@ where j.id = any(%(ids)s);
 select j.id from jobs j
 where (%(states)s::text[] is null or j.state = any(%(states)s))
   and (%(indexed)s::text[] is null or j.indexed_state = any(%(indexed)s)) -- the same states, where all of them are indexed
+  and (not %(lined)s::boolean or j.id in (select job_id from ready_jobs)) -- queued, and nothing else
   and (%(queue)s::text is null or j.queue = %(queue)s)
   and (%(project)s::text is null or j.project = %(project)s)
   and (%(name)s::text is null or j.name = %(name)s)
