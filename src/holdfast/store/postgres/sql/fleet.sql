@@ -213,10 +213,10 @@ order by h.id, c.at desc;
 -- Queued jobs by shape, so that a hundred thousand alike are one row; grouped before anything is joined or filled in, because
 -- that would be done for each of them. Those of paused queues start on no host.
 with shapes as materialized (
-  select queue, project, tasks, gpus, cpu_slots, memory_bytes, spec->'host_labels' as host_labels,
-         count(*) as jobs, min(queued_at) as queued_at
-  from jobs where state = 'queued'
-  group by queue, project, tasks, gpus, cpu_slots, memory_bytes, spec->'host_labels'
+  select j.queue, j.project, j.tasks, j.gpus, j.cpu_slots, j.memory_bytes, j.spec->'host_labels' as host_labels,
+         count(*) as jobs, min(j.queued_at) as queued_at
+  from ready_jobs r join jobs j on j.id = r.job_id
+  group by j.queue, j.project, j.tasks, j.gpus, j.cpu_slots, j.memory_bytes, j.spec->'host_labels'
 )
 select s.queue, s.project, s.jobs, s.tasks, s.gpus, s.cpu_slots, s.memory_bytes,
        coalesce(s.host_labels, '{}') as host_labels,
