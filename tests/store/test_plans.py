@@ -175,6 +175,16 @@ def test_a_job_that_succeeds_is_written_in_place(pg_migrated: str) -> None:
         assert not written & indexed, name
 
 
+def test_rows_that_are_locked_up_to_a_limit_are_read_once() -> None:
+    """A plan may read `in (select … limit … for update)` again for each row, and with `skip locked`
+    each time finds others."""
+    inner = re.compile(
+        rb"\bin \(\s*select\b(?:(?!\bselect\b|;).)*\blimit\b[^;()]*for update", re.DOTALL
+    )
+    assert inner.search(b"delete from a where id in (select id from a limit 2 for update)")
+    assert [name for name, text in QUERIES.items() if inner.search(text)] == []
+
+
 def test_jobs_that_are_being_reserved_are_left_out_by_a_hash(pg_migrated: str) -> None:
     with psycopg.connect(pg_migrated, autocommit=True) as connection:
         for name, table in (

@@ -151,6 +151,8 @@ select count(*) filter (where state = 'pending') as pending, count(*) filter (wh
 from webhook_deliveries where state in ('pending', 'dead');
 
 -- name: prune_deliveries
-delete from webhook_deliveries where id in (
+-- An array is read once. A plan may read `in (select …)` again for each row, and find those beyond the limit when it
+-- passes over what it has deleted.
+delete from webhook_deliveries where id = any(array(
   select id from webhook_deliveries where state <> 'pending' and created_at < %(before)s
-  order by created_at limit %(limit)s for update skip locked);
+  order by created_at limit %(limit)s for update skip locked));
