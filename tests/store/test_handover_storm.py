@@ -49,7 +49,7 @@ class SimulatedHost:
             await self._sync(rig)
 
     async def _sync(self, rig: Rig) -> None:
-        held = sorted(self.running)
+        held = sorted(self.running | self.stopped)  # CMD-3: also what it never began
         over = [key for key in held if key in self.stopped or self.dice.random() < 0.7]
         ended = [(key, STOPPED if key in self.stopped else OK) for key in over]
         live = [key for key in held if key not in over]
@@ -60,8 +60,9 @@ class SimulatedHost:
 
     def _hear(self, answer: HostSynced) -> None:
         self.acked += answer.acked
-        self.running -= {*answer.acked, *answer.refused, *answer.lost}
-        self.stopped |= {stop.key for stop in answer.preempts}
+        gone = {*answer.acked, *answer.refused, *answer.lost}
+        self.running -= gone
+        self.stopped = self.stopped - gone | {stop.key for stop in answer.preempts}
         for offer in answer.offers:
             job_id = offer.task.key.job_id
             for other in self.others:
