@@ -1,4 +1,4 @@
-"""FOLDER-1…3: what is handed on to the next task, and what is deleted under no task's feet."""
+"""FOLDER-1…3: an emptied folder is handed on to the next task, and none is deleted that is in use."""
 
 from __future__ import annotations
 

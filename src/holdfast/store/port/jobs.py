@@ -128,7 +128,7 @@ class JobStore(Protocol):
         now: Now = None,
     ) -> Changed:
         """Queue each of these jobs again, for its reason, as `revive_job` does, in the order of their
-        ids and all in one transaction. What is refused holds up no other: where a quota has not room
+        ids and all in one transaction. A refused job holds up no other: where a quota has not room
         for all of them, the first ones are queued."""
 
     async def drain_job(

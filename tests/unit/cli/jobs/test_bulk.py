@@ -40,7 +40,7 @@ def test_a_selection_is_counted_asked_about_and_acted_on(two: Stub, verb: str, s
     assert (done.exit_code, posts(two)) == (0, 1), "one call for all"
     assert f"{OTHER}  {state}" in done.stdout
     assert f"{JOB}  {state}" in done.stdout
-    # The list is newest first; what is queued again keeps the order of its submission.
+    # The list is newest first; jobs that are queued again keep the order of their submission.
     assert sent(two)["ids"] == ([JOB, OTHER] if verb == "cancel" else [OTHER, JOB])
     assert "name=sweep" in two.requests[0].path
     assert "label=a%3Db" in two.requests[0].path

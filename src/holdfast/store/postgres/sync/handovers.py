@@ -10,7 +10,7 @@ HANDOVER-2  To delete a job's place in its queue (`ready_jobs`) is to claim the 
             queued job holds its place; where there is none, a host has just been handed the job.
 HANDOVER-3  Every other transaction looks for handovers first, and runs again when they have been
             unpacked, unless it counts them itself or wants only jobs that are never handed over.
-            A cancel of many leaves out what is handed over, and takes it up when it is unpacked.
+            A cancel of many leaves out jobs that are handed over, and cancels them once unpacked.
 HANDOVER-4  A host's sync settles its own handovers: what succeeded ends in its own row, and if
             anything is left, all that is left gets the rows of any task.
 HANDOVER-5  Nothing stays handed over for more than two seconds (`lapse_leases`), so a silent host
