@@ -36,7 +36,7 @@ from holdfast.agent.orders.guardian_env import Ties
 from holdfast.agent.orders.hearing import Hearing
 from holdfast.agent.orders.launches import TaskPlaces
 from holdfast.agent.orders.link import GuardianLink
-from holdfast.agent.tasks import ENDS_TOLD_SECONDS, PACE_SECONDS, AgentTask, TaskTable
+from holdfast.agent.tasks import ENDS_TOLD_SECONDS, AgentTask, TaskTable
 from holdfast.agent.uplink.calls import ControllerCalls
 from holdfast.agent.uplink.checkpoints import CheckpointDesk
 from holdfast.agent.uplink.http import HttpClient
@@ -353,9 +353,9 @@ class Agent:
             self._finish_stop()
 
     def _choose_pace(self) -> float:
-        """How long news may wait for more: while orders are held, no slot waits for the answer."""
-        desk = self._commands.ahead
-        return PACE_SECONDS if len(desk) * 2 > desk.wanted else 0.0
+        """How long news may wait for more."""
+        sync = self._sync
+        return self._commands.ahead.find_pause(sync.answer_seconds, sync.count_seconds_left())
 
     def _note_health(self, task: AgentTask) -> None:
         facts = task.facts

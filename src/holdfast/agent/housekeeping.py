@@ -115,14 +115,12 @@ class Housekeeper:
     async def _sweep_often(self) -> None:
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)  # many at once cost one thread
+            rests = not self._left.is_set()  # no task has ended since the last time
             self._left.clear()
-            await run_aside(self._sweep)
-            await self._left.wait()
-
-    def _sweep(self) -> None:
-        self._works.sweep()
-        if not self._left.is_set():  # else a task has ended meanwhile, and more may
-            self._works.prepare()
+            await run_aside(self._works.sweep)
+            if rests:
+                await run_aside(self._works.prepare)
+                await self._left.wait()
 
     async def _prepare_often(self) -> None:
         await asyncio.sleep(_SWEEP_SECONDS)

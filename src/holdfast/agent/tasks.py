@@ -45,7 +45,7 @@ START_TOLD_SECONDS = 0.03
 GANG_TOLD_SECONDS = 0.06
 # Ranks that are stopped together mostly end together, and are reported together, this late at most.
 ENDS_TOLD_SECONDS = 0.03
-# While orders are held ahead, starts and ends are told so late, together: no slot waits for the answer.
+# Where short tasks follow each other, starts and ends are told so late at most (AHEAD-4).
 PACE_SECONDS = 0.03
 _SAFE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 

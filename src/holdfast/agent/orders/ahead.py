@@ -1,16 +1,20 @@
 """Orders that are held until a slot of this host is free, so that no slot waits for the controller.
 
-AHEAD-2  A held order begins in the same breath in which the guardian says that a slot is free, or it
-         is given back: because the controller recalls or stops it, because this host stops, or
-         because it was held for `LATE` times what it was to wait, when the host is slower than it was. This table of
-         tasks alone decides which: one that has begun goes on, and one that was given back never
-         begins (KEEP-2).
+AHEAD-2  A held order begins in the same breath in which the guardian says that a slot is free, or
+         it is given back: because the controller recalls or stops it, because this host stops, or
+         because it was held for `LATE` times what it was to wait, when the host is slower than it
+         was. This table of tasks alone decides which: one that has begun goes on, and one that was
+         given back never begins (KEEP-2).
+AHEAD-4  Where short tasks follow each other, ends are told together: when what is held lasts just
+         as long as an answer takes, and not while the answer to the last news may be under way;
+         but 30 ms late at most (`PACE_SECONDS`).
 """
 
 from collections.abc import Iterable, Sequence
 
-from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.tasks import PACE_SECONDS, AgentTask, TaskTable
 from holdfast.core.states import AgentTaskState
+from holdfast.wire.agent import MAX_AHEAD
 
 LATE = 20.0
 _WEIGHT = 0.1
@@ -49,10 +53,18 @@ class AheadDesk:
 
     def count_wanted(self, now: float) -> int:
         """Return how many orders to hold: what the slots that turn over will begin within `seconds`,
-        and no more than there are of these."""
+        and no more than `MAX_AHEAD` for each of these."""
         busy = [(task.slots, now - task.launched_at) for task in self._list_busy()]
         self.wanted = count_wanted(self.slots, busy, self._mean_seconds, self.seconds)
         return self.wanted
+
+    def find_pause(self, answer_seconds: float, awaited_seconds: float) -> float:
+        """Return how long news may wait for more (AHEAD-4), in seconds. answer_seconds: what an
+        answer takes. awaited_seconds: in how long the answer to the last news may be here."""
+        if not (self.wanted or self._held):
+            return 0.0  # no short tasks follow each other here
+        work_seconds = len(self._held) * self._mean_seconds / max(1, self.slots)
+        return min(PACE_SECONDS, max(0.0, work_seconds - answer_seconds, awaited_seconds))
 
     def has_slot(self, task: AgentTask) -> bool:
         """Return whether the task finds its slots free."""
@@ -66,10 +78,18 @@ class AheadDesk:
         """Hold an order no more: it begins, or is given back."""
         self._held.pop(task, None)
 
-    def find_next(self) -> AgentTask | None:
-        """Return the first order that finds a free slot; none where none does."""
-        first = next(iter(self._held), None)
-        return first if first is not None and self.has_slot(first) else None
+    def list_next(self) -> Sequence[AgentTask]:
+        """Return the first orders that find free slots together."""
+        if not self._held:
+            return ()
+        free = self.slots - sum(busy.slots for busy in self._list_busy())
+        found = []
+        for task in self._held:
+            free -= task.slots
+            if free < 0:
+                break
+            found.append(task)
+        return found
 
     def list_late(self, now: float) -> Sequence[AgentTask]:
         """Return those that were held for too long."""
@@ -100,4 +120,4 @@ def count_wanted(
     if seconds <= 0.0 or mean_seconds <= 0.0:
         return 0
     quick = max(0, slots - sum(count for count, age in busy if age > seconds))
-    return int(min(quick, seconds * quick / mean_seconds))
+    return int(min(MAX_AHEAD * quick, seconds * quick / mean_seconds))

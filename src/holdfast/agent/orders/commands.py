@@ -221,14 +221,15 @@ class Commands:
 
     def begin_held(self) -> None:
         """Begin the orders that find a slot free."""
-        while not self.closing and (task := self.ahead.find_next()) is not None:
-            self.ahead.let_go(task)
-            if task.deadline <= read_boottime():  # it is offered again, or lapses (CMD-2)
-                self.table.drop(task)
-                self.table.remove_folder(task.key)
-                continue
-            assert task.order is not None
-            self._start_or_fail(task, task.order)
+        while not self.closing and (found := self.ahead.list_next()):
+            for task in found:
+                self.ahead.let_go(task)
+                if task.deadline <= read_boottime():  # it is offered again, or lapses (CMD-2)
+                    self.table.drop(task)
+                    self.table.remove_folder(task.key)
+                    continue
+                assert task.order is not None
+                self._start_or_fail(task, task.order)
 
     def _hold(self, task: AgentTask, now: float) -> None:
         self.ahead.hold(task, now)

@@ -34,6 +34,7 @@ _IN_FLIGHT = 2
 # A controller repeats its commands until they are carried out, also in an answer asked for at once.
 _ECHO_SECONDS = (0.02, 0.25)
 _SUPERSEDED_SECONDS = 2.0
+_WEIGHT = 0.2  # of the newest answer in the mean of what they take
 _LAUNCH_SECONDS = 0.03
 _GANG_SECONDS = 0.07  # after the start of its ranks is told (`GANG_TOLD_SECONDS`)
 
@@ -69,6 +70,7 @@ class SyncTaker(Protocol):
 class _Call(msgspec.Struct):
     seq: int
     started_at: float
+    news: bool
 
 
 class _Heard(msgspec.Struct):
@@ -106,15 +108,25 @@ class SyncLoop:
         self._retry_seconds = _FIRST_RETRY_SECONDS
         self._retry_at = 0.0
         self._echo_seconds = 0.0
+        self._told_at = 0.0
+        self.answer_seconds = 0.0  # what an answer to ends takes
 
     def report(self, *, within_seconds: float = 0.0) -> None:
         """Something happened: tell the controller now, or this much later with what happens
         meanwhile."""
         if within_seconds <= 0.0:
             self._news.set()
-        elif self._later is None:
-            loop = asyncio.get_running_loop()
-            self._later = loop.call_later(within_seconds, self._news.set)
+            return
+        loop = asyncio.get_running_loop()
+        if self._later is not None:
+            if self._later.when() <= loop.time() + within_seconds:
+                return
+            self._later.cancel()
+        self._later = loop.call_later(within_seconds, self._news.set)
+
+    def count_seconds_left(self) -> float:
+        """Return in how long the answer to the last news may be here."""
+        return max(0.0, self._told_at + self.answer_seconds - read_boottime())
 
     async def run(self) -> None:
         """Sync for ever."""
@@ -143,6 +155,7 @@ class SyncLoop:
             self._start()
 
     def _start(self) -> None:
+        news = self._news.is_set()
         self._news.clear()
         if self._later is not None:
             self._later.cancel()  # this call tells it
@@ -163,7 +176,9 @@ class SyncLoop:
             ahead=self._taker.count_ahead(),
             hears_early=True,
         )
-        call = _Call(self._seq, read_boottime())
+        call = _Call(self._seq, read_boottime(), news)
+        if news:
+            self._told_at = call.started_at
         self._flights[asyncio.create_task(self._fly(call, request))] = call
 
     async def _fly(self, call: _Call, request: SyncRequest) -> _Heard | HoldfastError | None:
@@ -216,6 +231,8 @@ class SyncLoop:
             return
         answer = heard.answer
         took_seconds = read_boottime() - call.started_at
+        if call.news and answer.acked:  # such an answer waits for nothing
+            self.answer_seconds += (took_seconds - self.answer_seconds) * _WEIGHT
         if (answer.launch or answer.preempt) and not self._flights and not self._news.is_set():
             # A call now would only say that they are being started or stopped, and slow that down.
             await self._pause(_GANG_SECONDS if answer.gangs else _LAUNCH_SECONDS)

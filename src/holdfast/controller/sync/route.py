@@ -235,7 +235,7 @@ def _read_request(host: HostRecord, request: wire.SyncRequest, *, newest: bool) 
         faults=_read_faults(request.faults),
         takes=newest and bool(ended) and not any(t.facts and t.facts.stopped for t in ended),
         room=guess_room(host.cpu_slots, len(request.tasks) - len(ended), len(ended)),
-        ahead=min(request.ahead, host.cpu_slots),
+        ahead=min(request.ahead, wire.MAX_AHEAD * host.cpu_slots),
         held=sum(t.state == "held" for t in others),
         returned=tuple(t.key for t in others if t.state == "returned"),
     )

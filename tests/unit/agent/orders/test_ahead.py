@@ -20,7 +20,7 @@ from holdfast.agent.orders.commands import Commands
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskEvent
-from holdfast.wire.agent import LaunchOrder, SyncAnswer
+from holdfast.wire.agent import MAX_AHEAD, LaunchOrder, SyncAnswer
 
 ORDER = LaunchOrder(
     key=TaskKey("j", 0, 1), attempt=1, name="n", queue="q", project="p", argv=["x"], cpu_slots=1
@@ -39,7 +39,7 @@ def test_no_more_is_held_than_slots_turn_over_in_time(
 ) -> None:
     wanted = count_wanted(slots, busy, mean, limit)
     quick = slots - sum(count for count, age in busy if age > limit)
-    assert 0 <= wanted <= max(0, quick) <= max(0, slots)
+    assert 0 <= wanted <= MAX_AHEAD * max(0, quick)
     assert wanted * mean <= limit * max(0, quick) + 1e-9, "the last one waits longer than `limit`"
     if limit == 0.0 or mean == 0.0:
         assert wanted == 0
@@ -48,11 +48,12 @@ def test_no_more_is_held_than_slots_turn_over_in_time(
 @pytest.mark.parametrize(
     ("slots", "busy", "mean", "wanted"),
     [
-        (16, [], 0.003, 16),  # bounded by the slots
+        (16, [], 0.003, 128),  # bounded by the slots
+        (2, [], 0.01, 10),
         (16, [], 0.1, 8),  # by 50 ms of work
         (16, [], 1.0, 0),  # long jobs: none
         (16, [], 0.0, 0),  # nothing has ended yet
-        (16, [(1, 60.0)] * 14, 0.01, 2),  # two slots turn over
+        (16, [(1, 60.0)] * 14, 0.01, 10),  # two slots turn over
         (4, [(4, 60.0)], 0.01, 0),
     ],
 )
@@ -86,14 +87,14 @@ def test_orders_begin_in_their_order_when_a_slot_is_free(tmp_path: Path) -> None
     for task in held:
         assert not desk.has_slot(task)
         desk.hold(task, 5.0)
-    assert (desk.find_next(), len(desk)) == (None, 3)
+    assert (list(desk.list_next()), len(desk)) == ([], 3)
     wide.move(AgentTaskEvent.END)
     desk.note_end(wide, 1.01)
+    assert list(desk.list_next()) == held[:2]
     for task in held[:2]:
-        assert desk.find_next() is task
         desk.let_go(task)
         task.move(AgentTaskEvent.LAUNCH)
-    assert desk.find_next() is None, "both slots are taken again"
+    assert list(desk.list_next()) == [], "both slots are taken again"
     assert list(desk.list_all()) == held[2:]
     assert list(desk.list_late(5.0 + desk.late_seconds)) == held[2:]
     assert list(desk.list_late(4.9 + desk.late_seconds)) == []
@@ -106,12 +107,31 @@ def test_the_mean_follows_what_tasks_take_here(tmp_path: Path) -> None:
         task = _take(table, f"quick{n}", launched=True)
         task.move(AgentTaskEvent.END)
         desk.note_end(task, 1.01)
-    assert desk.count_wanted(2.0) == 8
+    assert desk.count_wanted(2.0) == 39
     for n in range(40):
         task = _take(table, f"slow{n}", launched=True)
         task.move(AgentTaskEvent.END)
         desk.note_end(task, 9.0)
     assert desk.count_wanted(2.0) == desk.wanted == 0
+
+
+def test_ends_are_told_before_the_slots_would_wait(tmp_path: Path) -> None:
+    """AHEAD-4."""
+    table, desk = _desk(tmp_path, 2)
+    assert desk.find_pause(0.01, 0.01) == 0.0, "no short tasks follow each other"
+    first = _take(table, "first", launched=True)
+    first.move(AgentTaskEvent.END)
+    desk.note_end(first, 1.0125)
+    assert desk.count_wanted(2.0) == 8
+    assert desk.find_pause(0.01, 0.0) == 0.0, "nothing is held, and no answer is under way"
+    assert desk.find_pause(0.01, 0.004) == 0.004
+    for n in range(4):
+        desk.hold(_take(table, f"h{n}"), 5.0)
+    assert desk.find_pause(0.005, 0.0) == pytest.approx(0.020)  # of 25 ms of work
+    assert desk.find_pause(0.05, 0.0) == 0.0, "the answer comes too late anyway"
+    for n in range(4, 8):
+        desk.hold(_take(table, f"h{n}"), 5.0)
+    assert desk.find_pause(0.005, 1.0) == desk.find_pause(0.005, 0.0) == tasks.PACE_SECONDS
 
 
 def _commands(table: TaskTable, desk: AheadDesk, reports: list[str]) -> Commands:

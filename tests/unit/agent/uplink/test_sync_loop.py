@@ -11,6 +11,7 @@ import pytest
 from holdfast.agent.uplink import sync
 from holdfast.core.gpus import GpuTelemetry
 from holdfast.core.host_faults import Hindrance
+from holdfast.core.ids import TaskKey
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.wire.agent import SyncAnswer, SyncRequest, TaskReport
 from tests.waits import within
@@ -119,6 +120,67 @@ async def test_what_may_wait_a_little_goes_with_the_next_call_and_costs_none_of_
                 await asyncio.sleep(0.001)
             await asyncio.sleep(0.3)
             assert calls.called == 2, "what was told is told again"
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_news_that_may_wait_less_go_before_others() -> None:
+    calls, taker = CountingController(), Taker()
+    taker.take_answer = lambda *_, **__: True  # type: ignore[method-assign]  # a double
+    loop = sync.SyncLoop(
+        calls, taker, incarnation="i", interval_seconds=60.0, settings_rev=lambda: 0
+    )  # type: ignore[arg-type]  # what the loop uses of it
+    running = asyncio.create_task(loop.run())
+    try:
+        async with within(20):
+            while calls.called < 1:
+                await asyncio.sleep(0.001)
+            loop.report(within_seconds=60.0)
+            loop.report(within_seconds=0.01)
+            loop.report(within_seconds=60.0)
+            while calls.called < 2:
+                await asyncio.sleep(0.001)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+class SlowController:
+    """Answers each call after 50 ms, and confirms an end where it is to."""
+
+    def __init__(self) -> None:
+        self.called = 0
+        self.confirms = False
+
+    async def sync(self, request: SyncRequest, foretold: object) -> SyncAnswer:
+        """Answer."""
+        self.called += 1
+        await asyncio.sleep(0.05)
+        return SyncAnswer(acked=[TaskKey("j", 0, 1)] if self.confirms else [])
+
+
+async def test_what_an_answer_takes_is_measured_where_it_waited_for_nothing() -> None:
+    calls, taker = SlowController(), Taker()
+    taker.take_answer = lambda *_, **__: True  # type: ignore[method-assign]  # a double
+    loop = sync.SyncLoop(
+        calls, taker, incarnation="i", interval_seconds=60.0, settings_rev=lambda: 0
+    )  # type: ignore[arg-type]  # what the loop uses of it
+    running = asyncio.create_task(loop.run())
+    try:
+        async with within(20):
+            for confirms in (False, True):
+                assert loop.answer_seconds == 0.0
+                calls.confirms = confirms
+                told = calls.called
+                while calls.called < told + 6:
+                    loop.report()
+                    await asyncio.sleep(0.001)
+            assert loop.answer_seconds >= 0.2 * 0.05
+            loop.report()
+            while loop.count_seconds_left() == 0.0:
+                await asyncio.sleep(0.001)
+            assert loop.count_seconds_left() <= loop.answer_seconds
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
