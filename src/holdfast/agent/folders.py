@@ -46,6 +46,9 @@ _PRIVATE = stat.S_IFDIR | 0o700
 _MADE_AHEAD = (ORDER_FILE, PEERS_FILE, READY_STATE, f"stdout{READY}", "stderr")
 _FILES = frozenset({STATE_FILE, "stdout", *_MADE_AHEAD})
 _LOGS = frozenset({"stdout", "stderr"})
+# Looked at again before they are handed on, because a task appends to them. Each other file is looked
+# at by its writer (`write_new`, `write_atomic`).
+_APPENDED = (f"stdout{READY}", "stderr")
 # Each file that is emptied, and its name then. The log goes first, because a folder with a log is a
 # task's.
 _EMPTIED = {
@@ -79,7 +82,7 @@ class TaskFolders:
                 while spares:
                     spare, look = spares.popitem()
                     try:
-                        if _look_at(spare, _MADE_AHEAD if spares is self._prepared else ()) == look:
+                        if _look_at(spare, _APPENDED if spares is self._prepared else ()) == look:
                             os.rename(spare, wanted)
                             return
                     except OSError:
@@ -148,7 +151,7 @@ def _empty_folder(folder: str) -> tuple[_Look, bool] | None:
         if not whole:
             for name in set(os.listdir(folder)) & _FILES:
                 os.unlink(f"{folder}/{name}")
-        look = _look_at(folder, _MADE_AHEAD if whole else ())
+        look = _look_at(folder, _APPENDED if whole else ())
         as_made = left - _FILES == {OUT_FOLDER} and look[0] == look[1] == _PRIVATE
         as_made = as_made and not any(look[4:])  # a file that its task had no use for
         return (look, whole) if as_made and not os.listdir(f"{folder}/{OUT_FOLDER}") else None
@@ -177,7 +180,7 @@ def _make_ahead(folder: str, look: _Look) -> _Look | None:
         if _look_at(folder) == look:
             for name in _MADE_AHEAD:
                 make_empty(f"{folder}/{name}")
-            return _look_at(folder, _MADE_AHEAD)
+            return _look_at(folder, _APPENDED)
     shutil.rmtree(folder, ignore_errors=True)
     return None
 
