@@ -132,11 +132,10 @@ class PgServer:
 
 
 @pytest.fixture(scope="session")
-def pg_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PgServer]:
+def pg_server(memory_home: Path) -> Iterator[PgServer]:
     """One server per test session (with xdist: per worker), gone with it, also when the session is
     killed."""
-    folder: Path = tmp_path_factory.mktemp("postgres")
-    postgres = EmbeddedPostgres(folder / "pg", settings=FAST_SETTINGS)
+    postgres = EmbeddedPostgres(memory_home / "postgres", settings=FAST_SETTINGS)
     try:
         server = PgServer(postgres, postgres.start())
         yield server
