@@ -35,7 +35,7 @@ from holdfast.wire.agent import LaunchOrder
 OUT_FOLDER = "checkpoint-out"
 ORDER_FILE = "order.json"
 READY_FOLDERS = tuple(f".ready-{number}" for number in range(8))  # no job or task is called so
-MAX_SPARES, MAX_PREPARED = 64, 8
+MAX_SPARES, MAX_PREPARED = 256, 8
 SOON_SECONDS = 10.0
 PEERS_FILE, STATE_FILE = "peers.json", "state.json"
 READY_STATE = f"{STATE_FILE}{READY}"  # becomes the state by a rename
