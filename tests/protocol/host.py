@@ -323,7 +323,7 @@ class Host:
             claimed=claimed,
             held=tuple(self.held),
             returned=tuple(sorted(self.returned)),
-            ahead=0 if self.closing else int(self.draw() * (2 * self.slots + 1)),
+            ahead=0 if self.closing else int(self.draw() * (self.slots + 1)),
             leaving=leaving,
         )
 

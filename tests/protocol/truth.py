@@ -496,7 +496,7 @@ def check_busy(
         slots = sum(jobs[t.job_id].cpu_slots for t in here)
         ahead = sum(jobs[t.job_id].cpu_slots for t in here if t.ahead)
         assert slots - ahead <= host.cpu_slots, f"ADMIT-2: {host.id} gives {slots - ahead} slots"
-        assert slots <= 3 * host.cpu_slots, f"AHEAD-1: {host.id} has {ahead} slots of held jobs"
+        assert slots <= 2 * host.cpu_slots, f"AHEAD-1: {host.id} has {ahead} slots of held jobs"
         shown: tuple[Any, ...] = (host.busy_gpus, host.busy_cpu_slots, host.running)
         held = [t for t in here if t.held_ahead]
         busy = slots - sum(jobs[t.job_id].cpu_slots for t in held)

@@ -38,13 +38,13 @@ def start_task(m: Moves, job: JobRow, task: TaskRow) -> None:
     start_job(m, job)
 
 
-def start_job(m: Moves, job: JobRow) -> None:
-    """Let a reserved job run once all its tasks have started or are being replaced."""
+def start_job(m: Moves, job: JobRow, at: datetime | None = None) -> None:
+    """Let a reserved job run once all its tasks have started or are being replaced. at: now."""
     tasks = m.tasks[job.id].values()
     ready = all(t.state in (TaskState.RUNNING, TaskState.DONE) or t.replaced for t in tasks)
     if job.state is JobState.RESERVED and ready:
-        job.started_at = m.now
-        m.move_attempt(job, job.state, AttemptEvent.START).started_at = m.now
+        job.started_at = at or m.now
+        m.move_attempt(job, job.state, AttemptEvent.START).started_at = job.started_at
         m.move_job(job, JobEvent.START, started_reason(job.attempts))
         m.log("job.started", job, job.reason)
 
@@ -86,6 +86,8 @@ def end_task(
     task.facts = facts
     if task.started_at is None and facts.start_error is None:
         task.started_at = guess_start(m.now, task.offered_at, facts.runtime_seconds)
+    if job.tasks == 1 and not facts.succeeded:
+        _start_late(m, job, task)
     if facts.trip is not None:
         trip = facts.trip
         m.log(
@@ -115,6 +117,14 @@ def end_task(
     # Reports of several ranks may come together, and the first end must still show (DRAIN-2).
     ago = timedelta(seconds=min(facts.ended_ago_seconds, MAX_RUNTIME_SECONDS))
     task.ended_at = max(m.now - ago, task.started_at or m.now)
+
+
+def _start_late(m: Moves, job: JobRow, task: TaskRow) -> None:
+    """Let a job run, for its history, whose only task ran and was over before its start was told."""
+    if task.state is not TaskState.RESERVED or task.started_at is None:
+        return
+    m.move_task(task, TaskEvent.START)
+    start_job(m, job, task.started_at)
 
 
 def guess_start(now: datetime, offered_at: datetime | None, runtime_seconds: float) -> datetime:

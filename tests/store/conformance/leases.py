@@ -93,6 +93,36 @@ async def test_a_job_that_ended_between_two_reports_was_started_too(rig: Rig) ->
     assert job.started_at == rig.now - timedelta(seconds=OK.runtime_seconds)
 
 
+async def test_a_job_that_failed_between_two_reports_was_started_too(rig: Rig) -> None:
+    await rig.host()
+    job_id = await rig.submit()
+    await rig.admit()
+    key = await rig.key(job_id)
+    await rig.sync()
+    rig.tick(10)
+    await rig.sync(ended=[(key, TaskFacts(exit_code=1, runtime_seconds=1.5))])
+    assert (await rig.kinds(job_id))[:4] == [
+        "job.submitted",
+        "job.reserved",
+        "job.started",
+        "job.draining",
+    ]
+    began = rig.now - timedelta(seconds=1.5)
+    (attempt,) = await rig.store.jobs.list_attempts(job_id)
+    assert (await rig.job(job_id)).started_at == attempt.started_at == began
+
+
+async def test_a_job_that_could_not_be_started_was_not_started(rig: Rig) -> None:
+    await rig.host()
+    job_id = await rig.submit()
+    await rig.admit()
+    key = await rig.key(job_id)
+    await rig.sync()
+    await rig.sync(ended=[(key, TaskFacts(start_error="no such program"))])
+    assert "job.started" not in await rig.kinds(job_id)
+    assert (await rig.job(job_id)).started_at is None
+
+
 async def test_an_offer_is_repeated_until_it_is_reported(rig: Rig) -> None:
     await rig.host()
     job_id = await rig.submit()
