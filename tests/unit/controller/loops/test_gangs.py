@@ -344,6 +344,8 @@ async def test_a_fall_and_the_next_start_are_one_answer(
     """POLL-4, and what the fall wakes: no loop whose work it is not, and no admission, because the
     next attempt was placed with the completion."""
     monkeypatch.setattr(route, "DECISION_SECONDS", 30.0)
+    # Where the drain takes longer, the leader looks at the room meanwhile, as is promised too.
+    monkeypatch.setattr(route, "ROOM_SECONDS", 30.0)
     retry = {"max_retries": 2, "retry_delay": 0}
     _, reports = await run_gang(served, agent, tasks=3, retry=retry)
     ends = [ended(r.key, signal=15, stopped=True) for r in reports]
