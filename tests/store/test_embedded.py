@@ -26,7 +26,7 @@ from holdfast.errors import Conflict, HoldfastError, Unavailable, ValidationErro
 from holdfast.store.embedded import cluster, processes
 from holdfast.store.embedded.binaries import is_reachable, make_reachable
 from holdfast.store.embedded.postgres import EmbeddedPostgres, find_binaries
-from tests.waits import Patience, wait_until
+from tests.waits import Patience, stretch, wait_until
 
 OWNER = Path(__file__).with_name("embedded_owner.py")
 FAST = {"fsync": "off"}
@@ -112,7 +112,7 @@ class Owner:
         self.process.communicate()
 
     def stop(self) -> None:
-        self.process.communicate("stop\n", timeout=30)
+        self.process.communicate("stop\n", timeout=stretch(30))
         assert self.process.returncode == 0
 
     def __enter__(self) -> Owner:
@@ -515,7 +515,7 @@ def test_where_namespaces_are_forbidden_nobody_is_taken(folder: Path, tmp_path: 
         process.kill()
         process.communicate()
         pytest.skip(f"cannot make such a namespace here: {error}")
-    output, errors = process.communicate("go\nstop\n", timeout=60)
+    output, errors = process.communicate("go\nstop\n", timeout=stretch(60))
     assert output, errors
     said = json.loads(output)
     assert "error" not in said

@@ -23,6 +23,7 @@ from holdfast.store.postgres.connection.migrate import (
 )
 from holdfast.store.postgres.connection.queries import load_queries, parse_queries
 from holdfast.store.postgres.store import PostgresStore
+from tests.waits import stretch
 
 ENUMS = {
     "jobs_state_check": JobState, "jobs_cause_check": Cause, "jobs_drain_cause_check": Cause,
@@ -49,7 +50,7 @@ def test_two_migrating_at_once_take_turns(pg_database: str) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(stretch(30))
     assert sorted(map(len, done)) == [0, 0, len(list_migrations())]
 
 

@@ -28,7 +28,7 @@ from holdfast.store.postgres.connection.session import Session, Tx
 from holdfast.store.postgres.store import PostgresStore
 from tests import waits
 from tests.store.rig import OK, Rig
-from tests.waits import in_time, within
+from tests.waits import in_time, stretch, within
 
 OTHERS = "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
 
@@ -486,7 +486,7 @@ async def test_connections_for_hints_end_though_the_word_is_lost_in_a_clean_up_t
     task = asyncio.create_task(store.leadership._keep(serve))
     await served.wait()
     task.cancel()
-    done, _ = await asyncio.wait([task], timeout=20)
+    done, _ = await asyncio.wait([task], timeout=stretch(20))
     assert done
     assert task.cancelled()
 

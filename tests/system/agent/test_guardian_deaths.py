@@ -284,7 +284,7 @@ def test_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     path = f"/tmp/hf-notify-{os.urandom(6).hex()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(path)
-        systemd.settimeout(20)
+        systemd.settimeout(stretch(20))
         monkeypatch.setenv("NOTIFY_SOCKET", path)
         monkeypatch.setenv("WATCHDOG_USEC", "200000")
         rig = Rig(tmp_path)

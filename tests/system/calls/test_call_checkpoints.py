@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.tasks.connection import CONNECTION
 from tests.system.cluster import Cluster
-from tests.waits import wait_until
+from tests.waits import stretch, wait_until
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # hosts import the app by the same name
@@ -30,6 +30,6 @@ def test_a_checkpoint_follows_its_call_to_another_host(cluster: Cluster, tmp_pat
         cluster.client.act_on_host("one", "drain")  # what runs there may go on
         [executor] = one.executor_pids()
         os.kill(executor, signal.SIGKILL)
-        assert handle.result(timeout=60) == ["one", "two"]
+        assert handle.result(timeout=stretch(60)) == ["one", "two"]
     finally:
         CONNECTION.use(None)

@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast.tasks.connection import CONNECTION
 from tests.system.cluster import Cluster
-from tests.waits import wait_until
+from tests.waits import stretch, wait_until
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # hosts import the app by the same name
@@ -34,14 +34,14 @@ def racks(shared: Cluster) -> Iterator[Cluster]:
 @pytest.mark.parametrize(("wanted", "name"), [("b11", "b11"), ("!b11", "b12"), ("b12", "b12")])
 def test_a_call_runs_where_its_labels_say(racks: Cluster, wanted: str, name: str) -> None:
     chosen = pages.locate.options(host_labels={"rack": wanted})
-    assert {chosen.submit().result(timeout=60) for _ in range(3)} == {name}
+    assert {chosen.submit().result(timeout=stretch(60)) for _ in range(3)} == {name}
 
 
 def test_a_node_of_a_workflow_avoids_a_host(racks: Cluster) -> None:
     flow = holdfast.Workflow("racks")
     node = flow.add(pages.locate, options={"host_labels": {"rack": "!b12"}})
     run = flow.submit(client=racks.client)
-    run.wait(timeout=60)
+    run.wait(timeout=stretch(60))
     assert run.result(node) == "b11"
 
 

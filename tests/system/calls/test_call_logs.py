@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.tasks.connection import CONNECTION
 from tests.system.cluster import Cluster
-from tests.waits import wait_until
+from tests.waits import stretch, wait_until
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # hosts import the app by the same name
@@ -45,7 +45,7 @@ def test_each_attempt_of_each_call_has_its_own_output(hosted: Cluster) -> None:
     assert read(3, attempt=1)["stdout"] == b"out of 3, attempt 1\n"
     assert read(3, stream="stderr") == {"stdout": b"", "stderr": b"err of 3\n"}
     handle = pages.speak.submit("", 5)
-    assert handle.result(timeout=60) == 5
+    assert handle.result(timeout=stretch(60)) == 5
     assert handle.logs() == "out of 5, attempt 1\nerr of 5\n"
     assert pages.double.submit(2).logs() == ""
 
@@ -62,13 +62,13 @@ def test_a_running_call_is_followed_to_its_end(hosted: Cluster, tmp_path: Path) 
     reader.start()
     wait_until(lambda: b"here\n" in heard, 60)
     (tmp_path / "go").touch()
-    reader.join(60)
+    reader.join(stretch(60))
     assert b"".join(heard) == b"here\ngone\n"
 
 
 def test_the_command_prints_one_call(hosted: Cluster) -> None:
     handle = pages.speak.submit("", 9)
-    assert handle.result(timeout=60) == 9
+    assert handle.result(timeout=stretch(60)) == 9
     told = hosted.cli("tasks", "logs", handle.id)
     assert (told.stdout, told.stderr) == (b"out of 9, attempt 1\n", b"err of 9\n")
     shown = hosted.cli("tasks", "show", handle.id, "--logs")
@@ -104,7 +104,7 @@ def test_a_follower_loses_nothing_while_the_server_or_the_agent_is_killed(
         hosted.controller.start()
     if again:
         wait_until((tmp_path / "said2").exists, 60)
-    reader.join(90)
+    reader.join(stretch(90))
     assert not reader.is_alive()
     rounds = [
         b"attempt %d\n" % n + b"word\n" * 2000 + b"last\n" for n in ((1, 2) if again else (1,))

@@ -16,7 +16,7 @@ from holdfast.errors import ValidationError
 from holdfast.tasks import CallCancelled, CallFailed
 from holdfast.tasks.connection import CONNECTION
 from tests.system.cluster import Cluster
-from tests.waits import Patience, wait_until
+from tests.waits import Patience, stretch, wait_until
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # hosts import the app by the same name
@@ -37,16 +37,16 @@ def hosted(shared: Cluster) -> Iterator[Cluster]:
 
 
 def test_a_call_a_map_and_handles_as_they_end(hosted: Cluster) -> None:
-    assert pages.double.submit(3).result(timeout=60) == 6
+    assert pages.double.submit(3).result(timeout=stretch(60)) == 6
     assert list(pages.double.map(range(5000))) == [2 * n for n in range(5000)]
     handles = [pages.double.submit(n) for n in range(10)]
-    ended = list(holdfast.as_completed(handles, timeout=60))
+    ended = list(holdfast.as_completed(handles, timeout=stretch(60)))
     assert sorted(handle.result() for handle in ended) == [2 * n for n in range(10)]
 
 
 def test_a_call_that_raises_is_retried_and_shows_its_chain(hosted: Cluster, tmp_path: Path) -> None:
     handle = pages.fail_twice.submit(str(tmp_path / "tries"))
-    assert handle.result(timeout=60) == 3
+    assert handle.result(timeout=stretch(60)) == 3
     assert handle.attempts == 3
     view = hosted.client.call_view(handle.set_id, handle.index)
     assert [(failure.attempt, failure.cause) for failure in view.failures] == [
@@ -55,7 +55,7 @@ def test_a_call_that_raises_is_retried_and_shows_its_chain(hosted: Cluster, tmp_
     ]
     assert "try 1 is too early" in view.failures[0].reason
     with pytest.raises(CallFailed, match="KeyError: 'gone'") as failed:
-        pages.fail.submit().result(timeout=60)
+        pages.fail.submit().result(timeout=stretch(60))
     assert 'raise KeyError("gone")' in failed.value.remote_traceback
 
 
@@ -94,7 +94,7 @@ def test_each_result_is_there_once_whatever_is_killed(
 def test_two_models_take_turns_in_one_slot(shared: Cluster, hosted: Cluster) -> None:
     shared.set_queue("narrow", executors_max=1)
     a, b = pages.with_a.options(queue="narrow"), pages.with_b.options(queue="narrow")
-    turns = [task.submit().result(timeout=60) for task in (a, a, b, a)]
+    turns = [task.submit().result(timeout=stretch(60)) for task in (a, a, b, a)]
     assert len({pid for pid, _, _ in turns}) == 1
     assert [(model, loads) for _, model, loads in turns] == [
         ("a", ["a"]),
@@ -110,7 +110,7 @@ def test_a_running_call_is_cancelled(hosted: Cluster, tmp_path: Path) -> None:
     wait_until(path.exists, 60)
     handle.cancel("wrong input")
     with pytest.raises(CallCancelled, match="wrong input"):
-        handle.result(timeout=60)
+        handle.result(timeout=stretch(60))
     wait_until(path.with_suffix(".told").exists)
     assert path.with_suffix(".told").read_text() == "wrong input"
     shown = hosted.cli("tasks", "show", handle.id).stdout
@@ -119,7 +119,7 @@ def test_a_running_call_is_cancelled(hosted: Cluster, tmp_path: Path) -> None:
 
 def test_large_values_go_by_reference(hosted: Cluster) -> None:
     text = "é" * 200_000
-    assert pages.lengthen.submit(text, 3).result(timeout=60) == text * 3
+    assert pages.lengthen.submit(text, 3).result(timeout=stretch(60)) == text * 3
 
 
 def test_many_values_just_under_a_reference_come_through(hosted: Cluster) -> None:
@@ -160,7 +160,7 @@ def test_a_call_that_does_not_listen_is_ended_after_its_grace(
         wait_until(path.exists, 60)
         handle.cancel()
         with pytest.raises(CallCancelled):
-            handle.result(timeout=60)
+            handle.result(timeout=stretch(60))
     finally:
         hosted.client.set_config({}, unset=["grace_seconds"])
 

@@ -15,7 +15,7 @@ from holdfast.client import Client
 from holdfast.core.calls.values import FunctionSpec
 from holdfast.store.embedded.postgres import EmbeddedPostgres
 from tests.system.cluster import Cluster
-from tests.waits import wait_until
+from tests.waits import stretch, wait_until
 
 pytestmark = pytest.mark.slow
 CALLS = 5000
@@ -105,7 +105,7 @@ def test_a_killed_database_loses_and_doubles_no_result(
         collector = Collector(client, set_id)
         collector.wait(300)
         os.kill(own_database.pid or 0, signal.SIGKILL)
-        own_database.wait(10)
+        assert own_database.wait(stretch(10))
         time.sleep(1.0)
         own_database.start()
         collector.wait(CALLS, 90.0)

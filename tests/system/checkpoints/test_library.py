@@ -35,7 +35,7 @@ def agent(tmp_path: Path) -> Iterator[socket.socket]:
     """The agent's end of the beat socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind(str(tmp_path / "beats"))
-        listening.settimeout(10)
+        listening.settimeout(60)
         yield listening
 
 

@@ -143,7 +143,7 @@ MEMBER = """
             return begins
         while True:
             try:
-                guest = socket.create_connection(address, timeout=10)
+                guest = socket.create_connection(address)
                 break
             except OSError:
                 time.sleep(0.05)

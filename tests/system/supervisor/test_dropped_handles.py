@@ -19,7 +19,7 @@ from holdfast.supervisor.futures.inbox import Gather, Inbox, receive_one
 from holdfast.supervisor.line.values import encode_value
 from holdfast.supervisor.rosters.failures import ProcessEnded
 from tests.system.supervisor.rig import PATIENCE, Managers, attach, python
-from tests.waits import in_time, wait_until
+from tests.waits import in_time, stretch, wait_until
 
 
 def receive(inbox: Inbox, accept: Callable[[Any], Any] | None = None) -> Future[Any]:
@@ -61,11 +61,11 @@ def test_a_wait_that_is_kept_or_listened_to_still_takes() -> None:
 
 def test_the_ways_to_wait_for_many_keep_what_they_wait_for() -> None:
     inbox = Inbox()
-    stream = as_completed([receive(inbox), receive(inbox)], timeout=20)
+    stream = as_completed([receive(inbox), receive(inbox)], timeout=stretch(20))
     gc.collect()
     put(inbox, 1, 2, 3)
     assert [future.result() for future in stream] == [1, 2]
-    assert wait([receive(inbox)], timeout=20).done.pop().result() == 3
+    assert wait([receive(inbox)], timeout=stretch(20)).done.pop().result() == 3
 
 
 def test_a_message_that_nobody_looked_at_waits_for_the_next() -> None:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 def metric(cluster: Cluster, name: str) -> float:
-    text = httpx.get(f"{cluster.controller.url}/metrics", timeout=10, trust_env=False).text
+    text = httpx.get(f"{cluster.controller.url}/metrics", timeout=60, trust_env=False).text
     return float(
         next(line.rsplit(" ", 1)[1] for line in text.splitlines() if line.startswith(name + " "))
     )

@@ -24,7 +24,7 @@ from holdfast.errors import HoldfastError
 from holdfast.store.embedded.postgres import EmbeddedPostgres
 from tests.system.cluster import Cluster, Controller, Host
 from tests.system.workflows.steps import add, count, mark
-from tests.waits import wait_until
+from tests.waits import stretch, wait_until
 
 ROOT = Path(__file__).parents[3]
 WIDTH = 20
@@ -180,7 +180,7 @@ def run_chaos(size: Size, database: EmbeddedPostgres, folder: Path) -> None:
         run = size.build(folder / "out").submit(cluster.client)
         while time.monotonic() < began + size.patience and not has_ended(cluster, run):
             reaper.kill_one()
-        cluster.client.wait_workflow(run.id, 120)
+        cluster.client.wait_workflow(run.id, stretch(120))
         seconds = time.monotonic() - began
         print(f"{seconds:.0f} s; killed: {dict(reaper.kills)}; servers that fell: {reaper.fallen}")
         assert set(reaper.kills) == set(VICTIMS)

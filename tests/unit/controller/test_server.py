@@ -165,7 +165,7 @@ async def test_a_stop_is_orderly_and_quick(
     try:
         url, secret = await asyncio.to_thread(server.wait_ready)
         async with httpx.AsyncClient(
-            base_url=url, trust_env=False, timeout=10, verify=False
+            base_url=url, trust_env=False, timeout=60, verify=False
         ) as http:
             assert (await http.get("/v1/whoami", headers=bearer(secret))).json()["role"] == "admin"
             assert (await http.get("/readyz")).status_code == 200
