@@ -7,16 +7,22 @@ RETRY-6  The kill switch is read in the transaction that dispatches, behind a lo
 
 from collections.abc import Collection, Mapping, Sequence
 
+import msgspec
+
 from holdfast.core.causes import CHARGED_TO, Budget
 from holdfast.core.endings.drain import Completion
+from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.host_faults import find_runtime_word
 from holdfast.core.placement.plan import Candidate, Capacity, JobPlacement, plan_admission
-from holdfast.core.records import JobRecord, TaskRecord
+from holdfast.core.records import JobFields, JobRecord, TaskRecord, shared_fields
 from holdfast.core.settings.resolve import Value
-from holdfast.core.states import JobEvent, JobState
+from holdfast.core.states import JobEvent, JobState, TaskState
+from holdfast.moves import reports
 from holdfast.moves.drains import hold_retry, list_avoided, name_suspect
 from holdfast.moves.moves import Moves
+from holdfast.moves.reports import Draft
 from holdfast.moves.rows import BACK_OFF, RETRIES_HELD, JobRow
+from holdfast.moves.values import DrainSnapshot
 
 SWITCH = "retries_enabled"
 
@@ -60,6 +66,37 @@ def dispatch_at_once(m: Moves, job: JobRow, switches: Switches) -> None:
     due = job.state is JobState.WAITING and job.wait_cause == BACK_OFF
     if due and (job.retry_at or m.now) <= m.now and switches.held_by(job.project) is None:
         dispatch_retry(m, job)
+
+
+def take_fall(
+    m: Moves, draft: Draft, job_id: str, queue: str, rules: Sequence[OperatorRule]
+) -> JobRow | None:
+    """Take the ends of every rank of a running gang, and return its job, whose drain they begin and
+    make ready to be completed (DRAIN-1). None where the host tells of anything else, or more is to be
+    done."""
+    job = m.jobs.get(job_id)
+    if job is None or job.state is not JobState.RUNNING or job.queue != queue or job.supervised:
+        return None
+    ranks = m.ranks(job)
+    told = sorted(key for key, _ in draft.ended()) == [task.key for task in ranks]
+    if not told or any(task.state is not TaskState.RUNNING for task in ranks):
+        return None
+    repeats = reports.apply_reports(m, [draft], set(), rules)
+    held = any(task.state.holds_lease for task in ranks)
+    drained = m.jobs[job_id].state is JobState.DRAINING
+    if held or repeats or draft.refused or not drained:
+        return None
+    draft.draining.clear()  # it is completed with this
+    return None if reports.find_stuck(draft) else job
+
+
+def expect_drain(m: Moves, job: JobRow, before: JobRecord) -> DrainSnapshot:
+    """Return the drain as it would be read after the moves. before: the job's record without them."""
+    fields = shared_fields(job, JobFields)
+    for name in ("step", "total", "beat_at"):  # an attempt's newest beat is in its tasks
+        del fields[name]
+    tasks = tuple(TaskRecord(**shared_fields(task, TaskRecord)) for task in m.ranks(job))
+    return DrainSnapshot(job=msgspec.structs.replace(before, **fields), tasks=tasks)
 
 
 def plan_restart(

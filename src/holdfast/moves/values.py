@@ -357,13 +357,12 @@ class HostSynced(StoreValue, frozen=True, kw_only=True):
 
     status: "ok"; "stale" (another incarnation has registered); "unknown" (no such host).
     succeeded: jobs this sync finished. draining: jobs it made drain; the completer has work.
-    fenced: why the host is in error: it is given no work, and none of its leases is renewed
-    (CYCLE-1). reads: whether readers wait for output from this host's disk.
+    fenced: why the host is in error: no work for it, no lease renewed (CYCLE-1). reads: whether
+    readers wait for output from its disk. fell: its fall was decided with these ends (FALL-2).
     settled: its room was offered to the queues, and the leader could start nothing more on it.
     posted: a job of a workflow is among `succeeded` (POST-1). awaited: another job may wait for one of
     these, or for a place in its array.
-    recalls: tasks held ahead that it is to give back unless they have begun. returned: jobs that
-    it gave back, which are queued again.
+    recalls: tasks held ahead, to be given back unless begun. returned: jobs given back, now queued.
     """
 
     host_id: str
@@ -386,6 +385,7 @@ class HostSynced(StoreValue, frozen=True, kw_only=True):
     awaited: bool = False
     recalls: tuple[TaskKey, ...] = ()
     returned: tuple[str, ...] = ()
+    fell: bool = False
 
 
 TellOffers = Callable[[HostSynced], Awaitable[None]]

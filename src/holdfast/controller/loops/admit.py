@@ -13,6 +13,7 @@ import msgspec
 from holdfast.controller.loops.silhouette import Loop, Summary
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
+from holdfast.controller.sync.completions import tell_reserved
 from holdfast.core.causes import Cause
 from holdfast.core.placement.parts import split_by_hosts
 from holdfast.core.placement.plan import (
@@ -341,14 +342,6 @@ class AdmitLoop(Loop):
 def _count_cut(snapshot: AdmissionSnapshot, limit: int) -> int:
     counts = Counter(job.queue for job in snapshot.candidates if job.member is None)
     return sum(count >= limit for count in counts.values())
-
-
-def tell_reserved(gangs: Sequence[JobPlacement]) -> None:
-    """Log one line for each gang. Jobs of one task are too many for that, and have their events."""
-    for gang in gangs:
-        hosts = len({task.host_id for task in gang.tasks})
-        about = {"job": gang.job_id, "epoch": gang.epoch + 1}
-        log.info("reserved: %d tasks on %d hosts", gang.size, hosts, extra=about)
 
 
 def _with_limit(job: Candidate, settings: Settings) -> Candidate:

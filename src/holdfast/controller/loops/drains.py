@@ -6,21 +6,12 @@ import logging
 from datetime import timedelta
 from enum import Enum, auto
 
-from holdfast.controller.loops.admit import tell_reserved
 from holdfast.controller.loops.silhouette import Loop, Summary
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
-from holdfast.core.endings.classify import HOST_START, NEVER_STARTS
-from holdfast.core.endings.decide import Decision
-from holdfast.core.endings.drain import (
-    Completion,
-    do_others_serve,
-    may_start_elsewhere,
-    plan_completion,
-)
-from holdfast.core.placement.plan import Capacity, JobPlacement, silence_seconds
-from holdfast.core.records import JobRecord
-from holdfast.core.states import JobEvent
+from holdfast.controller.sync.completions import about_drain, tell_reserved
+from holdfast.core.endings.drain import Completion
+from holdfast.core.placement.plan import Capacity, JobPlacement
 from holdfast.moves.dispatch import plan_restart
 from holdfast.moves.values import DrainSnapshot
 
@@ -109,7 +100,7 @@ class DrainsLoop(Loop):
                 forced += tasks
                 controller.metrics.force_drained.inc(tasks)
                 text = "drain forced: %d tasks have not confirmed their end"
-                log.warning(text, tasks, extra=_about(job))
+                log.warning(text, tasks, extra=about_drain(job))
                 controller.poke_hosts_of(job.id)
         return forced
 
@@ -117,47 +108,21 @@ class DrainsLoop(Loop):
         controller, job = self._controller, drain.job
         try:
             settings = await controller.settings.current()
-            policy = settings.policy(job.queue, job.spec)
-            completion = plan_completion(
-                job, drain.tasks, policy, settings.rules, chance=controller.chance()
-            )
-            if completion is not None and completion.decision.rule in (NEVER_STARTS, HOST_START):
-                hosts = await controller.store.hosts.list_hosts()
-                completion = plan_completion(
-                    job,
-                    drain.tasks,
-                    policy,
-                    settings.rules,
-                    chance=controller.chance(),
-                    elsewhere=may_start_elsewhere(job, drain.tasks, hosts),
-                    others_serve=do_others_serve(job, drain.tasks, hosts),
-                )
+            found = controller.completions.plan(drain, settings)
+            completion = await controller.completions.plan_start(drain, settings, found)
             if completion is None:
                 return _Next.NOTHING
-            decision = completion.decision
-            backs_off = decision.event is JobEvent.BACK_OFF and decision.held is None
-            at_once = backs_off and decision.delay_seconds <= 0 and self._take_turn(settings)
+            at_once = controller.completions.take_turn(completion.decision, settings)
             news = await self._write(drain, completion, settings, at_once=at_once)
             if news is _Next.NOTHING:
-                controller.allowance.spend(-at_once)
+                if at_once:
+                    controller.completions.give_turn_back()
                 return news
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             # One job that cannot be decided must not hold the others up.
-            log.exception("drain of job %s could not be decided", job.id, extra=_about(job))
+            log.exception("drain of job %s could not be decided", job.id, extra=about_drain(job))
             return _Next.NOTHING
-        log.info(
-            "drain completed: attempt %d %s: %s",
-            job.attempts,
-            decision.outcome,
-            decision.reason,
-            extra={**_about(job), "queue": job.queue},
-        )
-        self._count(job, decision)
-        controller.metrics.drain_seconds.observe(drain.seconds)
-        if at_once:
-            controller.metrics.retry_dispatched.inc()
-        elif backs_off:
-            controller.dues.expect(decision.delay_seconds)
+        controller.completions.tell(drain, completion, at_once=at_once)
         return news
 
     async def _write(
@@ -193,12 +158,13 @@ class DrainsLoop(Loop):
         self, drain: DrainSnapshot, completion: Completion, settings: Settings
     ) -> JobPlacement | None:
         """Return where the next attempt goes, None where that is for admission to find out."""
+        read_room = self._controller.completions.read_room
         early, self._early = self._early, None
         if early is None or early.job_id != drain.job.id or early.task is None:
-            hosts = await self._read_room(drain.job.id, settings)
+            hosts = await read_room(drain.job.id, settings)
         else:
             await early.task
-            hosts = early.hosts if early.known else await self._read_room(drain.job.id, settings)
+            hosts = early.hosts if early.known else await read_room(drain.job.id, settings)
         return plan_restart(drain.job, drain.tasks, completion, hosts) if hosts else None
 
     def _begin_room(self) -> _EarlyRoom | None:
@@ -214,36 +180,5 @@ class DrainsLoop(Loop):
 
     async def _read_early(self, early: _EarlyRoom) -> None:
         settings = await self._controller.settings.current()
-        early.hosts = await self._read_room(early.job_id, settings)
+        early.hosts = await self._controller.completions.read_room(early.job_id, settings)
         early.known = True
-
-    async def _read_room(self, job_id: str, settings: Settings) -> tuple[Capacity, ...] | None:
-        silence = silence_seconds(
-            settings.number("dead_host_seconds"), settings.number("sync_interval_seconds")
-        )
-        return await self._controller.store.drains.read_open_room(job_id, silence)
-
-    def _take_turn(self, settings: Settings) -> bool:
-        """Return whether the rate limit lets one more retry go now (RATE-1); it is spent then."""
-        limit = settings.value("retry_rate_limit")
-        rate, allowance = None if limit is None else float(limit), self._controller.allowance
-        left = allowance.refill(rate, self._controller.clock())
-        if left is not None and left < 1:
-            return False
-        allowance.spend(1)
-        return True
-
-    def _count(self, job: JobRecord, decision: Decision) -> None:
-        metrics, cause = self._controller.metrics, str(decision.cause or "")
-        metrics.ended.labels(str(decision.outcome), cause).inc()
-        metrics.drains_completed.labels(str(decision.outcome)).inc()
-        if decision.retry == "scheduled":
-            metrics.retry_scheduled.labels(cause).inc()
-        elif decision.retry == "exhausted":
-            metrics.retry_exhausted.labels(cause).inc()
-        if decision.event is JobEvent.SUCCEED and job.was_retried:
-            metrics.retry_succeeded.inc()
-
-
-def _about(job: JobRecord) -> dict[str, object]:
-    return {"job": job.id, "attempt": job.attempts, "epoch": job.epoch}

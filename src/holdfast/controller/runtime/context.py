@@ -26,6 +26,8 @@ from holdfast.controller.runtime.telemetry import TelemetryDesk
 from holdfast.controller.runtime.wakes import WakeBus
 from holdfast.controller.runtime.webhook_sender import Sender
 from holdfast.controller.sync.batch import batch_syncs
+from holdfast.controller.sync.completions import Completions
+from holdfast.controller.sync.falls import Falls
 from holdfast.controller.sync.joins import Joins
 from holdfast.controller.sync.orders import GangLayouts
 from holdfast.core.settings.resolve import Value
@@ -77,13 +79,25 @@ class Controller:
         self.webhooks = Sender()
         self.joins = Joins(store, clock)
         self.layouts = GangLayouts()
-        self.batcher = batch_syncs(store, self.settings, self.metrics, self.outages)
         self.calls = CallsDesk(store, self.settings, self.metrics, self.outages, clock)
         self.telemetry = TelemetryDesk(store, clock, self.outages)
         self.refusals = Refusals()
         self.leadership = Leadership(store, clock, self.outages)
         self.dues = DueTimes(clock, self.wakes)
         self.allowance = Allowance()
+        self.completions = Completions(
+            store, self.metrics, self.allowance, self.dues, clock, chance
+        )
+        falls = Falls(
+            store,
+            self.settings,
+            self.specs,
+            self.completions,
+            self.leadership,
+            self.background,
+            self._tell_fall,
+        )
+        self.batcher = batch_syncs(store, self.settings, self.metrics, self.outages, falls)
         self.fallen: deque[str] = deque(maxlen=2)
         """Gangs whose drains began since the completer last looked, the last two."""
         store.drains.watch_drains(self._tell_drains)
@@ -123,8 +137,24 @@ class Controller:
         )
 
     def _tell_drains(self, news: Sequence[DrainNews]) -> None:
-        """Log the beginning of every drain and each task that goes with it, one line each; then
-        wake the hosts that have tasks to stop, and the completer."""
+        """Log drains that began; then wake the hosts that have tasks to stop, and the completer."""
+        for item in news:
+            if isinstance(item, DrainBegun) and item.stopping and item.trigger_rank is not None:
+                self.fallen.append(item.job_id)
+        hosts = self._log_drains(news)
+        self.poke("drain", "events", *(f"host:{host_id}" for host_id in hosts))
+
+    def _tell_fall(self, news: Sequence[DrainNews], started: bool) -> None:
+        """Log a drain that began and is completed. Its next attempt that has no place yet is
+        admission's."""
+        self._log_drains(news)
+        if not started:
+            self.poke("retries")
+        self.poke_soon("events", "logs")
+
+    def _log_drains(self, news: Sequence[DrainNews]) -> list[str]:
+        """Log the beginning of every drain and each task that goes with it, one line each. Return
+        the hosts that have tasks to stop."""
         hosts: dict[str, None] = {}
         for item in news:
             about = {
@@ -136,15 +166,13 @@ class Controller:
             if isinstance(item, DrainBegun):
                 about |= {"rank": item.trigger_rank, "cause": str(item.cause)}
                 about["moved"] = item.stopping
-                if item.stopping and item.trigger_rank is not None:
-                    self.fallen.append(item.job_id)
                 log.info("drain started: %s", item.reason, extra=about)
                 hosts.update(dict.fromkeys(item.hosts))
                 self.metrics.drains_begun.labels(str(item.cause)).inc()
             else:
                 text = "task preempted" if item.lost is None else f"task preempted: {item.lost}"
                 log.info(text, extra={**about, "rank": item.rank})
-        self.poke("drain", "events", *(f"host:{host_id}" for host_id in hosts))
+        return list(hosts)
 
     async def pump_hints(self) -> None:
         """Turn the store's hints into wakes, for ever. A broken stream is taken up again; polling

@@ -274,7 +274,9 @@ def _act_on(controller: Controller, request: wire.SyncRequest | None, found: Hos
         controller.poke("drain", "events")
     if found.returned:
         controller.poke("admit", "events")
-    if found.succeeded or found.acked:
+    if found.fell:  # all that it leads to is done, and the rest is told in a moment
+        pass
+    elif found.succeeded or found.acked:
         if len(found.acked) > len(found.succeeded):  # a drain may wait for the others
             controller.poke("drain")
             if {key.job_id for key in found.acked} - {*found.succeeded, *found.draining}:

@@ -78,7 +78,7 @@ class MemoryLeases(InMemory):
         s = self.state
         for d in drafts:
             host = s.hosts[d.sync.host_id]
-            d.name, d.reads = host.name, any(r.waits_for(host.id) for r in s.log_reads.values())
+            d.name, d.reads = host.name, self.is_read_from(host.id)
             if host.flagged_dead_at is not None:
                 s.log([reports.recovered_event(host.id, host.name, host.heartbeat_at, at)], at)
             host.heartbeat_at, host.flagged_dead_at = max(host.heartbeat_at, at), None
@@ -113,6 +113,10 @@ class MemoryLeases(InMemory):
         for d in drafts:
             if not d.sync.leaving:
                 self._give_orders(d, at)
+
+    def is_read_from(self, host_id: str) -> bool:
+        """Return whether readers wait for output from a host's disk."""
+        return any(read.waits_for(host_id) for read in self.state.log_reads.values())
 
     def _take(self, drafts: Sequence[Draft], terms: TakeTerms, at: datetime) -> None:
         takers = [d for d in drafts if d.sync.takes and not d.sync.leaving and not d.fenced]

@@ -5,10 +5,53 @@ from datetime import datetime
 from typing import Protocol
 
 from holdfast.core.endings.drain import Completion
+from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.placement.plan import Capacity, JobPlacement
 from holdfast.core.records import JobRecord
-from holdfast.moves.values import DrainSnapshot, HostSync, Restarted, TellDrains
+from holdfast.moves.values import (
+    DrainNews,
+    DrainSnapshot,
+    HostSync,
+    HostSynced,
+    Restarted,
+    StoreValue,
+    TellDrains,
+)
 from holdfast.store.port.clock import Now
+
+
+class Restart(StoreValue, frozen=True, kw_only=True):
+    """How a drain ends whose job goes on at once, and where: as `DrainStore.restart_drained` takes
+    it."""
+
+    completion: Completion
+    placement: JobPlacement
+    ttl_seconds: float
+
+
+class Fall(Protocol):
+    """A gang whose every rank has ended on one host, as that host's sync tells."""
+
+    @property
+    def job_id(self) -> str:
+        """The gang."""
+
+    @property
+    def queue(self) -> str:
+        """The queue that the gang is in."""
+
+    async def decide(self, drain: DrainSnapshot) -> Restart | None:
+        """Return what becomes of it; None where that is for the completer to find out. It is called
+        within the transaction, so it waits for nothing that may take long."""
+
+
+class FallTaken(StoreValue, frozen=True, kw_only=True):
+    """A fall that was taken. synced: the host's answer, with the orders of the next attempt where
+    that has `started`. news: what `watch_drains` would have told, and does not."""
+
+    synced: HostSynced
+    started: bool
+    news: tuple[DrainNews, ...] = ()
 
 
 class DrainStore(Protocol):
@@ -62,6 +105,14 @@ class DrainStore(Protocol):
 
         placement: under the epoch of the completed job. completion: without a quarantine.
         """
+
+    async def take_fall(
+        self, sync: HostSync, fall: Fall, *, rules: Sequence[OperatorRule] = (), now: Now = None
+    ) -> FallTaken | None:
+        """Take a sync that tells of nothing but the ends of every rank of a running gang, decide its
+        drain, and place and order its next attempt on the same host, in one transaction (FALL-2).
+        None, and nothing was written, where anything else is to be done or may decide: the sync, its
+        drain and the start are then transactions of their own."""
 
     async def list_slow_drains(self, before: datetime) -> list[JobRecord]:
         """Return draining jobs, not forced yet, with tasks that were told to stop before a time and

@@ -168,9 +168,7 @@ class PostgresAdmission(OnSession):
         silence = silence_seconds(dead, interval)
         asked = {"limit": limit, "but": list(but), "now": revision["now"]}
         given = (
-            []
-            if hosts is not None
-            else [("read_capacity", {"ids": None, "silence": silence, "now": revision["now"]})]
+            [] if hosts is not None else [ask_capacity(None, silence=silence, now=revision["now"])]
         )
         queued, *more = await tx.many(
             _ask_candidates(names, quotas, asked), *_ask_owned(names, shares, asked), *given
@@ -291,7 +289,7 @@ def ask_room(placements: Sequence[JobPlacement], now: datetime | None) -> list[S
         ("share_queues", {"names": sorted({p.queue for p in placements})}),
         ("look_for_quotas", None),
         ("lock_hosts", {"ids": host_ids}),
-        ("read_capacity", {"ids": host_ids, "silence": None, "now": None}),
+        ask_capacity(host_ids),
         ("read_now", {"now": now}),
     ]
 
@@ -356,8 +354,21 @@ def _limit(value: Value) -> int | None:
 
 async def read_capacity(tx: Tx, ids: Sequence[str]) -> list[Capacity]:
     """Return the free room of those of these hosts that are active."""
-    rows = await tx.rows("read_capacity", ids=ids, silence=None, now=None)
+    (rows,) = await tx.many(ask_capacity(ids))
     return [as_capacity(row) for row in rows]
+
+
+def ask_capacity(
+    ids: Sequence[str] | None,
+    *,
+    silence: float | None = None,
+    but: str | None = None,
+    now: Now = None,
+) -> Step:
+    """Return the question for the room of active hosts, of all where `ids` is None. but: a job whose
+    tasks do not count."""
+    given = {"ids": ids, "silence": silence, "but": but, "now": now}
+    return "read_capacity", given
 
 
 def as_capacity(row: Mapping[str, Any]) -> Capacity:

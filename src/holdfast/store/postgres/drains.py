@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.endings.drain import Completion
+from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.placement.plan import Capacity, JobPlacement
 from holdfast.core.records import JobRecord, TaskRecord
 from holdfast.core.settings.resolve import Value
@@ -19,7 +20,8 @@ from holdfast.moves.reports import Draft
 from holdfast.moves.rows import JobRow
 from holdfast.moves.values import DrainNews, DrainSnapshot, HostSync, Restarted, TellDrains
 from holdfast.store.port.clock import Now
-from holdfast.store.postgres.admission import Step, as_capacity, ask_room, take_room
+from holdfast.store.port.drains import Fall, FallTaken
+from holdfast.store.postgres.admission import Step, as_capacity, ask_capacity, ask_room, take_room
 from holdfast.store.postgres.connection.ports import OnSession, reads_beside, transacts
 from holdfast.store.postgres.connection.session import Session, Tx
 from holdfast.store.postgres.hosts import quarantine_host
@@ -33,6 +35,7 @@ from holdfast.store.postgres.moves import (
     write_moves,
 )
 from holdfast.store.postgres.settings import ASK_SWITCHES, take_switches
+from holdfast.store.postgres.sync.falls import OtherFallError, take_fall
 
 MAX_LIKELY = 32
 
@@ -134,12 +137,22 @@ class PostgresDrains(OnSession):
         rivals, found = await self.session.single(
             lambda tx: tx.many(
                 ("look_for_rivals", {"id": job_id}),
-                ("read_capacity", {"ids": None, "silence": silence_seconds, "now": now}),
+                ask_capacity(None, silence=silence_seconds, but=job_id, now=now),
             )
         )
         if rivals[0]["rivals"]:
             return None
         return tuple(as_capacity(row).without_ahead for row in found)
+
+    async def take_fall(
+        self, sync: HostSync, fall: Fall, *, rules: Sequence[OperatorRule] = (), now: Now = None
+    ) -> FallTaken | None:
+        try:
+            return await self.session.transact(
+                lambda tx: take_fall(tx, self.environment, sync, fall, rules, now)
+            )
+        except OtherFallError:
+            return None
 
     @transacts
     async def restart_drained(

@@ -222,8 +222,13 @@ async def _sync(
 
 async def _touch_hosts(tx: Tx, drafts: Sequence[Draft], now: datetime | None) -> Sequence[Rows]:
     """Lock the hosts, and the rows of jobs that are known to be moved: what these return."""
-    syncs = [d.sync for d in drafts]
-    by_host = {s.host_id: s for s in syncs}
+    moved = reports.expect_moves([d.sync for d in drafts])
+    return await tx.many(ask_hosts(drafts, now), *(ask_moves(moved) if moved else ()))
+
+
+def ask_hosts(drafts: Sequence[Draft], now: datetime | None) -> Step:
+    """Return the statement that locks the hosts and notes that they were heard."""
+    by_host = {d.sync.host_id: d.sync for d in drafts}
     heard = [key for d in drafts for key in d.heard()]
     touch: dict[str, Any] = {
         # Cleaned, so that one host's malformed value is stale instead of failing the whole batch.
@@ -236,8 +241,7 @@ async def _touch_hosts(tx: Tx, drafts: Sequence[Draft], now: datetime | None) ->
         "epochs": [k.epoch for k in heard],
         "now": now,
     }
-    moved = reports.expect_moves(syncs)
-    return await tx.many(("touch_hosts", touch), *(ask_moves(moved) if moved else ()))
+    return "touch_hosts", touch
 
 
 async def _note_health(

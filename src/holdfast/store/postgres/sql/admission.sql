@@ -6,18 +6,19 @@ select q.name, q.settings, q.paused_at, q.paused_reason, q.hard, q.created_at fr
 -- name: read_capacity
 -- Busy comes from live leases, never from a host's own report. A silent host is given nothing, because its
 -- reservations would only run out one after the other. Devices are looked for where there are some: hosts without
--- have the most tasks.
+-- have the most tasks. What the job `but` holds counts as free, because all of it ends with this transaction.
 select h.id as host_id, h.name, b.incarnation, h.queues, h.labels, h.cpu_slots, h.memory_bytes, h.gpus, h.state, h.faults,
        coalesce(u.cpu_slots, 0) + coalesce(o.cpu_slots, 0) as busy_cpu_slots,
        coalesce(u.memory_bytes, 0) + coalesce(o.memory_bytes, 0) as busy_memory_bytes,
        coalesce(case when h.gpus <> '[]' then (
          select array_agg(d) from tasks t cross join lateral unnest(t.devices) as x(d)
-         where t.host_id = h.id and t.state in ('reserved', 'running', 'preempting')
+         where t.host_id = h.id and t.state in ('reserved', 'running', 'preempting') and t.job_id is distinct from %(but)s::text
        ) end, '{}') as busy_devices
 from hosts h join heartbeats b on b.host_id = h.id
 left join lateral (
   select sum(t.cpu_slots)::bigint as cpu_slots, sum(t.memory_bytes)::bigint as memory_bytes
   from tasks t where t.host_id = h.id and t.state in ('reserved', 'running', 'preempting')
+    and t.job_id is distinct from %(but)s::text
 ) u on true
 left join (
   select host_id, sum(cpu_slots)::bigint as cpu_slots, sum(memory_bytes)::bigint as memory_bytes from handovers group by host_id
