@@ -11,7 +11,7 @@ from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
 from holdfast.controller.sync.completions import about_drain, tell_reserved
 from holdfast.core.endings.drain import Completion
-from holdfast.core.placement.plan import Capacity, JobPlacement
+from holdfast.core.placement.plan import JobPlacement
 from holdfast.moves.dispatch import plan_restart
 from holdfast.moves.values import DrainSnapshot
 
@@ -30,17 +30,6 @@ class _Next(Enum):
     OTHERS = auto()
 
 
-class _EarlyRoom:
-    """The room for the next attempt of one gang, read while its drain is, because its restart waits
-    for both."""
-
-    def __init__(self, job_id: str) -> None:
-        self.job_id = job_id
-        self.task: asyncio.Task[None] | None = None
-        self.hosts: tuple[Capacity, ...] | None = None
-        self.known = False
-
-
 class DrainsLoop(Loop):
     """Completes drains, once each: the epoch guards the write."""
 
@@ -51,7 +40,6 @@ class DrainsLoop(Loop):
     def __init__(self, controller: Controller) -> None:
         super().__init__(controller)
         self._force_at = 0.0
-        self._early: _EarlyRoom | None = None
 
     async def run_once(self) -> Summary:
         done, forced = await self._complete_all(), 0
@@ -67,7 +55,6 @@ class DrainsLoop(Loop):
         """Complete what is ready; return how many drains."""
         done = 0
         while True:
-            self._early = self._begin_room()
             drains = await self._controller.store.drains.list_drains(LIMIT)
             ended = [await self._complete(drain) for drain in drains]
             completed = sum(end is not _Next.NOTHING for end in ended)
@@ -158,27 +145,5 @@ class DrainsLoop(Loop):
         self, drain: DrainSnapshot, completion: Completion, settings: Settings
     ) -> JobPlacement | None:
         """Return where the next attempt goes, None where that is for admission to find out."""
-        read_room = self._controller.completions.read_room
-        early, self._early = self._early, None
-        if early is None or early.job_id != drain.job.id or early.task is None:
-            hosts = await read_room(drain.job.id, settings)
-        else:
-            await early.task
-            hosts = early.hosts if early.known else await read_room(drain.job.id, settings)
+        hosts = await self._controller.completions.read_room(drain.job.id, settings)
         return plan_restart(drain.job, drain.tasks, completion, hosts) if hosts else None
-
-    def _begin_room(self) -> _EarlyRoom | None:
-        """Begin to read the room of the one gang that fell since the last look. It is as old as its
-        drain then; the write looks at what it takes of it once more."""
-        fallen = [*self._controller.fallen]
-        self._controller.fallen.clear()
-        if len(fallen) != 1:
-            return None
-        early = _EarlyRoom(fallen[0])
-        early.task = self._controller.background.start(self._read_early(early))
-        return early
-
-    async def _read_early(self, early: _EarlyRoom) -> None:
-        settings = await self._controller.settings.current()
-        early.hosts = await self._controller.completions.read_room(early.job_id, settings)
-        early.known = True

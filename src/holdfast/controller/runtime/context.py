@@ -5,7 +5,6 @@ import asyncio
 import logging
 import random
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -98,8 +97,6 @@ class Controller:
             self._tell_fall,
         )
         self.batcher = batch_syncs(store, self.settings, self.metrics, self.outages, falls)
-        self.fallen: deque[str] = deque(maxlen=2)
-        """Gangs whose drains began since the completer last looked, the last two."""
         store.drains.watch_drains(self._tell_drains)
 
     def poke(self, *topics: str) -> None:
@@ -138,9 +135,6 @@ class Controller:
 
     def _tell_drains(self, news: Sequence[DrainNews]) -> None:
         """Log drains that began; then wake the hosts that have tasks to stop, and the completer."""
-        for item in news:
-            if isinstance(item, DrainBegun) and item.stopping and item.trigger_rank is not None:
-                self.fallen.append(item.job_id)
         hosts = self._log_drains(news)
         self.poke("drain", "events", *(f"host:{host_id}" for host_id in hosts))
 

@@ -139,7 +139,8 @@ class MemoryDrains(InMemory):
         host.heartbeat_at, host.busy_at = max(host.heartbeat_at, at), at
         news, m.drain_news = tuple(m.drain_news), []
         s.commit(m)
-        poll = HostSync(host_id=sync.host_id, incarnation=sync.incarnation)
+        self._leases.renew(draft, at)
+        poll = HostSync(host_id=sync.host_id, incarnation=sync.incarnation, live=sync.live)
         ttls = {job.id: restart.ttl_seconds}
         applied, answers = await self._leases.reserve_and_offer([placement], ttls, [poll], now=at)
         draft.offers += [offer for answer in answers for offer in answer.offers]

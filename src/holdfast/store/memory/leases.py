@@ -102,7 +102,7 @@ class MemoryLeases(InMemory):
                 quarantine_host(s, s.hosts[d.sync.host_id], stuck, at)
         for d in drafts:
             if not d.fenced:
-                self._renew(d, at)
+                self.renew(d, at)
         for d in drafts:
             host = s.hosts[d.sync.host_id]
             if d.sync.leaving and host.state is not HostState.TERMINATED:
@@ -137,7 +137,8 @@ class MemoryLeases(InMemory):
                 return told and attempt.host_ids[key.rank] == host_id
         return False
 
-    def _renew(self, d: Draft, at: datetime) -> None:
+    def renew(self, d: Draft, at: datetime) -> None:
+        """Renew the leases of what lives; what cannot be renewed is lost (FENCE-1)."""
         for key in d.live():
             task = self.state.task_for(key)
             if task is None or not d.speaks_for(task, key) or not task.state.holds_lease:

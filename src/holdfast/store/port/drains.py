@@ -109,8 +109,8 @@ class DrainStore(Protocol):
     async def take_fall(
         self, sync: HostSync, fall: Fall, *, rules: Sequence[OperatorRule] = (), now: Now = None
     ) -> FallTaken | None:
-        """Take a sync that tells of nothing but the ends of every rank of a running gang, decide its
-        drain, and place and order its next attempt on the same host, in one transaction (FALL-2).
+        """Take a sync that tells of the ends of every rank of a running gang and of what lives, decide
+        its drain, and place and order its next attempt on the same host, in one transaction (FALL-2).
         None, and nothing was written, where anything else is to be done or may decide: the sync, its
         drain and the start are then transactions of their own."""
 

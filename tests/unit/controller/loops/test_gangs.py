@@ -341,8 +341,8 @@ async def test_a_fall_that_is_told_whole_charges_the_rank_that_began_it(
 async def test_a_fall_and_the_next_start_are_one_answer(
     served: Served, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """POLL-4, and what the fall wakes: no loop whose work it is not, and no admission, because the
-    next attempt was placed with the completion."""
+    """FALL-2, and what the fall wakes: no loop whose work it is not, neither the completer nor
+    admission, because the next attempt was placed with its ends."""
     monkeypatch.setattr(route, "DECISION_SECONDS", 30.0)
     # Where the drain takes longer, the leader looks at the room meanwhile, as is promised too.
     monkeypatch.setattr(route, "ROOM_SECONDS", 30.0)
@@ -350,7 +350,7 @@ async def test_a_fall_and_the_next_start_are_one_answer(
     _, reports = await run_gang(served, agent, tasks=3, retry=retry)
     ends = [ended(r.key, signal=15, stopped=True) for r in reports]
     ends[0] = ended(reports[0].key, exit_code=7)
-    wakes, topics = served.controller.wakes, ("admit", "retries", "members", "flow")
+    wakes, topics = served.controller.wakes, ("admit", "retries", "members", "flow", "drain")
     before: dict[str, int] = {}
     while (now := {name: wakes.topic(name).version for name in topics}) != before:
         before = now  # what the start has woken is over
@@ -365,40 +365,10 @@ async def test_a_fall_and_the_next_start_are_one_answer(
     answer = await agent.sync(*ends, wait=30.0)
     assert sorted(answer.acked) == sorted(r.key for r in reports)
     assert len(answer.launch) == 3
-    assert "events" in poked
-    assert not set(topics) & set(poked), poked
-
-
-async def test_the_room_of_a_restart_is_read_beside_its_drain(
-    served: Served, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The restart waits for both, so the second read does not wait for the first; it is not read
-    again."""
-    retry = {"max_retries": 2, "retry_delay": 0}
-    _, reports = await run_gang(served, agent, tasks=3, retry=retry)
-    drains = served.controller.store.drains
-    list_drains, read_room = drains.list_drains, drains.read_open_room
-    begun: list[str] = []
-
-    async def read(job_id: str, *given: Any) -> Any:
-        begun.append(job_id)
-        return await read_room(job_id, *given)
-
-    async def look(limit: int) -> Any:
-        found = await list_drains(limit)
-        async with within(5):
-            while found and not begun:
-                await asyncio.sleep(0.01)
-        return found
-
-    monkeypatch.setattr(drains, "read_open_room", read)
-    monkeypatch.setattr(drains, "list_drains", look)
-    ends = [ended(r.key, signal=15, stopped=True) for r in reports]
-    ends[1] = ended(reports[1].key, exit_code=7)
     async with within(SECONDS):
-        await agent.sync(*ends)
-        await launch_gang(agent, 3)
-    assert begun == [reports[0].key.job_id]
+        while "events" not in poked:
+            await asyncio.sleep(0.01)
+    assert not set(topics) & set(poked), poked
 
 
 async def test_a_restart_is_admissions_where_another_job_is_before_it(

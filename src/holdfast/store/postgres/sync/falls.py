@@ -22,7 +22,13 @@ from holdfast.moves.values import HostSync
 from holdfast.store.port.drains import Fall, FallTaken
 from holdfast.store.postgres.admission import Step, ask_capacity, take_room
 from holdfast.store.postgres.connection.session import Rows, Tx
-from holdfast.store.postgres.leases import answer_polls, ask_for_polls, ask_hosts
+from holdfast.store.postgres.leases import (
+    answer_polls,
+    ask_for_polls,
+    ask_hosts,
+    ask_renewals,
+    take_renewals,
+)
 from holdfast.store.postgres.moves import ask_moves, list_writes, take_moves
 from holdfast.store.postgres.settings import ASK_SWITCHES, take_switches
 
@@ -71,11 +77,14 @@ async def take_fall(
     taken = await take_room(tx, environment, [restart.placement], ttls, now, room)
     if taken is None:
         raise OtherFallError
-    poll = HostSync(host_id=sync.host_id, incarnation=sync.incarnation)
+    poll = HostSync(host_id=sync.host_id, incarnation=sync.incarnation, live=sync.live)
     drafts, asked = ask_for_polls([poll], [restart.placement], at)
     writes: list[Step] = [*list_writes(m)]
-    rows = await tx.last(*writes, *taken.steps, *asked)
-    _, left, *orders = rows[len(writes) :]
+    renewals = ask_renewals([draft], at)
+    rows = await tx.last(*writes, *taken.steps, *asked, *renewals)
+    _, left, *orders = rows[len(writes) : len(rows) - len(renewals)]
+    if renewals:
+        take_renewals([draft], rows[-1])
     for answer in answer_polls(drafts, orders):
         draft.offers += answer.offers
     return FallTaken(
