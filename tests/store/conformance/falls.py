@@ -72,7 +72,7 @@ async def _describe(rig: Rig, job_id: str) -> dict[str, Any]:
 @pytest.mark.parametrize("beside", [False, True])
 async def test_a_fall_is_what_three_transactions_would_write(rig: Rig, beside: bool) -> None:
     """FALL-2. beside: another job lives on there, which the same sync renews."""
-    await rig.host(slots=5)
+    await rig.host(slots=2 + beside)
     live = [(await rig.running("beside"))[1]] if beside else []
     first, keys = await rig.running_gang(2)
     await rig.sync(live=live, ended=_end(keys))
