@@ -109,6 +109,25 @@ def test_no_plan_of_the_hot_path_depends_on_luck(pg_migrated: str, state: str) -
 
 
 @pytest.mark.parametrize("state", ["never analysed", "vacuumed while empty"])
+def test_handovers_are_unpacked_by_keys(pg_migrated: str, state: str) -> None:
+    """The first calls of a server's process often find small tables, and it keeps their plan."""
+    with psycopg.connect(pg_migrated, autocommit=True) as connection:
+        if state == "vacuumed while empty":
+            connection.execute("vacuum analyze")
+        text, settings = connection.execute(
+            "select prosrc, coalesce(proconfig, '{}') from pg_proc where proname = 'unpack_handovers'"
+        ).fetchall()[0]
+        connection.execute(b"begin")
+        for setting in settings:
+            name, _, value = setting.partition("=")
+            connection.execute("select set_config(%s, %s, true)", (name, value))
+        plan = explain(connection, re.sub(r"\bhosts\b", "%(hosts)s::text[]", text))
+    faults = find_faults(plan)
+    # There are few handovers, and all are asked for.
+    assert [f for f in faults if not f.startswith("all of handovers")] == []
+
+
+@pytest.mark.parametrize("state", ["never analysed", "vacuumed while empty"])
 def test_the_jobs_of_a_project_are_read_past_those_of_no_other(
     pg_migrated: str, state: str
 ) -> None:
@@ -173,6 +192,25 @@ def test_a_job_that_succeeds_is_written_in_place(pg_migrated: str) -> None:
         written = set(re.findall(r"(?:^|, )\s*(\w+) = ", ended[1], re.MULTILINE))
         assert {"state", "ended_at", "revision"} <= written
         assert not written & indexed, name
+
+
+def test_a_sample_of_a_hot_table_is_small(pg_migrated: str) -> None:
+    """PostgreSQL samples 300 rows for each unit of the largest target of a table's columns."""
+    with psycopg.connect(pg_migrated) as connection:
+        columns = connection.execute(
+            """select c.relname, a.attname, a.attstattarget, t.typcategory = 'A' or t.typname = 'jsonb' as wide
+               from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_type t on t.oid = a.atttypid
+               where a.attnum > 0 and not a.attisdropped
+                 and c.oid::regclass::text in ('jobs', 'tasks', 'attempts', 'events', 'event_batches')"""
+        ).fetchall()
+    assert len({table for table, *_ in columns}) == 5
+    targets = {
+        (table, name): -1 if target is None else target for table, name, target, _ in columns
+    }
+    assert [at for at, target in targets.items() if not 0 <= target <= 20] == []
+    assert [
+        (table, name) for table, name, _, wide in columns if wide and targets[table, name]
+    ] == []
 
 
 def test_rows_that_are_locked_up_to_a_limit_are_read_once() -> None:

@@ -76,6 +76,15 @@ async def test_many_jobs_are_one_row_until_their_host_says_that_they_ended(rig: 
         ]
 
 
+async def test_a_host_that_is_known_by_its_key_leaves_handovers_alone(rig: Rig) -> None:
+    """Its key is looked up once a minute, and of thousands of hosts, at every moment."""
+    await take_many(rig)
+    found = await rig.store.hosts.find_host_by_key(b"h1".ljust(32, b"."))
+    assert found is not None
+    assert found.id == "h1"
+    assert (await count_rows(rig))["handovers"] == 1
+
+
 async def test_a_job_has_the_same_history_as_one_that_was_not_handed_over(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

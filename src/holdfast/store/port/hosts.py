@@ -38,7 +38,8 @@ class HostStore(Protocol):
         """
 
     async def find_host_by_key(self, key_hash: bytes) -> HostRecord | None:
-        """Return the host with this key."""
+        """Return the host with this key. What it was handed a moment ago may be missing from what it
+        holds (HANDOVER-1)."""
 
     async def get_host(self, host: str) -> HostRecord:
         """Return a host by id or name. Raises NotFound."""

@@ -20,7 +20,7 @@ from holdfast.moves.fleet.pools import offer_size
 from holdfast.moves.fleet.rented import RentedHost
 from holdfast.moves.moves import Moves
 from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
+from holdfast.store.postgres.connection.ports import OnSession, reads, reads_beside, transacts
 from holdfast.store.postgres.connection.session import Tx, to_json
 from holdfast.store.postgres.moves import load_moves, write_events, write_moves
 from holdfast.wire.agent import HostFacts
@@ -70,7 +70,7 @@ class PostgresHosts(OnSession):
         await write_events(tx, events, at)
         return await read_host(tx, host_id)
 
-    @reads
+    @reads_beside
     async def find_host_by_key(self, tx: Tx, key_hash: bytes) -> HostRecord | None:
         found = await tx.value("find_host_by_key", key_hash=key_hash)
         return None if found is None else await read_host(tx, found)
