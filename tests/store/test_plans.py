@@ -108,6 +108,30 @@ def test_no_plan_of_the_hot_path_depends_on_luck(pg_migrated: str, state: str) -
     assert {name: found for name, found in faults.items() if found} == {}
 
 
+@pytest.mark.parametrize("name", ["hand_over", "take_jobs"])
+def test_jobs_are_taken_by_keys_from_a_queue_that_was_empty_for_a_moment(
+    pg_migrated: str, name: str
+) -> None:
+    """Its indexes are large and it is thought to be empty, so to read a whole index seems to cost
+    less than to look jobs up."""
+    with psycopg.connect(pg_migrated, autocommit=True) as connection:
+        connection.execute(
+            "insert into ready_jobs (job_id, project, queue, priority, place, epoch, since) "
+            "select md5(n::text), 'default', 'cpu', 50, n, 0, now() from generate_series(1, 60000) n"
+        )
+        connection.execute("delete from ready_jobs")
+        connection.execute("vacuum analyze")
+        connection.execute(b"begin")
+        connection.execute(KEEP_PLANS)
+        before = re.findall(rb"set_config\('\w+', '\w+', true\)", QUERIES["read_takable"])
+        connection.execute(b"select " + b", ".join(before))
+        plan = explain(connection, QUERIES[name].decode())
+    assert find_faults(plan) == []
+    used = {node["Index Name"] for node in walk(plan) if "Index Name" in node}
+    assert "ready_jobs_pkey" in used
+    assert not used & {"ready_jobs_order", "ready_jobs_of_project"}
+
+
 @pytest.mark.parametrize("state", ["never analysed", "vacuumed while empty"])
 def test_handovers_are_unpacked_by_keys(pg_migrated: str, state: str) -> None:
     """The first calls of a server's process often find small tables, and it keeps their plan."""

@@ -1,15 +1,15 @@
 -- What PostgreSQL does beside the work costs it less.
 
--- A server's process keeps the plan of its first call, and that often finds small tables: the plan read all jobs, and
--- compared each with each that was handed over, for seconds once there were hundreds of thousands. A function has no plan
--- of its caller's (`keep_plans`), so it says the same.
+-- A server's process keeps the plan of its first calls, which often find small tables: it read all jobs then, and
+-- compared each with each that was handed over, for seconds where there were hundreds of thousands. What a caller sets
+-- (`keep_plans`) is not always set where this is called, so it says the same for itself.
 alter function unpack_handovers(text[])
   set plan_cache_mode = 'force_generic_plan' set enable_nestloop = off set enable_seqscan = off;
 
--- An analysis samples 300 rows for each unit of the largest target, sorts each column, and counts each element of an
--- array. Of these tables a twentieth is new every few seconds, so this took a tenth of a processor while hosts took
--- jobs, and its transaction kept the dead places at the head of the queue from being passed over. No statement asks for
--- more than the rough share of a value, and none for what is in an array or a document.
+-- An analysis samples 300 rows for each unit of the largest target of a table's columns, sorts each column, and counts
+-- the elements of arrays. A twentieth of these tables is new every few seconds where hosts take many jobs, and the
+-- analyses took a tenth of a processor. No statement asks for more than the rough share of a value, and none for what is
+-- in an array or a document.
 do $$
 declare c record;
 begin

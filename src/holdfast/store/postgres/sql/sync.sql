@@ -284,6 +284,9 @@ order by h.id;
 -- kinds: jobs of one kind and queue have one spec. The members of an array share the digest of their array.
 -- shuns: the hosts that a job avoids, and those that it bars; null where there are none. fresh: without an attempt yet.
 -- plain: it may be handed over (HANDOVER-1), as far as its row says.
+-- by_keys: what follows in the transaction finds rows by keys alone. A queue that was long, empty when PostgreSQL looked,
+-- and is long again is thought to be empty for some seconds, and then to read a whole index of it, and to compare each
+-- place with each job that is taken, seems to cost less than to find the jobs.
 with top as materialized (
   select r.* from queues q
   cross join lateral (
@@ -304,7 +307,8 @@ select array_agg(c.id) as ids,
        case when min(c.kind) = max(c.kind) then array[min(c.kind)] else array_agg(c.kind) end as kinds,
        case when count(c.shuns) = 0 then array[null::text] else array_agg(c.shuns) end as shuns,
        case when bool_and(c.fresh) = bool_or(c.fresh) then array[bool_and(c.fresh)] else array_agg(c.fresh) end as fresh,
-       case when bool_and(c.plain) = bool_or(c.plain) then array[bool_and(c.plain)] else array_agg(c.plain) end as plain
+       case when bool_and(c.plain) = bool_or(c.plain) then array[bool_and(c.plain)] else array_agg(c.plain) end as plain,
+       set_config('enable_indexscan', 'off', true) as by_keys
 from (
   select j.id, j.epoch, j.queue collate "C" as queue,
          case when j.array_id is null then encode(j.spec_hash, 'hex') else j.id end collate "C" as kind,
@@ -403,7 +407,8 @@ with batch as materialized (
   for share skip locked
 ), free as materialized (
   select r.ctid as place, r.job_id from ready_jobs r
-  where r.job_id = any(%(jobs)s::text[]) and r.epoch = 0 and r.queue = any(array(select name from open))
+  where r.job_id = any(%(jobs)s::text[]) and r.epoch = 0
+    and (r.queue = any(array(select name from open))) is true -- by no index
   order by r.job_id
   for update skip locked
 ), claimed as (
