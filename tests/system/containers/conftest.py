@@ -24,7 +24,7 @@ from tests.system.agent.conftest import Host
 from tests.system.agent.fake_controller import FakeController, serve
 from tests.system.cluster import Cluster
 from tests.system.conftest import make_cluster
-from tests.system.containers.engines import IMAGE, CannotServe, Docker, Engine, Podman
+from tests.system.containers.engines import ENDS_WITH_US, IMAGE, CannotServe, Docker, Engine, Podman
 from tests.waits import Patience, wait_until
 
 HERE = Path(__file__).parent
@@ -61,7 +61,9 @@ class Registry:
     def start(self) -> None:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                ["docker-registry", "serve", str(self._config)], stdout=log, stderr=log
+                [*ENDS_WITH_US, "docker-registry", "serve", str(self._config)],
+                stdout=log,
+                stderr=log,
             )
         wait_until(self._answers)
 
@@ -89,7 +91,9 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def podman(program: Path) -> Iterator[Podman]:
     missing = [
-        tool for tool in ("podman", "docker-registry", "catatonit") if shutil.which(tool) is None
+        tool
+        for tool in ("podman", "docker-registry", "catatonit", "setpriv")
+        if shutil.which(tool) is None
     ]
     if missing:
         skip(f"{', '.join(missing)} not installed (`make tools` does it)")
@@ -124,7 +128,7 @@ def docker(program: Path) -> Iterator[Docker]:
     lets a daemon mount and clone."""
     missing = [
         tool
-        for tool in ("dockerd", "docker", "docker-init", "docker-registry")
+        for tool in ("dockerd", "docker", "docker-init", "docker-registry", "setpriv")
         if shutil.which(tool) is None
     ]
     if missing:

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import tarfile
 import time
@@ -18,6 +19,8 @@ from tests.waits import Patience, run_patiently, wait_exit
 
 IMAGE = "localhost/inside:latest"
 START_SECONDS = 30.0
+# Before a daemon's words: the kernel ends it when these tests are gone, also after a kill.
+ENDS_WITH_US = (shutil.which("setpriv") or "setpriv", "--pdeathsig", "TERM")
 KEY = Path(
     "/etc/docker/key.json"
 )  # written by engines before 24 wherever they are told to keep the rest
@@ -182,10 +185,11 @@ class Docker(Engine):
         return self._process.pid
 
     def start(self, *options: str, path: str | None = None) -> None:
-        """Start the daemon (with another PATH) and wait until it answers. Raises CannotServe."""
+        """Start the daemon (with another PATH) and wait until it answers. It ends with the thread
+        that calls this; call it from the main one. Raises CannotServe."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                ["dockerd", "--config-file", str(self._write_config()), "--data-root", f"{self.folder}/data",
+                [*ENDS_WITH_US, "dockerd", "--config-file", str(self._write_config()), "--data-root", f"{self.folder}/data",
                  "--exec-root", f"{self.folder}/exec", "--pidfile", f"{self.folder}/pid", "--host", f"unix://{self.folder}/socket",
                  "--storage-driver=vfs", "--iptables=false", "--ip6tables=false", "--bridge=none", *options],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,

@@ -25,6 +25,7 @@ from tests.system.agent.conftest import Host
 from tests.system.agent.fake_controller import FakeController, serve
 from tests.system.containers.conftest import HERE, mark_of
 from tests.system.containers.test_pulling import kill_guardian
+from tests.unit.sources import ROOT
 from tests.waits import is_alive, wait_exit, wait_until
 
 pytestmark = pytest.mark.slow
@@ -266,3 +267,34 @@ def test_only_podman_is_told_to_leave_signals_alone() -> None:
     )
     assert podman.start("c") == ["podman", "start", "--attach", "--sig-proxy=false", "c"]
     assert docker.start("c") == ["docker", "start", "--attach", "c"]
+
+
+# Starts an engine, says its pid, and never ends.
+STARTS_ENGINE = """
+import pathlib, sys, time
+from tests.system.containers.engines import Docker
+docker = Docker(pathlib.Path(sys.argv[1]))
+docker.start()
+print(docker.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv is not installed")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_an_engine_of_the_tests_ends_with_them(tmp_path: Path, number: signal.Signals) -> None:
+    for name, text in (("dockerd", "exec sleep 600"), ("docker", "exit 0")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    starter = subprocess.Popen(
+        [sys.executable, "-c", STARTS_ENGINE, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)},
+    )
+    with starter:
+        assert starter.stdout is not None
+        engine = int(starter.stdout.readline())
+        assert is_alive(engine)
+        starter.send_signal(number)
+        assert wait_exit(starter) == -number
+    wait_until(lambda: not is_alive(engine), what="the engine to end")
