@@ -44,7 +44,7 @@ def find_job(client: Client, word: str) -> str:
         raise NotFound(f"{word!r} names nothing")
     if ID_PATTERN.fullmatch(word):
         return word
-    member = find_member(client, word)
+    member = find_member(client, _name_last(client, word))
     if member is not None:
         return member
     found: dict[str, JobRecord] = {}
@@ -119,6 +119,12 @@ def find_instead(client: Client, word: str, missing: NotFound) -> ArrayRecord:
     if array is None:
         raise missing from None
     return array
+
+
+def _name_last(client: Client, word: str) -> str:
+    """Return `@last[7]` with the id of the last array in it, and any other word as it is."""
+    last = _recall(client) if word.startswith(f"{LAST}[") else None
+    return word if last is None else last + word.removeprefix(LAST)
 
 
 def _find_array(client: Client, word: str) -> ArrayRecord | None:

@@ -123,6 +123,10 @@ def test_the_last_one_submitted_may_be_an_array(
     assert ARRAY in stub.run("show", "@last").stdout
     assert ARRAY in stub.run("cancel", "@last").stdout
     assert f"name one of them, as {ARRAY}[0]" in stub.run("logs", "@last").stderr
+    stub.on(f"GET /v1/jobs/{ARRAY}%5B7%5D", Answer(job_record(array_index=7)))
+    reasons = {"job_id": JOB, "state": "waiting", "summary": "its turn", "lines": []}
+    stub.on(f"GET /v1/jobs/{JOB}/why", Answer(reasons))
+    assert "its turn" in stub.run("why", "@last[7]").stdout
 
 
 @pytest.mark.parametrize("word", ["fit", ARRAY])
