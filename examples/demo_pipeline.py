@@ -25,13 +25,13 @@ BEGAN = time.monotonic()
 IMAGES, SIDE = 8, 96
 sys.path.insert(0, str(ROOT / "examples"))
 
-from pipeline_tasks import LOAD_SECONDS, STYLES, decode, list_images, sheet, variant, write_png  # noqa: E402
+from pipeline_tasks import LOAD_SECONDS, STYLES, decode, list_images, sheet, variant, write_png  # noqa: E402  found by the line above
 
-from holdfast import Workflow  # noqa: E402
-from holdfast.cli.flow.tree import draw_run  # noqa: E402
-from holdfast.client import Client  # noqa: E402
-from holdfast.client.flow.artifacts import list_artifacts  # noqa: E402
-from holdfast.client.flow.build import WorkflowNode, WorkflowRun  # noqa: E402
+from holdfast import Workflow  # noqa: E402  found by the line above
+from holdfast.cli.flow.tree import draw_run  # noqa: E402  found by the line above
+from holdfast.client import Client  # noqa: E402  found by the line above
+from holdfast.client.flow.artifacts import list_artifacts  # noqa: E402  found by the line above
+from holdfast.client.flow.build import WorkflowNode, WorkflowRun  # noqa: E402  found by the line above
 
 
 def say(text: str) -> None:

@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, settings
 # do not say what they saw.
 pytest.register_assert_rewrite("tests.store")
 
-from tests.memory import memory_home, memory_path  # noqa: E402
-from tests.order import order_items  # noqa: E402
-from tests.store.pg_fixture import (  # noqa: E402
+from tests.memory import memory_home, memory_path  # noqa: E402  after the registration
+from tests.order import order_items  # noqa: E402  after the registration
+from tests.store.pg_fixture import (  # noqa: E402  after the registration
     migrated_cluster,
     pg_database,
     pg_dsn,

@@ -57,8 +57,8 @@ async def spawn(request: Request) -> Response:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     actions = [(os.POSIX_SPAWN_OPEN, 1, order.stdout, flags, 0o600)]
     # Blocking on purpose: this is the bare cost, with nothing else to serve meanwhile.
-    _children.append(os.posix_spawnp(order.argv[0], order.argv, os.environ, file_actions=actions))  # noqa: ASYNC221
-    while _children and os.waitpid(_children[0], os.WNOHANG)[0]:  # noqa: ASYNC222
+    _children.append(os.posix_spawnp(order.argv[0], order.argv, os.environ, file_actions=actions))  # noqa: ASYNC221  it is the limit
+    while _children and os.waitpid(_children[0], os.WNOHANG)[0]:  # noqa: ASYNC222  never waits
         _children.pop(0)
     return Response(b"{}", media_type="application/json")
 

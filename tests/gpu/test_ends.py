@@ -133,7 +133,7 @@ def test_training_killed_in_the_middle_ends_with_the_same_loss(
             env={"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}, retry={"max_retries": 2, "retry_delay": 0},
         )  # fmt: skip
         if kills:
-            wait_until(lambda: (gpu_cluster.client.job(job).step or 0) > 15, 60, what="step 15")  # noqa: B023
+            wait_until(lambda: (gpu_cluster.client.job(job).step or 0) > 15, 60, what="step 15")  # noqa: B023  awaited in its round
             os.kill(told(gpu_cluster.output(job))[0]["pid"], signal.SIGKILL)
         gpu_cluster.until(job, "succeeded", seconds=90)
         lines = told(gpu_cluster.output(job, attempt=kills + 1))

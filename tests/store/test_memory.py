@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast.store.memory.store import MemoryStore
+
+# Each store runs these suites as they are (F403).
 from tests.store.conformance.admission import *  # noqa: F403
 from tests.store.conformance.ahead import *  # noqa: F403
 from tests.store.conformance.arrays import *  # noqa: F403

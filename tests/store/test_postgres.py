@@ -11,6 +11,8 @@ import pytest
 from holdfast.moves.values import LogAppend
 from holdfast.store.postgres.connection.session import Tx
 from holdfast.store.postgres.store import PostgresStore
+
+# Each store runs these suites as they are (F403).
 from tests.store.conformance.admission import *  # noqa: F403
 from tests.store.conformance.ahead import *  # noqa: F403
 from tests.store.conformance.arrays import *  # noqa: F403

@@ -16,6 +16,8 @@ from holdfast.store.postgres.connection import session
 from holdfast.store.postgres.connection.session import Tx
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.postgres.sync import handovers
+
+# Each store runs these suites as they are (F403).
 from tests.store.conformance.ahead import *  # noqa: F403
 from tests.store.conformance.fleet import active
 from tests.store.conformance.takes import *  # noqa: F403

@@ -204,7 +204,7 @@ def test_no_part_of_a_record_of_groups_is_swept(tmp_path: Path) -> None:
         (group / "cgroup.procs").write_text("")
         (group / "cgroup.kill").write_text("")
     whole = str(home).encode()
-    killed = lambda: [path for path in tmp_path.rglob("cgroup.kill") if path.read_text()]  # noqa: E731
+    killed = lambda: [path for path in tmp_path.rglob("cgroup.kill") if path.read_text()]  # noqa: E731  shorter
     for part in [*cut(whole), b"\xff\xfe"]:
         (tmp_path / GROUP_RECORD).write_bytes(part)
         homes = read_group_homes(tmp_path)

@@ -14,7 +14,7 @@ from tests.waits import stretch, wait_until
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # hosts import the app by the same name
 
-import pages  # noqa: E402
+import pages  # noqa: E402  found by the line above
 
 pytestmark = pytest.mark.slow
 

@@ -164,14 +164,14 @@ def ask_every_host(guide: Guide, folder: Path) -> None:
         "def time_read(nothing): return 2.0\ndef slower(a, b): return max(a, b)\n"
     )
     block = guide.find("ctx.mapreduce").replace("/shared", str(folder))
-    exec(compile(block, "mapreduce", "exec"), guide.names)  # noqa: S102
+    exec(compile(block, "mapreduce", "exec"), guide.names)  # noqa: S102  the page is our own
     assert (guide.names["slowest"], guide.names["missing"]) == (2.0, {})
 
 
 def look_at_a_hang(guide: Guide, host: Host) -> None:
     ctx, names = guide.names["ctx"], guide.names
     block = guide.find("watch_progress(group").replace("60", "1, first_seconds=2")
-    exec(compile(block, "watch", "exec"), names)  # noqa: S102
+    exec(compile(block, "watch", "exec"), names)  # noqa: S102  the page is our own
     names["group"] = group = ctx.create_process_group(
         [host], python("import time; time.sleep(6000)")
     )
@@ -204,7 +204,7 @@ def come_back(guide: Guide, managers: Managers) -> None:
     pids: list[list[int]] = []
     for script in range(2):
         names = dict(guide.names)
-        exec(compile(block, "state_dir", "exec"), names)  # noqa: S102
+        exec(compile(block, "state_dir", "exec"), names)  # noqa: S102  the page is our own
         ctx = names["ctx"]
         if script == 0:
             for _ in range(2):

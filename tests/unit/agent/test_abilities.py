@@ -105,7 +105,7 @@ async def test_an_engine_that_is_away_costs_containers_and_their_devices_alone(
         freed.append(True)
 
     def make(desk: ContainerDesk) -> Abilities:
-        changed = lambda: None  # noqa: E731
+        changed = lambda: None  # noqa: E731  shorter, and typed by its use
         return Abilities(tmp_path / "t", desk, changed=changed, living=list, freed=free)
 
     abilities = make(desk)

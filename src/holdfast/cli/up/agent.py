@@ -109,7 +109,7 @@ def run_agent(options: dict[str, Any]) -> int:
     gc.disable()  # what an import makes lives to the end: a collection would find nothing
     import msgspec
 
-    import holdfast.agent.guardian.loop  # noqa: F401
+    import holdfast.agent.guardian.loop  # noqa: F401  `run_host` needs it, and no collection runs now
     from holdfast.agent.config import AgentConfig, run_host
 
     gc.enable()

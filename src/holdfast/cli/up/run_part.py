@@ -34,18 +34,18 @@ def main(argv: list[str]) -> int:
 
 
 def _load_controller() -> Any:
-    import uvloop  # noqa: F401
+    import uvloop  # noqa: F401  imported early, before the fork
 
     import holdfast.controller.server
     import holdfast.store.postgres.connection.migrate
-    import holdfast.store.postgres.store  # noqa: F401
+    import holdfast.store.postgres.store  # noqa: F401  as above
     from holdfast.cli.up.server import run_controller
 
     return run_controller
 
 
 def _load_agent() -> Any:
-    import holdfast.agent.guardian.loop  # noqa: F401
+    import holdfast.agent.guardian.loop  # noqa: F401  imported early, before the order comes
     from holdfast.cli.up.agent import run_agent
 
     return run_agent

@@ -39,6 +39,7 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 _DAY = 86_400.0
+# One table: a setting is two lines.
 # fmt: off
 _ALL = (
     # watchdogs

@@ -39,8 +39,7 @@ class EventLog:
         self._listeners: list[Callable[[Event], object]] = []
         self._callbacks = Callbacks()
         try:
-            # Closed by `close`.
-            self._file = open(path, "ab", buffering=0) if path is not None else None  # noqa: SIM115
+            self._file = open(path, "ab", buffering=0) if path is not None else None  # noqa: SIM115  `close` does
         except OSError as error:
             raise ValidationError(
                 f"the file of events {path} cannot be written: {error.strerror}", field="event_file"

@@ -282,7 +282,7 @@ def test_after_an_answer_the_next_request_waits_for_what_its_executor_says(
             for number in (1, 2):  # the second is fewer calls than were wanted
                 happened.clear()
                 rig.give(number, ("double", {"n": 2}))
-                await rig.until(lambda: len(rig.controller.ends) == number)  # noqa: B023
+                await rig.until(lambda: len(rig.controller.ends) == number)  # noqa: B023  awaited in its round
                 await rig.until(lambda: not rig.controller.held[-1])
         for word in ("batch", "end"):
             after = happened[happened.index(word) + 1 :]
