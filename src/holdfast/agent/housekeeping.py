@@ -65,7 +65,7 @@ class Housekeeper:
 
     def _leave_work_folder(self, task: AgentTask) -> None:
         job_id = task.key.job_id
-        if any(other.key.job_id == job_id for other in self._table):
+        if self._table.has_job(job_id):
             return  # the next attempt may be standing in it already
         self._works.leave(job_id, task.order)
         self._left.set()

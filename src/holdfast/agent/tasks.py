@@ -247,6 +247,10 @@ class TaskTable:
         falls = task.saved.stop_asked or task.fell
         return falls and any(o.live and o.saved.stop_asked for o in self.list_others(task))
 
+    def has_job(self, job_id: str) -> bool:
+        """Whether a task of this job is here."""
+        return any(key.job_id == job_id for key in self._tasks)
+
     def is_buried(self, key: TaskKey) -> bool:
         """Whether the key must not be launched (KEEP-2)."""
         return key in self._tombstones

@@ -66,9 +66,9 @@ class AheadDesk:
         work_seconds = len(self._held) * self._mean_seconds / max(1, self.slots)
         return min(PACE_SECONDS, max(0.0, work_seconds - answer_seconds, awaited_seconds))
 
-    def has_slot(self, task: AgentTask) -> bool:
-        """Return whether the task finds its slots free."""
-        return sum(busy.slots for busy in self._list_busy()) + task.slots <= self.slots
+    def must_wait(self, task: AgentTask) -> bool:
+        """Return whether the task finds no slots free, or others wait for these."""
+        return bool(self._held) or task.slots > self._count_free()
 
     def hold(self, task: AgentTask, now: float) -> None:
         """Hold an order back."""
@@ -82,7 +82,7 @@ class AheadDesk:
         """Return the first orders that find free slots together."""
         if not self._held:
             return ()
-        free = self.slots - sum(busy.slots for busy in self._list_busy())
+        free = self._count_free()
         found = []
         for task in self._held:
             free -= task.slots
@@ -98,6 +98,9 @@ class AheadDesk:
     def list_all(self) -> Sequence[AgentTask]:
         """Return all that are held."""
         return list(self._held)
+
+    def _count_free(self) -> int:
+        return self.slots - sum(task.slots for task in self._list_busy())
 
     def _list_busy(self) -> Iterable[AgentTask]:
         """The tasks that have slots: launched, and their trees not known to be gone."""

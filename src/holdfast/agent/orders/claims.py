@@ -115,14 +115,18 @@ class PortChooser:
     def bind(self, now: float) -> socket.socket | None:
         """A socket bound to a free port of this host, on all its addresses: rank 0 listens where
         its peers reach it. None where no port can be had: the task then chooses its own."""
+        found = self._bind_one(now)
+        return None if found is None else found[0]
+
+    def _bind_one(self, now: float) -> tuple[socket.socket, int] | None:
         self._free_old(now)
-        for port in self._list_tries(now):
-            bound = _bind(port)
+        for asked in self._list_tries(now):
+            bound = _bind(asked)
             if bound is not None:
-                port = bound.getsockname()[1]
+                port = asked or int(bound.getsockname()[1])
                 self._given.pop(port, None)
                 self._given[port] = now + KEPT_SECONDS
-                return bound
+                return bound, port
         log.warning("no port could be had for a rendezvous")
         return None
 
@@ -147,11 +151,12 @@ class PortChooser:
 
     def find(self, now: float) -> int:
         """A port that is free now, for a task that starts at once; 0 where none can be had."""
-        bound = self.bind(now)
-        if bound is None:
+        found = self._bind_one(now)
+        if found is None:
             return 0
-        with bound:
-            return int(bound.getsockname()[1])
+        bound, port = found
+        bound.close()
+        return port
 
 
 def read_quiet_ports() -> tuple[int, int]:

@@ -209,7 +209,7 @@ class Commands:
         task = self.table.add(msgspec.structs.replace(order, peers=[]), now)
         peers = self._peers.leave(order, task.folder)
         task.deadline = deadline
-        if order.ahead and order.checkpoint is None and not self.ahead.has_slot(task):
+        if order.ahead and order.checkpoint is None and self.ahead.must_wait(task):
             self._hold(task, now)
         elif order.checkpoint is None:
             self._start_task(task, order, peers)

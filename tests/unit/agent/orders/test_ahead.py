@@ -85,7 +85,7 @@ def test_orders_begin_in_their_order_when_a_slot_is_free(tmp_path: Path) -> None
     wide = _take(table, "wide", slots=2, launched=True)
     held = [_take(table, f"h{n}") for n in range(3)]
     for task in held:
-        assert not desk.has_slot(task)
+        assert desk.must_wait(task)
         desk.hold(task, 5.0)
     assert (list(desk.list_next()), len(desk)) == ([], 3)
     wide.move(AgentTaskEvent.END)
