@@ -77,7 +77,15 @@ class Commands:
 
     def carry_out(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:
         """Carry out an answer (SYNC-1). True when any of it was new."""
-        news = self._settle([*answer.acked, *(refused.key for refused in answer.refused)])
+        news = False
+        if newest:
+            self._peers.learn(answer.gangs)
+            # Ranks of a gang go first, because with the ends of a fall comes its next start; and one
+            # by one: idle cores begin with the first while others are prepared.
+            for rank in (order for order in answer.launch if order.local_world_size > 1):
+                news = self._launch(rank, started_at) or news
+        keys = [*answer.acked, *(refused.key for refused in answer.refused)]
+        news = self._settle(keys) or news
         self._renew(answer.renewed, started_at)
         if not newest:
             return news
@@ -92,10 +100,6 @@ class Commands:
         self._save_stops(self.table.get(preempt.key) for preempt in answer.preempt)
         for claim in answer.claim:
             news = self._claim(claim, started_at) or news
-        self._peers.learn(answer.gangs)
-        # Ranks of a gang go one by one: idle cores begin with the first while others are prepared.
-        for rank in (order for order in answer.launch if order.local_world_size > 1):
-            news = self._launch(rank, started_at) or news
         with self.link.together():
             for order in (order for order in answer.launch if order.local_world_size == 1):
                 for one in order.list_all():

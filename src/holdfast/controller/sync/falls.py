@@ -20,7 +20,7 @@ from holdfast.store.port.drains import FallTaken, Restart
 from holdfast.store.port.store import Store
 
 ROOM_SECONDS = 0.02  # for which the write waits with its locks held
-TOLD_SECONDS = 0.003  # after which the orders have left
+TOLD_SECONDS = 0.05  # after which the next attempt mostly runs: until then it has the cores
 Told = Callable[[Sequence[DrainNews], bool], None]
 
 
