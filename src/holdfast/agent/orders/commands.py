@@ -68,6 +68,7 @@ class Commands:
     _peers: GangPeers = field(default_factory=GangPeers)
     _late: asyncio.TimerHandle | None = None
     _unlogged: list[AgentTask] = field(default_factory=list)
+    _unsaid: list[tuple[AgentTask, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.ahead = AheadDesk(self.table)
@@ -438,7 +439,7 @@ class Commands:
         """Have a task stopped. False where there was only a start to give up."""
         task.saved.stop_asked = True
         task.stop_grace = grace_seconds
-        log.info(f"stopping: {why}", extra=task.about(grace_seconds=grace_seconds))
+        self._unsaid.append((task, why))
         if self._stop_fetch(task, TaskFacts(stopped=True, trip=task.watch.trip)):
             return False
         self.link.stop(task.key, grace_seconds)
@@ -446,7 +447,10 @@ class Commands:
         return True
 
     def _save_stops(self, stopped: Iterable[AgentTask | None]) -> None:
-        """Write stops down once all are told, because a disk must keep none waiting."""
+        """Write stops down and say why once all are told, because a disk must keep none waiting."""
+        for told, why in self._unsaid:
+            log.info(f"stopping: {why}", extra=told.about(grace_seconds=told.stop_grace))
+        self._unsaid.clear()
         for task in stopped:
             if task is not None:
                 self.table.save_changed(task, read_boottime())

@@ -20,7 +20,7 @@ from holdfast.moves.quotas import sets_quota
 from holdfast.moves.reports import Draft
 from holdfast.moves.values import HostSync
 from holdfast.store.port.drains import Fall, FallTaken
-from holdfast.store.postgres.admission import Step, ask_capacity, take_room
+from holdfast.store.postgres.admission import Step, take_room
 from holdfast.store.postgres.connection.session import Rows, Tx
 from holdfast.store.postgres.leases import (
     answer_polls,
@@ -47,13 +47,13 @@ async def take_fall(
 ) -> FallTaken:
     """Take a fall (`DrainStore.take_fall`). Raises OtherFallError."""
     draft = Draft(sync, "ok")
-    queues, switch, off, limited, locked, capacity, _, hosts, *found, records = await tx.many(
+    _, queues, switch, off, limited, locked, capacity, hosts, *found, records = await tx.many(
+        ("keep_plans", None),
         ("share_queues", {"names": [fall.queue]}),
         *ASK_SWITCHES,
         ("look_for_quotas", None),
         ("lock_hosts", {"ids": [sync.host_id]}),
-        ask_capacity([sync.host_id], but=fall.job_id),
-        ("keep_plans", None),  # not before `read_capacity`, which is for any hosts
+        ("read_room_but", {"id": sync.host_id, "but": fall.job_id}),
         ask_hosts([draft], now),
         *ask_moves([fall.job_id]),
         ("read_jobs", {"ids": [fall.job_id]}),
