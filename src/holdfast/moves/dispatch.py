@@ -19,7 +19,7 @@ from holdfast.core.settings.resolve import Value
 from holdfast.core.states import JobEvent, JobState, TaskState
 from holdfast.moves import reports
 from holdfast.moves.drains import hold_retry, list_avoided, name_suspect
-from holdfast.moves.moves import Moves
+from holdfast.moves.moves import Moves, last_beat
 from holdfast.moves.reports import Draft
 from holdfast.moves.rows import BACK_OFF, RETRIES_HELD, JobRow
 from holdfast.moves.values import DrainSnapshot
@@ -92,9 +92,9 @@ def take_fall(
 
 def expect_drain(m: Moves, job: JobRow, before: JobRecord) -> DrainSnapshot:
     """Return the drain as it would be read after the moves. before: the job's record without them."""
-    fields = shared_fields(job, JobFields)
-    for name in ("step", "total", "beat_at"):  # an attempt's newest beat is in its tasks
-        del fields[name]
+    fields, beat = shared_fields(job, JobFields), last_beat(m.ranks(job))
+    if beat is not None:
+        fields.update(step=beat.step, total=beat.total, beat_at=beat.beat_at)
     tasks = tuple(TaskRecord(**shared_fields(task, TaskRecord)) for task in m.ranks(job))
     return DrainSnapshot(job=msgspec.structs.replace(before, **fields), tasks=tasks)
 

@@ -16,7 +16,7 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import JobState
 from holdfast.moves.dispatch import plan_restart
-from holdfast.moves.values import DrainBegun, DrainNews, DrainSnapshot
+from holdfast.moves.values import DrainBegun, DrainNews, DrainSnapshot, TaskBeat
 from holdfast.store.port.drains import FallTaken, Restart
 from tests.store.rig import OK, STOPPED, Rig, fails
 
@@ -75,7 +75,9 @@ async def test_a_fall_is_what_three_transactions_would_write(rig: Rig, beside: b
     await rig.host(slots=2 + beside)
     live = [(await rig.running("beside"))[1]] if beside else []
     first, keys = await rig.running_gang(2)
-    await rig.sync(live=live, ended=_end(keys))
+    beat = TaskBeat(key=keys[1], step=7, total=9, age_seconds=2.0)
+    await rig.sync(live=live, ended=_end(keys), beats=[beat])
+    (read,) = await rig.store.drains.list_drains(9)
     assert await rig.restart() == [first]
     told = await _describe(rig, first)
     going = [task.key for task in await rig.store.jobs.list_tasks(first)]
@@ -87,7 +89,8 @@ async def test_a_fall_is_what_three_transactions_would_write(rig: Rig, beside: b
     rig.store.drains.watch_drains(news.extend)
     second, keys = await rig.running_gang(2)
     fall = OneFall(rig, second)
-    taken = await fall.take(_end(keys), live=tuple(live))
+    beat = TaskBeat(key=keys[1], step=7, total=9, age_seconds=2.0)
+    taken = await fall.take(_end(keys), live=tuple(live), beats=(beat,))
     assert taken is not None
     assert (taken.started, taken.synced.fell, taken.synced.draining) == (True, True, ())
     assert sorted(taken.synced.acked) == sorted(keys)
@@ -95,7 +98,14 @@ async def test_a_fall_is_what_three_transactions_would_write(rig: Rig, beside: b
     assert news == [], "its begin was told to be completed by another"
     assert [item.job_id for item in taken.news if isinstance(item, DrainBegun)] == [second]
     (drain,) = fall.asked
-    assert [task.facts is not None for task in drain.tasks] == [True, True]
+    same = [
+        (
+            msgspec.structs.replace(one.job, id="", revision=0),
+            [msgspec.structs.replace(task, job_id="") for task in one.tasks],
+        )
+        for one in (read, drain)
+    ]
+    assert same[0] == same[1]
     found = await _describe(rig, second)
     assert {k: v for k, v in found.items() if told.get(k) != v} == {}
     assert found.keys() == told.keys()

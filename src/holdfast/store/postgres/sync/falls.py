@@ -56,7 +56,7 @@ async def take_fall(
         ("read_room_but", {"id": sync.host_id, "but": fall.job_id}),
         ask_hosts([draft], now),
         *ask_moves([fall.job_id]),
-        ("read_jobs", {"ids": [fall.job_id]}),
+        ("read_jobs_as_kept", {"ids": [fall.job_id]}),
     )
     _check(not limited[0]["limited"] and not sets_quota(environment))
     _check(bool(queues) and not queues[0]["paused"])
