@@ -60,10 +60,12 @@ gpu: env $(if $(GPU_TORCH),,.venv-torch/.supervised) ## hangs, faults, models, N
 #   make ddp TORCH_INDEX='--index-url https://download.pytorch.org/whl/cpu --extra-index-url https://pypi.org/simple'
 TORCH       ?= torch==2.13.0
 TORCH_INDEX ?=
+# +cpu: only a build without CUDA, which pip's own index has none of.
+TORCH_BUILD ?=
 .venv-torch/.ready:
-	@echo "installing $(TORCH) and numpy into .venv-torch (once)"
+	@echo "installing $(TORCH)$(TORCH_BUILD) and numpy into .venv-torch (once)"
 	@$(PYTHON) -m venv .venv-torch
-	@.venv-torch/bin/pip install --quiet --disable-pip-version-check $(TORCH_INDEX) '$(TORCH)' numpy || { rm -rf .venv-torch; \
+	@.venv-torch/bin/pip install --quiet --disable-pip-version-check $(TORCH_INDEX) '$(TORCH)$(TORCH_BUILD)' numpy || { rm -rf .venv-torch; \
 	  echo "torch could not be had; a CPU build: make ddp TORCH_INDEX='--index-url https://download.pytorch.org/whl/cpu --extra-index-url https://pypi.org/simple'"; exit 1; }
 	@touch .venv-torch/.ready
 
