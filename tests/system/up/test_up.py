@@ -145,7 +145,7 @@ def test_everything_killed_at_once_loses_nothing(make_rig: MakeRig, tmp_path: Pa
     script = (
         "import os, time; print(os.getpid(), flush=True); os.path.exists('go') or time.sleep(300)"
     )
-    job_id = rig.run("submit", "--", "python3", "-c", script).stdout.decode().strip()
+    job_id = rig.run("submit", "--", sys.executable, "-c", script).stdout.decode().strip()
     pid = int(wait_for("it runs", lambda: rig.run("logs", job_id).stdout))
     rig.kill_everything()
     wait_for("the job died with its guardian", lambda: not _is_running(pid, b"os.getpid()"), 10)

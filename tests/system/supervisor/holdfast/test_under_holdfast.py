@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import sys
 import urllib.request
 from pathlib import Path
 
@@ -280,7 +281,7 @@ def test_policies_run_unchanged(cluster: Cluster, policy: str, args: tuple[str, 
         "--",
         *args,
     )
-    done = cluster.cli(*command, "--", "python3", "-c", work, seconds=SECONDS)
+    done = cluster.cli(*command, "--", sys.executable, "-c", work, seconds=SECONDS)
     assert done.returncode == 0, done.stderr
     assert b"done after 1 restarts" in done.stderr
 
