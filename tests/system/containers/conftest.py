@@ -89,7 +89,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def podman(program: Path) -> Iterator[Podman]:
+def podman(program: Path, memory_home: Path) -> Iterator[Podman]:
     missing = [
         tool
         for tool in ("podman", "docker-registry", "catatonit", "setpriv")
@@ -106,9 +106,7 @@ def podman(program: Path) -> Iterator[Podman]:
         skip(
             "podman cannot run here without root (it needs sub-ids, newuidmap and XDG_RUNTIME_DIR)"
         )
-    folder = Path(
-        tempfile.mkdtemp(prefix="hf-podman-")
-    )  # podman takes no --runroot of more than 50 characters
+    folder = make_folder(memory_home, "podman")
     made = Podman(folder)
     os.environ["CONTAINERS_REGISTRIES_CONF"] = str(folder / "registries.conf")
     (folder / "registries.conf").write_text(
@@ -123,7 +121,7 @@ def podman(program: Path) -> Iterator[Podman]:
 
 
 @pytest.fixture(scope="session")
-def docker(program: Path) -> Iterator[Docker]:
+def docker(program: Path, memory_home: Path) -> Iterator[Docker]:
     """Skips where no engine can run: docker is not what these tests need, and not every machine
     lets a daemon mount and clone."""
     missing = [
@@ -135,9 +133,7 @@ def docker(program: Path) -> Iterator[Docker]:
         pytest.skip(f"{', '.join(missing)} not installed (`make tools` does it)")
     if os.getuid() != 0:
         pytest.skip("docker's engine is started by root alone")
-    made = Docker(
-        Path(tempfile.mkdtemp(prefix="hf-docker-"))
-    )  # a path of a socket has at most 107 characters
+    made = Docker(make_folder(memory_home, "docker"))
     try:
         made.start()
     except CannotServe as error:
@@ -148,6 +144,17 @@ def docker(program: Path) -> Iterator[Docker]:
         yield made
     finally:
         end(made)
+
+
+def make_folder(memory_home: Path, name: str) -> Path:
+    """Make a folder for an engine, in memory where that is: it copies a whole image for each
+    container. podman takes no --runroot of more than 50 characters, a socket's path has 107 at
+    most."""
+    folder = memory_home / name
+    if len(f"{folder}/run") > 50:
+        return Path(tempfile.mkdtemp(prefix=f"hf-{name}-"))
+    folder.mkdir()
+    return folder
 
 
 def end(engine: Engine) -> None:

@@ -103,7 +103,7 @@ class Engine:
                 and entry.pid not in own
                 and "registry serve" not in words
             ):
-                found.append(f"{entry.pid} {words[:200]}")
+                found.append(f"{entry.pid} {words[:400]}")
         return found + self._list_mounts()
 
     def _own_pids(self) -> list[int]:

@@ -23,6 +23,7 @@ from holdfast.agent.containers.runtimes import Runtime
 from holdfast.core.endings.classify import classify
 from tests.system.agent.conftest import Host
 from tests.system.agent.fake_controller import FakeController, serve
+from tests.system.cluster import read_words
 from tests.system.containers.conftest import HERE, mark_of
 from tests.system.containers.test_pulling import kill_guardian
 from tests.unit.sources import ROOT
@@ -294,7 +295,7 @@ def test_an_engine_of_the_tests_ends_with_them(tmp_path: Path, number: signal.Si
     with starter:
         assert starter.stdout is not None
         engine = int(starter.stdout.readline())
-        assert is_alive(engine)
+        wait_until(lambda: read_words(engine)[:1] == [b"sleep"], what="the engine to begin")
         starter.send_signal(number)
         assert wait_exit(starter) == -number
     wait_until(lambda: not is_alive(engine), what="the engine to end")
