@@ -13,7 +13,7 @@ from holdfast.controller.runtime.remembered import JobSpecs
 from holdfast.controller.runtime.settings import Settings, SettingsCache
 from holdfast.controller.sync.completions import Completions, is_failed_start, tell_reserved
 from holdfast.core.placement.plan import Capacity
-from holdfast.errors import NotFound
+from holdfast.errors import NotFound, Stale
 from holdfast.moves.dispatch import plan_restart
 from holdfast.moves.values import DrainNews, DrainSnapshot, HostSync, HostSynced
 from holdfast.store.port.drains import FallTaken, Restart
@@ -64,7 +64,11 @@ class Falls:
         self._background.start(fall.read_room())
         taken: FallTaken | None = None
         try:
-            taken = await self._store.drains.take_fall(sync, fall, rules=settings.rules)
+            with self._store.leadership.fenced():  # the decision is a leader's (LEAD-3)
+                taken = await self._store.drains.take_fall(sync, fall, rules=settings.rules)
+        except Stale as error:
+            if error.code != "lead_lost":
+                raise
         finally:
             if taken is None:
                 fall.undo()

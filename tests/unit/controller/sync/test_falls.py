@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 
 from holdfast.controller.sync.falls import find_fall
@@ -29,6 +30,26 @@ async def test_a_fall_that_is_left_alone_gives_its_turn_back(
     ends[0] = ended(reports[0].key, exit_code=7)
     assert len((await agent.sync(*ends)).acked) == 2
     await served.until(job_id, "queued")
+
+
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+async def test_a_fall_is_taken_by_no_replica_that_has_lost_the_lead(
+    served: Served, agent: FakeAgent, pg_emptied: str
+) -> None:
+    """LEAD-3: one that was frozen may think for a moment that it leads; the ends are taken without
+    the decision, which is the new leader's."""
+    retry = {"max_retries": 2, "retry_delay": 0}
+    job_id, reports = await run_gang(served, agent, tasks=2, retry=retry)
+    ends = [ended(r.key, signal=15, stopped=True) for r in reports]
+    ends[0] = ended(reports[0].key, exit_code=7)
+    async with await psycopg.AsyncConnection.connect(pg_emptied, autocommit=True) as other:
+        await other.execute(
+            "update leadership set number = number + 1, holder = 'another',"
+            " expires_at = clock_timestamp() + interval '1 second'"
+        )
+    answer = await agent.sync(*ends)
+    assert (len(answer.acked), answer.launch) == (2, [])
+    await served.until(job_id, "reserved", "queued")
 
 
 @pytest.mark.parametrize(
