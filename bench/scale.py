@@ -12,6 +12,7 @@ import msgspec
 from bench.figures import Figures
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 class Scale(msgspec.Struct, frozen=True):
@@ -47,14 +48,14 @@ def say(text: str) -> None:
 def alternate(
     rounds: int,
     limit: Callable[[], T],
-    system: Callable[[], T],
+    system: Callable[[], U],
     words: Sequence[str] = ("limit", "system"),
     unit: str = "",
-) -> tuple[list[T], list[T]]:
+) -> tuple[list[T], list[U]]:
     """Measure limit, system, limit, system, … so that a noisy neighbour falls on both. Returns
     (limits, systems)."""
     limits: list[T] = []
-    systems: list[T] = []
+    systems: list[U] = []
     for number in range(1, rounds + 1):
         limits.append(limit())
         systems.append(system())
@@ -66,6 +67,8 @@ def alternate(
 
 
 def _show(value: object) -> str:
+    if isinstance(value, tuple):
+        return " and ".join(map(_show, value))
     return f"{value:,.2f}" if isinstance(value, float) else str(value)
 
 
