@@ -18,6 +18,7 @@ from holdfast.core.states import JobState
 from holdfast.moves.dispatch import plan_restart
 from holdfast.moves.values import DrainBegun, DrainNews, DrainSnapshot, TaskBeat
 from holdfast.store.port.drains import FallTaken, Restart
+from holdfast.wire.agent import LogReadOrder
 from tests.store.rig import OK, STOPPED, Rig, fails
 
 
@@ -115,6 +116,22 @@ async def test_a_fall_is_what_three_transactions_would_write(rig: Rig, beside: b
     heard = [*live, *(task.key for task in tasks)]
     assert (await rig.sync(live=heard)).offers == ()
     assert await fall.take(_end(keys), live=tuple(live)) is None, "the same ends again"
+
+
+async def test_the_answer_to_a_fall_says_that_a_reader_waits(rig: Rig) -> None:
+    host = await rig.host(slots=2)
+    order = LogReadOrder(id="r1", key=TaskKey("other", 0, 1), stream="stdout", offset=0, length=100)
+    for waits in (False, True):
+        job_id, keys = await rig.running_gang(2)
+        if waits:
+            await rig.store.logs.ask_log_read(host, order)
+        taken = await OneFall(rig, job_id).take(_end(keys))
+        assert taken is not None
+        assert taken.synced.reads is waits
+        await rig.store.jobs.cancel_job(job_id, "enough", now=rig.now)
+        going = [task.key for task in await rig.store.jobs.list_tasks(job_id)]
+        await rig.sync(ended=[(key, STOPPED) for key in going])
+        await rig.complete()
 
 
 @pytest.mark.parametrize(
