@@ -19,14 +19,18 @@ times what the statements of a transaction cost by themselves."""
 
 
 def batch_syncs(
-    store: Store, settings: SettingsCache, metrics: Metrics, outages: Outages, falls: Falls
+    store: Store,
+    settings: SettingsCache,
+    metrics: Metrics,
+    outages: Outages,
+    falls: Falls | None = None,
 ) -> GroupCommit[HostSync, HostSynced]:
-    """Return the group commit of syncs."""
+    """Return the group commit of syncs. falls: takes what a sync tells of a gang that fell."""
 
     async def send(syncs: Sequence[HostSync]) -> Sequence[HostSynced]:
         began = time.perf_counter()
         current = await settings.current()
-        fall = await falls.take(syncs[0]) if len(syncs) == 1 else None
+        fall = await falls.take(syncs[0]) if falls is not None and len(syncs) == 1 else None
         answers: Sequence[HostSynced]
         if fall is not None:
             answers = [fall]
