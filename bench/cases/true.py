@@ -19,7 +19,7 @@ def run(scale: Scale) -> Figures:
     """Jobs per second from the first submission to the last end on record, per number of slots."""
     jobs, few = scale.pick(2000, 20), scale.pick(400, 10)
     lines = []
-    for slots, budget in scale.pick(((2, None), (16, 0.35)), ((2, None),)):
+    for slots, budget in scale.pick(((2, None), (16, 0.35)), ((2, 0.35),)):
         with Scratch() as scratch:
             place = start_up(scratch, slots)
             place.make_queue()

@@ -122,7 +122,7 @@ def test_an_executor_takes_calls_once_its_gpu_was_read(
             assert {report.want for report in reports} == {0}
             looking = asyncio.create_task(rooms.run())
             await rig.until(lambda: rig.controller.ends)
-            assert reports[-1].free_gb == 30.0
+            assert {report.free_gb for report in reports if report.want} == {30.0}
             script(driver, 10.0, (rig.process.pid, 20.0))
             rooms.poke()
             await rig.until(lambda: reports[-1].free_gb == 70.0)
