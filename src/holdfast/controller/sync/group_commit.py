@@ -6,9 +6,9 @@ BATCH-2  A sender is at most once among the calls in flight, and what it sends g
 BATCH-3  One bad member does not make its neighbours fail: a batch that fails while the store answers
          is taken again one by one.
 BATCH-4  The members of a batch weigh no more together than one call can serve, unless it has only one.
-BATCH-5  A second call goes beside the first when what waits for it is heavy, because then one of
-         them can be computed here while the database works on the other. Light members wait and
-         share a call.
+BATCH-5  A second call goes beside the first when what waits for it is heavy, and as heavy as the
+         first, because then one of them can be computed here while the database works on the other.
+         Light members wait and share a call.
 BATCH-6  Beside another call, answers are handed out one a turn of the loop, because it takes up to a
          millisecond to write one out, and the other call's transaction would wait for all of them
          with its locks held.
@@ -61,6 +61,7 @@ class GroupCommit(Generic[A, B]):
         self._heavy = heavy
         self._pending: deque[tuple[A, asyncio.Future[B]]] = deque()
         self._weight = 0  # of all that is pending
+        self._asked = 0  # the weight of what is in flight
         self._senders: set[str] = set()  # of what is in flight
         self._calls: set[asyncio.Task[None]] = set()
 
@@ -82,13 +83,15 @@ class GroupCommit(Generic[A, B]):
                 call.cancel()
 
     def _is_heavy(self) -> bool:
-        return self._heavy is not None and self._weight >= self._heavy
+        return self._heavy is not None and self._weight >= max(self._heavy, self._asked)
 
     async def _run(self) -> None:
         call = asyncio.current_task()
         assert call is not None
         try:
             while (len(self._calls) == 1 or self._is_heavy()) and (batch := self._take_batch()):
+                weight = sum(self._weigh(item) for item, _ in batch)
+                self._asked += weight
                 senders = {self._sender_of(item) for item, _ in batch}
                 self._senders |= senders
                 try:
@@ -99,6 +102,7 @@ class GroupCommit(Generic[A, B]):
                         await self._send(batch)
                 finally:
                     self._senders -= senders
+                    self._asked -= weight
         finally:
             self._calls.discard(call)
             if not self._calls:  # nothing is pending then, unless this was cancelled

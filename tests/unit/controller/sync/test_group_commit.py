@@ -139,6 +139,20 @@ async def test_what_is_heavy_goes_beside_the_call_in_flight() -> None:
     assert asked.batches[2:] == [["a-heavy", "d1"], ["a2", "e-heavy"]]
 
 
+async def test_what_goes_beside_a_call_is_as_heavy_as_that() -> None:
+    asked = Asked()
+    group = heavy(asked)
+    waiting = []
+    for item in ("a-heavier", "b-heavy", "c1"):
+        assert asked.batches == [["a-heavier"]] * (item != "a-heavier")
+        waiting.append(asyncio.create_task(group.submit(item)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert asked.batches == [["a-heavier"], ["b-heavy", "c1"]]
+    asked.gate.set()
+    await asyncio.gather(*waiting)
+
+
 async def test_light_members_share_the_next_call() -> None:
     asked = Asked()
     group = heavy(asked)
