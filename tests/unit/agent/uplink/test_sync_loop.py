@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -102,50 +104,6 @@ class CountingController:
         return SyncAnswer()
 
 
-async def test_what_may_wait_a_little_goes_with_the_next_call_and_costs_none_of_its_own() -> None:
-    calls, taker = CountingController(), Taker()
-    taker.take_answer = lambda *_, **__: True  # type: ignore[method-assign]  # a double
-    loop = sync.SyncLoop(
-        calls, taker, incarnation="i", interval_seconds=60.0, settings_rev=lambda: 0
-    )  # type: ignore[arg-type]  # what the loop uses of it
-    running = asyncio.create_task(loop.run())
-    try:
-        async with within(20):
-            while calls.called < 1:
-                await asyncio.sleep(0.001)
-            for _ in range(3):
-                loop.report(within_seconds=0.2)
-            loop.report()
-            while calls.called < 2:
-                await asyncio.sleep(0.001)
-            await asyncio.sleep(0.3)
-            assert calls.called == 2, "what was told is told again"
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-
-
-async def test_news_that_may_wait_less_go_before_others() -> None:
-    calls, taker = CountingController(), Taker()
-    taker.take_answer = lambda *_, **__: True  # type: ignore[method-assign]  # a double
-    loop = sync.SyncLoop(
-        calls, taker, incarnation="i", interval_seconds=60.0, settings_rev=lambda: 0
-    )  # type: ignore[arg-type]  # what the loop uses of it
-    running = asyncio.create_task(loop.run())
-    try:
-        async with within(20):
-            while calls.called < 1:
-                await asyncio.sleep(0.001)
-            loop.report(within_seconds=60.0)
-            loop.report(within_seconds=0.01)
-            loop.report(within_seconds=60.0)
-            while calls.called < 2:
-                await asyncio.sleep(0.001)
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-
-
 class SlowController:
     """Answers each call after 50 ms, and confirms an end where it is to."""
 
@@ -160,8 +118,10 @@ class SlowController:
         return SyncAnswer(acked=[TaskKey("j", 0, 1)] if self.confirms else [])
 
 
-async def test_what_an_answer_takes_is_measured_where_it_waited_for_nothing() -> None:
-    calls, taker = SlowController(), Taker()
+@contextlib.asynccontextmanager
+async def run_loop(calls: CountingController | SlowController) -> AsyncIterator[sync.SyncLoop]:
+    """Run a loop whose taker finds something new in every answer, for 20 s at most."""
+    taker = Taker()
     taker.take_answer = lambda *_, **__: True  # type: ignore[method-assign]  # a double
     loop = sync.SyncLoop(
         calls, taker, incarnation="i", interval_seconds=60.0, settings_rev=lambda: 0
@@ -169,18 +129,50 @@ async def test_what_an_answer_takes_is_measured_where_it_waited_for_nothing() ->
     running = asyncio.create_task(loop.run())
     try:
         async with within(20):
-            for confirms in (False, True):
-                assert loop.answer_seconds == 0.0
-                calls.confirms = confirms
-                told = calls.called
-                while calls.called < told + 6:
-                    loop.report()
-                    await asyncio.sleep(0.001)
-            assert loop.answer_seconds >= 0.2 * 0.05
-            loop.report()
-            while loop.count_seconds_left() == 0.0:
-                await asyncio.sleep(0.001)
-            assert loop.count_seconds_left() <= loop.answer_seconds
+            yield loop
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_what_may_wait_a_little_goes_with_the_next_call_and_costs_none_of_its_own() -> None:
+    calls = CountingController()
+    async with run_loop(calls) as loop:
+        while calls.called < 1:
+            await asyncio.sleep(0.001)
+        for _ in range(3):
+            loop.report(within_seconds=0.2)
+        loop.report()
+        while calls.called < 2:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.3)
+        assert calls.called == 2, "what was told is told again"
+
+
+async def test_news_that_may_wait_less_go_before_others() -> None:
+    calls = CountingController()
+    async with run_loop(calls) as loop:
+        while calls.called < 1:
+            await asyncio.sleep(0.001)
+        loop.report(within_seconds=60.0)
+        loop.report(within_seconds=0.01)
+        loop.report(within_seconds=60.0)
+        while calls.called < 2:
+            await asyncio.sleep(0.001)
+
+
+async def test_what_an_answer_takes_is_measured_where_it_waited_for_nothing() -> None:
+    calls = SlowController()
+    async with run_loop(calls) as loop:
+        for confirms in (False, True):
+            assert loop.answer_seconds == 0.0
+            calls.confirms = confirms
+            told = calls.called
+            while calls.called < told + 6:
+                loop.report()
+                await asyncio.sleep(0.001)
+        assert loop.answer_seconds >= 0.2 * 0.05
+        loop.report()
+        while loop.count_seconds_left() == 0.0:
+            await asyncio.sleep(0.001)
+        assert loop.count_seconds_left() <= loop.answer_seconds
