@@ -38,7 +38,7 @@ class Loop:
 
     async def run_once(self) -> Summary:
         """Do what there is to do now, and return what was done. An empty summary: nothing."""
-        raise NotImplementedError
+        raise NotImplementedError  # each loop has its own
 
     async def stop(self) -> None:
         """Give up what runs beside the loop. Called once it runs no more."""
