@@ -599,7 +599,8 @@ def test_a_host_that_shuts_down_stops_its_tasks_and_waits_for_the_word(rig: Rig)
     rig.guardian.send_signal(signal.SIGTERM)
     rig.expect(Stopping)
     assert rig.expect(TaskEnded, key).stopped
-    assert rig.run_task(["true"], job="late").start_error == "the host is shutting down"
+    late = rig.run_task(["true"], job="late")
+    assert (late.start_error, late.stopped) == ("the host is shutting down", True)
     assert rig.guardian.poll() is None
     rig.say(Ack(keys=[key, TaskKey("late", 0, 1)]))
     assert wait_exit(rig.guardian, 20) == 0

@@ -108,6 +108,7 @@ class HostTasks:
         else:
             task = self._tasks[launch.key] = _Task(launch)
             if self._closing:
+                task.stopped = True  # as what runs here: its job goes on elsewhere, at no charge
                 self._refuse(task, "the host is shutting down")
             elif not math.isfinite(launch.deadline):
                 sentence = f"{launch.deadline} is no time at which a lease ends"
