@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import psycopg
 import pytest
 
 from holdfast.core.ids import TaskKey
-from holdfast.moves.values import JobFilter
+from holdfast.moves.values import HostSynced, JobFilter
 from holdfast.store.postgres.connection import session
+from holdfast.store.postgres.connection.line import Asking, Connection, Found
 from holdfast.store.postgres.connection.session import Tx
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.postgres.sync import handovers
@@ -147,6 +148,98 @@ async def test_an_end_of_another_incarnation_is_refused(rig: Rig) -> None:
     assert answer.status == "stale"
     assert (await count_rows(rig))["handovers"] == 1
     assert (await rig.job(keys[0].job_id)).state == "reserved"
+
+
+async def count_trips(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, keys: Sequence[TaskKey]
+) -> tuple[HostSynced, int]:
+    """Have a host tell that its tasks succeeded, and take others; return the answer, and how many
+    round trips to the database that took."""
+    sync, terms = rig.make_sync(takes=True, ended=[(key, OK) for key in keys]), await rig.terms()
+    trips = 0
+    run_all = Connection.run_all
+
+    async def count(conn: Connection, asked: Sequence[Asking]) -> list[Found]:
+        nonlocal trips
+        trips += 1
+        return await run_all(conn, asked)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Connection, "run_all", count)
+        (answer,) = await rig.store.leases.sync_hosts([sync], terms=terms, now=rig.now)
+    return answer, trips
+
+
+async def test_ends_are_settled_with_the_statement_that_locks_their_host(
+    rig: Rig, pg_emptied: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the process that handed the jobs over: another one does not know of them before it looks."""
+    keys = await take_many(rig, 3)
+    for _ in range(6):
+        await rig.submit()
+    answer, trips = await count_trips(rig, monkeypatch, keys)
+    assert (len(answer.acked), len(answer.offers), trips) == (3, 3, 3)
+    other = Rig(PostgresStore(pg_emptied), rig.now, rig.incarnations)
+    await other.store.open()
+    keys = [offer.task.key for offer in answer.offers]
+    answer, trips = await count_trips(other, monkeypatch, keys)
+    # And one for the kind of these jobs, which it has not seen yet.
+    assert (len(answer.acked), len(answer.offers), trips) == (3, 3, 5)
+    await other.store.close()
+
+
+async def test_ends_of_a_host_that_is_gone_are_not_settled(rig: Rig, pg_emptied: str) -> None:
+    """Nothing leaves it with a handover, which is made here. It lost its jobs, whatever it tells."""
+    await rig.host("h2", slots=1)
+    await rig.submit()
+    (good,) = (await rig.sync("h2", takes=True)).offers
+    keys = await take_many(rig)
+    async with await psycopg.AsyncConnection.connect(pg_emptied) as conn:
+        await conn.execute(b"update hosts set state = 'terminated' where id = 'h1'")
+    syncs = [
+        rig.make_sync(name, ended=[(key, OK) for key in told])
+        for name, told in (("h1", keys), ("h2", [good.task.key]))
+    ]
+    gone, other = await rig.store.leases.sync_hosts(syncs, now=rig.now)
+    assert (gone.status, gone.acked) == ("stale", ())
+    assert other.acked == (good.task.key,)
+    assert {(await rig.job(key.job_id)).state for key in keys} == {"reserved"}
+
+
+async def read_kinds(dsn: str) -> list[tuple[str, bool]]:
+    """Return the jobs of the queue, and whether their places say what they are."""
+    async with await psycopg.AsyncConnection.connect(dsn) as conn:
+        found = await conn.execute(
+            "select job_id, kind is not null from ready_jobs order by priority desc, place"
+        )
+        return await found.fetchall()
+
+
+@pytest.mark.parametrize("others", [0, 1, 2])
+async def test_alike_jobs_are_taken_in_turn_with_others(
+    rig: Rig, pg_emptied: str, others: int
+) -> None:
+    """Where their places say that all are alike their rows are not read, and otherwise all of them
+    are."""
+    specs: list[dict[str, Any]] = [{}, {}, {"preemptible": True}, {}, {"cpus": 2}]
+    ids = [await rig.submit(**spec) for spec in (specs if others else specs[:2])]
+    if others == 2:  # the first one is on its second attempt
+        await rig.host("h2", slots=1)
+        (first,) = (await rig.sync("h2", takes=True)).offers
+        await rig.sync("h2", ended=[(first.task.key, fails(3))])
+        await rig.complete(max_retries=3)
+        await rig.release()
+    said = dict(await read_kinds(pg_emptied))
+    assert said[ids[0]] is (others < 2)
+    assert said[ids[1]]
+    assert not others or [said[job_id] for job_id in ids[2:]] == [False, True, True]
+    await rig.host(slots=10)
+    offers = (await rig.sync(takes=True)).offers
+    assert [offer.task.key.job_id for offer in offers] == [*said]
+    slots = {offer.task.key.job_id: offer.job.cpu_slots for offer in offers}
+    assert not others or (slots[ids[3]], slots[ids[4]]) == (1, 2)
+    attempts = {offer.task.key.job_id: offer.task.attempt for offer in offers}
+    assert attempts[ids[0]] == (2 if others == 2 else 1)
 
 
 async def test_few_jobs_have_rows_of_their_own(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ from holdfast.moves.values import (
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.admission import plan_reservation
 from holdfast.store.postgres.connection.ports import OnSession, transacts_beside
-from holdfast.store.postgres.connection.session import Rows, Session, Tx
+from holdfast.store.postgres.connection.session import HandedOverError, Rows, Session, Tx
 from holdfast.store.postgres.hosts import quarantine_host, retire_host, write_faults
 from holdfast.store.postgres.moves import (
     ask_moves,
@@ -50,7 +50,7 @@ from holdfast.store.postgres.moves import (
 )
 from holdfast.store.postgres.sync.choices import NOTHING, Choices, Step, TakeChoice, give_taken
 from holdfast.store.postgres.sync.ends import finish_jobs, split_ends
-from holdfast.store.postgres.sync.handovers import HANDED_SECONDS, settle_handovers
+from holdfast.store.postgres.sync.handovers import HANDED_SECONDS, EarlySettling, settle_handovers
 from holdfast.store.postgres.sync.kinds import TakableKinds, make_offered
 from holdfast.store.postgres.sync.placing import Placing
 
@@ -74,13 +74,10 @@ class PostgresLeases(OnSession):
         now: Now = None,
     ) -> list[HostSynced]:
         answers: list[HostSynced | None] = [None] * len(syncs)
-        for group in reports.group_syncs(
-            syncs
-        ):  # a host that occurs twice is taken once in each group
-            batch = [syncs[i] for i in group]
-            for i, answer in zip(
-                group, await self._sync_batch(batch, rules, terms, now), strict=True
-            ):
+        # A host that occurs twice is taken once in each group.
+        for group in reports.group_syncs(syncs):
+            found = await self._sync_batch([syncs[i] for i in group], rules, terms, now)
+            for i, answer in zip(group, found, strict=True):
                 answers[i] = answer
         return [answer for answer in answers if answer is not None]
 
@@ -177,10 +174,13 @@ async def _sync(
     now: datetime | None,
 ) -> list[Draft]:
     drafts = [Draft(s, "ok") for s in syncs]
-    rows, *locked = await _touch_hosts(tx, drafts, now)
+    early = EarlySettling(choices.pick_handed(drafts), now)
+    rows, *locked = await _touch_hosts(tx, drafts, now, early)
     found = {row["host_id"]: row for row in rows}
     at = rows[0]["now"] if rows else now
     known = {host_id for host_id, row in found.items() if row["fresh"]}
+    if not early.list_asked() <= known and not early.list_settled() <= known:
+        raise HandedOverError  # it is undone, and runs again without
     if len(known) < len(drafts):
         old = {host_id: "stale" for host_id in found if host_id not in known}
         drafts = [
@@ -196,7 +196,7 @@ async def _sync(
         d.fenced = row["reason"] if row["state"] == HostState.ERROR else ""
     await _note_health(tx, fresh, found, at)
     handed = [d for d in fresh if found[d.sync.host_id]["handed"]]
-    settled = await settle_handovers(tx, handed, at)
+    settled = await settle_handovers(tx, handed, at, early)
     last = not any(d.orders or d.sync.takes or d.sync.leaving or d.holds_work() for d in fresh)
     # What was locked before is as it was unless handed over then.
     moved = await _take_moves(tx, fresh, settled, rules, at, () if handed else locked, last=last)
@@ -215,15 +215,22 @@ async def _sync(
         listening = [d for d in staying if d.orders or (moved and d.holds_work())]
         if listening or taking.steps:
             await _give_orders(tx, listening, staying, taking, at)
+            choices.note_handed(taking)
     finally:
         choices.release(taking)
     return drafts
 
 
-async def _touch_hosts(tx: Tx, drafts: Sequence[Draft], now: datetime | None) -> Sequence[Rows]:
+async def _touch_hosts(
+    tx: Tx, drafts: Sequence[Draft], now: datetime | None, early: EarlySettling
+) -> Sequence[Rows]:
     """Lock the hosts, and the rows of jobs that are known to be moved: what these return."""
     moved = reports.expect_moves([d.sync for d in drafts])
-    return await tx.many(ask_hosts(drafts, now), *(ask_moves(moved) if moved else ()))
+    if moved:
+        return await tx.many(ask_hosts(drafts, now), *ask_moves(moved))
+    touched, *found = await tx.send(ask_hosts(drafts, now), early.ask)
+    early.take(found)
+    return [touched.rows]
 
 
 def ask_hosts(drafts: Sequence[Draft], now: datetime | None) -> Step:

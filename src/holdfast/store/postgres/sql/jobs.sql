@@ -43,8 +43,10 @@ with limits as materialized (
   on conflict do nothing
   returning *
 ), lined as (
-  insert into ready_jobs (job_id, project, queue, priority, place, epoch, since)
-  select w.id, w.project, w.queue, w.priority, w.place, w.epoch, w.queued_at from written w where w.state = 'queued'
+  insert into ready_jobs (job_id, project, queue, priority, place, epoch, since, kind)
+  select w.id, w.project, w.queue, w.priority, w.place, w.epoch, w.queued_at,
+         case when w.gpus = 0 and w.array_id is null and w.origin_run is null and not w.preemptible then w.spec_hash end
+  from written w where w.state = 'queued'
 ), apart as (
   insert into job_secrets (job_id, secrets)
   select w.id, g.secrets from written w join given g using (id) where g.secrets is not null and g.secrets <> '{}'

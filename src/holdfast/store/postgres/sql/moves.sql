@@ -47,7 +47,8 @@ with written as (
 )
 insert into ready_jobs (job_id, project, queue, priority, place, epoch, since)
 select w.id, w.project, w.queue, w.priority, w.place, w.epoch, w.queued_at from written w where w.state = 'queued'
-on conflict (job_id) do update set place = excluded.place, epoch = excluded.epoch, since = excluded.since;
+on conflict (job_id) do update set place = excluded.place, epoch = excluded.epoch, since = excluded.since,
+  kind = null; -- its row may say more of it now
 
 -- name: write_tasks
 -- The rows were locked when they were loaded, so a beat that is written back is never older.

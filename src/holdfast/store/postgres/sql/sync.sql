@@ -136,33 +136,35 @@ from done d;
 
 -- name: settle_handovers
 -- What hosts report of the jobs that they were handed: those that succeeded end in their own rows, and the rest stays
--- handed over. As finish_jobs, whose parameters and rows it has; nothing is read of tasks and attempts, because these jobs
--- have none yet.
+-- handed over. As finish_jobs, whose rows it has; nothing is read of tasks and attempts, because these jobs have none yet.
+-- tellers: which of `hosts` told of each job.
 with batch as materialized (
-  select nextval('event_batches_n_seq') as n
+  select nextval('event_batches_n_seq') as n, coalesce(%(now)s::timestamptz, clock_timestamp()) as at
+), tellers as materialized (
+  select * from unnest(%(hosts)s::text[], %(incarnations)s::text[]) with ordinality as t(host_id, incarnation, teller)
 ), given as (
-  select * from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[], %(hosts)s::text[],
-                       %(incarnations)s::text[], %(runtimes)s::double precision[], %(facts)s::text[],
+  select * from unnest(%(jobs)s::text[], %(tellers)s::bigint[], %(runtimes)s::double precision[], %(facts)s::text[],
                        %(steps)s::bigint[], %(totals)s::bigint[], %(ages)s::double precision[]) with ordinality
-    as g(job_id, rank, epoch, host_id, incarnation, runtime, facts, step, total, beat_age, n)
+    as g(job_id, teller, runtime, facts, step, total, beat_age, n)
 ), gone as (
   delete from handovers h where h.host_id = any(%(hosts)s::text[]) returning h.*
 ), handed as materialized (
   select h.n as batch, h.host_id, h.incarnation, h.host, h.at, e.job_id, e.ttl, e.queue, e.k
   from gone h cross join lateral unnest(h.job_ids, h.ttls, h.queues) with ordinality as e(job_id, ttl, queue, k)
 ), good as materialized (
-  select g.*, h.batch, h.host, h.at, greatest(h.at, %(now)s::timestamptz - g.runtime * interval '1 second') as began,
-         %(now)s::timestamptz - g.beat_age * interval '1 second' as beat_at
-  from handed h join given g on g.job_id = h.job_id and g.host_id = h.host_id and g.incarnation = h.incarnation
-  where g.rank = 0 and g.epoch = 1
+  select g.*, h.host_id, h.batch, h.host, h.at, b.at as told_at, greatest(h.at, b.at - g.runtime * interval '1 second') as began,
+         b.at - g.beat_age * interval '1 second' as beat_at
+  from handed h join given g on g.job_id = h.job_id
+  join tellers t on t.teller = g.teller and t.host_id = h.host_id and t.incarnation = h.incarnation
+  cross join batch b
 ), done as (
   update jobs j set
-    state = 'succeeded', epoch = 1, attempts = 1, ended_at = %(now)s, outcome = 'succeeded', exit_code = 0, reason = 'succeeded',
+    state = 'succeeded', epoch = 1, attempts = 1, ended_at = g.told_at, outcome = 'succeeded', exit_code = 0, reason = 'succeeded',
     started_at = g.began, step = case when g.beat_at is not null then g.step end,
     total = case when g.beat_at is not null then g.total end, beat_at = g.beat_at, revision = j.revision + 2
   from good g where j.id = any(array(select job_id from good)) and j.id = g.job_id and j.epoch = 0
   returning j.id, j.queue, j.project, j.retries_charged as charged, g.n, g.host_id, g.host, g.facts, g.step as last_step,
-            g.total as last_total, g.began, g.at, g.batch,
+            g.total as last_total, g.began, g.at, g.told_at, g.batch,
             j.awaited and exists (select from job_dependencies w where w.parent = j.id) as awaited
 ), rest as materialized (
   select h.* from handed h
@@ -180,12 +182,12 @@ with batch as materialized (
   insert into attempts (job_id, number, epoch, state, retry_count, reason, host, host_ids, road, reserved_at, taken_batch,
                         outcome, exit_code, started_at, ended_at, step, total, ended_batch, told)
   select d.id, 1, 1, 'ended', d.charged, 'succeeded', d.host, array[d.host_id], 'host', d.at, d.batch,
-         'succeeded', 0, d.began, %(now)s, d.last_step, d.last_total, (select n from batch), d.facts
+         'succeeded', 0, d.began, d.told_at, d.last_step, d.last_total, (select n from batch), d.facts
   from done d
 ), logged as (
   insert into event_batches (n, at, kind, data, ids, began_ids, job_ids, attempts, epochs, host_ids, queues, projects, messages)
     overriding system value
-  select (select n from batch), %(now)s, 'job.succeeded', '{"exit_code": 0}', array_agg(d.event_id), array_agg(d.began_id),
+  select (select n from batch), (select at from batch), 'job.succeeded', '{"exit_code": 0}', array_agg(d.event_id), array_agg(d.began_id),
          array_agg(d.id), '{1}', '{1}', array_agg(d.host_id), array_agg(d.queue), array_agg(d.project), '{succeeded}'
   from (select nextval('events_id_seq') as began_id, nextval('events_id_seq') as event_id, d.*
         from (select id, host_id, queue, project from done order by n) d) d
@@ -304,13 +306,14 @@ where h.id = %(id)s::text and h.state = 'active' and not h.faults @> '[{"part": 
 -- kinds: jobs of one kind and queue have one spec. The members of an array share the digest of their array.
 -- shuns: the hosts that a job avoids, and those that it bars; null where there are none. fresh: without an attempt yet.
 -- plain: it may be handed over (HANDOVER-1), as far as its row says.
+-- Jobs whose places say the same of them all (`ready_jobs.kind`) are alike, and none of their rows is read.
 -- by_keys: what follows in the transaction finds rows by keys alone. A queue that was long, empty when PostgreSQL looked,
 -- and is long again is thought to be empty for some seconds, and then to read a whole index of it, and to compare each
 -- place with each job that is taken, seems to cost less than to find the jobs.
 with top as materialized (
   select r.* from queues q
   cross join lateral (
-    select r.job_id, r.priority, r.place from ready_jobs r
+    select r.job_id, r.priority, r.place, r.queue, r.kind from ready_jobs r
     where r.queue = q.name and r.job_id not in (select unnest(%(but)s::text[]))
     order by r.priority desc, r.place
     limit %(limit)s
@@ -320,7 +323,18 @@ with top as materialized (
          or q.name = any(array(select unnest(h.queues) from hosts h where h.id = any(%(ids)s::text[]))))
   order by r.priority desc, r.place
   limit %(limit)s
+), first as materialized (
+  select queue, kind from top where kind is not null limit 1
+), seen as materialized (
+  select array_agg(t.job_id) as ids,
+         count(*) = count(*) filter (where t.kind = (select kind from first) and t.queue = (select queue from first)) as alike
+  from top t
 )
+select ids, '{0}'::bigint[] as epochs, array(select queue from first) as queues, array(select encode(kind, 'hex') from first) as kinds,
+       '{null}'::text[] as shuns, '{true}'::boolean[] as fresh, '{true}'::boolean[] as plain,
+       set_config('enable_indexscan', 'off', true) as by_keys
+from seen where alike
+union all
 select array_agg(c.id) as ids,
        case when min(c.epoch) = max(c.epoch) then array[min(c.epoch)] else array_agg(c.epoch) end as epochs,
        case when min(c.queue) = max(c.queue) then array[min(c.queue)] else array_agg(c.queue) end as queues,
@@ -336,9 +350,10 @@ from (
          j.attempts = 0 as fresh,
          j.epoch = 0 and j.gpus = 0 and j.array_id is null and j.origin_run is null and not j.preemptible as plain
   from top r join jobs j on j.id = r.job_id
-  where j.id = any(array(select job_id from top))
+  where j.id = any(case when (select alike from seen) then '{}' else array(select job_id from top) end)
   order by r.priority desc, r.place
-) c;
+) c
+having not (select alike from seen);
 
 -- name: read_kinds
 -- One job of each kind of read_takable that this process has not seen yet.

@@ -46,6 +46,9 @@ class Choices:
         self._kinds = kinds
         self._chosen: set[str] = set()
         self._gate = asyncio.Lock()  # from reading the queues to the choice
+        self._handed: set[str] = (
+            set()
+        )  # hosts that have told of nothing since they were handed jobs
 
     async def choose(
         self, tx: Tx, drafts: Sequence[Draft], terms: TakeTerms, at: datetime
@@ -65,6 +68,18 @@ class Choices:
             choice = choose_jobs(drafts, terms, begun, rooms, queued, cut=cut)
             self._chosen.update(choice.job_ids)
         return choice
+
+    def note_handed(self, choice: TakeChoice) -> None:
+        """Remember the hosts that were handed jobs: their next syncs will tell of those."""
+        for statement, asked in choice.steps:
+            if statement == "hand_over":
+                self._handed.update(asked["host_ids"])
+
+    def pick_handed(self, drafts: Sequence[Draft]) -> list[Draft]:
+        """Return the drafts of hosts that are thought to be handed jobs still, and forget these."""
+        picked = [d for d in drafts if d.sync.host_id in self._handed]
+        self._handed.difference_update(d.sync.host_id for d in picked)
+        return picked
 
     def release(self, choice: TakeChoice) -> None:
         """Forget a choice: its jobs are taken, or queued as before."""

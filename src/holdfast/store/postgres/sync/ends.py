@@ -51,20 +51,16 @@ async def finish_jobs(tx: Tx, good: Sequence[Succeeded], at: datetime) -> list[T
     """End jobs of one task that succeeded, and put that into the drafts. Return these tasks; the
     others are for the moves."""
     states = {"succeed_from": SUCCEED_FROM, "finish_from": FINISH_FROM}
-    (found,) = await tx.rows("finish_jobs", **ask_ends(good, at), **states)
+    (found,) = await tx.rows("finish_jobs", **ask_ends(good, at), **_ask_tasks(good), **states)
     return take_ends(good, found)
 
 
-def ask_ends(good: Sequence[Succeeded], at: datetime) -> dict[str, Any]:
-    """Return the parameters of `finish_jobs` that tell of tasks that succeeded."""
-    keys = [key for ends in good for key in ends.keys]
-    hosts: list[str] = []
-    incarnations: list[str] = []
+def ask_ends(good: Sequence[Succeeded], at: datetime | None) -> dict[str, Any]:
+    """Return what `finish_jobs` and `settle_handovers` are told of tasks that succeeded: all but their
+    hosts."""
     beats: list[TaskBeat | None] = []
     beaten = False
     for draft, mine, _ in good:
-        hosts += [draft.sync.host_id] * len(mine)
-        incarnations += [draft.sync.incarnation] * len(mine)
         known = draft.beats()
         beats += map(known.get, mine) if known else [None] * len(mine)
         beaten = beaten or bool(known)
@@ -73,17 +69,29 @@ def ask_ends(good: Sequence[Succeeded], at: datetime) -> dict[str, Any]:
     if min(runtimes) < 0.0 or max(runtimes) > moves.MAX_RUNTIME_SECONDS:
         runtimes = [min(max(each, 0.0), moves.MAX_RUNTIME_SECONDS) for each in runtimes]
     return {
-        "jobs": [key.job_id for key in keys],
-        "ranks": [key.rank for key in keys],
-        "epochs": [key.epoch for key in keys],
-        "hosts": hosts,
-        "incarnations": incarnations,
+        "jobs": [key.job_id for ends in good for key in ends.keys],
         "runtimes": runtimes,
         "facts": to_json_each([each for ends in good for each in ends.facts]),
         "steps": [None if b is None else b.step for b in beats] if beaten else silent,
         "totals": [None if b is None else b.total for b in beats] if beaten else silent,
         "ages": [None if b is None else b.age_seconds for b in beats] if beaten else silent,
         "now": at,
+    }
+
+
+def _ask_tasks(good: Sequence[Succeeded]) -> dict[str, Any]:
+    """Return the ranks, epochs, hosts and incarnations of tasks that succeeded."""
+    keys = [key for ends in good for key in ends.keys]
+    hosts: list[str] = []
+    incarnations: list[str] = []
+    for draft, mine, _ in good:
+        hosts += [draft.sync.host_id] * len(mine)
+        incarnations += [draft.sync.incarnation] * len(mine)
+    return {
+        "ranks": [key.rank for key in keys],
+        "epochs": [key.epoch for key in keys],
+        "hosts": hosts,
+        "incarnations": incarnations,
     }
 
 
