@@ -1,10 +1,10 @@
 """Real host managers on a machine that has no room for them: which of them are lost though nothing
 befell them.
 
-    python -m bench.supervisor_crowd STARTS MANAGERS PER_HOST LOAD SECONDS
+    python -m bench.supervisor_crowd STARTS MANAGERS PER_HOST LOAD SECONDS REST
 
 Beside LOAD processes that burn every core, a script starts MANAGERS managers with PER_HOST ranks
-each, lets them be for some seconds, and ends them; STARTS times, or until SECONDS are over. Prints
+each, lets them be for REST seconds, and ends them; STARTS times, or until SECONDS are over. Prints
 JSON: hosts that were lost in each start, with what was said of them, and how long each took.
 """
 
@@ -19,10 +19,9 @@ import time
 from holdfast.supervisor import Context, wait
 
 _PATIENCE = 240.0
-_REST_SECONDS = 4.0  # longer than any silence that is a loss
 
 
-def run_once(managers: int, per_host: int) -> dict[str, object]:
+def run_once(managers: int, per_host: int, rest_seconds: float) -> dict[str, object]:
     """One start; what it took, and which hosts were lost."""
     began = time.monotonic()
     with Context(bind="127.0.0.1", log_interval=None) as ctx:
@@ -33,7 +32,7 @@ def run_once(managers: int, per_host: int) -> dict[str, object]:
             [process.pid() for process in group], timeout=_PATIENCE, log_interval=None
         ).not_done
         started = time.monotonic() - began
-        time.sleep(_REST_SECONDS)
+        time.sleep(rest_seconds)
         lost = [host.lost_reason or "" for host in hosts if host.connection_lost()]
         ctx.shutdown(60)
     return {"started": started, "lost": lost, "missing": len(missing), "load": os.getloadavg()[0]}
@@ -42,12 +41,12 @@ def run_once(managers: int, per_host: int) -> dict[str, object]:
 def main(arguments: list[str]) -> None:
     """Start again and again, and print what was found."""
     starts, managers, per_host, load = (int(word) for word in arguments[:4])
-    give_up_at = time.monotonic() + float(arguments[4])
+    give_up_at, rest_seconds = time.monotonic() + float(arguments[4]), float(arguments[5])
     burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(load)]
     found = []
     try:
         while len(found) < starts and time.monotonic() < give_up_at:
-            found.append(run_once(managers, per_host))
+            found.append(run_once(managers, per_host, rest_seconds))
             print(found[-1], file=sys.stderr, flush=True)
     finally:
         for burner in burners:
