@@ -142,9 +142,10 @@ async def test_what_has_not_ended_gets_rows_of_its_own(rig: Rig) -> None:
     assert states == ["succeeded", "draining", "running", "reserved"]
 
 
-async def test_an_end_of_another_incarnation_is_refused(rig: Rig) -> None:
+@pytest.mark.parametrize("incarnation", ["inc-other", "inc\x00"], ids=["other", "malformed"])
+async def test_an_end_of_another_incarnation_is_refused(rig: Rig, incarnation: str) -> None:
     keys = await take_many(rig)
-    answer = await rig.sync(incarnation="inc-other", ended=[(key, OK) for key in keys])
+    answer = await rig.sync(incarnation=incarnation, ended=[(key, OK) for key in keys])
     assert answer.status == "stale"
     assert (await count_rows(rig))["handovers"] == 1
     assert (await rig.job(keys[0].job_id)).state == "reserved"

@@ -46,9 +46,8 @@ class Choices:
         self._kinds = kinds
         self._chosen: set[str] = set()
         self._gate = asyncio.Lock()  # from reading the queues to the choice
-        self._handed: set[str] = (
-            set()
-        )  # hosts that have told of nothing since they were handed jobs
+        # Hosts that have told of nothing since they were handed jobs.
+        self._handed: set[str] = set()
 
     async def choose(
         self, tx: Tx, drafts: Sequence[Draft], terms: TakeTerms, at: datetime

@@ -27,6 +27,7 @@ from typing import Any
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.takes import Taken
 from holdfast.moves.reports import Draft
+from holdfast.moves.rows import clean_text
 from holdfast.store.postgres.connection.line import Found
 from holdfast.store.postgres.connection.session import Step, Tx
 from holdfast.store.postgres.sync.ends import Succeeded, ask_ends, split_ends, take_ends
@@ -126,5 +127,6 @@ def _ask_settling(good: Sequence[Succeeded], at: datetime | None) -> dict[str, A
         **ask_ends(good, at),
         "tellers": [n for n, ends in enumerate(good, 1) for _ in ends.keys],
         "hosts": [ends.draft.sync.host_id for ends in good],
-        "incarnations": [ends.draft.sync.incarnation for ends in good],
+        # Cleaned, as where their hosts are locked: nothing has looked at these yet.
+        "incarnations": [clean_text(ends.draft.sync.incarnation) for ends in good],
     }
