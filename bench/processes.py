@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -99,15 +100,17 @@ def end_process(
         except subprocess.TimeoutExpired:
             family = list_family(process.pid)
             process.kill()
-            for pid in family[1:]:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass  # it went with its parent
+            _kill(family[1:])
             process.wait(10)
     for stream in (process.stdin, process.stdout, process.stderr):
         if stream is not None:
             stream.close()
+
+
+def _kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):  # it went with its parent
+            os.kill(pid, signal.SIGKILL)
 
 
 def wait_gone(pids: Iterable[int], timeout_seconds: float) -> list[int]:
@@ -138,13 +141,16 @@ def need_descriptors(count: int) -> None:
 
 def run_module(module: str, *arguments: object, patience_seconds: float) -> dict[str, Any]:
     """Run a module of the benchmarks in a process of its own and return what it prints, a JSON
-    object. Raises RuntimeError with the end of its stderr where it fails."""
+    object. Where this is cut short, all that the module started ends with it. Raises RuntimeError
+    with the end of its stderr where it fails."""
     command = [sys.executable, "-m", f"bench.{module}", *map(str, arguments)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         out, err = process.communicate(timeout=patience_seconds)
     except BaseException:
+        family = list_family(process.pid)
         end_process(process, signal.SIGTERM, 10)
+        _kill(family[1:])
         raise
     if process.returncode:
         words = err.decode(errors="replace")[-1500:]

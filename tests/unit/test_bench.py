@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +13,12 @@ from typing import Any
 import pytest
 from bench.__main__ import NAMES, load_case, main
 from bench.figures import Figures, Line, percentile, render_table, spread, to_plain
+from bench.processes import list_family, wait_gone
 from bench.scale import alternate
 from bench.system import holdfast_command
 
 from tests.unit.sources import ROOT
-from tests.waits import run_patiently
+from tests.waits import run_patiently, stretch, wait_exit, wait_until
 
 BUDGETED = {
     "noop": 1,
@@ -130,6 +132,28 @@ def test_it_runs_and_leaves_nothing(name: str, memory_path: Path, migrated_clust
         assert line["limit"]["count"] >= 1
     assert list(scratch.iterdir()) == []
     assert str(scratch) not in _all_command_lines()
+
+
+@pytest.mark.slow
+def test_a_bench_that_is_told_to_end_ends_what_it_has_started(tmp_path: Path) -> None:
+    """Also the processes of a part that runs in a process of its own: these burn a core each."""
+    bench = subprocess.Popen(
+        [sys.executable, "-m", "bench", "supervisor-crowd", "--quick", "--json"],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(lambda: len(list_family(bench.pid)) >= 3, what="a burner")
+        family = list_family(bench.pid)
+    finally:
+        bench.terminate()
+        wait_exit(bench)
+    left = wait_gone(family, stretch(10.0))
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert left == []
 
 
 def _all_command_lines() -> str:
