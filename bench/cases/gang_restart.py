@@ -19,9 +19,9 @@ from bench.scale import Scale, say, wait_until
 from bench.system import ROOT, Scratch, clean_environment, start_up
 
 name = "gang-restart"
-budget = "one of 8 bare-Python ranks killed -> all 8 run again in <= 0.3 s"
+budget = "one of 8 bare-Python ranks killed -> all 8 run again in <= 1.5 x a bare loop"
 RANKS = 8
-BUDGET_SECONDS = 0.3
+MOST_TIMES = 1.5
 TORCH = Path(os.environ.get("HOLDFAST_TEST_TORCH", ROOT / ".venv-torch" / "bin" / "python"))
 # Says that it runs, and waits. Without `site`, as light as Python gets: what is measured is not its
 # start.
@@ -185,8 +185,8 @@ def run(scale: Scale) -> Figures:
             value=value,
             limit_name="bare loop",
             limit=spread(bare),
-            budget=f"<= {BUDGET_SECONDS:g} s",
-            met=value.median <= BUDGET_SECONDS,
+            budget=f"<= {MOST_TIMES:g} x",
+            met=value.median <= MOST_TIMES * spread(bare).median,
         )
     ]
     notes = [

@@ -23,7 +23,7 @@ from bench.system import (
 )
 
 name = "start"
-budget = "CLI <= 150 ms; up <= 3 s from nothing, <= 1 s on an initialised folder"
+budget = "CLI <= 6 x an empty Python and <= 150 ms; up <= 3 s from nothing, <= 1 s on an initialised folder"
 
 
 def run(scale: Scale) -> Figures:
@@ -73,8 +73,8 @@ def _measure_cli(scale: Scale) -> list[Line]:
                     value=spread(found),
                     limit_name="python -c pass",
                     limit=spread(limits),
-                    budget="<= 150 ms",
-                    met=spread(found).median <= 150.0,
+                    budget="<= 6 x, <= 150 ms",
+                    met=spread(found).median <= min(6.0 * spread(limits).median, 150.0),
                 )
             )
     return lines

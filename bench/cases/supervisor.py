@@ -11,7 +11,7 @@ from bench.scale import Scale, say
 from bench.supervisor_fleet import LARGE_HEARTBEAT_SECONDS
 
 name = "supervisor"
-budget = ">= 27,000 round trips/s, >= 18,000 launches/s, broadcast <= 1.3 of raw ZeroMQ, loss seen <= 3.5 s"
+budget = ">= 27,000 round trips/s, >= 18,000 launches/s and >= 0.5 of raw ZeroMQ, broadcast <= 1.3 of raw ZeroMQ, loss seen <= 3.5 s"
 ROUND_TRIPS = 27_000
 LAUNCHES = 18_000
 BROADCAST_RATIO = 1.3
@@ -80,6 +80,7 @@ def _sum_up(
     trips, launches = spread(_rates(fleets, count)), spread(_rates(fleets, count, "launch_seconds"))
     broadcast = spread([seconds for one in wide for seconds in one["seconds"]])
     raw_broadcast = spread([seconds for one in wide_raw for seconds in one["seconds"]])
+    raw_launches = spread(_rates(bulk_frames, count))
     lost = spread(loss["seconds"])
     memory = spread([one["bytes_per_host"] / 1000 for one in wide])
     raw_memory = spread([one["bytes_per_host"] / 1000 for one in wide_raw])
@@ -91,8 +92,9 @@ def _sum_up(
         ),
         Line(
             what=f"launches to pid, {small} hosts, {count} processes", unit="1/s", value=launches,
-            limit_name="raw ZeroMQ, a frame a host", limit=spread(_rates(bulk_frames, count)),
-            budget=f">= {LAUNCHES:,}", met=launches.median >= LAUNCHES,
+            limit_name="raw ZeroMQ, a frame a host", limit=raw_launches,
+            budget=f">= 0.5, >= {LAUNCHES:,}",
+            met=launches.median >= max(LAUNCHES, 0.5 * raw_launches.median),
         ),
         Line(
             what=f"broadcast to {large} hosts and all answers", unit="s", value=broadcast,

@@ -32,7 +32,7 @@ BUDGETED = {
     "idle": 2,
     "exit": 1,
     "trip": 1,
-    "gangs": 0,
+    "gangs": 2,
     "gang-restart": 1,
     "fleet-day": 0,
     "fleet-cycle": 0,

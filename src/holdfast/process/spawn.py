@@ -85,8 +85,8 @@ class Child:
     pidfd: -1 where none could be had (SPAWN-3); its watcher (`process.watch`) closes it. error_fd:
     closed by `read_start`. hosts_fault: `read_start` found that the machine, not the program, is
     why it did not start. start_code: it found that the program, or its folder, can never be
-    started here: 126 or 127, else None. launch: the native starter's, until the start is decided
-    (STARTER-2). started_at: CLOCK_BOOTTIME seconds.
+    started here: 126 or 127, else None. launch: the native starter's, until the exec (STARTER-2).
+    started_at: CLOCK_BOOTTIME seconds.
     """
 
     __slots__ = ("error_fd", "hosts_fault", "launch", "pid", "pidfd", "start_code", "started_at")
@@ -167,7 +167,9 @@ def spawn(request: SpawnRequest, *, spare_descriptors: int = SPARE_DESCRIPTORS) 
             pid = _fork(plan, child_fd)
         else:
             os.set_inheritable(child_fd, True)
-            launch = Launch(starter, _name_start(plan, child_fd), plan.env)
+            # STARTER-3
+            apart = request.oom_score_adj is not None or request.group_procs is not None
+            launch = Launch(starter, _name_start(plan, child_fd), plan.env, apart=apart)
             pid = launch.pid
     except OSError:
         os.close(error_fd)
@@ -348,13 +350,13 @@ def read_start(child: Child, request: SpawnRequest) -> str | None:
         return None
     os.close(child.error_fd)
     child.error_fd = -1
-    launch, child.launch = child.launch, None
-    if data:
+    if data:  # the child may not be over yet, so it keeps its memory
         stage, _, number = data.decode(errors="replace").partition("\0")
         code = int(number or 0)
-    elif launch is not None and (code := launch.read_errno()):
+    elif child.launch is not None and (code := child.launch.read_errno()):
         stage = "exec" if code == errno.E2BIG else "prepare"
     else:
+        child.launch = None
         return ""
     child.hosts_fault = code in _SHORTAGES or stage in _OWN_STAGES
     if stage in ("exec", "cwd"):

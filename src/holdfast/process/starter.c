@@ -1,10 +1,11 @@
 /* The native starter, a library and a program in one file; see starter.py.
  *
- * As a library it has `launch`, which makes a process without a copy of its parent. As a program it
- * is what that process becomes: it does what must happen before the task's own program, the same
- * steps as `_become` in spawn.py. Its error pipe is closed by the program's exec, or told
- * "<stage>\0<errno>". It needs no C library, because an exec of it must cost less than a fork of
- * Python.
+ * As a library it makes a process without a copy of its parent, which does what must happen before
+ * the task's own program, the same steps as `_become` in spawn.py: at once in the parent's memory
+ * (`start`), or as this program, in memory of its own (`launch`). The error pipe is closed by the
+ * exec of the task's program, or told "<stage>\0<errno>". It needs no C library, because an exec of
+ * it must cost less than a fork of Python, and because a C library keeps state in the memory that is
+ * shared.
  */
 
 typedef unsigned long word;
@@ -33,6 +34,13 @@ __asm__(".globl launch\n.type launch, @function\nlaunch:\n"
         "  mov %r8, %rdi\n  mov %r9, %rsi\n  mov $59, %eax\n  syscall\n"
         "  neg %eax\n  mov %eax, (%rsp)\n  mov $127, %edi\n  mov $231, %eax\n  syscall\n"
         "1:\n  ret\n");
+
+/* long start(given, env, stack, count): the same clone, and `become` in the child. */
+__asm__(".globl start\n.type start, @function\nstart:\n"
+        "  mov %rdi, %r8\n  mov %rsi, %r9\n  mov %rdx, %rsi\n  mov %rcx, %rdx\n  mov $0x111, %edi\n"
+        "  xor %r10d, %r10d\n  mov $56, %eax\n  syscall\n  test %rax, %rax\n  jnz 1f\n"
+        "  xor %ebp, %ebp\n  mov %r8, %rdi\n  mov %r9, %rsi\n  call become\n"
+        "1:\n  ret\n");
 #elif defined(__aarch64__)
 enum { OPEN_AT = 56, WRITE = 64, DUP3 = 24, CHDIR = 49, EXECVE = 221, EXIT = 94, FCNTL = 25, RENAME_AT = 38,
        GETPPID = 173, LSTAT_AT = 79, PRCTL = 167, PRLIMIT = 261, SETSID = 157, SIGACTION = 134,
@@ -56,6 +64,12 @@ __asm__(".globl launch\n.type launch, %function\nlaunch:\n"
         "  mov x0, x9\n  mov x1, x10\n  mov x8, #221\n  svc 0\n"
         "  neg w0, w0\n  str w0, [sp]\n  mov x0, #127\n  mov x8, #94\n  svc 0\n"
         "1:\n  ret\n");
+
+__asm__(".globl start\n.type start, %function\nstart:\n"
+        "  mov x9, x0\n  mov x10, x1\n  mov x1, x2\n  mov x11, x3\n  mov x0, #0x111\n  mov x2, #0\n"
+        "  mov x3, #0\n  mov x4, #0\n  mov x8, #220\n  svc 0\n  cbnz x0, 1f\n"
+        "  mov x29, #0\n  mov x0, x9\n  mov x1, x10\n  mov x2, x11\n  bl become\n"
+        "1:\n  ret\n");
 #else
 #error "no system call numbers for this machine: Holdfast forks in Python instead"
 #endif
@@ -65,7 +79,10 @@ enum { AT_CWD = -100, NO_FOLLOW = 0x100, CLOEXEC_FLAG = 02000000, SET_FD = 2,
        LOG_FLAGS = 01 | 02000 | 0100 | CLOEXEC_FLAG, FAILED = 127,
        PATH_BYTES = 4096, NOT_THERE = 2, NO_ACCESS = 13, NO_FOLDER = 20 };
 
-static word errors; /* the error pipe */
+/* QUIT, ILL, TRAP, ABRT, BUS, FPE, SEGV, XCPU, XFSZ and SYS wait for the exec, because an older kernel
+ * that writes a core ends all processes that share its memory. */
+#define BIT(number) (1ul << ((number) - 1))
+static const word DUMPS = BIT(3) | BIT(4) | BIT(5) | BIT(6) | BIT(7) | BIT(8) | BIT(11) | BIT(24) | BIT(25) | BIT(31);
 
 static word length(const char *text) {
     word n = 0;
@@ -83,7 +100,7 @@ static void leave(void) {
     for (;;) call(EXIT, FAILED, 0, 0, 0);
 }
 
-static void fail(const char *stage, long result) {
+static void fail(word errors, const char *stage, long result) {
     char text[64];
     char digits[8];
     word at = 0, count = 0, code = (word)-result;
@@ -95,8 +112,8 @@ static void fail(const char *stage, long result) {
     leave();
 }
 
-static void check(const char *stage, long result) {
-    if (result < 0) fail(stage, result);
+static void check(word errors, const char *stage, long result) {
+    if (result < 0) fail(errors, stage, result);
 }
 
 static long open_file(const char *path, word flags) {
@@ -111,11 +128,11 @@ static long write_file(const char *path, const char *text) {
     return result;
 }
 
-static void put_in(const char *stage, const char *path, word flags, word where) {
+static void put_in(word errors, const char *stage, const char *path, word flags, word where) {
     long fd = open_file(path, flags);
-    check(stage, fd);
+    check(errors, stage, fd);
     if ((word)fd == where) call(FCNTL, where, SET_FD, 0, 0);
-    else check(stage, call(DUP3, (word)fd, where, 0, 0));
+    else check(errors, stage, call(DUP3, (word)fd, where, 0, 0));
 }
 
 static long limit(word resource, const char *soft, const char *hard) {
@@ -144,54 +161,59 @@ static void take_ready(const char *path) {
 }
 
 /* Try each candidate as a shell does: pass over the missing, remember what may not be run. */
-static void exec_first(char **candidates, word count, char **argv, char **env) {
+static void exec_first(word errors, char **candidates, word count, char **argv, char **env) {
     long remembered = -NOT_THERE;
     for (word i = 0; i < count; i++) {
         char *path = candidates[i];
         long result = call(EXECVE, (word)path, (word)argv, (word)env, 0);
-        if (result == -NOT_THERE && is_there(path)) fail("interpreter", result);
+        if (result == -NOT_THERE && is_there(path)) fail(errors, "interpreter", result);
         if (result == -NO_ACCESS) {
             if (count == 1 || is_there(path)) remembered = result;
         } else if (result != -NOT_THERE && result != -NO_FOLDER) {
-            fail("exec", result);
+            fail(errors, "exec", result);
         } else if (count == 1) {
             remembered = result;
         }
     }
-    fail("exec", remembered);
+    fail(errors, "exec", remembered);
 }
 
-/* A path is given as "+path"; "" is none, and "*path" a log that may lie ready. */
-__attribute__((visibility("hidden"), used)) void begin(word *stack) {
-    word count = stack[0];
-    char **given = (char **)(stack + 1);
-    char **env = given + count + 1;
+/* Take the steps, and become the program. A path is given as "+path"; "" is none, and "*path" a log
+ * that may lie ready. In memory that is shared with the parent nothing is written but this stack. */
+__attribute__((visibility("hidden"), used)) void become(char **given, char **env, word count) {
     if (count < 15) call(EXIT, 0, 0, 0, 0); /* only asked whether it can be run */
     char *death = given[2], *parent = given[3], *oom = given[8], *group = given[9];
     char *cwd = given[10], *out = given[11], *err = given[12];
     word candidates = number(given[13]);
 
-    errors = number(given[1]);
+    word errors = number(given[1]);
     if (*death) {
-        check("prepare", call(PRCTL, PDEATHSIG, number(death), 0, 0));
+        check(errors, "prepare", call(PRCTL, PDEATHSIG, number(death), 0, 0));
         if ((word)call(GETPPID, 0, 0, 0, 0) != number(parent)) leave();
     }
     call(SETSID, 0, 0, 0, 0);
     call(FCNTL, errors, SET_FD, 1, 0);
     if (errors > 3) call(CLOSE_RANGE, 3, errors - 1, 0, 0);
     call(CLOSE_RANGE, errors + 1, 0xFFFFFFFF, 0, 0);
-    word handler[4], none = 0; /* the kernel's sigaction: SIG_DFL, no flags, no mask */
+    word handler[4], none = 0, dumps = DUMPS; /* the kernel's sigaction: SIG_DFL, no flags, no mask */
     for (word i = 0; i < 4; i++) ((volatile word *)handler)[i] = 0;
     for (word n = 1; n <= SIGNALS; n++) call(SIGACTION, n, (word)handler, 0, SIGSET_BYTES);
-    call(SIGPROCMASK, SET_MASK, (word)&none, 0, SIGSET_BYTES);
-    if (*given[4]) check("prepare", limit(NOFILE, given[4], given[5]));
+    call(SIGPROCMASK, SET_MASK, (word)&dumps, 0, SIGSET_BYTES);
+    if (*given[4]) check(errors, "prepare", limit(NOFILE, given[4], given[5]));
     if (*given[6]) limit(LOCKS, given[6], given[7]); /* only root may raise a lower one */
     if (*oom) write_file("/proc/self/oom_score_adj", oom); /* an ordinary user may not lower it */
-    if (*group) check("group", write_file(group + 1, "0"));
-    if (*cwd) check("cwd", call(CHDIR, (word)(cwd + 1), 0, 0, 0));
-    put_in("stdin", "/dev/null", CLOEXEC_FLAG, 0);
+    if (*group) check(errors, "group", write_file(group + 1, "0"));
+    if (*cwd) check(errors, "cwd", call(CHDIR, (word)(cwd + 1), 0, 0, 0));
+    put_in(errors, "stdin", "/dev/null", CLOEXEC_FLAG, 0);
     if (*out == '*') take_ready(out + 1);
-    if (*out) put_in("stdout", out + 1, LOG_FLAGS, 1);
-    if (*err) put_in("stderr", err + 1, LOG_FLAGS, 2);
-    exec_first(given + 14, candidates, given + 14 + candidates, env);
+    if (*out) put_in(errors, "stdout", out + 1, LOG_FLAGS, 1);
+    if (*err) put_in(errors, "stderr", err + 1, LOG_FLAGS, 2);
+    call(SIGPROCMASK, SET_MASK, (word)&none, 0, SIGSET_BYTES);
+    exec_first(errors, given + 14, candidates, given + 14 + candidates, env);
+}
+
+__attribute__((visibility("hidden"), used)) void begin(word *stack) {
+    word count = stack[0];
+    char **given = (char **)(stack + 1);
+    become(given, given + count + 1, count);
 }

@@ -2,18 +2,21 @@
 of their large parent.
 
 A fork of Python copies its page tables, and parent and child then pay for every page that either
-touches. The starter's `launch` makes a process that shares its parent's memory until its exec, which
-is of the starter itself, now as a program: it enters the working folder, opens the logs and becomes
-the task's program, while the parent has long gone on. `posix_spawn` would do as well, but suspends
-its caller until the exec, and so for as long as the new process waits for a core.
+touches. The starter makes a process that shares its parent's memory until its exec: it enters the
+working folder, opens the logs and becomes the task's program, while the parent has long gone on.
+`posix_spawn` would do as well, but suspends its caller until the exec, and so for as long as the new
+process waits for a core.
 
 The package has the file where a C compiler was there when it was built. `HOLDFAST_STARTER=off` does
 without it.
 
 STARTER-1  The starter is an optional part: where it is missing or may not be run, a start takes
            the way of `spawn.py`, and ends the same.
-STARTER-2  The memory that a new process shares with its parent is kept until it has exec'd. The exec
-           waits for no disk, because the program lies in memory.
+STARTER-2  The memory that a new process shares with its parent is kept until it has exec'd or is
+           reaped. It writes to nothing of it but its stack.
+STARTER-3  A process that is given an out-of-memory score or a control group execs the starter first,
+           as a program, and takes its steps in memory of its own: the kernel gives a score to all
+           processes that share a memory, and ends all of them where one's group runs out of it.
 """
 
 import ctypes
@@ -25,22 +28,30 @@ from holdfast.process.syscalls import WordArray, block_all_signals, restore_sign
 
 SWITCH = "HOLDFAST_STARTER"
 _FILE = Path(__file__).with_name("starter")
-_STACK_BYTES = 64  # what it needs is in registers; the last but 16 bytes take an errno
+_STACK_BYTES = 1 << 14  # three times what the steps need; the last 16 take an errno
 
 
 class Launch:
-    """A process that was made, and the memory that it reads until its exec (STARTER-2)."""
+    """A process that was made, and the memory that it reads until its exec (STARTER-2).
 
-    __slots__ = ("_argv", "_env", "_stack", "pid")
+    apart: it execs the starter first (STARTER-3).
+    """
 
-    def __init__(self, starter: "Starter", argv: WordArray, env: WordArray) -> None:
-        self._argv, self._env = argv, env
-        self._stack = (ctypes.c_long * (_STACK_BYTES // 8 + 1))()
-        top = (ctypes.addressof(self._stack) + _STACK_BYTES - 16) & ~15
-        # Blocked until the program resets its handlers (SPAWN-1).
+    __slots__ = ("_env", "_stack", "_top", "_words", "apart", "pid")
+
+    def __init__(
+        self, starter: "Starter", words: WordArray, env: WordArray, *, apart: bool
+    ) -> None:
+        self._words, self._env, self.apart = words, env, apart
+        self._stack = ctypes.create_string_buffer(_STACK_BYTES)
+        self._top = top = (ctypes.addressof(self._stack) + _STACK_BYTES - 16) & ~15
+        # Blocked until its handlers are reset (SPAWN-1).
         mask = block_all_signals()
         try:
-            self.pid: int = starter.launch(starter.path, argv.address, env.address, top)
+            if apart:
+                self.pid: int = starter.launch(starter.path, words.address, env.address, top)
+            else:
+                self.pid = starter.start(words.address, env.address, top, words.count)
         finally:
             restore_signals(mask)
         if self.pid < 0:
@@ -48,18 +59,25 @@ class Launch:
 
     def read_errno(self) -> int:
         """Return why the exec of the starter failed; 0 where it did not, or not yet."""
-        return next(filter(None, self._stack), 0)
+        return ctypes.c_int.from_address(self._top).value if self.apart else 0
 
 
 class Starter:
-    """The starter as this process may use it: the library, and the path of the program."""
+    """The starter as this process may use it: its two functions, and the path of the program."""
 
     def __init__(self, path: str) -> None:
         self.path = path.encode()
-        # PyDLL keeps the interpreter lock: the call never blocks.
-        self.launch = ctypes.PyDLL(str(_FILE)).launch
-        self.launch.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
-        self.launch.restype = ctypes.c_long
+        # PyDLL keeps the interpreter lock: the calls never block.
+        library, pointer = ctypes.PyDLL(str(_FILE)), ctypes.c_void_p
+        self.launch, self.start = library.launch, library.start
+        self.launch.argtypes = [ctypes.c_char_p, pointer, pointer, pointer]
+        self.start.argtypes = [pointer, pointer, pointer, ctypes.c_ulong]
+        self.launch.restype = self.start.restype = ctypes.c_long
+
+    def works(self, *, apart: bool) -> bool:
+        """Return whether a process could be made and came to its end. Raises OSError."""
+        trial = Launch(self, WordArray([b"starter"]), WordArray([]), apart=apart)
+        return os.waitpid(trial.pid, 0)[1] == 0
 
 
 @functools.cache
@@ -74,8 +92,7 @@ def find_starter() -> Starter | None:
     try:
         os.write(fd, _FILE.read_bytes())
         starter = Starter(f"/proc/self/fd/{fd}")
-        trial = Launch(starter, WordArray([b"starter"]), WordArray([]))
-        if os.waitpid(trial.pid, 0)[1] == 0:
+        if starter.works(apart=True) and starter.works(apart=False):
             return starter
     except (OSError, AttributeError):
         pass

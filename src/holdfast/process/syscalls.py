@@ -140,11 +140,13 @@ def close_descriptors_from(low: int, keep: tuple[int, ...]) -> None:
 
 
 class WordArray:
-    """A NULL-terminated `char **`, built before the fork: the child only passes a pointer."""
+    """A NULL-terminated `char **` of `count` words, built before the fork: the child only passes a
+    pointer."""
 
-    __slots__ = ("_words", "address")
+    __slots__ = ("_words", "address", "count")
 
     def __init__(self, words: list[bytes]) -> None:
+        self.count = len(words)
         self._words = (ctypes.c_char_p * (len(words) + 1))(*words, None)
         self.address = ctypes.addressof(self._words)
 
