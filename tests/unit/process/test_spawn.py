@@ -318,7 +318,7 @@ def test_what_writes_a_core_waits_for_the_exec(watcher: Watcher, tmp_path: Path,
 
 
 def test_steps_are_taken_apart_where_the_kernel_treats_a_shared_memory_as_one(
-    watcher: Watcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+    watcher: Watcher, tmp_path: Path, way: str
 ) -> None:
     """STARTER-3."""
     if way != "starter":
