@@ -50,8 +50,17 @@ def _parent_of(pid: int) -> int | None:
 def read_cpu_seconds(pid: int) -> float:
     """User and system time of the process, its threads and its reaped children; 0 when it is
     gone."""
+    return sum(read_own_and_reaped_ticks(pid)) / TICKS_PER_SECOND
+
+
+def read_own_and_reaped_ticks(pid: int) -> tuple[int, int]:
+    """User and system time of the process with its threads, and of its reaped children, in ticks of
+    TICKS_PER_SECOND; 0 when it is gone."""
     fields = _stat_fields(pid)
-    return sum(int(fields[n]) for n in (11, 12, 13, 14)) / TICKS_PER_SECOND if fields else 0.0
+    if fields is None:
+        return 0, 0
+    own, own_system, reaped, reaped_system = (int(fields[n]) for n in (11, 12, 13, 14))
+    return own + own_system, reaped + reaped_system
 
 
 def sum_cpu_seconds(pids: Iterable[int]) -> float:

@@ -15,12 +15,21 @@ from pathlib import Path
 from types import TracebackType
 
 from bench.http import Connection
-from bench.processes import end_process, list_family, wait_gone
+from bench.processes import end_process, list_family, read_command, wait_gone
 from bench.scale import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 QUEUE = "bench"
 _TAIL_BYTES = 2000
+ROLES = ("controller", "up", "guardian", "agent", "postgres", "other")
+# A part of a command line, and what the process is. The guardian is the process that the agent's
+# part becomes.
+_MARKS = (
+    ("holdfast.cli.up.run_part controller", "controller"),
+    ("holdfast.cli.up.run_part agent", "guardian"),
+    ("-m holdfast.agent ", "agent"),
+    ("postgres", "postgres"),
+)
 
 
 def holdfast_command() -> list[str]:
@@ -229,6 +238,19 @@ def start_up(
     place = await_place(scratch, process, data, name)
     wait_until(lambda: has_active_host(place), "a host is active", 30, every_seconds=0.005)
     return place
+
+
+def name_role(command: str, is_root: bool) -> str:
+    """What a process of `holdfast up` is, by its command line."""
+    if is_root:
+        return "up"
+    return next((role for mark, role in _MARKS if mark in command), "other")
+
+
+def list_role(place: Place, role: str) -> list[int]:
+    """The processes of a running `holdfast up` that have this role."""
+    root = place.process.pid
+    return [pid for pid in list_family(root) if name_role(read_command(pid), pid == root) == role]
 
 
 class Database:

@@ -8,26 +8,10 @@ from bench.figures import Figures, Line, spread
 from bench.limits.bare_server import start_bare_server
 from bench.processes import list_family, read_command, read_memory_mb, sum_cpu_seconds
 from bench.scale import Scale, say
-from bench.system import Scratch, start_up
+from bench.system import ROLES, Scratch, name_role, start_up
 
 name = "idle"
 budget = "controller < 2 % CPU, < 120 MB"
-ROLES = ("controller", "up", "guardian", "agent", "postgres", "other")
-# A part of a command line, and what the process is. The guardian is the process that the agent's
-# part becomes.
-_MARKS = (
-    ("holdfast.cli.up.run_part controller", "controller"),
-    ("holdfast.cli.up.run_part agent", "guardian"),
-    ("-m holdfast.agent ", "agent"),
-    ("postgres", "postgres"),
-)
-
-
-def name_role(command: str, is_root: bool) -> str:
-    """What a process of `holdfast up` is, by its command line."""
-    if is_root:
-        return "up"
-    return next((role for mark, role in _MARKS if mark in command), "other")
 
 
 def run(scale: Scale) -> Figures:

@@ -3,15 +3,20 @@ PostgreSQL."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import msgspec
 
+from bench.costs import Meter, describe_refusal, list_cost_lines
 from bench.figures import Figures, Line, spread
 from bench.fleet import AgentProcess
 from bench.limits.pgqueuer_loop import PGQUEUER_BATCH, make_environment, measure_pgqueuer
 from bench.limits.raw_claim import measure_raw_claims
+from bench.processes import list_family
 from bench.scale import Scale, say
 from bench.system import QUEUE, Database, Place, Scratch, start_server
 
@@ -37,14 +42,24 @@ def run(scale: Scale) -> Figures:
         agents.register(place, hosts, slots, "noop")
         agents.order(do="work")
         ends = _Ends(agents)
+        servers = partial(list_family, database.pid)
+        cost = Meter(
+            {
+                "controller": partial(list_family, place.process.pid),
+                "PostgreSQL": servers,
+                "simulated agents": lambda: [agents.process.pid],
+            }
+        )
+        raw_cost = Meter({"PostgreSQL": servers, "client": lambda: [os.getpid()]})
         for number in range(scale.rounds):
-            rates.raw.append(measure_raw_claims(limit, scale.pick(100_000, 1000)))
-            rates.queued.append(_measure_queued(place, ends, jobs))
+            rows = scale.pick(100_000, 1000)
+            rates.raw.append(measure_raw_claims(limit, rows, raw_cost.count(rows)))
+            rates.queued.append(_measure_queued(place, ends, jobs, cost.count(jobs)))
             if python is not None:
                 _, ran = measure_pgqueuer(python, other, PGQUEUER_JOBS, PGQUEUER_BATCH)
                 rates.pgqueuer.append(PGQUEUER_JOBS / ran)
             rates.few_raw.append(measure_raw_claims(limit, scale.pick(50_000, 1000)))
-            rates.few.append(_measure_queued(place, ends, few))
+            rates.few.append(_measure_queued(place, ends, few, nullcontext()))
             rates.submitted.append(_measure_submitted(place, ends, few))
             say(f"  round {number + 1}/{scale.rounds}: {rates.describe_last()}")
     note = (
@@ -53,7 +68,12 @@ def run(scale: Scale) -> Figures:
         f"PgQueuer runs {PGQUEUER_JOBS} queued jobs in batches of {PGQUEUER_BATCH}, the quickest of "
         "10, 100 and 500."
     )
-    return Figures(name=name, lines=tuple(_list_lines(rates, jobs, few)), notes=(note,))
+    lines = [
+        *_list_lines(rates, jobs, few),
+        *list_cost_lines("a job of the first line", cost, _LIMIT, raw_cost),
+    ]
+    notes = (note, *describe_refusal(cost, raw_cost))
+    return Figures(name=name, lines=tuple(lines), notes=notes)
 
 
 class _Readings(msgspec.Struct):
@@ -121,12 +141,15 @@ class _Ends:
         return f"{self.total / max(1, self._syncs):.1f} ends a sync, {self._refused} refused"
 
 
-def _measure_queued(place: Place, ends: _Ends, jobs: int) -> float:
+def _measure_queued(
+    place: Place, ends: _Ends, jobs: int, counting: AbstractContextManager[None]
+) -> float:
     place.pause()
     place.submit_many([SPEC] * jobs)
-    began = time.monotonic()
-    place.resume()
-    return jobs / (ends.await_more(jobs) - began)
+    with counting:
+        began = time.monotonic()
+        place.resume()
+        return jobs / (ends.await_more(jobs) - began)
 
 
 def _measure_submitted(place: Place, ends: _Ends, jobs: int) -> float:

@@ -6,28 +6,32 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
+from bench.costs import Meter, describe_refusal, list_cost_lines
 from bench.figures import Figures, Line, spread
 from bench.limits.fork_exec import TRUE, measure_fork_exec
 from bench.scale import Scale, alternate, say, wait_until
-from bench.system import QUEUE, Place, Scratch, start_up
+from bench.system import QUEUE, ROLES, Place, Scratch, list_role, start_up
 
 name = "true"
 budget = ">= 0.35 of a bare fork-exec-wait loop, with 16 slots"
+_LIMIT = "fork-exec-wait, 1 core"
 
 
 def run(scale: Scale) -> Figures:
     """Jobs per second from the first submission to the last end on record, per number of slots."""
     jobs, few = scale.pick(2000, 20), scale.pick(400, 10)
-    lines = []
+    lines: list[Line] = []
+    notes = [f"{jobs} or {few} jobs a round, submitted in batches of 500."]
     for slots, budget in scale.pick(((2, None), (16, 0.35)), ((2, 0.35),)):
         with Scratch() as scratch:
             place = start_up(scratch, slots)
             place.make_queue()
             say(f"  {slots} slots")
+            cost, bare_cost = _meter(place), Meter({})
             limits, systems = alternate(
                 scale.rounds,
-                lambda: measure_fork_exec(scale.pick(2000, 50)),
-                partial(_measure_both, place, few, jobs),
+                partial(measure_fork_exec, scale.pick(2000, 50), bare_cost),
+                partial(_measure_both, place, few, jobs, cost),
                 ("fork-exec", f"{few} and {jobs} jobs"),
                 "/s",
             )
@@ -35,13 +39,21 @@ def run(scale: Scale) -> Figures:
         lines += [
             _compare(f"{TRUE}, {slots} slots", large, limits, budget),
             _compare(f"the same, {few} jobs", small, limits, None),
+            *list_cost_lines(f"a job with {slots} slots", cost, _LIMIT, bare_cost),
         ]
-    note = f"{jobs} or {few} jobs a round, submitted in batches of 500."
-    return Figures(name=name, lines=tuple(lines), notes=(note,))
+        notes += describe_refusal(cost, bare_cost)
+    return Figures(name=name, lines=tuple(lines), notes=tuple(dict.fromkeys(notes)))
 
 
-def _measure_both(place: Place, few: int, jobs: int) -> tuple[float, float]:
-    return _measure(place, few), _measure(place, jobs)
+def _meter(place: Place) -> Meter:
+    parts = {role: partial(list_role, place, role) for role in ROLES}
+    return Meter(parts, alone="guardian", started="tasks")
+
+
+def _measure_both(place: Place, few: int, jobs: int, cost: Meter) -> tuple[float, float]:
+    small = _measure(place, few)
+    with cost.count(jobs):
+        return small, _measure(place, jobs)
 
 
 def _compare(
@@ -52,7 +64,7 @@ def _compare(
         what=what,
         unit="jobs/s",
         value=value,
-        limit_name="fork-exec-wait, 1 core",
+        limit_name=_LIMIT,
         limit=limit,
         budget="" if budget is None else f">= {budget}",
         met=None if budget is None else value.median / limit.median >= budget,

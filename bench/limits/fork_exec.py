@@ -3,11 +3,15 @@ bench.limits.fork_exec N`."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
 
+import msgspec
+
+from bench.costs import Cost, Meter
 from bench.system import ROOT
 
 TRUE = next((path for path in ("/bin/true", "/usr/bin/true") if os.path.exists(path)), "true")
@@ -23,12 +27,27 @@ def spawn_and_wait(count: int) -> float:
     return count / (time.monotonic() - started)
 
 
-def measure_fork_exec(count: int) -> float:
-    """The same in a small fresh process pinned to one core."""
+def measure_fork_exec(count: int, meter: Meter) -> float:
+    """The same in a small fresh process pinned to one core; `meter` is given its cost, the
+    processes that it spawned included."""
     command = [sys.executable, "-m", "bench.limits.fork_exec", str(count)]
-    return float(subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout)
+    found = json.loads(subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout)
+    meter.costs.setdefault("loop", []).append(Cost(**found["cost"]))
+    meter.refused = found["refused"]
+    return float(found["rate"])
+
+
+def _run(count: int) -> dict[str, object]:
+    meter = Meter({"loop": lambda: [os.getpid()]})
+    with meter.count(count):
+        rate = spawn_and_wait(count)
+    return {
+        "rate": rate,
+        "cost": msgspec.to_builtins(meter.costs["loop"][0]),
+        "refused": meter.refused,
+    }
 
 
 if __name__ == "__main__":
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    print(spawn_and_wait(int(sys.argv[1])))
+    print(json.dumps(_run(int(sys.argv[1]))))
