@@ -7,6 +7,7 @@ the instructions it retires for it vary by a few percent.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
 import struct
@@ -52,6 +53,8 @@ def _open_counter(thread: int, event: tuple[int, int], *, inherit: bool) -> int:
     )
     if descriptor < 0:
         number = ctypes.get_errno()
+        if number in (errno.ENOENT, errno.EOPNOTSUPP):
+            raise OSError(number, "this machine shows its kernel no such counter")
         raise OSError(number, os.strerror(number))
     return int(descriptor)
 

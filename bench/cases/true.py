@@ -46,7 +46,7 @@ def run(scale: Scale) -> Figures:
 
 
 def _meter(place: Place) -> Meter:
-    parts = {role: partial(list_role, place, role) for role in ROLES}
+    parts = {r: partial(list_role, place, r) for r in ROLES if list_role(place, r)}
     return Meter(parts, alone="guardian", started="tasks")
 
 
