@@ -82,9 +82,9 @@ async def test_many_jobs_are_one_row_until_their_host_says_that_they_ended(rig: 
 async def test_a_host_that_is_known_by_its_key_leaves_handovers_alone(rig: Rig) -> None:
     """Its key is looked up once a minute, and of thousands of hosts, at every moment."""
     await take_many(rig)
-    found = await rig.store.hosts.find_host_by_key(b"h1".ljust(32, b"."))
-    assert found is not None
-    assert found.id == "h1"
+    key = b"h1".ljust(32, b".")
+    found = await rig.store.hosts.find_hosts_by_keys([key])
+    assert found[key].id == "h1"
     assert (await count_rows(rig))["handovers"] == 1
 
 

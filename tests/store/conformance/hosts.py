@@ -177,10 +177,10 @@ async def test_hosts_are_found(rig: Rig) -> None:
             "h1", None, "inc-00001", HostFacts(name="a"), now=rig.now
         )
     await rig.host("h1", gpus=2)
-    found = await rig.store.hosts.find_host_by_key(b"h1".ljust(32, b"."))
-    assert found is not None
-    assert found.id == "h1"
-    assert await rig.store.hosts.find_host_by_key(HASH) is None
+    key = b"h1".ljust(32, b".")
+    found = await rig.store.hosts.find_hosts_by_keys([key, HASH])
+    assert {each: host.id for each, host in found.items()} == {key: "h1"}
+    assert await rig.store.hosts.find_hosts_by_keys([]) == {}
     with pytest.raises(NotFound):
         await rig.store.hosts.get_host("nobody")
     (size,) = await rig.store.hosts.host_sizes()

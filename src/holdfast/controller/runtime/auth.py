@@ -1,8 +1,10 @@
 """Authentication: users by token, hosts by key. Only hashes are looked up, and the answers are
 remembered for a moment."""
 
+import asyncio
 import contextlib
 import hashlib
+import itertools
 import os
 import secrets
 import time
@@ -21,6 +23,7 @@ T = TypeVar("T")
 TOKEN_SECONDS = 4.0  # a revoked token is refused within 5 s
 HOST_KEY_SECONDS = 60.0  # the store checks the host's row at every sync in any case
 MAX_REMEMBERED = 20_000
+MAX_GATHERED = 500
 MAX_SECRET_CHARS = 256
 
 
@@ -109,6 +112,45 @@ class _Remembered(Generic[T]):
         self._kept.clear()
 
 
+class _Gathered(Generic[T]):
+    """Looks up what many ask for, a batch at a time: what is asked while one is on its way goes
+    with the next. After a start of the controller, all hosts ask within one interval of syncs, and
+    a look-up for each would take every connection of the store for seconds."""
+
+    def __init__(self, look_up: Callable[[list[bytes]], Awaitable[dict[bytes, T]]]) -> None:
+        self._look_up = look_up
+        self._waiting: dict[bytes, asyncio.Future[T | None]] = {}
+        self._asking: asyncio.Task[None] | None = None
+
+    async def find(self, digest: bytes) -> T | None:
+        """Return the answer, None where there is none; an error of the look-up is raised."""
+        answer = self._waiting.get(digest)
+        if answer is None:
+            answer = self._waiting[digest] = asyncio.get_running_loop().create_future()
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask(), name="look-up of keys")
+        return await asyncio.shield(answer)  # a request that is given up leaves it to the others
+
+    async def _ask(self) -> None:
+        while self._waiting:
+            asked = dict(itertools.islice(self._waiting.items(), MAX_GATHERED))
+            for digest in asked:
+                del self._waiting[digest]
+            try:
+                found = await self._look_up(list(asked))
+            except asyncio.CancelledError:
+                for answer in (*asked.values(), *self._waiting.values()):
+                    answer.cancel()
+                self._waiting.clear()
+                raise
+            except Exception as error:
+                for answer in asked.values():
+                    answer.set_exception(error)
+            else:
+                for digest, answer in asked.items():
+                    answer.set_result(found.get(digest))
+
+
 class Guard:
     """Looks secrets up, and remembers the answers for a few seconds."""
 
@@ -116,6 +158,7 @@ class Guard:
         self._store = store
         self._tokens: _Remembered[TokenRecord] = _Remembered(TOKEN_SECONDS, clock)
         self._hosts: _Remembered[HostRecord] = _Remembered(HOST_KEY_SECONDS, clock)
+        self._host_keys = _Gathered(store.hosts.find_hosts_by_keys)
 
     async def find_user(self, authorization: str | None) -> TokenRecord:
         """Return the caller's token. Raises Unauthorized."""
@@ -141,7 +184,7 @@ class Guard:
         return token
 
     async def _look_up_host(self, digest: bytes) -> HostRecord:
-        host = await self._store.hosts.find_host_by_key(digest)
+        host = await self._host_keys.find(digest)
         if host is None:
             raise Unauthorized(
                 "no host has this key; register with a join token (`holdfast token create --role "

@@ -66,7 +66,7 @@ async def register(call: ApiCall) -> Response:
     digest = hash_secret(read_bearer(call.header("authorization")))
     settings = await controller.settings.current()
     interval = settings.number("sync_interval_seconds")
-    host = await controller.store.hosts.find_host_by_key(digest)
+    host = (await controller.store.hosts.find_hosts_by_keys([digest])).get(digest)
     if host is not None:
         await controller.store.hosts.register_host(
             host.id,

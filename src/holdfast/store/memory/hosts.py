@@ -70,11 +70,13 @@ class MemoryHosts(InMemory):
         s.log(events, at)
         return s.host_record(s.hosts[host_id])
 
-    async def find_host_by_key(self, key_hash: bytes) -> HostRecord | None:
-        for host in self.state.hosts.values():
-            if host.key_hash == key_hash:
-                return self.state.host_record(host)
-        return None
+    async def find_hosts_by_keys(self, key_hashes: Collection[bytes]) -> dict[bytes, HostRecord]:
+        found = ((h.key_hash, h) for h in self.state.hosts.values())
+        return {
+            key: self.state.host_record(host)
+            for key, host in found
+            if key is not None and key in key_hashes
+        }
 
     async def get_host(self, host: str) -> HostRecord:
         if host in self.state.hosts:

@@ -37,9 +37,9 @@ class HostStore(Protocol):
             nothing was changed.
         """
 
-    async def find_host_by_key(self, key_hash: bytes) -> HostRecord | None:
-        """Return the host with this key. What it was handed a moment ago may be missing from what it
-        holds (HANDOVER-1)."""
+    async def find_hosts_by_keys(self, key_hashes: Collection[bytes]) -> dict[bytes, HostRecord]:
+        """Return the hosts with these keys, by the hash of each; unknown ones are missing. What a
+        host was handed a moment ago may be missing from what it holds (HANDOVER-1)."""
 
     async def get_host(self, host: str) -> HostRecord:
         """Return a host by id or name. Raises NotFound."""

@@ -71,9 +71,12 @@ class PostgresHosts(OnSession):
         return await read_host(tx, host_id)
 
     @reads_beside
-    async def find_host_by_key(self, tx: Tx, key_hash: bytes) -> HostRecord | None:
-        found = await tx.value("find_host_by_key", key_hash=key_hash)
-        return None if found is None else await read_host(tx, found)
+    async def find_hosts_by_keys(
+        self, tx: Tx, key_hashes: Collection[bytes]
+    ) -> dict[bytes, HostRecord]:
+        rows = await tx.rows("find_hosts_by_keys", key_hashes=list(key_hashes))
+        keys = {row["id"]: bytes(row["key_hash"]) for row in rows}
+        return {keys[host.id]: host for host in await read_hosts(tx, list(keys), True, False)}
 
     @reads
     async def get_host(self, tx: Tx, host: str) -> HostRecord:

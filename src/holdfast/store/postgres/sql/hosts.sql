@@ -34,8 +34,8 @@ select id from hosts where id = %(host)s or name = %(host)s
 order by id = %(host)s desc, state = 'terminated', registered_at desc, id
 limit 1;
 
--- name: find_host_by_key
-select id from hosts where key_hash = %(key_hash)s;
+-- name: find_hosts_by_keys
+select id, key_hash from hosts where key_hash = any(%(key_hashes)s::bytea[]);
 
 -- name: host_sizes
 select name, queues, cpu_slots, memory_bytes, gpus from hosts where state not in ('terminated', 'spawning') order by id;
