@@ -28,6 +28,8 @@ HARDWARE, SOFTWARE = 0, 1
 INSTRUCTIONS = (HARDWARE, 1)  # PERF_COUNT_HW_INSTRUCTIONS
 TASK_CLOCK = (SOFTWARE, 1)  # PERF_COUNT_SW_TASK_CLOCK, in nanoseconds: every kernel counts it
 
+_KINDS = (("cpu_us", "CPU", "us"), ("kilo_instructions", "instructions", "thousand"))
+
 
 class Cost(msgspec.Struct, frozen=True):
     """What one part cost for one unit of work: microseconds of CPU, and thousands of instructions,
@@ -168,29 +170,18 @@ class Meter:
 def list_cost_lines(what: str, meter: Meter, limit_name: str, limit: Meter) -> Iterator[Line]:
     """A row for each part of `meter`, then one for all of it beside all of `limit`: of CPU time,
     and of instructions where both were counted."""
-    for part, costs in meter.costs.items():
+    counted = not (meter.refused or limit.refused)
+    for field, kind, unit in _KINDS if counted else _KINDS[:1]:
+        for part, costs in meter.costs.items():
+            found = [getattr(each, field) for each in costs]
+            yield Line(what=f"{what}: {kind}, {part}", unit=unit, value=spread(found))
         yield Line(
-            what=f"{what}: CPU, {part}", unit="us", value=spread([each.cpu_us for each in costs])
+            what=f"{what}: {kind}, all",
+            unit=unit,
+            value=spread(_sum_parts(meter, field)),
+            limit_name=limit_name,
+            limit=spread(_sum_parts(limit, field)),
         )
-    yield Line(
-        what=f"{what}: CPU, all",
-        unit="us",
-        value=spread(_sum_parts(meter, "cpu_us")),
-        limit_name=limit_name,
-        limit=spread(_sum_parts(limit, "cpu_us")),
-    )
-    if meter.refused or limit.refused:
-        return
-    for part, costs in meter.costs.items():
-        counted = [each.kilo_instructions or 0.0 for each in costs]
-        yield Line(what=f"{what}: instructions, {part}", unit="thousand", value=spread(counted))
-    yield Line(
-        what=f"{what}: instructions, all",
-        unit="thousand",
-        value=spread(_sum_parts(meter, "kilo_instructions")),
-        limit_name=limit_name,
-        limit=spread(_sum_parts(limit, "kilo_instructions")),
-    )
 
 
 def describe_refusal(*meters: Meter) -> tuple[str, ...]:
@@ -201,4 +192,4 @@ def describe_refusal(*meters: Meter) -> tuple[str, ...]:
 
 def _sum_parts(meter: Meter, field: str) -> list[float]:
     rounds = zip(*meter.costs.values(), strict=True)
-    return [sum(getattr(each, field) or 0.0 for each in costs) for costs in rounds]
+    return [sum(getattr(each, field) for each in costs) for costs in rounds]
