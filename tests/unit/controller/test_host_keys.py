@@ -69,6 +69,19 @@ async def test_an_error_goes_to_those_that_asked_and_is_not_kept() -> None:
     assert await guard.find_host("Bearer key-1") == "host-1"
 
 
+async def test_those_that_wait_hear_of_an_error_at_once() -> None:
+    """One batch after the other would hold the last of thousands for a minute."""
+    hosts = _Hosts()
+    hosts.error = Unavailable("the database is away")
+    guard = _make(hosts)
+    tasks = await _begin(guard, "key-0")
+    tasks += await _begin(guard, *(f"key-{n}" for n in range(1, HOSTS)))
+    hosts.may_answer.set()
+    answers = await asyncio.gather(*tasks, return_exceptions=True)
+    assert {type(each) for each in answers} == {Unavailable}
+    assert hosts.asked == [1]
+
+
 async def test_a_request_that_is_given_up_leaves_the_look_up_to_the_others() -> None:
     hosts = _Hosts()
     guard = _make(hosts)

@@ -139,16 +139,23 @@ class _Gathered(Generic[T]):
             try:
                 found = await self._look_up(list(asked))
             except asyncio.CancelledError:
-                for answer in (*asked.values(), *self._waiting.values()):
+                for answer in self._take_all(asked):
                     answer.cancel()
-                self._waiting.clear()
                 raise
             except Exception as error:
-                for answer in asked.values():
+                # Also for those that wait: with the database away, one batch after the other would
+                # hold the last of thousands for a minute.
+                for answer in self._take_all(asked):
                     answer.set_exception(error)
             else:
                 for digest, answer in asked.items():
                     answer.set_result(found.get(digest))
+
+    def _take_all(
+        self, asked: dict[bytes, asyncio.Future[T | None]]
+    ) -> list[asyncio.Future[T | None]]:
+        waiting, self._waiting = self._waiting, {}
+        return [*asked.values(), *waiting.values()]
 
 
 class Guard:
