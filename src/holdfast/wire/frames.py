@@ -19,7 +19,7 @@ class FrameReader:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> list[bytes]:
+    def feed(self, data: bytes | memoryview) -> list[bytes]:
         """Take bytes in any portions; return the bodies that are complete now.
 
         Raises ValidationError for a frame over `MAX_FRAME_BYTES`; the stream is of no use then.

@@ -45,7 +45,8 @@ def wait(
         )
     all_futures = set(futures)
     if return_when == ALL_COMPLETED:
-        _wait_for_all(all_futures, timeout, log_interval)
+        if _wait_for_all(all_futures, timeout, log_interval):
+            return Waited(all_futures, set())
         done = {future for future in all_futures if future.done()}
         return Waited(done, all_futures - done)
     stream = as_completed(all_futures, timeout, log_interval)
@@ -67,8 +68,8 @@ def wait(
 
 def _wait_for_all(
     futures: Iterable[Future[Any]], timeout: float | None, log_interval: float | None
-) -> None:
-    """Return when all are done, after `timeout` seconds at the latest.
+) -> bool:
+    """Return when all are done, or after `timeout` seconds: False where some are pending then.
 
     It sleeps on one future at a time, so that thousands settle without a hook each, and without
     waking this thread for each.
@@ -77,11 +78,9 @@ def _wait_for_all(
     clock = _Clock(pending, timeout, log_interval)
     with contextlib.suppress(TimeoutError):
         while pending:
-            future = pending[-1]
-            if not future.done():
-                future.wait(clock.check())
-            if future.done():
+            if pending[-1].done() or pending[-1].wait(clock.check()):
                 pending.pop()
+    return not pending
 
 
 class _Clock:

@@ -4,6 +4,7 @@ A thousand real managers would need a thousand processes. Here every host is a D
 `HostSession`; only its processes are pretended (`simulated.py`).
 """
 
+import gc
 import heapq
 import os
 import select
@@ -146,6 +147,8 @@ class SimulatedFleet:
             self._made += 1
             self._poll.register(host.fd, select.EPOLLIN | select.EPOLLET)
             heapq.heappush(self._heap, (now, host.fd))
+        if self._made == self._count:
+            gc.freeze()  # all live as long as this process, and a look at thousands takes long
 
     def run(self) -> int:
         """Turn until every host is over; the exit code of the last."""

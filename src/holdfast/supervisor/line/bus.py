@@ -204,6 +204,7 @@ class Bus:
         self._sleeping = False
         self._stopping = False
         self._reader = FrameReader()
+        self._into = memoryview(bytearray(_READ_BYTES))  # one for all: to make it costs a reading
         self._talk, theirs = socket.socketpair()
         for end in (self._talk, theirs):
             for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
@@ -337,12 +338,12 @@ class Bus:
     def _read(self) -> bool:
         """Read what the bus process says. False at its end."""
         try:
-            data = self._talk.recv(_READ_BYTES)
+            size = self._talk.recv_into(self._into)
         except OSError:
-            data = b""
-        for frame in self._reader.feed(data):
+            size = 0
+        for frame in self._reader.feed(self._into[:size]):
             self._take(bus_line.decode_from_bus(frame))
-        return bool(data)
+        return size > 0
 
     def _take(self, message: bus_line.FromBus) -> None:
         fleet, roster = self.fleet, self._roster

@@ -18,6 +18,7 @@ BUS-4  A script that does not read delays no heartbeat. Beyond `_FULL_BYTES` mes
 
 import contextlib
 import errno
+import gc
 import logging
 import os
 import secrets
@@ -57,6 +58,7 @@ _FULL_BYTES = 64 << 20
 _BATCH_BYTES = 1 << 20  # of one message to the script
 _READ_BYTES = 4 << 20
 _COUNT_SECONDS = 1.0
+_COLLECT_AFTER = 10_000  # new objects: a burst of messages makes thousands, and seldom a cycle
 # The bus of the script before this one may be a few instructions from its end.
 _BIND_SECONDS = 2.0
 
@@ -80,6 +82,7 @@ class ScriptLine:
         self.talk = talk
         self.gone = False
         self._reader = FrameReader()
+        self._into = memoryview(bytearray(_READ_BYTES))  # one for all: to make it costs a reading
         self._unsent = bytearray()
         self._bodies: list[tuple[int, bytes]] = []
         self._bodies_bytes = 0
@@ -121,14 +124,14 @@ class ScriptLine:
     def read(self) -> list[bus_line.ToBus]:
         """Return the script's messages that are here now."""
         try:
-            data = self.talk.recv(_READ_BYTES)
+            size = self.talk.recv_into(self._into)
         except BlockingIOError:
             return []
         except OSError:
-            data = b""
-        if not data:
+            size = 0
+        if not size:
             self.gone = True
-        return [bus_line.decode_to_bus(frame) for frame in self._reader.feed(data)]
+        return [bus_line.decode_to_bus(frame) for frame in self._reader.feed(self._into[:size])]
 
 
 class BusProcess:
@@ -433,6 +436,8 @@ def main() -> int:
     talk.setblocking(False)
     logging.getLogger("holdfast").addHandler(_ToScript(line))
     prefer_this_thread()
+    gc.freeze()  # what was imported stays
+    gc.set_threshold(_COLLECT_AFTER)
     try:
         bus = BusProcess(config, line, script_fd)
     except (zmq.ZMQError, OSError) as error:

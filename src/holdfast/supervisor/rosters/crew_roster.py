@@ -7,6 +7,7 @@ CREW-1  A manager speaks only for the processes of its own host.
 CREW-2  The first end of a process stands; repeated reports change nothing.
 """
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -23,6 +24,9 @@ from holdfast.supervisor.rosters.groups import GroupSpec, Process, ProcessGroup
 from holdfast.supervisor.rosters.hosts import Host
 from holdfast.wire import bus as wire
 
+# A script that goes on at once keeps the interpreter's lock for up to 30 ms, and its launches wait
+# for that.
+_HAND_OVER_SECONDS = 0.02
 MAX_LAUNCH_BYTES = 8 << 20  # of one frame, with room to spare
 
 
@@ -115,7 +119,9 @@ class CrewRoster:
         except BaseException:  # else the next script would start a group that failed here
             del self.groups[number]
             raise
-        self.ask(self._launch, group)
+        ordered = threading.Event()
+        self.ask(self._launch, group, ordered)
+        ordered.wait(_HAND_OVER_SECONDS)
         return group
 
     def find_host(self, number: int, rank: int) -> Host | None:
@@ -139,7 +145,7 @@ class CrewRoster:
             if host.connection_lost():
                 self.take_loss(host, host.make_error())
 
-    def _launch(self, group: ProcessGroup) -> None:
+    def _launch(self, group: ProcessGroup, ordered: threading.Event) -> None:
         self.running += group.world_size
         for index, host in enumerate(group.hosts):
             if host.connection_lost():
@@ -152,6 +158,7 @@ class CrewRoster:
             about["output"] = group.spec.log
         self._events.say("group created", group=group.name, **about)
         self.changed()
+        ordered.set()
 
     def _say(self, host: Host, message: bytes) -> None:
         if host.peer is not None:
