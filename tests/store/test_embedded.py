@@ -596,8 +596,10 @@ def test_as_an_ordinary_user() -> None:
             assert "cannot be written" in owner.said["error"]
 
 
-def test_a_path_too_long_for_a_socket(tmp_path: Path, seed: Path) -> None:
-    folder = tmp_path / ("x" * 60) / ("y" * 60) / "pg"
+@pytest.mark.parametrize("name", ["x" * 60 + "/" + "y" * 60, "lr=0.1,seed=3"])
+def test_a_path_that_no_socket_can_have(tmp_path: Path, seed: Path, name: str) -> None:
+    """One is too long, the other has a comma, which ends a path in the server's list of folders."""
+    folder = tmp_path / name / "pg"
     shutil.copytree(seed, folder)
     postgres = EmbeddedPostgres(folder)
     dsn = postgres.start()

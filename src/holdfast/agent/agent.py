@@ -91,7 +91,9 @@ class Agent:
         url, ca_file, incarnation = config.url, config.ca_file, ties.incarnation
         self._client = HttpClient(url, ca_file=ca_file)
         self._calls = ControllerCalls(self._client)
-        self._registrar = Registrar(self._calls, config, incarnation=incarnation)
+        self._registrar = Registrar(
+            self._calls, config, incarnation=incarnation, mark=ties.host_mark
+        )
         self._probe = make_probe(config)
         transfers = Transfers(
             url, ca_file=ca_file, incarnation=incarnation, token=lambda: self._calls.token

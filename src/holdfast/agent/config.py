@@ -15,10 +15,17 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from holdfast.agent.guardian.home import GROUP_RECORD, SOCKET_RECORD
 from holdfast.core.gpus import Gpu
 from holdfast.core.spec import Name, ShortText
 from holdfast.errors import ValidationError
-from holdfast.process.files import make_private_folder, read_private, write_atomic
+from holdfast.process.files import (
+    make_private_folder,
+    read_bound,
+    read_private,
+    write_atomic,
+    write_bound,
+)
 
 CONFIG_FILE = "agent.json"
 MARK_FILE = "mark"
@@ -124,16 +131,18 @@ def read_config(path: str) -> AgentConfig:
 def read_mark(state_dir: Path) -> str:
     """Return the mark that this host's processes carry: random, made once per state folder.
 
-    It is not the host's id, because a host has tasks to sweep even before it could register again.
-    A file that broke off is no mark: two hosts of one machine could be left with the same few
-    letters, and each would sweep the other's tasks.
+    The mark is not the host's id, because a host has tasks to sweep even before it could register
+    again. A mark that broke off is none: two hosts of one machine could be left with the same few
+    letters, and each would sweep the other's tasks. So would the host of a copied folder: the copy
+    gets a mark of its own, and forgets where the original keeps its socket and its control groups.
     """
     path = state_dir / MARK_FILE
-    found = re.fullmatch(rb"[0-9a-f]{16}\s*", read_private(path) or b"")
-    if found:
-        return found[0].decode().strip()
-    mark = secrets.token_hex(8)
-    write_atomic(path, mark.encode(), durable=True)
+    mark, copied = read_bound(path)
+    if copied or not re.fullmatch("[0-9a-f]{16}", mark):
+        for record in (SOCKET_RECORD, GROUP_RECORD) if copied else ():
+            (state_dir / record).unlink(missing_ok=True)
+        mark = secrets.token_hex(8)
+        write_bound(path, mark)
     return mark
 
 

@@ -2,6 +2,9 @@
 
 FILE-1  A file is written under another name and renamed, so a reader sees the old one or the new
         one, never a part.
+FILE-2  A bound file ends in the number of its own inode. A copy of it has another, also where time
+        and owner were copied, so that a copied folder is told from one that was moved or mounted
+        again.
 """
 
 import fcntl
@@ -30,10 +33,30 @@ def write_atomic(
     new one. durable: also survives a loss of power, at the price of a disk flush. A file that only has to
     survive kill -9 does without: after a boot it would mean nothing to the new incarnation.
     """
+    _replace(path, data, durable=durable, ready=ready)
+
+
+def write_bound(path: Path, word: str) -> None:
+    """Replace `path` by a word that is bound to this file (FILE-2, FILE-1). Raises OSError."""
+    _replace(path, word.encode(), durable=True, bound=True)
+
+
+def read_bound(path: Path) -> tuple[str, bool]:
+    """Return the word of a bound file, and whether the file is a copy. The word is empty where no
+    file is, or where the file broke off. Raises OSError for a file that cannot be read."""
+    words = (read_private(path) or b"").decode(errors="replace").split()
+    if len(words) != 2:
+        return "", False
+    return words[0], words[1] != str(path.stat().st_ino)
+
+
+def _replace(
+    path: Path, data: bytes, *, durable: bool, ready: Path | None = None, bound: bool = False
+) -> None:
     part, fd = _open_part(path, ready)
     try:
         try:
-            write_all(fd, data)
+            write_all(fd, data + b" %d\n" % os.fstat(fd).st_ino if bound else data)
             if durable:
                 os.fsync(fd)
         finally:

@@ -7,6 +7,9 @@ JOIN-1  Before a join token is used a random claim is written to disk and sent w
 JOIN-2  An incarnation is announced once. An agent that was restarted under the same guardian finds
         it in its file and only syncs, because announcing it anew could be taken for a host that
         lost its tasks.
+JOIN-3  A key belongs to the mark of its state folder (`agent.config.read_mark`). A copied folder has
+        another mark, so the host of the copy joins as a new one, because it would else take the
+        place of the original.
 """
 
 import asyncio
@@ -39,13 +42,14 @@ class _NoToken(Unauthorized):
 
 
 class HostIdentity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The kept file. token_hash: SHA-256 of the join token the key came from, so that a newer token
-    is noticed."""
+    """The kept file. mark: of the state folder in which it was written. token_hash: SHA-256 of the
+    join token the key came from, so that a newer token is noticed."""
 
     url: str = ""
     host_id: str = ""
     host_key: str = ""
     incarnation: str = ""
+    mark: str = ""
     claim: str = ""
     token_hash: str = ""
     sync_interval_seconds: float = 5.0
@@ -64,21 +68,36 @@ def read_identity(path: Path) -> HostIdentity:
 class Registrar:
     """Registers this incarnation, however long it takes, and keeps the identity."""
 
-    def __init__(self, calls: ControllerCalls, config: AgentConfig, *, incarnation: str) -> None:
+    def __init__(
+        self, calls: ControllerCalls, config: AgentConfig, *, incarnation: str, mark: str
+    ) -> None:
         self._calls = calls
+        self._mark = mark
         self._path = config.host_path
         self._url = url = config.url
         self._incarnation = incarnation
         self._token_file = config.join_token_file
         self._intent = config.intent
         self._said = ""
-        self.identity = read_identity(self._path)
+        self.identity = self._read_own()
         if self.identity.url not in ("", url):
             log.warning(
                 f"this host had joined {self.identity.url}; it joins {url} anew if its key is "
                 "refused"
             )
         self._calls.token = self.identity.host_key
+
+    def _read_own(self) -> HostIdentity:
+        """Return the kept identity, an empty one where it came with a copied folder (JOIN-3)."""
+        known = read_identity(self._path)
+        if known.mark == self._mark:
+            return known
+        if known.host_key:
+            log.warning(
+                f"{self._path.parent} was copied from the folder of host {known.host_id}; this host "
+                "joins as a new one, because it would take the place of that host with its key"
+            )
+        return HostIdentity(mark=self._mark)
 
     @property
     def registered(self) -> bool:

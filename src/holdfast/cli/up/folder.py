@@ -2,8 +2,9 @@
 
 UP-1  A folder has one `up`: it holds an flock, which the kernel releases however its holder dies,
       so no lock is ever stale.
-UP-2  A leftover process is known by its pid and its start time, and is signalled through a pidfd,
-      because the pid alone may be another process's by now.
+UP-2  A leftover process is known by its pid, its start time and its working folder, which is the
+      data folder, and is signalled through a pidfd. The pid alone may be another process's by now,
+      and the record of a copied folder names processes of the original.
 UP-3  `url` exists exactly while jobs can be sent there: it is written last at the start and removed
       first at the stop.
 """
@@ -154,6 +155,7 @@ class DataFolder:
         """End the parts that an earlier `up` left running. The caller holds the lock.
 
         Raises:
+            Conflict: this folder is a copy of one whose parts run.
             Unavailable: one of them survived SIGKILL.
         """
         try:
@@ -161,10 +163,28 @@ class DataFolder:
             known = [(str(name), int(part["pid"]), part["started"]) for name, part in parts.items()]
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return
+        for name, pid, started in known:
+            self._refuse_copy(name, pid, started)
         # The agent ends first, because its tasks report to the controller, if that still runs.
         for name, pid, started in sorted(known, key=lambda part: part[0] != "agent"):
             end_process(pid, started, f"ending the {name} of an earlier `up` (pid {pid})", say)
         self.forget_parts()
+
+    def _refuse_copy(self, name: str, pid: int, started: str | None) -> None:
+        """Raise Conflict for a part that runs in another folder: this one is a copy of that."""
+        place = Path(f"/proc/{pid}/cwd")
+        try:
+            if started is None or read_start(pid) != started or os.path.samefile(place, self.path):
+                return
+            original = os.readlink(place)
+        except OSError:  # it has ended meanwhile
+            return
+        raise Conflict(
+            f"{self.path} is a copy of {original}, whose {name} runs (pid {pid}). A database that "
+            "was copied while it was written is none to go on with: stop that `up` and copy its "
+            "folder again, or name a new folder with --data.",
+            code="copied_folder",
+        )
 
     # ---- logs
     def log_file(self, part: str) -> Path:

@@ -362,19 +362,18 @@ _SOCKET_FOLDER_PREFIX = "holdfast-pg-"
 
 
 def make_socket_folder(layout: ClusterLayout, uid: int, gid: int, private: bool) -> Path:
-    """A 0700 folder for the socket: `data`'s neighbour when the path is short enough and reachable,
+    """A 0700 folder for the socket: `data`'s neighbour when the path can hold it and is reachable,
     else one in tmp.
 
-    A socket path has 107 bytes. `private` asks for tmp, for a server user that cannot walk the
-    folder's parents.
+    `private` asks for tmp, for a server user that cannot walk the folder's parents.
     """
     beside = (
         layout.data
     )  # the cluster is 0700, owned by the server's user, and ours: as good as a folder of its own
-    if not private and len(os.fsencode(beside)) + _SOCKET_NAME_BYTES <= _SOCKET_PATH_LIMIT_BYTES:
+    if not private and _can_hold_socket(str(beside)):
         return beside
     for place in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
-        if len(os.fsencode(place)) + 24 + _SOCKET_NAME_BYTES > _SOCKET_PATH_LIMIT_BYTES:
+        if not _can_hold_socket(f"{place}/{_SOCKET_FOLDER_PREFIX}12345678"):
             continue
         try:
             made = Path(tempfile.mkdtemp(prefix=_SOCKET_FOLDER_PREFIX, dir=place))
@@ -385,6 +384,13 @@ def make_socket_folder(layout: ClusterLayout, uid: int, gid: int, private: bool)
     raise Unavailable(
         "no temporary folder can hold the database's socket; set TMPDIR.", code="no_socket_folder"
     )
+
+
+def _can_hold_socket(folder: str) -> bool:
+    """Whether the folder can hold the socket: a socket path has 107 bytes, the server and its clients
+    take a comma for the end of a path, and the server drops blanks at the end."""
+    long = len(os.fsencode(folder)) + _SOCKET_NAME_BYTES > _SOCKET_PATH_LIMIT_BYTES
+    return not (long or "," in folder or folder != folder.strip())
 
 
 def drop_socket_folder(layout: ClusterLayout, socket_folder: Path, uids: frozenset[int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,23 @@ def test_a_stranger_under_the_same_pid_is_left_alone() -> None:
         end_process(process.pid, read_start(process.pid), "ending it", said.append)
         assert wait_exit(process, 10) == -15
         assert said == ["ending it"]
+
+
+def test_a_copied_folder_touches_no_process_of_the_original(tmp_path: Path) -> None:
+    """UP-2: the record in a copied folder names the processes of the original."""
+    original, copy = DataFolder(tmp_path / "one"), DataFolder(tmp_path / "two")
+    original.prepare()
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    with subprocess.Popen(command, cwd=original.path) as process:
+        original.record_parts({"controller": process.pid})
+        shutil.copytree(original.path, copy.path)
+        with pytest.raises(Conflict, match=rf"a copy of {original.path}, whose controller runs"):
+            copy.end_leftovers(lambda _: None)
+        assert process.poll() is None
+        moved = DataFolder(original.path.rename(tmp_path / "three"))
+        moved.end_leftovers(lambda _: None)
+        assert wait_exit(process, 10) == -15
+    copy.end_leftovers(lambda _: None)
 
 
 def test_one_up_per_folder(tmp_path: Path) -> None:
