@@ -9,6 +9,7 @@
     ├── QuotaExceeded        the project's quota forbids it; never retried by itself
     ├── Forbidden            a known token that may not do this
     ├── TooLarge             a body, header or stream over its limit
+    ├── JobFailed            a job that a script waited for failed or was cancelled
     ├── Unavailable          the store or the controller cannot be reached; trying again later is right
     └── InvalidTransition    a (state, event) pair no table holds: a bug in Holdfast, never the user's
 
@@ -68,6 +69,15 @@ class TooLarge(HoldfastError, code="too_large", status=413):
 
 class Unavailable(HoldfastError, code="unavailable", status=503):
     """The store or the controller cannot be reached; nothing is known to have changed."""
+
+
+class JobFailed(HoldfastError, code="job_failed"):
+    """A job that a script waited for failed or was cancelled. `job` is the job as it ended, with its
+    reason, its cause and its exit code."""
+
+    def __init__(self, message: str, job: object) -> None:
+        super().__init__(message)
+        self.job = job
 
 
 class InvalidTransition(HoldfastError, code="invalid_transition", status=500):

@@ -3,11 +3,11 @@
     from holdfast.client import Client
 
     with Client() as holdfast:                      # finds a local `holdfast up`, or HOLDFAST_URL
-        job = holdfast.submit(argv=["python", "train.py"], gpus=1)
+        job = holdfast.submit(["python", "train.py"], gpus=1)
         for data in holdfast.logs(job.id, follow=True):
             sys.stdout.buffer.write(data)
         print(holdfast.wait(job.id).state)
-        holdfast.submit(argv=["python", "eval.py"], retry={"max_retries": 3, "retry_delay": "30s"})
+        holdfast.run(["python", "eval.py"], retry={"max_retries": 3, "retry_delay": "30s"})
 
 Failures are the errors of `holdfast.errors`, with the controller's own sentence.
 """
@@ -19,13 +19,26 @@ if TYPE_CHECKING:
     from holdfast.client.locate import ControllerPlace, locate
     from holdfast.client.synchronous import Client
     from holdfast.core.retry import RetryFields, RetryPolicy
+    from holdfast.core.spec import JobSpec
+    from holdfast.errors import JobFailed
 
-__all__ = ["AsyncClient", "Client", "ControllerPlace", "RetryFields", "RetryPolicy", "locate"]
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "ControllerPlace",
+    "JobFailed",
+    "JobSpec",
+    "RetryFields",
+    "RetryPolicy",
+    "locate",
+]
 
 _HOMES = {
     "AsyncClient": "holdfast.client.asynchronous",
     "Client": "holdfast.client.synchronous",
     "ControllerPlace": "holdfast.client.locate",
+    "JobFailed": "holdfast.errors",
+    "JobSpec": "holdfast.core.spec",
     "RetryFields": "holdfast.core.retry",
     "RetryPolicy": "holdfast.core.retry",
     "locate": "holdfast.client.locate",

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -29,7 +30,7 @@ from holdfast.client.transport import (
     stream_request,
     unreachable,
 )
-from holdfast.errors import Unavailable
+from holdfast.errors import HoldfastError, Unavailable
 
 T = TypeVar("T")
 
@@ -93,16 +94,20 @@ class AsyncRestConnection(Awaited):
     def _refusal(self, error: Exception) -> Unavailable:
         return error if isinstance(error, Unavailable) else unreachable(self.place, error)
 
-    async def run(self, begin: Callable[[], Script[T]]) -> T:
-        """Do what a script asks for, and return its result."""
-        script, answer = begin(), None
+    async def perform(self, begin: Callable[[], Script[T]]) -> T:
+        """Do what a script asks for, and return its result. The script hears of a step that fails."""
+        script = begin()
+        go_on: Callable[[], Step] = partial(next, script)
         while True:
             try:
-                step = script.send(answer)
+                step = go_on()
             except StopIteration as end:
                 result: T = end.value
                 return result
-            answer = await self._do(step)
+            try:
+                go_on = partial(script.send, await self._do(step))
+            except HoldfastError as error:
+                go_on = partial(script.throw, error)
 
     async def _do(self, step: Step) -> Any:
         if isinstance(step, RestCall):

@@ -91,7 +91,7 @@ class AnswerMethod(Generic[P, T]):
 
         @wraps(make)
         def method(*given: Any, **named: Any) -> Any:
-            return client.run(lambda: begin(make(client, *given, **named)))
+            return client.perform(lambda: begin(make(client, *given, **named)))
 
         return make if client is None else method
 

@@ -1,7 +1,7 @@
 """Job specs made of keyword arguments or a file's table, with the short names that people write."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -12,7 +12,7 @@ from holdfast.core.settings.resolve import parse_duration
 from holdfast.core.spec import JobSpec, check_spec
 from holdfast.errors import ValidationError
 
-_SHORT = {
+SHORT_NAMES = {
     "time_limit": "time_limit_seconds",
     "stall_timeout": "stall_timeout_seconds",
     "silence_limit": "silence_limit_seconds",
@@ -77,7 +77,7 @@ def build_spec(fields: Mapping[str, Any]) -> JobSpec:
 def _read_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     for given, value in fields.items():
-        name = _SHORT.get(given, given)
+        name = SHORT_NAMES.get(given, given)
         if name not in JobSpec.__struct_fields__:
             raise ValidationError(
                 f"a job has no field {given!r}; there are {_names()}", field=given
@@ -280,13 +280,24 @@ def _names() -> str:
     return ", ".join(JobSpec.__struct_fields__)
 
 
-def merge_spec(spec: JobSpec | None, fields: Mapping[str, Any]) -> JobSpec:
-    """Return `spec` with `fields` over it, checked."""
+def merge_spec(spec: JobSpec | Sequence[str] | None, fields: Mapping[str, Any]) -> JobSpec:
+    """Return `spec` with `fields` over it, checked; a list of words is the job's `argv`.
+
+    Raises:
+        ValidationError: with the field and what it accepts.
+    """
+    if isinstance(spec, str):
+        words = 'a command is a list of words, as in ["python", "train.py"]'
+        raise ValidationError(f"{words}; a line for the shell is shell={spec[:60]!r}", field="argv")
+    if spec is not None and not isinstance(spec, JobSpec):
+        if "argv" in fields:
+            raise ValidationError("the command is given twice, as argv too", field="argv")
+        return build_spec({**fields, "argv": spec})
     if spec is None:
         return build_spec(fields)
     if not fields:
         return check_spec(spec)
-    cleared = {_SHORT.get(name, name) for name, value in fields.items() if value is None}
+    cleared = {SHORT_NAMES.get(name, name) for name, value in fields.items() if value is None}
     kept = {
         n: v for n, v in msgspec.structs.asdict(spec).items() if v is not None and n not in cleared
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -34,7 +35,7 @@ from holdfast.client.transport import (
     stream_request,
     unreachable,
 )
-from holdfast.errors import Unavailable
+from holdfast.errors import HoldfastError, Unavailable
 
 if TYPE_CHECKING:
     import httpx
@@ -103,16 +104,20 @@ class RestConnection(Blocking):
     def _refusal(self, error: Exception) -> Unavailable:
         return error if isinstance(error, Unavailable) else unreachable(self.place, error)
 
-    def run(self, begin: Callable[[], Script[T]]) -> T:
-        """Do what a script asks for, and return its result."""
-        script, answer = begin(), None
+    def perform(self, begin: Callable[[], Script[T]]) -> T:
+        """Do what a script asks for, and return its result. The script hears of a step that fails."""
+        script = begin()
+        go_on: Callable[[], Step] = partial(next, script)
         while True:
             try:
-                step = script.send(answer)
+                step = go_on()
             except StopIteration as end:
                 result: T = end.value
                 return result
-            answer = self._do(step)
+            try:
+                go_on = partial(script.send, self._do(step))
+            except HoldfastError as error:
+                go_on = partial(script.throw, error)
 
     def _do(self, step: Step) -> Any:
         if isinstance(step, RestCall):

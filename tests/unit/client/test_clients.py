@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from holdfast.client import AsyncClient, Client
+from holdfast.client.jobs.last import remember_last
 from holdfast.core.records import CheckpointRecord
 from holdfast.core.spec import JobSpec
-from holdfast.errors import Conflict, Unavailable
+from holdfast.errors import Conflict, JobFailed, NotFound, Unavailable, ValidationError
 from holdfast.wire.api import LogLine
 from tests.unit.cli.stub import JOB, Answer, Stub, events, job_record, outcomes, sent
 
@@ -59,6 +60,43 @@ async def test_async_submits_waits_and_follows(stub: Stub) -> None:
         assert (await client.wait(JOB, 10)).state == "succeeded"
         assert [d async for d in client.logs(JOB, follow=True)] == [b"hi"]
         assert len([j async for j in client.jobs()]) == 1
+
+
+def test_run_submits_words_and_raises_for_a_job_that_failed(stub: Stub) -> None:
+    failed = job_record(state="failed", reason="exit code 9", name="train")
+    stub.on("POST /v1/jobs", Answer(job_record(state="queued"), 201))
+    stub.on(f"GET /v1/jobs/{JOB}", Answer(failed))
+    with Client(stub.url, "t") as client:
+        with pytest.raises(JobFailed, match=rf"job {JOB} \(train\) failed: exit code 9") as raised:
+            client.run(["python", "train.py"], gpus=1)
+        assert getattr(raised.value.job, "id", None) == JOB
+        assert client.run(argv=["python", "train.py"], check=False).state == "failed"
+        assert client.wait(JOB).state == "failed"
+        with pytest.raises(JobFailed):
+            client.wait(JOB, check=True)
+    assert (stub.requests[0].spec.argv, stub.requests[0].spec.gpus) == (("python", "train.py"), 1)
+
+
+def test_a_line_is_no_list_of_words(stub: Stub) -> None:
+    with Client(stub.url, "t") as client, pytest.raises(ValidationError, match="shell='python t"):
+        client.submit("python train.py")
+    assert stub.requests == []
+
+
+async def test_both_find_a_job_by_the_words_of_the_command_line(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    stub.on(f"GET /v1/jobs/{JOB}", Answer(job_record(name="train")))
+    stub.on("GET /v1/jobs", Answer({"items": [job_record(name="train")], "next": None}))
+    with Client(stub.url, "t") as client:
+        remember_last(client.place.url, JOB)
+        assert {client.find(word).id for word in ("train", JOB, JOB[:6], "@last")} == {JOB}
+    async with AsyncClient(stub.url, "t") as client:
+        assert (await client.find("train")).id == JOB
+        stub.on("GET /v1/jobs", Answer({"items": [], "next": None}))
+        with pytest.raises(NotFound, match="there is no job 'tarin'"):
+            await client.find("tarin")
 
 
 def test_many_jobs_are_cancelled_and_retried_in_one_call(stub: Stub) -> None:

@@ -6,7 +6,10 @@ from datetime import datetime
 
 import pytest
 
+from holdfast.client import specs
+from holdfast.client.jobs.fields import SubmitFields
 from holdfast.client.specs import build_spec, parse_bytes, parse_start
+from holdfast.core.spec import JobSpec
 from holdfast.errors import ValidationError
 
 
@@ -40,6 +43,13 @@ def test_starts() -> None:
     )
     with pytest.raises(ValueError, match="not a time"):
         parse_start("tomorrow", 0.0)
+
+
+def test_the_typed_fields_are_those_that_are_read() -> None:
+    """A field that the types lack is a mistake in an editor; one that they have too many is refused
+    by the client."""
+    names = {*JobSpec.__struct_fields__, *specs.SHORT_NAMES}
+    assert set(SubmitFields.__annotations__) == names
 
 
 def test_short_names_and_units() -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.client.calls import (
     PageCall,
@@ -24,22 +23,20 @@ from holdfast.client.follow import (
     OutputFollower,
     follow_log,
 )
+from holdfast.client.jobs.finding import find_job
+from holdfast.client.jobs.waiting import wait_for_end
 from holdfast.client.methods.late import LateModule
-from holdfast.client.scripts import (
-    Script,
-    Sleep,
-    gives_each,
-    gives_list,
-    gives_one,
-    runs,
-    take_answer,
-)
+from holdfast.client.scripts import Script, gives_each, gives_list, gives_one, runs, take_answer
 from holdfast.client.specs import keyed, merge_spec
 from holdfast.core.records import AttemptRecord, EventRecord, JobRecord, LogStreamRecord, TaskRecord
 from holdfast.core.settings.resolve import Effective
 from holdfast.core.spec import JobSpec, check_spec
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
+    from holdfast.client.jobs.fields import SubmitFields
+    from holdfast.client.locate import ControllerPlace
     from holdfast.wire import api as wire
 else:
     wire = LateModule("holdfast.wire.api")
@@ -48,15 +45,53 @@ else:
 class JobMethods:
     """The client's methods about jobs, their output and the events."""
 
+    place: ControllerPlace
+
     @gives_one
-    def submit(self, /, spec: JobSpec | None = None, **fields: Any) -> RestCall[JobRecord]:
-        """Submit a job: a `JobSpec`, its fields (`argv=…`, `gpus=1`, `time_limit="2h"`), or both.
+    def submit(
+        self, /, spec: JobSpec | Sequence[str] | None = None, **fields: Unpack[SubmitFields]
+    ) -> RestCall[JobRecord]:
+        """Submit a job: the words of its command, as in `submit(["python", "train.py"], gpus=1)`, a
+        `JobSpec`, the fields of one (`argv=…`, `time_limit="2h"`), or a spec and fields over it.
 
         A job without an idempotency key gets one, so that sending it again after a lost answer
         never doubles the job.
         """
         made = keyed(merge_spec(spec, fields))
         return send("POST", path_of("jobs"), JobRecord, made)
+
+    @runs
+    def run(
+        self,
+        /,
+        spec: JobSpec | Sequence[str] | None = None,
+        *,
+        timeout_seconds: float | None = None,
+        check: bool = True,
+        **fields: Unpack[SubmitFields],
+    ) -> Script[wire.JobView]:
+        """Submit a job as `submit` does, wait until it has ended, and return it.
+
+        Raises:
+            JobFailed: it failed or was cancelled, unless `check` is False.
+            TimeoutError: it has not ended after `timeout_seconds`; it goes on.
+        """
+        made = keyed(merge_spec(spec, fields))
+        job = yield from take_answer(send("POST", path_of("jobs"), JobRecord, made))
+        ended = yield from wait_for_end(job.id, timeout_seconds, check=check)
+        return ended
+
+    @runs
+    def find(self, word: str) -> Script[JobRecord]:
+        """Return the job that a word names: an id, the beginning of one, a name, `ARRAY[7]`, or
+        `@last`, the job that the command line submitted last from here.
+
+        Raises:
+            NotFound: no job has this name, or an id that begins so.
+            ValidationError: several do; the message lists them.
+        """
+        job = yield from find_job(word, self.place.url)
+        return job
 
     @gives_list
     def submit_many(self, specs: Sequence[JobSpec]) -> PageCall[JobRecord]:
@@ -184,21 +219,17 @@ class JobMethods:
         return send("POST", path_of("jobs", "retry"), kind, body, repeatable=False)
 
     @runs
-    def wait(self, job_id: str, timeout_seconds: float | None = None) -> Script[wire.JobView]:
-        """Wait until the job has ended, and return it. TimeoutError after `timeout_seconds`."""
-        until = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-        delay = 0.02
-        while True:
-            job = yield from take_answer(get(path_of("jobs", job_id), wire.JobView))
-            if job.state.terminal:
-                return job
-            left = delay if until is None else until - time.monotonic()
-            if left <= 0:
-                raise TimeoutError(
-                    f"job {job_id} is still {job.state.value} after {timeout_seconds:g} s"
-                )
-            yield Sleep(min(delay, left))
-            delay = min(delay * 1.5, 1.0)
+    def wait(
+        self, job_id: str, timeout_seconds: float | None = None, *, check: bool = False
+    ) -> Script[wire.JobView]:
+        """Wait until the job has ended, and return it.
+
+        Raises:
+            JobFailed: it failed or was cancelled, where `check` is True.
+            TimeoutError: it has not ended after `timeout_seconds`.
+        """
+        ended = yield from wait_for_end(job_id, timeout_seconds, check=check)
+        return ended
 
     @gives_each
     def logs(

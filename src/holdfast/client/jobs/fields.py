@@ -1,0 +1,74 @@
+"""The keyword arguments of `submit` and `run`: the fields of a `JobSpec`, as people write them.
+
+A test holds that the names are those of `JobSpec` and the short ones of `client.specs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict
+
+from holdfast.core.retry import RetryFields, RetryPolicy
+
+Duration = float | str
+"""Seconds, or a text such as "90s" or "2h"; where a limit may be off, also "off"."""
+Size = int | str
+"""Bytes, or a text such as "4G"."""
+
+
+class SubmitFields(TypedDict, total=False):
+    """What a job may be given; `core.spec.JobSpec` explains each field."""
+
+    argv: Sequence[str]
+    shell: str | None
+    name: str | None
+    queue: str | None
+    project: str
+    priority: int
+    tasks: int
+    gpus: int
+    cpus: int | None
+    memory: Size | None
+    memory_bytes: Size | None
+    labels: Mapping[str, Any]
+    env: Mapping[str, Any]
+    secrets: Mapping[str, Any]
+    cwd: str | None
+    fresh_workdir: bool
+    time_limit: Duration | None
+    time_limit_seconds: Duration | None
+    stall_timeout: Duration | None
+    stall_timeout_seconds: Duration | None
+    silence_limit: Duration | None
+    silence_limit_seconds: Duration | None
+    first_beat_timeout: Duration | None
+    first_beat_timeout_seconds: Duration | None
+    grace: Duration | None
+    grace_seconds: Duration | None
+    lease_ttl: Duration | None
+    lease_ttl_seconds: Duration | None
+    watchdog_cap: int | None
+    no_progress_limit: int | Literal["off"] | None
+    budget_reset: Duration | None
+    budget_reset_seconds: Duration | None
+    retry: RetryPolicy | RetryFields | Mapping[str, Any] | None
+    interactive: bool
+    image: str | None
+    runtime: Literal["podman", "docker"] | None
+    pull: Literal["missing", "always", "never"]
+    volumes: Sequence[str]
+    pull_timeout: Duration | None
+    image_pull_seconds: Duration | None
+    placement: Literal["pack", "spread"]
+    host_labels: Mapping[str, Any]
+    supervised: bool
+    on_partial: Literal["fail", "restart"]
+    preemptible: bool
+    start_timeout: Duration | None
+    start_timeout_seconds: Duration | None
+    recovery_timeout: Duration | None
+    recovery_timeout_seconds: Duration | None
+    start_at: Any
+    executor: str
+    after: Sequence[str]
+    idempotency_key: str | None

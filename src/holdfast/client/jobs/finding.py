@@ -1,0 +1,123 @@
+"""The job or the array that a word names, as scripts that both clients run: an id, the beginning of
+one, a unique name, `ARRAY[7]`, or `@last`."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, TypeVar
+
+from holdfast.client.calls import PageCall, get, get_pages, path_of
+from holdfast.client.jobs.last import LAST, name_last, recall_last
+from holdfast.client.scripts import Script, take_answer
+from holdfast.core.ids import ID_PATTERN, PREFIX_PATTERN
+from holdfast.core.records import JobRecord
+from holdfast.errors import NotFound, ValidationError
+
+if TYPE_CHECKING:
+    from holdfast.core.series.records import ArrayRecord
+
+T = TypeVar("T")
+MAX_CANDIDATES = 10
+_MAX_NAME_CHARS = 128
+_MEMBER = re.compile(r"(.+)\[(\d{1,10})\]")
+
+
+def find_job(word: str, url: str) -> Script[JobRecord]:
+    """Return the job that a word names; `url` is the controller's address, for `@last`.
+
+    Raises:
+        NotFound: no job has this name, or an id that begins so.
+        ValidationError: several do; the message lists them.
+    """
+    if word == LAST:
+        return (yield from _find_last(url))
+    if word in ("", ".", ".."):
+        raise NotFound(f"{word!r} names nothing")
+    if ID_PATTERN.fullmatch(word):
+        return (yield from _take_job(word))
+    match = _MEMBER.fullmatch(name_last(url, word))
+    array = None if match is None else (yield from find_array(match[1]))
+    if match is not None and array is not None:
+        return (yield from _take_job(f"{array.id}[{int(match[2])}]"))
+    found: dict[str, JobRecord] = {}
+    if len(word) <= _MAX_NAME_CHARS:
+        found |= {job.id: job for job in (yield from _take_first(_list_jobs(name=word)))}
+    if PREFIX_PATTERN.fullmatch(word):
+        found |= {job.id: job for job in (yield from _take_first(_list_jobs(prefix=word)))}
+    if not found:
+        raise NotFound(
+            f"there is no job {word[:64]!r}: give its id, the beginning of its id, its name, or "
+            f"{LAST}; `holdfast jobs` lists them"
+        )
+    if len(found) > 1:
+        raise ValidationError(_list_candidates(word, list(found.values())), code="ambiguous_job")
+    return next(iter(found.values()))
+
+
+def find_array(word: str) -> Script[ArrayRecord | None]:
+    """Return the array that a word names by its id, the beginning of its id, or its name; None where
+    no array has it. Raises ValidationError where several have."""
+    from holdfast.core.series.records import ArrayRecord
+
+    def list_arrays(**which: str) -> PageCall[ArrayRecord]:
+        return get_pages(path_of("arrays"), ArrayRecord, **which, limit=2)
+
+    if word in ("", ".", "..", LAST):
+        return None
+    if ID_PATTERN.fullmatch(word):
+        try:
+            return (yield from take_answer(get(path_of("arrays", word), ArrayRecord)))
+        except NotFound:
+            return None
+    found = yield from _take_first(list_arrays(name=word))
+    if not found and PREFIX_PATTERN.fullmatch(word):
+        found = yield from _take_first(list_arrays(prefix=word))
+    if len(found) > 1:
+        ids = ", ".join(array.id for array in found)
+        raise ValidationError(
+            f"{word!r} names several arrays: {ids}, …; give one of these ids", code="ambiguous_job"
+        )
+    return found[0] if found else None
+
+
+def _find_last(url: str) -> Script[JobRecord]:
+    """Return the last job submitted from here; without one the newest of the project `default`.
+    Raises NotFound where the last one is an array, and where there is none at all."""
+    job_id = recall_last(url)
+    if job_id is not None:
+        try:
+            return (yield from _take_job(job_id))
+        except NotFound:  # an `up` in another folder may have the same address
+            pass
+        if (yield from find_array(job_id)) is not None:
+            raise NotFound(f"{LAST} is the array {job_id}, and no job")
+    for job in (yield from _take_first(_list_jobs(project="default", limit=1))):
+        return job
+    raise NotFound(f"{LAST}: no job was submitted from here, and the project `default` has none")
+
+
+def _take_job(job_id: str) -> Script[JobRecord]:
+    from holdfast.wire.api import JobView
+
+    return (yield from take_answer(get(path_of("jobs", job_id), JobView)))
+
+
+def _list_jobs(limit: int = MAX_CANDIDATES + 1, **which: str) -> PageCall[JobRecord]:
+    show = {} if "project" in which else {"executors": "show"}
+    return get_pages(path_of("jobs"), JobRecord, **which, **show, limit=limit)
+
+
+def _take_first(call: PageCall[T]) -> Script[list[T]]:
+    """Return the items of the first page."""
+    page = yield from take_answer(call)
+    return list(page.items)
+
+
+def _list_candidates(word: str, jobs: list[JobRecord]) -> str:
+    jobs = sorted(jobs, key=lambda job: job.id, reverse=True)
+    lines = [
+        f"  {job.id}  {job.state.value:9}  {' '.join(job.name.split())[:40]}"
+        for job in jobs[:MAX_CANDIDATES]
+    ]
+    more = ["  … and more"] if len(jobs) > MAX_CANDIDATES else []
+    return "\n".join([f"{word!r} names several jobs; give one of these ids:", *lines, *more])
