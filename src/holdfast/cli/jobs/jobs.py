@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.cli import declare
 from holdfast.cli.options import COUNT, POSITIVE, read_pairs
 from holdfast.cli.output import Face, age, columns, count_columns, shorten, table, talks, unstyle
-from holdfast.cli.series.names import find_array, say_counts, say_progress
+from holdfast.cli.series.names import find_array, say_counts, say_parameters, say_progress
 from holdfast.core.states import JobState
 
 if TYPE_CHECKING:
@@ -98,7 +98,8 @@ def jobs(
 
 
 def jobs_table(rows: Sequence[JobRecord | ArrayRecord], *, wide: bool = False) -> str:
-    """Draw the table of `jobs`. No reason is cut: it wraps in its column, or under a narrow table."""
+    """Draw the table of `jobs`. No reason is cut: it wraps in its column, or under a narrow table.
+    The parameters of a sweep's member stand before its reason."""
     from holdfast.core.series.records import ArrayRecord
 
     wide = wide or columns() == sys.maxsize
@@ -128,6 +129,8 @@ def jobs_table(rows: Sequence[JobRecord | ArrayRecord], *, wide: bool = False) -
         reason = job.reason if job.reason != job.state.value else ""
         if isinstance(job, ArrayRecord):
             reason = f"{say_counts(job.counts)}; {reason}"
+        elif job.array_index is not None:
+            reason = "; ".join(filter(None, (say_parameters(job), reason)))
         texts = [reason] if wide else textwrap.wrap(reason, wrap)
         first = texts.pop(0) if beside and texts else ""
         out.append((_pad(line, used) + first).rstrip())

@@ -23,6 +23,7 @@ from holdfast.cli.output import (
     span,
     talks,
 )
+from holdfast.cli.series.names import say_parameters
 from holdfast.core.placement.ranks import name_ranks, say_names
 from holdfast.errors import NotFound
 
@@ -203,6 +204,7 @@ def _job_text(
         ("wants", ", ".join(filter(None, wants))),
         ("only on hosts", " ".join(f"{k}={v}" for k, v in spec.host_labels.items())),
         ("preemptible", "yes" if spec.preemptible else ""),
+        ("parameters", say_parameters(job)),
         ("labels", " ".join(f"{k}={v}" for k, v in job.labels.items())),
         ("secrets", " ".join(spec.secrets)),
         ("step", steps),
@@ -250,12 +252,22 @@ def why(face: Face, job_id: str) -> None:
             client,
             job_id,
             lambda found: _show_reasons(face, client.why(found)),
-            lambda array: face.show(array, say_state(array.state, array.reason)),
+            lambda array: _show_array_reasons(face, client, array),
         )
 
 
 def _show_reasons(face: Face, reasons: Why) -> None:
     face.show(reasons, why_text(reasons))
+
+
+def _show_array_reasons(face: Face, client: Client, array: ArrayRecord) -> None:
+    """Say how far an array is, and what holds up the first of its members that waits for a host."""
+    text = say_state(array.state, array.reason)
+    if array.counts.get("queued") and not face.as_json:
+        job = next(iter(client.jobs(array=array.id, states=("queued",), page_size=1)), None)
+        if job is not None:
+            text += f"\n{job.name}: {why_text(client.why(job.id))}"
+    face.show(array, text)
 
 
 def why_text(reasons: Why) -> str:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from holdfast.core.spec import JobSpec
 
 SHOWN = 20
+# What needs a look comes first: members that wait would else fill the page before those that failed.
+_GROUPS = (("failed", "cancelled"), ("running", "reserved", "draining"), ("queued", "waiting"))
 
 
 def submit_many(
@@ -38,14 +40,13 @@ def submit_many(
 
 def show_array(face: Face, client: Client, array: ArrayRecord, *, indices: bool) -> None:
     """Show one array, and its members: those that are not done well, or all with `indices`."""
-    found = client.jobs(array=array.id, page_size=500)
     if face.as_json:
-        members: list[JobRecord] = list(found) if indices else []
+        members = list(client.jobs(array=array.id, page_size=500)) if indices else []
         face.show_json({"array": array, "members": members} if indices else array)
         return
-    states = () if indices else ("running", "reserved", "draining", "queued", "failed")
-    found = client.jobs(array=array.id, states=states, page_size=500)
-    listed = list(found if indices else itertools.islice(found, SHOWN))
+    listed = (
+        list(client.jobs(array=array.id, page_size=500)) if indices else list_some(client, array)
+    )
     spec = array.spec
     command = spec.shell if spec.shell is not None else " ".join(spec.argv)
     lines = [
@@ -63,7 +64,22 @@ def show_array(face: Face, client: Client, array: ArrayRecord, *, indices: bool)
     ]
     print_text(facts([(name, value) for name, value in lines if value]))
     if listed:
-        rows = sorted(listed, key=lambda job: job.array_index or 0)
+        rows = sorted(listed, key=lambda job: job.array_index or 0) if indices else listed
         print_text("\n" + jobs_table(rows))
     if not indices and array.size > len(listed):
         note(f"every member: holdfast show {array.id} --indices; one: holdfast show {array.id}[N]")
+
+
+def list_some(client: Client, array: ArrayRecord) -> list[JobRecord]:
+    """Return some members: of those that failed, of those at work and of those that wait a third
+    each, and more of one kind where there are fewer of another."""
+    found = [
+        list(itertools.islice(client.jobs(array=array.id, states=states, page_size=SHOWN), SHOWN))
+        for states in _GROUPS
+        if any(array.counts.get(state) for state in states)
+    ]
+    shares = [0] * len(found)
+    while sum(shares) < min(SHOWN, sum(map(len, found))):
+        for n, members in enumerate(found):
+            shares[n] += shares[n] < len(members) and sum(shares) < SHOWN
+    return [job for n, members in enumerate(found) for job in members[: shares[n]]]

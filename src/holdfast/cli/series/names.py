@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.client import Client
+    from holdfast.core.records import JobRecord
     from holdfast.core.series.records import ArrayRecord
 
 _ORDER = (
@@ -38,3 +39,13 @@ def say_progress(array: ArrayRecord) -> str:
     """Return how many members have ended, of how many."""
     ended = sum(array.counts.get(state, 0) for state in ("succeeded", "failed", "cancelled"))
     return f"{ended}/{array.size}"
+
+
+def say_parameters(job: JobRecord) -> str:
+    """Return the parameters of a sweep's member: `lr=0.1 seed=2`; empty for any other job."""
+    head = "HOLDFAST_PARAM_"
+    return " ".join(
+        f"{name.removeprefix(head).lower()}={value}"
+        for name, value in job.spec.env.items()
+        if name.startswith(head)
+    )

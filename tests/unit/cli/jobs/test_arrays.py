@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from holdfast.cli.series.arrays import SHOWN, list_some
 from tests.unit.cli.stub import JOB, Answer, Stub, job_record
 
 ARRAY = "06ch2v8wq1m4kz7d9x3s"
@@ -70,6 +74,34 @@ def test_show_and_why_take_an_array(stub: Stub) -> None:
         assert word in done.stdout
     assert f"holdfast show {ARRAY} --indices" in done.stderr
     assert "50 of its 50" in stub.run("why", ARRAY).stdout
+
+
+def test_members_that_wait_hide_none_that_failed_or_run() -> None:
+    """Twenty members are shown, of an array whose newest hundreds wait."""
+    there = {"failed": 3, "running": 40, "queued": 500}
+
+    def list_jobs(*, states: Sequence[str], **_: object) -> Iterator[Any]:
+        return (
+            SimpleNamespace(state=state, number=number)
+            for state in states
+            for number in range(there.get(state, 0))
+        )
+
+    client: Any = SimpleNamespace(jobs=list_jobs)
+    array: Any = SimpleNamespace(id=ARRAY, counts=there)
+    listed = Counter(str(job.state) for job in list_some(client, array))
+    assert (listed["failed"], listed.total()) == (3, SHOWN)
+    assert listed["running"] >= 8
+    assert listed["queued"] >= 8
+    there.update(failed=0, running=2, queued=0)
+    assert [job.state for job in list_some(client, array)] == ["running", "running"]
+
+
+def test_a_members_parameters_are_shown(stub: Stub) -> None:
+    env = {"HOLDFAST_PARAM_LR": "0.1", "HOLDFAST_PARAM_SEED": "2", "OTHER": "x"}
+    spec = {"argv": ["fit"], "env": env}
+    stub.on("GET /v1/jobs", page(job_record(name="fit[3]", array_index=3, spec=spec)))
+    assert "lr=0.1 seed=2" in stub.run("jobs", "--indices", "--wide").stdout
 
 
 def test_a_member_is_named_by_the_name_and_the_index(stub: Stub) -> None:
