@@ -12,13 +12,15 @@ from holdfast.cli import declare
 from holdfast.cli.endings import EXIT_FAILED
 from holdfast.cli.options import POSITIVE, read_seconds
 from holdfast.cli.output import Face, age, facts, note, table, talks
-from holdfast.errors import ValidationError
+from holdfast.core.ids import ID_PATTERN
+from holdfast.errors import NotFound, ValidationError
 
 if TYPE_CHECKING:
+    from holdfast.client import Client
     from holdfast.core.webhooks.values import DeliveryRecord, WebhookRecord
 
 
-ID = declare.argument("webhook_id", metavar="ID")
+ID = declare.argument("webhook_id", metavar="WEBHOOK")
 SECRET = declare.option(
     "--secret-file", metavar="FILE", help="Your own secret (16 to 256 characters); - is stdin."
 )
@@ -37,9 +39,9 @@ def webhooks(face: Face, context: click.Context) -> None:
     Examples:
       holdfast webhooks
       holdfast webhooks add https://hooks.example/holdfast --event "job.*" --project vision
-      holdfast webhooks test ID
-      holdfast webhooks deliveries ID --state dead
-      holdfast webhooks redeliver ID --dead
+      holdfast webhooks test WEBHOOK
+      holdfast webhooks deliveries WEBHOOK --state dead
+      holdfast webhooks redeliver WEBHOOK --dead
     """
     if context.invoked_subcommand is not None:
         return
@@ -58,17 +60,40 @@ def list_webhooks(face: Face) -> None:
     _list(face)
 
 
+def find_webhook(client: Client, word: str) -> str:
+    """Return the id of the webhook that a word names: its id, or the name it was given.
+
+    Raises:
+        NotFound: no webhook has this name.
+        ValidationError: several have; the message lists their ids.
+    """
+    if ID_PATTERN.fullmatch(word):
+        return word
+    found = [hook.id for hook in client.webhooks() if hook.name == word]
+    if not found:
+        raise NotFound(
+            f"there is no webhook {word[:64]!r}: give its id or its name; `holdfast webhooks` "
+            "lists them"
+        )
+    if len(found) > 1:
+        raise ValidationError(
+            f"{word!r} names several webhooks; give one of these ids: {', '.join(found)}",
+            field="webhook",
+        )
+    return found[0]
+
+
 def _list(face: Face) -> None:
     with face.client() as client:
         rows = client.webhooks()
     lines = []
     for h in rows:
         events = ",".join(h.events) or "(all)"
-        to, project, counts = h.name or h.url, h.project or "-", (str(h.pending), str(h.dead))
-        lines.append((h.id, h.state.value, to, events, project, *counts))
-    headers = ("ID", "STATE", "TO", "EVENTS", "PROJECT", "PENDING", "DEAD")
+        project, counts = h.project or "-", (str(h.pending), str(h.dead))
+        lines.append((h.id, h.name or "-", h.state.value, h.url, events, project, *counts))
+    headers = ("ID", "NAME", "STATE", "TO", "EVENTS", "PROJECT", "PENDING", "DEAD")
     none = "no webhooks. Make one with `holdfast webhooks add URL`"
-    face.show(rows, table(headers, lines, elastic=2) if rows else none)
+    face.show(rows, table(headers, lines, elastic=3) if rows else none)
 
 
 def _describe(hook: WebhookRecord) -> str:
@@ -97,7 +122,7 @@ def show(face: Face, webhook_id: str) -> None:
     Example:
       holdfast webhooks show 06ch2v8wq1m4kz7d9x3t
     """
-    face.answer(lambda client: client.webhook(webhook_id), _describe)
+    face.answer(lambda client: client.webhook(find_webhook(client, webhook_id)), _describe)
 
 
 def _read_secret(secret_file: str | None) -> str | None:
@@ -176,8 +201,8 @@ def set_webhook(
 
     \b
     Examples:
-      holdfast webhooks set ID --to https://new.example/hook
-      holdfast webhooks set ID --event job.failed --all-projects
+      holdfast webhooks set WEBHOOK --to https://new.example/hook
+      holdfast webhooks set WEBHOOK --event job.failed --all-projects
     """
     if (events and all_events) or (project and all_projects):
         raise ValidationError("give one of --event and --all-events, --project and --all-projects")
@@ -190,7 +215,9 @@ def set_webhook(
         changes["project"] = project
     if name is not None:
         changes["name"] = name
-    face.answer(lambda client: client.change_webhook(webhook_id, **changes), _describe)
+    face.answer(
+        lambda client: client.change_webhook(find_webhook(client, webhook_id), **changes), _describe
+    )
 
 
 @webhooks.command()
@@ -204,7 +231,7 @@ def remove(face: Face, webhook_id: str) -> None:
       holdfast webhooks remove 06ch2v8wq1m4kz7d9x3t
     """
     with face.client() as client:
-        client.delete_webhook(webhook_id)
+        client.delete_webhook(find_webhook(client, webhook_id))
     face.show({"removed": webhook_id}, f"{webhook_id}: removed")
 
 
@@ -220,13 +247,15 @@ def rotate(face: Face, webhook_id: str, grace: str, secret_file: str | None) -> 
 
     \b
     Examples:
-      holdfast webhooks rotate ID
-      holdfast webhooks rotate ID --grace 0          # the old one leaked
+      holdfast webhooks rotate WEBHOOK
+      holdfast webhooks rotate WEBHOOK --grace 0          # the old one leaked
     """
     seconds = read_seconds("--grace", grace)
     secret = _read_secret(secret_file)
     with face.client() as client:
-        made = client.rotate_webhook(webhook_id, secret=secret, grace_seconds=seconds)
+        made = client.rotate_webhook(
+            find_webhook(client, webhook_id), secret=secret, grace_seconds=seconds
+        )
     face.show(made, made.secret)
     if not face.as_json:
         note(f"webhook {made.id} has a new secret; it is not shown again")
@@ -243,7 +272,7 @@ def test(face: Face, webhook_id: str) -> int | None:
       holdfast webhooks test 06ch2v8wq1m4kz7d9x3t
     """
     with face.client() as client:
-        result = client.test_webhook(webhook_id)
+        result = client.test_webhook(find_webhook(client, webhook_id))
     text = f"delivered: the receiver answered {result.status} in {result.seconds * 1000:.0f} ms"
     face.show(result, text if result.delivered else f"not delivered: {result.error}")
     return None if result.delivered else EXIT_FAILED
@@ -268,17 +297,19 @@ def deliveries(
 
     \b
     Examples:
-      holdfast webhooks deliveries ID --state dead --state pending
-      holdfast webhooks deliveries ID DELIVERY
+      holdfast webhooks deliveries WEBHOOK --state dead --state pending
+      holdfast webhooks deliveries WEBHOOK DELIVERY
     """
     from itertools import islice
 
     with face.client() as client:
         if delivery_id is not None:
-            one = client.delivery(webhook_id, delivery_id)
+            one = client.delivery(find_webhook(client, webhook_id), delivery_id)
             face.show(one, one.body)
             return
-        found = client.deliveries(webhook_id, states=states, page_size=min(limit, 1000))
+        found = client.deliveries(
+            find_webhook(client, webhook_id), states=states, page_size=min(limit, 1000)
+        )
         rows = list(islice(found, min(limit, sys.maxsize)))
     face.show(rows, _deliveries_table(rows))
 
@@ -302,17 +333,18 @@ def redeliver(face: Face, webhook_id: str, delivery_ids: Sequence[str], dead: bo
 
     \b
     Examples:
-      holdfast webhooks redeliver ID DELIVERY
-      holdfast webhooks redeliver ID --dead
+      holdfast webhooks redeliver WEBHOOK DELIVERY
+      holdfast webhooks redeliver WEBHOOK --dead
     """
     if dead == bool(delivery_ids):
         raise ValidationError("name the deliveries, or say --dead")
     with face.client() as client:
         if dead:
-            count = client.redeliver_dead(webhook_id)
+            count = client.redeliver_dead(find_webhook(client, webhook_id))
             face.show({"count": count}, f"{count} dead deliveries are sent again")
             return
-        rows = [client.redeliver(webhook_id, delivery_id) for delivery_id in delivery_ids]
+        hook_id = find_webhook(client, webhook_id)
+        rows = [client.redeliver(hook_id, delivery_id) for delivery_id in delivery_ids]
     face.show(rows, _deliveries_table(rows))
 
 
@@ -325,10 +357,10 @@ def pause(face: Face, webhook_id: str, reason: str) -> None:
 
     \b
     Example:
-      holdfast webhooks pause ID --reason "receiver is being moved"
+      holdfast webhooks pause WEBHOOK --reason "receiver is being moved"
     """
     with face.client() as client:
-        hook = client.pause_webhook(webhook_id, reason)
+        hook = client.pause_webhook(find_webhook(client, webhook_id), reason)
     face.show(hook, f"{hook.id}: {hook.state.value}, {hook.reason}")
 
 
@@ -340,8 +372,8 @@ def resume(face: Face, webhook_id: str) -> None:
 
     \b
     Example:
-      holdfast webhooks resume ID
+      holdfast webhooks resume WEBHOOK
     """
     with face.client() as client:
-        hook = client.resume_webhook(webhook_id)
+        hook = client.resume_webhook(find_webhook(client, webhook_id))
     face.show(hook, f"{hook.id}: {hook.state.value}, {hook.pending} pending")

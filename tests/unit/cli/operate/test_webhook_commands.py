@@ -99,9 +99,21 @@ def test_the_list_as_a_table_and_as_json(stub: Stub) -> None:
     )
     done = stub.run("webhooks")
     assert done.exit_code == 0
-    assert done.stdout.splitlines()[1].split() == [HOOK, "paused", "pager", "job.*", "-", "3", "2"]
+    row = [HOOK, "pager", "paused", "https://hooks.example/h", "job.*", "-", "3", "2"]
+    assert done.stdout.splitlines()[1].split() == row
     rows = json.loads(stub.run("webhooks", "list", "--json").stdout)
     assert (rows[0]["id"], rows[0]["dead"]) == (HOOK, 2)
+
+
+def test_a_webhook_is_named_by_its_name(stub: Stub) -> None:
+    other = "06ch2v8wq1m4kz7d9x3v"
+    hooks = [hook(name="pager"), hook(id=other, name="mail"), hook(name="twin"), hook(name="twin")]
+    stub.on("GET /v1/webhooks", Answer({"items": hooks, "next": None}))
+    stub.on(f"POST /v1/webhooks/{other}/pause", Answer(hook(id=other, state="paused")))
+    assert stub.run("webhooks", "pause", "mail").exit_code == 0
+    assert stub.requests[-1].path == f"/v1/webhooks/{other}/pause"
+    assert "there is no webhook 'mial'" in stub.run("webhooks", "pause", "mial").stderr
+    assert "names several webhooks" in stub.run("webhooks", "remove", "twin").stderr
 
 
 def test_set_sends_what_was_named_and_nothing_else(stub: Stub) -> None:
