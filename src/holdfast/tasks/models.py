@@ -13,6 +13,7 @@ A process has at most one model loaded. Outside of Holdfast the same code loads 
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 import threading
@@ -55,6 +56,7 @@ class ModelShelf:
     """The one model that this process has loaded, and all that it knows how to load.
 
     loading: called with a model's name before it is loaded; loaded: with its name and seconds after.
+    freeing: runs what unloads a model, given its name; an executor's raises nothing.
     """
 
     def __init__(self) -> None:
@@ -64,6 +66,7 @@ class ModelShelf:
         self._value: Any = None
         self.loading: Callable[[str], None] = lambda name: None
         self.loaded: Callable[[str, float], None] = lambda name, seconds: None
+        self.freeing: Callable[[str, Callable[[], object]], object] = lambda name, work: work()
 
     def declare(self, declared: WarmModel[Any]) -> None:
         """Take a model that can be loaded; a module that is run anew declares it anew."""
@@ -111,13 +114,16 @@ class ModelShelf:
             if model is None:
                 return
             if model.unload is not None:
-                model.unload(value)
+                self.freeing(model.name, functools.partial(model.unload, value))
             del value
-            gc.collect()
-            torch = sys.modules.get("torch")
-            cuda = getattr(torch, "cuda", None)
-            if cuda is not None and cuda.is_available():
-                cuda.empty_cache()
+            self.freeing(model.name, _free_memory)
+
+
+def _free_memory() -> None:
+    gc.collect()
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is not None and cuda.is_available():
+        cuda.empty_cache()
 
 
 SHELF = ModelShelf()

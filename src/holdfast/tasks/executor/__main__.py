@@ -1,7 +1,6 @@
 """The process of an executor: `python -m holdfast.tasks.executor`, started by its agent."""
 
 import os
-import signal
 import sys
 import threading
 import time
@@ -13,7 +12,6 @@ from holdfast.core.calls.values import ExecutorLimits
 from holdfast.tasks.executor.hand import Hand
 from holdfast.tasks.executor.place import PlaceWriter
 from holdfast.tasks.executor.runner import CallRunner, RunnerPlaces
-from holdfast.tasks.executor.streams import mark_streams
 
 _EXIT_SECONDS = 5.0
 
@@ -21,14 +19,12 @@ _EXIT_SECONDS = 5.0
 def main() -> int:
     """Run calls until there is a reason to go; return the exit status."""
     env = os.environ
-    streams = mark_streams()
     path = env.get("HOLDFAST_APP_PATH")
     if path:
         sys.path.insert(0, path)
     runner = CallRunner(
         Hand(env["HOLDFAST_TASK"], int(env.get("HOLDFAST_EXECUTOR_GPUS", "0"))),
         PlaceWriter(env["HOLDFAST_CALLS_PLACE"]),
-        streams,
         msgspec.json.decode(env.get("HOLDFAST_EXECUTOR_LIMITS", "{}"), type=ExecutorLimits),
         RunnerPlaces(
             app=env.get("HOLDFAST_APP", ""),
@@ -38,13 +34,14 @@ def main() -> int:
         ),
         env["HOLDFAST_CALLS_SOCKET"],
     )
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda number, frame: runner.stop())
-    return runner.run()
+    status = runner.run()
+    end_soon(status)
+    runner.close()
+    return status
 
 
 def end_soon(status: int) -> None:
-    """Exit after a while even where a thread of the user's own does not end."""
+    """Exit after a while even where a thread or an exit handler of the user's own does not end."""
 
     def end() -> None:
         time.sleep(_EXIT_SECONDS)
@@ -54,6 +51,4 @@ def end_soon(status: int) -> None:
 
 
 if __name__ == "__main__":
-    exit_status = main()
-    end_soon(exit_status)
-    sys.exit(exit_status)
+    sys.exit(main())

@@ -1,12 +1,14 @@
 """Functions by their `module:name`, imported at first use."""
 
+import contextlib
+import contextvars
 import importlib
-import inspect
 import os
 import socket
 import sys
 import traceback
 from collections.abc import Callable, Coroutine
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import HoldfastError
@@ -39,17 +41,40 @@ class CoroutineRunner:
         self._runner: asyncio.Runner | None = None
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run it to its end, on the loop of those before it."""
+        """Run it to its end, and cancel what it left, as `asyncio.run` does; on the loop of those
+        before it, because a model may hold things of that loop."""
         if self._runner is None:
             import asyncio
 
             self._runner = asyncio.Runner()
-        return self._runner.run(coroutine)
+        try:
+            return self._runner.run(coroutine, context=contextvars.copy_context())
+        finally:
+            self._clear(self._runner)
+
+    def _clear(self, runner: "asyncio.Runner") -> None:
+        """Cancel the tasks that are left. A loop that was closed, or goes on to stop, is not used
+        again."""
+        import asyncio
+
+        loop = runner.get_loop()
+        try:
+            loop.call_soon(loop.stop)  # a stop that the call asked for may still lie in the loop
+            loop.run_forever()
+            if left := asyncio.all_tasks(loop):
+                for each in left:
+                    each.cancel()
+                loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        except RuntimeError:
+            self._runner = None
+            with contextlib.suppress(RuntimeError):
+                loop.close()
 
     def close(self) -> None:
         """End what the coroutines left running."""
-        if self._runner is not None:
-            self._runner.close()
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            runner.close()
 
 
 class HostedFunction:
@@ -58,14 +83,13 @@ class HostedFunction:
     def __init__(self, declared: TaskFunction[..., Any], name: str) -> None:
         self.codec = CallCodec(declared.function, name)
         self._function = declared.function
-        self._is_async = inspect.iscoroutinefunction(declared.function)
 
     def run(self, args: list[Any], kwargs: dict[str, Any], runner: CoroutineRunner) -> Any:
         """Run one call to its end."""
         if self.codec.takes_context:
             kwargs[CONTEXT] = context()
         value: Any = self._function(*args, **kwargs)
-        return runner.run(value) if self._is_async else value
+        return runner.run(value) if type(value) is CoroutineType else value
 
 
 class FunctionTable:
@@ -159,21 +183,23 @@ def describe_error(error: BaseException) -> CallError:
     """Return an exception that left a function, as it is told."""
     if isinstance(error, CallRefused):
         return error.error
-    kind = type(error)
-    name = (
-        kind.__qualname__
-        if kind.__module__ == "builtins"
-        else f"{kind.__module__}.{kind.__qualname__}"
-    )
     return CallError(
-        kind=name, message=_say(str, error)[:MAX_MESSAGE_CHARS], traceback=describe_trace(error)
+        kind=_say(_name_kind, error),
+        message=_say(str, error)[:MAX_MESSAGE_CHARS],
+        traceback=describe_trace(error),
     )
+
+
+def _name_kind(error: BaseException) -> str:
+    kind = type(error)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    return name.removeprefix("builtins.")
 
 
 def _say(read: Callable[[BaseException], str], error: BaseException) -> str:
     try:
         return read(error).encode("utf-8", "replace").decode()
-    except Exception:  # a `__str__` of the user's own
+    except BaseException:  # a `__str__` of the user's own
         return "(its text cannot be read)"
 
 

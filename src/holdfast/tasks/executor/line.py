@@ -30,6 +30,7 @@ OLDER = (
     "version of its executors"
 )
 MUTE = "the agent of this host does not answer"
+CUT = "this process was forked by the call, and has no line to the agent; save in the call itself"
 _AGAIN_SECONDS = (0.05, 1.0)
 _READ_BYTES = 1 << 18
 _encode = msgspec.msgpack.Encoder().encode
@@ -52,6 +53,7 @@ class AgentLine:
         self._answers: dict[Asked, BlobDone | SaveDone] = {}
         self._takes: frozenset[str] | None = None  # of the agent at the other end, once it spoke
         self._greets_by = 0.0
+        self._is_cut = False
         self.looks = False  # the thread looks by itself soon
 
     def start(self) -> None:
@@ -73,7 +75,15 @@ class AgentLine:
         assert isinstance(done, SaveDone)
         return done
 
+    def cut(self) -> None:
+        """Carry nothing any more: this is a process that a call forked, without the thread."""
+        self._is_cut = True
+
     def _ask(self, asked: Asked) -> BlobDone | SaveDone:
+        if self._is_cut:
+            if isinstance(asked, CallSave):
+                return SaveDone(save=asked, error=CUT)
+            return BlobDone(sha256=asked[1], error=CUT)
         done = self._asked[asked] = threading.Event()
         self._unasked.append(asked)
         self.wake()
@@ -100,6 +110,7 @@ class AgentLine:
 
     def _connect(self) -> None:
         line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        line.settimeout(None)  # the default may be another by a call's `socket.setdefaulttimeout`
         self._socket, self._reader = line, FrameReader()
         line.connect(self._address)
         self._takes, self._greets_by = None, time.monotonic() + GREETING_SECONDS

@@ -13,6 +13,7 @@ import importlib
 import os
 import resource
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,10 @@ from holdfast.tasks.executor.functions import (
     HostedFunction,
     describe_error,
 )
+from holdfast.tasks.executor.guard import UserGuard
 from holdfast.tasks.executor.hand import Hand, HeldBatch
 from holdfast.tasks.executor.line import AgentLine
 from holdfast.tasks.executor.place import PlaceWriter
-from holdfast.tasks.executor.streams import MarkedStream
 from holdfast.tasks.models import SHELF
 from holdfast.tasks.running import CallContext, enter
 from holdfast.wire.calls import (
@@ -71,14 +72,14 @@ class CallRunner:
         self,
         hand: Hand,
         place: PlaceWriter,
-        streams: tuple[MarkedStream, MarkedStream],
         limits: ExecutorLimits,
         places: RunnerPlaces,
         address: str,
     ) -> None:
-        self._hand, self._place, self._streams = hand, place, streams
+        self._hand, self._place = hand, place
         self._limits, self._places = limits, places
         self._line = AgentLine(address, hand, self._hear)
+        self._guard = UserGuard(self.stop, self._cut_child)
         self._functions = FunctionTable(places.path)
         self._coroutines = CoroutineRunner()
         self._ran = 0
@@ -86,7 +87,9 @@ class CallRunner:
         self._context: CallContext | None = None
         self._looked_at = self._compared_at = 0.0
         self._before_load = PHASE_IDLE
+        self._began = 0.0
         SHELF.loading, SHELF.loaded = self._begin_load, self._end_load
+        SHELF.freeing = self._free_model
 
     def stop(self) -> None:
         """End after the running call (TERM)."""
@@ -113,14 +116,22 @@ class CallRunner:
                 break
         self._say_last_words()
         self._drop_model()
-        self._coroutines.close()
         return 0
+
+    def close(self) -> None:
+        """End what the coroutines of calls left running."""
+        self._guard.shield("what a coroutine of a call left running", self._coroutines.close)
+
+    def _cut_child(self) -> None:
+        """In a process that a call forked: the place and the line are its parent's."""
+        SHELF.loading, SHELF.loaded = (lambda name: None), (lambda name, seconds: None)
+        self._line.cut()
 
     def _import_app(self) -> None:
         """Import the app ahead of the first call. Its errors are told by the calls that meet them."""
         self._place.write(0, 0, PHASE_LOADING)
-        with contextlib.suppress(Exception):
-            importlib.import_module(self._places.app)
+        with contextlib.suppress(BaseException):
+            self._guard.run(importlib.import_module, self._places.app, sets_up=True)
         self._functions.note_files()
         self._hand.models = SHELF.list_limits()
         self._place.write(0, 0, PHASE_IDLE)
@@ -188,6 +199,8 @@ class CallRunner:
     def _run_batch(self, held: HeldBatch) -> None:
         calls, hand = held.batch.calls, self._hand
         model = held.batch.model
+        if model is not None and model != SHELF.name:
+            self._drop_model()  # before the first call, because that is not to pay for an unloader
         while held.cursor < len(calls) and not held.dropped and not self._must_go():
             position = held.cursor
             hand.cancelled = None
@@ -214,7 +227,7 @@ class CallRunner:
     ) -> CallEnd | None:
         info = held.batch.sets[order.set]
         self._ran += 1
-        for stream in self._streams:
+        for stream in self._guard.streams:
             stream.begin_call(info.id, order.index, order.attempt)
         folder = info.out_dir or str(self._places.files / info.id)
         name = f"{info.id}.{order.index}"
@@ -223,29 +236,69 @@ class CallRunner:
         context = CallContext(name, order.attempt, f"{folder}/{order.index}", checkpoint)
         cold = not self._functions.knows(info.spec.function) or model != SHELF.name
         place.write(*where, PHASE_LOADING if cold else PHASE_CALLING, begins=True)
-        began = time.perf_counter()
+        self._began = time.perf_counter()
         try:
-            function = self._functions.find(info.spec.function)
-            args, kwargs = self._read(function, order.args)
-            if model is not None:
-                self._load(model)
-            if position in held.cancelled:  # meanwhile
-                return _end_uncalled(position, held.cancelled[position])
-            self._context = context
-            enter(context)
-            if self._stopped or self._hand.cancelled is not None:
-                context.cancel(self._hand.cancelled or _STOPPED)
-            if cold:
-                place.write(*where, PHASE_CALLING)
-                began = time.perf_counter()
-            value = function.run(args, kwargs, self._coroutines)
-            text, error = self._write(function, value), False
+            hosted = self._find(info.spec.function)
+            text = self._guard.run(self._attempt, held, position, hosted, order, context, cold)
         except BaseException as failure:
             if self._stopped:
                 return None  # EXEC-2
-            self._broken = self._broken or _breaks_device(failure)
-            text, error = _encode_error(describe_error(failure)).decode(), True
-        return CallEnd(position, error, time.perf_counter() - began, text)
+            return CallEnd(position, True, self._read_seconds(), self._describe(failure))
+        if text is None:
+            return _end_uncalled(position, held.cancelled[position])
+        return CallEnd(position, False, self._read_seconds(), text)
+
+    def _attempt(
+        self,
+        held: HeldBatch,
+        position: int,
+        hosted: HostedFunction,
+        order: CallOrder,
+        context: CallContext,
+        cold: bool,
+    ) -> str | None:
+        """Run a call to its result as text; None where it was cancelled before it began."""
+        args, kwargs = self._read(hosted, order.args)
+        if held.batch.model is not None:
+            self._load(held.batch.model)
+        if position in held.cancelled:  # meanwhile
+            return None
+        self._context = context
+        enter(context)
+        if self._stopped or self._hand.cancelled is not None:
+            context.cancel(self._hand.cancelled or _STOPPED)
+        if cold:
+            self._place.write(held.batch.id, position, PHASE_CALLING)
+            self._began = time.perf_counter()
+        return self._write(hosted, hosted.run(args, kwargs, self._coroutines))
+
+    def _read_seconds(self) -> float:
+        return time.perf_counter() - self._began
+
+    def _find(self, name: str) -> HostedFunction:
+        if self._functions.knows(name):
+            return self._functions.find(name)
+        return self._guard.run(self._functions.find, name, sets_up=True)
+
+    def _describe(self, failure: BaseException) -> str:
+        """Return the error of a call as text, however its exception behaves."""
+        try:
+            error = self._guard.run(describe_error, failure)
+        except BaseException:  # no memory, or a signal
+            error = CallError(kind=type(failure).__name__, message="(its text cannot be read)")
+        self._note_device(failure, error)
+        return _encode_error(error).decode()
+
+    def _note_device(self, failure: BaseException, error: CallError) -> None:
+        """Note whether this process can use its GPU no more after such an exception."""
+        if not isinstance(failure, HoldfastError | CallRefused):
+            self._broken = self._broken or any(w in error.message for w in _BROKEN_DEVICE)
+
+    def _free_model(self, name: str, work: Callable[[], object]) -> None:
+        """Run what unloads a model; what it raises is in the log, and fails no call."""
+        failure = self._guard.shield(f"the unloader of model {name}", work)
+        if failure is not None:
+            self._describe(failure)
 
     def _read(self, function: HostedFunction, text: str) -> tuple[list[Any], dict[str, Any]]:
         text = lengthen(text, self._fetch)
@@ -275,8 +328,7 @@ class CallRunner:
         """Unload the model, in the time that its loading may take."""
         if SHELF.name is not None:
             self._place.write(0, 0, PHASE_LOADING)
-            with contextlib.suppress(Exception):  # an unloader of the user's own
-                SHELF.drop()
+            SHELF.drop()
             self._hand.loaded = None
             self._place.write(0, 0, PHASE_IDLE)
 
@@ -319,12 +371,6 @@ def _end_uncalled(position: int, reason: str) -> CallEnd:
 def _refuse(error: HoldfastError) -> CallRefused:
     """Return the refusal of a call that no other attempt would mend."""
     return CallRefused(CallError(kind=type(error).__name__, message=error.message, invalid=True))
-
-
-def _breaks_device(failure: BaseException) -> bool:
-    """Whether this process can use its GPU no more after such an exception."""
-    text = str(failure) if not isinstance(failure, HoldfastError) else ""
-    return any(words in text for words in _BROKEN_DEVICE)
 
 
 def read_resident_bytes() -> int:
