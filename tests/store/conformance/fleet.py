@@ -15,6 +15,7 @@ from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.fleet.snapshot import FleetHost
 from holdfast.core.gpus import Gpu
 from holdfast.core.health.checks import CheckVerdict
+from holdfast.core.host_faults import Hindrance
 from holdfast.core.placement.types import QuotaLeft
 from holdfast.core.records import HostCheckRecord
 from holdfast.core.states import HostState, InstanceEvent, InstanceState, JobState
@@ -108,16 +109,18 @@ async def test_a_pool_is_made_changed_paused_and_forgotten(rig: Rig) -> None:
     assert (await fleet.read_snapshot(now=rig.now)).pools[0].paused == "a bill"
     assert await fleet.intend("p", A100, ["h1"], "", now=rig.now) == [], "a paused pool spawns none"
     assert (await fleet.resume_pool("p", now=rig.now)).paused_at is None
+    await fleet.pause_pool("p", "a second bill", now=rig.now)
     assert (await fleet.delete_pool("p", now=rig.now)).deleted_at == START
     (view,) = (await fleet.read_snapshot(now=rig.now)).pools
     assert (view.spec.min, view.spec.max, view.spec.idle_timeout_seconds) == (0, 0, 0.0)
+    assert view.paused is None, "a deleted pool shrinks, also if it was paused"
     with pytest.raises(Conflict, match="being deleted"):
         await fleet.put_pool(larger, now=rig.now)
     assert await fleet.forget_pool("p", now=rig.now)
     assert await fleet.list_pools() == []
     kinds = [kind for kind in await rig.kinds() if kind.startswith("pool.")]
     assert kinds == [
-        "pool.created", "pool.changed", "pool.paused", "pool.resumed", "pool.deleted",
+        "pool.created", "pool.changed", "pool.paused", "pool.resumed", "pool.paused", "pool.deleted",
         "pool.forgotten",
     ]  # fmt: skip
 
@@ -395,6 +398,18 @@ async def test_a_task_that_outlives_its_stop_is_evidence(rig: Rig) -> None:
 
 
 # ---- the snapshot
+
+
+async def test_a_host_that_can_start_nothing_is_shown_set_aside(rig: Rig) -> None:
+    """POOL-3: by the word that admission goes by (ASIDE-1)."""
+    host = await active(rig)
+    for faults, aside in (
+        ([Hindrance(part="starts", reason="its disk is full")], True),
+        ([], False),
+    ):
+        await rig.sync(host, faults=faults)
+        (found,) = await shown(rig)
+        assert found.aside is aside
 
 
 async def test_waiting_jobs_are_counted_by_shape(rig: Rig) -> None:

@@ -158,8 +158,13 @@ class PoolCycles:
 
     async def _read(self) -> FleetSnapshot:
         settings = await self._controller.settings.current()
-        return await self._controller.store.fleet.read_snapshot(
+        snapshot = await self._controller.store.fleet.read_snapshot(
             outcome_seconds=BREAKER_WINDOW_SECONDS, grace_seconds=settings.number("grace_seconds")
+        )
+        return msgspec.structs.replace(
+            snapshot,
+            silence_seconds=settings.silence_seconds,
+            dead_seconds=settings.number("dead_host_seconds"),
         )
 
     def _view(self, snapshot: FleetSnapshot) -> PoolView:
@@ -377,11 +382,10 @@ def _overlay(
 def _overlay_pool(view: PoolView, findings: Findings | None, heard: float | None) -> PoolView:
     hosts = view.hosts
     if heard is not None:
-        # Of one that serves only a silence that may be judged matters.
-        patience = view.spec.heartbeat_timeout_seconds
+        # Of one that serves only a silence that is longer than the controller's hearing matters.
         hosts = tuple(
             _hear(host, heard)
-            if host.state is not HostState.ACTIVE or (host.heartbeat_seconds or 0.0) > patience
+            if host.state is not HostState.ACTIVE or (host.heartbeat_seconds or 0.0) > heard
             else host
             for host in hosts
         )

@@ -13,6 +13,7 @@ from holdfast.core.calls.executors import as_job, unwatched
 from holdfast.core.calls.values import ExecutorLimits, FunctionSpec
 from holdfast.core.endings.decide import Policy
 from holdfast.core.endings.rules import OperatorRule, parse_rules
+from holdfast.core.placement.plan import silence_seconds
 from holdfast.core.placement.takes import TakeTerms
 from holdfast.core.placement.types import Share
 from holdfast.core.records import ProjectRecord
@@ -86,6 +87,13 @@ class Settings:
         value = self.value(name, queue, spec)
         assert isinstance(value, (int, float))
         return float(value)
+
+    @property
+    def silence_seconds(self) -> float:
+        """How long a host may be silent and still be given work."""
+        return silence_seconds(
+            self.number("dead_host_seconds"), self.number("sync_interval_seconds")
+        )
 
     def lease_ttl_seconds(self, queue: str, *, gang: bool) -> float:
         """Return the lease of a queue's jobs that set none themselves. A gang's is shorter, because

@@ -16,7 +16,7 @@ from holdfast.core.endings.drain import (
     may_start_elsewhere,
     plan_completion,
 )
-from holdfast.core.placement.plan import Capacity, JobPlacement, silence_seconds
+from holdfast.core.placement.plan import Capacity, JobPlacement
 from holdfast.core.records import JobRecord
 from holdfast.core.states import JobEvent
 from holdfast.moves.values import DrainSnapshot
@@ -89,10 +89,7 @@ class Completions:
 
     async def read_room(self, job_id: str, settings: Settings) -> tuple[Capacity, ...] | None:
         """Return the room for the job's next attempt (`DrainStore.read_open_room`)."""
-        silence = silence_seconds(
-            settings.number("dead_host_seconds"), settings.number("sync_interval_seconds")
-        )
-        return await self._store.drains.read_open_room(job_id, silence)
+        return await self._store.drains.read_open_room(job_id, settings.silence_seconds)
 
     def tell(self, drain: DrainSnapshot, completion: Completion, *, at_once: bool) -> None:
         """Log and count a drain that was completed. at_once: its retry was dispatched with it."""

@@ -1,5 +1,6 @@
 """What is known around one job: `reads` reads it, `explain` and the modules beside it explain it."""
 
+import math
 from datetime import datetime
 
 import msgspec
@@ -45,7 +46,8 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     one can start. young: jobs less important or borrowing that have not run for long enough to be
     stopped for it, those with the least time left first. start_limit: the setting that limits its
     start, and its seconds. reservation_seconds: how long a host may take to answer a reservation.
-    pools: those that serve its queue.
+    pools: those that serve its queue. silence_seconds: after so long without a word a host is given
+    nothing.
     waits: the ends of other jobs that it waits for, the first of them. array: the one in which it
     waits for its turn.
     watch: what its tasks are watched by.
@@ -73,6 +75,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     start_limit: tuple[str, float] | None = None
     reservation_seconds: float | None = None
     pools: tuple[PoolRecord, ...] = ()
+    silence_seconds: float = math.inf
     watch: WatchSettings | None = None
     waits: tuple[WaitRecord, ...] = ()
     array: ArrayRecord | None = None

@@ -14,8 +14,10 @@ from holdfast.core.states import JobState
 from holdfast.core.watchdogs.watch import ends_hangs
 from holdfast.wire.api import Why, WhyLine
 
-_BESIDES = frozenset({"behind", "dead_hosts", "host_set_aside", "may_make_room"})
+_BESIDES = frozenset({"behind", "dead_hosts", "host_set_aside", "host_silent", "may_make_room"})
 """Lines that never tell why admission passed a job over: they are true beside that reason."""
+_ELSEWHERE = frozenset({"dead_hosts", "host_set_aside", "host_silent"})
+"""Lines about hosts that a job does not need, because others have room for it."""
 
 
 def explain(found: Circumstances) -> Why:
@@ -84,6 +86,8 @@ def _explain_queued(found: Circumstances) -> Iterator[WhyLine]:
             "free room may be held back for a job that waited longer; a job whose --time-limit "
             "ends in time may use it",
         )
+    if not {held_by.code for held_by in held} - _ELSEWHERE:
+        yield line("queued", "it is next: the next round of admission takes it")
     yield from held
     if not found.led:
         message = "this server does not run the loops; another does, or will within seconds"
@@ -91,8 +95,6 @@ def _explain_queued(found: Circumstances) -> Iterator[WhyLine]:
     yield from gangs.explain_last_attempt(found)
     yield from shares.explain_share(found)
     yield from retries.explain_progress(found)
-    if not held:
-        yield line("queued", "it is next: the next round of admission takes it")
 
 
 def _explain_holds(found: Circumstances) -> Iterator[WhyLine]:

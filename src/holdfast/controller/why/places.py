@@ -50,7 +50,12 @@ def explain_place(found: Circumstances) -> Iterator[WhyLine]:
     aside = {
         h.name: hindrance for h in labelled if (hindrance := find_hindrance(h.faults, runtime))
     }
-    active = [h for h in labelled if h.state is HostState.ACTIVE and h.name not in aside]
+    silent = _list_silent(found, labelled)
+    active = [
+        h
+        for h in labelled
+        if h.state is HostState.ACTIVE and h.name not in aside and h.name not in silent
+    ]
     # Where a pool may bring a host, its user is not told to start one.
     rents = " or ".join(pool.name for pool in list_renting(found)[:MAX_NAMED])
     coming = f"a host comes from pool {rents}: holdfast pools" if rents else ""
@@ -77,23 +82,52 @@ def explain_place(found: Circumstances) -> Iterator[WhyLine]:
             f"no host that serves queue {job.queue} has the labels {labels}{' yet' if rents else ''}",
             coming or advice,
         )
-    elif not active and any(h.state is HostState.ACTIVE for h in labelled):
-        yield from _explain_aside("no_able_host", aside)
-    elif not active and all(h.state in COMING for h in labelled):
-        yield line(
-            "no_active_host", f"no host that serves queue {job.queue} takes work yet", coming
-        )
     elif not active:
-        states = ", ".join(f"{h.name} is {h.state}" for h in labelled[:MAX_NAMED])
-        yield line(
-            "no_active_host",
-            f"no host that serves queue {job.queue} takes work: {states}",
-            " or ".join(f"holdfast hosts {back} HOST" for back in ("undrain", "release")),
-        )
+        yield from _explain_aside("no_able_host", aside)
+        yield from _explain_idlers(job, labelled, silent, coming)
     else:
         yield from _explain_size(found, active)
         yield from _explain_aside("host_set_aside", aside)
+        flagged = {h.name for h in labelled if h.flagged_dead_at}
+        for name in [name for name in silent if name not in flagged][:MAX_NAMED]:
+            yield line(
+                "host_silent", f"host {silent[name]}, and is given nothing until it is heard"
+            )
     yield from _explain_dead(labelled)
+
+
+_WAYS_BACK = {HostState.DRAINING: "undrain", HostState.QUARANTINED: "release"}
+
+
+def _explain_idlers(
+    job: JobRecord, hosts: Sequence[HostRecord], silent: Mapping[str, str], coming: str
+) -> Iterator[WhyLine]:
+    """Say why none of these hosts takes work: each is silent, or in a state that takes none."""
+    said = [
+        silent.get(h.name) or f"{h.name} is {h.state}"
+        for h in hosts
+        if h.name in silent or h.state is not HostState.ACTIVE
+    ]
+    message = f"no host that serves queue {job.queue} takes work"
+    if all(h.state in COMING for h in hosts):
+        yield line("no_active_host", f"{message} yet", coming)
+    elif said:
+        backs = [
+            f"holdfast hosts {_WAYS_BACK[h.state]} {h.name}" for h in hosts if h.state in _WAYS_BACK
+        ]
+        hint = " or ".join(backs[:2]) or coming
+        yield line("no_active_host", f"{message}: {', '.join(said[:MAX_NAMED])}", hint)
+
+
+def _list_silent(found: Circumstances, hosts: Sequence[HostRecord]) -> dict[str, str]:
+    """Return the active hosts that admission passes over because they are silent, in words."""
+    said = {}
+    for host in hosts:
+        if host.state is HostState.ACTIVE and host.heartbeat_at is not None:
+            silent = (found.now - host.heartbeat_at).total_seconds()
+            if silent > found.silence_seconds:
+                said[host.name] = f"{host.name} is silent for {say_span(silent)}"
+    return said
 
 
 def _explain_dead(hosts: Sequence[HostRecord]) -> Iterator[WhyLine]:

@@ -107,6 +107,7 @@ def _read_rules(settings: Settings, job: JobRecord) -> dict[str, Any]:
         "quota_jobs": settings.value("quota_jobs", job.queue, job.spec),
         "quota_gpus": settings.value("quota_gpus", job.queue, job.spec),
         "watch": settings.watch(job.queue, job.spec),
+        "silence_seconds": settings.silence_seconds,
         "reservation_seconds": settings.number("reservation_seconds"),
     }
 

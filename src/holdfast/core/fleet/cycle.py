@@ -7,9 +7,16 @@ shell, action by action, under guards of the store: an action that comes too lat
 from collections.abc import Mapping, Sequence
 
 from holdfast.core.fleet import actions as acts
-from holdfast.core.fleet.demand import NO_PRICES, PoolDemand, Prices, list_needs, split_demand
+from holdfast.core.fleet.demand import (
+    NO_PRICES,
+    PoolDemand,
+    Prices,
+    list_needs,
+    serves,
+    split_demand,
+)
 from holdfast.core.fleet.grow import find_bound, scale_up
-from holdfast.core.fleet.health import check_health, free_tasks, promote
+from holdfast.core.fleet.health import check_health, free_tasks, pass_over, promote
 from holdfast.core.fleet.shrink import scale_down
 from holdfast.core.fleet.snapshot import FleetSnapshot, PoolView
 from holdfast.core.states import HostState, InstanceState
@@ -19,15 +26,21 @@ def plan_fleet(snapshot: FleetSnapshot, prices: Prices = NO_PRICES) -> tuple[act
     """Return what each pool does now. prices: $/h by pool and offer, where providers say other ones
     than the pools' specs."""
     told = {view.spec.name: prices.get(view.spec.name, {}) for view in snapshot.pools}
-    bounds = {
-        view.spec.name: find_bound(view, snapshot.at, told[view.spec.name])
+    views = [
+        pass_over(
+            view,
+            snapshot.silence_seconds,
+            snapshot.dead_seconds,
+            any(serves(view.spec, waiting) for waiting in snapshot.waiting),
+        )
         for view in snapshot.pools
-    }
+    ]
+    bounds = {view.spec.name: find_bound(view, snapshot.at, told[view.spec.name]) for view in views}
     most = {name: hosts for name, (hosts, _) in bounds.items()}
-    demands = split_demand(snapshot.waiting, snapshot.pools, most, told)
+    demands = split_demand(snapshot.waiting, views, most, told)
     return tuple(
         _plan_pool(snapshot, view, demands[name], told[name], bounds[name][1])
-        for view in snapshot.pools
+        for view in views
         for name in (view.spec.name,)
     )
 
@@ -82,10 +95,11 @@ def _count_status(view: PoolView, demand: PoolDemand) -> acts.CycleStatus:
         for host, count in view.shapes
         if host.state is HostState.DRAINING or host.instance is InstanceState.ENDING
     )
+    active = sum(count for host, count in view.shapes if host.state is HostState.ACTIVE)
     return acts.CycleStatus(
         queued_tasks=demand.queued,
         spawning_workers=view.starting,
-        active_workers=view.serving,
+        active_workers=active,
         terminating_workers=ending,
         total_workers=view.paid,
     )

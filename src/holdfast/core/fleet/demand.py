@@ -6,6 +6,8 @@ DEMAND-2  A job goes to the pool whose cheapest fitting offer costs least, by th
           prices where they are known; what is beyond the pool's bound goes to the next. Hosts that
           start already come first, so that a change of prices rents nothing twice.
 DEMAND-3  A host whose offer a job does not fit is no supply for that job.
+DEMAND-4  The work on a lost host counts as waiting for one of its offer, because it will wait as soon as
+          its leases have ended.
 """
 
 import math
@@ -178,10 +180,15 @@ def list_needs(view: PoolView, demand: PoolDemand) -> tuple[Need, ...]:
     working = [(h.offer, count) for h, count in view.shapes if h.is_serving and h.leases > 0]
     busy = sum(count for _, count in working)
     every = frozenset(offer.name for offer in spec.offers)
+    jobs = dict(demand.jobs)
+    for host, count in view.shapes:
+        if host.is_lost:
+            offers = frozenset({host.offer}) & every or every
+            jobs[offers] = jobs.get(offers, 0.0) + count * host.leases
     needs = []
-    for offers in sorted({*demand.jobs, every}, key=lambda o: (len(o), sorted(o))):
-        within = [o for o in demand.jobs if o <= offers]
-        hosts = math.ceil(sum(demand.jobs[o] for o in within) / spec.jobs_per_host - 1e-9)
+    for offers in sorted({*jobs, every}, key=lambda o: (len(o), sorted(o))):
+        within = [o for o in jobs if o <= offers]
+        hosts = math.ceil(sum(jobs[o] for o in within) / spec.jobs_per_host - 1e-9)
         gang = max((demand.gangs.get(o, 0) for o in within), default=0)
         if gang:
             held = sum(count for offer, count in working if offer in offers)

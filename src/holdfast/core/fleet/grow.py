@@ -3,6 +3,9 @@
 GROW-1  Hosts that start count, so that nothing is spawned twice for the same jobs.
 GROW-2  `min` is restored even with an empty queue; nothing goes over `max`, the ceilings of money
         (MONEY-1, MONEY-2), or the breaker (BREAKER-1).
+GROW-3  Every host that is not over counts to `max`: also one that drains, is in quarantine or is
+        silent. One that is over is replaced before its machine's end is confirmed, but there are
+        never more than twice `max` machines, so that a provider that ends none is asked for no more.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +19,7 @@ from holdfast.core.fleet.demand import Need
 from holdfast.core.fleet.instances import Offer
 from holdfast.core.fleet.money import refuse_price
 from holdfast.core.fleet.snapshot import PoolView
+from holdfast.core.states import HostState
 
 
 class Growth(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +34,7 @@ class _Grower:
 
     def __init__(self, view: PoolView, at: datetime, prices: Mapping[str, float]) -> None:
         self._view, self._at, self._prices = view, at, prices
-        self._hosts = view.starting + view.serving
+        self._hosts, self._machines = view.present, view.paid
         self._allowed, self._why = find_allowance(view.outcomes, view.starting)
         self._rate = view.usd_per_hour
         self.planned: dict[str, int] = {}
@@ -47,7 +51,13 @@ class _Grower:
             return self._block(f"pool {spec.name} is paused: {self._view.paused}")
         if self._hosts >= spec.max:
             hosts = "1 host" if spec.max == 1 else f"{spec.max} hosts"
-            return self._block(f"pool {spec.name} at its max of {hosts}")
+            said = f"pool {spec.name} at its max of {hosts}{_say_idlers(self._view)}"
+            return self._block(said)
+        if self._machines >= 2 * spec.max:
+            return self._block(
+                f"pool {spec.name} has {self._machines} machines that its provider has not ended "
+                f"yet, twice its max of {spec.max}"
+            )
         if self._allowed is not None and self._allowed <= 0:
             return self._block(f"pool {spec.name} spawns nothing now: {self._why}")
         offer = self._choose(offers)
@@ -56,6 +66,7 @@ class _Grower:
         self.planned[offer.name] = self.planned.get(offer.name, 0) + 1
         self._rate += self.price(offer)
         self._hosts += 1
+        self._machines += 1
         if self._allowed is not None:
             self._allowed -= 1
         return True
@@ -112,6 +123,20 @@ def find_bound(view: PoolView, at: datetime, prices: Mapping[str, float]) -> tup
     while grower.add_one(every):
         present += 1
     return present, grower.blocked
+
+
+def _say_idlers(view: PoolView) -> str:
+    """Count the hosts that count to `max` and take no work."""
+    counts: dict[str, int] = {}
+    for host, count in view.shapes:
+        word = "silent or set aside" if host.passed_over else _IDLERS.get(host.state, "")
+        if word:
+            counts[word] = counts.get(word, 0) + count
+    said = [f"{n} {'is' if n == 1 else 'are'} {word}" for word, n in sorted(counts.items())]
+    return f", of which {' and '.join(said)}" if said else ""
+
+
+_IDLERS = {HostState.DRAINING: "draining", HostState.QUARANTINED: "in quarantine"}
 
 
 def _say_reason(view: PoolView, needs: Sequence[Need], count: int) -> str:

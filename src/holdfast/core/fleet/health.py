@@ -4,6 +4,11 @@ POOL-1  Quiet is not dead: a host without work, in a pool for which nothing wait
 POOL-2  A host in error is marked first; its leases are renewed no more (the fence); its machine is
           ended; its tasks are freed when the machine is gone or no lease is left; then the budget
           of infrastructure failures is charged, as for any lost host.
+POOL-3  A host that admission passes over, because it is silent or cannot start anything, is no supply
+          for what waits. One that holds leases is passed over once it is called dead; its work is
+          demand from that moment, and not from the end of its leases.
+POOL-4  A host that takes no work and runs nothing is given back after `idle_timeout_seconds`, at any
+          price: one in quarantine, and one that an operator drained.
 """
 
 from collections.abc import Callable, Collection
@@ -22,7 +27,21 @@ Stepped = tuple[PoolView, list[Action]]
 _COMING = (HostState.SPAWNING, HostState.PREFLIGHT)
 _LEAVING = (HostState.DRAINING, HostState.QUARANTINED)
 _SERVED = (HostState.ACTIVE, *_LEAVING)
-_OVER = (HostState.ERROR, HostState.TERMINATED)
+
+
+def pass_over(
+    view: PoolView, silence_seconds: float, dead_seconds: float, wanted: bool
+) -> PoolView:
+    """Mark the hosts that admission passes over (POOL-3). wanted: something waits that the pool's
+    hosts could run; while nothing does, an idle host is not judged (POOL-1)."""
+    changed = {}
+    for host in view.hosts:
+        if host.state is not HostState.ACTIVE or not (wanted or host.leases):
+            continue
+        limit = dead_seconds if host.leases else silence_seconds
+        if (host.heartbeat_seconds or 0.0) > limit or (host.aside and not host.leases):
+            changed[host.host_id] = msgspec.structs.replace(host, passed_over=True)
+    return view.replace_hosts(changed)
 
 
 def promote(view: PoolView) -> Stepped:
@@ -40,7 +59,7 @@ def free_tasks(view: PoolView) -> Stepped:
     actions: list[Action] = []
     changed = {}
     for host in view.hosts:
-        if host.state in _OVER or (host.state in _LEAVING and is_unwanted(view, host)):
+        if host.is_over or (host.state in _LEAVING and is_unwanted(view, host)):
             actions += end_host(host)
             changed[host.host_id] = retire(host)
     return view.replace_hosts(changed), actions
@@ -68,20 +87,23 @@ def retire(host: FleetHost) -> FleetHost:
 _END_REASONS = {
     HostState.ERROR: "it is in error",
     HostState.TERMINATED: "it was terminated",
-    HostState.QUARANTINED: "it is quarantined, and costs money",
-    HostState.DRAINING: "it is empty, and the pool shrinks",
+    HostState.QUARANTINED: "it is in quarantine, and runs nothing",
+    HostState.DRAINING: "it is drained, and runs nothing",
 }
 
 
 def is_unwanted(view: PoolView, host: FleetHost) -> bool:
-    """Return whether a host without work has no way back: drained because the pool shrinks, or
-    rented and in quarantine for `idle_timeout_seconds`."""
+    """Return whether a host that takes no work is given back: at once where it was drained because
+    the pool shrinks, else after its idle time (POOL-4). A paused pool keeps hosts in quarantine, and
+    those that an operator drained."""
     if host.leases:
         return False
-    if host.state is HostState.DRAINING:
-        return host.draining_for_scale
-    waited = host.state_seconds >= view.spec.idle_timeout_seconds
-    return host.state is HostState.QUARANTINED and host.usd_per_hour > 0 and waited
+    if host.state is HostState.DRAINING and host.draining_for_scale:
+        return True
+    waited = host.state_seconds
+    if host.idle_seconds is not None:
+        waited = min(waited, host.idle_seconds)
+    return view.paused is None and waited >= view.spec.idle_timeout_seconds
 
 
 def _judge_hosts(view: PoolView, judge: Judge, states: Collection[HostState]) -> Stepped:

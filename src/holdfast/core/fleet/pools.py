@@ -39,7 +39,7 @@ class PoolSpec(
 
     config: for the provider; its own struct checks it.
     offers: in the order in which they are tried.
-    min, max: hosts that are active or starting. buffer: idle hosts kept ready while others are busy
+    min: hosts that serve or start. max: all that are not over. buffer: idle hosts kept ready while others are busy
     or jobs wait.
     jobs_per_host: waiting jobs that are worth one host.
     idle_timeout_seconds: since the last lease on a host ended.

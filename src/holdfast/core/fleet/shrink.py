@@ -30,10 +30,11 @@ def scale_down(view: PoolView, needs: Sequence[Need]) -> tuple[PoolView, list[Ac
     changed: dict[str, FleetHost] = {}
     for host in sorted(filter(lambda h: _may_go(view, h, spent), view.hosts), key=_order):
         touched = [i for i, need in enumerate(needs) if host.offer in need.offers]
-        if not spent and any(supply[i] - 1 < needs[i].hosts for i in touched):
+        lost = 0 if host.passed_over else 1  # one that is passed over is no supply
+        if not spent and any(supply[i] - lost < needs[i].hosts for i in touched):
             continue
         for i in touched:
-            supply[i] -= 1
+            supply[i] -= lost
         actions += _let_go(view, host, spent)
         changed[host.host_id] = _as_going(host)
     return view.replace_hosts(changed), actions

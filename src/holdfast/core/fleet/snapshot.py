@@ -4,6 +4,7 @@ FLEET-READ  A snapshot is whole or there is none: what cannot be read is unknown
             cycle without a snapshot decides nothing.
 """
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping
 from datetime import datetime
@@ -28,7 +29,8 @@ class FleetHost(msgspec.Struct, frozen=True, kw_only=True):
     since the first of them.
     heartbeat_seconds: since its agent's last call, None before the first.
     idle_seconds: since the last lease on it ended, or since it became active; None while it has any.
-    leases: tasks whose end is not confirmed. stuck: the sentence of a task there that neither beats
+    leases: tasks whose end is not confirmed. aside: it says itself that it can start nothing (ASIDE-1).
+    passed_over: admission gives it nothing now (`pass_over`). stuck: the sentence of a task there that neither beats
     nor moves and outlived its watchdogs by `stuck_timeout_seconds`; None without one.
     telemetry_seconds: age of the oldest of its GPU readings; None without GPUs or readings.
     preflight: "pending", "ok", "warn" or "fail"; preflight_reason: its sentence.
@@ -54,6 +56,8 @@ class FleetHost(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_seconds: float | None = None
     idle_seconds: float | None = None
     leases: int = 0
+    aside: bool = False
+    passed_over: bool = False
     stuck: str | None = None
     telemetry_seconds: float | None = None
     preflight: str = "pending"
@@ -70,13 +74,23 @@ class FleetHost(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_serving(self) -> bool:
-        """Return whether it takes work now."""
-        return self.state is HostState.ACTIVE
+        """Return whether admission gives it work now."""
+        return self.state is HostState.ACTIVE and not self.passed_over
 
     @property
     def is_idle(self) -> bool:
-        """Return whether it serves and runs nothing."""
-        return self.is_serving and not self.leases
+        """Return whether it is active and runs nothing."""
+        return self.state is HostState.ACTIVE and not self.leases
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether it never serves again."""
+        return self.state in (HostState.ERROR, HostState.TERMINATED)
+
+    @property
+    def is_lost(self) -> bool:
+        """Return whether the work on it will have to run elsewhere, once its leases have ended."""
+        return self.leases > 0 and (self.state is HostState.ERROR or self.passed_over)
 
     @property
     def is_paid(self) -> bool:
@@ -84,7 +98,7 @@ class FleetHost(msgspec.Struct, frozen=True, kw_only=True):
         return self.instance is not InstanceState.GONE
 
 
-_SHAPE = attrgetter("state", "instance", "offer", "usd_per_hour", "leases")
+_SHAPE = attrgetter("state", "instance", "offer", "usd_per_hour", "leases", "passed_over")
 _LIVE = (InstanceState.INTENDED, InstanceState.ASKED, InstanceState.MADE)
 
 
@@ -159,6 +173,11 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return sum(count for host, count in self.shapes if host.is_serving)
 
     @property
+    def present(self) -> int:
+        """Return how many hosts count to `max`: all that are not over, whether they serve or not."""
+        return sum(count for host, count in self.shapes if not host.is_over)
+
+    @property
     def paid(self) -> int:
         """Return how many hosts have a machine that may be charged for."""
         return sum(count for host, count in self.shapes if host.is_paid)
@@ -181,9 +200,12 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 class FleetSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Every pool, and every queued job by shape, at one moment of the store's clock. quotas: what
-    projects that have one may still start."""
+    projects that have one may still start. silence_seconds: after so long without a word admission
+    gives a host nothing. dead_seconds: after so long one that holds leases is called dead."""
 
     at: datetime
     pools: tuple[PoolView, ...] = ()
     waiting: tuple[Waiting, ...] = ()
     quotas: Mapping[str, QuotaLeft] = {}
+    silence_seconds: float = math.inf
+    dead_seconds: float = math.inf

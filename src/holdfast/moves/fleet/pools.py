@@ -41,6 +41,11 @@ def effective_spec(spec: PoolSpec, *, deleted: bool) -> PoolSpec:
     )  # fmt: skip
 
 
+def find_pause(paused_at: datetime | None, reason: str, deleted_at: datetime | None) -> str | None:
+    """Return why a pool is paused, None while it is not: a deleted one shrinks, paused or not."""
+    return None if paused_at is None or deleted_at is not None else reason
+
+
 def day_of(at: datetime) -> datetime:
     """Return the midnight (UTC) before a time."""
     return at.replace(hour=0, minute=0, second=0, microsecond=0)

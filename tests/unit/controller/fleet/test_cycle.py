@@ -146,6 +146,20 @@ async def test_a_controller_that_could_not_hear_blames_no_host(world: World) -> 
     assert host not in await world.active(), "its own silence counts from then on"
 
 
+async def test_a_silent_host_is_no_supply_for_a_job_and_none_is_rented_while_nothing_waits(
+    world: World,
+) -> None:
+    """POOL-3: admission gives it nothing, so the pool does not count on it either."""
+    for _ in range(3):
+        await world.cycle()
+    world.dead = {"m-1"}
+    assert (await world.cycle()).actions.workers_spawned == 0
+    job = NewJob(id="0" * 20, spec=JobSpec(argv=("true",)), queue="cpu")
+    await world.store.jobs.submit_jobs([job], now=world.now)
+    summary = await world.cycle()
+    assert (summary.actions.workers_spawned, summary.actions.workers_failed) == (1, 0)
+
+
 async def test_jobs_that_their_queue_does_not_let_run_rent_no_hosts(world: World) -> None:
     await world.store.settings.put_queue("gpu", {"max_running": 2}, now=world.now)
     jobs = [

@@ -3,6 +3,7 @@ and what they wait for."""
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
 
 import msgspec
@@ -13,6 +14,7 @@ from holdfast.controller.why.explain import explain
 from holdfast.core.causes import Cause
 from holdfast.core.endings.decide import Policy
 from holdfast.core.endings.replace import plan_replacement
+from holdfast.core.records import QueueRecord
 from holdfast.store.memory.store import MemoryStore
 from holdfast.wire.api import Why
 from tests.store.conformance.ahead import hold
@@ -20,7 +22,14 @@ from tests.store.conformance.members import GIVEN_UP, KILLED
 from tests.store.rig import STOPPED, Rig
 
 
-async def _explain(rig: Rig, job_id: str, *, dead: str = "", refusal: str | None = None) -> Why:
+async def _explain(
+    rig: Rig,
+    job_id: str,
+    *,
+    dead: str = "",
+    refusal: str | None = None,
+    silence_seconds: float = math.inf,
+) -> Why:
     hosts = [
         msgspec.structs.replace(h, flagged_dead_at=rig.now if h.id == dead else None)
         for h in await rig.store.hosts.list_hosts()
@@ -29,7 +38,8 @@ async def _explain(rig: Rig, job_id: str, *, dead: str = "", refusal: str | None
     return explain(
         Circumstances(
             job=await rig.job(job_id),
-            queue=None,
+            queue=QueueRecord(name="cpu", settings={}, created_at=rig.now),
+            silence_seconds=silence_seconds,
             tasks=tuple(await rig.store.jobs.list_tasks(job_id)),
             hosts=tuple(hosts),
             place=0,
@@ -145,6 +155,25 @@ async def test_a_dead_host_whose_work_was_taken_back_runs_none_any_more() -> Non
     await rig.sync(ended=[(key, STOPPED)])
     lines = {line.code: line.message for line in (await _explain(rig, waits, dead="h1")).lines}
     assert lines["dead_hosts"] == "no heartbeat comes from name-h1, though work ran there"
+
+
+async def test_a_host_that_is_silent_takes_no_work_and_is_named() -> None:
+    """POOL-3: `why` had said "it is next" for as long as the silence lasted."""
+    rig = Rig(MemoryStore())
+    await rig.host()
+    waits = await rig.submit()
+    rig.tick(40)
+    (line,) = (await _explain(rig, waits, silence_seconds=12.0)).lines
+    assert (line.code, line.message) == (
+        "no_active_host",
+        "no host that serves queue cpu takes work: name-h1 is silent for 40 s",
+    )
+    await rig.host("h2")
+    told = await _explain(rig, waits, silence_seconds=12.0)
+    assert [line.message for line in told.lines] == [
+        "it is next: the next round of admission takes it",
+        "host name-h1 is silent for 40 s, and is given nothing until it is heard",
+    ]
 
 
 async def test_a_job_that_is_held_ahead_waits_for_a_slot_and_not_for_its_start() -> None:

@@ -58,8 +58,9 @@ def plan(
 ) -> PoolPlan:
     """The plan of one pool."""
     at = view.pop("at", NOON)
+    limits = {f"{name}_seconds": view.pop(name) for name in ("silence", "dead") if name in view}
     views = (PoolView(spec=spec, hosts=hosts, **view),)
-    return plan_fleet(FleetSnapshot(at=at, pools=views, waiting=waiting))[0]
+    return plan_fleet(FleetSnapshot(at=at, pools=views, waiting=waiting, **limits))[0]
 
 
 def kinds(found: PoolPlan, kind: type[Action]) -> list[Any]:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.fleet.actions import DrainHost, EndMachine, FreeHost, PoolPlan
 from holdfast.core.states import InstanceState
+from holdfast.moves.fleet.pools import effective_spec
 from tests.unit.core.fleet.fleets import (
     EIGHT,
     ONE,
@@ -57,12 +58,18 @@ def test_excess_starting_hosts_go_before_idle_ones_and_not_at_once() -> None:
     assert drained(found) == ["h0"], "the fresh one will serve as the least there is"
 
 
-def test_an_emptied_draining_host_is_ended_and_an_operators_is_left() -> None:
+def test_an_emptied_draining_host_is_ended_at_once_and_an_operators_after_its_idle_time() -> None:
+    """POOL-4."""
     shrinking = host(0, "draining", draining_for_scale=True)
-    found = plan(pool(), (shrinking, host(1, "draining")))
+    found = plan(pool(), (shrinking, host(1, "draining", state_seconds=299.0)))
     assert [a.host_id for a in kinds(found, EndMachine)] == ["h0"]
-    busy = host(0, "draining", draining_for_scale=True, leases=2)
-    assert not plan(pool(), (busy,)).actions
+    found = plan(pool(), (host(1, "draining"), host(2, "draining", idle_seconds=299.0)))
+    assert [a.host_id for a in kinds(found, EndMachine)] == ["h1"], "h2 ran something until now"
+    for busy in (
+        host(0, "draining", draining_for_scale=True, leases=2),
+        host(0, "draining", leases=2),
+    ):
+        assert not plan(pool(), (busy,)).actions
 
 
 def test_an_end_is_asked_for_until_it_is_confirmed_and_counted_once() -> None:
@@ -73,9 +80,50 @@ def test_an_end_is_asked_for_until_it_is_confirmed_and_counted_once() -> None:
     assert not plan(pool(), (host(0, "terminated", instance=InstanceState.GONE),)).actions
 
 
-def test_a_rented_host_in_quarantine_is_given_back_and_an_owned_one_is_kept() -> None:
-    found = plan(pool(), (host(0, "quarantined"), host(1, "quarantined", usd_per_hour=0.0)))
-    assert [a.host_id for a in kinds(found, EndMachine)] == ["h0"]
+def test_a_host_that_takes_no_work_is_given_back_whatever_it_costs() -> None:
+    """POOL-4: one without a price had been kept for ever, and with it a pool that was deleted."""
+    free = {"usd_per_hour": 0.0}
+    hosts = (host(0, "quarantined"), host(1, "quarantined", **free), host(2, "draining", **free))
+    found = plan(pool(), hosts)
+    assert [a.host_id for a in kinds(found, EndMachine)] == ["h0", "h1", "h2"]
+    young = {"state_seconds": 10.0, **free}
+    hosts = (host(1, "quarantined", **young), host(2, "draining", **young))
+    assert not plan(pool(), hosts).actions
+    deleted = effective_spec(pool(), deleted=True)
+    assert len(kinds(plan(deleted, hosts), EndMachine)) == 2
+
+
+@given(
+    states=st.lists(st.sampled_from(["active", "draining", "quarantined", "error"]), max_size=8),
+    starts=st.integers(0, 4),
+    most=st.integers(0, 6),
+    queued=st.integers(0, 90),
+)
+def test_no_pool_has_more_hosts_than_its_max_nor_twice_as_many_machines(
+    states: list[str], starts: int, most: int, queued: int
+) -> None:
+    """GROW-3: what drains or is in quarantine counts."""
+    young = {"state_seconds": 1.0, "usd_per_hour": 0.0}
+    hosts = [host(n, state, leases=n % 2, **young) for n, state in enumerate(states)]
+    hosts += [starting(100 + n) for n in range(starts)]
+    grown = spawned(plan(pool(max=most), tuple(hosts), waits(queued)))
+    present = sum(not h.is_over for h in hosts)
+    assert grown == 0 or (present + grown <= most and len(hosts) + grown <= 2 * most)
+
+
+def test_a_pool_says_which_hosts_fill_it_without_working() -> None:
+    """GROW-3."""
+    hosts = (host(0, "quarantined", state_seconds=1.0), host(1, "draining", leases=1), host(2))
+    found = plan(pool(max=3), hosts, waits(30))
+    assert found.blocked == (
+        "pool p at its max of 3 hosts, of which 1 is draining and 1 is in quarantine"
+    )
+    stubborn = tuple(host(n, "error", instance=InstanceState.ENDING) for n in range(2))
+    found = plan(pool(max=1), stubborn, waits(3))
+    assert spawned(found) == 0
+    assert found.blocked == (
+        "pool p has 2 machines that its provider has not ended yet, twice its max of 1"
+    )
 
 
 def test_at_the_days_ceiling_idle_hosts_go_below_min_and_work_goes_on() -> None:
@@ -89,7 +137,8 @@ def test_at_the_days_ceiling_idle_hosts_go_below_min_and_work_goes_on() -> None:
 
 
 def test_a_paused_pool_gives_nothing_back() -> None:
-    assert not plan(pool(), (host(0),), paused="maintenance").actions
+    hosts = (host(0), host(1, "quarantined"), host(2, "draining"))
+    assert not plan(pool(), hosts, paused="maintenance").actions
 
 
 @given(

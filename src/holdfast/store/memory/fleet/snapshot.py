@@ -14,6 +14,7 @@ from holdfast.core.fleet.snapshot import (
     SpawnOutcome,
     Waiting,
 )
+from holdfast.core.host_faults import is_set_aside
 from holdfast.core.settings.resolve import Value
 from holdfast.core.states import HostState, InstanceState, JobState, TaskState
 from holdfast.moves.fleet import pools as moves
@@ -44,7 +45,7 @@ def show_fleet(
                     for _, i in sorted(s.instances.items())
                     if i.pool == name and is_open(s, i)
                 ),
-                paused=None if pool.paused_at is None else pool.paused_reason,
+                paused=moves.find_pause(pool.paused_at, pool.paused_reason, pool.deleted_at),
                 spent_today_usd=0.0 if spent is None else spent.spent_today_usd,
                 outcomes=tuple(
                     SpawnOutcome(age_seconds=age, offer=offer, fault=fault)
@@ -109,6 +110,7 @@ def _show(
             None if live or found.active_at is None else moves.seconds_since(at, idle_from)
         ),
         leases=len(live),
+        aside=is_set_aside(host.faults),
         stuck=rented.say_stuck(
             spec, min((t.job_id for t in stopping), default=None), max(overdue, default=None)
         ),

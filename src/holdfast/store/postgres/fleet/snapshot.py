@@ -17,7 +17,7 @@ from holdfast.core.fleet.snapshot import (
 )
 from holdfast.core.gpus import Gpu
 from holdfast.core.settings.resolve import Value
-from holdfast.moves.fleet.pools import effective_spec
+from holdfast.moves.fleet.pools import effective_spec, find_pause
 from holdfast.moves.fleet.rented import judge_host, say_stuck
 from holdfast.store.postgres.connection.session import Rows, Tx
 from holdfast.store.postgres.settings import read_quotas, read_quotas_left
@@ -85,7 +85,7 @@ def _view(
     return PoolView(
         spec=effective_spec(spec, deleted=row["deleted_at"] is not None),
         hosts=_show_hosts(spec, hosts, checks),
-        paused=None if row["paused_at"] is None else row["paused_reason"],
+        paused=find_pause(row["paused_at"], row["paused_reason"], row["deleted_at"]),
         spent_today_usd=spent.get(row["name"], 0.0),
         outcomes=tuple(msgspec.convert(found, SpawnOutcome) for found in outcomes),
         trouble={found["offer"]: msgspec.convert(found, OfferTrouble) for found in troubles},

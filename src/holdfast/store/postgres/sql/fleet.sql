@@ -189,7 +189,7 @@ select i.pool, h.id as host_id, h.name, h.state, i.state as instance, i.offer, i
        case when b.incarnation <> '' then date_part('epoch', %(now)s::timestamptz - b.heartbeat_at) end as heartbeat_seconds,
        case when u.leases is null and i.active_at is not null
          then date_part('epoch', %(now)s::timestamptz - greatest(i.active_at, b.busy_at)) end as idle_seconds,
-       coalesce(u.leases, 0) as leases, u.job_id as stopping,
+       coalesce(u.leases, 0) as leases, h.faults @> '[{"part": "starts"}]' as aside, u.job_id as stopping,
        date_part('epoch', %(now)s::timestamptz - u.due) as overdue_seconds,
        h.state = 'draining' and h.drain_cause = 'scaled_down' as draining_for_scale,
        case when i.state = 'gone' then i.reason else '' end as gone,
