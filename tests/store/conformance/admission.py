@@ -12,6 +12,7 @@ import pytest
 from holdfast.core.causes import Cause, Watchdog
 from holdfast.core.facts import TaskFacts, Trip
 from holdfast.core.placement.plan import (
+    Candidate,
     JobPlacement,
     QuotaLeft,
     Share,
@@ -744,6 +745,34 @@ async def test_what_is_within_a_share_is_not_hidden_by_what_borrows(rig: Rig) ->
     snapshot = await rig.store.admission.read_admission(4, now=rig.now)
     assert [c.job_id for c in snapshot.candidates] == [elsewhere]
     assert large not in owned
+
+
+async def test_a_candidate_says_the_same_whether_a_quota_or_a_share_is_set(rig: Rig) -> None:
+    """Under a share a container job went to a host without its engine, because one of the three
+    reads did not say that the job needs one."""
+    await rig.host()
+    job_id = await rig.submit(
+        project="p", image="a", runtime="podman", placement="spread", tasks=2, priority=7,
+        host_labels={"disk": "fast"}, time_limit_seconds="off", lease_ttl_seconds=45.0,
+        memory_bytes=1 << 20, cpus=2,
+    )  # fmt: skip
+    other = await rig.submit(project="p", supervised=True, time_limit_seconds=90.0)
+    rig.tick(5)
+
+    async def read() -> list[Candidate]:
+        found = (await rig.store.admission.read_admission(9, now=rig.now)).candidates
+        return sorted(found, key=lambda candidate: candidate.job_id)
+
+    plain = await read()
+    assert [c.job_id for c in plain] == [job_id, other]
+    assert (plain[0].runtime, plain[0].placement, plain[0].host_labels, plain[0].waited_seconds) == (
+        "podman", "spread", {"disk": "fast"}, 5.0,
+    )  # fmt: skip
+    assert plain[1].supervised
+    await rig.store.settings.put_project("p", {"quota_jobs": 9}, now=rig.now)
+    assert await read() == plain
+    await rig.store.settings.put_project("p", {"share_cpu_slots": 8}, ["quota_jobs"], now=rig.now)
+    assert await read() == plain
 
 
 async def test_what_runs_says_whether_it_may_give_its_room_back(rig: Rig) -> None:

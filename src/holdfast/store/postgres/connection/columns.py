@@ -11,6 +11,7 @@ and a line here. Placeholders in the named queries are expanded once, when they 
     {assign:task}                 state = x.state, …
     {merge:attempt:a}             rule = coalesce(x.rule, a.rule), …    null leaves a column
     {recordset:task_place}, {assign:task_place}                   and those of a change of place
+    {candidate:c}                 c.id as job_id, c.epoch, …      a queued job as admission sees it
 """
 
 import re
@@ -100,10 +101,28 @@ _WRITTEN = {
 _PLACEHOLDER = re.compile(
     r"\{(columns|recordset|assign|merge):(\w+)(?::(\w+))?(?: but ([\w ]+))?\}"
 )
+_CANDIDATE = re.compile(r"\{candidate:(\w+)\}")
+_CANDIDATE_COLUMNS = """
+    @.id as job_id, @.epoch, @.queue, @.project, @.priority, @.tasks, @.gpus, @.cpu_slots,
+    @.memory_bytes, @.avoid_hosts,
+    (@.spec->>'lease_ttl_seconds')::double precision as lease_ttl_seconds,
+    replace(@.spec->>'time_limit_seconds', 'off', 'infinity')::double precision
+      as time_limit_seconds,
+    coalesce(@.spec->>'placement', 'pack') as placement,
+    coalesce(@.spec->'host_labels', '{}') as host_labels,
+    coalesce((@.spec->>'supervised')::boolean, false) as supervised,
+    case when @.spec->>'image' is null then '' else coalesce(@.spec->>'runtime', 'any') end
+      as runtime,
+    greatest(0, extract(epoch from %(now)s::timestamptz - @.queued_at))::double precision
+      as waited_seconds
+"""
+"""The fields of `core.placement.types.Candidate` that any read of queued jobs fills, of the row `@`."""
 
 
 def expand_columns(statement: str) -> str:
     """Replace every placeholder of a statement. Raises ValueError for an unknown name."""
+    columns = " ".join(_CANDIDATE_COLUMNS.split())
+    statement = _CANDIDATE.sub(lambda match: columns.replace("@", match[1]), statement)
     return _PLACEHOLDER.sub(_expand, statement)
 
 

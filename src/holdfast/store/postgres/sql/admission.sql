@@ -39,13 +39,7 @@ with top as materialized (
     limit %(limit)s
   ) r
 )
-select c.id as job_id, c.epoch, c.queue, c.project, c.priority, c.tasks, c.gpus, c.cpu_slots, c.memory_bytes, c.avoid_hosts,
-       (c.spec->>'lease_ttl_seconds')::double precision as lease_ttl_seconds,
-       replace(c.spec->>'time_limit_seconds', 'off', 'infinity')::double precision as time_limit_seconds,
-       coalesce(c.spec->>'placement', 'pack') as placement, coalesce(c.spec->'host_labels', '{}') as host_labels,
-       coalesce((c.spec->>'supervised')::boolean, false) as supervised,
-       case when c.spec->>'image' is null then '' else coalesce(c.spec->>'runtime', 'any') end as runtime,
-       greatest(0, extract(epoch from %(now)s::timestamptz - c.queued_at))::double precision as waited_seconds
+select {candidate:c}
 from top r join jobs c on c.id = r.job_id
 where c.id = any(array(select job_id from top))
 order by r.priority desc, r.place;
@@ -53,13 +47,7 @@ order by r.priority desc, r.place;
 -- name: read_candidates_in_quota
 -- As above, without the jobs that their projects' quotas forbid now: a project at its limit would fill the list with
 -- jobs that cannot start, and hide other projects' jobs behind them.
-select c.id as job_id, c.epoch, c.queue, c.project, c.priority, c.tasks, c.gpus, c.cpu_slots, c.memory_bytes, c.avoid_hosts,
-       (c.spec->>'lease_ttl_seconds')::double precision as lease_ttl_seconds,
-       replace(c.spec->>'time_limit_seconds', 'off', 'infinity')::double precision as time_limit_seconds,
-       coalesce(c.spec->>'placement', 'pack') as placement, coalesce(c.spec->'host_labels', '{}') as host_labels,
-       coalesce((c.spec->>'supervised')::boolean, false) as supervised,
-       case when c.spec->>'image' is null then '' else coalesce(c.spec->>'runtime', 'any') end as runtime,
-       greatest(0, extract(epoch from %(now)s::timestamptz - c.queued_at))::double precision as waited_seconds
+select {candidate:c}
 from unnest(%(queues)s::text[]) as q(name)
 cross join lateral (
   select j.* from ready_jobs r cross join lateral (select * from jobs j where j.id = r.job_id offset 0) j
@@ -75,12 +63,7 @@ order by c.priority desc, c.place;
 -- name: read_candidates_in_share
 -- The top of each project that is below its share, of each queue, as far as they fit into it: the jobs of other
 -- projects ahead of them do not hide them. One look into an index for each queue and project.
-select c.id as job_id, c.epoch, c.queue, c.project, c.priority, c.tasks, c.gpus, c.cpu_slots, c.memory_bytes, c.avoid_hosts,
-       (c.spec->>'lease_ttl_seconds')::double precision as lease_ttl_seconds,
-       replace(c.spec->>'time_limit_seconds', 'off', 'infinity')::double precision as time_limit_seconds,
-       coalesce(c.spec->>'placement', 'pack') as placement, coalesce(c.spec->'host_labels', '{}') as host_labels,
-       coalesce((c.spec->>'supervised')::boolean, false) as supervised,
-       greatest(0, extract(epoch from %(now)s::timestamptz - c.queued_at))::double precision as waited_seconds
+select {candidate:c}
 from unnest(%(queues)s::text[]) as q(name)
 cross join unnest(%(projects)s::text[], %(gpus)s::bigint[], %(cpu_slots)s::bigint[]) as o(project, gpus, cpu_slots)
 cross join lateral (
