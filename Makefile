@@ -95,11 +95,12 @@ s3: env         ## checkpoints in a real S3, Ceph's gateway, which it installs (
 	@tests/system/checkpoints/install.sh
 	@HOLDFAST_TESTS_NEED_S3=1 $(RUN)/python -m pytest -q tests/system/checkpoints/test_blobs.py tests/system/checkpoints/test_ceph.py
 
-tools:          ## podman, docker and a registry for the container tests, Slurm, Ceph's S3 and sshd, where root and apt-get are there
+tools:          ## podman, docker and a registry for the container tests, Slurm, Ceph's S3, sshd, a packaged PostgreSQL and pgbouncer, where root and apt-get are there
 	@tests/system/containers/install.sh
 	@tests/system/slurm/install.sh
 	@tests/system/checkpoints/install.sh
 	@tests/system/supervisor/install.sh
+	@tests/store/install.sh
 	@if [ -n "$$HOLDFAST_KUBERNETES_BIN" ]; then tests/system/kubernetes/install.sh; fi
 
 lint: env       ## ruff

@@ -21,6 +21,7 @@ NAMES = (
     "noop",
     "calls",
     "true",
+    "own",
     "latency",
     "depth",
     "beat",

@@ -2,7 +2,7 @@
 test that asks.
 
 The server is the embedded one, with durability off: a test that needs it after a kill starts its
-own.
+own. With `HOLDFAST_TESTS_POSTGRES=stock` it is a packaged server as its package sets it up.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from bench.stock_server import StockServer
 from psycopg import sql
 
 from holdfast.store.embedded.postgres import EmbeddedPostgres
@@ -52,7 +53,7 @@ class PgServer:
     """The session's server. `dsn` is its maintenance database; tests make their own with
     `create_database`."""
 
-    postgres: EmbeddedPostgres
+    postgres: EmbeddedPostgres | StockServer
     dsn: str
     _numbers: Iterator[int] = field(default_factory=itertools.count)
     _emptied: list[str] = field(default_factory=list)
@@ -135,7 +136,11 @@ class PgServer:
 def pg_server(memory_home: Path) -> Iterator[PgServer]:
     """One server per test session (with xdist: per worker), gone with it, also when the session is
     killed."""
-    postgres = EmbeddedPostgres(memory_home / "postgres", settings=FAST_SETTINGS)
+    postgres: EmbeddedPostgres | StockServer
+    if os.environ.get("HOLDFAST_TESTS_POSTGRES") == "stock":
+        postgres = StockServer()
+    else:
+        postgres = EmbeddedPostgres(memory_home / "postgres", settings=FAST_SETTINGS)
     try:
         server = PgServer(postgres, postgres.start())
         yield server

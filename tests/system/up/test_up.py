@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.stock_server import StockServer, find_packaged
 
 from tests.system.up.up_rig import SECONDS, Rig, environment, wait_for
 from tests.waits import run_patiently, wait_exit
@@ -245,8 +246,19 @@ def test_a_part_that_keeps_dying_is_told_with_its_log(make_rig: MakeRig) -> None
     assert not rig.url()
 
 
-def test_a_database_of_the_users_own(make_rig: MakeRig, pg_dsn: str) -> None:
-    rig = make_rig("--port", "0", "--dsn", pg_dsn, fresh=True).start()
+@pytest.fixture(params=["as ours is", "as its package sets it up"])
+def own_dsn(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param == "as ours is":
+        yield request.getfixturevalue("pg_dsn")
+    elif find_packaged() is None:
+        pytest.skip("no packaged PostgreSQL; run `make tools`")
+    else:
+        with StockServer() as stock:
+            yield stock.dsn()
+
+
+def test_a_database_of_the_users_own(make_rig: MakeRig, own_dsn: str) -> None:
+    rig = make_rig("--port", "0", "--dsn", own_dsn, fresh=True).start()
     hello(rig)
     assert not (rig.data / "postgres").exists()
     assert rig.stop() == 0

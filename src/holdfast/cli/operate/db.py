@@ -53,7 +53,8 @@ def migrate(dsn: str | None, as_json: bool) -> None:
 @_DSN
 @_JSON
 def status(dsn: str | None, as_json: bool) -> None:
-    """Show the schema's version and the pending migrations. Exit 1 if there are any.
+    """Show the schema's version, the pending migrations, and settings of the server that cost
+    Holdfast speed, room or safety, each with its mend. Exit 1 if a migration is pending.
 
     \b
     Example:
@@ -62,12 +63,20 @@ def status(dsn: str | None, as_json: bool) -> None:
     from holdfast.cli.extras import need_server
 
     need_server()
-    from holdfast.store.postgres.connection.migrate import read_status
+    from dataclasses import asdict
+
+    from holdfast.store.postgres.connection.migrate import read_findings, read_status
 
     found = read_status(_dsn(dsn))
-    text = f"version {found.version}" + "".join(f"\npending {name}" for name in found.pending)
-    Face(as_json).show(
-        {"version": found.version, "applied": found.applied, "pending": found.pending}, text
-    )
+    findings = read_findings(_dsn(dsn))
+    lines = [f"version {found.version}", *(f"pending {name}" for name in found.pending)]
+    lines += [str(finding) for finding in findings] or ["the server's settings suit Holdfast"]
+    value = {
+        "version": found.version,
+        "applied": found.applied,
+        "pending": found.pending,
+        "findings": [asdict(finding) for finding in findings],
+    }
+    Face(as_json).show(value, "\n".join(lines))
     if found.pending:
         raise SystemExit(1)

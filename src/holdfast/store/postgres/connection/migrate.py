@@ -17,6 +17,11 @@ import psycopg
 
 from holdfast.core.settings.resolve import BUILTIN_QUEUES
 from holdfast.errors import Conflict, Unavailable
+from holdfast.store.postgres.connection.server_findings import (
+    ServerFinding,
+    list_findings,
+    read_state,
+)
 from holdfast.store.postgres.connection.server_needs import (
     check_dsn,
     explain_refusal,
@@ -108,7 +113,7 @@ def _connect(dsn: str, *, to_write: bool) -> Iterator[_Connection]:
     check_dsn(dsn)
     try:
         with psycopg.connect(dsn, autocommit=True, connect_timeout=10) as conn:
-            refused = judge_server(read_facts(conn), to_write=to_write)
+            refused = judge_server(read_facts(conn, dsn), to_write=to_write)
             if refused is not None:
                 raise refused
             try:
@@ -138,6 +143,12 @@ def read_status(dsn: str) -> SchemaStatus:
         applied=[f"{m.version:04d}_{m.name}" for m in known if m.version in applied],
         pending=[f"{m.version:04d}_{m.name}" for m in known if m.version not in applied],
     )
+
+
+def read_findings(dsn: str) -> list[ServerFinding]:
+    """Return what a person should change about the server at `dsn`. Raises as `migrate` does."""
+    with _connect(dsn, to_write=False) as conn:
+        return list_findings(read_state(conn))
 
 
 def _read_applied(conn: _Connection) -> dict[int, tuple[str, str]]:

@@ -13,16 +13,19 @@ from psycopg.conninfo import conninfo_to_dict
 from holdfast.errors import HoldfastError, Unavailable, ValidationError
 from holdfast.store.embedded.binaries import MINIMUM_MAJOR
 
+_POOLER_LOOKS = 8
+
 
 @dataclass(frozen=True)
 class ServerFacts:
     """A server's facts from a new connection. `number` is its `server_version_num`:
-    150018 is 15.18."""
+    150018 is 15.18. shares_sessions: a pooler gives one session to several connections in turn."""
 
     number: int
     version: str
     encoding: str
     read_only: bool
+    shares_sessions: bool = False
 
 
 def check_dsn(dsn: str) -> None:
@@ -40,8 +43,8 @@ def check_dsn(dsn: str) -> None:
         ) from error
 
 
-def read_facts(conn: psycopg.Connection[tuple[object, ...]]) -> ServerFacts:
-    """Read the facts of the server behind `conn`."""
+def read_facts(conn: psycopg.Connection[tuple[object, ...]], dsn: str) -> ServerFacts:
+    """Read the facts of the server behind `conn`, which was made with `dsn`."""
     info = conn.info
     row = conn.execute("show transaction_read_only").fetchone()
     return ServerFacts(
@@ -49,7 +52,28 @@ def read_facts(conn: psycopg.Connection[tuple[object, ...]]) -> ServerFacts:
         version=info.parameter_status("server_version") or str(info.server_version),
         encoding=info.parameter_status("server_encoding") or "unknown",
         read_only=row is not None and row[0] == "on",
+        shares_sessions=_shares_sessions(conn, dsn),
     )
+
+
+def _shares_sessions(conn: psycopg.Connection[tuple[object, ...]], dsn: str) -> bool:
+    """Return whether a pooler in transaction or statement mode stands before the server.
+
+    A pooler names a process to its client that is not the server's. In session mode two connections
+    have two processes of the server; in the other modes the second soon has that of the first.
+    """
+    mine = _ask_pid(conn)
+    if mine == conn.info.backend_pid:
+        return False
+    with psycopg.connect(dsn, autocommit=True, connect_timeout=10) as other:
+        theirs = _ask_pid(other)
+        seen = {_ask_pid(each) for _ in range(_POOLER_LOOKS) for each in (conn, other)}
+    return seen != {mine, theirs} or mine == theirs
+
+
+def _ask_pid(conn: psycopg.Connection[tuple[object, ...]]) -> object:
+    row = conn.execute("select pg_backend_pid()", prepare=False).fetchone()
+    return row[0] if row else None
 
 
 def judge_server(facts: ServerFacts, *, to_write: bool) -> HoldfastError | None:
@@ -67,6 +91,14 @@ def judge_server(facts: ServerFacts, *, to_write: bool) -> HoldfastError | None:
             "with "
             "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0, and name it in the DSN",
             code="wrong_encoding",
+            field="dsn",
+        )
+    if facts.shares_sessions:
+        return ValidationError(
+            "a pooler in transaction mode stands before the database, and Holdfast needs sessions "
+            "of its own for notifications and settings: set pool_mode = session for its user or "
+            "database, or name the server itself in the DSN",
+            code="pooler_in_transaction_mode",
             field="dsn",
         )
     if to_write and facts.read_only:

@@ -36,6 +36,7 @@ from holdfast.store.postgres.connection.line import (
 )
 from holdfast.store.postgres.connection.pool import WarmPool, cut_after
 from holdfast.store.postgres.connection.queries import QUERIES
+from holdfast.store.postgres.connection.session_settings import write_session_settings
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -70,13 +71,6 @@ _RELAXED = b"set local synchronous_commit = off"
 KEEP_PLANS = QUERIES["keep_plans"]
 _BOTH = KEEP_PLANS + b", set_config('synchronous_commit', 'off', true)"
 BY_INDEX = QUERIES["plan_by_index"]
-# The statements rely on these settings, so they hold also where the server or the role has others.
-_SESSION_SETTINGS = (
-    b"set timezone = 'UTC'; set datestyle = 'ISO'; set default_transaction_isolation = 'read "
-    b"committed';"
-    b" set statement_timeout = '30s'; set idle_in_transaction_session_timeout = '5s'; set "
-    b"client_min_messages = warning"
-)
 
 
 class HandedOverError(Exception):
@@ -493,7 +487,7 @@ def _count_cancels() -> int:
 async def _configure(conn: Connection) -> None:
     set_json_loads(msgspec.json.decode, conn)
     conn.adapters.register_dumper(list, ColumnDumper)
-    await conn.execute(_SESSION_SETTINGS, prepare=False)
+    await conn.execute(write_session_settings(conn.info.server_version), prepare=False)
 
 
 def _words(error: BaseException) -> str:
