@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import ValidationError
-from holdfast.providers.calls import run_program
+from holdfast.providers.calls import read_retry_after, run_program
 from holdfast.providers.interface import ProviderDown, Refused
 from holdfast.providers.locate import KINDS, check_config
 from tests.waits import is_alive, wait_until
@@ -26,6 +26,28 @@ async def test_a_program_is_told_and_heard() -> None:
 async def test_what_it_was_told_may_be_ignored() -> None:
     done = await run_program(["true"], seconds=20, input=b"x" * 300_000)
     assert done.code == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "least", "most"),
+    [
+        ("12", 12, 12),
+        ("-4", 0, 0),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0),
+        ("Wed, 21 Oct 2199 07:28:00 GMT", 1e9, 1e10),
+    ],
+)
+def test_a_time_to_come_again_is_read_as_a_number_or_a_date(
+    value: str, least: float, most: float
+) -> None:
+    seconds = read_retry_after(value)
+    assert seconds is not None
+    assert least <= seconds <= most
+
+
+@pytest.mark.parametrize("value", [None, "", "soon"])
+def test_what_says_no_time_is_none(value: str | None) -> None:
+    assert read_retry_after(value) is None
 
 
 async def test_the_deadline_ends_the_whole_tree(tmp_path: Path) -> None:

@@ -270,7 +270,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("PATCH", POOL, A, pools.patch_pool, "Change some keys of a pool.", body=dict[str, Any],
              answers={200: fleet.PoolStatus}),
     Endpoint("DELETE", POOL, A, pools.delete_pool, "Shrink it to nothing as its hosts fall idle, then forget it.",
-             answers={200: fleet.PoolStatus}),
+             query=pools.DeleteQuery, answers={200: fleet.PoolStatus}),
     Endpoint("POST", POOL + "/pause", A, pools.pause_pool, "Spawn nothing and shrink by nothing.",
              body=fleet.PoolPause, optional_body=True, answers={200: fleet.PoolStatus}),
     Endpoint("POST", POOL + "/resume", A, pools.resume_pool, "Scale again.", answers={200: fleet.PoolStatus}),

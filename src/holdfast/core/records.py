@@ -285,7 +285,8 @@ class HostRecord(Record, frozen=True, kw_only=True):
     incarnation: "" before its agent's first call. offer, usd_per_hour: of a host that a pool rents.
     memory_limits: what ends a task over its memory: the kernel, by a control group of the task's
     own ("group"), or the agent's watch ("watch"); "" where an older agent does not say.
-    faults: what a part of it cannot do now.
+    faults: what a part of it cannot do now. provider_says: of a machine that starts, in its
+    provider's own words.
     """
 
     id: str
@@ -314,6 +315,7 @@ class HostRecord(Record, frozen=True, kw_only=True):
     drain_deadline: datetime | None = None
     offer: str | None = None
     usd_per_hour: float | None = None
+    provider_says: str = ""
 
 
 class HostCheckRecord(Record, frozen=True, kw_only=True):

@@ -6,7 +6,10 @@ import os
 import secrets
 import signal
 import subprocess
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from typing import BinaryIO, NamedTuple
 
 from holdfast.process import table
@@ -29,6 +32,20 @@ async def within(seconds: float, what: str) -> AsyncIterator[None]:
             yield
     except TimeoutError:
         raise ProviderDown(f"{what} did not end within {seconds:g} s") from None
+
+
+def read_retry_after(value: str | None) -> float | None:
+    """Return the seconds that a header `Retry-After` asks for, as a number or as a date (RFC 9110);
+    None where it says neither."""
+    try:
+        return max(0.0, float(value or ""))
+    except ValueError:
+        pass
+    try:
+        at = parsedate_to_datetime(value or "")
+    except ValueError:
+        return None
+    return max(0.0, (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() - time.time())
 
 
 class ProgramEnd(NamedTuple):

@@ -22,10 +22,13 @@ How a call may fail, and what the caller then knows:
     ProviderDown      the outcome is unknown: a machine may have been made (RENT-1)
 """
 
+import math
 from typing import Protocol
 
 from holdfast.core.fleet.instances import CreateOrder, Machine, Offer, Quote
 from holdfast.errors import HoldfastError, Unavailable, ValidationError
+
+MAX_RETRY_SECONDS = 86_400.0
 
 
 class NoCapacity(HoldfastError):
@@ -43,7 +46,9 @@ class Throttled(HoldfastError):
 
     def __init__(self, message: str, *, retry_seconds: float) -> None:
         super().__init__(message)
-        self.retry_seconds = retry_seconds
+        # A provider may say anything, also that it wants to be asked in a thousand years.
+        known = math.isfinite(retry_seconds)
+        self.retry_seconds = min(max(retry_seconds, 0.0), MAX_RETRY_SECONDS) if known else 60.0
 
 
 class Refused(ValidationError):

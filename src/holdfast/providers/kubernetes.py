@@ -20,7 +20,7 @@ from lightkube.resources.core_v1 import Pod
 from msgspec import Meta
 
 from holdfast.core.fleet.instances import CreateOrder, Machine, Offer, Quote
-from holdfast.providers.calls import within
+from holdfast.providers.calls import read_retry_after, within
 from holdfast.providers.config import TOKEN, ProviderConfig, check_order, hide, overlay
 from holdfast.providers.interface import NoCapacity, ProviderDown, Refused, Throttled
 from holdfast.providers.pods import (
@@ -202,8 +202,12 @@ def _explain(error: ApiError, what: str, secret: str) -> Exception:
     if code == 403 and "exceeded quota" in message:
         return NoCapacity(message)
     if code == 429:
-        seconds = status.details.retryAfterSeconds if status.details else None
-        return Throttled(message, retry_seconds=float(seconds or _RETRY_SECONDS))
+        told = status.details.retryAfterSeconds if status.details else None
+        asked = read_retry_after(error.response.headers.get("Retry-After"))
+        seconds = told if told else asked
+        return Throttled(
+            message, retry_seconds=_RETRY_SECONDS if seconds is None else float(seconds)
+        )
     if code >= 500 or code in (408, 409, 410):
         return ProviderDown(message)
     return Refused(message)

@@ -5,7 +5,6 @@ variables, which every listing shows; the list is read before each creation (REN
 is gone is a 400 without a code of its own, which a rule that was broken is as well.
 """
 
-import contextlib
 import os
 import re
 import shlex
@@ -18,7 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.core.fleet.instances import CreateOrder, Machine, MachineState, Offer, Quote
-from holdfast.providers.calls import within
+from holdfast.providers.calls import read_retry_after, within
 from holdfast.providers.config import (
     INSTALLATION,
     INTENT,
@@ -315,7 +314,8 @@ def _explain(method: str, message: str, answer: httpx.Response) -> Exception:
 def _read_patience(headers: httpx.Headers) -> float:
     """Return the seconds until the next call: `Retry-After`, or the reset of the last window that is
     used up, as in `"minute";r=0;t=12, "hour";r=2800;t=1812`."""
-    with contextlib.suppress(ValueError):
-        return max(0.0, float(headers.get("Retry-After", "")))
+    asked = read_retry_after(headers.get("Retry-After"))
+    if asked is not None:
+        return asked
     windows = re.findall(r";r=(\d+);t=(\d+)", headers.get("RateLimit", ""))
     return max((float(t) for r, t in windows if int(r) == 0), default=_RETRY_SECONDS)

@@ -4,7 +4,8 @@ GET    /v1/pools                        → page of PoolStatus
 GET    /v1/pools/{name}                 → PoolStatus
 PUT    /v1/pools/{name}                 the keys of a [pool.NAME] table → PoolStatus: made, or replaced whole
 PATCH  /v1/pools/{name}                 some of these keys → PoolStatus
-DELETE /v1/pools/{name}                 → PoolStatus: it shrinks to nothing, and is forgotten then
+DELETE /v1/pools/{name}                 ?forget= → PoolStatus: it shrinks to nothing, and is forgotten then; with
+                                        forget=1 at once, on the caller's word that its machines are gone
 POST   /v1/pools/{name}/pause           PoolPause → PoolStatus
 POST   /v1/pools/{name}/resume          → PoolStatus
 POST   /v1/pools/{name}/scale           ScaleRequest → PoolStatus
@@ -30,13 +31,15 @@ Count = Annotated[int, Meta(ge=0, le=MAX_HOSTS)]
 class PoolStatus(PoolRecord, frozen=True, kw_only=True):
     """A pool, its hosts by state, and its money.
 
-    forecast_today_usd: what today costs if its hosts run on until midnight UTC.
+    forecast_today_usd: what today costs if its hosts run on until midnight UTC. provider_says: of
+    machines that start, each different sentence once.
     """
 
     hosts: dict[str, int] = {}  # noqa: RUF012  msgspec copies an empty default
     usd_per_hour: float = 0.0
     spent_today_usd: float = 0.0
     forecast_today_usd: float = 0.0
+    provider_says: tuple[str, ...] = ()
 
 
 class PoolPause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -437,6 +437,35 @@ async def test_what_projects_may_still_start_is_shown(rig: Rig) -> None:
     assert found.quotas == {"small": QuotaLeft(jobs=1, gpus=5)}
 
 
+async def test_the_words_of_providers_are_kept(rig: Rig) -> None:
+    host = await made(rig)
+    fleet = rig.store.fleet
+    await fleet.note_words({host: "Pending: Insufficient nvidia.com/gpu", "unknown": "x"})
+    assert (await fleet.find_instances([host]))[host].said == "Pending: Insufficient nvidia.com/gpu"
+    (row,) = await shown(rig)
+    assert row.said == "Pending: Insufficient nvidia.com/gpu"
+    assert (await rig.store.hosts.get_host(host)).provider_says == row.said
+    assert await fleet.fail_host(
+        host, HostFault.SPAWN_TIMEOUT, f"too late: {row.said}", now=rig.now
+    )
+    (outcome,) = (await fleet.read_snapshot(now=rig.now)).pools[0].outcomes
+    assert (outcome.fault, outcome.reason) == ("spawn_timeout", f"too late: {row.said}")
+    assert (await rig.store.hosts.get_host(host)).provider_says == "", "its reason says it now"
+
+
+async def test_a_provider_that_asks_for_patience_is_on_record(rig: Rig) -> None:
+    fleet = rig.store.fleet
+    await fleet.put_pool(POOL, now=rig.now)
+    await fleet.note_throttled("p", 90.0, "slow down", now=rig.now)
+    await fleet.note_throttled("p", 20.0, "slow down again", now=rig.now)  # never earlier
+    (view,) = (await fleet.read_snapshot(now=rig.tick(30))).pools
+    assert (view.quiet_seconds, view.quiet_reason) == (60.0, "slow down again")
+    found = await fleet.get_pool("p")
+    assert found.quiet_until == START + timedelta(seconds=90)
+    (view,) = (await fleet.read_snapshot(now=rig.tick(61))).pools
+    assert view.quiet_seconds == 0.0
+
+
 async def test_listings_are_noted(rig: Rig) -> None:
     host = await made(rig)
     fleet = rig.store.fleet
@@ -469,7 +498,8 @@ async def test_money_counts_from_the_question_to_the_end_within_the_day(rig: Rig
     never = await intend(rig, "host-b")
     await ask(rig, never)
     rig.tick(3600)
-    assert (await fleet.read_money(now=rig.now))["p"].spent_today_usd == pytest.approx(4.0)
+    money = (await fleet.read_money(now=rig.now))["p"]
+    assert (money.spent_today_usd, money.usd_per_hour) == (pytest.approx(2.0), 2.0), "one was made"
     await fleet.note_denied(never, "none", final=False, now=rig.now)
     money = (await fleet.read_money(now=rig.now))["p"]
     assert (money.spent_today_usd, money.usd_per_hour) == (pytest.approx(2.0), 2.0)

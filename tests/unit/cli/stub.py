@@ -15,7 +15,7 @@ import msgspec
 from click.testing import CliRunner, Result
 
 from holdfast.cli.tree import cli
-from holdfast.core.records import JobRecord
+from holdfast.core.records import HostRecord, JobRecord
 from holdfast.core.spec import JobSpec
 from holdfast.errors import HoldfastError
 from holdfast.wire.api import JobOutcome, Problem
@@ -31,6 +31,16 @@ def job_record(**fields: Any) -> JobRecord:
         "spec": {"argv": ["echo"]}, "epoch": 1, "attempts": 1, "created_at": "2026-01-01T00:00:00Z",
     }  # fmt: skip
     return msgspec.convert({**plain, **fields}, JobRecord)
+
+
+def host_record(**fields: Any) -> HostRecord:
+    """A host with `fields` over plain ones."""
+    plain: dict[str, Any] = {
+        "id": "h1", "name": "box", "pool": "", "state": "active", "reason": "", "incarnation": "i", "queues": [],
+        "labels": {}, "cpu_slots": 2, "memory_bytes": 0, "gpus": [], "address": "", "version": "", "probe": "real",
+        "registered_at": "2026-01-01T00:00:00Z",
+    }  # fmt: skip
+    return msgspec.convert({**plain, **fields}, HostRecord)
 
 
 @dataclass

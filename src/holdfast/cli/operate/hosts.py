@@ -167,6 +167,8 @@ def _say_reason(host: HostView) -> str:
     the time of the stop."""
     if host.faults:
         return "; ".join(_say_fault(fault) for fault in host.faults)
+    if host.provider_says:
+        return f"its provider says: {host.provider_says}"
     if host.drain_deadline is None:
         return host.reason
     left = -(datetime.now(UTC) - host.drain_deadline).total_seconds()

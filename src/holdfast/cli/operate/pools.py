@@ -99,10 +99,11 @@ def _name_state(pool: PoolStatus) -> str:
 def _say_state(pool: PoolStatus) -> str:
     """Return why a pool rents nothing now; "" where it would."""
     if pool.deleted_at is not None:
-        return "its hosts go as they fall idle, then it is forgotten"
+        goes = "its hosts go as they fall idle, then it is forgotten"
+        return f"{goes}; {pool.blocked} (or: pools delete --forget)" if pool.blocked else goes
     if pool.paused_at is not None:
         return pool.paused_reason
-    return pool.blocked
+    return pool.blocked or "; ".join(pool.provider_says)
 
 
 @pools.command()
@@ -258,15 +259,24 @@ def resume(face: Face, name: str) -> None:
 
 @pools.command()
 @declare.argument("name")
+@declare.option(
+    "--forget",
+    is_flag=True,
+    help="At once, on your word that its machines are gone: where its provider is no more.",
+)
 @talks
-def delete(face: Face, name: str) -> None:
+def delete(face: Face, name: str, forget: bool) -> None:
     """Delete a pool: its hosts go as they fall idle, then it is forgotten.
 
+    A pool whose provider answers no more confirms no end, and stays until it is deleted with --forget:
+    then its work is placed again at once, and no machine of it is ended or listed any more.
+
     \b
-    Example:
+    Examples:
       holdfast pools delete a100
+      holdfast pools delete old-cluster --forget
     """
-    face.answer(lambda client: client.delete_pool(name), pool_table)
+    face.answer(lambda client: client.delete_pool(name, forget=forget), pool_table)
 
 
 @pools.command()

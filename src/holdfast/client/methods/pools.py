@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from holdfast.client.calls import PageCall, RestCall, get, get_pages, path_of, send
 from holdfast.client.methods.late import LateModule
 from holdfast.client.scripts import gives_list, gives_one
@@ -68,9 +70,13 @@ class PoolMethods:
         return send("POST", path_of("pools", name, "resume"), wire.PoolStatus)
 
     @gives_one
-    def delete_pool(self, name: str) -> RestCall[wire.PoolStatus]:
-        """Have a pool shrink to nothing, as its hosts fall idle, and be forgotten then."""
-        return send("DELETE", path_of("pools", name), wire.PoolStatus)
+    def delete_pool(self, name: str, *, forget: bool = False) -> RestCall[wire.PoolStatus]:
+        """Have a pool shrink to nothing, as its hosts fall idle, and be forgotten then.
+
+        forget: at once, on your word that its machines are gone: their work is placed again.
+        """
+        call = send("DELETE", path_of("pools", name), wire.PoolStatus)
+        return msgspec.structs.replace(call, query=(("forget", "1"),)) if forget else call
 
     @gives_list
     def pool_cycles(self, name: str, limit: int = 100) -> PageCall[actions.CycleSummary]:

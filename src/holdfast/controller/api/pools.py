@@ -1,7 +1,7 @@
 """The routes of pools of hosts."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
@@ -11,10 +11,11 @@ from starlette.responses import Response
 
 from holdfast.controller.api.settings_patch import read_name
 from holdfast.controller.fleet.cycle import PoolCycles
+from holdfast.controller.fleet.forget import forget_pool
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
-from holdfast.controller.http.queries import Query
+from holdfast.controller.http.queries import Flag, Query, is_on
 from holdfast.core.fleet.pool_files import make_pool
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.fleet.records import PoolMoney, PoolRecord
@@ -22,6 +23,14 @@ from holdfast.core.states import HostState
 from holdfast.errors import Conflict, NotFound, ValidationError
 from holdfast.providers.locate import check_config
 from holdfast.wire.pools import PoolPause, PoolStatus, ScaleRequest
+
+MAX_SAID = 5
+
+
+class DeleteQuery(Query, frozen=True, kw_only=True):
+    """forget: 1 to forget the pool at once, on the caller's word that its machines are gone."""
+
+    forget: Flag = "0"
 
 
 class CyclesQuery(Query, frozen=True, kw_only=True):
@@ -64,8 +73,11 @@ async def scale_pool(call: ApiCall) -> Response:
 
 
 async def delete_pool(call: ApiCall) -> Response:
-    """Shrink a pool to nothing, and forget it then."""
-    return await _answer(call, await call.store.fleet.delete_pool(_find_name(call)))
+    """Shrink a pool to nothing, and forget it then; or at once, on the caller's word."""
+    pool = await call.store.fleet.delete_pool(_find_name(call))
+    if is_on(call.query(DeleteQuery).forget):
+        await forget_pool(call.controller, pool, f"forgotten by {call.caller_name}")
+    return await _answer(call, pool)
 
 
 async def pause_pool(call: ApiCall) -> Response:
@@ -153,17 +165,30 @@ async def _show(call: ApiCall, pools: list[PoolRecord]) -> list[PoolStatus]:
     store = call.store
     money, now = await store.fleet.read_money(), await store.now()
     counts: dict[str, Counter[str]] = {}
+    said: dict[str, set[str]] = {}
     for instance in await store.fleet.list_instances():
         if instance.host_state is not HostState.TERMINATED:
             counts.setdefault(instance.pool, Counter())[str(instance.host_state)] += 1
+        if instance.host_state is HostState.SPAWNING and instance.said:
+            said.setdefault(instance.pool, set()).add(instance.said)
     return [
-        _as_status(pool, counts.get(pool.name, Counter()), money.get(pool.name), now)
+        _as_status(
+            pool,
+            counts.get(pool.name, Counter()),
+            sorted(said.get(pool.name, ())),
+            money.get(pool.name),
+            now,
+        )
         for pool in pools
     ]
 
 
 def _as_status(
-    pool: PoolRecord, counts: Mapping[str, int], money: PoolMoney | None, now: datetime
+    pool: PoolRecord,
+    counts: Mapping[str, int],
+    said: Sequence[str],
+    money: PoolMoney | None,
+    now: datetime,
 ) -> PoolStatus:
     money = money or PoolMoney(pool=pool.name)
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
@@ -171,6 +196,7 @@ def _as_status(
     return PoolStatus(
         **{name: getattr(pool, name) for name in PoolRecord.__struct_fields__},
         hosts=dict(counts),
+        provider_says=tuple(said[:MAX_SAID]),
         usd_per_hour=round(money.usd_per_hour, 6),
         spent_today_usd=round(money.spent_today_usd, 6),
         forecast_today_usd=round(money.spent_today_usd + left * money.usd_per_hour, 6),

@@ -23,14 +23,16 @@ from holdfast.core.fleet.breaker import BREAKER_WINDOW_SECONDS
 from holdfast.core.fleet.cycle import plan_fleet
 from holdfast.core.fleet.demand import cap_waiting
 from holdfast.core.fleet.faults import HostFault
+from holdfast.core.fleet.grow import say_mute
 from holdfast.core.fleet.instances import Machine
 from holdfast.core.fleet.leaks import Findings, read_listing
 from holdfast.core.fleet.records import PoolMoney, PoolRecord
 from holdfast.core.fleet.snapshot import FleetHost, FleetSnapshot, PoolView
 from holdfast.core.states import HostState, InstanceEvent, InstanceState
 from holdfast.errors import HoldfastError
+from holdfast.moves.fleet.pools import seconds_until
 from holdfast.moves.moves import LIVE_JOB_STATES
-from holdfast.providers.interface import Provider
+from holdfast.providers.interface import Provider, ProviderDown, Throttled
 from holdfast.store.port.fleet.instances import SEEN_SECONDS
 
 log = logging.getLogger("holdfast.fleet")
@@ -77,22 +79,27 @@ class PoolCycles:
 
     async def _run(self, pool: PoolRecord, *, listing: bool) -> actions.CycleSummary:
         controller, store = self._controller, self._controller.store.fleet
-        listing = listing or self.rentals.unsure
+        quiet = seconds_until(await controller.store.now(), pool.quiet_until) > 0
         try:
             provider = await self._open(pool)
         except HoldfastError as error:
             plan = self._give_up(await controller.store.now(), error)
             await store.record_cycle(plan.summary, plan.blocked)
             return plan.summary
+        polled, listing = listing, (listing or self.rentals.unsure) and not quiet
+        self.rentals.unsure = False
         notes: list[str] = []
         failed = 0
         findings = machines = None
         if listing:
             try:
                 machines = await self._list(provider)
-                self.rentals.unsure = False
+                controller.unheard.pop(self._name, None)
             except HoldfastError as error:
+                controller.unheard[self._name] = error.message
                 notes.append(f"its machines cannot be listed, so none is judged: {error.message}")
+                if isinstance(error, Throttled):
+                    await self.rentals.be_quiet(error)
         # The record is read after the listing, so that a machine that was made meanwhile is at worst
         # missing once, and never unknown.
         snapshot = await self._read()
@@ -110,13 +117,14 @@ class PoolCycles:
                 done.append(action)
                 count += action.count if isinstance(action, actions.Spawn) else 0
         due = (_INTENDED, InstanceState.ENDING)
-        if done or any(host.instance in due for host, _ in view.shapes):
+        if not quiet and (done or any(host.instance in due for host, _ in view.shapes)):
             installation = await store.installation()
             found = await store.list_instances(pool.name, states=due)
             self.rentals.pursue(provider, pool.spec, installation, found)
         summary = _summarize(plan.summary, len(plan.actions) - len(done), failed, notes)
-        if listing or done or failed:
-            await store.record_cycle(summary, plan.blocked)
+        if polled or listing or done or failed:
+            held = "" if pool.deleted_at is not None else plan.blocked
+            await store.record_cycle(summary, say_mute(view) or held)
         controller.metrics.fleet.note_cycle(summary)
         controller.metrics.fleet.note_money(_read_money(view))
         if done or failed:
@@ -124,12 +132,15 @@ class PoolCycles:
         if pool.deleted_at is not None and await store.forget_pool(pool.name):
             log.info("pool %s is gone", pool.name)
             controller.metrics.fleet.forget(pool.name)
+            controller.unheard.pop(pool.name, None)
         return summary
 
     def _give_up(
         self, at: datetime, error: HoldfastError, *, dry_run: bool = False
     ) -> actions.PoolPlan:
         log.error("pool %s: no decision: %s", self._name, error.message)
+        if not dry_run:
+            self._controller.unheard[self._name] = error.message
         self._controller.metrics.fleet.cycle_failures.labels(self._name).inc()
         summary = actions.CycleSummary(
             timestamp=at, pool=self._name, error=error.message, dry_run=dry_run
@@ -146,13 +157,22 @@ class PoolCycles:
             pool.spec.provider, pool.spec.config, installation
         )
         before, self._opened = self._opened, (key, provider)
+        self.rentals.unsure = True  # of another account or place nothing is known yet
         if before is not None:
             await before[1].close()
         return provider
 
     async def _list(self, provider: Provider) -> tuple[Machine, ...]:
-        async with asyncio.timeout(LIST_SECONDS):
-            machines = await provider.list_machines()
+        try:
+            async with asyncio.timeout(LIST_SECONDS):
+                machines = await provider.list_machines()
+        except TimeoutError:
+            raise ProviderDown(f"its list did not end within {LIST_SECONDS:g} s") from None
+        except HoldfastError:
+            raise
+        except Exception as error:  # what a provider prints may be anything
+            log.exception("pool %s: its machines cannot be listed", self._name)
+            raise ProviderDown(f"{type(error).__name__}: {error}") from error
         # One account may serve several pools; a machine of another one is not this one's to judge.
         return tuple(machine for machine in machines if machine.pool in ("", self._name))
 
@@ -161,8 +181,16 @@ class PoolCycles:
         snapshot = await self._controller.store.fleet.read_snapshot(
             outcome_seconds=BREAKER_WINDOW_SECONDS, grace_seconds=settings.number("grace_seconds")
         )
+        unheard = self._controller.unheard
+        pools = tuple(
+            msgspec.structs.replace(view, unheard=unheard[view.spec.name])
+            if view.spec.name in unheard
+            else view
+            for view in snapshot.pools
+        )
         return msgspec.structs.replace(
             snapshot,
+            pools=pools,
             silence_seconds=settings.silence_seconds,
             dead_seconds=settings.number("dead_host_seconds"),
         )
@@ -197,6 +225,9 @@ class PoolCycles:
         for host_id, ref in findings.adopted.items():
             if await store.note_made(host_id, ref) is not None:
                 notes.append(f"adopted {ref}: its creation was never answered")
+        told = {h.host_id: h.said for view in snapshot.pools for h in view.hosts}
+        said = {i: words for i, words in findings.said.items() if told.get(i) != words}
+        await store.note_words(said)
         stale = [
             host.host_id
             for view in snapshot.pools
@@ -216,6 +247,7 @@ class PoolCycles:
                 notes.append(f"gone {host_id}: {why}")
         for host_id in findings.missed:
             why = "no listing shows a machine for it, long after its provider was asked"
+            why += f", which says: {told[host_id]}" if told.get(host_id) else ""
             wanted = await self._note_gone(host_id, InstanceEvent.MISS, why)
             if wanted is not None:
                 failed += not wanted
@@ -248,7 +280,7 @@ class PoolCycles:
         # Prices matter where hosts are wanted: here, or in a pool that competes with this one.
         names = {self._name, *(rival.name for rival in rivals)}
         wanted = any(name in names and _wants_hosts(plan) for name, plan in plans.items())
-        if wanted and await hear_prices(controller, mine.spec, rivals):
+        if wanted and not say_mute(mine) and await hear_prices(controller, mine.spec, rivals):
             plans = await self._plan(snapshot)
         return plans[self._name]
 
@@ -348,11 +380,11 @@ def _summarize(
 
 
 def _read_money(view: PoolView) -> PoolMoney:
-    """Return what the pool costs; one that its provider was not asked for yet costs nothing."""
-    asked = [(h, n) for h, n in view.shapes if h.is_paid and h.instance is not _INTENDED]
+    """Return what the pool costs; a machine that its provider never named costs nothing."""
+    made = [host for host in view.hosts if host.is_paid and host.ref is not None]
     return PoolMoney(
         pool=view.spec.name,
-        usd_per_hour=sum(count * host.usd_per_hour for host, count in asked),
+        usd_per_hour=sum(host.usd_per_hour for host in made),
         spent_today_usd=view.spent_today_usd,
     )
 
@@ -413,4 +445,5 @@ def _hear(host: FleetHost, heard: float) -> FleetHost:
 def _show(host: FleetHost, findings: Findings, ends: Mapping[str, str]) -> FleetHost:
     machine = findings.seen.get(host.host_id)
     gone = host.gone or ends.get(host.host_id, "")
-    return msgspec.structs.replace(host, machine=machine, gone=gone)
+    said = findings.said.get(host.host_id, host.said)
+    return msgspec.structs.replace(host, machine=machine, gone=gone, said=said)

@@ -11,9 +11,11 @@ from collections.abc import Iterable
 
 from holdfast.controller.runtime.context import Controller
 from holdfast.core.fleet.demand import serves
+from holdfast.core.fleet.grow import say_mute
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.fleet.snapshot import FleetSnapshot, PoolView
 from holdfast.errors import HoldfastError
+from holdfast.providers.interface import Throttled
 
 log = logging.getLogger("holdfast.fleet")
 ASK_SECONDS = 120.0
@@ -27,6 +29,7 @@ def find_rivals(snapshot: FleetSnapshot, mine: PoolView) -> list[PoolSpec]:
         view.spec
         for view in snapshot.pools
         if view.paused is None
+        and not say_mute(view)
         and view.spec.name != mine.spec.name
         and any(serves(view.spec, waiting) for waiting in shared)
     ]
@@ -66,6 +69,9 @@ async def _ask(controller: Controller, spec: PoolSpec) -> None:
                 quotes = await provider.quote(spec.offers)
         finally:
             await provider.close()
+    except Throttled as error:
+        await controller.store.fleet.note_throttled(spec.name, error.retry_seconds, error.message)
+        return
     except (HoldfastError, TimeoutError) as error:
         log.warning("pool %s: its provider's prices cannot be had: %s", spec.name, error)
         return

@@ -82,6 +82,8 @@ class Rentals:
     async def _guard(self, key: str, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
+        except Throttled as error:
+            await self.be_quiet(error)
         except Unavailable as error:
             self.unsure = True
             log.warning("pool %s: %s: %s", self._pool, key, error.message)
@@ -90,6 +92,12 @@ class Rentals:
         except Exception:
             self.unsure = True
             log.exception("pool %s: %s failed", self._pool, key)
+
+    async def be_quiet(self, error: Throttled) -> None:
+        """Put on record that the provider asks for patience: nothing is asked until it is over."""
+        store, name = self._controller.store.fleet, self._pool
+        log.warning("pool %s: quiet for %g s: %s", name, error.retry_seconds, error.message)
+        await store.note_throttled(name, error.retry_seconds, error.message)
 
     async def _make(
         self, provider: Provider, spec: PoolSpec, installation: str, instance: InstanceRecord
@@ -124,6 +132,7 @@ class Rentals:
             await store.note_denied(host_id, machine.reason or "it ended at once", final=True)
             return
         made = await store.note_made(host_id, machine.ref, usd_per_hour=machine.usd_per_hour)
+        await store.note_words({host_id: machine.reason})
         if made is not None and made.state is InstanceState.ENDING:
             self.end_machine(provider, machine.ref, host_id)  # its end was wanted meanwhile
         self._controller.poke("events")
@@ -139,12 +148,16 @@ class Rentals:
             final = isinstance(error, Refused)
             outcome = "refused" if final else "no_capacity"
             metrics.creates.labels(order.pool, outcome).inc()
+            if isinstance(error, Throttled):
+                await self.be_quiet(error)
             await store.note_denied(order.intent, error.message, final=final)
             log.warning("pool %s: %s", order.pool, error.message, extra={"host": order.intent})
             self._controller.poke("fleet", "events")
             return None
-        except (HoldfastError, TimeoutError):
+        except Exception as error:
             metrics.creates.labels(order.pool, "unknown").inc()
+            said = error.message if isinstance(error, HoldfastError) else ""
+            await store.note_words({order.intent: said or f"{type(error).__name__}: {error}"})
             raise
         metrics.creates.labels(order.pool, "made").inc()
         return machine

@@ -71,6 +71,7 @@ class Controller:
         self.settings = SettingsCache(store, dict(environment or {}), clock, self.background)
         self.sizes = Sizes(store, clock, self.background)
         self.prices = OfferPrices(clock)
+        self.unheard: dict[str, str] = {}  # pools whose providers could not be asked last, and why
         self.specs = JobSpecs(store)
         self.saved = SavedJobs()
         self.wakes = WakeBus()

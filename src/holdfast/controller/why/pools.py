@@ -11,6 +11,7 @@ from holdfast.core.states import HostState
 from holdfast.wire.api import WhyLine
 
 MAX_NAMED = 5
+MAX_SAID = 3
 COMING = (HostState.SPAWNING, HostState.PREFLIGHT)
 
 
@@ -28,10 +29,15 @@ def explain_pools(found: Circumstances) -> Iterator[WhyLine]:
     """Say of each pool that serves the job's queue what it does about the job, or why nothing."""
     for pool in found.pools:
         hint = f"holdfast pools cycles {pool.name}"
-        coming = sum(h.pool == pool.name and h.state in COMING for h in found.hosts)
+        coming = [h for h in found.hosts if h.pool == pool.name and h.state in COMING]
         if coming:
-            many = "s are" if coming > 1 else " is"
-            yield line("host_is_coming", f"{coming} host{many} starting in pool {pool.name}", hint)
+            many = "s are" if len(coming) > 1 else " is"
+            words = "; ".join(
+                sorted({h.provider_says for h in coming if h.provider_says})[:MAX_SAID]
+            )
+            words = f"; its provider says: {words}" if words else ""
+            message = f"{len(coming)} host{many} starting in pool {pool.name}{words}"
+            yield line("host_is_coming", message, hint)
         if pool.deleted_at is not None:
             yield line("waiting_for_capacity", f"pool {pool.name} is being deleted", hint)
         elif pool.paused_at is not None:

@@ -36,7 +36,8 @@ def find_allowance(outcomes: Sequence[SpawnOutcome], starting: int) -> tuple[int
     if len(failures) < BREAKER_FAILURES:
         return None, ""
     newest = failures[0]
-    said = f"{len(failures)} spawns failed in a row, the last by {newest.fault}"
+    words = f" ({newest.reason})" if newest.reason else ""
+    said = f"{len(failures)} spawns failed in a row, the last by {newest.fault}{words}"
     wait = PROBE_SECONDS - newest.age_seconds
     if wait > 0:
         return 0, f"{said}; one is tried in {wait:.0f} s"

@@ -3,6 +3,7 @@
 GROW-1  Hosts that start count, so that nothing is spawned twice for the same jobs.
 GROW-2  `min` is restored even with an empty queue; nothing goes over `max`, the ceilings of money
         (MONEY-1, MONEY-2), or the breaker (BREAKER-1).
+GROW-4  Nothing is asked for while the provider cannot be asked what it has, or asks for patience.
 GROW-3  Every host that is not over counts to `max`: also one that drains, is in quarantine or is
         silent. One that is over is replaced before its machine's end is confirmed, but there are
         never more than twice `max` machines, so that a provider that ends none is asked for no more.
@@ -29,6 +30,19 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
     blocked: str = ""
 
 
+def say_mute(view: PoolView) -> str:
+    """Return why the pool's provider is asked for nothing now, in the provider's words; else ""."""
+    name = view.spec.name
+    if view.quiet_seconds > 0:
+        return (
+            f"pool {name} leaves its provider in peace for {view.quiet_seconds:.0f} s, as that asked: "
+            f"{view.quiet_reason}"
+        )
+    if view.unheard:
+        return f"pool {name} rents nothing, because its provider cannot be asked: {view.unheard}"
+    return ""
+
+
 class _Grower:
     """A pool while its spawns are chosen, one host at a time."""
 
@@ -49,6 +63,9 @@ class _Grower:
         spec = self._view.spec
         if self._view.paused is not None:
             return self._block(f"pool {spec.name} is paused: {self._view.paused}")
+        mute = say_mute(self._view)
+        if mute:
+            return self._block(mute)
         if self._hosts >= spec.max:
             hosts = "1 host" if spec.max == 1 else f"{spec.max} hosts"
             said = f"pool {spec.name} at its max of {hosts}{_say_idlers(self._view)}"

@@ -68,7 +68,7 @@ def free_tasks(view: PoolView) -> Stepped:
 def end_host(host: FleetHost) -> list[Action]:
     """Return what ends a host that is over: its tasks are freed, its machine is given back."""
     actions: list[Action] = []
-    why = host.gone or _END_REASONS.get(host.state, "no longer wanted")
+    why = host.gone or host.reason or _END_REASONS.get(host.state, "no longer wanted")
     fenced = not host.leases or host.instance is InstanceState.GONE
     if host.state is not HostState.TERMINATED and fenced:
         actions.append(FreeHost(host_id=host.host_id, reason=why, tasks=host.leases))
@@ -121,7 +121,7 @@ def _follow(host: FleetHost, action: Action) -> FleetHost:
     if isinstance(action, Promote):
         return msgspec.structs.replace(host, state=HostState.ACTIVE, idle_seconds=0.0)
     if isinstance(action, FailHost):
-        return msgspec.structs.replace(host, state=HostState.ERROR)
+        return msgspec.structs.replace(host, state=HostState.ERROR, reason=action.reason)
     return host
 
 
@@ -137,17 +137,13 @@ def _judge_start(spec: PoolSpec, host: FleetHost) -> Action | None:
     limit = spec.spawn_timeout_seconds
     if host.intent_seconds <= limit:
         return None
+    fault, why = HostFault.SPAWN_TIMEOUT, f"its machine did not start within {limit:.0f} s"
     if host.ref is None:
-        return _fail(
-            host, HostFault.NO_INSTANCE_ID, f"the provider named no machine within {limit:.0f} s"
-        )
-    if host.machine is MachineState.RUNNING:
-        return _fail(
-            host,
-            HostFault.NO_HEARTBEAT,
-            f"its machine runs, and no agent on it called within {limit:.0f} s",
-        )
-    return _fail(host, HostFault.SPAWN_TIMEOUT, f"its machine did not start within {limit:.0f} s")
+        fault, why = HostFault.NO_INSTANCE_ID, f"the provider named no machine within {limit:.0f} s"
+    elif host.machine is MachineState.RUNNING:
+        fault = HostFault.NO_HEARTBEAT
+        why = f"its machine runs, and no agent on it called within {limit:.0f} s"
+    return _fail(host, fault, f"{why}; its provider says: {host.said}" if host.said else why)
 
 
 def _judge_preflight(spec: PoolSpec, host: FleetHost) -> Action | None:

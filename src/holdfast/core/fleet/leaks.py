@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.core.fleet.instances import Machine, MachineState
 from holdfast.core.fleet.snapshot import FleetHost
-from holdfast.core.states import InstanceState
+from holdfast.core.states import HostState, InstanceState
 
 MISSES = 3
 MISSING_SECONDS = 60.0
@@ -27,7 +27,8 @@ UNKNOWN_SIGHTINGS = 2
 
 
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a listing means. adopted: host → ref. seen: host → the machine's state.
+    """What a listing means. adopted: host → ref. seen: host → the machine's state. said: host → the
+    provider's words about a machine that starts.
 
     lost: host → why, where the machine is there and costs money, and its provider says that it will
     not serve again. missing: hosts whose machine is not listed, and not believed gone. gone: host → why.
@@ -37,6 +38,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
 
     adopted: dict[str, str]
     seen: dict[str, MachineState]
+    said: dict[str, str]
     lost: dict[str, str]
     missing: list[str]
     gone: dict[str, str]
@@ -55,7 +57,7 @@ def read_listing(
     unknown = [machine for machine in machines if machine.state is MachineState.UNKNOWN]
     places = tuple(machine.ref for machine in unknown)
     findings = Findings(
-        adopted={}, seen={}, lost={}, missing=[], gone={}, missed=[], reap={},
+        adopted={}, seen={}, said={}, lost={}, missing=[], gone={}, missed=[], reap={},
         unknown=[machine.reason for machine in unknown],
     )  # fmt: skip
     of_intent: dict[str, list[Machine]] = {}
@@ -71,6 +73,9 @@ def read_listing(
             findings.seen[host.host_id] = found[0].state  # nearly always
         elif not _hides(host, found, places):
             _match(host, found, all_missing, findings)
+        if host.state is HostState.SPAWNING:
+            for machine in [machine for machine in found if machine.reason][:1]:
+                findings.said[host.host_id] = machine.reason
         of_intent.pop(host.host_id, None)
     intended = {h.host_id for h in hosts if h.instance is InstanceState.INTENDED}
     for machine in (m for ms in of_intent.values() for m in ms if m.intent not in intended):

@@ -12,7 +12,8 @@ class PoolRecord(Record, frozen=True, kw_only=True):
 
     paused_at: it spawns nothing and shrinks by nothing since then. deleted_at: it spawns nothing
     more, and is forgotten once its last machine is gone. blocked: why the last cycle held back a
-    host that is wanted. cycled_at: when the last cycle ran.
+    host that is wanted. cycled_at: when the last cycle ran. quiet_until, quiet_reason: until when its
+    provider asks to be left in peace, and in which words.
     """
 
     name: str
@@ -22,6 +23,8 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     deleted_at: datetime | None = None
     blocked: str = ""
     cycled_at: datetime | None = None
+    quiet_until: datetime | None = None
+    quiet_reason: str = ""
     created_at: datetime
 
 
@@ -30,7 +33,8 @@ class InstanceRecord(Record, frozen=True, kw_only=True):
 
     seen_at: when a listing last showed it, to ten minutes while all is well. missing_since,
     missing_times: since when, and in how many listings in a row, it has been missing. end_asked_at:
-    when the provider was last asked to end it. fault: why its host is in error. heartbeat_at: its
+    when the provider was last asked to end it. fault: why its host is in error. said: the provider's
+    last words about a machine that starts. heartbeat_at: its
     agent's last call, None before the first.
     """
 
@@ -44,6 +48,7 @@ class InstanceRecord(Record, frozen=True, kw_only=True):
     ref: str | None = None
     reason: str = ""
     fault: str = ""
+    said: str = ""
     intended_at: datetime
     asked_at: datetime | None = None
     made_at: datetime | None = None

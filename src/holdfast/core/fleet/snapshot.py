@@ -38,6 +38,8 @@ class FleetHost(msgspec.Struct, frozen=True, kw_only=True):
     machine: how the provider's last listing showed it, of hosts that have yet to call; None: it did
     not.
     gone: why the provider is believed that the machine is gone (`leaks.read_listing`), else "".
+    said: the provider's last words about a machine that starts, "" without any. reason: why it is in
+    error, "" while it is not.
     """
 
     host_id: str
@@ -65,6 +67,8 @@ class FleetHost(msgspec.Struct, frozen=True, kw_only=True):
     draining_for_scale: bool = False
     machine: MachineState | None = None
     gone: str = ""
+    said: str = ""
+    reason: str = ""
 
     @property
     def is_starting(self) -> bool:
@@ -118,11 +122,13 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpawnOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How one spawn of the breaker's window ended, `age_seconds` ago. fault "": it served."""
+    """How one spawn of the breaker's window ended, `age_seconds` ago. fault "": it served. reason:
+    what was said of the fault."""
 
     age_seconds: float
     offer: str
     fault: str = ""
+    reason: str = ""
 
 
 class OfferTrouble(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +145,8 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     paused: an operator's reason, None while it runs; a paused pool spawns nothing and shrinks by
     nothing, its health is still watched.
     spent_today_usd: since midnight UTC, running hosts included.
+    unheard: why its provider could not be asked for its machines, "" where it answered.
+    quiet_seconds, quiet_reason: for how long the provider asks to be left in peace, in its words.
     outcomes: spawns that ended within the breaker's window, newest first. trouble: by offer.
     """
 
@@ -146,6 +154,9 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     hosts: tuple[FleetHost, ...] = ()
     paused: str | None = None
     spent_today_usd: float = 0.0
+    unheard: str = ""
+    quiet_seconds: float = 0.0
+    quiet_reason: str = ""
     outcomes: tuple[SpawnOutcome, ...] = ()
     trouble: Mapping[str, OfferTrouble] = {}
 

@@ -62,10 +62,10 @@ def cost_since(
 ) -> float:
     """Return the dollars that one instance cost from `day` to `now`.
 
-    It is charged from the question, because a machine whose creation was never answered may run;
-    one that is gone and was never made cost nothing.
+    It is charged from the question on, once its provider has named it or listed it; until then
+    there may be no machine, and it costs nothing.
     """
-    if asked_at is None or (gone_at is not None and not made):
+    if asked_at is None or not made:
         return 0.0
     seconds = (min(gone_at or now, now) - max(asked_at, day)) / timedelta(seconds=1)
     return max(0.0, seconds) * usd_per_hour / 3600.0
@@ -88,6 +88,11 @@ def offer_size(spec: PoolSpec, offer: Offer) -> Size:
 def seconds_since(now: datetime, then: datetime | None) -> float:
     """Return the seconds from `then` to `now`, never below zero; infinity where it never was."""
     return math.inf if then is None else max(0.0, (now - then).total_seconds())
+
+
+def seconds_until(now: datetime, then: datetime | None) -> float:
+    """Return the seconds from `now` to `then`, 0 where that is over or never was."""
+    return 0.0 if then is None else max(0.0, (then - now).total_seconds())
 
 
 def pool_event(what: str, name: str, message: str, **data: object) -> NewEvent:

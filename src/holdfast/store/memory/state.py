@@ -143,6 +143,7 @@ class MemoryInstance(msgspec.Struct, kw_only=True):
     ref: str | None = None
     reason: str = ""
     fault: str = ""
+    said: str = ""
     intended_at: datetime
     asked_at: datetime | None = None
     made_at: datetime | None = None
@@ -267,7 +268,8 @@ class MemoryState:
         self.pools: dict[str, PoolRecord] = {}
         self.instances: dict[str, MemoryInstance] = {}
         self.cycles: dict[str, list[CycleSummary]] = {}
-        self.outcomes: list[tuple[datetime, str, str, str]] = []  # when, pool, offer, fault
+        # when, pool, offer, fault, reason
+        self.outcomes: list[tuple[datetime, str, str, str, str]] = []
         self.troubles: dict[tuple[str, str], tuple[int, datetime, str]] = {}
         self.checks: dict[tuple[str, str], HostCheckRecord] = {}
         self.telemetry: dict[str, HostTelemetryRecord] = {}
@@ -433,6 +435,8 @@ class MemoryState:
         rented = self.instances.get(host.id)
         if rented is not None:
             fields |= {"offer": rented.offer, "usd_per_hour": rented.usd_per_hour}
+            if host.state is HostState.SPAWNING:
+                fields["provider_says"] = rented.said
         return HostRecord(
             **fields,
             busy_cpu_slots=sum(t.cpu_slots for t in live if not t.held_ahead),

@@ -45,6 +45,18 @@ async def test_a_pool_is_made_changed_scaled_paused_and_deleted(
     assert (await served.call("GET", "/v1/pools/none")).status_code == 404
 
 
+async def test_a_deleted_pool_is_forgotten_at_once_on_a_word(
+    served: Served, provider: ScriptedProvider
+) -> None:
+    await served.call("PUT", "/v1/pools/p", json=POOL)
+    offer = (await served.controller.store.fleet.get_pool("p")).spec.offers[0]
+    await served.controller.store.fleet.intend("p", offer, ["host-00001"], "a test")
+    assert (await served.call("DELETE", "/v1/pools/p?forget=maybe")).status_code == 422
+    assert (await served.call("DELETE", "/v1/pools/p?forget=1")).status_code == 200
+    assert (await served.call("GET", "/v1/pools/p")).status_code == 404
+    assert (await served.call("PUT", "/v1/pools/p", json=POOL)).status_code == 200
+
+
 async def test_a_provider_that_is_unknown_or_misconfigured_is_refused(served: Served) -> None:
     for change in ({"provider": "none"}, {"config": {"colour": "red"}}):
         answer = await served.call("PUT", "/v1/pools/p", json=POOL | change)

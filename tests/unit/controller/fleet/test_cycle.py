@@ -9,11 +9,18 @@ import pytest
 
 from holdfast.controller.fleet import prices
 from holdfast.controller.fleet.cycle import PoolCycles
+from holdfast.controller.fleet.forget import forget_pool
 from holdfast.core.fleet.instances import Machine, MachineState
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import HostState, InstanceState
 from holdfast.moves.values import NewJob
-from holdfast.providers.interface import NoCapacity, ProviderDown
+from holdfast.providers.interface import (
+    MAX_RETRY_SECONDS,
+    NoCapacity,
+    ProviderDown,
+    Refused,
+    Throttled,
+)
 from tests.unit.controller.fleet.world import GPU, POOL, World
 
 
@@ -102,6 +109,137 @@ async def test_a_listing_that_fails_judges_nothing(world: World) -> None:
         summary = await world.cycle()
     assert any("cannot be listed" in reason for reason in summary.reasons)
     assert len(await world.active()) == len(world.provider.alive) == 1
+
+
+async def test_a_provider_that_cannot_be_asked_is_said_and_rents_nothing(world: World) -> None:
+    """It had been said in a cycle's reasons alone, and every cycle left one more unanswered question
+    that was charged for."""
+    wide = msgspec.structs.replace(POOL, min=3)
+    await world.store.fleet.put_pool(wide, now=world.now)
+    world.provider.list_error = Refused("GET /machines answered 401: the key was revoked")
+    for _ in range(5):
+        await world.cycle()
+    assert not any(call.startswith("create") for call in world.provider.calls)
+    pool = await world.store.fleet.get_pool("p")
+    assert pool.blocked == (
+        "pool p rents nothing, because its provider cannot be asked: GET /machines answered 401: the "
+        "key was revoked"
+    )
+    world.provider.list_error = KeyError("machines")  # type: ignore[assignment]  # a defect of its own
+    await world.cycle()
+    assert "KeyError: 'machines'" in (await world.store.fleet.get_pool("p")).blocked
+    world.provider.list_error = None
+    assert (await world.cycle()).actions.workers_spawned == 3
+    assert (await world.store.fleet.get_pool("p")).blocked == ""
+
+
+async def test_a_dead_provider_does_not_keep_the_jobs_from_another_pool() -> None:
+    """Its offers were the cheapest, so it had kept them."""
+    world = World(msgspec.structs.replace(POOL, name="cheap", min=0))
+    await world.make_pool()
+    dear = msgspec.structs.replace(
+        POOL, name="dear", min=0, offers=(msgspec.structs.replace(GPU, usd_per_hour=9.0),)
+    )
+    await world.store.fleet.put_pool(dear, now=world.now)
+    jobs = [
+        NewJob(id=f"job-{n:02d}", spec=JobSpec(argv=("true",), gpus=1), queue="gpu")
+        for n in range(2)
+    ]
+    await world.store.jobs.submit_jobs(jobs, now=world.now)
+    other = PoolCycles(world.controller, "dear")
+    world.provider.list_error = ProviderDown("connection refused")
+    assert (await world.cycle()).actions.workers_spawned == 0
+    world.provider.list_error = None
+    summary = await other.run(await world.store.fleet.get_pool("dear"))
+    assert summary.actions.workers_spawned == 1
+    await other.rentals.settle()
+    await other.close()
+
+
+async def test_a_creation_without_an_answer_costs_nothing_and_its_words_are_kept(
+    world: World,
+) -> None:
+    world.provider.create_errors = [(ProviderDown("create ended with 1: no route to host"), False)]
+    await world.cycle()
+    (instance,) = await world.store.fleet.list_instances()
+    assert instance.said == "create ended with 1: no route to host"
+    (host,) = await world.store.hosts.list_hosts()
+    assert host.provider_says == instance.said
+    world.tick(3600)
+    assert await world.store.fleet.read_money(now=world.now) == {}
+    for _ in range(6):
+        summary = await world.cycle()
+        if any("missed" in reason for reason in summary.reasons):
+            break
+    assert any("which says: create ended with 1: no route to host" in r for r in summary.reasons)
+
+
+async def test_the_words_about_a_machine_that_starts_are_shown_and_are_the_reason_of_its_end(
+    world: World,
+) -> None:
+    world.dead = {"m-1"}
+    await world.cycle()
+    words = "Pending: Unschedulable 0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+    world.provider.machines["m-1"] = msgspec.structs.replace(
+        world.provider.machines["m-1"], state=MachineState.STARTING, reason=words
+    )
+    await world.cycle()
+    (host,) = await world.store.hosts.list_hosts()
+    assert (host.state, host.provider_says) == (HostState.SPAWNING, words)
+    for _ in range(12):
+        summary = await world.cycle()
+        if summary.actions.workers_failed:
+            break
+    ended = await world.store.hosts.get_host(host.id)
+    assert ended.reason == f"its machine did not start within 300 s; its provider says: {words}"
+    assert any(words in reason for reason in summary.reasons)
+
+
+async def test_a_provider_that_asks_for_patience_is_left_in_peace_for_so_long(world: World) -> None:
+    """It had been asked again after 30 s, whatever it said, and by every other call at once."""
+    world.provider.create_errors = [(Throttled("too many requests", retry_seconds=200.0), False)]
+    await world.cycle()
+    world.provider.calls.clear()
+    for _ in range(6):
+        await world.cycle()
+    assert world.provider.calls == []
+    assert (await world.store.fleet.get_pool("p")).quiet_reason == "too many requests"
+    blocked = (await world.store.fleet.get_pool("p")).blocked
+    world.start()  # another controller keeps to it, too
+    await world.cycle(10)
+    assert world.provider.calls == []
+    assert (
+        blocked == "pool p leaves its provider in peace for 20 s, as that asked: too many requests"
+    )
+    await world.cycle()
+    await world.cycle()
+    assert "list" in world.provider.calls
+    assert len(world.provider.alive) == 1
+    world.provider.list_error = Throttled("slow down", retry_seconds=1e308)
+    await world.cycle()
+    until = (await world.store.fleet.get_pool("p")).quiet_until
+    assert until is not None
+    assert (until - world.now).total_seconds() == MAX_RETRY_SECONDS
+
+
+async def test_a_pool_whose_cluster_is_gone_is_forgotten_on_an_operators_word(world: World) -> None:
+    for _ in range(3):
+        await world.cycle()
+    (host,) = await world.active()
+    job = NewJob(id="0" * 20, spec=JobSpec(argv=("true",)), queue="cpu")
+    await world.store.jobs.submit_jobs([job], now=world.now)
+    world.provider.list_error = ProviderDown("no such host: cluster.example")
+    await world.store.fleet.delete_pool("p", now=world.now)
+    for _ in range(10):
+        await world.cycle()
+    pool = await world.store.fleet.get_pool("p")
+    assert "no such host: cluster.example" in pool.blocked
+    await forget_pool(world.controller, pool, "forgotten by admin")
+    assert await world.store.fleet.list_pools() == []
+    assert await world.open_instances() == []
+    assert (await world.store.hosts.get_host(host)).state is HostState.TERMINATED
+    (gone,) = await world.store.fleet.list_instances(include_gone=True)
+    assert gone.reason == "its pool p was forgotten by admin, and no provider confirmed its end"
 
 
 async def test_a_machine_that_its_provider_lost_is_replaced(world: World) -> None:

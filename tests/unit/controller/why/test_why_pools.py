@@ -14,7 +14,7 @@ from holdfast.core.fleet.instances import Offer
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.fleet.records import PoolRecord
 from holdfast.core.records import QueueRecord
-from tests.unit.cli.stub import job_record
+from tests.unit.cli.stub import host_record, job_record
 
 NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
 SPEC = PoolSpec(name="a100", provider="local", offers=(Offer(name="one"),))
@@ -66,6 +66,21 @@ def test_a_job_that_a_pool_brings_a_host_for_needs_no_agent(
     assert told.summary == says[0]
     starts = any("holdfast agent" in line.hint for line in told.lines)
     assert starts == ("paused_at" in changes)
+
+
+def test_the_words_of_a_provider_about_a_host_that_starts_are_told() -> None:
+    pool = PoolRecord(name="a100", spec=SPEC, created_at=NOW)
+    hosts = tuple(
+        host_record(id=f"h{n}", name=f"h{n}", state="spawning", pool="a100", provider_says=words)
+        for n, words in enumerate(("PENDING (Resources)", "PENDING (Resources)", ""))
+    )
+    job = job_record(state="queued")
+    found = Circumstances(
+        job=job, queue=None, tasks=(), hosts=hosts, place=1, now=NOW, pools=(pool,)
+    )
+    assert [line.message for line in explain_pools(found)] == [
+        "3 hosts are starting in pool a100; its provider says: PENDING (Resources)"
+    ]
 
 
 def test_of_several_empty_pools_one_rents_the_host() -> None:

@@ -226,7 +226,13 @@ def test_the_breaker_counts_failures_until_one_serves() -> None:
     assert spawned(closed) == 10
     opened = plan(pool(), (), waits(30), outcomes=failures(1))
     assert spawned(opened) == 0
-    assert "3 spawns failed in a row, the last by spawn_timeout" in opened.blocked
+    assert "3 spawns failed in a row, the last by spawn_timeout; one is tried" in opened.blocked
+    words = (
+        msgspec.structs.replace(failures(1)[0], age_seconds=0.5, reason="0/1 nodes are available"),
+        *failures(1),
+    )
+    told = plan(pool(), (), waits(30), outcomes=words).blocked
+    assert "the last by spawn_timeout (0/1 nodes are available); one is tried" in told
     late = failures(PROBE_SECONDS + 1)
     assert spawned(plan(pool(), (), waits(30), outcomes=late)) == 1, "one tries"
     assert spawned(plan(pool(), (starting(0),), waits(30), outcomes=late)) == 0, "it is on its way"
@@ -247,6 +253,22 @@ def test_an_offer_without_capacity_gives_way_to_the_next() -> None:
     assert "no capacity" in alone.blocked
     after = {"one": OfferTrouble(refusals=1, age_seconds=60.0)}
     assert spawned(plan(pool(), (), waits(9), trouble=after)) == 3
+
+
+def test_a_provider_that_cannot_be_asked_or_asks_for_patience_is_asked_for_nothing() -> None:
+    """GROW-4."""
+    down = plan(pool(min=2), (), waits(9), unheard="401 Unauthorized")
+    assert spawned(down) == 0
+    assert down.blocked == (
+        "pool p rents nothing, because its provider cannot be asked: 401 Unauthorized"
+    )
+    quiet = plan(
+        pool(min=2), (), waits(9), quiet_seconds=40.0, quiet_reason="429 Too Many Requests"
+    )
+    assert spawned(quiet) == 0
+    assert quiet.blocked == (
+        "pool p leaves its provider in peace for 40 s, as that asked: 429 Too Many Requests"
+    )
 
 
 def test_a_paused_pool_spawns_nothing() -> None:

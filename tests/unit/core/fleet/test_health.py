@@ -132,9 +132,9 @@ def test_a_host_in_error_is_marked_ended_and_freed_when_its_fence_allows() -> No
     marked = host(0, "error", leases=3, instance=InstanceState.ENDING)
     after = plan(pool(), (marked, starting(1)))
     assert [type(a) for a in after.actions] == [EndMachine]
-    gone = host(0, "error", leases=3, instance=InstanceState.GONE)
+    gone = host(0, "error", leases=3, instance=InstanceState.GONE, reason="its node failed")
     (freed,) = plan(pool(), (gone, starting(1))).actions
-    assert freed == FreeHost(host_id="h0", reason="it is in error", tasks=3)
+    assert freed == FreeHost(host_id="h0", reason="its node failed", tasks=3)
     lapsed = host(0, "error", leases=0, instance=InstanceState.ENDING)
     assert [type(a) for a in plan(pool(), (lapsed,)).actions] == [FreeHost, EndMachine]
 

@@ -157,6 +157,12 @@ class MemoryFleet(MemoryPools):
             elif i.host_id in missing:
                 i.missing_since, i.missing_times = i.missing_since or at, i.missing_times + 1
 
+    async def note_words(self, said: Mapping[str, str]) -> None:
+        for host_id, words in said.items():
+            found = self.state.instances.get(host_id)
+            if found is not None and found.state is not InstanceState.GONE:
+                found.said = words
+
     async def note_gone(
         self,
         host_id: str,
@@ -179,7 +185,7 @@ class MemoryFleet(MemoryPools):
         found = s.instances[host_id]
         found.active_at = found.active_at or at
         if not rental.served:
-            s.outcomes.append((at, rental.pool, rental.offer, ""))
+            s.outcomes.append((at, rental.pool, rental.offer, "", ""))
         return (at - found.intended_at).total_seconds()
 
     async def fail_host(
@@ -295,7 +301,7 @@ class MemoryFleet(MemoryPools):
         s.instances[rental.host_id].fault = str(fault)
         s.log([rented.failed_event(rental, rental.host, str(fault), reason)], at)
         if counts and rented.is_spawn_fault(rental, fault):
-            s.outcomes.append((at, rental.pool, rental.offer, str(fault)))
+            s.outcomes.append((at, rental.pool, rental.offer, str(fault), reason))
         return True
 
     def _terminate(self, rental: rented.RentedHost, reason: str, at: datetime) -> list[str] | None:

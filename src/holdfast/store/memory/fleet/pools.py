@@ -1,5 +1,7 @@
 """Pools in memory."""
 
+from datetime import timedelta
+
 import msgspec
 
 from holdfast.core.fleet.actions import CycleSummary
@@ -70,6 +72,15 @@ class MemoryPools:
             self.state.log([moves.pool_event("deleted", name, text)], at)
         return pool
 
+    async def note_throttled(
+        self, name: str, seconds: float, reason: str, *, now: Now = None
+    ) -> None:
+        pool = self.state.pools.get(name)
+        if pool is not None:
+            until = self.state.at(now) + timedelta(seconds=seconds)
+            until = max(until, pool.quiet_until or until)
+            self.state.pools[name] = replace(pool, quiet_until=until, quiet_reason=reason)
+
     async def forget_pool(self, name: str, *, now: Now = None) -> bool:
         s, pool = self.state, self.state.pools.get(name)
         if pool is None or pool.deleted_at is None:
@@ -89,8 +100,8 @@ class MemoryPools:
         day = moves.day_of(at)
         found: dict[str, PoolMoney] = {}
         for i in self.state.instances.values():
-            over = i.gone_at is not None and (i.made_at is None or i.gone_at <= day)
-            if i.asked_at is None or over:
+            over = i.gone_at is not None and i.gone_at <= day
+            if i.asked_at is None or i.made_at is None or over:
                 continue
             before = found.get(i.pool, PoolMoney(pool=i.pool))
             spent = moves.cost_since(

@@ -46,10 +46,12 @@ def show_fleet(
                     if i.pool == name and is_open(s, i)
                 ),
                 paused=moves.find_pause(pool.paused_at, pool.paused_reason, pool.deleted_at),
+                quiet_seconds=moves.seconds_until(at, pool.quiet_until),
+                quiet_reason=pool.quiet_reason,
                 spent_today_usd=0.0 if spent is None else spent.spent_today_usd,
                 outcomes=tuple(
-                    SpawnOutcome(age_seconds=age, offer=offer, fault=fault)
-                    for when, of, offer, fault in reversed(s.outcomes)
+                    SpawnOutcome(age_seconds=age, offer=offer, fault=fault, reason=reason)
+                    for when, of, offer, fault, reason in reversed(s.outcomes)
                     if of == name and (age := moves.seconds_since(at, when)) < outcome_seconds
                 ),
                 trouble={
@@ -120,6 +122,8 @@ def _show(
         draining_for_scale=(
             host.state is HostState.DRAINING and host.drain_cause is Cause.SCALED_DOWN
         ),
+        said=found.said,
+        reason=host.reason if host.state is HostState.ERROR else "",
         gone=found.reason if found.state is InstanceState.GONE else "",
     )
 

@@ -77,6 +77,9 @@ class FleetStore(PoolStore, Protocol):
         """Write which hosts' machines a listing showed, and which it should have and did not. That
         a machine was there all along is written every `SEEN_SECONDS`."""
 
+    async def note_words(self, said: Mapping[str, str]) -> None:
+        """Write a provider's words about machines that start, by their hosts' ids."""
+
     async def note_gone(
         self,
         host_id: str,

@@ -37,6 +37,11 @@ class PoolStore(Protocol):
         """Have it shrink to nothing, as its hosts fall idle, and be forgotten then. Event
         pool.deleted. Raises NotFound."""
 
+    async def note_throttled(
+        self, name: str, seconds: float, reason: str, *, now: Now = None
+    ) -> None:
+        """Write that a pool's provider asks to be left in peace for `seconds` from now, at least."""
+
     async def forget_pool(self, name: str, *, now: Now = None) -> bool:
         """Forget a deleted pool that has no host and no machine left."""
 

@@ -155,6 +155,15 @@ class PostgresFleet(PostgresPools):
         if seen or missing:
             await self.session.transact(work)
 
+    async def note_words(self, said: Mapping[str, str]) -> None:
+        params = {"ids": list(said), "said": list(said.values())}
+
+        async def work(tx: Tx) -> None:
+            await tx.run("note_words", **params)
+
+        if said:
+            await self.session.transact(work)
+
     async def note_gone(
         self,
         host_id: str,
@@ -177,7 +186,7 @@ class PostgresFleet(PostgresPools):
             await set_host_state(tx, host_id, rental.name, rental.host, after, "pass", reason, at)
             await tx.run("note_active", id=host_id, now=at)
             if not rental.served:
-                await _note_outcome(tx, rental, "", at)
+                await _note_outcome(tx, rental, "", "", at)
             row = await tx.one("lock_instance", id=host_id)
             began: datetime = at if row is None else row["intended_at"]
             return (at - began).total_seconds()
@@ -322,7 +331,7 @@ async def _fail(
     await tx.run("note_fault", id=rental.host_id, fault=str(fault))
     await write_events(tx, [failed_event(rental, rental.host, str(fault), reason)], at)
     if counts and is_spawn_fault(rental, fault):
-        await _note_outcome(tx, rental, str(fault), at)
+        await _note_outcome(tx, rental, str(fault), reason, at)
     return True
 
 
@@ -338,6 +347,6 @@ async def _terminate(tx: Tx, rental: RentedHost, reason: str, at: datetime) -> l
     return lost
 
 
-async def _note_outcome(tx: Tx, rental: RentedHost, fault: str, at: datetime) -> None:
+async def _note_outcome(tx: Tx, rental: RentedHost, fault: str, reason: str, at: datetime) -> None:
     params = {"pool": rental.pool, "offer": rental.offer, "now": at, "fault": fault}
-    await tx.run("insert_outcome", **params)
+    await tx.run("insert_outcome", **params, reason=reason)

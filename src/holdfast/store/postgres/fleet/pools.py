@@ -81,6 +81,13 @@ class PostgresPools(OnSession):
         return await _read_pool(tx, name)
 
     @transacts
+    async def note_throttled(
+        self, tx: Tx, name: str, seconds: float, reason: str, *, now: Now = None
+    ) -> None:
+        at = await tx.now(now)
+        await tx.run("quiet_pool", name=name, seconds=seconds, reason=reason, now=at)
+
+    @transacts
     async def forget_pool(self, tx: Tx, name: str, *, now: Now = None) -> bool:
         row = await tx.one("lock_pool", name=name)
         if row is None or row["deleted_at"] is None:

@@ -17,7 +17,7 @@ from holdfast.core.fleet.snapshot import (
 )
 from holdfast.core.gpus import Gpu
 from holdfast.core.settings.resolve import Value
-from holdfast.moves.fleet.pools import effective_spec, find_pause
+from holdfast.moves.fleet.pools import effective_spec, find_pause, seconds_until
 from holdfast.moves.fleet.rented import judge_host, say_stuck
 from holdfast.store.postgres.connection.session import Rows, Tx
 from holdfast.store.postgres.settings import read_quotas, read_quotas_left
@@ -52,6 +52,7 @@ async def read_snapshot(
         at=at,
         pools=tuple(
             _view(
+                at,
                 row,
                 hosts_of.get(row["name"], []),
                 checks_of,
@@ -74,6 +75,7 @@ def _group(rows: Rows) -> dict[str, Rows]:
 
 
 def _view(
+    at: datetime,
     row: dict[str, Any],
     hosts: Rows,
     checks: Mapping[str, dict[str, Any]],
@@ -86,6 +88,8 @@ def _view(
         spec=effective_spec(spec, deleted=row["deleted_at"] is not None),
         hosts=_show_hosts(spec, hosts, checks),
         paused=find_pause(row["paused_at"], row["paused_reason"], row["deleted_at"]),
+        quiet_seconds=seconds_until(at, row["quiet_until"]),
+        quiet_reason=row["quiet_reason"],
         spent_today_usd=spent.get(row["name"], 0.0),
         outcomes=tuple(msgspec.convert(found, SpawnOutcome) for found in outcomes),
         trouble={found["offer"]: msgspec.convert(found, OfferTrouble) for found in troubles},

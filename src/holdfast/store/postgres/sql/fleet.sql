@@ -4,11 +4,11 @@
 select installation from cluster;
 
 -- name: lock_pool
-select name, spec, paused_at, paused_reason, deleted_at, blocked, cycled_at, created_at
+select name, spec, paused_at, paused_reason, deleted_at, blocked, cycled_at, quiet_until, quiet_reason, created_at
 from pools where name = %(name)s for update;
 
 -- name: read_pools
-select name, spec, paused_at, paused_reason, deleted_at, blocked, cycled_at, created_at
+select name, spec, paused_at, paused_reason, deleted_at, blocked, cycled_at, quiet_until, quiet_reason, created_at
 from pools where %(names)s::text[] is null or name = any(%(names)s) order by name;
 
 -- name: put_pool
@@ -17,6 +17,10 @@ on conflict (name) do update set spec = excluded.spec;
 
 -- name: pause_pool
 update pools set paused_at = coalesce(paused_at, %(now)s), paused_reason = %(reason)s where name = %(name)s;
+
+-- name: quiet_pool
+update pools set quiet_until = greatest(quiet_until, %(now)s::timestamptz + %(seconds)s * interval '1 second'), quiet_reason = %(reason)s
+where name = %(name)s;
 
 -- name: resume_pool
 update pools set paused_at = null, paused_reason = '' where name = %(name)s;
@@ -42,7 +46,8 @@ delete from pool_outcomes where pool = %(name)s;
 delete from offer_troubles where pool = %(name)s;
 
 -- name: read_money
--- From the question on, because a machine whose creation was never answered may run. Must equal `moves.fleet.cost_since`.
+-- From the question on, of machines that were made: one that no provider ever named or listed costs nothing. Must equal
+-- `moves.fleet.cost_since`.
 with clock as materialized (
   select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 ), day as materialized (
@@ -53,7 +58,7 @@ select i.pool,
        sum(greatest(0, extract(epoch from least(coalesce(i.gone_at, d.now), d.now) - greatest(i.asked_at, d.midnight)))
            * i.usd_per_hour / 3600)::double precision as spent_today_usd
 from instances i cross join day d
-where i.asked_at is not null and (i.gone_at is null or (i.made_at is not null and i.gone_at > d.midnight))
+where i.asked_at is not null and i.made_at is not null and (i.gone_at is null or i.gone_at > d.midnight)
 group by i.pool;
 
 -- name: record_cycle
@@ -132,6 +137,10 @@ where host_id = any(%(ids)s) and state <> 'gone' and (
 update instances set missing_since = coalesce(missing_since, %(now)s), missing_times = missing_times + 1
 where host_id = any(%(ids)s) and state <> 'gone';
 
+-- name: note_words
+update instances i set said = g.said from unnest(%(ids)s::text[], %(said)s::text[]) as g(id, said)
+where i.host_id = g.id and i.state <> 'gone' and i.said <> g.said;
+
 -- name: note_active
 update instances set active_at = coalesce(active_at, %(now)s) where host_id = %(id)s;
 
@@ -139,7 +148,7 @@ update instances set active_at = coalesce(active_at, %(now)s) where host_id = %(
 update instances set fault = %(fault)s where host_id = %(id)s;
 
 -- name: insert_outcome
-insert into pool_outcomes (pool, offer, at, fault) values (%(pool)s, %(offer)s, %(now)s, %(fault)s);
+insert into pool_outcomes (pool, offer, at, fault, reason) values (%(pool)s, %(offer)s, %(now)s, %(fault)s, %(reason)s);
 
 -- name: note_trouble
 insert into offer_troubles (pool, offer, refusals, at, reason) values (%(pool)s, %(offer)s, 1, %(now)s, %(reason)s)
@@ -154,7 +163,7 @@ select (select count(*) from tasks where host_id = %(id)s and state in ('reserve
      + (select coalesce(sum(cardinality(job_ids)), 0) from handovers where host_id = %(id)s);
 
 -- name: read_instances
-select i.host_id, h.name, i.pool, i.offer, i.usd_per_hour, i.state, h.state as host_state, i.ref, i.reason, i.fault,
+select i.host_id, h.name, i.pool, i.offer, i.usd_per_hour, i.state, h.state as host_state, i.ref, i.reason, i.fault, i.said,
        i.intended_at, i.asked_at, i.made_at, i.end_asked_at, i.gone_at, i.seen_at, i.missing_since, i.missing_times,
        case when b.incarnation <> '' then b.heartbeat_at end as heartbeat_at
 from instances i join hosts h on h.id = i.host_id join heartbeats b on b.host_id = i.host_id
@@ -192,7 +201,8 @@ select i.pool, h.id as host_id, h.name, h.state, i.state as instance, i.offer, i
        coalesce(u.leases, 0) as leases, h.faults @> '[{"part": "starts"}]' as aside, u.job_id as stopping,
        date_part('epoch', %(now)s::timestamptz - u.due) as overdue_seconds,
        h.state = 'draining' and h.drain_cause = 'scaled_down' as draining_for_scale,
-       case when i.state = 'gone' then i.reason else '' end as gone,
+       case when i.state = 'gone' then i.reason else '' end as gone, i.said,
+       case when h.state = 'error' then h.reason else '' end as reason,
        case when h.state in ('spawning', 'preflight') then 'pending' else 'ok' end as preflight,
        date_part('epoch', %(now)s::timestamptz - g.at) as telemetry_seconds
 from instances i join hosts h on h.id = i.host_id join heartbeats b on b.host_id = i.host_id
@@ -235,7 +245,7 @@ group by t.queue, t.gpus, t.cpu_slots, t.memory_bytes, coalesce(j.spec->'host_la
 order by t.queue, t.gpus, t.cpu_slots, t.memory_bytes, 6;
 
 -- name: snapshot_outcomes
-select pool, offer, fault, greatest(0, extract(epoch from %(now)s::timestamptz - at))::double precision as age_seconds
+select pool, offer, fault, reason, greatest(0, extract(epoch from %(now)s::timestamptz - at))::double precision as age_seconds
 from pool_outcomes where at > %(now)s::timestamptz - %(seconds)s * interval '1 second'
 order by id desc;
 

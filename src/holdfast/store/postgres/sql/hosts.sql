@@ -18,7 +18,8 @@ select h.id, h.name, h.pool, h.state, h.reason, b.incarnation, h.queues, h.label
        h.address, h.version, h.probe, h.memory_limits, h.faults, coalesce(u.cpu_slots, 0) as busy_cpu_slots,
        coalesce(u.memory_bytes, 0) as busy_memory_bytes, coalesce(d.devices, '{}') as busy_gpus,
        coalesce(u.running, 0) as running, h.registered_at, case when b.incarnation <> '' then b.heartbeat_at end as heartbeat_at,
-       b.flagged_dead_at, h.drain_deadline, i.offer, i.usd_per_hour
+       b.flagged_dead_at, h.drain_deadline, i.offer, i.usd_per_hour,
+       case when h.state = 'spawning' then coalesce(i.said, '') else '' end as provider_says
 from hosts h join heartbeats b on b.host_id = h.id
 left join instances i on i.host_id = h.id
 left join busy u on u.host_id = h.id
