@@ -24,6 +24,7 @@ from holdfast.tasks.running import context
 from holdfast.tasks.submitting import OpenSet
 from holdfast.wire.mismatch import say_mismatch, split_path
 
+MAX_PRIORITY = 100
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -72,9 +73,18 @@ class TaskFunction(Generic[P, R]):
             sentence = f"@holdfast.task of {self.name}: {field}: {say_mismatch(said)}"
             raise ValidationError(sentence, field=field or None) from None
 
+    @property
+    def _wanted(self) -> FunctionSpec:
+        """How calls that are submitted here are run: those of a running call go before calls like
+        itself, because it may wait for them."""
+        spec, caller = self.spec, context()
+        if not caller.hosted or spec.priority > caller.priority:
+            return spec
+        return msgspec.structs.replace(spec, priority=min(MAX_PRIORITY, caller.priority + 1))
+
     @functools.cached_property
-    def _singles(self) -> OpenSet:
-        return OpenSet(self.spec)
+    def _singles(self) -> dict[int, OpenSet]:
+        return {}
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> CallHandle[R]:
         """Submit one call; it is on record when this returns.
@@ -83,7 +93,10 @@ class TaskFunction(Generic[P, R]):
             ValidationError: an argument does not fit; nothing was sent.
         """
         text = shorten(self.codec.encode_args(args, kwargs), CONNECTION.keep)
-        set_id, index = self._singles.submit(text)
+        spec = self._wanted
+        known = self._singles
+        singles = known.get(spec.priority) or known.setdefault(spec.priority, OpenSet(spec))
+        set_id, index = singles.submit(text)
         return CallHandle(self.codec, set_id, index)
 
     def map(
@@ -96,7 +109,7 @@ class TaskFunction(Generic[P, R]):
         """
         encode = self.codec.encode_args
         texts = (shorten(encode(args, {}), CONNECTION.keep) for args in zip(*items, strict=False))
-        return MapResults(self.spec, self.codec, texts, errors)
+        return MapResults(self._wanted, self.codec, texts, errors)
 
     def options(self, **changes: Any) -> TaskFunction[P, R]:
         """Return the same function with other options: `edit.options(priority=90).submit(…)`."""

@@ -11,11 +11,12 @@ from holdfast.core.calls.values import CallState
 from holdfast.tasks.codec import CallCodec
 from holdfast.tasks.connection import CONNECTION
 from holdfast.tasks.failures import CallFailed, read_failure
-from holdfast.tasks.patience import PATIENCE_SECONDS, Patience, find_hold_up
-from holdfast.wire.calls import CallResult
+from holdfast.tasks.patience import Patience, choose_wait_seconds, find_hold_up
+from holdfast.tasks.running import context
+from holdfast.wire.calls import CallResult, CallResults
 
 R = TypeVar("R")
-WAIT_SECONDS = PATIENCE_SECONDS
+BRIEF_SECONDS = 0.1
 _INDICES = 500  # in one request
 _ROUND_SECONDS = 0.25  # of one set, where calls of several are awaited
 
@@ -88,10 +89,10 @@ class CallHandle(Generic[R]):
 
     def _wait(self, timeout: float | None) -> CallResult:
         until = None if timeout is None else time.monotonic() + timeout
-        patience = Patience()
+        patience, longest = Patience(), choose_wait_seconds()
         while self._found is None:
-            left = WAIT_SECONDS if until is None else until - time.monotonic()
-            _ask([self], max(0.0, min(left, WAIT_SECONDS)))
+            left = longest if until is None else until - time.monotonic()
+            _ask([self], max(0.0, min(left, longest)))
             if self._found is None and until is not None and time.monotonic() >= until:
                 hold_up = find_hold_up(self.set_id, self.index) if timeout else ""
                 raise TimeoutError(
@@ -124,10 +125,8 @@ def make_failure(set_id: str, found: CallResult) -> CallFailed:
 def _ask(handles: Collection[CallHandle[Any]], wait_seconds: float) -> list[CallHandle[Any]]:
     """Ask for the ends of calls of one set; return those that are known now."""
     by_index = {handle.index: handle for handle in handles}
-    set_id = next(iter(handles)).set_id
-    answer = CONNECTION.client.call_results(
-        set_id, indices=list(by_index), wait_seconds=wait_seconds
-    )
+    first = next(iter(handles))
+    answer = ask_results(first.set_id, wait_seconds, awaited=first.index, indices=list(by_index))
     ended = []
     for found in answer.results:
         handle = by_index.get(found.index)
@@ -135,6 +134,18 @@ def _ask(handles: Collection[CallHandle[Any]], wait_seconds: float) -> list[Call
             handle.learn(found)
             ended.append(handle)
     return ended
+
+
+def ask_results(set_id: str, wait_seconds: float, *, awaited: int, **asked: Any) -> CallResults:
+    """Ask for results, and wait for some. awaited: one of the calls, which a running call that asks
+    waits for, as far as its executor is told; what ends at once is not waited for."""
+    client, caller = CONNECTION.client, context()
+    if wait_seconds > BRIEF_SECONDS and caller.hosted:
+        answer = client.call_results(set_id, **asked, wait_seconds=BRIEF_SECONDS)
+        if answer.results:
+            return answer
+    with caller.waiting_for(f"{set_id}.{awaited}" if wait_seconds > 0 else ""):
+        return client.call_results(set_id, **asked, wait_seconds=wait_seconds)
 
 
 def as_completed(
@@ -158,7 +169,7 @@ def as_completed(
             ended: list[CallHandle[R]] = [handle for handle in wanted.values() if handle.ended]
             if not ended:
                 alone = len(waiting) == 1 and len(wanted) <= _INDICES
-                wait = WAIT_SECONDS if alone else _ROUND_SECONDS if quiet else 0.0
+                wait = choose_wait_seconds() if alone else _ROUND_SECONDS if quiet else 0.0
                 if until is not None:
                     wait = max(0.0, min(wait, until - time.monotonic()))
                 ended = _ask_all(list(wanted.values()), wait)

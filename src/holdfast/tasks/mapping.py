@@ -18,8 +18,8 @@ from holdfast.errors import HoldfastError
 from holdfast.tasks.codec import CallCodec
 from holdfast.tasks.connection import CONNECTION
 from holdfast.tasks.failures import CallFailed
-from holdfast.tasks.handles import WAIT_SECONDS, read_outcome
-from holdfast.tasks.patience import Patience
+from holdfast.tasks.handles import ask_results, read_outcome
+from holdfast.tasks.patience import Patience, choose_wait_seconds
 from holdfast.wire.calls import CallResult
 
 R = TypeVar("R")
@@ -61,7 +61,7 @@ class MapResults(Iterator[R], Generic[R]):
                 self._submit()
             if self._fetched >= self._submitted and not self._more:
                 raise StopIteration
-            self._fetch(0.0 if self._more and room else WAIT_SECONDS)
+            self._fetch(0.0 if self._more and room else choose_wait_seconds())
             if not self._page:
                 patience.look(self.id, self._fetched)
         found = self._page.popleft()
@@ -110,8 +110,7 @@ class MapResults(Iterator[R], Generic[R]):
         return chunk
 
     def _fetch(self, wait_seconds: float) -> None:
-        answer = CONNECTION.client.call_results(
-            self.id, first=self._fetched, limit=_PAGE, wait_seconds=wait_seconds
-        )
+        first = self._fetched
+        answer = ask_results(self.id, wait_seconds, awaited=first, first=first, limit=_PAGE)
         self._page.extend(answer.results)
         self._fetched += len(answer.results)

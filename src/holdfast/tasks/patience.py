@@ -6,13 +6,18 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import Conflict, HoldfastError
 from holdfast.tasks.connection import CONNECTION
+from holdfast.tasks.running import context
 
 if TYPE_CHECKING:
     from holdfast.wire.calls import CallView
 
 PATIENCE_SECONDS = 10.0
+CALL_PATIENCE_SECONDS = 2.0
+"""Of a call that waits for another: what can never end is looked for soon."""
+NEVER = "waits_for_itself"
+"""The code of `why` for a call that cannot start before the one that waits for it has ended."""
 ORDINARY = ("behind", "executor_starts", "ready", "running")
 """Codes of `why` that only ask for patience."""
 
@@ -32,15 +37,30 @@ class Patience:
         self._since = time.monotonic()
 
     def look(self, set_id: str, index: int) -> None:
-        """Warn if the call cannot start and that was not said yet."""
-        if time.monotonic() - self._since < PATIENCE_SECONDS:
+        """Warn if the call cannot start and that was not said yet.
+
+        Raises:
+            Conflict: the running call waits for it, and it can never start meanwhile; it is cancelled.
+        """
+        if time.monotonic() - self._since < choose_wait_seconds():
             return
         view = _view(set_id, index)
+        if view is not None and view.why and view.why[0].code == NEVER and context().hosted:
+            text = f"call {set_id}.{index} can never run: {say_why(view)}"
+            CONNECTION.client.cancel_calls(set_id, [index], text[:1000])
+            raise Conflict(text, code="call_waits_for_itself")
+        if time.monotonic() - self._since < PATIENCE_SECONDS:
+            return
         if view is None or not view.why or view.why[0].code in ORDINARY:
             return
         if view.why[0].code not in self._said:
             self._said.add(view.why[0].code)
             _log.warning("call %s.%d waits: %s", set_id, index, say_why(view))
+
+
+def choose_wait_seconds() -> float:
+    """Return how long one request for results waits."""
+    return CALL_PATIENCE_SECONDS if context().hosted else PATIENCE_SECONDS
 
 
 def find_hold_up(set_id: str, index: int) -> str:

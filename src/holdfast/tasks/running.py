@@ -3,11 +3,15 @@ context of a call that has no name."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from holdfast.work import beat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 _FILE = ".checkpoint"
 
@@ -49,6 +53,8 @@ class CallContext:
 
     out_dir: a folder of this call's own, the same for each of its attempts on one host; it is made at
     first use. checkpoint: what is left for the next attempt, whichever host that runs on.
+    priority: of its function. begin_waiting, end_waiting: of an executor, which are told of a call
+    that this one waits for.
     """
 
     def __init__(
@@ -57,8 +63,13 @@ class CallContext:
         attempt: int = 1,
         folder: str = "",
         checkpoint: CallCheckpoint | None = None,
+        *,
+        priority: int = 0,
+        begin_waiting: Callable[[str], None] | None = None,
+        end_waiting: Callable[[str], None] | None = None,
     ) -> None:
-        self.id, self.attempt = call_id, attempt
+        self.id, self.attempt, self.priority = call_id, attempt, priority
+        self._begin_waiting, self._end_waiting = begin_waiting, end_waiting
         self.checkpoint: CallCheckpoint = checkpoint or FileCheckpoint(self)
         self.cancelled = False
         self.cancel_reason = ""
@@ -70,6 +81,23 @@ class CallContext:
         path = Path(self._folder or "out")
         path.mkdir(parents=True, exist_ok=True)
         return path
+
+    @property
+    def hosted(self) -> bool:
+        """Whether an executor runs this call."""
+        return self._begin_waiting is not None
+
+    @contextlib.contextmanager
+    def waiting_for(self, call: str) -> Iterator[None]:
+        """Tell the executor meanwhile that this call waits for another; "": for none."""
+        if not call or self._begin_waiting is None or self._end_waiting is None:
+            yield
+            return
+        self._begin_waiting(call)
+        try:
+            yield
+        finally:
+            self._end_waiting(call)
 
     def cancel(self, reason: str) -> None:
         """Tell it to come to an end; the first reason stays."""

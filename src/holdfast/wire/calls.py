@@ -37,6 +37,10 @@ PHASE_IDLE, PHASE_LOADING, PHASE_CALLING = 0, 1, 2
 
 TAKES = ("saves",)
 """What agents carry out beside what all of them always did (`AgentFrame.takes`)."""
+RETURNS = "returns"
+"""In `takes` where agent and controller both know of calls that an executor gives back."""
+BUSY_LONG = "long"
+"""`ExecutorReport.busy` of an executor whose call runs for long; else the call that it waits for."""
 
 
 class CallMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -120,6 +124,9 @@ class ExecutorReport(CallMessage, frozen=True, kw_only=True):
     loaded: the model in its memory. free_gb: memory of its GPU for a model, with what the loaded one
     frees; None: not known. mean_seconds: of its recent calls; 0 before the first.
     loads: since the last report, for the metrics; one that is lost is not said again.
+    returned: (batch, first): the calls of held batches from this position on, which it has not begun
+    and gives back. busy: why it takes no others beside the call that it runs (`BUSY_LONG`, or the
+    call that this one waits for), and `busy_batch` the batch of the call that it runs.
     """
 
     key: TaskKey
@@ -131,6 +138,9 @@ class ExecutorReport(CallMessage, frozen=True, kw_only=True):
     mean_seconds: float = 0.0
     closing: Closing | None = None
     loads: list[ModelLoad] = []
+    returned: list[tuple[int, int]] = []
+    busy: Annotated[str, Meta(max_length=64)] = ""
+    busy_batch: int = 0
 
 
 class CallsRequest(CallMessage, frozen=True, kw_only=True):
@@ -165,10 +175,11 @@ class ExecutorAnswer(CallMessage, frozen=True, kw_only=True):
 
 class CallsAnswer(CallMessage, frozen=True, kw_only=True):
     """What each executor of the request shall do. unread: of reports that cannot be read, why; the
-    others were taken."""
+    others were taken. takes: what the controller knows beside what all of them always did."""
 
     executors: list[ExecutorAnswer] = []
     unread: list[str] = []
+    takes: tuple[str, ...] = ()
 
 
 class ModelLimits(CallMessage, frozen=True, kw_only=True):
@@ -218,6 +229,7 @@ class ExecutorFrame(CallMessage, frozen=True, kw_only=True):
     batches: with hello, those held, without their arguments, so that a new agent knows how to watch
     them. models: the models it can load. fetch, keep: blobs (SHA-256) to be brought into the folder
     `HOLDFAST_CALLS_BLOBS`, or taken from it into the blob store. saves: the same of checkpoints.
+    returned, busy, busy_batch: as in `ExecutorReport`.
     """
 
     task: str = ""
@@ -233,12 +245,16 @@ class ExecutorFrame(CallMessage, frozen=True, kw_only=True):
     fetch: list[str] = []
     keep: list[str] = []
     saves: list[CallSave] = []
+    returned: list[tuple[int, int]] = []
+    busy: str = ""
+    busy_batch: int = 0
 
 
 class AgentFrame(CallMessage, frozen=True, kw_only=True):
     """Agent → executor; the fields are those of `ExecutorAnswer`, and `blobs` and `saves` as asked
     for. takes: in the first frame of a connection, the fields of `ExecutorFrame` that the agent knows
-    how to carry out (`TAKES`); an executor of a later version waits for no other."""
+    how to carry out (`TAKES`); an executor of a later version waits for no other. With `RETURNS` in
+    it, from whenever the agent knows of that, calls may be given back."""
 
     batches: list[Batch] = []
     recorded: list[tuple[int, int]] = []

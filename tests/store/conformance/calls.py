@@ -596,6 +596,39 @@ async def test_retry_of_what_failed_or_was_cancelled(rig: Rig) -> None:
     assert len(await calls.read_failures("s1", 0)) == 1, "its chain stays"
 
 
+async def test_what_an_executor_gives_back_is_handed_out_again_once_and_uncharged(rig: Rig) -> None:
+    """CALLSET-3: in its place, also where it is told again, and an end of it counts no more."""
+    one, two, calls = await executor(rig), await executor(rig), rig.store.calls
+    await calls.create_set("s1", DOUBLE, "cpu", count=6, args=args(6), now=rig.now)
+    (batch,) = (await say(rig, one, want=4)).batches
+    await calls.cancel_calls("s1", [3], reason="not needed", now=rig.now)
+    held = {"held": [batch.id], "returned": [(batch.id, 1)]}
+    assert (await say(rig, one, **held)).ready_again
+    assert not (await say(rig, one, **held)).ready_again
+    assert names(await say(rig, two, want=9)) == ["s1.1", "s1.2", "s1.4", "s1.5"]
+    late = await say(rig, one, **held, ends=[done(batch.id, 0, 2)])
+    assert (late.recorded, late.dropped) == ([(batch.id, 0), (batch.id, 2)], [])
+    assert await counts(rig) == (1, 0, 1, "open")
+    assert (await say(rig, one, **held)).dropped == [batch.id]
+    assert await calls.read_failures("s1", 2) == []
+
+
+async def test_why_an_executor_takes_no_more_is_known_to_all(rig: Rig) -> None:
+    key, calls = await executor(rig), rig.store.calls
+    await calls.create_set("s1", DOUBLE, "cpu", count=6, args=args(6), now=rig.now)
+    (batch,) = (await say(rig, key, want=4)).batches
+    assert await calls.read_busy() == []
+    held: dict[str, Any] = {"held": [batch.id], "returned": [(batch.id, 2)], "busy_batch": batch.id}
+    await say(rig, key, **held, ends=[done(batch.id, 0)], busy="long")
+    (long,) = await calls.read_busy()
+    assert (long.call, long.waits_for, long.family) == ("s1.1", "", find_family(DOUBLE, "cpu"))
+    assert (long.host_id, long.job_id, long.batch) == ("h1", key.job_id, batch.id)
+    await say(rig, key, **held, busy="s9.4")
+    assert [(b.call, b.waits_for) for b in await calls.read_busy()] == [("s1.1", "s9.4")]
+    await say(rig, key, held=[batch.id])
+    assert await calls.read_busy() == []
+
+
 async def test_a_set_of_a_workflow_tells_its_end_once(rig: Rig) -> None:
     key = await executor(rig)
     origin = CallSetOrigin(run="r1", node=4, out_dir="/out/r1/it")
@@ -737,7 +770,10 @@ class Chances:
                 else:
                     value = str(self.chance.random())
                     ends.append(done(number, position, value=value))
-        await self.report(key, ends=ends, want=self.chance.choice([0, 1, 5, 40]))
+        given = [n for n in mine if self.chance.random() < 0.1]
+        returned = [(n, self.chance.randint(0, len(mine[n]))) for n in given]
+        want = self.chance.choice([0, 1, 5, 40])
+        await self.report(key, ends=ends, want=want, returned=returned)
 
     async def report(self, key: TaskKey, **told: Any) -> None:
         held = list(self.batches[key])

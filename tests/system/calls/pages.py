@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 
 import holdfast
+from holdfast.client import Client
+from holdfast.tasks.connection import CONNECTION
 
 
 @holdfast.task
@@ -153,3 +155,11 @@ def stubborn(path: str) -> str:
 def locate() -> str:
     """Return the name of the host it runs on."""
     return os.environ["HOLDFAST_HOST_NAME"]
+
+
+@holdfast.task
+def sum_of_children(count: int, url: str, token: str) -> int:
+    """Submit a call for each number, and wait for them."""
+    CONNECTION.use(Client(url, token))
+    one = double.submit(0).result()
+    return int(one + sum(double.map(range(count))))

@@ -12,6 +12,7 @@ import pytest
 
 import holdfast
 from holdfast.core.calls.values import MAX_INLINE_BYTES
+from holdfast.core.spec import JobSpec
 from holdfast.errors import ValidationError
 from holdfast.tasks import CallCancelled, CallFailed
 from holdfast.tasks.connection import CONNECTION
@@ -115,6 +116,21 @@ def test_a_running_call_is_cancelled(hosted: Cluster, tmp_path: Path) -> None:
     assert path.with_suffix(".told").read_text() == "wrong input"
     shown = hosted.cli("tasks", "show", handle.id).stdout
     assert b"wrong input" in shown
+
+
+def test_calls_that_wait_for_calls_lend_their_slots(hosted: Cluster) -> None:
+    """Twice as many as there are slots; the executors beside them take none, and go again (PLAN-7)."""
+    place = hosted.client.place
+    given = [(3, place.url, place.token or "")] * 4
+    found = pages.sum_of_children.map(*zip(*given, strict=True))
+    assert list(found) == [6] * 4
+    wait_until(lambda: not [job for job in list_executors(hosted) if job.cpu_slots == 0])
+    assert list(pages.double.map(range(50))) == [2 * n for n in range(50)]
+
+
+def list_executors(cluster: Cluster) -> list[JobSpec]:
+    jobs = cluster.client.jobs(executors="only", states=["queued", "reserved", "running"])
+    return [job.spec for job in jobs]
 
 
 def test_large_values_go_by_reference(hosted: Cluster) -> None:

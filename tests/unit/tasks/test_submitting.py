@@ -18,6 +18,7 @@ from holdfast.core.calls.values import CallState, FunctionSpec
 from holdfast.errors import Conflict, NotFound, ValidationError
 from holdfast.tasks import CallCancelled, CallFailed, TaskFunction, patience
 from holdfast.tasks.connection import CONNECTION
+from holdfast.tasks.running import CallContext, enter
 from holdfast.tasks.submitting import close_all
 from holdfast.wire.calls import CallResult, CallResults, CallView, CallWhyLine
 
@@ -44,6 +45,7 @@ class Controller:
         self.asked = 0
         self.held: set[int] = set()
         self.closed: set[str] = set()
+        self.cancelled: list[tuple[str, list[int]]] = []
         self.why = CallWhyLine(code="ready", message="it is next")
 
     def create_call_set(
@@ -63,6 +65,9 @@ class Controller:
         self.sets[set_id] += args
         self.counts[set_id] = count
         self.requests.append(len(args))
+
+    def cancel_calls(self, set_id: str, indices: list[int], reason: str = "") -> None:
+        self.cancelled.append((set_id, indices))
 
     def call_view(self, set_id: str, index: int) -> CallView:
         shown = CallView(set=set_id, index=index, function="f", state="ready", attempts=0)
@@ -301,3 +306,70 @@ def test_a_failure_is_not_said_twice() -> None:
     why = "ValueError: no 4; no retries were asked for"
     failure = CallFailed("set.0", "ValueError", "no 4", "", attempts=1, reason=why)
     assert str(failure) == "call set.0 failed: ValueError: no 4 (no retries were asked for)"
+
+
+class Hosted:
+    """The context of a call that an executor runs, and what that is told."""
+
+    def __init__(self, priority: int = 50) -> None:
+        self.told: list[str] = []
+        self.context = CallContext(
+            "parent.0",
+            priority=priority,
+            begin_waiting=self.told.append,
+            end_waiting=lambda call: self.told.append(f"-{call}"),
+        )
+
+
+@pytest.fixture
+def hosted() -> Iterator[Hosted]:
+    made = Hosted()
+    enter(made.context)
+    yield made
+    enter(None)
+
+
+def test_a_call_that_waits_for_another_tells_its_executor(
+    controller: Controller, hosted: Hosted
+) -> None:
+    handle = double.submit(1)
+    assert handle.result() == 2
+    assert hosted.told == [], "it had ended"
+    for wait in (
+        lambda: double.submit(3).result(timeout=0.3),
+        lambda: list(holdfast.as_completed([double.submit(4)], timeout=0.3)),
+    ):
+        controller.held = {len(controller.sets[handle.set_id])}
+        with pytest.raises(TimeoutError):
+            wait()
+        name = f"{handle.set_id}.{controller.held.pop()}"
+        assert hosted.told[:2] == [name, f"-{name}"]
+        hosted.told.clear()
+    results = double.map([7])
+    controller.held = {0}
+    assert list(results) == [14]
+    assert hosted.told == [f"{results.id}.0", f"-{results.id}.0"]
+
+
+def test_calls_of_a_call_go_before_calls_like_itself(
+    controller: Controller, hosted: Hosted
+) -> None:
+    handle = double.submit(1)
+    assert controller.specs[handle.set_id].priority == 51
+    assert controller.specs[double.map([1]).id].priority == 51
+    assert controller.specs[double.options(priority=90).submit(1).set_id].priority == 90
+    enter(None)
+    assert controller.specs[double.submit(1).set_id].priority == 50
+    enter(Hosted(100).context)
+    assert controller.specs[double.submit(1).set_id].priority == 100
+
+
+def test_a_call_that_can_never_run_is_refused_to_the_call_that_waits_for_it(
+    controller: Controller, hosted: Hosted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "CALL_PATIENCE_SECONDS", 0.01)
+    controller.held, controller.why = {0}, CallWhyLine(code="waits_for_itself", message="no GPU")
+    handle = double.submit(1)
+    with pytest.raises(Conflict, match=rf"call {handle.id} can never run: no GPU"):
+        handle.result()
+    assert controller.cancelled == [(handle.set_id, [0])]

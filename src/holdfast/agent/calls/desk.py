@@ -95,6 +95,7 @@ class ExecutorDesk:
     _asides: Asides = field(default_factory=Asides)
     _warned: set[tuple[TaskKey, int, int]] = field(default_factory=set)
     _server: asyncio.Server | None = None
+    _takes: tuple[str, ...] = TAKES
     _away: bool = False
     _closed: bool = False
     _seq: int = field(default_factory=lambda: int(read_boottime() * 1000))
@@ -149,7 +150,7 @@ class ExecutorDesk:
                         if line is None:
                             return
                         line.connect(writer)
-                        line.say(AgentFrame(takes=TAKES))
+                        line.say(AgentFrame(takes=self._takes))
                     if line is not None:
                         self._hear(line, frame)
         except (OSError, ValidationError, msgspec.MsgspecError) as error:
@@ -301,6 +302,10 @@ class ExecutorDesk:
     def _take(self, request: CallsRequest, answer: CallsAnswer) -> bool:
         """Carry out an answer. True when it held anything new."""
         news = False
+        if (takes := (*TAKES, *answer.takes)) != self._takes:
+            self._takes = takes
+            for each in self._lines.values():
+                each.say(AgentFrame(takes=takes))
         closed = {report.key for report in request.executors if report.closing is not None}
         for said in answer.executors:
             news = self._close(said, closes=said.key in closed) or news

@@ -49,6 +49,8 @@ class ExecutorLine:
         self._ends: dict[tuple[int, int], CallEnd] = {}
         self._loads: list[ModelLoad] = []
         self._want = 0
+        self._returned: list[tuple[int, int]] = []
+        self._busy, self._busy_batch = "", 0
         self._loaded: str | None = None
         self._mean_seconds = 0.0
 
@@ -75,6 +77,8 @@ class ExecutorLine:
         unheard = sum(len(self.batches[b].calls) for b in self._given if b in self.batches)
         self._want = max(0, frame.want - unheard)
         self._loaded, self.models = frame.loaded, frame.models
+        self._returned, self._busy = frame.returned, frame.busy
+        self._busy_batch = frame.busy_batch
         self._mean_seconds = frame.mean_seconds
         self._loads += frame.loads
         for batch in frame.batches:
@@ -129,6 +133,9 @@ class ExecutorLine:
             loaded=self._loaded,
             mean_seconds=self._mean_seconds,
             loads=loads,
+            returned=self._returned,
+            busy=self._busy,
+            busy_batch=self._busy_batch,
         )
 
 

@@ -19,12 +19,14 @@ from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.problems import explain_bad_value
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
+from holdfast.core.calls.executors import is_lent
 from holdfast.core.records import HostRecord
 from holdfast.core.spec import JobSpec
 from holdfast.errors import HoldfastError, NotFound, Unavailable
 from holdfast.store.port.flow.calls import ExecutorTurn, ExecutorTurned
 from holdfast.wire.calls import (
     MAX_CALLS_BYTES,
+    RETURNS,
     Batch,
     CallsAnswer,
     CallsRequest,
@@ -152,7 +154,8 @@ async def _poll(controller: Controller, visit: _Visit, receive: Receive) -> Call
         await _ask(controller, visit, guests, woken=woken)
     settings = await controller.settings.recent()
     return CallsAnswer(
-        executors=[*strangers, *(_answer(guest, settings) for guest in guests if guest.turned)]
+        executors=[*strangers, *(_answer(guest, settings) for guest in guests if guest.turned)],
+        takes=(RETURNS,),
     )
 
 
@@ -191,8 +194,11 @@ async def _ask(
     wants, hurries = any(guest.turn.report.want for guest in guests), woken or told
     if wants and not hurries:
         await desk.slots.refresh()
+    if any(is_lent(guest.spec) for guest in guests):
+        await desk.slots.refresh_lent()
     for guest in guests:
-        if not guest.leave and desk.slots.gives_way(guest.spec, host, idle=False):
+        surplus = desk.slots.is_surplus(guest.turn.report.key.job_id)
+        if not guest.leave and (surplus or desk.slots.gives_way(guest.spec, host, idle=False)):
             guest.leave = True
         if guest.leave and guest.turn.report.want:
             guest.turn = msgspec.structs.replace(
@@ -251,6 +257,8 @@ def _poke(controller: Controller, turn: ExecutorTurn, turned: ExecutorTurned) ->
     report = turn.report
     if turned.ready_again:
         controller.poke("executors", f"calls:{turn.family}")
+    elif report.busy:
+        controller.poke_soon("executors")  # another may be wanted beside it
     if report.closing is not None or any(end.error for each in report.ends for end in each.ends):
         controller.poke("calls")  # a back-off may have begun
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from holdfast.controller.runtime.background import BEHIND_SECONDS, Background
-from holdfast.core.calls.executors import is_ahead
+from holdfast.core.calls.executors import is_ahead, is_lent
 from holdfast.core.calls.leave import (
     YIELD_GAP_SECONDS,
     Queues,
@@ -56,6 +56,8 @@ class SlotsDesk:
         self._jobs: list[Candidate] = []
         self._given: dict[str, _Given] = {}
         self._reads_behind = False
+        self._lent_at = float("-inf")
+        self._surplus: frozenset[str] = frozenset()
 
     def refresh_behind(self, background: Background, *, jobs: bool) -> None:
         """Have read again in a moment what is too old, because an end or a batch goes first. jobs:
@@ -92,6 +94,20 @@ class SlotsDesk:
             _as_wanted(job, (now - (job.queued_at or now)).total_seconds(), self._running)
             for job in queued
         ]
+
+    async def refresh_lent(self) -> None:
+        """Read again which executors run on slots that waiting ones lend, where that is too old."""
+        if self._clock() - self._lent_at < FRESH_SECONDS:
+            return
+        self._lent_at = self._clock()
+        waiting = sum(bool(call.waits_for) for call in await self._store.calls.read_busy())
+        running = JobFilter(states=(JobState.RUNNING,), executors="only", limit=MAX_READ)
+        lent = [job.id for job in await self._store.jobs.list_jobs(running) if is_lent(job.spec)]
+        self._surplus = frozenset(sorted(lent)[waiting:])
+
+    def is_surplus(self, job_id: str) -> bool:
+        """Return whether the slot that the executor was lent is wanted by the one that lent it."""
+        return job_id in self._surplus
 
     def gives_way(self, spec: JobSpec, host: HostRecord, *, idle: bool) -> bool:
         """Return whether this executor's slot is to be given to another family."""

@@ -1,5 +1,6 @@
 """One call as `GET …/calls/{index}` shows it, and what holds it where it is."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -12,14 +13,16 @@ from holdfast.controller.why.explain import explain
 from holdfast.controller.why.reads import find_circumstances
 from holdfast.controller.why.words import say_due
 from holdfast.core.calls.plan import FamilyRoom, failure_delay_seconds
-from holdfast.core.calls.rooms import find_room, fits_model, list_hosts_of
+from holdfast.core.calls.rooms import count_beside, find_room, fits_model, list_hosts_of
 from holdfast.core.calls.values import CallState, Family, FunctionSpec
 from holdfast.core.causes import CHARGED_TO, Budget
+from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.placement.labels import NOT, list_unmet
 from holdfast.core.records import HostRecord, JobRecord
 from holdfast.core.states import JobState
+from holdfast.errors import NotFound
 from holdfast.moves.values import JobFilter
-from holdfast.store.port.flow.calls import CallStanding
+from holdfast.store.port.flow.calls import BusyCall, CallStanding
 from holdfast.wire.api import WhyLine
 from holdfast.wire.calls import CallFailureView, CallView, CallWhyLine
 
@@ -35,6 +38,8 @@ class CallCircumstances(msgspec.Struct, frozen=True, kw_only=True):
     executors: the live ones of its family, newest first. heard: of those this replica heard of, by
     job. waiting: what `why` says of the first that
     has no place. ended: the last ones that ended, newest first. refusal: why the store took none.
+    busy: calls that keep executors of its family from others, or wait for it. endless: those of them
+    that hold every GPU it could run on, while they wait.
     """
 
     name: str
@@ -47,6 +52,8 @@ class CallCircumstances(msgspec.Struct, frozen=True, kw_only=True):
     waiting: Sequence[WhyLine] = ()
     ended: Sequence[JobRecord] = ()
     refusal: str = ""
+    busy: Sequence[BusyCall] = ()
+    endless: Sequence[BusyCall] = ()
 
 
 def explain_call(found: CallCircumstances) -> list[CallWhyLine]:
@@ -62,7 +69,13 @@ def explain_call(found: CallCircumstances) -> list[CallWhyLine]:
         because = f": {standing.reason}" if standing.reason else ""
         when = say_due(standing.due_at, found.now)
         return [_line("back_off", f"it is tried again{when}{because}")]
-    lines = [*_explain_hosts(found), *_explain_memory(found), *_explain_executors(found)]
+    lines = [
+        *_explain_endless(found),
+        *_explain_hosts(found),
+        *_explain_memory(found),
+        *_explain_executors(found),
+        *_explain_busy(found),
+    ]
     if standing.ahead:
         count = "10 000 or more" if standing.ahead >= 10_000 else str(standing.ahead)
         calls = "call is" if standing.ahead == 1 else "calls are"
@@ -82,6 +95,39 @@ def _explain_end(found: CallCircumstances) -> Iterator[CallWhyLine]:
     because = f": {standing.reason}" if standing.reason else ""
     hint = f"holdfast tasks retry {found.name}"
     yield _line("ended", f"it {how}{because}", hint * (standing.state is not CallState.SUCCEEDED))
+
+
+def _explain_endless(found: CallCircumstances) -> Iterator[CallWhyLine]:
+    """Say that it cannot start before the calls that wait for it have ended."""
+    if found.endless:
+        text = (
+            f"every GPU it could run on is held by calls that wait: {_name_busy(found.endless)}; a GPU "
+            "is not lent"
+        )
+        hint = "ask for its result outside of a call, run it in place, or add a host with a GPU"
+        yield _line("waits_for_itself", text, hint)
+
+
+def _name_busy(busy: Sequence[BusyCall]) -> str:
+    named = [f"{b.call} waits for {b.waits_for}" if b.waits_for else b.call for b in busy]
+    more = f" and {len(named) - MAX_NAMED} more" * (len(named) > MAX_NAMED)
+    return ", ".join(named[:MAX_NAMED]) + more
+
+
+def _explain_busy(found: CallCircumstances) -> Iterator[CallWhyLine]:
+    """Say which calls hold all executors of its family."""
+    running = {job.id for job in found.executors if job.state is JobState.RUNNING}
+    holding = [busy for busy in found.busy if busy.job_id in running]
+    if not running or len({busy.job_id for busy in holding}) < len(running) or found.endless:
+        return
+    waits = any(busy.waits_for for busy in holding)
+    how = "hold calls that wait themselves" if waits else "run calls that take long"
+    hint = ""
+    if waits and found.standing.family.gpus:
+        hint = "a GPU is not lent: it runs when one of these calls ends, or on another GPU"
+    elif waits:
+        hint = "they lend their CPU slots: an executor is started beside them"
+    yield _line("executors_busy", f"the executors of its family {how}: {_name_busy(holding)}", hint)
 
 
 def _explain_hosts(found: CallCircumstances) -> Iterator[CallWhyLine]:
@@ -250,6 +296,7 @@ async def find_call_circumstances(
     pools = [pool.spec for pool in await store.fleet.list_pools()]
     settings = await controller.settings.current()
     most = settings.value("executors_max", family.queue)
+    busy = await store.calls.read_busy()
     queued = [job for job in executors if job.state in (JobState.QUEUED, JobState.WAITING)]
     waiting: Sequence[WhyLine] = ()
     if queued:
@@ -266,7 +313,51 @@ async def find_call_circumstances(
         waiting=waiting,
         ended=ended,
         refusal=controller.calls.refusals.get(family.name, ""),
+        busy=busy,
+        endless=await _find_endless(controller, name, family, busy, hosts, pools),
     )
+
+
+async def _find_endless(
+    controller: Controller,
+    name: str,
+    family: Family,
+    busy: Sequence[BusyCall],
+    hosts: Sequence[HostRecord],
+    pools: Sequence[PoolSpec],
+) -> list[BusyCall]:
+    if not family.gpus or all(each.waits_for != name for each in busy):
+        return []
+    holding = [each for each in busy[:MAX_EXECUTORS] if each.family.gpus and each.waits_for]
+    blocked = [each for each in holding if await _waits_for_gpu(controller, each)]
+    return find_endless(name, family, blocked, list(list_hosts_of(family, hosts)), pools)
+
+
+def find_endless(
+    name: str,
+    family: Family,
+    blocked: Sequence[BusyCall],
+    serving: Sequence[HostRecord],
+    pools: Sequence[PoolSpec],
+) -> list[BusyCall]:
+    """Return those of `blocked`, calls that hold a GPU and wait for one, without whose GPUs the call
+    could start, if one of them waits for it. Of several that block each other the first to begin may
+    wait on, so that not all of them are refused. serving: the hosts that serve the family."""
+    last = max((b.batch for b in blocked if b.waits_for == name), default=0)
+    blocked = [each for each in blocked if each.batch <= last]
+    held = Counter[str]()
+    for each in blocked:
+        held[each.host_id] += each.family.gpus
+    return [] if not last or count_beside(family, serving, pools, held) else blocked
+
+
+async def _waits_for_gpu(controller: Controller, busy: BusyCall) -> bool:
+    set_id, _, index = busy.waits_for.rpartition(".")
+    try:
+        standing = await controller.store.calls.read_call(set_id, int(index))
+    except (NotFound, ValueError):
+        return False
+    return standing.phase == "ready" and standing.family.gpus > 0
 
 
 async def read_executors(

@@ -11,6 +11,10 @@ from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.spec import JobSpec
 
 AHEAD = "holdfast/ahead"
+LENT = "holdfast/lent"
+"""The label of an executor that runs beside one whose call waits for another; its value is the CPU
+slots that its family asks for, of which it takes none."""
+_DEFAULT_CPUS = "default"
 APP = "app/"
 """A host that lists the app `mytasks` carries the label `app/mytasks=yes`."""
 
@@ -34,24 +38,35 @@ def read_family(spec: JobSpec, queue: str) -> Family:
         queue=queue,
         project=spec.project,
         gpus=spec.gpus,
-        cpus=spec.cpus,
+        cpus=_read_cpus(spec),
         memory_bytes=spec.memory_bytes,
         host_labels=dict(sorted(labels.items())),
     )
 
 
-def make_executor_spec(family: Family, *, ahead: bool = False) -> JobSpec:
-    """Return the spec of one executor. ahead: it was started before there were calls, and stays."""
+def _read_cpus(spec: JobSpec) -> int | None:
+    lent = spec.labels.get(LENT)
+    if lent is None:
+        return spec.cpus
+    return None if lent == _DEFAULT_CPUS else int(lent)
+
+
+def make_executor_spec(family: Family, *, ahead: bool = False, lent: bool = False) -> JobSpec:
+    """Return the spec of one executor. ahead: it was started before there were calls, and stays.
+    lent: it runs on the CPU slot of an executor whose call waits for another (PLAN-7)."""
+    labels = {AHEAD: "yes"} if ahead else {}
+    if lent:
+        labels[LENT] = _DEFAULT_CPUS if family.cpus is None else str(family.cpus)
     return JobSpec(
         executor=family.name,
         name=f"executor of {family.app}"[:128],
         queue=family.queue,
         project=family.project,
         gpus=family.gpus,
-        cpus=family.cpus,
+        cpus=0 if lent else family.cpus,
         memory_bytes=family.memory_bytes,
         host_labels=list_labels(family),
-        labels={AHEAD: "yes"} if ahead else {},
+        labels=labels,
         time_limit_seconds="off",
         stall_timeout_seconds="off",
         silence_limit_seconds="off",
@@ -84,6 +99,11 @@ def find_app(spec: JobSpec) -> str:
 def is_ahead(spec: JobSpec) -> bool:
     """Return whether the executor was started before there were calls."""
     return AHEAD in spec.labels
+
+
+def is_lent(spec: JobSpec) -> bool:
+    """Return whether the executor runs on a slot that another lent."""
+    return LENT in spec.labels
 
 
 def unwatched(watch: WatchSettings) -> WatchSettings:

@@ -8,7 +8,11 @@ PLAN-3  A family that no live host lists is given none, because nothing would st
 PLAN-4  Executors that keep failing come ever more rarely, up to a minute apart.
 PLAN-5  A place in the queue that nothing waits for any more is given back.
 PLAN-6  An executor whose GPU has the memory for none of the calls that wait counts for none of them,
-        because another GPU may have it.
+        because another GPU may have it. Nor does one whose call keeps it from others: it runs for
+        long, or waits for another call.
+PLAN-7  Such a waiting executor lends its CPU slot, never its GPUs: where calls wait and no slot of
+        their own is to be had, an executor without one is started beside it, and as many at most as
+        calls wait for others.
 """
 
 import math
@@ -43,8 +47,9 @@ class FamilyState(msgspec.Struct, frozen=True, kw_only=True):
     """The live executors of a family. queued: without a place yet; starting: placed, not running.
 
     ahead: of all of them, those that were started before there were calls. narrow: of those that
-    run, the ones with memory for none of the calls that wait. failures: ends in a row that were no
-    success; failed_seconds: since the last.
+    run, the ones with memory for none of the calls that wait, or whose call keeps them from others.
+    lent: of all of them, those without a slot of their own (PLAN-7). failures: ends in a row that
+    were no success; failed_seconds: since the last.
     """
 
     running: int = 0
@@ -52,6 +57,7 @@ class FamilyState(msgspec.Struct, frozen=True, kw_only=True):
     queued: int = 0
     ahead: int = 0
     narrow: int = 0
+    lent: int = 0
     failures: int = 0
     failed_seconds: float = math.inf
 
@@ -76,10 +82,12 @@ class FamilyRoom(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FamilyPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do about one family. withdraw: of the queued ones, how many are to be cancelled."""
+    """What to do about one family. lent: executors without a slot of their own. withdraw: of the
+    queued ones, how many are to be cancelled."""
 
     family: Family
     submit: int = 0
+    lent: int = 0
     ahead: int = 0
     withdraw: int = 0
 
@@ -103,9 +111,10 @@ def failure_delay_seconds(failures: int) -> float:
 
 
 def plan_family(
-    need: CallsNeed, state: FamilyState, room: FamilyRoom, ahead: int = 0
+    need: CallsNeed, state: FamilyState, room: FamilyRoom, ahead: int = 0, lendable: int = 0
 ) -> FamilyPlan:
-    """Return what to do about one family. ahead: how many are kept before there are calls."""
+    """Return what to do about one family. ahead: how many are kept before there are calls. lendable:
+    slots that waiting executors of any family lend and no other has."""
     wanted = count_wanted(need, state)
     withdraw = 0
     if wanted == 0:
@@ -114,11 +123,17 @@ def plan_family(
     if not room.listed or late:
         return FamilyPlan(family=need.family, withdraw=withdraw)
     wider = state.live - state.narrow
-    submit = max(0, min(wanted - wider, need.ready, room.bound - state.live))
-    missing = min(ahead - state.ahead, room.bound - state.live - submit)
+    left = room.bound - (state.live - state.lent)
+    submit = max(0, min(wanted - wider, need.ready, left))
+    missing = min(ahead - state.ahead, left - submit)
+    lent = 0
+    if not need.family.gpus and (left <= 0 or state.queued):
+        serving = wider - state.queued
+        lent = max(0, min(wanted - serving, need.ready, lendable))
     return FamilyPlan(
         family=need.family,
         submit=submit,
+        lent=lent,
         ahead=max(0, missing) if withdraw == 0 else 0,
         withdraw=withdraw,
     )
@@ -129,19 +144,22 @@ def plan_executors(
     states: Mapping[str, FamilyState],
     rooms: Mapping[str, FamilyRoom],
     ahead: int = 0,
+    lendable: int = 0,
 ) -> list[FamilyPlan]:
     """Return what to do about every family, those whose calls wait longest first.
 
-    states, rooms: by the family's name; a family without room is on no live host.
+    states, rooms: by the family's name; a family without room is on no live host. lendable: as of
+    `plan_family`, for all of them together.
     """
     plans, left = [], MAX_SUBMITTED
     for need in sorted(needs, key=lambda n: (-n.head_age_seconds, n.family.name)):
         name = need.family.name
         room = rooms.get(name, FamilyRoom(slots=0, listed=False))
-        plan = plan_family(need, states.get(name, FamilyState()), room, ahead)
+        plan = plan_family(need, states.get(name, FamilyState()), room, ahead, lendable)
+        lendable -= plan.lent
         submit = min(plan.submit, left)
         more = min(plan.ahead, left - submit)
         left -= submit + more
-        if submit or more or plan.withdraw:
+        if submit or more or plan.lent or plan.withdraw:
             plans.append(msgspec.structs.replace(plan, submit=submit, ahead=more))
     return plans

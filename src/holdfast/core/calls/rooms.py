@@ -1,7 +1,7 @@
 """How many executors of a family the hosts that list its app could hold. Pure."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from holdfast.core.calls.executors import list_labels, make_executor_spec
 from holdfast.core.calls.plan import FamilyRoom
@@ -38,6 +38,15 @@ def find_room(
         if carries(pool.labels, wanted) and (not pool.queues or family.queue in pool.queues)
     ]
     return FamilyRoom(slots=sum(slots) + sum(rented), listed=bool(slots or rented), most=most)
+
+
+def count_beside(
+    family: Family, hosts: Iterable[HostRecord], pools: Sequence[PoolSpec], held: Mapping[str, int]
+) -> int:
+    """Return how many executors of a family that needs GPUs could be placed beside GPUs that are held,
+    counted by host, if nothing else ran."""
+    beside = sum((len(host.gpus) - held.get(host.id, 0)) // family.gpus for host in hosts)
+    return max(0, beside) + find_room(family, [], pools, None).slots
 
 
 def _count_on(family: Family, host: HostRecord) -> int:

@@ -48,8 +48,9 @@ class StopRange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OpenBatch(msgspec.Struct, kw_only=True):
-    """What an executor holds. ended: positions. cancelled: those that were asked to stop. killed: of
-    these the ones that are ended at once."""
+    """What an executor holds. ended: positions, also of calls that it gave back. cancelled: those that
+    were asked to stop. killed: of these the ones that are ended at once. busy: why its executor takes
+    no calls beside the one of it that runs (`BUSY_LONG`, or the call that this one waits for)."""
 
     id: int
     job_id: str
@@ -63,6 +64,7 @@ class OpenBatch(msgspec.Struct, kw_only=True):
     killed: Ranges = []
     began_at: datetime
     left_at: datetime | None = None
+    busy: str = ""
 
     @property
     def size(self) -> int:
@@ -228,6 +230,12 @@ class CallMoves:
                 position, loading = batch.left[0][0], False
             self.return_batch(batch, position, closing.facts)
 
+    def note_busy(self, batch: OpenBatch, busy: str) -> None:
+        """Take why an executor takes no calls beside the one that it runs."""
+        if batch.busy != busy and batch.id not in self.gone:
+            batch.busy = busy
+            self.changed[batch.id] = batch
+
     def return_batch(self, batch: OpenBatch, position: int, facts: TaskFacts) -> None:
         """Take a batch back; the call at `position` is judged by `facts` if it has no end."""
         left = batch.left
@@ -237,6 +245,21 @@ class CallMoves:
             stop = batch.find_stop(position)
             self.bad.append(BadEnd(batch=batch, piece=piece, index=index, stop=stop, facts=facts))
             left = add_ranges((), [s for span in left for s in _without(span, position)])
+        self._return(batch, left)
+        self.changed.pop(batch.id, None)
+        self.gone.add(batch.id)
+
+    def give_back(self, batch: OpenBatch, first: int) -> None:
+        """Take back the calls from position `first` on, which their executor has not begun and will
+        not; for the batch they count as ended, so that a repeat changes nothing (CALLSET-4)."""
+        span = (max(0, first), batch.size)
+        left = subtract_ranges(span, batch.ended) if span[0] < span[1] else []
+        if left:
+            self._return(batch, left)
+            self._settle(batch, add_ranges(batch.ended, left))
+
+    def _return(self, batch: OpenBatch, left: Ranges) -> None:
+        """Have calls be ready again in their places; those that were asked to stop are cancelled."""
         for span in left:
             for taken in subtract_ranges(span, batch.stopping):
                 pieces = cut_positions(batch.pieces, taken)
@@ -246,8 +269,6 @@ class CallMoves:
                 if taken[0] < taken[1]:
                     pieces = cut_positions(batch.pieces, taken)
                     self._cancelled_pieces += [(stop.reason, piece) for piece in pieces]
-        self.changed.pop(batch.id, None)
-        self.gone.add(batch.id)
 
     # ---- second step: needs the sets and the charges
 

@@ -103,10 +103,15 @@ class Exchange:
             for ends in report.ends:
                 if ends.batch in mine:
                     self.moves.take_ends(mine[ends.batch], ends.ends)
+            for number, first in report.returned:
+                if number in mine and number not in self.moves.gone:
+                    self.moves.give_back(mine[number], first)
             open_ones = [b for b in mine.values() if b.id not in self.moves.gone]
             if report.closing is not None:
                 self.moves.close_executor(open_ones, report.closing)
                 continue
+            for batch in open_ones:
+                self.moves.note_busy(batch, report.busy if batch.id == report.busy_batch else "")
             # One with ends was heard of; what is left of it is under way.
             unheard += [b for b in open_ones if b.id not in report.held and not b.ended]
 

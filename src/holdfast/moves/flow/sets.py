@@ -8,7 +8,14 @@ import msgspec
 from holdfast.core.calls.values import MAX_SET_CALLS, CallState, FunctionSpec
 from holdfast.errors import Conflict, NotFound, ValidationError
 from holdfast.moves.flow.calls import OpenBatch, StopRange
-from holdfast.moves.flow.pieces import Piece, Ranges, add_ranges, place_pieces, subtract_ranges
+from holdfast.moves.flow.pieces import (
+    Piece,
+    Ranges,
+    add_ranges,
+    find_position,
+    place_pieces,
+    subtract_ranges,
+)
 from holdfast.moves.rows import NewEvent
 from holdfast.wire.calls import CallResult, CallSetView
 
@@ -169,6 +176,12 @@ def stand_call(
                     "executor": batch.job_id,
                 }
     raise NotFound(f"call set {set_id} has no call {index} (yet)")
+
+
+def name_running(batch: OpenBatch, names: Mapping[int, str]) -> str:
+    """Return the call of a batch that runs, or is next. names: of its sets, by number."""
+    found = find_position(batch.pieces, batch.left[0][0]) if batch.left else None
+    return "" if found is None else f"{names.get(found[0].set_n, '')}.{found[1]}"
 
 
 def tell_end(view: CallSetView, queue: str) -> NewEvent:

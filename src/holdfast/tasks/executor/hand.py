@@ -6,15 +6,21 @@ and dicts, whose single operations are whole under the interpreter.
 
 HAND-1  An end is kept until its agent says that it is on record, and told again whole to every new
         agent. A batch counts as held until all of its ends are on record.
+HAND-2  What is in hand never waits for long: where one call runs for more than `LONG_SECONDS`, or
+        waits for another call, the calls behind it are given back, and none is taken before its end.
+        Which of the two threads gets a call is decided under a lock.
 """
 
 import threading
+import time
 from collections import deque
 
 import msgspec
 
 from holdfast.core.calls.batches import choose_want
 from holdfast.wire.calls import (
+    BUSY_LONG,
+    RETURNS,
     AgentFrame,
     Batch,
     BatchEnds,
@@ -30,18 +36,24 @@ FEW_CALLS = 32
 """A smaller batch than was asked for was all that waited; larger ones may have been cut."""
 _MEAN_WEIGHT = 0.1
 
-Said = tuple[int, str | None, int, list[int]]
-"""What the agent was told of: calls wanted, model loaded, models known, batches held."""
+LONG_SECONDS = 1.0
+"""So long a call may run before what is in hand behind it is given back."""
+
+Said = tuple[int, str | None, int, list[tuple[int, int]], str, list[int]]
+"""What the agent was told of: calls wanted, model loaded, models known, calls given back, why it is
+busy, batches held."""
 
 
 class HeldBatch:
-    """A batch and how far it is. cursor: of the next call. ends: those not on record."""
+    """A batch and how far it is. cursor: of the next call. stop: where those begin that were given
+    back. ends: those not on record."""
 
-    __slots__ = ("batch", "cancelled", "cursor", "dropped", "ends", "recorded")
+    __slots__ = ("batch", "cancelled", "cursor", "dropped", "ends", "recorded", "stop")
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
         self.cursor = 0
+        self.stop = len(batch.calls)
         self.ends: dict[int, CallEnd] = {}
         self.recorded = 0
         self.cancelled: dict[int, str] = {}  # with the reason
@@ -50,7 +62,7 @@ class HeldBatch:
     @property
     def left(self) -> int:
         """How many calls have not begun."""
-        return 0 if self.dropped else len(self.batch.calls) - self.cursor
+        return 0 if self.dropped else self.stop - self.cursor
 
 
 class Hand:
@@ -62,7 +74,12 @@ class Hand:
         self._waiting: deque[HeldBatch] = deque()
         self._unsent: deque[tuple[int, CallEnd]] = deque()
         self._loads: deque[ModelLoad] = deque()
-        self._said: Said = (-1, None, 0, [])
+        self._said: Said = (-1, None, 0, [], "", [])
+        self._taking = threading.Lock()
+        self._returned: dict[int, int] = {}  # batch -> the first position that was given back
+        self._waits_for: list[str] = []  # calls that the running call waits for, by its threads
+        self._began_at: float | None = None
+        self._returns = False  # the agent takes calls back
         self.news = threading.Event()
         self.running: tuple[HeldBatch, int] | None = None
         self.mean_seconds = 0.0
@@ -83,6 +100,36 @@ class Hand:
                 return held
             self._waiting.popleft()
         return None
+
+    def begin_call(self, held: HeldBatch) -> int | None:
+        """Take the batch's next call; return its position, None where it has none that is left."""
+        with self._taking:
+            if held.left <= 0:
+                return None
+            position = held.cursor
+            self.cancelled = None
+            self.running = (held, position)
+            self._began_at = time.monotonic()
+            held.cursor += 1
+            return position
+
+    def leave_call(self) -> None:
+        """No call runs."""
+        with self._taking:
+            self.running = self._began_at = None
+            self._waits_for.clear()
+
+    def begin_waiting(self, call: str) -> None:
+        """The running call waits for another: what is in hand behind it is given back (HAND-2)."""
+        with self._taking:
+            if self.running is not None:
+                self._waits_for.append(call)
+
+    def end_waiting(self, call: str) -> None:
+        """The running call goes on."""
+        with self._taking:
+            if call in self._waits_for:
+                self._waits_for.remove(call)
 
     def end_call(self, held: HeldBatch, end: CallEnd) -> None:
         """Take the end of a call."""
@@ -119,8 +166,39 @@ class Hand:
 
     # ---- the line's side
 
+    @property
+    def busy(self) -> str:
+        """Why it takes no calls beside the one that runs, "" where it does."""
+        waits_for, began_at = self._waits_for[-1:], self._began_at
+        if waits_for:
+            return waits_for[0]
+        long = began_at is not None and time.monotonic() - began_at > LONG_SECONDS
+        return BUSY_LONG if long else ""
+
+    @property
+    def busy_in(self) -> float | None:
+        """In how many seconds the running call, or the next one, may have run for long; None where
+        there is none, or it has already."""
+        began_at = self._began_at
+        if began_at is None:
+            return LONG_SECONDS if self.in_hand else None
+        left = began_at + LONG_SECONDS - time.monotonic()
+        return left if left >= 0 else None
+
+    def give_back(self) -> None:
+        """Give back what is in hand behind a call that keeps it waiting (HAND-2)."""
+        if not self._returns or not self.busy:
+            return
+        with self._taking:
+            for held in self._held.values():
+                if held.left > 0 and self.running is not None:
+                    held.stop = held.cursor
+                    self._returned[held.batch.id] = held.stop
+
     def take(self, frame: AgentFrame) -> None:
         """Take what the agent says."""
+        if frame.takes:
+            self._returns = RETURNS in frame.takes
         for batch in frame.batches:
             # There were no more: to ask at once again would only hold up the ends of these.
             self.defers = len(batch.calls) < min(self._said[0], FEW_CALLS)
@@ -131,6 +209,7 @@ class Hand:
             held_one = self._held.get(batch_id)
             if held_one is not None and held_one.ends.pop(position, None) is not None:
                 held_one.recorded += 1
+                # One that was given back in part is dropped, once that is on record.
                 if held_one.recorded == len(held_one.batch.calls):
                     del self._held[batch_id]
         for batch_id in frame.dropped:
@@ -147,6 +226,7 @@ class Hand:
 
     def _drop(self, batch_id: int) -> None:
         held = self._held.pop(batch_id, None)
+        self._returned.pop(batch_id, None)
         if held is None:
             return
         held.dropped = True
@@ -168,8 +248,11 @@ class Hand:
 
     def make_frame(self, *, full: bool = False) -> ExecutorFrame | None:
         """Return what is new since the last frame, None where nothing is. full: one in any case."""
+        self.give_back()
+        busy, running = self.busy, self.running
         want, loaded, held = self._choose_want(), self.loaded, list(self._held)
-        said: Said = (want, loaded, len(self.models), held)
+        returned = list(self._returned.items())
+        said: Said = (want, loaded, len(self.models), returned, busy, held)
         if not full and not self._unsent and not self._loads and self._can_wait(said):
             return None
         self._said, self.defers = said, False
@@ -181,6 +264,9 @@ class Hand:
             models=dict(self.models),
             mean_seconds=self.mean_seconds,
             loads=self._take_loads(),
+            returned=returned,
+            busy=busy if running is not None else "",
+            busy_batch=running[0].batch.id if busy and running is not None else 0,
         )
 
     def _can_wait(self, said: Said) -> bool:
@@ -200,7 +286,7 @@ class Hand:
         return [BatchEnds(*pair) for pair in ends.items()]
 
     def _choose_want(self) -> int:
-        if not self.open or self.leaving:
+        if not self.open or self.leaving or self.busy:
             return 0
         return choose_want(self.mean_seconds, self.in_hand, self._gpus)
 

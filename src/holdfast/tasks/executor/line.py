@@ -142,9 +142,10 @@ class AgentLine:
         """Return for how many milliseconds nothing has to be looked at."""
         if self.looks:
             return 1000 * FLUSH_SECONDS
+        until = [] if (left := self._hand.busy_in) is None else [1000 * left + 1.0]
         if self._asked and self._takes is None:
-            return max(1.0, 1000 * (self._greets_by - time.monotonic()))
-        return None
+            until.append(max(1.0, 1000 * (self._greets_by - time.monotonic())))
+        return min(until, default=None)
 
     def _refuse_uncarried(self) -> None:
         """Answer what the agent will not (LINE-3)."""

@@ -83,7 +83,7 @@ class CallRunner:
         self._functions = FunctionTable(places.path)
         self._coroutines = CoroutineRunner()
         self._ran = 0
-        self._stopped = self._broken = False
+        self._stopped = self._broken = self._forked = False
         self._context: CallContext | None = None
         self._looked_at = self._compared_at = 0.0
         self._before_load = PHASE_IDLE
@@ -125,6 +125,7 @@ class CallRunner:
     def _cut_child(self) -> None:
         """In a process that a call forked: the place and the line are its parent's."""
         SHELF.loading, SHELF.loaded = (lambda name: None), (lambda name, seconds: None)
+        self._forked = True
         self._line.cut()
 
     def _import_app(self) -> None:
@@ -201,11 +202,7 @@ class CallRunner:
         model = held.batch.model
         if model is not None and model != SHELF.name:
             self._drop_model()  # before the first call, because that is not to pay for an unloader
-        while held.cursor < len(calls) and not held.dropped and not self._must_go():
-            position = held.cursor
-            hand.cancelled = None
-            hand.running = (held, position)
-            held.cursor += 1
+        while not self._must_go() and (position := hand.begin_call(held)) is not None:
             end: CallEnd | None
             try:
                 if position in held.cancelled:
@@ -213,7 +210,7 @@ class CallRunner:
                 else:
                     end = self._run_call(held, position, calls[position], model)
             finally:
-                hand.running = None
+                hand.leave_call()
                 enter(None)
                 self._context = None
             if end is not None:
@@ -233,7 +230,15 @@ class CallRunner:
         name = f"{info.id}.{order.index}"
         place, where = self._place, (held.batch.id, position)
         checkpoint = HostedCheckpoint(self._line, self._places.blobs, *where)
-        context = CallContext(name, order.attempt, f"{folder}/{order.index}", checkpoint)
+        context = CallContext(
+            name,
+            order.attempt,
+            f"{folder}/{order.index}",
+            checkpoint,
+            priority=info.spec.priority,
+            begin_waiting=self._begin_waiting,
+            end_waiting=self._end_waiting,
+        )
         cold = not self._functions.knows(info.spec.function) or model != SHELF.name
         place.write(*where, PHASE_LOADING if cold else PHASE_CALLING, begins=True)
         self._began = time.perf_counter()
@@ -299,6 +304,16 @@ class CallRunner:
         failure = self._guard.shield(f"the unloader of model {name}", work)
         if failure is not None:
             self._describe(failure)
+
+    def _begin_waiting(self, call: str) -> None:
+        if not self._forked:
+            self._hand.begin_waiting(call)
+            self._line.wake()
+
+    def _end_waiting(self, call: str) -> None:
+        if not self._forked:
+            self._hand.end_waiting(call)
+            self._line.wake()
 
     def _read(self, function: HostedFunction, text: str) -> tuple[list[Any], dict[str, Any]]:
         text = lengthen(text, self._fetch)

@@ -34,6 +34,7 @@ from holdfast.wire.calls import (
     PHASE_CALLING,
     PHASE_IDLE,
     PHASE_LOADING,
+    RETURNS,
     Batch,
     CallEnd,
     CallOrder,
@@ -93,6 +94,7 @@ class ScriptedController:
         self.held: list[list[int]] = []
         self.reports: list[ExecutorReport] = []
         self.away = False
+        self.takes: tuple[str, ...] = ()
         self.news = asyncio.Event()
         self.seq = 0
 
@@ -103,9 +105,9 @@ class ScriptedController:
         for _ in range(50):  # half a second of waiting for news
             answers = [answer for report in request.executors if (answer := self._turn(report))]
             if answers or request.wait_seconds == 0 or self.seq != request.seq:
-                return CallsAnswer(executors=answers)
+                return CallsAnswer(executors=answers, takes=self.takes)
             await asyncio.sleep(0.01)
-        return CallsAnswer()
+        return CallsAnswer(takes=self.takes)
 
     def _turn(self, report: ExecutorReport) -> ExecutorAnswer | None:
         recorded = []
@@ -287,6 +289,28 @@ def test_after_an_answer_the_next_request_waits_for_what_its_executor_says(
         for word in ("batch", "end"):
             after = happened[happened.index(word) + 1 :]
             assert after.index("heard") < after.index("asked"), word
+
+    asyncio.run(run())
+
+
+def test_what_an_executor_gives_back_is_told_on(tmp_path: Path) -> None:
+    """It gives back nothing before the controller is known to take it."""
+
+    async def run() -> None:
+        async with rigged(tmp_path) as rig:
+            flag = tmp_path / "flag"
+            rig.give(1, ("hold", {"path": str(flag)}), ("double", {"n": 1}))
+            await rig.until(lambda: any(r.busy == "long" for r in rig.controller.reports))
+            assert not any(report.returned for report in rig.controller.reports)
+            rig.controller.takes = (RETURNS,)
+            rig.desk.wake()
+            await rig.until(lambda: rig.controller.reports[-1].returned == [(1, 1)])
+            assert rig.controller.reports[-1].want == 0
+            flag.unlink()
+            await rig.until(lambda: rig.controller.ends)
+            rig.controller.say = {"dropped": [1]}
+            await rig.until(lambda: rig.controller.held[-1] == [])
+            assert rig.controller.ends.keys() == {(1, 0)}, "the other one runs elsewhere"
 
     asyncio.run(run())
 

@@ -6,19 +6,26 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.controller.flow.why import CallCircumstances, count_failures, explain_call
+from holdfast.controller.flow.why import (
+    CallCircumstances,
+    count_failures,
+    explain_call,
+    find_endless,
+)
 from holdfast.core.calls.plan import FamilyRoom
 from holdfast.core.calls.values import CallState, Family, FunctionSpec
+from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.gpus import Gpu
 from holdfast.core.records import JobRecord
 from holdfast.core.states import JobState
-from holdfast.store.port.flow.calls import CallStanding
+from holdfast.store.port.flow.calls import BusyCall, CallStanding
 from holdfast.wire.api import WhyLine
 from tests.unit.cli.stub import job_record
-from tests.unit.core.calls.test_rooms import host
+from tests.unit.core.calls.test_rooms import gpus, host
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 FAMILY = Family(app="mytasks", queue="cpu")
+GPU = Family(app="mytasks", queue="gpu", gpus=1)
 SPEC = FunctionSpec(function="mytasks:f")
 ROOM = FamilyRoom(slots=4)
 
@@ -39,6 +46,48 @@ def say(standing: dict[str, Any] | None = None, **found: Any) -> list[tuple[str,
 
 def executor(state: JobState, **fields: Any) -> JobRecord:
     return job_record(state=state, **fields)
+
+
+def waiting(number: int, waits_for: str, **fields: Any) -> BusyCall:
+    plain: dict[str, Any] = {"family": GPU, "host_id": "h1", "job_id": f"e{number}"}
+    return BusyCall(call=f"p.{number}", waits_for=waits_for, batch=number, **{**plain, **fields})
+
+
+def test_a_call_whose_gpus_are_all_held_by_calls_that_wait_can_never_run() -> None:
+    box = [host("h1", gpus=gpus(2))]
+    one, two, other = waiting(1, "s.1"), waiting(2, "s.2"), waiting(3, "s.3", host_id="h2")
+    assert find_endless("s.1", GPU, [one], box, []) == []
+    assert find_endless("s.1", GPU, [one], [host("h1", gpus=gpus(1))], []) == [one]
+    assert find_endless("s.2", GPU, [one, two], box, []) == [one, two]
+    assert find_endless("s.1", GPU, [one, two], box, []) == [], "the first waits on"
+    assert find_endless("s.3", GPU, [one, other], box, []) == []
+    assert find_endless("s.9", GPU, [one, two], box, []) == []
+    pool = PoolSpec(name="more", provider="local", gpus=1, labels={"app/mytasks": "yes"}, max=1)
+    assert find_endless("s.2", GPU, [one, two], box, [pool]) == []
+    (line,) = say(endless=[one, two])
+    assert line == (
+        "waits_for_itself",
+        "every GPU it could run on is held by calls that wait: p.1 waits for s.1, p.2 waits for s.2; "
+        "a GPU is not lent",
+        "ask for its result outside of a call, run it in place, or add a host with a GPU",
+    )
+
+
+def test_the_calls_that_hold_its_executors_are_named() -> None:
+    running = [executor(JobState.RUNNING, id=f"e{n}") for n in (1, 2)]
+    both = [waiting(1, "s.1", family=FAMILY), waiting(2, "", family=FAMILY)]
+    assert say(executors=running, busy=both) == [
+        (
+            "executors_busy",
+            "the executors of its family hold calls that wait themselves: p.1 waits for s.1, p.2",
+            "they lend their CPU slots: an executor is started beside them",
+        )
+    ]
+    assert say(executors=running, busy=both[:1])[0][0] == "ready", "one of them is free"
+    ((_, text, hint),) = say(executors=running[1:], busy=both[1:])
+    assert (text, hint) == ("the executors of its family run calls that take long: p.2", "")
+    ((_, _, hint),) = say({"family": GPU}, executors=running[:1], busy=[waiting(1, "s.1")])
+    assert hint == "a GPU is not lent: it runs when one of these calls ends, or on another GPU"
 
 
 def test_no_live_host_lists_the_app() -> None:

@@ -6,7 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.controller.runtime.settings import Settings
-from holdfast.core.calls.executors import find_app, is_ahead, make_executor_spec, read_family
+from holdfast.core.calls.executors import (
+    find_app,
+    is_ahead,
+    is_lent,
+    make_executor_spec,
+    read_family,
+)
 from holdfast.core.calls.values import Family, FunctionSpec, find_family
 from holdfast.core.causes import Cause
 from holdfast.core.endings.decide import AttemptEnding, Charges, decide
@@ -92,3 +98,12 @@ def test_limits_come_from_the_queue_and_zero_is_never() -> None:
         settings(model_idle_seconds=None).executor_limits("gpu", ahead=False).model_idle_seconds
         == 0.0
     )
+
+
+@pytest.mark.parametrize("cpus", [None, 0, 3])
+def test_an_executor_on_a_lent_slot_takes_none_and_is_of_the_same_family(cpus: int | None) -> None:
+    family = Family(app="mytasks", queue="cpu", cpus=cpus)
+    spec = make_executor_spec(family, lent=True)
+    assert (spec.cpu_slots, spec.executor, is_lent(spec)) == (0, family.name, True)
+    assert read_family(spec, "cpu") == family
+    assert not is_lent(make_executor_spec(family))

@@ -90,6 +90,27 @@ def test_executors_without_the_memory_are_none_for_what_waits() -> None:
     assert plan_family(need, started, FamilyRoom(slots=4)).submit == 0
 
 
+def test_where_calls_wait_for_calls_their_slots_are_lent() -> None:
+    """PLAN-7: no more than are lent, none for calls that need a GPU, and a slot of its own first."""
+    need, full = CallsNeed(family=CPU, ready=3, mean_seconds=9.0), FamilyRoom(slots=2)
+    waiting = FamilyState(running=2, narrow=2)
+    plan = plan_family(need, waiting, full, lendable=2)
+    assert (plan.submit, plan.lent) == (0, 2)
+    roomy = plan_family(need, waiting, FamilyRoom(slots=9), lendable=2)
+    assert (roomy.submit, roomy.lent) == (3, 0)
+    unplaced = FamilyState(running=2, narrow=2, queued=1)
+    assert plan_family(need, unplaced, FamilyRoom(slots=9), lendable=2).lent == 2
+    beside = FamilyState(running=4, narrow=2, lent=2)
+    assert plan_family(need, beside, full, lendable=0) == FamilyPlan(family=CPU)
+    gpu = CallsNeed(family=GPU, ready=3, mean_seconds=9.0)
+    assert plan_family(gpu, waiting, full, lendable=2) == FamilyPlan(family=GPU)
+    assert plan_family(need, FamilyState(running=2), full, lendable=9).lent == 3, "one a call"
+    families = [CallsNeed(family=Family(app=f"a{n}", queue="cpu"), ready=3) for n in range(4)]
+    rooms = {n.family.name: FamilyRoom(slots=0) for n in families}
+    plans = plan_executors(families, {}, rooms, lendable=2)
+    assert sum(plan.lent for plan in plans) == 2
+
+
 @given(need=needs, state=states)
 def test_ready_calls_are_worth_an_executor(need: CallsNeed, state: FamilyState) -> None:
     assert (count_wanted(need, state) > 0) == (need.ready > 0)

@@ -5,7 +5,13 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.calls.rooms import MOST_ON_A_HOST, find_room, fits_model, list_hosts_of
+from holdfast.core.calls.rooms import (
+    MOST_ON_A_HOST,
+    count_beside,
+    find_room,
+    fits_model,
+    list_hosts_of,
+)
 from holdfast.core.calls.values import Family
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.gpus import Gpu
@@ -92,3 +98,10 @@ def test_a_model_fits_one_gpu_or_the_memory_it_shares() -> None:
     assert not fits_model(28.0, [host(gpus=gpus(4, 24 * GIB))])
     assert fits_model(24.0, [host(gpus=gpus(1, 24 * GIB))])
     assert fits_model(28.0, [host(gpus=gpus(1))])  # unified: the host's 32 GiB
+
+
+def test_gpus_that_are_held_by_waiting_calls_are_no_room() -> None:
+    boxes = [host("a", gpus=gpus(2)), host("b", gpus=gpus(3))]
+    assert count_beside(GPU, boxes, [], {}) == 2
+    assert count_beside(GPU, boxes, [], {"a": 1, "b": 1}) == 1
+    assert count_beside(GPU, boxes, [], {"a": 2, "b": 2}) == 0

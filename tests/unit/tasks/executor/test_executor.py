@@ -21,6 +21,8 @@ from holdfast.tasks.executor.hand import Hand
 from holdfast.wire.calls import (
     PHASE_CALLING,
     PHASE_IDLE,
+    RETURNS,
+    TAKES,
     AgentFrame,
     Batch,
     BlobDone,
@@ -518,6 +520,57 @@ def test_a_small_batch_alone_is_nothing_to_tell_at_once() -> None:
     hand.take(AgentFrame(batches=[Batch(id=3, sets=[], calls=calls)]))
     asked = hand.make_frame()
     assert asked is not None, "more may wait"
+
+
+BEHIND = """
+import time
+from holdfast.tasks.running import context
+@holdfast.task
+def wait(path: str, call: str = "") -> str:
+    with context().waiting_for(call):
+        open(path, "w").close()
+        while os.path.exists(path):
+            time.sleep(0.01)
+    return "waited"
+"""
+
+
+@pytest.mark.parametrize("call", ["", "other.0"])
+def test_what_is_in_hand_behind_a_call_that_keeps_it_waiting_is_given_back(
+    start: Start, call: str
+) -> None:
+    """HAND-2: where it runs for a second, and at once where it waits for another call."""
+    desk = start(APP + BEHIND)
+    desk.say(takes=(*TAKES, RETURNS))
+    flag = desk.folder / "flag"
+    given = {"path": str(flag)} if not call else {"path": str(flag), "call": call}
+    short = ("double", {"n": 1})
+    desk.say(batches=[desk.batch(1, short, ("wait", given), short), desk.batch(2, short)])
+    told = desk.hear(lambda frame: frame.returned)
+    assert (told.returned, told.want) == ([(1, 2), (2, 0)], 0)
+    assert (told.busy, told.busy_batch) == (call or "long", 1)
+    desk.say(batches=[desk.batch(3, short)])
+    assert desk.hear(lambda frame: 3 in frame.held).returned == [(1, 2), (2, 0), (3, 0)]
+    desk.say(dropped=[2, 3])
+    wait_until(flag.exists)
+    flag.unlink()
+    after = desk.hear(lambda frame: (1, 1) in desk.ends)
+    assert (after.busy, after.want > 0, after.held) == ("", True, [1])
+    desk.say(dropped=[1])
+    assert desk.hear(lambda frame: not frame.held).returned == []
+    assert desk.place()[3] == 2, "nothing that was given back ran"
+    assert values(desk.run(4, short)) == [2]
+
+
+def test_nothing_is_given_back_to_an_agent_that_would_not_hear_it(start: Start) -> None:
+    desk = start(APP + BEHIND)
+    flag = desk.folder / "flag"
+    waits = ("wait", {"path": str(flag), "call": "other.0"})
+    desk.say(batches=[desk.batch(1, waits, ("double", {"n": 1}))])
+    assert desk.hear(lambda frame: frame.busy).returned == []
+    wait_until(flag.exists)
+    flag.unlink()
+    desk.hear(lambda frame: {(1, 0), (1, 1)} <= desk.ends.keys())
 
 
 def test_a_call_that_kills_its_process_is_where_the_place_says(start: Start) -> None:

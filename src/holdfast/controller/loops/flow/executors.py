@@ -12,7 +12,7 @@ from holdfast.controller.flow.why import LIVE, count_failures
 from holdfast.controller.loops.silhouette import Loop, Summary
 from holdfast.controller.runtime.auth import make_new_id
 from holdfast.controller.runtime.settings import Settings
-from holdfast.core.calls.executors import APP, is_ahead, make_executor_spec, read_family
+from holdfast.core.calls.executors import APP, is_ahead, is_lent, make_executor_spec, read_family
 from holdfast.core.calls.plan import CallsNeed, FamilyPlan, FamilyState, plan_executors
 from holdfast.core.calls.rooms import find_room
 from holdfast.core.calls.values import Family
@@ -25,6 +25,8 @@ from holdfast.store.port.flow.calls import Feed
 log = logging.getLogger("holdfast.loops")
 MAX_EXECUTORS = 10_000
 MAX_ENDED = 20
+MOST_LENT = 64
+"""Executors without a slot of their own, for each host: each is a process."""
 WITHDRAWN = "no call waits for it any more"
 
 
@@ -57,9 +59,12 @@ class ExecutorsLoop(Loop):
             )
             for need in needs
         }
-        states = await self._find_states(needs, live, feeds)
+        busy = await store.calls.read_busy() if live else []
+        states = await self._find_states(needs, live, feeds, Counter(b.job_id for b in busy))
+        waiting = min(sum(bool(b.waits_for) for b in busy), MOST_LENT * len(hosts))
+        lendable = max(0, waiting - sum(is_lent(job.spec) for job in live))
         submitted = withdrawn = 0
-        for plan in plan_executors(needs, states, rooms, ahead):
+        for plan in plan_executors(needs, states, rooms, ahead, lendable):
             submitted += await self._submit(plan)
             withdrawn += await self._withdraw(plan, live)
         if submitted or withdrawn:
@@ -93,7 +98,11 @@ class ExecutorsLoop(Loop):
         ]
 
     async def _find_states(
-        self, needs: Sequence[CallsNeed], live: Sequence[JobRecord], feeds: Sequence[Feed]
+        self,
+        needs: Sequence[CallsNeed],
+        live: Sequence[JobRecord],
+        feeds: Sequence[Feed],
+        busy: Counter[str],
     ) -> dict[str, FamilyState]:
         store = self._controller.store
         mine: dict[str, list[JobRecord]] = {}
@@ -120,11 +129,13 @@ class ExecutorsLoop(Loop):
                     failed_seconds = (now - ended[0].ended_at).total_seconds()
             waiting = [feed for feed in feeds if feed.family.name == name]
             narrow = self._controller.calls.count_narrow(name, waiting)
+            narrow += sum(job.id in busy for job in jobs)
             states[name] = FamilyState(
                 running=counts[JobState.RUNNING] + counts[JobState.DRAINING],
                 starting=counts[JobState.RESERVED],
                 queued=counts[JobState.QUEUED] + counts[JobState.WAITING],
                 ahead=sum(is_ahead(job.spec) for job in jobs),
+                lent=sum(is_lent(job.spec) for job in jobs),
                 narrow=min(counts[JobState.RUNNING], narrow),
                 failures=failures,
                 failed_seconds=failed_seconds,
@@ -134,14 +145,12 @@ class ExecutorsLoop(Loop):
     async def _submit(self, plan: FamilyPlan) -> int:
         """Submit the executors of one plan; a refusal is kept for `why`."""
         name, refusals = plan.family.name, self._controller.calls.refusals
-        jobs = [
-            NewJob(
-                id=make_new_id(),
-                spec=make_executor_spec(plan.family, ahead=number < plan.ahead),
-                queue=plan.family.queue,
-            )
-            for number in range(plan.submit + plan.ahead)
+        specs = [
+            *(make_executor_spec(plan.family, ahead=True) for _ in range(plan.ahead)),
+            *(make_executor_spec(plan.family) for _ in range(plan.submit)),
+            *(make_executor_spec(plan.family, lent=True) for _ in range(plan.lent)),
         ]
+        jobs = [NewJob(id=make_new_id(), spec=spec, queue=plan.family.queue) for spec in specs]
         if not jobs:
             return 0
         try:

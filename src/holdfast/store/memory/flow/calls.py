@@ -20,6 +20,7 @@ from holdfast.moves.flow.sets import (
     check_growth,
     check_same,
     expand_runs,
+    name_running,
     split_pieces,
     stand_call,
 )
@@ -28,6 +29,7 @@ from holdfast.store.memory.flow.tables import CallTables, row_of
 from holdfast.store.port.clock import Now
 from holdfast.store.port.flow.calls import (
     CLOSING_SECONDS,
+    BusyCall,
     CallOutput,
     CallSetOrigin,
     CallStanding,
@@ -36,7 +38,7 @@ from holdfast.store.port.flow.calls import (
     Feed,
     RunningCalls,
 )
-from holdfast.wire.calls import CallResult, CallSetView
+from holdfast.wire.calls import BUSY_LONG, CallResult, CallSetView
 
 
 class MemoryCalls(CallTables):
@@ -225,6 +227,22 @@ class MemoryCalls(CallTables):
         counts = Counter(first.values())
         feeds = sorted((f for f in self.feeds.values() if counts[f.id]), key=lambda f: f.id)
         return [RunningCalls(family=f.family, model=f.model, calls=counts[f.id]) for f in feeds]
+
+    async def read_busy(self) -> list[BusyCall]:
+        names = {n: row.id for n, row in self.sets.items()}
+        families = {feed.id: feed.family for feed in self.feeds.values()}
+        return [
+            BusyCall(
+                call=name_running(batch, names),
+                waits_for="" if batch.busy == BUSY_LONG else batch.busy,
+                family=families[batch.feed],
+                host_id=batch.host_id,
+                job_id=batch.job_id,
+                batch=batch.id,
+            )
+            for batch in sorted(self.batches.values(), key=lambda b: b.id)
+            if batch.busy
+        ]
 
     def _show(self, row: MemoryCallSet) -> CallSetView:
         held = any(p.set_n == row.n for b in self.batches.values() for p in b.pieces)

@@ -90,6 +90,18 @@ class RunningCalls(StoreValue, frozen=True, kw_only=True):
     calls: int
 
 
+class BusyCall(StoreValue, frozen=True, kw_only=True):
+    """A call that keeps its executor from others. family: of the call. waits_for: the call that it
+    waits for; "" where it only runs for long. batch: its batch's number."""
+
+    call: str
+    waits_for: str
+    family: Family
+    host_id: str
+    job_id: str
+    batch: int
+
+
 class CallStanding(StoreValue, frozen=True, kw_only=True):
     """Where one call stands now.
 
@@ -243,6 +255,9 @@ class CallStore(Protocol):
 
     async def read_running(self) -> list[RunningCalls]:
         """How many calls run, by feed; nothing of feeds without any."""
+
+    async def read_busy(self) -> list[BusyCall]:
+        """Calls whose executors take no others, the first that was handed out first; 10 000 at most."""
 
     async def prune_sets(self, history_days: float, *, limit: int = 1000, now: Now = None) -> int:
         """Delete sets that ended longer ago, with their calls. Returns how many sets."""

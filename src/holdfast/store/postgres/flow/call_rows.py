@@ -142,7 +142,7 @@ def end_columns(moves: CallMoves) -> dict[str, Any]:
     """Return ended calls, and batches that are over or of which more has ended."""
     for run in moves.runs:
         run.reason = clean_text(run.reason)
-    changed = [{"id": batch.id, "ended": batch.ended} for batch in moves.changed.values()]
+    changed = [{"id": b.id, "ended": b.ended, "busy": b.busy} for b in moves.changed.values()]
     return {
         "runs": encode_rows(moves.runs),
         "changed": encode_rows(changed),

@@ -17,6 +17,7 @@ from holdfast.moves.flow.sets import (
     check_growth,
     check_same,
     expand_runs,
+    name_running,
     no_set,
     split_pieces,
     stand_call,
@@ -26,6 +27,7 @@ from holdfast.moves.rows import clean_text
 from holdfast.store.port.clock import Now
 from holdfast.store.port.flow.calls import (
     CLOSING_SECONDS,
+    BusyCall,
     CallOutput,
     CallSetOrigin,
     CallStanding,
@@ -50,7 +52,7 @@ from holdfast.store.postgres.flow.call_rows import (
     ready_step,
 )
 from holdfast.store.postgres.flow.exchange import MAX_HEADS, CallExchanges, fill_waits, make_judge
-from holdfast.wire.calls import CallResult, CallSetView
+from holdfast.wire.calls import BUSY_LONG, CallResult, CallSetView
 
 MAX_AHEAD = 10_000
 
@@ -254,6 +256,25 @@ class PostgresCalls(OnSession):
             return len(rows)
 
         return await self.session.transact(work, by_index=True)
+
+    @transacts_by_index
+    async def read_busy(self, tx: Tx) -> list[BusyCall]:
+        found = []
+        for row in await tx.rows("read_busy_calls"):
+            batch = read_batch(row)
+            found.append(
+                BusyCall(
+                    call=name_running(
+                        batch, {int(n): id for n, id in (row["names"] or {}).items()}
+                    ),
+                    waits_for="" if batch.busy == BUSY_LONG else batch.busy,
+                    family=msgspec.convert(row["family"], Family),
+                    host_id=batch.host_id,
+                    job_id=batch.job_id,
+                    batch=batch.id,
+                )
+            )
+        return found
 
     @transacts_by_index
     async def read_set(self, tx: Tx, set_id: str) -> CallSetView:

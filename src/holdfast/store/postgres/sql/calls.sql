@@ -130,9 +130,9 @@ with written as (
   from json_to_recordset(%(runs)s::json) as g(
     set_n bigint, first integer, last integer, state smallint, attempts smallint, results text, reason text)
 ), changed as (
-  update call_batches b set ended = g.ended
+  update call_batches b set ended = g.ended, busy = g.busy
   from (
-    select x.ended, t.at from json_to_recordset(%(changed)s::json) as x(id bigint, ended jsonb)
+    select x.ended, x.busy, t.at from json_to_recordset(%(changed)s::json) as x(id bigint, ended jsonb, busy text)
     cross join lateral (select ctid as at from call_batches where id = x.id limit 1) t
   ) g
   where b.ctid = g.at
@@ -168,9 +168,9 @@ with written as (
   from json_to_recordset(%(runs)s::json) as g(
     set_n bigint, first integer, last integer, state smallint, attempts smallint, results text, reason text)
 ), changed as (
-  update call_batches b set ended = g.ended
+  update call_batches b set ended = g.ended, busy = g.busy
   from (
-    select x.ended, t.at from json_to_recordset(%(changed)s::json) as x(id bigint, ended jsonb)
+    select x.ended, x.busy, t.at from json_to_recordset(%(changed)s::json) as x(id bigint, ended jsonb, busy text)
     cross join lateral (select ctid as at from call_batches where id = x.id limit 1) t
   ) g
   where b.ctid = g.at
@@ -317,6 +317,13 @@ select f.family, nullif(f.model, '') as model, count(*)::integer as calls
 from (select distinct on (job_id) job_id, feed from call_batches order by job_id, id) b
 cross join lateral (select * from call_feeds where id = b.feed limit 1) f
 group by f.id, f.family, f.model order by f.id;
+
+-- name: read_busy_calls
+-- names: of the sets that its calls are of.
+select b.*, f.family, (select json_object_agg(s.n::text, s.id) from call_sets s where s.n = any(b.sets)) as names
+from (select * from call_batches where busy <> '' order by id limit 10000) b
+cross join lateral (select family from call_feeds where id = b.feed limit 1) f
+order by b.id;
 
 -- name: find_left_batches
 -- Batches whose executor's task is over, marked when they are first found, because its closing report may still be under way.
