@@ -126,7 +126,8 @@ class ExecutorReport(CallMessage, frozen=True, kw_only=True):
     loads: since the last report, for the metrics; one that is lost is not said again.
     returned: (batch, first): the calls of held batches from this position on, which it has not begun
     and gives back. busy: why it takes no others beside the call that it runs (`BUSY_LONG`, or the
-    call that this one waits for), and `busy_batch` the batch of the call that it runs.
+    call that this one waits for), and `busy_batch` the batch of the call that it runs. fresh: its
+    agent does not know what was said to it before, so that it is to be said again.
     """
 
     key: TaskKey
@@ -141,6 +142,7 @@ class ExecutorReport(CallMessage, frozen=True, kw_only=True):
     returned: list[tuple[int, int]] = []
     busy: Annotated[str, Meta(max_length=64)] = ""
     busy_batch: int = 0
+    fresh: bool = False
 
 
 class CallsRequest(CallMessage, frozen=True, kw_only=True):

@@ -306,11 +306,13 @@ class ExecutorDesk:
             self._takes = takes
             for each in self._lines.values():
                 each.say(AgentFrame(takes=takes))
+        fresh = {report.key for report in request.executors if report.fresh}
         closed = {report.key for report in request.executors if report.closing is not None}
         for said in answer.executors:
             news = self._close(said, closes=said.key in closed) or news
             line = self._lines.get(said.key)
             if line is not None:
+                line.fresh = line.fresh and said.key not in fresh
                 news = self._hand_on(line, said) or news
         return news
 
@@ -381,6 +383,8 @@ class ExecutorDesk:
         return True
 
     def _note_away(self, error: HoldfastError) -> None:
+        for line in self._lines.values():
+            line.fresh = True  # an answer may be lost
         if not self._away:
             self._away = True
             log.warning(f"ends of calls wait here: {error}")

@@ -41,6 +41,7 @@ class ExecutorLine:
         self.writer: asyncio.StreamWriter | None = None
         self.closed = asyncio.Event()
         self.closed.set()
+        self.fresh = True  # what was said before, by this agent or the one before, may be lost
         self.batches: OrderedDict[int, Batch] = OrderedDict()
         self.models: dict[str, ModelLimits] = {}
         self._held: list[int] = []
@@ -60,6 +61,7 @@ class ExecutorLine:
             self.writer.close()
         self.writer = writer
         self.closed.clear()
+        self.fresh = True
         self._given.clear()
 
     def disconnect(self, writer: asyncio.StreamWriter) -> None:
@@ -136,6 +138,7 @@ class ExecutorLine:
             returned=self._returned,
             busy=self._busy,
             busy_batch=self._busy_batch,
+            fresh=self.fresh,
         )
 
 

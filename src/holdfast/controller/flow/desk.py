@@ -135,11 +135,12 @@ class CallsDesk:
             turn.host_id, turn.family, report.loaded, report.free_gb, now, since
         )
 
-    def is_news(self, turned: ExecutorTurned, *, leave: bool) -> bool:
+    def is_news(self, report: ExecutorReport, turned: ExecutorTurned, *, leave: bool) -> bool:
         """Return whether the executor was not told yet to leave, or of these cancelled calls: it
-        hears of them at once, and then with the next thing there is to say."""
+        hears of them at once, and then with the next thing there is to say. A new agent was told
+        nothing, and what an answer that was lost said is said again."""
         told = Told(frozenset(turned.cancelled), frozenset(turned.killed), leave)
-        before = self._told.get(turned.key, Told())
+        before = Told() if report.fresh else self._told.get(turned.key, Told())
         if told == Told():
             self._told.pop(turned.key, None)
         else:

@@ -225,7 +225,7 @@ async def _ask(
                     (desk.slots.knows_jobs or not hurries)
                     and desk.slots.yields_to_job(guest.spec, host.id, beside)
                 )
-            news = desk.is_news(result, leave=guest.leave)
+            news = desk.is_news(guest.turn.report, result, leave=guest.leave)
             guest.news = bool(
                 news or result.batches or result.recorded or result.dropped or result.lost
             )

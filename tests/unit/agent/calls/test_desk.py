@@ -94,12 +94,14 @@ class ScriptedController:
         self.held: list[list[int]] = []
         self.reports: list[ExecutorReport] = []
         self.away = False
+        self.missed = 0
         self.takes: tuple[str, ...] = ()
         self.news = asyncio.Event()
         self.seq = 0
 
     async def exchange_calls(self, request: CallsRequest) -> CallsAnswer:
         if self.away:
+            self.missed += 1
             raise Unavailable("away")
         self.seq = request.seq
         for _ in range(50):  # half a second of waiting for news
@@ -311,6 +313,28 @@ def test_what_an_executor_gives_back_is_told_on(tmp_path: Path) -> None:
             rig.controller.say = {"dropped": [1]}
             await rig.until(lambda: rig.controller.held[-1] == [])
             assert rig.controller.ends.keys() == {(1, 0)}, "the other one runs elsewhere"
+
+    asyncio.run(run())
+
+
+def test_a_new_agent_says_that_it_was_told_nothing_yet(tmp_path: Path) -> None:
+    """A cancel that its predecessor was told of would come with the end of a long poll."""
+
+    async def run() -> None:
+        async with rigged(tmp_path) as rig:
+            reports = rig.controller.reports
+            rig.give(1, ("double", {"n": 1}))
+            await rig.until(lambda: reports and not reports[-1].fresh)
+            await rig.replace_desk()
+            before = len(reports)
+            await rig.until(lambda: any(report.fresh for report in reports[before:]))
+            rig.give(2, ("double", {"n": 1}))
+            await rig.until(lambda: not reports[-1].fresh)
+            rig.controller.away = True
+            rig.desk.wake()
+            await rig.until(lambda: rig.controller.missed)
+            rig.controller.away, before = False, len(reports)
+            await rig.until(lambda: any(report.fresh for report in reports[before:]))
 
     asyncio.run(run())
 

@@ -403,6 +403,8 @@ async def test_cancel_ends_what_waits_and_asks_what_runs(
         assert (await waiting).cancelled == [(batch.id, 0)]
     told = await executor.say(held=[batch.id], wait=0.2)  # said again, but not at once
     assert told.cancelled == [(batch.id, 0)]
+    async with within(10):  # to the next agent it is news
+        assert (await executor.say(held=[batch.id], wait=20.0, fresh=True)).cancelled
     (result,) = (await client.call_results(made.id, indices=[1])).results
     assert (result.state, result.reason) == (3, "not needed")
 

@@ -62,7 +62,13 @@ def test_a_call_whose_gpus_are_all_held_by_calls_that_wait_can_never_run() -> No
     assert find_endless("s.1", GPU, [one, two], box, []) == [], "the first waits on"
     assert find_endless("s.3", GPU, [one, other], box, []) == []
     assert find_endless("s.9", GPU, [one, two], box, []) == []
-    pool = PoolSpec(name="more", provider="local", gpus=1, labels={"app/mytasks": "yes"}, max=1)
+    values = {
+        "name": "more",
+        "provider": "local",
+        "offers": [{"name": "o", "usd_per_hour": 1.0}],
+        "max": 1,
+    }
+    pool = msgspec.convert({**values, "labels": {"app/mytasks": "yes"}}, PoolSpec)
     assert find_endless("s.2", GPU, [one, two], box, [pool]) == []
     (line,) = say(endless=[one, two])
     assert line == (
