@@ -53,7 +53,7 @@ class JobSpec(
     gpus, cpus, memory_bytes: per task. A GPU task takes devices, another `cpus` slots (default 1).
     time_limit_seconds … recovery_timeout_seconds: the settings of these names for this job; None
     inherits, "off" switches a limit off.
-    retry: its own part of the retry policy. interactive: a person waits at it; it is never retried.
+    retry: its own part of the retry policy. interactive: it runs once, and nothing runs it again by itself.
     image: run each task in a container of this image, by podman or docker, whichever the host has,
     or by `runtime`. pull: when the image is fetched. volumes: "host path:path inside[:ro]".
     placement: of a gang: on as few hosts as possible (pack), or one task a host first (spread).
@@ -180,7 +180,10 @@ def check_spec(spec: JobSpec) -> JobSpec:
     _require(not (spec.name == "@last" or ID_PATTERN.fullmatch(spec.name or "")), "name", taken)
     if spec.retry is not None:
         check_fields(spec.retry)
-        never = "an interactive job is never retried; drop max_retries or interactive"
+        never = (
+            "a job that runs once (--once, interactive) is never run again by itself; drop that or "
+            "max_retries"
+        )
         _require(not (spec.interactive and spec.retry.max_retries), "retry", never)
     parse_all(spec.after)
     _check_container(spec)

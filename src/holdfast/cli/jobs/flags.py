@@ -84,7 +84,7 @@ POLICY_OPTIONS = (
         help="Retry only after these; also failures, infra, watchdog, system, all, none. Repeatable.",
     ),
     declare.option("--no-retry-events", is_flag=True, help="Write no job.retry_* events."),
-    declare.option("--interactive", is_flag=True, help="A person uses it directly: never run it again by itself."),
+    declare.option("--once", "interactive", is_flag=True, help="Never run it again by itself, whatever ends it."),
     declare.option("--no-progress-limit", metavar="N", help="Fail after N attempts without progress, or off."),
     declare.option("--budget-reset", metavar="TIME", help="Restore all budgets after a run of this length, or off."),
 )  # fmt: skip

@@ -136,7 +136,7 @@ def _count_retry(job: JobRecord, budgets: Budgets) -> tuple[int, int]:
     allowed = budgets.settings.policy(job.queue, job.spec).retry.max_retries
     if job.spec.interactive:
         raise Conflict(
-            f"job {job.id} is interactive and has no retries; leave --counted out",
+            f"job {job.id} was submitted to run once and has no retries; leave --counted out",
             code="retries_spent",
         )
     attempts = budgets.last.get(job.id, ())

@@ -206,7 +206,7 @@ def _refuse(found: Classified, budget: Budget, policy: Policy, ending: AttemptEn
     if budget is Budget.NEVER:
         return f"{found.cause} is never retried"
     if ending.interactive:
-        return "an interactive job is not run again"
+        return "it was submitted to run once"
     if found.never_retry:
         return f"rule {found.rule} says it is never retried"
     if found.cause not in policy.retry.eligible_causes:

@@ -75,7 +75,7 @@ def test_what_no_flag_says_is_left_to_the_project(accepting: Stub) -> None:
     )
     assert sent(accepting)["retry"] == {"max_retry_delay": None}
     assert sent(accepting)["no_progress_limit"] == 5
-    assert accepting.run("submit", "--interactive", "--", "x").exit_code == 0
+    assert accepting.run("submit", "--once", "--", "x").exit_code == 0
     assert "retry" not in sent(accepting)
     assert sent(accepting)["interactive"] is True
 
@@ -148,7 +148,7 @@ def test_a_container_needs_no_command(accepting: Stub) -> None:
         (["--retry-on", "typo"], "'typo' is no cause; eligible are nonzero_exit"),
         (["--retry-backoff", "linear"], "linear"),
         (["--retry-jitter-ratio", "2"], "retry.jitter_ratio"),
-        (["--interactive", "--max-retries", "1"], "an interactive job is never retried"),
+        (["--once", "--max-retries", "1"], "is never run again by itself"),
         (["--no-progress-limit", "many"], "no_progress_limit"),
         (["--budget-reset", "never"], "budget_reset"),
         (["--runtime", "podman"], "runtime is for a job with an image"),

@@ -237,7 +237,7 @@ def test_eligible_causes_may_leave_out_any(cause: Cause) -> None:
 def test_an_interactive_job_is_never_run_again(cause: Cause) -> None:
     decision = judge(cause, policy=PLENTY, interactive=True)
     assert (decision.event, decision.retry) == (JobEvent.FAIL, None)
-    assert "interactive" in decision.reason
+    assert "run once" in decision.reason
 
 
 @pytest.mark.parametrize("cause", ELIGIBLE)
