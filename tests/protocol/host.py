@@ -122,6 +122,7 @@ class Host:
     agent: int = 0
     registered: bool = False
     closing: bool = False
+    hasty: bool = False  # its agent says goodbye while tasks live, which AGT-5 forbids
     replaced: bool = False
     seq: int = 0
     newest_taken: int = 0
@@ -155,7 +156,7 @@ class Host:
         self.number += 1
         self.up = self.agent_up = True
         self.agent += 1
-        self.registered = self.closing = self.replaced = self.said_goodbye = False
+        self.registered = self.closing = self.replaced = self.said_goodbye = self.hasty = False
         self.newest_taken = 0
         self.processes, self.stubs, self.claims = {}, {}, {}
         self.buried, self.tombstones = set(), set()
@@ -177,15 +178,18 @@ class Host:
 
     def start_agent(self) -> None:
         self.tell(self, "its agent is back")
-        self.agent_up = True
+        self.agent_up, self.hasty = True, False
         self.agent += 1
         self.newest_taken = 0
         self.stubs, self.buried, self.claims, self.held = {}, set(), {}, {}
 
-    def shut_down(self, now: float) -> None:
-        """The guardian was told to go: TERM and grace for every task, then a last word."""
+    def shut_down(self, now: float, *, hasty: bool = False) -> None:
+        """The guardian was told to go: TERM and grace for every task, then a last word.
+
+        hasty: the agent was told at the same time, and says its word at once.
+        """
         self.tell(self, "is told to shut down")
-        self.closing = True
+        self.closing, self.hasty = True, hasty
         for key in list(self.held):
             self._give_back(key)
         for process in self.processes.values():
@@ -309,7 +313,7 @@ class Host:
             return Request(*who, register=True)
         live = tuple(p.key for p in self.processes.values() if p.live)
         ended = [(p.key, p.facts) for p in self.processes.values() if p.facts is not None]
-        leaving = self.closing and not live
+        leaving = self.closing and (self.hasty or not live)
         # A start is sometimes told a call later: the exec takes its time.
         started = tuple(key for key in live if self.draw() < 0.8)
         clock = self.clock(now)
@@ -371,7 +375,10 @@ class Host:
         self.note_offers(self, [offer.task.key for offer in answer.offers])
         for offer in answer.offers:
             self._launch(offer, request.started_at, now)
-        if request.leaving:
+        if request.leaving and any(p.live for p in self.processes.values()):
+            self.kill_agent()  # the guardian starts another, because this one is not its last
+            self.start_agent()
+        elif request.leaving:
             self.said_goodbye = True
             self.crash()
 

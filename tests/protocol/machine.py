@@ -272,6 +272,26 @@ class Protocol(RuleBasedStateMachine):
         if host is not None and host.agent_up:
             host.shut_down(self.w.t)
 
+    @rule(
+        i=INDEX, agent=st.sampled_from(["hasty", "hasty", "dies", "dies first"]), call=st.booleans()
+    )
+    def tell_all(self, i: int, agent: str, call: bool) -> None:
+        """TERM reaches guardian and agent at once (scancel, a service manager, killall)."""
+        host = self.pick_host(i, up=True)
+        if host is None or not host.agent_up:
+            return
+        self.w.turn_hosts()
+        if agent == "dies first":
+            host.kill_agent()
+            host.start_agent()
+        host.shut_down(self.w.t, hasty=agent == "hasty")
+        if agent == "dies":
+            host.kill_agent()
+            host.start_agent()
+        if call:
+            self.w.call(host)
+        self.w.check()
+
     @rule(i=INDEX, how=st.sampled_from(ENDS))
     def end_task(self, i: int, how: str) -> None:
         self.w.turn_hosts()

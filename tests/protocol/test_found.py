@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from holdfast.core.causes import Cause
+from holdfast.core.facts import TaskFacts
+from holdfast.core.states import HostState
 from holdfast.errors import Stale
 from holdfast.store.memory.store import MemoryStore
 from holdfast.store.port.store import Store
@@ -65,3 +67,21 @@ async def test_a_gang_whose_host_dies_before_it_was_told_does_not_stay_reserved(
     assert await rig.complete() == [job_id]
     job = await rig.job(job_id)
     assert (job.state, job.start_failures) == ("queued", 1)
+
+
+async def test_a_goodbye_is_no_evidence_of_an_end_that_it_does_not_tell(rig: Rig) -> None:
+    """LEASE-3: TERM reached guardian and agent at once, and the agent left before its tasks ended."""
+    await rig.host("h1", slots=2)
+    first, begun = await rig.running()
+    second, launched = await rig.offered()
+    answer = await rig.sync("h1", live=[begun, launched], leaving=True)
+    assert (answer.status, answer.offers) == ("ok", ())
+    assert [(await rig.job(job_id)).state for job_id in (first, second)] == ["running", "reserved"]
+    assert (await rig.store.hosts.get_host("h1")).state is HostState.ACTIVE
+    told = TaskFacts(signal=15, stopped=True, stop_cause=Cause.HOST_DRAINED)
+    await rig.sync("h1", ended=[(begun, told), (launched, told)], leaving=True)
+    assert await rig.complete() == [first, second]
+    for job_id in (first, second):
+        job = await rig.job(job_id)
+        assert (job.state, job.cause, job.infra_charged) == ("queued", Cause.HOST_DRAINED, 0)
+    assert (await rig.store.hosts.get_host("h1")).state is HostState.TERMINATED

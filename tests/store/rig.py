@@ -233,6 +233,14 @@ class Rig:
         tasks = await self.store.jobs.list_tasks(job_id)
         return tasks[rank].key
 
+    async def offered(self, host: str = "h1", **spec: Any) -> tuple[str, TaskKey]:
+        """A job that a host with room was offered, and has not said to run."""
+        job_id = await self.submit(**spec)
+        assert job_id in await self.admit()
+        key = await self.key(job_id)
+        assert key in [o.task.key for o in (await self.sync(host)).offers]
+        return job_id, key
+
     async def running(
         self, job_id: str | None = None, host: str = "h1", **spec: Any
     ) -> tuple[str, TaskKey]:

@@ -25,6 +25,7 @@ from holdfast.agent.calls.places import CallWatches
 from holdfast.agent.calls.rooms import ModelRooms
 from holdfast.agent.config import EXIT_DONE, AgentConfig
 from holdfast.agent.containers.desk import ContainerDesk, read_options
+from holdfast.agent.departure import Departure
 from holdfast.agent.ends import TaskEnds
 from holdfast.agent.folders import WorkFolders
 from holdfast.agent.health.desk import HealthDesk
@@ -79,8 +80,6 @@ class Agent:
     def __init__(self, config: AgentConfig, ties: Ties) -> None:
         self._config = config
         self._ties = ties
-        self._over = asyncio.Event()
-        self._told = asyncio.Event()  # to go, by the guardian
         self._snapshot = asyncio.Event()
         self.line_lost = False  # the line to the guardian ended
         self._replaced = False
@@ -88,6 +87,7 @@ class Agent:
         self._refusal = self._fenced = ""
         self._unread: list[str] = []
         self._table = TaskTable(config.state_path)
+        self._departure = Departure(lambda: self._ends.host_stops, self._table.count_live)
         url, ca_file, incarnation = config.url, config.ca_file, ties.incarnation
         self._client = HttpClient(url, ca_file=ca_file)
         self._calls = ControllerCalls(self._client)
@@ -181,10 +181,7 @@ class Agent:
 
     async def run(self) -> int:
         """Serve until told to go. Returns the exit status."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._take_signal)
-        loop.add_signal_handler(signal.SIGINT, lambda: None)  # Ctrl-C is the guardian's to answer
+        self._departure.listen()
         self._table.open()
         make_private_folder(self._work_folder)
         self._executors.open()
@@ -200,7 +197,7 @@ class Agent:
         )
         parts = (self._say_alive(), self._serve(), self._table.works.watch(), alone)
         loops = [asyncio.create_task(part) for part in parts]
-        waiting = asyncio.create_task(self._over.wait())
+        waiting = asyncio.create_task(self._departure.over.wait())
         await asyncio.wait([waiting, *loops], return_when=asyncio.FIRST_COMPLETED)
         failed = next((part for part in loops if part.done() and part.exception()), None)
         if failed is not None:
@@ -374,15 +371,11 @@ class Agent:
             self._link.ack([task.key for task in self._table])  # no controller takes these ends
             os.kill(os.getppid(), signal.SIGTERM)
         else:
-            self._over.set()
-
-    def _take_signal(self) -> None:
-        self._told.set()
-        self._over.set()
+            self._departure.over.set()
 
     def _lose_line(self) -> None:
         self.line_lost = True
-        self._take_signal()
+        self._departure.go()
 
     # ---- the controller's answers
 
@@ -479,6 +472,9 @@ class Agent:
         if not self._ends.host_stops:
             return
         await self._ends.report_held()
+        if self._table.count_live():
+            log.warning("goes without a goodbye, because tasks still live here")
+            return
         shipping = asyncio.create_task(self._shipper.run())
         self._shipper.hurry()
         try:
@@ -494,6 +490,8 @@ class Agent:
         await asyncio.gather(shipping, return_exceptions=True)
         try:
             async with asyncio.timeout(_GUARDIAN_SECONDS):
-                await self._told.wait()  # or the guardian would think that this agent had crashed
+                await (
+                    self._departure.told.wait()
+                )  # or the guardian would think that this agent had crashed
         except TimeoutError:
             pass

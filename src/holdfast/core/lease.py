@@ -6,7 +6,7 @@ LEASE-2  The host ends a task at TTL − margin; the controller re-places it at 
          own later clock reading. So two attempts of one job never overlap, partition or not, while
          clock *rates* differ by less than 2 × margin / TTL (6 % or more; a quartz drifts 0.01 %).
 LEASE-3  Silence waits for the lease; evidence (a new incarnation, the word of a provider or an
-         operator) does not.
+         operator) does not. A host's goodbye is evidence of the ends that it tells, and of no other.
 LEASE-4  After its own start the controller reaps nothing until every host has had one full TTL to
          check in.
 LEASE-5  The same holds after a step of the store's clock: a clock that was set does not tell how

@@ -17,6 +17,7 @@ from holdfast.moves import drains, members, requests
 from holdfast.moves.fleet.rented import RentedHost, check_registration
 from holdfast.moves.moves import Moves
 from holdfast.moves.rows import NewEvent
+from holdfast.moves.values import HostSync
 from holdfast.wire.agent import HostFacts
 
 MAX_EARLIER_INCARNATIONS = 16
@@ -177,6 +178,25 @@ def lose_tasks_on(
                 requests.lose_task(m, job, task, lost)
                 freed.append(job.id)
     return list(dict.fromkeys(freed))
+
+
+def is_unheard(m: Moves, sync: HostSync) -> bool:
+    """Return whether a goodbye leaves ends untold: of tasks that it says live, or that have begun.
+
+    It is no evidence of these ends (LEASE-3), so the host is as before: its guardian may still give
+    the tasks their grace, and tells of their ends when they come.
+    """
+    told = {key for key, _ in sync.ended}
+    living = {*sync.live, *sync.started} - told
+    return any(
+        task.host_id == sync.host_id
+        and task.incarnation == sync.incarnation
+        and task.state.holds_lease
+        and task.key not in told
+        and (task.started_at is not None or task.key in living)
+        for job in m.jobs.values()
+        for task in m.ranks(job)
+    )
 
 
 def deadline_of(state: HostState, deadline_seconds: float | None, now: datetime) -> datetime | None:

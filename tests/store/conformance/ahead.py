@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from holdfast.core.causes import Cause
+from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.takes import SPARE
 from holdfast.core.states import AttemptState, JobState, Outcome, TaskState
@@ -189,7 +190,7 @@ async def test_what_a_lost_host_held_is_queued_again_at_no_charge(rig: Rig, how:
     elif how == "new incarnation":
         await rig.host("h1", slots=1)
     elif how == "leaves":
-        await rig.sync(leaving=True)
+        await rig.sync(ended=[(first, TaskFacts(signal=15, stopped=True))], leaving=True)
     else:
         rig.tick(400)
         began = rig.now

@@ -132,7 +132,7 @@ async def test_moving_hosts(rig: Rig) -> None:
 async def test_a_leaving_host_is_terminated_after_its_ends(rig: Rig) -> None:
     await rig.host(slots=3)
     done, key = await rig.running()
-    left, _ = await rig.running()
+    left, _ = await rig.offered()
     told = TaskFacts(signal=15, stopped=True, stop_cause=Cause.HOST_DRAINED)
     third, third_key = await rig.running()
     for _ in range(2):  # the answer may be lost and the call repeated

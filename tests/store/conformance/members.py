@@ -13,7 +13,7 @@ from holdfast.core.facts import TaskFacts
 from holdfast.core.log_plan import LogLife, split_by_life
 from holdfast.core.placement.plan import plan_admission
 from holdfast.core.records import TaskRecord
-from holdfast.core.states import JobState, Outcome, TaskState
+from holdfast.core.states import HostState, JobState, Outcome, TaskState
 from holdfast.errors import Conflict, NotFound, Stale
 from holdfast.moves.checkpoints import NewCheckpoint
 from holdfast.wire.agent import Forensics
@@ -595,12 +595,13 @@ async def test_a_job_one_of_whose_members_stops_is_not_taken_for_one_that_ends(r
 
 
 async def test_a_host_that_leaves_with_a_stuck_process_leaves_quarantined(rig: Rig) -> None:
-    """The same word tells both; and what it says runs still is renewed before it is lost."""
+    """The same word tells both; one that says that a member runs still is no goodbye (LEASE-3)."""
     job_id, keys = await rig.supervised()
     host = await rig.where(job_id, 1)
     answer = await rig.sync(host, live=[keys[1]], leaving=True)
     assert [key for key, _ in answer.renewed] == [keys[1]]
-    assert (await _task(rig, job_id, 1)).state is TaskState.FAILED
+    assert (await _task(rig, job_id, 1)).state is TaskState.RUNNING
+    assert (await rig.store.hosts.get_host(host)).state is HostState.ACTIVE
     other = await rig.where(job_id, 2)
     await rig.sync(other, ended=[(keys[2], TaskFacts(signal=9, unkillable=True))], leaving=True)
     moved = [

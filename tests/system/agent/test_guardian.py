@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -619,6 +620,8 @@ def test_a_second_signal_does_not_wait_for_the_grace(rig: Rig) -> None:
     rig.guardian.send_signal(signal.SIGTERM)
     rig.expect(Stopping)
     assert is_alive(pid)
+    with pytest.raises(subprocess.TimeoutExpired):
+        rig.guardian.wait(1.1)  # a signal within a second is the same one, told twice
     rig.guardian.send_signal(signal.SIGINT)
     assert wait_exit(rig.guardian, 20) == 0
     assert find_marked(rig.host) == []

@@ -78,7 +78,7 @@ class AgentChild:
         self._channel: socket.socket | None = None
         self._reader = FrameReader()
         self._unsent = bytearray()
-        self._greeted = False
+        self.greeted = False  # it said hello, and was answered
         self._started_at = 0.0
         self._heard_at = 0.0
         self._kill_at = INF
@@ -104,13 +104,13 @@ class AgentChild:
         if now >= self._kill_at:
             self._kill("it did not go when told")
         elif now - self._heard_at >= self._patience_seconds and self._kill_at == INF:
-            self._mute += not self._greeted
+            self._mute += not self.greeted
             self._kill(f"its loop has been silent for {now - self._heard_at:.1f} s")
         return min(self._kill_at, self._heard_at + self._patience_seconds)
 
     @property
     def _patience_seconds(self) -> float:
-        factor = 1.0 if self._greeted else 2.0 ** min(self._mute, 3)
+        factor = 1.0 if self.greeted else 2.0 ** min(self._mute, 3)
         return self._frozen_seconds * factor
 
     def excuse_silence(self, seconds: float) -> None:
@@ -121,7 +121,7 @@ class AgentChild:
     def tell(self, answer: Answer) -> None:
         """Have `flush` send it to an agent that has said hello; the next one gets everything in its
         snapshot. What one turn says wakes the agent once."""
-        if self._channel is None or not self._greeted:
+        if self._channel is None or not self.greeted:
             return
         self._unsent += encode_frame(encode(answer))
         if len(self._unsent) > 2 * MAX_FRAME_BYTES:
@@ -129,20 +129,20 @@ class AgentChild:
 
     def greet(self, snapshot: Answer) -> None:
         """Answer a hello; from here on the agent hears everything."""
-        self._greeted = True
+        self.greeted = True
         self._mute = 0
         self.tell(snapshot)
 
     def retire(self, *, for_good: bool) -> None:
-        """TERM the agent, KILL it if it does not go.
+        """Tell the agent to go, KILL it if it does not.
 
-        Unless `for_good` the next one starts at once (an upgrade).
+        Unless `for_good` the next one starts at once (an upgrade): HUP, which means the agent alone.
         """
         self.retiring = self.retiring or for_good
         self._start_at = 0.0
         if self._run is not None:
             self._wanted_gone = True
-            self._signal(signal.SIGTERM)
+            self._signal(signal.SIGTERM if for_good else signal.SIGHUP)
             self._signal(signal.SIGCONT)
             self._kill_at = min(self._kill_at, time.monotonic() + _TERM_SECONDS)
 
@@ -237,7 +237,7 @@ class AgentChild:
         finally:
             theirs.close()
         self._channel, self._reader, self._unsent = ours, FrameReader(), bytearray()
-        self._greeted, self._refused = False, 0
+        self.greeted, self._refused = False, 0
         self._started_at = self._heard_at = now
         self._kill_at = INF
         self._wanted_gone = False
@@ -257,6 +257,7 @@ class AgentChild:
         assert run.exit is not None
         now = time.monotonic()
         self._run = None
+        self.greeted = False
         self._close_channel()
         self._kill_at = INF
         delay = 0.0

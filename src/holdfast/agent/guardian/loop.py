@@ -21,7 +21,8 @@ GUARD-8  Deadlines are kept on a clock that counts suspension, and by a timer of
          be obeyed counts from when it is heard.
 
 Signals: TERM or INT shuts the host down, a second one at once; HUP replaces the agent by the one on
-disk now.
+disk now. A second one within a second is the first one told twice (`timeout` signals its child, and
+then its child's group).
 """
 
 import gc
@@ -66,6 +67,8 @@ from holdfast.wire.guardian import (
 
 EXIT_ALREADY_SERVED = 73  # a second guardian on the same folder
 _ACK_SECONDS = 5.0
+_AGAIN_SECONDS = 1.0
+_AGENT_SECONDS = 30.0  # in which an agent that is being started may yet tell of the ends
 _HOLD_SECONDS = 60.0  # an agent holds ends back for half of that (SAVE-1)
 _IDLE_SECONDS = 5.0
 # A burst of launches must not keep exits waiting: a start takes about 0.2 ms, a fork half a
@@ -164,9 +167,11 @@ class _Guardian:
             read_clock=read_clock,
             tell=self._agent.tell,
             note=_note,
+            look=lambda: self._read_signals(0),
         )
         self._closing = False
-        self._ack_until = self._hold_until = INF
+        self._told_at = -INF
+        self._ack_until = self._hold_until = self._agent_until = INF
 
     def _make_agent(self, beat_path: str) -> AgentChild:
         env = {name: value for name, value in os.environ.items() if name not in Notifier.VARIABLES}
@@ -269,11 +274,15 @@ class _Guardian:
         return wake_fd
 
     def _read_signals(self, _events: int) -> None:
-        for number in os.read(self._wake_fd, 4096):
+        try:
+            numbers = os.read(self._wake_fd, 4096)
+        except BlockingIOError:
+            return
+        for number in numbers:
             if number == signal.SIGHUP:
                 _note("told to replace the agent")
                 self._agent.retire(for_good=False)
-            else:
+            elif not self._closing or time.monotonic() - self._told_at > _AGAIN_SECONDS:
                 self._begin_close()
 
     def _hear_agent(self, events: int) -> None:
@@ -311,6 +320,7 @@ class _Guardian:
     def _begin_close(self) -> None:
         """Shut down (GUARD-6): at the second call without grace."""
         again, self._closing = self._closing, True
+        self._told_at = time.monotonic()
         _note(
             "told to shut down at once" if again else "told to shut down",
             running=self._tasks.count_running,
@@ -327,6 +337,9 @@ class _Guardian:
             return
         if self._ack_until == INF:
             self._ack_until, self._hold_until = now + _ACK_SECONDS, now + _HOLD_SECONDS
+            self._agent_until = now + _AGENT_SECONDS
+        elif not self._agent.greeted and self._ack_until > 0.0 and now < self._agent_until:
+            self._ack_until = now + _ACK_SECONDS  # the one before died of the same signal
         if not self._tasks.count_held or now >= self._ack_until:
             self._agent.retire(for_good=True)
             if self._ack_until == 0.0:

@@ -6,10 +6,14 @@ GUARD-2  A task is ended at its deadline whether or not an agent lives. Deadline
          later.
 GUARD-3  `TaskEnded` is said when the task's tree is over (NURSERY-2).
 GUARD-4  `TaskEnded` is kept, and is in every snapshot, until the agent acknowledges it.
+GUARD-9  A signal that ends the host ends no task by itself, in whichever order they hear it: scancel,
+         a service manager and killall tell all of them at once. An end that may be of that signal
+         waits a second for the guardian's own.
 """
 
 import heapq
 import math
+import signal
 from collections.abc import Callable
 from functools import partial
 
@@ -20,6 +24,7 @@ from holdfast.process.groups import GroupHome, TaskGroup
 from holdfast.process.loop import Mishaps
 from holdfast.process.nursery import Nursery, ProgramEvents, ProgramRun
 from holdfast.process.spawn import SpawnRequest
+from holdfast.process.watch import Exit
 from holdfast.wire.guardian import Answer, LaunchTask, Snapshot, TaskEnded, TaskStarted, TaskStatus
 
 # At 500 launches a second this is half a minute of them; a late repeat comes within milliseconds.
@@ -27,6 +32,11 @@ MAX_TOMBSTONES = 16_384
 _PUNCH_SECONDS = 1.0
 _FLOOD_SECONDS = 0.1  # while some log is over its limit: a task can write a gigabyte a second
 _TIDY_SECONDS = 0.5
+# Of an end before the guardian's own signal, for which that signal is taken as the reason: where the
+# task died of such a signal, and where it ended in the same turn.
+_TOLD_SECONDS = 1.0
+_SAME_TURN_SECONDS = 0.02
+_TOLD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # A program's name may be as long as the kernel allows, and its error goes into every snapshot.
 _MAX_SENTENCE = 4096
 
@@ -79,7 +89,9 @@ class HostTasks:
         read_clock: Callable[[], float],
         tell: Callable[[Answer], None],
         note: Callable[..., None],
+        look: Callable[[], None] = lambda: None,
     ) -> None:
+        self._look = look  # whether this guardian was told to go, which calls `close`
         self._nursery = nursery
         self._mishaps = mishaps
         self._group_home = group_home
@@ -93,6 +105,8 @@ class HostTasks:
         self._tombstones: dict[TaskKey, None] = {}
         self._full_groups: list[TaskGroup] = []
         self._closing = False
+        self._closed_at = math.inf
+        self._doubtful: list[_Task] = []  # their ends wait (GUARD-9)
         self._punch_at = self._tidy_at = 0.0
 
     # ---- what the agent asks
@@ -158,7 +172,9 @@ class HostTasks:
 
     def close(self, *, at_once: bool) -> None:
         """Stop every task, with its own grace or at once; start none from now on."""
-        self._closing = True
+        if not self._closing:
+            self._closing, self._closed_at = True, self._read_clock()
+        self._say_doubtful()
         for task in self._tasks.values():
             if task.ended is None:
                 self._end(task, 0.0 if at_once else task.grace_seconds)
@@ -193,6 +209,9 @@ class HostTasks:
     def turn(self, now: float) -> float:
         """Keep logs and groups small; return when to be called again."""
         due = [self._deadlines[0][0]] if self._deadlines else []
+        if self._doubtful:
+            self._say_doubtful()
+            due += [_end_of(task) + _TOLD_SECONDS for task in self._doubtful]
         living = [task for task in self._tasks.values() if task.run and task.run.exit is None]
         if living:
             if now >= self._punch_at:
@@ -302,6 +321,26 @@ class HostTasks:
                 task, run.start_error, hosts_fault=child.hosts_fault, code=child.start_code
             )
             return
+        if not self._closing:
+            self._look()
+        if self._closing or task.stopped or not _may_be_told(run.exit):
+            self._say_end(task, run)
+        else:
+            self._doubtful.append(task)
+
+    def _say_doubtful(self) -> None:
+        """Say the ends that have waited for long enough; all of them once the host closes."""
+        now = self._read_clock()
+        due = [t for t in self._doubtful if self._closing or _end_of(t) + _TOLD_SECONDS <= now]
+        for task in due:
+            assert task.run is not None
+            self._doubtful.remove(task)
+            self._say_end(task, task.run)
+
+    def _say_end(self, task: _Task, run: ProgramRun) -> None:
+        window = _TOLD_SECONDS if _may_be_told(run.exit) else _SAME_TURN_SECONDS
+        if self._closing and _end_of(task) >= self._closed_at - window:
+            task.stopped = True  # GUARD-9
         found, group = run.exit, task.group
         counts = group is not None and self._group_home is not None and self._group_home.memory
         counted = group if counts else None
@@ -337,3 +376,14 @@ class HostTasks:
                 "lies"
             )
         return Punched.PUNCHED in found
+
+
+def _end_of(task: _Task) -> float:
+    return task.run.exited_at if task.run is not None else 0.0
+
+
+def _may_be_told(found: Exit | None) -> bool:
+    """Return whether a first process ended of a signal that ends hosts."""
+    if found is None:
+        return False
+    return found.signal in _TOLD or (found.exit_code or 0) - 128 in _TOLD

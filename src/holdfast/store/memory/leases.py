@@ -14,7 +14,7 @@ from holdfast.core.records import shared_fields
 from holdfast.core.states import HostEvent, HostState, TaskState
 from holdfast.moves import members, moves, reports, requests
 from holdfast.moves.quotas import sets_quota
-from holdfast.moves.registration import faults_event, lost_event
+from holdfast.moves.registration import faults_event, is_unheard, lost_event
 from holdfast.moves.reports import Draft
 from holdfast.moves.rows import TaskRow
 from holdfast.moves.values import (
@@ -106,6 +106,8 @@ class MemoryLeases(InMemory):
         for d in drafts:
             host = s.hosts[d.sync.host_id]
             if d.sync.leaving and host.state is not HostState.TERMINATED:
+                if is_unheard(s.load([t.job_id for t in s.live_tasks(host.id)], at), d.sync):
+                    continue
                 set_host_state(s, host, HostEvent.TERMINATE, "its agent left", at)
                 lost = lose_host_tasks(s, host.id, "host_gone", at)
                 s.log(lost_event(host.id, host.name, "host_gone", lost), at)

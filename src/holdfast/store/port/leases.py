@@ -48,7 +48,8 @@ class LeaseStore(Protocol):
         `ahead` → it takes so many beyond its slots (AHEAD-1). `returned` → a task held ahead, and
         not begun, is queued again in its old place: attempt ended, outcome expired, event
         job.expired, no charge; one that was to stop is confirmed; any other is refused.
-        `leaving` → the host is terminated after its ends are taken.
+        `leaving` → the host is terminated after its ends are taken; one that leaves ends untold, of
+        tasks that have begun or that it says live, is as before, and given no orders.
         A key that matches no live task of this host and incarnation is `lost` if reported live,
         `refused` if reported ended (STORE-2). An end whose task has already ended under the same
         key is acknowledged again, not refused.

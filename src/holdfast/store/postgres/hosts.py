@@ -19,6 +19,7 @@ from holdfast.moves import registration
 from holdfast.moves.fleet.pools import offer_size
 from holdfast.moves.fleet.rented import RentedHost
 from holdfast.moves.moves import Moves
+from holdfast.moves.values import HostSync
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.connection.ports import OnSession, reads, reads_beside, transacts
 from holdfast.store.postgres.connection.session import Tx, to_json
@@ -325,16 +326,22 @@ async def quarantine_host(tx: Tx, host_id: str, reason: str, at: datetime) -> No
     await set_host_state(tx, host_id, row["name"], before, after, "quarantine", reason, at)
 
 
-async def retire_host(tx: Tx, host_id: str, name: str, at: datetime) -> list[str]:
-    """Take a host that leaves out of service for good; return the jobs that drain for it. The state
-    is read again, because the same sync's report may have quarantined the host."""
+async def retire_host(tx: Tx, sync: HostSync, name: str, at: datetime) -> list[str]:
+    """Take a host that leaves out of service for good, unless it leaves ends untold; return the jobs
+    that drain for it. The state is read again, because the same sync's report may have quarantined
+    the host."""
+    host_id = sync.host_id
     row = await tx.one("read_host_state", id=host_id)
     before = HostState.TERMINATED if row is None else HostState(row["state"])
     if before is HostState.TERMINATED:
         return []
+    m = await _load_host(tx, host_id, at)
+    if registration.is_unheard(m, sync):
+        return []
     after = step(HOST, before, HostEvent.TERMINATE)
     await set_host_state(tx, host_id, name, before, after, "terminate", "its agent left", at)
-    lost = await lose_host_tasks(tx, host_id, "host_gone", at)
+    lost = registration.lose_tasks_on(m, host_id, "host_gone", None)
+    await write_moves(tx, m)
     await write_events(tx, registration.lost_event(host_id, name, "host_gone", lost), at)
     return lost
 

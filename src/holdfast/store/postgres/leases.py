@@ -207,7 +207,7 @@ async def _sync(
     await _renew(tx, fresh, at)
     for d in fresh:
         if d.sync.leaving:
-            d.draining.extend(await retire_host(tx, d.sync.host_id, d.name, at))
+            d.draining.extend(await retire_host(tx, d.sync, d.name, at))
     staying = [d for d in fresh if not d.sync.leaving]
     takers = [d for d in staying if d.sync.takes and not d.fenced]
     taking = await choices.choose(tx, takers, terms, at) if takers and terms else NOTHING
