@@ -57,6 +57,9 @@ class TaskEnds:
         if task.state.end_heard:
             return
         task.move(AgentTaskEvent.END)
+        if ended.output:
+            task.saved.output = ended.output
+            task.dirty = True
         self.table.works.begin(task.key, self.end_task(task, ended))
 
     async def end_task(self, task: AgentTask, ended: TaskEnded) -> None:

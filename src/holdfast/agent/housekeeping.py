@@ -46,7 +46,8 @@ class Housekeeper:
     def put_away(self, task: AgentTask) -> None:
         """Clean up after a task whose end and logs are on record."""
         self._leave_work_folder(task)
-        if all(task.saved.shipped.get(stream, 0) <= task.keep_bytes for stream in STREAMS):
+        kept = all(task.saved.shipped.get(stream, 0) <= task.keep_bytes for stream in STREAMS)
+        if kept and not any(end.lost_bytes for end in task.saved.output.values()):
             if task.facts is not None and task.facts.unkillable:
                 self._table.remove_folder(task.key)
             else:

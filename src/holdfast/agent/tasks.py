@@ -33,6 +33,7 @@ from holdfast.errors import ValidationError
 from holdfast.process.files import make_private_folder, read_private, write_atomic, write_new
 from holdfast.wire.agent import BeatReport, LaunchOrder, TaskReport
 from holdfast.wire.beat import Beat
+from holdfast.wire.guardian import StreamEnd
 
 log = logging.getLogger("holdfast.agent.tasks")
 
@@ -57,6 +58,7 @@ class TaskFile(msgspec.Struct, kw_only=True, omit_defaults=True):
     shipped: offsets up to which its logs are on record. devices: how its GPUs were when it began.
     place: of an executor, the mark of the call whose watch this is.
     acked: the controller has its end. over_memory_bytes: what the memory watch ended it at.
+    output: how much it wrote to each stream, and what of that is lost.
     returned: it was held ahead and given back (AHEAD-2).
     """
 
@@ -68,6 +70,7 @@ class TaskFile(msgspec.Struct, kw_only=True, omit_defaults=True):
     over_memory_bytes: int = 0
     devices: DeviceMarks | None = None
     place: list[int] = []
+    output: dict[str, StreamEnd] = {}
     acked: bool = False
     returned: bool = False
 

@@ -54,6 +54,7 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     over_memory_bytes: what the agent's watch found when it ended the task for its memory; 0 where it
     did not.
     log_tail: the last lines of its output, redacted.
+    notices: what the owner of its job should know of this end.
     """
 
     exit_code: Annotated[int, Meta(ge=0, le=255)] | None = None
@@ -79,6 +80,7 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     max_memory_bytes: int = 0
     memory_limit_bytes: Annotated[int, Meta(ge=0)] = 0
     over_memory_bytes: Annotated[int, Meta(ge=0)] = 0
+    notices: Annotated[tuple[Text, ...], Meta(max_length=16)] = ()
 
     @property
     def succeeded(self) -> bool:

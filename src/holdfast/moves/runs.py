@@ -99,6 +99,8 @@ def end_task(
             exit_code=trip.exit_code,
             evidence=trip.evidence,
         )
+    for sentence in facts.notices:
+        m.log("task.notice", job, sentence, task=task)
     if facts.succeeded:
         m.move_task(task, TaskEvent.FINISH)
         tasks = m.tasks[job.id].values()
@@ -169,8 +171,9 @@ def _fail_task(m: Moves, job: JobRow, task: TaskRow, rules: Sequence[OperatorRul
 
 
 def _succeed(m: Moves, job: JobRow) -> None:
-    decision = decide_success(charges_of(job), job.attempts)
     ranks = m.ranks(job)
+    notices = [sentence for t in ranks if t.facts is not None for sentence in t.facts.notices]
+    decision = decide_success(charges_of(job), job.attempts, notices)
     started = [t.started_at for t in ranks if t.started_at is not None]
     change = m.move_attempt(job, job.state, AttemptEvent.END)
     if job.state is JobState.RESERVED:

@@ -15,6 +15,8 @@ KILL_POLL_SECONDS = 0.005
 GRACE_POLL_SECONDS = 0.02
 _KILL_POLL_MAX_SECONDS = 0.1
 _BLIND_POLL_SECONDS = 0.1
+_LEAVING_SECONDS = 0.1  # helpers that end with their program (a resource tracker) need some of it
+_MAX_NAMES = 8
 
 
 class Signaller:
@@ -46,7 +48,8 @@ class TreeEnding:
 
     The first process has its TERM at once, and the others once they were looked for, which takes
     milliseconds: after its exit, or `GRACE_POLL_SECONDS` later. Most programs leave nothing, and
-    then nothing is looked for.
+    then nothing is looked for. What is left after an exit has `_LEAVING_SECONDS` to go by itself;
+    then it is named in `left`.
 
     A state machine without a clock or a wait of its own: call `step(now)` at `next_at` or sooner
     (when something exited) until it returns True. Then `survivors` are the pids that SIGKILL did
@@ -63,9 +66,13 @@ class TreeEnding:
         grace_seconds: float,
         kill_limit_seconds: float,
         signaller: Signaller,
+        left: bool = False,
     ) -> None:
         self.tree = tree
         self.kill_at = now + grace_seconds
+        self.left: list[str] = []
+        self._leave_until = now + _LEAVING_SECONDS if left and grace_seconds > 0 else 0.0
+        self._names = left and not tree.leads
         self.next_at = now
         self.survivors: list[int] = []
         self.obstacle = ""  # why nothing can be known of the tree now (TREE-6)
@@ -114,9 +121,15 @@ class TreeEnding:
             return False
         if self.first_exited and self._forest.is_surely_empty(self.tree):
             return True
+        if now < self._leave_until:
+            if self._forest.find_living(self.tree).gone:
+                return True
+            self.next_at = min(self.kill_at, now + GRACE_POLL_SECONDS)
+            return False
         if not self._warned:
             for entry in self._forest.find_living(self.tree).members:
                 told = self._first_warned and entry.pid == self.tree.pid
+                self._note_left(entry)
                 if not told and (entry.pid == self.tree.pid or not self.tree.leads):
                     self._signaller.send(entry, signal.SIGTERM)
                     self._signaller.send(entry, signal.SIGCONT)
@@ -156,6 +169,11 @@ class TreeEnding:
         self.next_at = now + self._poll_seconds
         self._poll_seconds = min(self._poll_seconds * 1.5, _KILL_POLL_MAX_SECONDS)
         return False
+
+    def _note_left(self, entry: ProcessEntry) -> None:
+        if self._names and len(self.left) < _MAX_NAMES:
+            name = process_table.read_name(entry.pid)
+            self.left += [name] if name else []
 
     def _shoot(self, entry: ProcessEntry) -> None:
         self._signaller.send(entry, signal.SIGKILL)

@@ -2,14 +2,14 @@
 agent, and a warden's processes have in common.
 
 Single-threaded and without a wait of its own: the owner's poll loop calls `collect` and `turn`.
-What the first process leaves running when it exits gets TERM at once and KILL
-`LEFTOVER_GRACE_SECONDS` later: the work is over, so there is nothing to save, but a server in the
-background may want to close its files.
+What the first process leaves running when it exits has a moment to end by itself, then TERM, and
+KILL `LEFTOVER_GRACE_SECONDS` later: the work is over, so there is nothing to save, but a server in
+the background may want to close its files.
 
 NURSERY-1  A program that was forked is known until its end was said. What fails after the fork
            kills it, and it ends as a program that could not be started.
 NURSERY-2  The end is said when the whole tree is gone, or what is left of it survived SIGKILL for
-           the kill limit. An owner that fails to hear it is told again.
+           the kill limit, and its output is in its files (LOGS-6). An owner that fails to hear it is told again.
 NURSERY-3  A mishap with one program is noted and keeps no other from its turn. The hunt for trees
            takes a bounded part of a turn, because between hunts the owner hears, reaps and is
            watched.
@@ -28,10 +28,12 @@ import msgspec
 from holdfast.process.ending import Signaller, TreeEnding
 from holdfast.process.groups import TaskGroup
 from holdfast.process.loop import Mishaps, Poller
+from holdfast.process.output.writer import OutputHome, Streams
 from holdfast.process.spawn import SPARE_DESCRIPTORS, Child, SpawnRequest, read_start, spawn
 from holdfast.process.syscalls import read_boottime
 from holdfast.process.tree import Forest, Mark, Tree
 from holdfast.process.watch import MAX_EXITS, Exit, Watcher
+from holdfast.wire.guardian import StreamEnd
 
 LEFTOVER_GRACE_SECONDS = 2.0
 _HUNT_SECONDS = 0.1  # of one turn, for ending trees
@@ -70,6 +72,7 @@ class ProgramRun:
         self.exit: Exit | None = None
         self.exited_at = 0.0
         self.ending: TreeEnding | None = None
+        self.streams: Streams | None = None
         self.over = False
 
     @property
@@ -81,6 +84,18 @@ class ProgramRun:
     def runs(self) -> bool:
         """Whether the exec succeeded, as far as is known."""
         return self.request is None and self.start_error is None
+
+    @property
+    def output(self) -> dict[str, StreamEnd]:
+        """What became of its output, by file, once it is over; nothing of a program that held its
+        files itself."""
+        ends = self.streams.ends if self.streams is not None else None
+        return dict(zip(self.streams.paths, ends, strict=True)) if self.streams and ends else {}
+
+    @property
+    def left_running(self) -> list[str]:
+        """Names of the processes that its first process left, and that were ended."""
+        return self.ending.left if self.ending is not None else []
 
     @property
     def survivors(self) -> list[int]:
@@ -112,6 +127,10 @@ class Nursery:
         self._read_clock = read_clock
         self._watcher = Watcher()
         self._forest = Forest(host)
+        self._output = OutputHome(poller, mishaps, self._take_output_end, self._forest.spare)
+        self._draining: dict[
+            int, ProgramRun
+        ] = {}  # trees that are over, by the name of their pipes
         self._by_pid: dict[int, ProgramRun] = {}  # until the first process is reaped
         self._endings: dict[ProgramRun, TreeEnding] = {}
         self._undecided: list[ProgramRun] = []  # starts that no poll tells, for want of memory
@@ -122,7 +141,7 @@ class Nursery:
     @property
     def busy(self) -> bool:
         """Whether any program is not over yet."""
-        return bool(self._endings or self._unsaid) or any(
+        return bool(self._endings or self._unsaid or self._draining) or any(
             not run.over for run in self._by_pid.values()
         )
 
@@ -152,13 +171,22 @@ class Nursery:
             brand = self._forest.make_brand()
             env = {**request.env, **mark.as_env()}
             request = msgspec.structs.replace(request, env=env, brand=brand)
-        child = spawn(request, spare_descriptors=spare_descriptors)
+        request, streams = self._output.open(request)
+        try:
+            child = spawn(request, spare_descriptors=spare_descriptors)
+        except BaseException:
+            if streams is not None:
+                streams.close()
+            raise
         tree = Tree(mark, child, group, trusted=trusted, leads=leads, brand=brand)
         run = ProgramRun(child, request, tree, events, leftover_grace_seconds)
+        run.streams = streams
         self._by_pid[child.pid] = run
         if not self._mishaps.survive(partial(self._take_in, run), False):
             run.start_error, child.hosts_fault = "its parent failed to take it in", True
             os.kill(child.pid, signal.SIGKILL)
+        if streams is not None:
+            self._mishaps.survive(partial(self._output.follow, streams), None)
         return run
 
     def end(self, run: ProgramRun, grace_seconds: float) -> None:
@@ -206,12 +234,14 @@ class Nursery:
         if now >= self._scan_at and any(map(_may_hide, self._by_pid.values())):
             self._scan(now)
         due = [ending.next_at for ending in self._endings.values()]
+        due.append(self._output.turn(now))
         if self._undecided or self._unsaid:
             due.append(now + _RETRY_SECONDS)
         return min(due, default=math.inf)
 
     def close(self) -> None:
         """Let go of the descriptors. Children go on, unwatched."""
+        self._output.close()
         self._poller.drop(self._watcher.fileno())
         self._watcher.close()
 
@@ -250,6 +280,8 @@ class Nursery:
 
     def _take_exit(self, found: Exit) -> None:
         self._forest.note_exit(found.pid)
+        if self._output.take_exit(found.pid, self._read_clock()):
+            return
         run = self._by_pid.pop(found.pid, None)
         if run is None:
             return
@@ -265,9 +297,9 @@ class Nursery:
         elif self._forest.is_surely_empty(run.tree):
             self._settle(run)
         else:
-            self._begin_ending(run, run.grace_seconds)
+            self._begin_ending(run, run.grace_seconds, left=True)
 
-    def _begin_ending(self, run: ProgramRun, grace_seconds: float) -> None:
+    def _begin_ending(self, run: ProgramRun, grace_seconds: float, *, left: bool = False) -> None:
         ending = run.ending = self._endings[run] = TreeEnding(
             run.tree,
             self._forest,
@@ -275,6 +307,7 @@ class Nursery:
             grace_seconds=grace_seconds,
             kill_limit_seconds=self._kill_limit_seconds,
             signaller=self._signaller,
+            left=left,
         )
         if run.exit is not None:
             ending.take_first_exit()
@@ -303,11 +336,21 @@ class Nursery:
 
     def _settle(self, run: ProgramRun) -> None:
         self._endings.pop(run, None)
+        if run.streams is not None and run.streams.ends is None:
+            if run.streams.name not in self._draining:
+                self._draining[run.streams.name] = run
+                self._output.finish(run.streams, self._read_clock())
+            return
         run.over = True
         if not run.survivors:
             self._forest.remove(run.tree)
         self._unsaid.append(run)
         self._say_end(run)
+
+    def _take_output_end(self, streams: Streams) -> None:
+        run = self._draining.pop(streams.name, None)
+        if run is not None:
+            self._settle(run)
 
     def _say_end(self, run: ProgramRun) -> None:
         if self._say(run.events.ended, run):

@@ -56,7 +56,8 @@ class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     argv: the program and its arguments; a name without a slash is looked up in the PATH of `env`.
     env: the whole environment. cwd: None is the caller's. stdout, stderr: files to append to, made
-    0600; None inherits. ready: where `stdout` is not there, the file called so with `READY` at its
+    0600; None inherits. stdout_pipe, stderr_pipe: where they are not -1, what the child writes goes
+    there, and the files are only made. ready: where `stdout` is not there, the file called so with `READY` at its
     end becomes it, because an idle machine takes 0.2 ms to make one. group_procs: path of the
     `cgroup.procs` to join before the exec. oom_score_adj: written when not None. pass_fds:
     descriptors to inherit under the same numbers; all others are closed. parent_death_signal: sent
@@ -70,6 +71,8 @@ class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
     cwd: str | None = None
     stdout: str | None = None
     stderr: str | None = None
+    stdout_pipe: int = -1
+    stderr_pipe: int = -1
     ready: bool = False
     group_procs: str | None = None
     oom_score_adj: int | None = None
@@ -166,7 +169,9 @@ def spawn(request: SpawnRequest, *, spare_descriptors: int = SPARE_DESCRIPTORS) 
         if starter is None:
             pid = _fork(plan, child_fd)
         else:
-            os.set_inheritable(child_fd, True)
+            for fd in (child_fd, request.stdout_pipe, request.stderr_pipe):
+                if fd >= 0:
+                    os.set_inheritable(fd, True)
             # STARTER-3
             apart = request.oom_score_adj is not None or request.group_procs is not None
             launch = Launch(starter, _name_start(plan, child_fd), plan.env, apart=apart)
@@ -198,6 +203,7 @@ def _name_start(plan: _SpawnPlan, error_fd: int) -> syscalls.WordArray:
         *map(name_path, (request.group_procs, request.cwd)),
         name_path(request.stdout, ready=request.ready),
         name_path(request.stderr),
+        *("" if fd < 0 else str(fd) for fd in (request.stdout_pipe, request.stderr_pipe)),
         str(len(plan.candidates)),
     ]
     return syscalls.WordArray([*_encode_words(words, "cwd"), *plan.candidates, *plan.argv])
@@ -255,6 +261,9 @@ def _become(plan: _SpawnPlan, argv: syscalls.WordArray, error_fd: int, parent: i
             if os.getppid() != parent:
                 os._exit(_CHILD_FAILED)
         os.setsid()
+        for number, fd in ((1, request.stdout_pipe), (2, request.stderr_pipe)):
+            if fd >= 0:
+                os.dup2(fd, number)
         # Not left to the exec: a child that is stuck before it must not hold its parent's locks.
         syscalls.close_descriptors_from(3, (error_fd, *request.pass_fds))
         for fd in request.pass_fds:
@@ -283,9 +292,9 @@ def _become(plan: _SpawnPlan, argv: syscalls.WordArray, error_fd: int, parent: i
         if request.ready and request.stdout is not None and not os.path.lexists(request.stdout):
             with contextlib.suppress(OSError):
                 os.rename(f"{request.stdout}{READY}", request.stdout)
-        _open_log(request.stdout, 1)
+        _open_log(request.stdout, 1, request.stdout_pipe)
         stage = "stderr"
-        _open_log(request.stderr, 2)
+        _open_log(request.stderr, 2, request.stderr_pipe)
         stage = "exec"
         code, interpreter_missing = _exec_first(plan, argv)
         _report(error_fd, "interpreter" if interpreter_missing else stage, code)
@@ -315,9 +324,13 @@ def _exec_first(plan: _SpawnPlan, argv: syscalls.WordArray) -> tuple[int, bool]:
     return remembered, False
 
 
-def _open_log(path: str | None, number: int) -> None:
+def _open_log(path: str | None, number: int, pipe: int) -> None:
     if path is not None:
-        os.dup2(os.open(path, _LOG_FLAGS, 0o600), number)
+        fd = os.open(path, _LOG_FLAGS, 0o600)
+        if pipe < 0:
+            os.dup2(fd, number)
+        else:
+            os.close(fd)
 
 
 def _report(error_fd: int, stage: str, code: int) -> None:

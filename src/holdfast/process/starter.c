@@ -135,6 +135,17 @@ static void put_in(word errors, const char *stage, const char *path, word flags,
     else check(errors, stage, call(DUP3, (word)fd, where, 0, 0));
 }
 
+/* The pipe that a log is written through takes the place of the log, which is only made. */
+static void make_log(word errors, const char *stage, const char *path, const char *pipe, word where) {
+    if (!*pipe) {
+        put_in(errors, stage, path, LOG_FLAGS, where);
+        return;
+    }
+    long fd = open_file(path, LOG_FLAGS);
+    check(errors, stage, fd);
+    call(CLOSE, (word)fd, 0, 0, 0);
+}
+
 static long limit(word resource, const char *soft, const char *hard) {
     word pair[2];
     pair[0] = number(soft);
@@ -181,10 +192,11 @@ static void exec_first(word errors, char **candidates, word count, char **argv, 
 /* Take the steps, and become the program. A path is given as "+path"; "" is none, and "*path" a log
  * that may lie ready. In memory that is shared with the parent nothing is written but this stack. */
 __attribute__((visibility("hidden"), used)) void become(char **given, char **env, word count) {
-    if (count < 15) call(EXIT, 0, 0, 0, 0); /* only asked whether it can be run */
+    if (count < 17) call(EXIT, 0, 0, 0, 0); /* only asked whether it can be run */
     char *death = given[2], *parent = given[3], *oom = given[8], *group = given[9];
     char *cwd = given[10], *out = given[11], *err = given[12];
-    word candidates = number(given[13]);
+    char *out_pipe = given[13], *err_pipe = given[14];
+    word candidates = number(given[15]);
 
     word errors = number(given[1]);
     if (*death) {
@@ -192,6 +204,8 @@ __attribute__((visibility("hidden"), used)) void become(char **given, char **env
         if ((word)call(GETPPID, 0, 0, 0, 0) != number(parent)) leave();
     }
     call(SETSID, 0, 0, 0, 0);
+    if (*out_pipe) check(errors, "stdout", call(DUP3, number(out_pipe), 1, 0, 0));
+    if (*err_pipe) check(errors, "stderr", call(DUP3, number(err_pipe), 2, 0, 0));
     call(FCNTL, errors, SET_FD, 1, 0);
     if (errors > 3) call(CLOSE_RANGE, 3, errors - 1, 0, 0);
     call(CLOSE_RANGE, errors + 1, 0xFFFFFFFF, 0, 0);
@@ -206,10 +220,10 @@ __attribute__((visibility("hidden"), used)) void become(char **given, char **env
     if (*cwd) check(errors, "cwd", call(CHDIR, (word)(cwd + 1), 0, 0, 0));
     put_in(errors, "stdin", "/dev/null", CLOEXEC_FLAG, 0);
     if (*out == '*') take_ready(out + 1);
-    if (*out) put_in(errors, "stdout", out + 1, LOG_FLAGS, 1);
-    if (*err) put_in(errors, "stderr", err + 1, LOG_FLAGS, 2);
+    if (*out) make_log(errors, "stdout", out + 1, out_pipe, 1);
+    if (*err) make_log(errors, "stderr", err + 1, err_pipe, 2);
     call(SIGPROCMASK, SET_MASK, (word)&none, 0, SIGSET_BYTES);
-    exec_first(errors, given + 14, candidates, given + 14 + candidates, env);
+    exec_first(errors, given + 16, candidates, given + 16 + candidates, env);
 }
 
 __attribute__((visibility("hidden"), used)) void begin(word *stack) {

@@ -25,6 +25,15 @@ _ENDED = (b"Z", b"X", b"x")
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 
 
+def read_name(pid: int) -> str:
+    """Return the name of a process, "" where it is gone."""
+    try:
+        with open(f"/proc/{pid}/comm", "rb") as file:
+            return file.read().decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
 class ProcessEntry:
     """One process. (pid, start_ticks) names it on this boot; the pid alone may be used again.
 

@@ -164,6 +164,10 @@ class Forest:
         self._fewer_suspects = True
         tree.shoot = None
 
+    def spare(self, pid: int) -> None:
+        """Take a child of ours for no task's, because it was made by us."""
+        self._innocent.add(pid)
+
     def make_brand(self) -> tuple[int, int]:
         """Return a brand for the next tree and its first process (BRAND-1)."""
         self._next_brand += 1

@@ -93,6 +93,15 @@ class Ack(GuardianMessage, frozen=True, kw_only=True, tag="ack"):
 # ---- guardian → agent
 
 
+class StreamEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of one output stream: how many bytes were written to it, and how many of them are
+    in no file, for what reason."""
+
+    size: int = 0
+    lost_bytes: int = 0
+    reason: str = ""
+
+
 class TaskEnded(GuardianMessage, frozen=True, kw_only=True, tag="ended"):
     """A task is over, its whole tree included. Repeated in every snapshot until acknowledged.
 
@@ -104,7 +113,8 @@ class TaskEnded(GuardianMessage, frozen=True, kw_only=True, tag="ended"):
     it survived SIGKILL for the kill limit; `survivors` are their pids. hosts_fault: it did not
     start for want of something of the host's (descriptors, processes, memory, disk), not of its
     own. runtime_seconds: of the first process. max_memory_bytes: the group's peak, its file cache
-    included; without a group the largest process's.
+    included; without a group the largest process's. output: of each stream that was written to.
+    left_running: names of processes that its first process had left and that were ended.
     """
 
     key: TaskKey
@@ -119,6 +129,8 @@ class TaskEnded(GuardianMessage, frozen=True, kw_only=True, tag="ended"):
     hosts_fault: bool = False
     runtime_seconds: float = 0.0
     max_memory_bytes: int = 0
+    output: dict[str, StreamEnd] = {}
+    left_running: list[str] = []
 
 
 class TaskStarted(GuardianMessage, frozen=True, kw_only=True, tag="started"):

@@ -17,6 +17,19 @@ from tests.store.conformance.shared import start_gang
 from tests.store.rig import OK, START, Rig, fails
 
 
+async def test_what_an_owner_should_know_of_a_success_is_its_reason_and_an_event(rig: Rig) -> None:
+    await rig.host()
+    job_id, key = await rig.running()
+    lost = TaskFacts(exit_code=0, notices=("3 bytes are lost: no space", "sleep was left"))
+    answer = await rig.sync(ended=[(key, lost)])
+    assert (answer.acked, answer.succeeded) == ((key,), (job_id,))
+    job = await rig.job(job_id)
+    told = "succeeded; 3 bytes are lost: no space (and 1 more: see its events)"
+    assert (job.state, job.reason) == (JobState.SUCCEEDED, told)
+    notices = [e.message for e in await rig.events(job_id) if e.kind == "task.notice"]
+    assert notices == ["3 bytes are lost: no space", "sleep was left"]
+
+
 async def test_a_job_goes_from_submission_to_success(rig: Rig) -> None:
     await rig.host()
     job_id, key = await rig.running(name="train", labels={"team": "a"}, secrets={"TOKEN": "hush"})

@@ -46,7 +46,7 @@ class FakeController:
         self.end_times: dict[TaskKey, float] = {}
         self.refused: set[TaskKey] = set()
         self.logs: dict[tuple[TaskKey, str], dict[int, bytes]] = {}
-        self.logs_ended: set[tuple[TaskKey, str]] = set()
+        self.logs_ended: dict[tuple[TaskKey, str], int] = {}  # → the offset of the end
         self.forensics: list[wire.Forensics] = []
         self.left = False
         self.spent_claim: str | None = None
@@ -119,7 +119,7 @@ class FakeController:
             return text
 
     def wait_logs(self, key: TaskKey, seconds: float = 15.0) -> None:
-        self.wait(lambda: {(key, "stdout"), (key, "stderr")} <= self.logs_ended, seconds)
+        self.wait(lambda: {(key, "stdout"), (key, "stderr")} <= self.logs_ended.keys(), seconds)
 
     # ---- what agents do
 
@@ -243,7 +243,8 @@ class FakeController:
                         upload.data
                     )
                 if upload.ended:
-                    self.logs_ended.add((upload.key, upload.stream))
+                    end = upload.offset + len(upload.data)
+                    self.logs_ended[upload.key, upload.stream] = end
             self.changed.notify_all()
             return wire.LogsAnswer(refused=refused)
 

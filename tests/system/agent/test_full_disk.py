@@ -87,6 +87,29 @@ def test_a_full_disk_costs_no_end_and_no_agent(
 
 
 @pytest.mark.slow
+def test_output_that_a_full_disk_does_not_take_is_counted(
+    controller: FakeController, full_host: Host, disk: SmallDisk, tmp_path: Path
+) -> None:
+    """The job goes on, and neither its end nor its log is silent about what is missing."""
+    full_host.start()
+    go = tmp_path / "go"
+    line = f"echo first; {WAIT_FOR.format(go=go, code=0)}".replace(
+        "exit 0", "head -c 300000 /dev/zero; exit 0"
+    )
+    key = controller.launch("sh", "-c", line)
+    controller.wait_running(key)
+    controller.wait(lambda: controller.log_of(key) == b"first\n")
+    disk.fill()
+    go.touch()
+    facts = controller.wait_end(key)
+    assert facts.succeeded
+    (notice,) = facts.notices
+    assert "bytes of its stdout are lost: No space left on device" in notice
+    controller.wait_logs(key)
+    assert controller.logs_ended[key, "stdout"] == 300_006
+
+
+@pytest.mark.slow
 def test_a_guardian_starts_on_a_full_disk(
     controller: FakeController, full_host: Host, disk: SmallDisk
 ) -> None:

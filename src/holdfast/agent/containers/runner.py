@@ -6,8 +6,12 @@ container did. Its lines for people go to its standard error, which is the task'
 agent, goes to `container.status`.
 """
 
+import fcntl
 import os
+import stat
+import struct
 import sys
+import termios
 import time
 from pathlib import Path
 from typing import Any
@@ -120,21 +124,23 @@ class Runner:
             return self._run_logged(oom_log)
 
     def _run_logged(self, oom_log: OomLog) -> RunnerStatus:
-        offset = os.fstat(2).st_size
+        offset = len(self._read_since(0, -1))
         client = self._children.start(self._runtime.start(self._plan.name), loud=True)
         self._follow(client)
         state = self._wait_over()
         runtime_seconds = max(0.0, read_boottime() - self._started_at) if self._started_at else 0.0
         code = int(state.get("ExitCode", 0))
         if str(state.get("StartedAt", "")).startswith(_NEVER):
-            words = read_last_words(self._read_since(offset) or str(state.get("Error", "")))
+            words = read_last_words(
+                self._read_since(offset).decode(errors="replace") or str(state.get("Error", ""))
+            )
             raise NeverRan(_blame(words))
         if str(state.get("FinishedAt", "")).startswith(_NEVER):
             raise NeverRan(
                 make_failure(f"{self._runtime.kind} has forgotten its container{_FORGOT}")
             )
         if code in (1, 126, 127):
-            text = self._read_since(offset)[-2000:]
+            text = self._read_since(offset)[-2000:].decode(errors="replace")
             if "failed to exec pid1" in text or "[FATAL tini" in text:
                 raise NeverRan(_blame(read_last_words(text)))
         ended = RunnerStatus(
@@ -278,13 +284,17 @@ class Runner:
             return None
         return state
 
-    def _read_since(self, offset: int) -> str:
+    def _read_since(self, offset: int, limit_bytes: int = 65_536) -> bytes:
+        """Read what was written to our standard error, once the log writer has taken it."""
+        give_up_at = time.monotonic() + _SETTLE_SECONDS
+        while _has_unread(2) and time.monotonic() < give_up_at:
+            time.sleep(_GONE_SECONDS)
         try:
             with (self._folder / "stderr").open("rb") as file:
                 file.seek(offset)
-                return file.read(65_536).decode(errors="replace")
+                return file.read(limit_bytes)
         except OSError:
-            return ""
+            return b""
 
     def _remove(self) -> bool:
         """Remove the container and wait for its remains. False where that cannot be confirmed."""
@@ -297,6 +307,17 @@ class Runner:
             return False
         self._children.settle(_SETTLE_SECONDS)
         return code == 0 or _is_gone(text)
+
+
+def _has_unread(fd: int) -> bool:
+    """Return whether what was written to a pipe has not been read yet."""
+    if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+        return False
+    try:
+        found: int = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0" * 4))[0]
+    except OSError:
+        return False
+    return found > 0
 
 
 def _runs(state: dict[str, Any]) -> bool:

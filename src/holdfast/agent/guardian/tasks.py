@@ -25,7 +25,15 @@ from holdfast.process.loop import Mishaps
 from holdfast.process.nursery import Nursery, ProgramEvents, ProgramRun
 from holdfast.process.spawn import SpawnRequest
 from holdfast.process.watch import Exit
-from holdfast.wire.guardian import Answer, LaunchTask, Snapshot, TaskEnded, TaskStarted, TaskStatus
+from holdfast.wire.guardian import (
+    Answer,
+    LaunchTask,
+    Snapshot,
+    StreamEnd,
+    TaskEnded,
+    TaskStarted,
+    TaskStatus,
+)
 
 # At 500 launches a second this is half a minute of them; a late repeat comes within milliseconds.
 MAX_TOMBSTONES = 16_384
@@ -357,6 +365,8 @@ class HostTasks:
             survivors=run.survivors,
             runtime_seconds=(run.exited_at or self._read_clock()) - run.child.started_at,
             max_memory_bytes=peak_bytes or (found.max_rss_bytes if found else 0),
+            output=_name_output(task, run),
+            left_running=[] if task.stopped else run.left_running,
         )
         self._tell(task.ended)
         self._punch_logs(task)  # its last output stays on disk for as long as its logs are kept
@@ -387,3 +397,9 @@ def _may_be_told(found: Exit | None) -> bool:
     if found is None:
         return False
     return found.signal in _TOLD or (found.exit_code or 0) - 128 in _TOLD
+
+
+def _name_output(task: _Task, run: ProgramRun) -> dict[str, StreamEnd]:
+    """Return what became of the streams that were written to, or lost something."""
+    names = {task.stdout: "stdout", task.stderr: "stderr"}
+    return {names[path]: end for path, end in run.output.items() if end != StreamEnd()}

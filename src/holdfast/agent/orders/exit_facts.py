@@ -5,6 +5,7 @@ from holdfast.core.facts import TaskFacts, Trip
 from holdfast.core.watchdogs.verdicts import make_trip
 from holdfast.wire.guardian import TaskEnded
 
+MAX_NAMED = 3
 LAPSED = "its lease ended without word from the controller, so the guardian ended it"
 
 
@@ -19,6 +20,7 @@ def make_facts(
     memory_limit_bytes: int = 0,
     over_memory_bytes: int = 0,
     rendezvous_port: int = 0,
+    notices: tuple[str, ...] = (),
 ) -> TaskFacts:
     """Return the facts of an end.
 
@@ -55,4 +57,27 @@ def make_facts(
         memory_limit_bytes=memory_limit_bytes,
         over_memory_bytes=over,
         rendezvous_port=rendezvous_port,
+        notices=(*say_lost_output(ended), *say_left_running(ended), *notices),
     )
+
+
+def say_lost_output(ended: TaskEnded) -> list[str]:
+    """Return a sentence for each stream of which bytes are in no file."""
+    return [
+        f"{end.lost_bytes:,} bytes of its {stream} are lost: {end.reason}".replace(",", " ")
+        if end.lost_bytes
+        else f"bytes of its {stream} may be lost: {end.reason}"
+        for stream, end in sorted(ended.output.items())
+        if end.reason
+    ]
+
+
+def say_left_running(ended: TaskEnded) -> list[str]:
+    """Return a sentence on the processes that it left in the background."""
+    names = ended.left_running
+    if not names:
+        return []
+    shown = ", ".join(names[:MAX_NAMED]) + (", …" if len(names) > MAX_NAMED else "")
+    if len(names) == 1:
+        return [f"its command left a process running, which was ended with it: {shown}"]
+    return [f"its command left {len(names)} processes running, which were ended with it: {shown}"]

@@ -70,7 +70,10 @@ class LogReader:
         except (OSError, ValidationError):
             reason = f"host {self._host_name} has removed the files of this task"
             return LogReadAnswer(id=order.id, offset=order.offset, reason=reason)
-        reason = _PUNCHED if start > order.offset else ""
+        task = self._table.get(order.key)
+        lost = task.saved.output.get(order.stream) if task is not None else None
+        punched = lost.reason if lost is not None and lost.reason else _PUNCHED
+        reason = punched if start > order.offset else ""
         return LogReadAnswer(id=order.id, offset=start, data=data, reason=reason)
 
     def _find_task(self, order: LogReadOrder) -> AgentTask:

@@ -5,6 +5,8 @@ LOGS-1  An offset moves only after the controller took the bytes. A controller t
         little before.
 LOGS-2  A stream that outruns the wire is cut in the middle: its head is sent, then as much of its
         end as the controller would keep. Offsets stay true, so the gap shows.
+LOGS-2b A byte that is in no file, because the disk took it not or the file was removed, is part of
+        the gap at its offset, and of the size that the end tells.
 LOGS-3  What the disk keeps of a stream is masked as what is sent (REDACT-1), in place and at true
         offsets, whether it is sent or not.
 """
@@ -59,13 +61,13 @@ class StreamTail:
         """The next bytes to send, None for none now. A file that vanished is an empty rest."""
         final = not self.task.live
         if self._has_nothing_new():
-            return self._upload(self.offset, b"", ended=True) if final else None
+            return self._tell_end() if final else None
         try:
             fd = os.open(self._path, _READ_FLAGS)
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
                 return None  # the agent is short of something; the file may well be there
-            return self._upload(self.offset, b"", ended=True) if final else None
+            return self._tell_end() if final else None
         try:
             size = os.fstat(fd).st_size
             turns = range(_FINAL_TURNS if final else 1)
@@ -74,22 +76,30 @@ class StreamTail:
                 return None  # its end is told when nothing of it is bare on the disk any more
             start = self._find_start(fd, size)
             if size <= start:
-                return self._upload(start, b"", ended=True) if final else None
+                return self._tell_end(start) if final else None
             data = self._read_masked(fd, start, min(limit_bytes, size - start), final=final)
             if data is None:
                 return None  # it became a hole meanwhile: look again
             if self._marked and not (final and start + len(data) >= size):
                 data = data[: len(data) - count_partial(data)]  # the controller sees marks whole
-            ended = final and start + len(data) >= size
+            ended = final and start + len(data) >= max(size, self._size_told())
             return self._upload(start, data, ended=ended) if data or ended else None
         except OSError as error:
             if not final:
                 return None
             lost = f"the rest of its {self.stream} cannot be read: {error}"
             log.error(lost, extra=self.task.about())
-            return self._upload(self.offset, b"", ended=True)
+            return self._tell_end()
         finally:
             os.close(fd)
+
+    def _tell_end(self, offset: int = 0) -> LogUpload:
+        """The empty rest of a stream, at the offset that its last byte had, wherever that is."""
+        return self._upload(max(offset, self.offset, self._size_told()), b"", ended=True)
+
+    def _size_told(self) -> int:
+        told = self.task.saved.output.get(self.stream)
+        return told.size if told is not None else 0
 
     def _has_nothing_new(self) -> bool:
         """Whether the file is as long as what is on record, and masked as far. Most short tasks

@@ -132,7 +132,7 @@ def follow_job(
             raise
     if face.as_json:
         sys.stderr.write(_job_json(job) + "\n")
-    elif job.state.value != "succeeded":
+    elif job.state.value != "succeeded" or ";" in job.reason:  # what its owner should know
         note(f"{say_state(job.state.value, job.reason)}. See `holdfast show {job.id}`")
     sys.exit(exit_code_of_job(job, interrupts.signal))
 

@@ -27,6 +27,7 @@ RETRY-5   While retries are held (the kill switch) none is dropped: the job wait
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -124,9 +125,12 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     reset: bool = False
 
 
-def decide_success(charges: Charges, attempt: int) -> Decision:
-    """Return the decision for an attempt whose every task is done."""
+def decide_success(charges: Charges, attempt: int, notices: Sequence[str] = ()) -> Decision:
+    """Return the decision for an attempt whose every task is done. notices: of its ends."""
     reason = "succeeded" if attempt == 1 else f"succeeded on attempt {attempt}"
+    if notices:
+        more = f" (and {len(notices) - 1} more: see its events)" if len(notices) > 1 else ""
+        reason += f"; {notices[0]}{more}"
     return Decision(
         event=JobEvent.SUCCEED,
         outcome=Outcome.SUCCEEDED,

@@ -30,11 +30,26 @@ from holdfast.core.watchdogs.verdicts import make_trip
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.agent import ClaimOrder, LaunchOrder, PreemptOrder, Renewed, SyncAnswer
 from holdfast.wire.calls import PLACE_BYTES
-from holdfast.wire.guardian import Ack, Extend, LaunchTask, Request, StopTask, TaskEnded
+from holdfast.wire.guardian import Ack, Extend, LaunchTask, Request, StopTask, StreamEnd, TaskEnded
 
 KEY = TaskKey("job", 0, 1)
 STALL = make_trip(Watchdog.STALL, "still", {})
 PLAIN = {"trip": None, "kill_sent": False, "stop_asked": False, "host_stops": False, "log_tail": ""}
+
+
+def test_lost_output_and_what_was_left_running_are_told() -> None:
+    output = {
+        "stdout": StreamEnd(size=9_000, lost_bytes=1_234, reason="No space left on device"),
+        "stderr": StreamEnd(size=5),
+    }
+    ended = TaskEnded(key=KEY, exit_code=0, output=output, left_running=["sh", "a", "b", "c"])
+    facts = make_facts(ended, **PLAIN)
+    assert facts.succeeded
+    assert facts.notices == (
+        "1 234 bytes of its stdout are lost: No space left on device",
+        "its command left 4 processes running, which were ended with it: sh, a, b, …",
+    )
+    assert make_facts(TaskEnded(key=KEY, exit_code=0), **PLAIN).notices == ()
 
 
 def test_a_task_that_finished_before_the_kill_did_its_work() -> None:

@@ -22,6 +22,7 @@ from holdfast.core.states import AgentTaskEvent
 from holdfast.errors import Unavailable, ValidationError
 from holdfast.process.syscalls import punch_hole
 from holdfast.wire.agent import LaunchOrder, LogsAnswer, LogUpload
+from holdfast.wire.guardian import StreamEnd
 from tests.waits import within
 
 KEY = TaskKey("job", 0, 1)
@@ -221,6 +222,26 @@ def test_a_missing_file_ends_as_an_empty_stream(tmp_path: Path) -> None:
     upload = tail.read_upload(100)
     assert upload is not None
     assert (upload.data, upload.ended) == (b"", True)
+
+
+def test_bytes_that_are_in_no_file_are_counted_at_the_end(tmp_path: Path) -> None:
+    """LOGS-2b: the file is shorter than what its task wrote, or gone."""
+    task = make_task(tmp_path)
+    task.path_of("stdout").write_bytes(b"first ")
+    task.move(AgentTaskEvent.GIVE_UP)
+    task.saved.output = {"stdout": StreamEnd(size=20, lost_bytes=14, reason="no space")}
+    tail = StreamTail(task, "stdout")
+    upload = tail.read_upload(100)
+    assert upload is not None
+    assert (upload.offset, upload.data, upload.ended) == (0, b"first ", False)
+    tail.offset = 6
+    upload = tail.read_upload(100)
+    assert upload is not None
+    assert (upload.offset, upload.data, upload.ended) == (20, b"", True)
+    task.path_of("stdout").unlink()
+    upload = tail.read_upload(100)
+    assert upload is not None
+    assert (upload.offset, upload.data, upload.ended) == (20, b"", True)
 
 
 def test_a_link_in_place_of_a_log_is_not_followed(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def split_ends(
         for key, facts in d.ended():
             if key in but:
                 continue
-            if facts.succeeded:
+            if facts.succeeded and not facts.notices:  # a notice is an event of its own
                 keys.append(key)
                 told.append(facts)
             else:

@@ -1,0 +1,1 @@
+"""The output of programs on its way into their log files: through pipes, by a process of its own."""
