@@ -45,7 +45,9 @@ class StockServer:
             raise RuntimeError(f"no packaged PostgreSQL server is installed in {_PACKAGED}")
         self._programs = packaged
         root = os.geteuid() == 0  # which PostgreSQL refuses, and whose folders others may not enter
-        self._folder = Path(tempfile.mkdtemp(prefix="holdfast-stock-", dir="/tmp" if root else None))
+        self._folder = Path(
+            tempfile.mkdtemp(prefix="holdfast-stock-", dir="/tmp" if root else None)
+        )
         self._who: dict[str, Any] = {}
         if root:
             nobody = pwd.getpwnam("nobody")

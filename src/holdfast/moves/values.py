@@ -8,7 +8,6 @@ import msgspec
 
 from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
-from holdfast.core.gpus import GpuTelemetry
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import Candidate, Capacity, QuotaLeft, Share
@@ -144,20 +143,23 @@ class Advanced(StoreValue, frozen=True, kw_only=True):
 
 
 class JobFilter(StoreValue, frozen=True, kw_only=True):
-    """Which jobs to list, newest first. `before` is the id the last page ended on."""
+    """Which jobs to list, newest first. part: of the name. since: submitted then or later. prefix:
+    of the id. before: the id that the last page ended on."""
 
     states: tuple[str, ...] = ()
     queue: str | None = None
     project: str | None = None
     name: str | None = None
-    prefix: str | None = None  # of the id
+    part: str | None = None
+    since: datetime | None = None
+    prefix: str | None = None
     labels: Mapping[str, str] = {}
     cause: str | None = None
     min_retries: int | None = None  # by retries charged so far
     max_retries: int | None = None
     host_id: str | None = None  # jobs with a live task there
     array_id: str | None = None  # its members
-    single: bool = False  # jobs of no array
+    single: bool = False  # of no array
     executors: Literal["hide", "only"] | None = None  # jobs that Holdfast submits to run calls
     family: str | None = None  # of executors
     before: str | None = None
@@ -490,11 +492,3 @@ class Gauges(StoreValue, frozen=True, kw_only=True):
     oldest_queued_seconds: float
     oldest_transaction_seconds: float
     webhook_deliveries: Mapping[str, int] = {}  # pending, dead
-
-
-class HostReading(msgspec.Struct, frozen=True, kw_only=True):
-    """The GPUs of a host as it told of them, `held_seconds` before they are written."""
-
-    host_id: str
-    gpus: tuple[GpuTelemetry, ...]
-    held_seconds: float = 0.0

@@ -285,6 +285,11 @@ async def test_jobs_are_listed_newest_first_and_filtered(rig: Rig) -> None:
     assert [j.id for j in page + rest] == ids[::-1]
     assert [j.id for j in await list_jobs(JobFilter(labels={"i": "3"}))] == [ids[3]]
     assert [j.id for j in await list_jobs(JobFilter(name="n1"))] == [ids[3], ids[1]]
+    assert [j.id for j in await list_jobs(JobFilter(part="N1"))] == [ids[3], ids[1]]
+    assert await list_jobs(JobFilter(part="%")) == []
+    newest = (await list_jobs(JobFilter(limit=1)))[0].created_at
+    assert ids[4] in [j.id for j in await list_jobs(JobFilter(since=newest))]
+    assert await list_jobs(JobFilter(since=newest + timedelta(seconds=1))) == []
     assert [j.id for j in await list_jobs(JobFilter(project="q"))] == [ids[0]]
     assert [j.id for j in await list_jobs(JobFilter(prefix=ids[0]))] == [ids[0]]
     assert [j.id for j in await list_jobs(JobFilter(prefix=ids[0][:1]))] == ids[::-1]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.gpus import GpuTelemetry
-from holdfast.moves.values import HostReading
+from holdfast.moves.fleet.readings import HostReading
 from tests.store.rig import Rig
 
 GIB = 1 << 30

@@ -6,21 +6,33 @@ import heapq
 import itertools
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli import declare
 from holdfast.cli.options import COUNT, POSITIVE, read_pairs
-from holdfast.cli.output import Face, age, columns, count_columns, shorten, table, talks, unstyle
+from holdfast.cli.output import (
+    Face,
+    age,
+    columns,
+    count_columns,
+    shorten,
+    span,
+    table,
+    talks,
+    unstyle,
+)
 from holdfast.cli.series.names import find_array, say_counts, say_parameters, say_progress
 from holdfast.core.states import JobState
+from holdfast.errors import ValidationError
 
 if TYPE_CHECKING:
     from holdfast.core.records import JobRecord
     from holdfast.core.series.records import ArrayRecord
 
 # The least room in which a reason is read easily beside the other columns; else it goes under them.
-_OF_JOBS = ("cause", "min_retries", "max_retries", "host")
+_OF_JOBS = ("cause", "min_retries", "max_retries", "host", "match", "since")
 REASON_COLUMNS, UNDER_COLUMNS = 30, 5
 
 
@@ -36,6 +48,14 @@ REASON_COLUMNS, UNDER_COLUMNS = 30, 5
 @declare.option("--queue", help="Only this queue.")
 @declare.option("--project", help="Only this project.")
 @declare.option("--name", help="Only this name.")
+@declare.option("--match", metavar="TEXT", help="Only with this text in the name.")
+@declare.option("--since", metavar="TIME", help="Only those submitted since: 2h (ago), or a date.")
+@declare.option(
+    "--sort",
+    type=declare.Choice(["age", "name", "state", "time"]),
+    default="age",
+    help="The order of what is listed; time: how long it ran.",
+)
 @declare.option("--label", "labels", multiple=True, metavar="K=V", help="Only with this label.")
 @declare.option("--cause", help="Only jobs that ended of this cause.")
 @declare.option("--min-retries", type=COUNT, help="Only jobs charged with so many or more.")
@@ -58,6 +78,8 @@ def jobs(
     wide: bool,
     array: str | None,
     indices: bool,
+    since: str | None,
+    sort: str,
     **only: Any,
 ) -> None:
     """List jobs, newest first. A reason that finds no room in its row is written under it.
@@ -68,9 +90,11 @@ def jobs(
     Examples:
       holdfast jobs --state running --state queued
       holdfast jobs --cause oom_killed --min-retries 2
+      holdfast jobs --match train --since 1d --sort time
       holdfast jobs --label team=vision --json | jq -r '.[].id'
     """
     pairs = read_pairs("--label", labels, "label")
+    only["since"] = None if since is None else _read_since(since, time.time())
     only["executors"] = "only" if executors else "show" if everything else None
     with face.client() as client:
         paging: dict[str, Any] = {"page_size": 500 if everything else min(limit, 500)}
@@ -94,6 +118,8 @@ def jobs(
             arrays = client.arrays(states=states, **paging, **about)
             found = heapq.merge(found, arrays, key=lambda row: row.id, reverse=True)
         rows = list(found if everything else itertools.islice(found, min(limit, sys.maxsize)))
+    if sort != "age":
+        rows.sort(key=_SORTS[sort])
     face.show(rows, jobs_table(rows, wide=wide) if rows else "no jobs")
 
 
@@ -104,7 +130,7 @@ def jobs_table(rows: Sequence[JobRecord | ArrayRecord], *, wide: bool = False) -
 
     wide = wide or columns() == sys.maxsize
     head, *lines = table(
-        ("ID", "STATE", "QUEUE", "NAME", "TRY", "STEP", "AGE"),
+        ("ID", "STATE", "QUEUE", "NAME", "TRY", "STEP", "AGE", "RAN"),
         [
             (
                 job.id,
@@ -114,6 +140,7 @@ def jobs_table(rows: Sequence[JobRecord | ArrayRecord], *, wide: bool = False) -
                 "-" if isinstance(job, ArrayRecord) else str(job.attempts),
                 say_progress(job) if isinstance(job, ArrayRecord) else _step_text(job),
                 age(job.created_at),
+                "-" if (ran := _run_seconds(job)) is None else span(ran),
             )
             for job in rows
         ],
@@ -136,6 +163,42 @@ def jobs_table(rows: Sequence[JobRecord | ArrayRecord], *, wide: bool = False) -
         out.append((_pad(line, used) + first).rstrip())
         out += [" " * indent + text for text in texts]
     return "\n".join(out)
+
+
+def _read_since(text: str, now: float) -> float:
+    """Read a time that is over, as 2h ago or as a date; `now` is Unix seconds. Raises
+    ValidationError."""
+    from holdfast.client.specs import parse_start
+    from holdfast.core.settings.resolve import parse_duration
+
+    try:
+        return now - parse_duration(text)
+    except ValueError:
+        pass
+    try:
+        return parse_start(text, now)
+    except ValueError:
+        raise ValidationError(
+            f"--since {text!r} is no time; write 2h, 7d, or 2027-01-31T18:00", field="since"
+        ) from None
+
+
+def _run_seconds(job: JobRecord | ArrayRecord) -> float | None:
+    """Return how long a job has run, or ran; None where it has not begun."""
+    from datetime import UTC, datetime
+
+    started = getattr(job, "started_at", None)
+    if started is None:
+        return None
+    ended = getattr(job, "ended_at", None) or datetime.now(UTC)
+    return max(0.0, float((ended - started).total_seconds()))
+
+
+_SORTS: dict[str, Callable[[JobRecord | ArrayRecord], Any]] = {
+    "name": lambda job: (job.name, job.id),
+    "state": lambda job: (job.state.value, job.id),
+    "time": lambda job: (-(_run_seconds(job) or 0.0), job.id),
+}
 
 
 def _step_text(job: JobRecord) -> str:

@@ -112,6 +112,8 @@ class JobMethods:
         queue: str | None = None,
         project: str | None = None,
         name: str | None = None,
+        match: str | None = None,
+        since: float | None = None,
         prefix: str | None = None,
         labels: Mapping[str, str] | None = None,
         cause: str | None = None,
@@ -122,7 +124,8 @@ class JobMethods:
         executors: str | None = None,
         page_size: int | None = None,
     ) -> PageCall[JobRecord]:
-        """Yield jobs, newest first; `prefix` is the beginning of their ids.
+        """Yield jobs, newest first; `match` is a part of their names, `prefix` the beginning of their
+        ids, and `since` (Unix seconds) when they were submitted, or later.
 
         array: only the members of that one, or, with "none", the jobs of no array. executors: "show"
         or "only" the jobs that run calls, which are left out else.
@@ -134,6 +137,8 @@ class JobMethods:
             queue=queue,
             project=project,
             name=name,
+            match=match,
+            since=None if since is None else int(since),
             prefix=prefix,
             label=[f"{key}={value}" for key, value in (labels or {}).items()],
             cause=cause,

@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
 from functools import partial
 
 import msgspec
@@ -207,6 +208,8 @@ async def read_jobs_page(store: Store, query: JobsQuery) -> tuple[list[JobRecord
             queue=query.queue,
             project=query.project,
             name=query.name,
+            part=query.match,
+            since=None if query.since is None else datetime.fromtimestamp(query.since, UTC),
             prefix=query.prefix,
             labels=dict(label.split("=", 1) for label in query.label),
             cause=query.cause,

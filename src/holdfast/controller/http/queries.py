@@ -24,7 +24,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 class JobsQuery(Query, frozen=True, kw_only=True):
     """Which jobs, newest first. label: `name=value`; state and label may be repeated. host: an id
-    or a name. prefix: the beginning of the id. array: an array's id, or "none". retries_min,
+    or a name. match: a part of the name, in any case. since: submitted then (Unix seconds) or later.
+    prefix: the beginning of the id. array: an array's id, or "none". retries_min,
     retries_max: how many retries it was charged, both included. executors: of the jobs that Holdfast
     submits itself to run calls: none (hide), nothing else (only), or beside the others (show)."""
 
@@ -32,6 +33,8 @@ class JobsQuery(Query, frozen=True, kw_only=True):
     queue: Name | None = None
     project: Name | None = None
     name: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    match: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    since: Annotated[int, Meta(ge=0, le=32_503_680_000)] | None = None
     prefix: Annotated[str, Meta(pattern=r"^[0-9a-hjkmnp-tv-z]{1,20}$")] | None = None
     label: Annotated[
         tuple[Annotated[str, Meta(max_length=400, pattern=r"^[^=]+=")], ...], Meta(max_length=64)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from holdfast.controller.runtime.outages import Outages
 from holdfast.core.gpus import GpuTelemetry
 from holdfast.errors import Unavailable
-from holdfast.moves.values import HostReading
+from holdfast.moves.fleet.readings import HostReading
 from holdfast.store.port.store import Store
 
 WRITE_SECONDS = 10.0

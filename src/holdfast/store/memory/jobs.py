@@ -98,6 +98,8 @@ class MemoryJobs(InMemory):
             and filter.queue in (None, row.queue)
             and filter.project in (None, row.project)
             and filter.name in (None, job.name)
+            and (filter.part or "").lower() in job.name.lower()
+            and (filter.since is None or row.created_at >= filter.since)
             and job_id.startswith(filter.prefix or "")
             and filter.cause in (None, row.cause)
             and (filter.min_retries is None or self._retries(row) >= filter.min_retries)

@@ -362,6 +362,7 @@ async def _list_jobs(tx: Tx, filter: JobFilter) -> list[JobRecord]:
         "states": states, "indexed": None if {"queued", "succeeded"} & set(states or ()) else states,
         "lined": states == ["queued"],
         "queue": filter.queue, "project": filter.project, "name": filter.name,
+        "part": filter.part, "since": filter.since,
         "labels": to_json(dict(filter.labels)) if filter.labels else None,
         "cause": filter.cause, "min_retries": filter.min_retries, "max_retries": filter.max_retries,
         "host_id": filter.host_id, "before": filter.before, "limit": filter.limit, "prefix": filter.prefix,

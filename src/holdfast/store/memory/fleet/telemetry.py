@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.core.gpus import GpuTelemetry
 from holdfast.core.records import GpuPoint, HostTelemetryRecord
-from holdfast.moves.values import HostReading
+from holdfast.moves.fleet.readings import HostReading
 from holdfast.store.memory.state import MemoryState
 from holdfast.store.port.clock import Now
 from holdfast.store.port.fleet.telemetry import HOURS_DAYS, MINUTES_DAYS, Step

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Literal, Protocol
 
 from holdfast.core.records import GpuPoint, HostTelemetryRecord
-from holdfast.moves.values import HostReading
+from holdfast.moves.fleet.readings import HostReading
 from holdfast.store.port.clock import Now
 
 MINUTES_DAYS = 1.0

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from holdfast.core.records import GpuPoint, HostTelemetryRecord
-from holdfast.moves.values import HostReading
+from holdfast.moves.fleet.readings import HostReading
 from holdfast.store.port.clock import Now
 from holdfast.store.port.fleet.telemetry import HOURS_DAYS, MINUTES_DAYS, Step
 from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
