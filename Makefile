@@ -20,11 +20,11 @@ anew:
 endif
 endif
 
-.venv/.ready: pyproject.toml uv.lock
+.venv/.ready: pyproject.toml uv.lock hatch_build.py src/holdfast/process/starter.c
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Holdfast needs Python 3.11 or newer; set PYTHON=/path/to/python3")'
 	@test -x $(UV) || { echo "making the environment: uv into .uv, the project into .venv (once)"; \
 	  $(PYTHON) -m venv .uv && .uv/bin/pip install --quiet --disable-pip-version-check 'uv>=0.5,<1'; }
-	@$(UVENV) $(UV) sync --quiet --frozen --all-extras --python $(PYTHON)
+	@$(UVENV) $(UV) sync --quiet --frozen --all-extras --reinstall-package holdfast --python $(PYTHON)
 	@echo '$(PYTHON)' >.venv/.ready
 
 demo: env       ## the whole story on this machine, in under a minute
