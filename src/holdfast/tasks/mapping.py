@@ -6,11 +6,14 @@ mapped, and memory stays bounded.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import os
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterator
-from typing import Generic, Literal, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 
 from holdfast.client.methods.calls import CHUNK_BYTES, CHUNK_CALLS, make_set_id
 from holdfast.core.calls.values import FunctionSpec
@@ -20,6 +23,7 @@ from holdfast.tasks.connection import CONNECTION
 from holdfast.tasks.failures import CallFailed
 from holdfast.tasks.handles import ask_results, read_outcome
 from holdfast.tasks.patience import Patience, choose_wait_seconds
+from holdfast.tasks.presence import PRESENCE
 from holdfast.wire.calls import CallResult
 
 R = TypeVar("R")
@@ -32,7 +36,8 @@ _PAGE = 1000
 class MapResults(Iterator[R], Generic[R]):
     """The results of a map, in order. id: of its call set. The first calls are submitted at once.
 
-    An item's failure is raised when its turn comes, and the next item can still be asked for.
+    An item's failure is raised when its turn comes, and the next item can still be asked for. An error
+    of the items' own source is raised after the results of the items before it, and ends the map.
     """
 
     def __init__(
@@ -46,9 +51,13 @@ class MapResults(Iterator[R], Generic[R]):
         self._spec, self._codec, self._texts, self._errors = spec, codec, texts, errors
         self._submitted = self._fetched = 0
         self._more = True  # items may be left
+        self._broken: BaseException | None = None  # what the source of the items raised
+        self._pid = os.getpid()
         self._chunk = _FIRST_CHUNK
         self._page: deque[CallResult] = deque()
+        _OPEN.add(self)
         self._submit()
+        PRESENCE.add(self)
 
     def __iter__(self) -> Self:
         return self
@@ -60,6 +69,9 @@ class MapResults(Iterator[R], Generic[R]):
             if self._more and room:
                 self._submit()
             if self._fetched >= self._submitted and not self._more:
+                if self._broken is not None:
+                    broken, self._broken = self._broken, None
+                    raise broken
                 raise StopIteration
             self._fetch(0.0 if self._more and room else choose_wait_seconds())
             if not self._page:
@@ -73,6 +85,19 @@ class MapResults(Iterator[R], Generic[R]):
             raise
         return value
 
+    def find_open(self) -> tuple[str, int] | None:
+        """Return its set's id and how many calls that has, as long as more may come."""
+        mine = self._more and self._submitted and self._pid == os.getpid()
+        return (self.id, self._submitted) if mine else None
+
+    def close(self, cut: str) -> None:
+        """Read no more items, and say why; those that were submitted go on."""
+        if self.find_open() is not None:
+            self._more = False
+            with contextlib.suppress(HoldfastError):
+                count = self._submitted
+                CONNECTION.client.append_calls(self.id, count, [], count=count, cut=cut)
+
     def cancel(self) -> None:
         """Read no more items, and cancel the calls that have not ended."""
         if self._more:
@@ -85,13 +110,18 @@ class MapResults(Iterator[R], Generic[R]):
     def _submit(self) -> None:
         """Submit the next chunk."""
         chunk = self._read_chunk()
+        if self._broken is not None and not (chunk or self._submitted):
+            raise self._broken
         first, total = self._submitted, self._submitted + len(chunk)
         count = None if self._more else total
         client = CONNECTION.client
-        if first == 0:
-            client.create_call_set(self._spec, chunk, set_id=self.id, count=count)
-        else:
-            client.append_calls(self.id, first, chunk, count=count)
+        cut = "" if self._broken is None else f"the source of its items raised {self._say_broken()}"
+        opens = first == 0
+        if opens:
+            client.create_call_set(self._spec, chunk, set_id=self.id, count=None if cut else count)
+            first, chunk = total, []
+        if cut or not opens:
+            client.append_calls(self.id, first, chunk, count=count, cut=cut)
         self._submitted = total
         self._chunk = min(10 * self._chunk, CHUNK_CALLS)
 
@@ -99,7 +129,10 @@ class MapResults(Iterator[R], Generic[R]):
         chunk: list[str] = []
         size, until = 0, time.monotonic() + _CHUNK_SECONDS
         while len(chunk) < self._chunk and size < CHUNK_BYTES:
-            text = next(self._texts, None)
+            try:
+                text = next(self._texts, None)
+            except Exception as broken:  # of the caller's own, or an item that does not fit
+                self._broken, text = broken, None
             if text is None:
                 self._more = False
                 break
@@ -109,8 +142,25 @@ class MapResults(Iterator[R], Generic[R]):
                 break
         return chunk
 
+    def _say_broken(self) -> str:
+        kind = type(self._broken).__name__
+        try:
+            return f"{kind}: {self._broken}"
+        except Exception:  # a `__str__` of the user's own
+            return kind
+
     def _fetch(self, wait_seconds: float) -> None:
         first = self._fetched
         answer = ask_results(self.id, wait_seconds, awaited=first, first=first, limit=_PAGE)
         self._page.extend(answer.results)
         self._fetched += len(answer.results)
+
+
+_OPEN: weakref.WeakSet[MapResults[Any]] = weakref.WeakSet()
+
+
+@atexit.register
+def close_all() -> None:
+    """Close the sets of maps that this process leaves unfinished."""
+    for opened in list(_OPEN):
+        opened.close("its program ended before all items were submitted")

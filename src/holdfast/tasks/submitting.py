@@ -14,6 +14,7 @@ from holdfast.client.methods.calls import make_set_id
 from holdfast.core.calls.values import FunctionSpec
 from holdfast.errors import Conflict, HoldfastError, NotFound
 from holdfast.tasks.connection import CONNECTION
+from holdfast.tasks.presence import PRESENCE
 
 MAX_CALLS = 10_000
 MAX_IDLE_SECONDS = 600.0
@@ -41,10 +42,16 @@ class OpenSet:
                 except (Conflict, NotFound):
                     self._id = ""  # cancelled, closed from elsewhere, or of another controller
             set_id = make_set_id()
-            CONNECTION.client.create_call_set(self._spec, [text], set_id=set_id)
+            CONNECTION.client.create_call_set(self._spec, [text], set_id=set_id, singles=True)
             self._id, self._count, self._pid = set_id, 1, os.getpid()
             self._used_at = time.monotonic()
+            PRESENCE.add(self)
             return set_id, 0
+
+    def find_open(self) -> tuple[str, int] | None:
+        """Return its open set's id and how many calls that has."""
+        mine = self._id and self._pid == os.getpid()
+        return (self._id, self._count) if mine else None
 
     def _append(self, text: str) -> tuple[str, int]:
         CONNECTION.client.append_calls(self._id, self._count, [text])

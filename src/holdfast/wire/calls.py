@@ -274,26 +274,32 @@ class AgentFrame(CallMessage, frozen=True, kw_only=True):
 
 class NewCallSet(CallMessage, frozen=True, kw_only=True):
     """`POST /v1/call-sets`. id: chosen by the client (20 characters, `core.ids`), so that a repeat
-    changes nothing. count: how many calls it will have, where known. args: the first of them."""
+    changes nothing. count: how many calls it will have, where known. args: the first of them. singles:
+    of single calls, whose client never means to submit more."""
 
     id: str
     spec: FunctionSpec
+    singles: bool = False
     count: int | None = None
     args: Annotated[list[str], Meta(max_length=10_000)] = []
 
 
 class MoreCalls(CallMessage, frozen=True, kw_only=True):
     """`POST /v1/call-sets/{id}/calls`. first: the index of the first; repeated indices change
-    nothing. count: the whole count, with the last of them."""
+    nothing. count: the whole count, with the last of them. Without any, the client says that it
+    is there: a set whose client is silent for a while is closed. cut: with the count, why these are
+    fewer than it meant to submit."""
 
     first: Annotated[int, Meta(ge=0)]
+    cut: Annotated[str, Meta(max_length=1000)] = ""
     args: Annotated[list[str], Meta(max_length=10_000)] = []
     count: int | None = None
 
 
 class CallSetView(CallMessage, frozen=True, kw_only=True):
     """A call set and its counts. state: "open" while calls may come or run, else "ended". running:
-    executors have calls of it in hand, as far as a read of it tells (a submission does not look)."""
+    executors have calls of it in hand, as far as a read of it tells (a submission does not look). cut:
+    why it has fewer calls than its client meant to submit; such a set has failed."""
 
     id: str
     spec: FunctionSpec
@@ -306,6 +312,7 @@ class CallSetView(CallMessage, frozen=True, kw_only=True):
     created_at: float
     ended_at: float | None = None
     running: bool = False
+    cut: str = ""
 
 
 class CallResult(msgspec.Struct, frozen=True, array_like=True):

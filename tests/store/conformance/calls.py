@@ -629,6 +629,48 @@ async def test_why_an_executor_takes_no_more_is_known_to_all(rig: Rig) -> None:
     assert await calls.read_busy() == []
 
 
+async def test_a_set_whose_client_went_away_is_closed_and_open_again_when_that_is_back(
+    rig: Rig,
+) -> None:
+    key, calls = await executor(rig), rig.store.calls
+    for set_id, given in (("s1", {}), ("s2", {"singles": True}), ("s3", {"count": 9})):
+        await calls.create_set(set_id, DOUBLE, "cpu", args=args(2), now=rig.now, **given)
+    await calls.create_set(
+        "s4", DOUBLE, "cpu", origin=CallSetOrigin(run="r" * 20, node=0), now=rig.now
+    )
+    (batch,) = (await say(rig, key, want=4)).batches
+    rig.tick(60)
+    await calls.append_calls("s2", 2, [], now=rig.now)  # it says that it is there
+    rig.tick(60)
+    assert await calls.close_absent(90, now=rig.now) == ["s1"]
+    assert await calls.close_absent(90, now=rig.now) == []
+    view = await calls.read_set("s1")
+    gone = "its client went away before it had said how many there are"
+    assert (view.state, view.count, view.cut) == ("open", 2, gone), "its calls go on"
+    await say(rig, key, ends=[done(batch.id, 0, 1)])
+    assert (await calls.read_set("s1")).state == "ended"
+    (event,) = [e for e in await rig.events() if e.kind.startswith("calls.")]
+    assert (event.kind, event.data["cut"]) == ("calls.failed", gone)
+    assert event.message.endswith(f"2 of 2 calls of mytasks:double succeeded, 0 failed, 0 were "
+                                  f"cancelled; {gone}")  # fmt: skip
+    view = await calls.append_calls("s1", 2, args(1, 2), now=rig.now)
+    assert (view.state, view.count, view.submitted, view.cut) == ("open", None, 3, "")
+    rig.tick(120)
+    assert sorted(await calls.close_absent(90, now=rig.now)) == ["s1", "s2"]
+    assert (await calls.read_set("s2")).cut == "", "nothing is missing of single calls"
+    assert (await calls.append_calls("s1", 3, [], now=rig.now)).count is None
+
+
+async def test_a_set_may_be_cut_short_by_its_client(rig: Rig) -> None:
+    key, calls = await executor(rig), rig.store.calls
+    await calls.create_set("s1", DOUBLE, "cpu", args=args(1), now=rig.now)
+    (batch,) = (await say(rig, key, want=4)).batches
+    await say(rig, key, ends=[done(batch.id, 0)])
+    view = await calls.append_calls("s1", 1, [], count=1, cut="no row 2", now=rig.now)
+    assert (view.state, view.cut) == ("ended", "no row 2")
+    assert [e.kind for e in await rig.events() if e.kind.startswith("calls.")] == ["calls.failed"]
+
+
 async def test_a_set_of_a_workflow_tells_its_end_once(rig: Rig) -> None:
     key = await executor(rig)
     origin = CallSetOrigin(run="r1", node=4, out_dir="/out/r1/it")

@@ -18,6 +18,7 @@ from holdfast.core.calls.values import CallState, FunctionSpec
 from holdfast.errors import Conflict, NotFound, ValidationError
 from holdfast.tasks import CallCancelled, CallFailed, TaskFunction, patience
 from holdfast.tasks.connection import CONNECTION
+from holdfast.tasks.presence import Presence
 from holdfast.tasks.running import CallContext, enter
 from holdfast.tasks.submitting import close_all
 from holdfast.wire.calls import CallResult, CallResults, CallView, CallWhyLine
@@ -45,23 +46,40 @@ class Controller:
         self.asked = 0
         self.held: set[int] = set()
         self.closed: set[str] = set()
+        self.cuts: dict[str, str] = {}
+        self.touched: list[str] = []
         self.cancelled: list[tuple[str, list[int]]] = []
         self.why = CallWhyLine(code="ready", message="it is next")
 
     def create_call_set(
-        self, spec: FunctionSpec, args: Sequence[str], *, set_id: str, count: int | None = None
+        self,
+        spec: FunctionSpec,
+        args: Sequence[str],
+        *,
+        set_id: str,
+        count: int | None = None,
+        singles: bool = False,
     ) -> None:
         self.sets[set_id], self.specs[set_id], self.counts[set_id] = list(args), spec, count
         self.requests.append(len(args))
 
     def append_calls(
-        self, set_id: str, first: int, args: Sequence[str], *, count: int | None = None
+        self,
+        set_id: str,
+        first: int,
+        args: Sequence[str],
+        *,
+        count: int | None = None,
+        cut: str = "",
     ) -> None:
         if set_id in self.closed:
             raise Conflict("it is closed")
         if set_id not in self.sets:
             raise NotFound("there is no such set")
         assert first == len(self.sets[set_id])
+        if not args and count is None:
+            self.touched.append(set_id)
+        self.cuts[set_id] = cut
         self.sets[set_id] += args
         self.counts[set_id] = count
         self.requests.append(len(args))
@@ -306,6 +324,52 @@ def test_a_failure_is_not_said_twice() -> None:
     why = "ValueError: no 4; no retries were asked for"
     failure = CallFailed("set.0", "ValueError", "no 4", "", attempts=1, reason=why)
     assert str(failure) == "call set.0 failed: ValueError: no 4 (no retries were asked for)"
+
+
+def test_a_source_that_raises_loses_none_of_the_items_before(controller: Controller) -> None:
+    def items() -> Iterator[int]:
+        yield from range(1900)
+        raise RuntimeError("row 1900 is torn")
+
+    results, found = double.map(items()), list[int]()
+    with pytest.raises(RuntimeError, match="row 1900 is torn"):
+        found.extend(results)
+    assert found == [2 * n for n in range(1900)]
+    assert (controller.counts[results.id], controller.cuts[results.id]) == (
+        1900,
+        "the source of its items raised RuntimeError: row 1900 is torn",
+    )
+    assert list(results) == []
+
+
+def test_an_item_that_does_not_fit_is_raised_in_its_turn(controller: Controller) -> None:
+    results = double.map(iter([1, "two"]))
+    assert next(results) == 2
+    with pytest.raises(ValidationError, match="argument 'n'"):
+        next(results)
+    sets = len(controller.sets)
+    with pytest.raises(ValidationError, match="argument 'n'"):
+        double.map(["one"])
+    assert len(controller.sets) == sets, "nothing was sent"
+
+
+def test_open_sets_are_spoken_for_as_long_as_they_are_in_use(controller: Controller) -> None:
+    """PRESENT-1."""
+    presence, handle = Presence(), double.submit(1)
+    endless = double.map(itertools.count())
+    whole = double.map([1, 2])
+    for opened in (double._singles[50], endless, whole):
+        presence.add(opened)
+    controller.requests.clear()
+    controller.touched.clear()
+    presence.say()
+    assert sorted(controller.touched) == sorted([handle.set_id, endless.id])
+    endless.close("enough")
+    assert controller.cuts[endless.id] == "enough"
+    controller.touched.clear()
+    del opened
+    presence.say()
+    assert controller.touched == [handle.set_id]
 
 
 class Hosted:

@@ -88,7 +88,8 @@ def say_set_state(view: CallSetView) -> str:
     if view.state == "open":
         waits = view.submitted > view.succeeded + view.failed + view.cancelled
         return "running" if view.running else "queued" if waits else "open"
-    return "failed" if view.failed else "cancelled" if view.cancelled else "succeeded"
+    failed = view.failed or view.cut
+    return "failed" if failed else "cancelled" if view.cancelled else "succeeded"
 
 
 def _count_text(view: CallSetView) -> str:
@@ -180,6 +181,7 @@ def show_set(view: CallSetView, failed: Sequence[CallResult] = ()) -> str:
                 "calls",
                 f"{ended} of {_count_text(view)} ended, {view.failed} failed, {view.cancelled} cancelled",
             ),
+            ("cut short", view.cut),
             ("rate", rate_text(view)),
             ("time", span(until - view.created_at)),
             ("app", spec.app_name),

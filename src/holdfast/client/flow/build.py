@@ -33,7 +33,7 @@ from holdfast.core.workflows.values import (
     OnFailure,
     WorkflowSpec,
 )
-from holdfast.errors import ValidationError
+from holdfast.errors import NotFound, ValidationError
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -267,12 +267,18 @@ class WorkflowRun:
         return self._client.workflow_node(self.id, name)
 
     def result(self, node: WorkflowNode | str) -> Any:
-        """Return a node's result; of a map, the list of its results."""
+        """Return a node's result; of a map, the list of its results, null for those that did not
+        succeed. None where the node was skipped, or ended before it had calls."""
         from holdfast.client.flow.results import read_set_results, read_value
 
         view = self.node(node)
         if view.kind.value == "map" and view.result is None and view.ref is not None:
-            return read_set_results(self._client, view.ref)
+            try:
+                return read_set_results(self._client, view.ref)
+            except NotFound:
+                if view.state.value == "succeeded":
+                    raise
+                return None
         return read_value(self._client, view.result)
 
     def answer(self, node: WorkflowNode | str, answer: str) -> None:

@@ -51,25 +51,37 @@ class CallMethods:
         *,
         set_id: str | None = None,
         count: int | None = None,
+        singles: bool = False,
     ) -> RestCall[CallSetView]:
         """Create a call set with its first calls, at most 10 000.
 
         Args:
             args: the arguments of each call as JSON text: an object of parameters by name.
             set_id: from `make_set_id`; a repeat with the same id changes nothing.
-            count: how many calls the set will have; with None it stays open for more.
+            count: how many calls the set will have; with None it stays open for more, as long as
+                `append_calls` is called every minute, with no calls where there are none.
+            singles: the set is of single calls, and no more are meant to come.
         """
         from holdfast.wire.calls import CallSetView, NewCallSet
 
-        body = NewCallSet(id=set_id or make_set_id(), spec=spec, count=count, args=list(args))
+        body = NewCallSet(
+            id=set_id or make_set_id(), spec=spec, count=count, args=list(args), singles=singles
+        )
         return send("POST", path_of("call-sets"), CallSetView, body)
 
     @gives_one
     def append_calls(
-        self, set_id: str, first: int, args: Sequence[str], *, count: int | None = None
+        self,
+        set_id: str,
+        first: int,
+        args: Sequence[str],
+        *,
+        count: int | None = None,
+        cut: str = "",
     ) -> RestCall[CallSetView]:
-        """Add calls to an open set at the indices from `first`, at most 10 000. `count` closes it."""
-        return _append(set_id, first, args, count)
+        """Add calls to an open set at the indices from `first`, at most 10 000. `count` closes it; cut:
+        why that are fewer than were meant to come, so that the set has failed."""
+        return _append(set_id, first, args, count, cut)
 
     @runs
     def submit_calls(
@@ -207,11 +219,11 @@ class CallMethods:
 
 
 def _append(
-    set_id: str, first: int, args: Sequence[str], count: int | None
+    set_id: str, first: int, args: Sequence[str], count: int | None, cut: str = ""
 ) -> RestCall[CallSetView]:
     from holdfast.wire.calls import CallSetView, MoreCalls
 
-    body = MoreCalls(first=first, args=list(args), count=count)
+    body = MoreCalls(first=first, args=list(args), count=count, cut=cut[:1000])
     return send("POST", path_of("call-sets", set_id, "calls"), CallSetView, body)
 
 

@@ -82,7 +82,7 @@ async def create_set(call: ApiCall) -> Response:
         settings = await controller.settings.refresh()
     check_function(new.spec, queue, settings.queues)
     view = await call.store.calls.create_set(
-        new.id, new.spec, queue, count=new.count, args=new.args
+        new.id, new.spec, queue, count=new.count, args=new.args, singles=new.singles
     )
     if new.args:
         poke_family(controller, view.spec, queue)
@@ -95,7 +95,11 @@ async def append_calls(call: ApiCall) -> Response:
     set_id = _set_id(call)
     more = await _read_body(call, MoreCalls)
     check_args(more.args, more.first, more.count)
-    view = await call.store.calls.append_calls(set_id, more.first, more.args, count=more.count)
+    view = await call.store.calls.append_calls(
+        set_id, more.first, more.args, count=more.count, cut=more.cut
+    )
+    if not more.args and more.count is None:
+        return answer_json(view)  # it only says that its client is there
     poke_family(call.controller, view.spec, find_queue(view.spec))
     call.controller.poke(f"set:{set_id}")
     return answer_json(view)

@@ -27,6 +27,7 @@ from holdfast.core.workflows.plan_start import (
     plan_start,
 )
 from holdfast.core.workflows.records import NodeWork, RunRecord
+from holdfast.core.workflows.references import SKIPPED
 from holdfast.core.workflows.values import AskWork, NodeKind, NodeState
 from holdfast.errors import Conflict, NotFound, ValidationError
 from holdfast.moves.flow.workflows import Post, Processed, Started
@@ -97,6 +98,8 @@ async def _plan_starts(
 
 
 async def _read_result(controller: Controller, parent: NodeWork) -> Any:
+    if parent.state is NodeState.SKIPPED:
+        return SKIPPED
     if parent.result is not None:
         return read_result(parent.name, parent.result)
     if parent.kind is NodeKind.MAP and parent.state is NodeState.SUCCEEDED:

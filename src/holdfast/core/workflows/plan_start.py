@@ -19,7 +19,14 @@ from holdfast.core.calls.values import FunctionSpec
 from holdfast.core.spec import MAX_ENV_BYTES, JobSpec
 from holdfast.core.workflows.advance import NodeEnd
 from holdfast.core.workflows.records import NodeWork
-from holdfast.core.workflows.references import list_inputs, resolve_value, walk_references
+from holdfast.core.workflows.references import (
+    NODE,
+    SKIPPED,
+    list_inputs,
+    read_reference,
+    resolve_value,
+    walk_references,
+)
 from holdfast.core.workflows.values import AskWork, CallWork, Condition, NodeSpec, NodeState
 from holdfast.errors import ValidationError
 
@@ -84,7 +91,7 @@ def plan_start(
 ) -> Planned:
     """Return what to do for a node that may start.
 
-    results: of the parents that it refers to; null of one that was skipped. out_dir: of this node.
+    results: of the parents that it refers to; `SKIPPED` of one that was skipped. out_dir: of this node.
     loaded: the values that `list_looked_into` names, by SHA-256.
     A reference that leads nowhere is the end of the node.
     """
@@ -153,6 +160,11 @@ def _plan_calls(call: CallWork, results: Mapping[str, Any], loaded: Mapping[str,
     args = _resolve(call.args, results)
     if call.over is UNSET:
         return PlannedCalls(call.spec, [_check_size(write_arguments(args))])
+    if isinstance(call.over, dict) and NODE in call.over:
+        node = read_reference(call.over).node
+        if results[node] is SKIPPED:
+            why = f"it maps over the result of node {node}, which was skipped"
+            return NodeEnd(state=NodeState.SKIPPED, reason=why)
     items = _resolve(call.over, results)
     if isinstance(items, LargeValue):
         items = look_into(items, loaded)

@@ -15,6 +15,8 @@ from holdfast.errors import ValidationError
 
 NODE, VALUE = "$node", "$value"
 MAX_DEPTH = 64
+SKIPPED = object()
+"""The result of a node that was skipped: it, and every part of it, is null where it is referred to."""
 
 
 def read_reference(value: Mapping[str, Any]) -> Reference:
@@ -71,7 +73,10 @@ def resolve_value(value: Any, find: Callable[[str], Any]) -> Any:
     if isinstance(value, dict):
         if NODE in value:
             reference = read_reference(value)
-            return follow_path(find(reference.node), reference.node, reference.path)
+            found = find(reference.node)
+            if found is SKIPPED:
+                return None
+            return follow_path(found, reference.node, reference.path)
         if value.keys() == {VALUE}:
             return value[VALUE]
         return {key: resolve_value(part, find) for key, part in value.items()}

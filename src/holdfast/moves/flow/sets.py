@@ -19,6 +19,8 @@ from holdfast.moves.flow.pieces import (
 from holdfast.moves.rows import NewEvent
 from holdfast.wire.calls import CallResult, CallSetView
 
+ABSENT = "its client went away before it had said how many there are"
+
 
 def no_set(set_id: str) -> NotFound:
     """Return the error for an unknown call set."""
@@ -67,6 +69,7 @@ def view_set(row: Mapping[str, Any]) -> CallSetView:
         created_at=row["created_at"].timestamp(),
         ended_at=None if ended is None else ended.timestamp(),
         running=bool(row.get("running")),
+        cut=row["cut"],
     )
 
 
@@ -186,7 +189,8 @@ def name_running(batch: OpenBatch, names: Mapping[int, str]) -> str:
 
 def tell_end(view: CallSetView, queue: str) -> NewEvent:
     """Return the event of a set's end."""
-    what = "failed" if view.failed else "cancelled" if view.cancelled else "succeeded"
+    failed = view.failed or view.cut
+    what = "failed" if failed else "cancelled" if view.cancelled else "succeeded"
     return NewEvent(
         kind=f"calls.{what}",
         queue=queue,
@@ -194,6 +198,7 @@ def tell_end(view: CallSetView, queue: str) -> NewEvent:
         message=(
             f"{view.succeeded} of {view.count} calls of {view.spec.function} succeeded, "
             f"{view.failed} failed, {view.cancelled} were cancelled"
+            f"{f'; {view.cut}' if view.cut else ''}"
         ),
         data={
             "set": view.id,
@@ -201,5 +206,6 @@ def tell_end(view: CallSetView, queue: str) -> NewEvent:
             "succeeded": view.succeeded,
             "failed": view.failed,
             "cancelled": view.cancelled,
+            **({"cut": view.cut} if view.cut else {}),
         },
     )

@@ -18,6 +18,7 @@ from holdfast.core.workflows.plan_start import (
     plan_start,
 )
 from holdfast.core.workflows.records import NodeWork
+from holdfast.core.workflows.references import SKIPPED
 from holdfast.core.workflows.values import AskWork, NodeSpec, NodeState
 from holdfast.errors import ValidationError
 
@@ -155,3 +156,22 @@ def test_what_all_calls_of_a_map_share_has_a_limit() -> None:
     found = plan({"up": list(range(2000)), "table": "x" * 100_000}, call=call)
     assert found.state is NodeState.FAILED
     assert "for each of 2000 calls" in found.reason
+
+
+def test_what_a_skipped_node_left_is_null_and_a_map_over_it_is_skipped() -> None:
+    gone = {"up": SKIPPED, "there": [1]}
+    args = {"whole": ref("up"), "part": ref("up", "rows", 0), "other": ref("there", 0)}
+    found = plan(gone, call={"spec": CALL, "args": args})
+    assert [msgspec.json.decode(text) for text in found.args] == [
+        {"whole": None, "part": None, "other": 1}
+    ]
+    for over in (ref("up"), ref("up", "rows")):
+        assert plan(gone, call={"spec": CALL, "over": over, "item": "x"}) == NodeEnd(
+            state=NodeState.SKIPPED, reason="it maps over the result of node up, which was skipped"
+        )
+    listed = plan(gone, call={"spec": CALL, "over": [ref("up"), 2], "item": "x"})
+    assert [msgspec.json.decode(text) for text in listed.args] == [{"x": None}, {"x": 2}]
+    null = plan({"up": None}, call={"spec": CALL, "over": ref("up"), "item": "x"})
+    assert null.state is NodeState.FAILED
+    condition = {"value": ref("up", "ok"), "negate": True}
+    assert plan(gone, call={"spec": CALL}, skip_if=condition).state is NodeState.SKIPPED

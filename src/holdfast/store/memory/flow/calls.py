@@ -16,6 +16,7 @@ from holdfast.moves.flow.calls import CALL_LOST, CallMoves, OpenBatch
 from holdfast.moves.flow.exchange import Exchange, Standing
 from holdfast.moves.flow.pieces import Piece, list_ranges, make_pages, subtract_ranges
 from holdfast.moves.flow.sets import (
+    ABSENT,
     ask_to_stop,
     check_growth,
     check_same,
@@ -54,6 +55,7 @@ class MemoryCalls(CallTables):
         *,
         count: int | None = None,
         args: Sequence[str] = (),
+        singles: bool = False,
         origin: CallSetOrigin | None = None,
         now: Now = None,
     ) -> CallSetView:
@@ -70,6 +72,8 @@ class MemoryCalls(CallTables):
                 count=None,
                 origin=origin,
                 created_at=at,
+                heard_at=at,
+                singles=singles,
             )
             check_growth(made.view(), [(0, len(args))], count)
             self.sets[n], self.by_id[set_id], self.pages[n] = made, n, {}
@@ -98,13 +102,35 @@ class MemoryCalls(CallTables):
         args: Sequence[str],
         *,
         count: int | None = None,
+        cut: str = "",
         now: Now = None,
     ) -> CallSetView:
-        return self._grow(self.get_set(set_id), first, args, count, self.state.at(now))
+        return self._grow(self.get_set(set_id), first, args, count, self.state.at(now), cut)
+
+    async def close_absent(
+        self, silent_seconds: float, *, limit: int = 1000, now: Now = None
+    ) -> list[str]:
+        at = self.state.at(now)
+        before = at - timedelta(seconds=silent_seconds)
+        open_ = [r for r in self.sets.values() if r.count is None and r.origin is None]
+        silent = [row for row in open_ if row.heard_at < before][:limit]
+        for row in silent:
+            row.count, row.absent, row.cut = row.submitted, True, "" if row.singles else ABSENT
+            self.count(row.n, (0, 0, 0), at)
+        return [row.id for row in silent]
 
     def _grow(
-        self, row: MemoryCallSet, first: int, args: Sequence[str], count: int | None, at: datetime
+        self,
+        row: MemoryCallSet,
+        first: int,
+        args: Sequence[str],
+        count: int | None,
+        at: datetime,
+        cut: str = "",
     ) -> CallSetView:
+        if row.absent:
+            row.count, row.ended_at, row.absent, row.cut = None, None, False, ""
+        row.heard_at = at
         there = [(page, page + len(texts)) for page, texts in self.pages[row.n].items()]
         spans = subtract_ranges((first, first + len(args)), there)
         check_growth(row.view(), spans, count)
@@ -118,7 +144,8 @@ class MemoryCalls(CallTables):
                 self.put_ready(row.feed, piece)
             else:
                 moves.cancel_piece(piece, row.cancel_reason)
-        row.count = count if row.count is None else row.count
+        if row.count is None and count is not None:
+            row.count, row.cut = count, cut
         self.write(moves)
         if row.count == row.ended and row.ended_at is None:
             self.count(row.n, (0, 0, 0), at)

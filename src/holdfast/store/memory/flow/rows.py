@@ -34,6 +34,10 @@ class MemoryCallSet(msgspec.Struct, kw_only=True):
     count: int | None
     origin: CallSetOrigin | None
     created_at: datetime
+    heard_at: datetime
+    singles: bool = False
+    absent: bool = False
+    cut: str = ""
     submitted: int = 0
     succeeded: int = 0
     failed: int = 0

@@ -144,11 +144,12 @@ class CallStore(Protocol):
         *,
         count: int | None = None,
         args: Sequence[str] = (),
+        singles: bool = False,
         origin: CallSetOrigin | None = None,
         now: Now = None,
     ) -> CallSetView:
         """Create a set with its first calls, ready at once. Raises Conflict where the id is taken by
-        another spec."""
+        another spec. singles: of single calls, whose client never means to submit more."""
 
     async def append_calls(
         self,
@@ -157,10 +158,19 @@ class CallStore(Protocol):
         args: Sequence[str],
         *,
         count: int | None = None,
+        cut: str = "",
         now: Now = None,
     ) -> CallSetView:
         """Add calls at indices from `first`; those of a set that was cancelled are cancelled as they
-        come. Raises NotFound, or Conflict where the set is whole."""
+        come. Without any, its client is heard of. A set that was closed because that was silent is
+        open again. cut: with a count, why the set has fewer calls than its client meant to submit.
+        Raises NotFound, or Conflict where the set is whole."""
+
+    async def close_absent(
+        self, silent_seconds: float, *, limit: int = 1000, now: Now = None
+    ) -> list[str]:
+        """Close sets of no workflow whose client was not heard of for so long and has not said how
+        many calls there are; those of no single calls are cut short. Returns their ids."""
 
     async def exchange(
         self,

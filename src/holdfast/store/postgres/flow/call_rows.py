@@ -8,11 +8,14 @@ from typing import Any
 import msgspec
 
 from holdfast.core.calls.decide import CallJudge
-from holdfast.core.calls.values import CallCharges, FunctionSpec
+from holdfast.core.calls.values import CallCharges, Family, FunctionSpec
 from holdfast.moves.flow.calls import CallMoves, CallSetRow, OpenBatch
 from holdfast.moves.flow.pieces import Piece
+from holdfast.moves.flow.sets import name_running
 from holdfast.moves.rows import clean_text
+from holdfast.store.port.flow.calls import BusyCall
 from holdfast.store.postgres.connection.session import Rows, Tx, to_json
+from holdfast.wire.calls import BUSY_LONG
 
 Steps = list[tuple[str, dict[str, Any]]]
 
@@ -34,6 +37,20 @@ def read_piece(row: Mapping[str, Any]) -> Piece:
 def read_batch(row: Mapping[str, Any]) -> OpenBatch:
     """Read a batch's row."""
     return msgspec.convert(row, OpenBatch)
+
+
+def read_busy(row: Mapping[str, Any]) -> BusyCall:
+    """Read the row of a batch whose call keeps its executor from others."""
+    batch = read_batch(row)
+    names = {int(n): set_id for n, set_id in (row["names"] or {}).items()}
+    return BusyCall(
+        call=name_running(batch, names),
+        waits_for="" if batch.busy == BUSY_LONG else batch.busy,
+        family=msgspec.convert(row["family"], Family),
+        host_id=batch.host_id,
+        job_id=batch.job_id,
+        batch=batch.id,
+    )
 
 
 read_page = msgspec.json.Decoder(list[str]).decode

@@ -13,11 +13,11 @@ from holdfast.core.endings.rules import OperatorRule
 from holdfast.moves.flow.calls import CALL_LOST, CallMoves
 from holdfast.moves.flow.pieces import Piece, Ranges, list_ranges, make_pages, subtract_ranges
 from holdfast.moves.flow.sets import (
+    ABSENT,
     ask_to_stop,
     check_growth,
     check_same,
     expand_runs,
-    name_running,
     no_set,
     split_pieces,
     stand_call,
@@ -48,11 +48,12 @@ from holdfast.store.postgres.flow.call_rows import (
     name_calls,
     place_rows,
     read_batch,
+    read_busy,
     read_piece,
     ready_step,
 )
 from holdfast.store.postgres.flow.exchange import MAX_HEADS, CallExchanges, fill_waits, make_judge
-from holdfast.wire.calls import BUSY_LONG, CallResult, CallSetView
+from holdfast.wire.calls import CallResult, CallSetView
 
 MAX_AHEAD = 10_000
 
@@ -74,6 +75,7 @@ class PostgresCalls(OnSession):
         *,
         count: int | None = None,
         args: Sequence[str] = (),
+        singles: bool = False,
         origin: CallSetOrigin | None = None,
         now: Now = None,
     ) -> CallSetView:
@@ -90,6 +92,7 @@ class PostgresCalls(OnSession):
             "run": None if origin is None else origin.run,
             "node": None if origin is None else origin.node,
             "out_dir": "" if origin is None else origin.out_dir,
+            "singles": singles,
             "now": at,
         }
         _, (row,), there = await tx.many(
@@ -107,6 +110,7 @@ class PostgresCalls(OnSession):
         args: Sequence[str],
         *,
         count: int | None = None,
+        cut: str = "",
         now: Now = None,
     ) -> CallSetView:
         clock, rows, there = await tx.many(
@@ -114,7 +118,16 @@ class PostgresCalls(OnSession):
         )
         if not rows:
             raise no_set(set_id)
-        return await _grow(tx, rows[0], there, first, args, count, _read_clock(clock))
+        return await _grow(tx, rows[0], there, first, args, count, _read_clock(clock), cut)
+
+    async def close_absent(
+        self, silent_seconds: float, *, limit: int = 1000, now: Now = None
+    ) -> list[str]:
+        async def work(tx: Tx) -> list[str]:
+            given = {"seconds": silent_seconds, "cut": ABSENT, "limit": limit, "now": now}
+            return [row["id"] for row in await tx.rows("close_absent_call_sets", **given)]
+
+        return await self.session.transact(work, by_index=True)
 
     async def exchange(
         self,
@@ -259,22 +272,7 @@ class PostgresCalls(OnSession):
 
     @transacts_by_index
     async def read_busy(self, tx: Tx) -> list[BusyCall]:
-        found = []
-        for row in await tx.rows("read_busy_calls"):
-            batch = read_batch(row)
-            found.append(
-                BusyCall(
-                    call=name_running(
-                        batch, {int(n): id for n, id in (row["names"] or {}).items()}
-                    ),
-                    waits_for="" if batch.busy == BUSY_LONG else batch.busy,
-                    family=msgspec.convert(row["family"], Family),
-                    host_id=batch.host_id,
-                    job_id=batch.job_id,
-                    batch=batch.id,
-                )
-            )
-        return found
+        return [read_busy(row) for row in await tx.rows("read_busy_calls")]
 
     @transacts_by_index
     async def read_set(self, tx: Tx, set_id: str) -> CallSetView:
@@ -447,14 +445,18 @@ async def _grow(
     args: Sequence[str],
     count: int | None,
     at: datetime,
+    cut: str = "",
 ) -> CallSetView:
     """Add the calls that are not there yet, commit, and close the set where its whole count is
     given. there: the pages that hold calls of these numbers."""
     n, last = row["n"], first + len(args)
     spans = subtract_ranges((first, last), [(p["first"], p["last"]) for p in there])
     more = sum(end - begin for begin, end in spans)
+    if row["absent"]:
+        row = {**row, "count": None, "ended_at": None, "cut": ""}
+        await tx.many(("open_absent_call_set", {"n": n, "now": at}))
     check_growth(view_set(row), spans, count)
-    if not more and (count is None or row["count"] is not None):
+    if not more and row["count"] is not None:
         return view_set(row)
     pages = make_pages(args, first, spans)
     since, rank = at.timestamp(), 100 - row["priority"]
@@ -463,7 +465,14 @@ async def _grow(
     if pages:
         rows = [{"first": begin, "last": end, "args": texts} for begin, end, texts in pages]
         steps = [("insert_call_pages", {"n": n, "pages": encode_rows(rows)})]
-    grow: Steps = [("grow_call_set", {"n": n, "more": more, "count": count, "now": at})]
+    given = {
+        "n": n,
+        "more": more,
+        "count": count,
+        "cut": cut if count is not None else "",
+        "now": at,
+    }
+    grow: Steps = [("grow_call_set", given)]
     if row["cancelled_at"] is not None:
         moves = CallMoves(at)
         for piece in pieces:

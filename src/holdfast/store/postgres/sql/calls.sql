@@ -23,8 +23,9 @@ returning id;
 
 -- name: insert_call_set
 -- Its count, where it is known, is written with the first calls.
-insert into call_sets (id, feed, queue, project, function, priority, spec, run, node, out_dir, created_at)
-values (%(id)s, %(feed)s, %(queue)s, %(project)s, %(function)s, %(priority)s, %(spec)s, %(run)s, %(node)s, %(out_dir)s, %(now)s)
+insert into call_sets (id, feed, queue, project, function, priority, spec, run, node, out_dir, singles, created_at, heard_at)
+values (%(id)s, %(feed)s, %(queue)s, %(project)s, %(function)s, %(priority)s, %(spec)s, %(run)s, %(node)s, %(out_dir)s,
+        %(singles)s, %(now)s, %(now)s)
 on conflict (id) do nothing;
 
 -- name: lock_call_set
@@ -61,9 +62,12 @@ from json_to_recordset(%(rows)s::json) as g(feed bigint, rank smallint, ord bigi
   page integer, attempts smallint, since double precision);
 
 -- name: grow_call_set
--- A set whose calls had all ended before its count was known ends here.
+-- A set whose calls had all ended before its count was known ends here. When its client was heard of is noted every ten
+-- seconds, because an index holds it.
 with grown as (
   update call_sets set submitted = submitted + %(more)s, count = coalesce(count, %(count)s),
+    cut = case when count is null then %(cut)s else cut end,
+    heard_at = case when heard_at < %(now)s::timestamptz - interval '10 seconds' then %(now)s else heard_at end,
     ended_at = case when coalesce(count, %(count)s) = succeeded + failed + cancelled then %(now)s::timestamptz end
   where n = %(n)s returning *
 ), told as (
@@ -71,6 +75,21 @@ with grown as (
   select run, node, 'call_set', id from grown where ended_at is not null and run is not null
 )
 select * from grown;
+
+-- name: open_absent_call_set
+update call_sets set count = null, cut = '', absent = false, ended_at = null, heard_at = %(now)s where n = %(n)s;
+
+-- name: close_absent_call_sets
+-- Sets whose client has been silent for `seconds` and had not said how many calls there are.
+with silent as (
+  select n from call_sets
+  where count is null and run is null and ended_at is null
+    and heard_at < coalesce(%(now)s::timestamptz, clock_timestamp()) - make_interval(secs => %(seconds)s)
+  order by heard_at limit %(limit)s for no key update skip locked
+)
+update call_sets s set count = submitted, absent = true, cut = case when singles then '' else %(cut)s end,
+  ended_at = case when submitted = succeeded + failed + cancelled then coalesce(%(now)s::timestamptz, clock_timestamp()) end
+where n = any(array(select n from silent)) returning s.id;
 
 -- name: look_at_calls
 -- What an exchange begins with: the time, the leases of its executors, their batches and the first ranges of each feed of

@@ -7,14 +7,14 @@ import pytest
 
 from holdfast.controller.loops.flow.executors import WITHDRAWN, ExecutorsLoop
 from holdfast.controller.runtime.context import Controller
-from holdfast.core.calls.executors import is_ahead
+from holdfast.core.calls.executors import is_ahead, is_lent
 from holdfast.core.calls.values import Family
 from holdfast.core.ids import TaskKey
 from holdfast.core.records import JobRecord
 from holdfast.core.states import JobState
 from holdfast.moves.values import JobFilter
 from holdfast.store.memory.store import MemoryStore
-from holdfast.store.port.flow.calls import ExecutorTurn, ExecutorTurned, Feed
+from holdfast.store.port.flow.calls import BusyCall, ExecutorTurn, ExecutorTurned, Feed
 from holdfast.wire.calls import ExecutorReport
 from tests.store.rig import START, Rig
 
@@ -26,6 +26,10 @@ class Feeds:
 
     def __init__(self) -> None:
         self.feeds: list[Feed] = []
+        self.busy: list[BusyCall] = []
+
+    async def read_busy(self) -> Sequence[BusyCall]:
+        return self.busy
 
     async def read_feeds(self, **_: object) -> Sequence[Feed]:
         return self.feeds
@@ -107,6 +111,49 @@ async def test_another_gpu_is_tried_where_the_memory_of_one_is_not_enough(led: L
     await led.rig.sync("big")
     await led.rig.sync("big", live=[key], started=[key])
     assert await led.loop.run_once() == {"submitted": 1}
+
+
+async def run_all(led: Led) -> list[str]:
+    """Have the executors without a place run."""
+    jobs = await led.rig.admit()
+    keys = [await led.rig.key(job) for job in jobs]
+    await led.rig.sync()
+    await led.rig.sync(live=keys, started=keys)
+    return jobs
+
+
+def busy(job_id: str, waits_for: str = "") -> BusyCall:
+    return BusyCall(
+        call=f"{job_id}.0", waits_for=waits_for, family=FAMILY, host_id="h1", job_id=job_id, batch=1
+    )
+
+
+async def test_executors_in_a_long_call_are_no_room_for_others(led: Led) -> None:
+    led.feeds.wait_for(1)
+    assert await led.loop.run_once() == {"submitted": 1}
+    (job,) = await run_all(led)
+    assert await led.loop.run_once() == {}
+    led.feeds.busy = [busy(job)]
+    assert await led.loop.run_once() == {"submitted": 1}
+    assert await led.loop.run_once() == {}
+
+
+async def test_a_slot_is_lent_while_its_call_waits_for_another(led: Led) -> None:
+    """PLAN-7."""
+    led.feeds.wait_for(100_000)
+    led.tell_mean(0.001)
+    await led.loop.run_once()
+    jobs = await run_all(led)
+    led.feeds.busy = [busy(jobs[0], "s.0"), busy(jobs[1], "s.1"), busy(jobs[2])]
+    assert await led.loop.run_once() == {"submitted": 2}
+    assert await led.loop.run_once() == {}, "no more than slots were lent"
+    lent = [job for job in await led.live() if is_lent(job.spec)]
+    assert [(job.cpu_slots, job.spec.executor) for job in lent] == [(0, FAMILY.name)] * 2
+    assert sorted(await run_all(led)) == sorted(job.id for job in lent), "on a full host"
+    slots = led.controller.calls.slots
+    led.feeds.busy = led.feeds.busy[1:]
+    await slots.refresh_lent()
+    assert sum(slots.is_surplus(job.id) for job in lent) == 1
 
 
 async def test_a_family_that_no_host_lists_gets_none(led: Led) -> None:
