@@ -132,7 +132,12 @@ def _sendable(text: str) -> str:
 
 def _encode(value: object) -> bytes:
     try:
-        return msgspec.json.encode(value)
+        data = msgspec.json.encode(value)
+        if b"null" in data:  # as NaN is written, among others
+            from holdfast.core.calls.floats import refuse_floats
+
+            refuse_floats(value)
+        return data
     except UnicodeEncodeError as error:
         raise _not_utf8(str(error.object)) from None
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.calls.floats import read_value, write_value
 from holdfast.errors import ValidationError
 from holdfast.wire.mismatch import say_mismatch, split_path
 
@@ -44,9 +45,8 @@ class CallCodec:
         result = hints.get("return", Any)
         _check_kind(result, f"the result of {name}")
         arguments = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
-        self._decode_args = msgspec.json.Decoder(arguments, dec_hook=_read_hook).decode
-        self._decode_result = msgspec.json.Decoder(result, dec_hook=_read_hook).decode
-        self._encode = msgspec.json.Encoder(enc_hook=_write_hook).encode
+        self._read_args = _make_reader(arguments)
+        self._read_result = _make_reader(result)
         self._checks_result = result is not Any
         self._plain = tuple(p.name for p in self._parameters if p.kind in _PLAIN)
         self._is_plain = len(self._plain) == len(self._parameters)
@@ -63,12 +63,12 @@ class CallCodec:
 
     def _write(self, arguments: dict[str, Any]) -> str:
         try:
-            return self._encode(arguments).decode()
+            return write_value(arguments, _write_hook)
         except (TypeError, ValueError, UnicodeEncodeError, OverflowError, RecursionError):
             pass
         for name, value in arguments.items():  # which of them is it?
             try:
-                self._encode(value)
+                write_value(value, _write_hook)
             except (TypeError, ValueError, OverflowError, RecursionError) as error:
                 raise ValidationError(
                     f"argument {name!r} of {self._name} cannot be sent: {error}", field=name
@@ -78,7 +78,7 @@ class CallCodec:
     def decode_args(self, text: str) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments to call the function with."""
         try:
-            found = self._decode_args(text)
+            found = self._read_args(text)
         except msgspec.DecodeError as error:
             said, field = split_path(str(error))
             what = f"argument {field!r}" if field else "the arguments"
@@ -104,7 +104,7 @@ class CallCodec:
     def encode_result(self, value: Any) -> str:
         """Return a result, checked against the annotation."""
         try:
-            text = self._encode(value).decode()
+            text = write_value(value, _write_hook)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ValidationError(f"the result of {self._name} cannot be kept: {error}") from None
         if self._checks_result:
@@ -114,12 +114,17 @@ class CallCodec:
     def decode_result(self, text: str) -> Any:
         """Return a result of the annotated type."""
         try:
-            return self._decode_result(text)
+            return self._read_result(text)
         except msgspec.DecodeError as error:
             said, field = split_path(str(error))
             where = f" at {field}" if field else ""
             sentence = f"the result of {self._name}{where}: {say_mismatch(said)}"
             raise ValidationError(sentence) from None
+
+
+def _make_reader(kind: Any) -> Callable[[str], Any]:
+    decode = msgspec.json.Decoder(kind, dec_hook=_read_hook).decode
+    return lambda text: read_value(text, kind, decode, _read_hook)
 
 
 def read_signature(function: Callable[..., Any]) -> inspect.Signature:

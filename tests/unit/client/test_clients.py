@@ -77,6 +77,16 @@ def test_run_submits_words_and_raises_for_a_job_that_failed(stub: Stub) -> None:
     assert (stub.requests[0].spec.argv, stub.requests[0].spec.gpus) == (("python", "train.py"), 1)
 
 
+def test_a_number_that_json_has_no_form_for_is_refused_with_its_place(stub: Stub) -> None:
+    """It would be sent as null, which is another value."""
+    with Client(stub.url, "t") as client:
+        with pytest.raises(ValidationError, match="time_limit_seconds is nan, which has no form"):
+            client.submit(JobSpec(argv=("true",), time_limit_seconds=float("nan")))
+        with pytest.raises(ValidationError, match="stall_timeout_seconds is inf"):
+            client.set_config({"stall_timeout_seconds": float("inf")})
+    assert not stub.requests
+
+
 def test_a_line_is_no_list_of_words(stub: Stub) -> None:
     with Client(stub.url, "t") as client, pytest.raises(ValidationError, match="shell='python t"):
         client.submit("python train.py")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -105,3 +106,43 @@ def test_unannotated_parameters_take_any_json() -> None:
     text = codec(anything).encode_args(({"x": [1, None]},), {})
     assert codec(anything).decode_args(text) == ([{"x": [1, None]}, [1]], {})
     assert codec(anything).decode_result(codec(anything).encode_result([1])) == [1]
+
+
+@dataclasses.dataclass
+class Reading:
+    loss: float
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("shape", ["float", "maybe", "any", "dict", "list", "struct"])
+def test_a_number_that_json_has_no_form_for_comes_back_as_it_was(shape: str, number: float) -> None:
+    value, kind = {
+        "float": (number, float),
+        "maybe": (number, float | None),
+        "any": (number, Any),
+        "dict": ({"loss": number, "none": None, "all": [1, number]}, dict[str, Any]),
+        "list": ([number, 1.5, None], list[float | None]),
+        "struct": (Reading(number), Reading),
+    }[shape]
+
+    def function(x: Any) -> Any: ...
+
+    function.__annotations__ = {"x": kind, "return": kind}
+    codec = CallCodec(function, "m:f")
+    (found,), _ = codec.decode_args(codec.encode_args((value,), {}))
+    assert repr(found) == repr(value)
+    text = codec.encode_result(value)
+    assert "NaN" not in text, "any reader of JSON takes it"
+    assert repr(codec.decode_result(text)) == repr(value)
+
+
+@pytest.mark.parametrize(
+    "own", [{"$float": "nan"}, {"$float": {"$float": 1}}, {"$float": "nan", "more": 1}]
+)
+def test_only_a_number_is_read_as_one(own: dict[str, Any]) -> None:
+    def function(x: int, y: dict[str, Any]) -> Any: ...
+
+    codec = CallCodec(function, "m:f")
+    with pytest.raises(ValidationError, match="argument 'x' of m:f: must be a whole number"):
+        codec.encode_args((math.nan, {}), {})
+    assert codec.decode_args(codec.encode_args((1, own), {})) == ([1, own], {})

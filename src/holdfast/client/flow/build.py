@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.core.calls.floats import mark_floats
 from holdfast.core.calls.values import FunctionSpec
 from holdfast.core.workflows.check import check_workflow
 from holdfast.core.workflows.types import is_mismatch, item_of
@@ -325,7 +326,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(part) for part in value]
     try:
-        return msgspec.to_builtins(value, enc_hook=_write_path)
+        return mark_floats(msgspec.to_builtins(value, enc_hook=_write_path))
     except TypeError as error:
         raise ValidationError(
             f"{value!r:.80} cannot be an argument of a node, because it is no JSON: {error}"

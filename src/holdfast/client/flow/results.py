@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.core.calls.floats import decode_value
 from holdfast.core.calls.texts import lengthen
 
 if TYPE_CHECKING:
@@ -28,4 +29,4 @@ def read_value(client: "Client", value: Any) -> Any:
 
 
 def _decode(client: "Client", text: str) -> Any:
-    return msgspec.json.decode(lengthen(text, client.value))
+    return decode_value(lengthen(text, client.value))

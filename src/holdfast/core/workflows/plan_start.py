@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from holdfast.core.calls.floats import holds_floats
 from holdfast.core.calls.large import (
     LargeValue,
     describe_value,
@@ -143,6 +144,11 @@ def make_job(
         env["HOLDFAST_OUT_DIR"] = out_dir
     if inputs:
         env["HOLDFAST_INPUTS"] = encode(inputs)
+        if holds_floats(env["HOLDFAST_INPUTS"]):
+            raise ValidationError(
+                "its inputs hold NaN or an infinity, which JSON has no form for: hand it on as text, "
+                "or in a file in out_dir"
+            )
         if len(env["HOLDFAST_INPUTS"].encode()) > MAX_ENV_BYTES - 4096:
             raise ValidationError(
                 f"its inputs are {len(env['HOLDFAST_INPUTS'])} characters, too many for an "

@@ -175,3 +175,9 @@ def test_what_a_skipped_node_left_is_null_and_a_map_over_it_is_skipped() -> None
     assert null.state is NodeState.FAILED
     condition = {"value": ref("up", "ok"), "negate": True}
     assert plan(gone, call={"spec": CALL}, skip_if=condition).state is NodeState.SKIPPED
+
+
+def test_a_job_is_not_given_a_number_that_json_has_no_form_for() -> None:
+    results = {"up": {"loss": {"$float": "nan"}}}
+    job = {"spec": {"argv": ["x"]}, "inputs": {"loss": ref("up", "loss")}}
+    assert "NaN" in plan(results, job=job).reason
