@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from holdfast.wire.calls import CallResult
 
 FIRST_SECONDS, RESULT_SECONDS = 2, 20
+IMPORT_SECONDS = 120.0
 
 
 def wait_for(client: Client, set_id: str, timeout: float | None) -> CallResult | None:
@@ -48,12 +49,48 @@ def check_arguments(text: str) -> None:
         raise ValidationError("ARGUMENTS is a JSON object of parameters by name, as '{\"x\": 3}'")
 
 
+def read_declared(function: str) -> FunctionSpec | None:
+    """Return what a function of the folder or the packages here declares; None, and a note, where it
+    cannot be imported here, as an app that only hosts have."""
+    import os
+    import sys
+    from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
+
+    import msgspec
+
+    from holdfast.core.calls.values import FunctionSpec
+
+    out, into = os.pipe()
+    words = [sys.executable, "-P", "-m", "holdfast.tasks.declared", function, str(into)]
+    try:
+        with os.fdopen(out, "rb") as pipe:
+            process = Popen(words, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE, pass_fds=(into,))
+            os.close(into)
+            try:
+                _, said = process.communicate(timeout=IMPORT_SECONDS)
+            except TimeoutExpired:
+                process.kill()
+                _, said = process.communicate()
+                said += f"\nits import took over {IMPORT_SECONDS:g} s".encode()
+            if process.returncode == 0:
+                return msgspec.json.decode(pipe.read(), type=FunctionSpec)
+    except OSError as error:
+        said = str(error).encode()
+    why = (said.decode(errors="replace").strip().splitlines() or ["no reason was given"])[-1]
+    note(
+        f"{function} cannot be imported here, so that the call has the options of this command alone, "
+        f"not those that the function declares: {why}"
+    )
+    return None
+
+
 def make_spec(function: str, *, max_retries: int | None, **options: Any) -> FunctionSpec:
     """Return the function as the options declare it. Raises ValidationError."""
     import msgspec
 
     from holdfast.core.calls.values import FunctionSpec
 
+    declared = options.pop("declared", None)
     time_limit = options.pop("time_limit")
     options["host_labels"] = read_pairs("--host-label", options["host_labels"], "host_labels")
     fields = {name: value for name, value in options.items() if value is not None}
@@ -62,6 +99,11 @@ def make_spec(function: str, *, max_retries: int | None, **options: Any) -> Func
         fields["time_limit_seconds"] = "off" if off else read_seconds("--time-limit", time_limit)
     if max_retries is not None:
         fields["retry"] = {"max_retries": max_retries}
+    if declared is not None:
+        merged = {"host_labels": {**declared.host_labels, **fields.pop("host_labels")}, **fields}
+        if declared.retry is not None and max_retries is not None:
+            merged["retry"] = {**msgspec.to_builtins(declared.retry), **fields["retry"]}
+        fields = {**msgspec.to_builtins(declared), **merged}
     try:
         return msgspec.convert({"function": function, **fields}, FunctionSpec)
     except msgspec.ValidationError as error:

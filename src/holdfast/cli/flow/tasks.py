@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli import declare
-from holdfast.cli.flow.calling import check_arguments, make_spec, wait_for
+from holdfast.cli.flow.calling import check_arguments, make_spec, read_declared, wait_for
 from holdfast.cli.options import COUNT, POSITIVE, read_seconds
 from holdfast.cli.output import (
     Face,
@@ -408,29 +408,38 @@ def why(face: Face, name: str) -> None:
 @declare.argument("arguments", metavar="[ARGUMENTS]", default="{}")
 @declare.option("--app", help="The app that hosts list. [default: of the module]")
 @declare.option("--queue", help="The queue. [default: gpu with --gpus, else cpu]")
-@declare.option("--project", default="default", help="The project.")
-@declare.option("--gpus", type=COUNT, default=0, help="GPUs of its executor.")
+@declare.option("--project", help="The project. [default: default]")
+@declare.option("--gpus", type=COUNT, help="GPUs of its executor.")
 @declare.option("--model", help="The model that it runs with.")
 @declare.option("--host-label", "host_labels", multiple=True, metavar="K=V", help="Its hosts.")
 @declare.option("--time-limit", metavar="TIME", help="Time the call may take, as 90s or 2h.")
 @declare.option("--max-retries", type=COUNT, help="Retries after a failure.")
+@declare.option("--no-import", is_flag=True, help="Leave out what the function declares.")
 @declare.option("--no-wait", is_flag=True, help="Print the id of its set, and wait for nothing.")
 @declare.option("--timeout", metavar="TIME", help="How long to wait for the result, as 90s or 2h.")
 @talks
 def call(
-    face: Face, function: str, arguments: str, no_wait: bool, timeout: str | None, **options: Any
+    face: Face,
+    function: str,
+    arguments: str,
+    no_import: bool,
+    no_wait: bool,
+    timeout: str | None,
+    **options: Any,
 ) -> int:
     """Call a function of an app and print its result as JSON; exit with 1 where it failed.
 
-    ARGUMENTS is a JSON object of the function's parameters by name.
+    ARGUMENTS is a JSON object of the function's parameters by name. The call has the options that the
+    function declares, which its module here is imported for, and those of this command over them.
 
     \b
     Examples:
       holdfast tasks call mytasks:double '{"x": 3}'
       holdfast tasks call mytasks:render '{"prompt": "a fjord"}' --gpus 1 --model qwen-edit
     """
-    spec = make_spec(function, **options)
     check_arguments(arguments)
+    declared = None if no_import or ":" not in function else read_declared(function)
+    spec = make_spec(function, declared=declared, **options)
     seconds = None if timeout is None else read_seconds("--timeout", timeout)
     with face.client() as client:
         made = client.create_call_set(spec, [arguments], count=1)

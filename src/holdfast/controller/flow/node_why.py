@@ -1,5 +1,6 @@
 """Why a node of a run is where it is."""
 
+from holdfast.controller.flow.why import view_call
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.why.explain import explain
 from holdfast.controller.why.reads import find_circumstances
@@ -10,6 +11,7 @@ from holdfast.wire.api import WhyLine
 from holdfast.wire.workflows import NodeWhy
 
 MAX_NAMED = 10
+LOOKED_CALLS = 1000
 
 
 async def explain_node(controller: Controller, run: RunRecord, node: NodeRecord) -> NodeWhy:
@@ -52,7 +54,22 @@ async def _explain_calls(controller: Controller, set_id: str) -> list[WhyLine]:
     text = f"{over} of {found.submitted} calls have ended"
     if found.failed:
         text += f", {found.failed} of them badly"
-    return [line("calls", text, f"holdfast tasks show {set_id}")]
+    lines = [line("calls", text, f"holdfast tasks show {set_id}")]
+    index = await _find_waiting(controller, set_id, found.submitted)
+    if index is None:
+        return lines
+    view = await view_call(controller, set_id, index)
+    return lines + [
+        line(each.code, f"call {index}: {each.message}", each.hint)
+        for each in view.why
+        if each.code not in ("running", "ended")
+    ]
+
+
+async def _find_waiting(controller: Controller, set_id: str, submitted: int) -> int | None:
+    """Return the first call of a set that has not ended, as far as one page of results tells."""
+    ended = await controller.store.calls.read_results(set_id, first=0, limit=LOOKED_CALLS)
+    return len(ended) if len(ended) < min(submitted, LOOKED_CALLS) else None
 
 
 async def _explain_wait(controller: Controller, run: RunRecord, node: NodeRecord) -> WhyLine:

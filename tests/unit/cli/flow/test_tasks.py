@@ -2,6 +2,7 @@
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -199,6 +200,38 @@ def test_call_submits_one_and_waits(stub: Stub) -> None:
     assert sent.spec.retry.max_retries == 2
     queries = [parse_qs(r.path.partition("?")[2]) for r in stub.requests[1:]]
     assert [q["wait"] for q in queries if "wait" in q] == [["2.000"], ["20.000"]]
+
+
+DECLARED = """
+import sys
+import holdfast
+print("loading", flush=True)
+@holdfast.task(time_limit="4s", retry=3, model="qwen", vram_gb=2, host_labels={"disk": "fast"})
+def render(x: int) -> int: return x
+"""
+
+
+def test_call_has_what_its_function_declares_and_the_options_over_it(
+    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "declared_app.py").write_text(DECLARED)
+    monkeypatch.chdir(tmp_path)
+    stub.on("POST /v1/call-sets", Answer(view(), 201))
+    name = "declared_app:render"
+    words = ["--no-wait", "--time-limit", "9s", "--host-label", "rack=!b12"]
+    done = stub.run("tasks", "call", name, *words)
+    assert (done.exit_code, "cannot be imported" in done.stderr) == (0, False)
+    spec = msgspec.json.decode(stub.requests[-1].body, type=NewCallSet).spec
+    assert (spec.function, spec.time_limit_seconds, spec.model, spec.gpus) == (name, 9.0, "qwen", 1)
+    assert spec.host_labels == {"disk": "fast", "rack": "!b12"}
+    assert spec.retry is not None
+    assert spec.retry.max_retries == 3
+    stub.run("tasks", "call", name, "--no-wait", "--no-import")
+    bare = msgspec.json.decode(stub.requests[-1].body, type=NewCallSet).spec
+    assert bare == FunctionSpec(function=name)
+    missing = stub.run("tasks", "call", "nowhere_app:f", "--no-wait")
+    assert missing.exit_code == 0
+    assert "not those that the function declares: ModuleNotFoundError" in missing.stderr
 
 
 def test_a_failed_call_shows_its_traceback_and_exits_with_1(stub: Stub) -> None:

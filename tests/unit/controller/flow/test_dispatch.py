@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.controller.flow.node_why import explain_node
 from holdfast.controller.loops.flow.dispatch import DispatchLoop
 from holdfast.controller.runtime.context import Controller
 from holdfast.core.workflows.check import check_workflow
@@ -229,3 +230,15 @@ async def test_a_job_that_is_refused_fails_its_node_alone_with_the_reason() -> N
     run = await flow.store.workflows.get_run(RUN)
     assert "there is no queue 'gone'" in run.reason
     assert (await flow.node("lost")).state == "failed"
+
+
+async def test_why_names_what_holds_the_calls_of_a_node() -> None:
+    flow = Flow()
+    await flow.submit(call("each", over=[1, 2], item="x"))
+    await flow.loop.run_once()
+    run = await flow.store.workflows.get_run(RUN)
+    found = await explain_node(flow.controller, run, await flow.node("each"))
+    said = [(line.code, line.message) for line in found.lines]
+    assert said[0] == ("calls", "0 of 2 calls have ended")
+    text = "call 0: no live host that serves queue cpu lists app mytasks"
+    assert said[1] == ("no_host_lists_app", text)
