@@ -11,6 +11,15 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from holdfast.core.series.lines import (
+    SURE,
+    fill_line,
+    fill_words,
+    find_line,
+    find_places,
+    name_variable,
+    quote_value,
+)
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobState
 from holdfast.errors import ValidationError
@@ -22,7 +31,6 @@ IN_LINE = "array"
 
 Param = str | int | float | bool
 _RANGE = re.compile(r"(\d{1,10})(?:-(\d{1,10})(?::(\d{1,10}))?)?")
-_PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -97,17 +105,23 @@ def make_member(spec: JobSpec, array_id: str, size: int, member: Member) -> JobS
     return msgspec.structs.replace(
         spec,
         name=f"{spec.title[:110]}[{member.index}]",
-        argv=tuple(_fill(word, words) for word in spec.argv),
-        shell=None if spec.shell is None else _fill(spec.shell, words),
+        argv=fill_words(spec.argv, words),
+        shell=None if spec.shell is None else fill_line(spec.shell, words),
         env={**spec.env, **env},
         after=(),
         idempotency_key=None,
     )
 
 
-def name_variable(param: str) -> str:
-    """Return the variable that holds a parameter: `lr` is in HOLDFAST_PARAM_LR."""
-    return "HOLDFAST_PARAM_" + re.sub(r"\W", "_", param, flags=re.ASCII).upper()
+def check_values(spec: JobSpec, members: Sequence[Member]) -> None:
+    """Raise ValidationError where a value of a parameter cannot be put into its command (WORD-1)."""
+    at = find_line(spec.argv)
+    line = spec.shell or ("" if at is None else spec.argv[at])
+    places = [place for place in find_places(line) if place.quote not in SURE]
+    for name in {place.name for place in places}:
+        values = {say_param(m.params[name]) for m in members if name in m.params}
+        for value in sorted(values):
+            quote_value(next(place for place in places if place.name == name), value)
 
 
 def say_param(value: Param) -> str:
@@ -115,13 +129,6 @@ def say_param(value: Param) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return value if isinstance(value, str) else repr(value)
-
-
-def _fill(text: str, words: Mapping[str, str]) -> str:
-    """Put parameters in the place of their names in braces; other braces stay as they are."""
-    if not words or "{" not in text:
-        return text
-    return _PLACEHOLDER.sub(lambda match: words.get(match[1], match[0]), text)
 
 
 def find_state(counts: Mapping[str, int]) -> JobState:

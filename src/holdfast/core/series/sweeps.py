@@ -21,7 +21,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.core.series.arrays import MAX_MEMBERS, Member, Param, name_variable
+from holdfast.core.series.arrays import MAX_MEMBERS, Member, Param
+from holdfast.core.series.lines import name_variable
 from holdfast.errors import ValidationError
 
 _NAME = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)

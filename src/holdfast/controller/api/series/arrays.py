@@ -13,7 +13,7 @@ from holdfast.controller.http.problems import answer_json
 from holdfast.controller.http.queries import ArraysQuery
 from holdfast.controller.runtime.auth import make_new_id
 from holdfast.core.ids import ID_PATTERN
-from holdfast.core.series.arrays import Member, make_member, parse_indices, too_many
+from holdfast.core.series.arrays import Member, check_values, make_member, parse_indices, too_many
 from holdfast.core.series.records import ArrayRecord
 from holdfast.core.series.sweeps import expand_sweep
 from holdfast.errors import NotFound, ValidationError
@@ -38,6 +38,7 @@ async def submit_array(call: ApiCall) -> Response:
     if spec.supervised:
         raise ValidationError("a supervised job cannot be an array", field="job.supervised")
     (checked,) = await check_specs(call.controller, [spec], ["job."])
+    check_values(spec, members)
     make_member(spec, "", len(members), members[-1])
     array = NewArray(
         id=make_new_id(),
