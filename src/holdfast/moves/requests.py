@@ -7,6 +7,7 @@ AHEAD-3  A job that its host held ahead and did not begin is queued again in its
 import hashlib
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
 
@@ -15,6 +16,7 @@ from holdfast.core.lease import margin_seconds
 from holdfast.core.placement.ranks import name_places
 from holdfast.core.records import JobRecord, RankCharges
 from holdfast.core.series.arrays import IN_LINE
+from holdfast.core.series.differences import say_differences
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import AttemptEvent, JobEvent, JobState, Outcome, TaskEvent, TaskState
 from holdfast.core.transitions import JOB, sources, step
@@ -48,11 +50,26 @@ def list_secrets(job: NewJob) -> dict[str, str]:
     return {**job.spec.secrets, **job.minted}
 
 
-def refuse_mismatch(project: str, key: str, job_id: str) -> Conflict:
-    """Return the error for a key that names another spec."""
+def refuse_mismatch(
+    job_id: str,
+    before: Any,
+    after: Any,
+    key: str | None = None,
+    *,
+    what: str = "job",
+    otherwise: str = "secrets",
+) -> Conflict:
+    """Return the error for a key or an id that names another spec, with the fields that differ.
+    otherwise: what differs where no field does."""
+    differing = say_differences(before, after) or otherwise
+    named = (
+        f"{what} {job_id} is there already"
+        if key is None
+        else (f"idempotency key {key!r} named {what} {job_id}")
+    )
     return Conflict(
-        f"idempotency key {key!r} of project {project} named job {job_id}, whose spec differs "
-        "from this one; use a new key for a new job",
+        f"{named}, and this one differs from it in {differing}; use a new "
+        f"{'id' if key is None else 'key'} for a new {what}",
         code="idempotency_mismatch",
     )
 

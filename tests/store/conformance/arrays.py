@@ -277,6 +277,13 @@ async def test_an_idempotency_key_names_one_array(rig: Rig) -> None:
             _new("array-3", digest="bb", idempotency_key="k"), now=rig.now
         )
     assert caught.value.code == "idempotency_mismatch"
+    assert "differs from it in sweep (its values) or secrets" in caught.value.message
+    with pytest.raises(
+        Conflict, match="named array array-1, and this one differs from it in at_once"
+    ):
+        await rig.store.arrays.submit_array(
+            _new("array-4", digest="cc", idempotency_key="k", at_once=3), now=rig.now
+        )
     assert len(await rig.store.jobs.list_jobs(JobFilter())) == 5
 
 

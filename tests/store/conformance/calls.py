@@ -159,7 +159,7 @@ async def test_submissions_repeat_and_come_in_any_order(rig: Rig) -> None:
                  lambda: calls.append_calls("s1", 9, [], count=10)):  # fmt: skip
         with pytest.raises(Conflict, match="has 9 calls"):
             await past()
-    with pytest.raises(Conflict, match="another function"):
+    with pytest.raises(Conflict, match="differs from it in "):
         await calls.create_set("s1", FunctionSpec(function="m:other"), "cpu")
     for unknown in (calls.append_calls("s9", 0, []), calls.read_set("s9"),
                     calls.read_results("s9"), calls.cancel_calls("s9"), calls.retry_calls("s9")):  # fmt: skip

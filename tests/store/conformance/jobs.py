@@ -238,6 +238,16 @@ async def test_idempotency(rig: Rig) -> None:
             now=rig.now,
         )
     assert caught.value.code == "idempotency_mismatch"
+    assert caught.value.message == (
+        "idempotency key 'k' named job a1, and this one differs from it in secrets; use a new key for "
+        "a new job"
+    )
+    more = msgspec.structs.replace(spec, argv=("a", "b"), env={"LR": "2"})
+    with pytest.raises(Conflict, match=r"differs from it in argv \(2 in place of 1\), env\.LR;"):
+        await rig.store.jobs.submit_jobs([NewJob(id="a6", spec=more, queue="cpu")], now=rig.now)
+    bare = msgspec.structs.replace(more, argv=("a",), idempotency_key=None)
+    with pytest.raises(Conflict, match=r"job a1 is there already, .* differs from it in env\.LR"):
+        await rig.store.jobs.submit_jobs([NewJob(id="a1", spec=bare, queue="cpu")], now=rig.now)
     with pytest.raises(NotFound):
         await rig.store.jobs.get_job("a3")  # all or none
     mine = JobSpec(argv=("a",), idempotency_key="k", project="other")

@@ -337,8 +337,11 @@ async def test_secrets_of_jobs_are_kept_apart(flows: Flows) -> None:
     assert works[0].spec.job.spec.secrets == {"KEY": ""}
     assert await store.read_secrets(RUN, [0, 1]) == {0: {"KEY": "hunter2"}}
     other = msgspec.structs.replace(spec, secrets={"KEY": "another"})
-    with pytest.raises(Conflict, match="of another workflow"):
+    with pytest.raises(Conflict, match=f"run {RUN} is there already.* differs from it in secrets;"):
         await flows.submit(NodeSpec(name="a", job=JobWork(spec=other)), node("b"))
+    longer = msgspec.structs.replace(spec, argv=("true", "x"))
+    with pytest.raises(Conflict, match=r"node a \(job\.spec\.argv \(2 in place of 1\)\);"):
+        await flows.submit(NodeSpec(name="a", job=JobWork(spec=longer)), node("b"))
 
 
 async def test_a_large_run_keeps_no_other_waiting(flows: Flows) -> None:
@@ -353,8 +356,10 @@ async def test_a_submission_is_repeated_without_harm(flows: Flows) -> None:
     first = await flows.submit(node("a"))
     assert await flows.submit(node("a")) == first
     assert len(await flows.posts()) == 1
-    with pytest.raises(Conflict, match="of another workflow"):
+    with pytest.raises(Conflict, match=r"differs from it in node b \(new\);"):
         await flows.submit(node("b"))
+    with pytest.raises(Conflict, match=r"differs from it in nodes \(2 in place of 1\), node b"):
+        await flows.submit(node("b"), node("a"))
 
 
 async def test_runs_are_listed_and_pruned(flows: Flows) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.calls.values import MAX_SET_CALLS, CallState, FunctionSpec
+from holdfast.core.series.differences import say_differences
 from holdfast.errors import Conflict, NotFound, ValidationError
 from holdfast.moves.flow.calls import OpenBatch, StopRange
 from holdfast.moves.flow.pieces import (
@@ -27,12 +28,13 @@ def no_set(set_id: str) -> NotFound:
     return NotFound(f"there is no call set {set_id}; `holdfast tasks` lists them")
 
 
-def check_same(set_id: str, same: bool) -> None:
+def check_same(set_id: str, before: FunctionSpec | Mapping[str, Any], spec: FunctionSpec) -> None:
     """Raise Conflict where a set's id was taken by another spec."""
-    if not same:
+    kept = before if isinstance(before, FunctionSpec) else msgspec.convert(before, FunctionSpec)
+    if kept != spec:
         raise Conflict(
-            f"call set {set_id} was created for another function or with other options; use a new "
-            "id for a new set",
+            f"call set {set_id} is there already, and this one differs from it in "
+            f"{say_differences(kept, spec)}; use a new id for a new set",
             code="call_set_taken",
         )
 

@@ -10,10 +10,11 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from holdfast.core.series.differences import MOST_NAMED, say_differences
 from holdfast.core.workflows import advance
 from holdfast.core.workflows.advance import Advance, NodeEnd, NodeRow, RunRow
-from holdfast.core.workflows.records import NodeWork
-from holdfast.core.workflows.values import NodeKind, NodeState, RunState, WorkflowSpec
+from holdfast.core.workflows.records import NodeWork, RunRecord
+from holdfast.core.workflows.values import NodeKind, NodeSpec, NodeState, RunState, WorkflowSpec
 from holdfast.errors import Conflict, NotFound, ValidationError
 from holdfast.moves.rows import NewEvent
 from holdfast.moves.values import StoreValue
@@ -211,10 +212,21 @@ def no_node(run_id: str, name: str) -> NotFound:
     )
 
 
-def refuse_repeat(run_id: str) -> Conflict:
-    """Return the error for an id that names another workflow."""
+def refuse_repeat(run: RunRecord, nodes: Iterable[NodeSpec], new: NewRun) -> Conflict:
+    """Return the error for an id that names another workflow. nodes: the first of the run's."""
+    known = {node.name: node for node in nodes}
+    differing = (
+        (node.name, say_differences(known[node.name], node) if node.name in known else "new")
+        for node in new.spec.nodes[: max(1, len(known))]
+    )
+    found = [f"node {name} ({said})" for name, said in differing if said][:MOST_NAMED]
+    if run.name != new.spec.name:
+        found.insert(0, "name")
+    if run.nodes != len(new.spec.nodes):
+        found.insert(0, f"nodes ({len(new.spec.nodes)} in place of {run.nodes})")
     return Conflict(
-        f"run {run_id} is there already, of another workflow; use a new id for a new run",
+        f"run {run.id} is there already, and this one differs from it in "
+        f"{', '.join(found) or 'secrets'}; use a new id for a new run",
         code="idempotency_mismatch",
     )
 

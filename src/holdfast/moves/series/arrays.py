@@ -1,13 +1,18 @@
 """The moves of an array's members: released when their turn comes (ARRAY-1), cancelled together."""
 
+from typing import Any
+
 from holdfast.core.causes import Cause
-from holdfast.core.series.arrays import IN_LINE
+from holdfast.core.series.arrays import IN_LINE, say_indices
+from holdfast.core.series.records import ArrayRecord
+from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobState
 from holdfast.errors import Conflict
 from holdfast.moves import requests
 from holdfast.moves.moves import Moves
 from holdfast.moves.rows import JobRow
 from holdfast.moves.series.dependencies import cancel_waiting, release_waiting
+from holdfast.moves.values import NewArray
 
 TURN = "its turn in its array has come"
 
@@ -42,3 +47,16 @@ def cancel_members(m: Moves, reason: str, cause: Cause, *, hard: bool) -> None:
             cancel_waiting(m, job, reason)
         else:
             requests.cancel(m, job, reason, hard=hard)
+
+
+def refuse_array(before: ArrayRecord, new: NewArray) -> Conflict:
+    """Return the error for a key or an id that names another array."""
+
+    def shape(spec: JobSpec, indices: str, at_once: int | None) -> dict[str, Any]:
+        return {"job": spec, "array": indices, "at_once": at_once}
+
+    asked = shape(new.spec, say_indices([m.index for m in new.members]), new.at_once)
+    kept = shape(before.spec, before.indices, before.at_once)
+    key = None if before.id == new.id else new.spec.idempotency_key
+    otherwise = "sweep (its values) or secrets"
+    return requests.refuse_mismatch(before.id, kept, asked, key, what="array", otherwise=otherwise)

@@ -11,7 +11,7 @@ from holdfast.core.settings.resolve import Value
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import AttemptState, JobEvent, JobState
 from holdfast.core.transitions import JOB, sources
-from holdfast.errors import Conflict, HoldfastError
+from holdfast.errors import HoldfastError
 from holdfast.moves import drains, requests
 from holdfast.moves.moves import last_beat
 from holdfast.moves.quotas import check_quota, read_quota
@@ -51,9 +51,9 @@ class MemoryJobs(InMemory):
             else:
                 known = s.jobs[earlier].spec_hash if earlier in s.jobs else planned[earlier][1]
                 if known != digest:
-                    if key is None:
-                        raise Conflict(f"job {job.id} is there already, with another spec")
-                    raise requests.refuse_mismatch(job.spec.project, key, earlier)
+                    before = s.jobs[earlier] if earlier in s.jobs else planned[earlier][0]
+                    named = None if earlier == job.id else key
+                    raise requests.refuse_mismatch(earlier, before.spec, job.spec, named)
             stands_for.append(earlier or job.id)
         check_quotas(
             s,

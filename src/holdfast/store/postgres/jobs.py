@@ -11,7 +11,7 @@ from holdfast.core.records import AttemptRecord, JobRecord, MemberRecord, TaskRe
 from holdfast.core.settings.resolve import Value
 from holdfast.core.states import JobEvent
 from holdfast.core.transitions import JOB, sources
-from holdfast.errors import Conflict, HoldfastError
+from holdfast.errors import HoldfastError
 from holdfast.moves import drains, requests
 from holdfast.moves.moves import Moves
 from holdfast.moves.quotas import find_refused, sets_quota
@@ -459,9 +459,9 @@ async def _find_earlier(tx: Tx, jobs: Sequence[NewJob], hashes: Sequence[str]) -
         key = job.spec.idempotency_key
         row = by_id.get(job.id) or by_key[job.spec.project, key]
         if row["spec_hash"].hex() != digest:
-            if key is None:
-                raise Conflict(f"job {job.id} is there already, with another spec")
-            raise requests.refuse_mismatch(job.spec.project, key, row["id"])
+            before = (await read_jobs(tx, [row["id"]]))[row["id"]]
+            named = None if row["id"] == job.id else key
+            raise requests.refuse_mismatch(row["id"], before.spec, job.spec, named)
         ids.append(row["id"])
     return ids
 

@@ -78,7 +78,7 @@ class MemoryCalls(CallTables):
             check_growth(made.view(), [(0, len(args))], count)
             self.sets[n], self.by_id[set_id], self.pages[n] = made, n, {}
             self.runs[n] = []
-        check_same(set_id, self.sets[n].spec == spec)
+        check_same(set_id, self.sets[n].spec, spec)
         return self._grow(self.sets[n], 0, args, count, at)
 
     def _find_feed(self, family: Family, spec: FunctionSpec) -> MemoryFeed:

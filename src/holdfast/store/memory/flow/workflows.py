@@ -23,7 +23,9 @@ class MemoryWorkflows(InMemory):
         s, at, digest = self.state, self.state.at(now), moves.hash_run(new)
         if new.id in s.runs:
             if s.runs[new.id].spec_hash != digest:
-                raise moves.refuse_repeat(new.id)
+                works = await self.read_works(new.id, range(len(new.spec.nodes)))
+                kept = [work.spec for work in works.values()]
+                raise moves.refuse_repeat(await self.get_run(new.id), kept, new)
             return self._record(new.id)
         row, nodes = moves.make_rows(new)
         children: dict[int, list[int]] = {}

@@ -41,7 +41,7 @@ class MemoryArrays(InMemory):
             )
             if known.id == array.id or same_key:
                 if known.digest != array.digest:
-                    raise requests.refuse_mismatch(spec.project, key or "", known.id)
+                    raise arrays.refuse_array(self._record(known), array)
                 return ArraySubmitted(array=self._record(known), created=False)
         held = say_waits(spec, find_parents(s, [spec])) if spec.after else ""
         if array.queue not in s.queues:

@@ -98,7 +98,7 @@ class PostgresCalls(OnSession):
         _, (row,), there = await tx.many(
             ("insert_call_set", new), *_look_at_set(set_id, 0, len(args), given)
         )
-        check_same(set_id, row["same"])
+        check_same(set_id, row["spec"], spec)
         return await _grow(tx, row, there, 0, args, count, at)
 
     @transacts_by_index

@@ -19,6 +19,8 @@ from holdfast.store.postgres.moves import write_events
 
 INSERT_ROWS = 5000
 SCAN_RUNS = 4096
+MOST_COMPARED = 1000
+"""Nodes of a run whose repeat differs."""
 
 
 class PostgresWorkflows(OnSession):
@@ -30,7 +32,10 @@ class PostgresWorkflows(OnSession):
         digest = hash_run(new)
         if await tx.one("insert_run", **_run_params(new), spec_hash=digest, now=at) is None:
             if await tx.value("read_run_hash", id=new.id) != digest:
-                raise moves.refuse_repeat(new.id)
+                numbers = list(range(min(MOST_COMPARED, len(new.spec.nodes))))
+                rows = await tx.rows("read_works", run=new.id, numbers=numbers)
+                kept = [_to_work(row).spec for row in rows]
+                raise moves.refuse_repeat(await _read_run(tx, new.id), kept, new)
             return await _read_run(tx, new.id)
         run, nodes = make_rows(new)
         a = Advance(run, nodes, {}, at)

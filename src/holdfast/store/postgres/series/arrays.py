@@ -58,9 +58,8 @@ class PostgresArrays(OnSession):
             place = {"id": array.id, "project": spec.project, "key": spec.idempotency_key}
             earlier = await tx.one("find_earlier_array", **place) or {}
             if earlier.get("digest") != array.digest:
-                raise requests.refuse_mismatch(
-                    spec.project, spec.idempotency_key or "", earlier.get("id", array.id)
-                )
+                before = await _read_one(tx, earlier.get("id", array.id))
+                raise arrays.refuse_array(before, array)
             return ArraySubmitted(array=await _read_one(tx, earlier["id"]), created=False)
         await self._insert_members(tx, array, held, at)
         event = NewEvent(
