@@ -12,12 +12,24 @@ _LOST = {
     "lease_lapsed": "it was silent until the lease had run out",
     "new_incarnation": "its guardian was started anew, and the old one's tasks ended with it",
     "host_gone": "it is gone for good",
+    "host_preempted": "its provider took it away",
 }
+
+
+def make_lost(word: str, said: str) -> str:
+    """Return why a host was lost: the word, and after it what its provider said."""
+    return f"{word}: {said}"[:1000] if said else word
+
+
+def is_preempted(why: str | None) -> bool:
+    """Return whether a host was taken away by its provider, which is no failure of anything."""
+    return why is not None and why.partition(": ")[0] == "host_preempted"
 
 
 def say_lost(why: str) -> str:
     """Return the words of a user for why a host was lost; what is no known word is a sentence."""
-    return _LOST.get(why, why)
+    word, colon, said = why.partition(": ")
+    return f"{_LOST[word]}{colon}{said}" if word in _LOST else why
 
 
 class Trip(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -46,7 +58,8 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     memory errors added meanwhile. gpu_lost: what a device of the task answered instead of its
     state.
     malformed: why the report of its end cannot be used.
-    lost: why no report will come: "lease_lapsed", "new_incarnation", "host_gone", "lost_lease".
+    lost: why no report will come: "lease_lapsed", "new_incarnation", "host_gone", "host_preempted",
+    "lost_lease"; after a colon what a provider said of it.
     rendezvous_port: the port that Holdfast chose for the first rank to listen on; 0 for other
     ranks.
     ended_ago_seconds: how long before this report it ended, by its host's own clock.

@@ -5,13 +5,14 @@ AHEAD-3  A job that its host held ahead and did not begin is queued again in its
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 
 from holdfast.core.causes import Cause
+from holdfast.core.facts import make_lost
 from holdfast.core.lease import margin_seconds
 from holdfast.core.placement.ranks import name_places
 from holdfast.core.records import JobRecord, RankCharges
@@ -242,8 +243,9 @@ def _charge_revival(job: JobRow, made: int | None) -> None:
         job.retries_charged = made + 1
 
 
-def lapse(m: Moves, leading_since: datetime) -> list[str]:
+def lapse(m: Moves, leading_since: datetime, preempted: Mapping[str, str]) -> list[str]:
     """Free the loaded tasks whose lease ended more than its margin ago; return their jobs' ids.
+    preempted: hosts that their providers take away, and what was said of it.
 
     LEASE-2: TTL and margin after the last grant. LEASE-4: and a whole TTL after this leader began.
     """
@@ -255,7 +257,9 @@ def lapse(m: Moves, leading_since: datetime) -> list[str]:
             margin = timedelta(seconds=margin_seconds(task.lease_ttl_seconds))
             ttl = timedelta(seconds=task.lease_ttl_seconds)
             if task.lease_until + margin < m.now and leading_since + ttl < m.now:
-                lose_task(m, job, task, "lease_lapsed")
+                said = preempted.get(task.host_id or "")
+                lost = "lease_lapsed" if said is None else make_lost("host_preempted", said)
+                lose_task(m, job, task, lost)
                 lapsed.append(job.id)
     return list(dict.fromkeys(lapsed))
 

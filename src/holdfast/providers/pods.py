@@ -31,16 +31,17 @@ _STARTS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunC
 # Reasons of a pod that ended, and of its condition DisruptionTarget.
 _LOST = {
     "Evicted": "evicted",
-    "EvictionByEvictionAPI": "evicted",
+    # By an operator's drain or an autoscaler, as by a cloud that takes a node back: no failure.
+    "EvictionByEvictionAPI": "preempted",
     "TerminationByKubelet": "evicted",
     "Preempting": "preempted",
     "Preempted": "preempted",
     "PreemptionByScheduler": "preempted",
     "PreemptionByKubeScheduler": "preempted",
     "NodeLost": "node_failure",
-    "NodeShutdown": "node_failure",
-    "Shutdown": "node_failure",
-    "Terminated": "node_failure",
+    "NodeShutdown": "preempted",
+    "Shutdown": "preempted",
+    "Terminated": "preempted",
     "DeletionByTaintManager": "node_failure",
     "DeletionByPodGC": "node_failure",
     "OutOfcpu": "unschedulable",

@@ -136,7 +136,13 @@ def condition(kind: str, status: str, reason: str) -> Tree:
         (ended("Error", 78), MachineState.GONE, ""),
         ({"phase": "Failed", "reason": "Evicted"}, MachineState.GONE, "evicted"),
         ({"phase": "Failed", "reason": "Preempting"}, MachineState.GONE, "preempted"),
-        ({"phase": "Failed", "reason": "NodeShutdown"}, MachineState.GONE, "node_failure"),
+        ({"phase": "Failed", "reason": "NodeShutdown"}, MachineState.GONE, "preempted"),
+        ({"phase": "Failed", "reason": "Terminated"}, MachineState.GONE, "preempted"),
+        (
+            {"phase": "Failed"} | condition("DisruptionTarget", "True", "EvictionByEvictionAPI"),
+            MachineState.GONE,
+            "preempted",
+        ),
         (
             {"phase": "Failed"} | condition("DisruptionTarget", "True", "PreemptionByScheduler"),
             MachineState.GONE,

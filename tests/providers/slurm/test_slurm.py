@@ -117,3 +117,47 @@ async def test_what_sbatch_refuses(
     with pytest.raises(error) as caught:
         await provider.create(make_order(offer=rig.offer))
     assert SECRET not in str(caught.value)
+
+
+async def test_preemption_by_slurm_is_charged_to_nothing_and_the_queue_says_its_reason(
+    rig: SlurmRig, slurm: SlurmCluster, cluster: Cluster
+) -> None:
+    """A pool's job loses its node to an urgent one, waits for it with Slurm's own word, and runs
+    again."""
+    client = cluster.client
+    client.put_pool(
+        "batch",
+        {
+            "provider": "slurm",
+            "config": rig.config | {"python": sys.executable},
+            "offers": [{"name": "n3", "cpu_slots": 2, "config": {"options": ["--nodelist=n3"]}}],
+            "max": 2,
+            "poll_seconds": 1.0,
+            "checks": {"enabled": False},
+        },
+    )
+    try:
+        job = cluster.submit("sleep", "600", retry={"max_retries": 0})
+        cluster.until(job, "running", seconds=60)
+        slurm.submit(
+            slurm.folder, "--partition=urgent", "--nodelist=n3", "--cpus-per-task=2",
+            "--wrap=sleep 15",
+        )  # fmt: skip
+
+        def ended() -> list[str]:
+            return [str(a.cause) for a in client.attempts(job) if a.cause is not None]
+
+        wait_until(lambda: ended(), 60, what="the attempt's end")
+        assert ended()[0] in ("preempted", "host_drained")
+        wait_until(
+            lambda: any("Resources" in said for said in client.pool("batch").provider_says),
+            30,
+            what="Slurm's own word",
+        )
+        assert any("PENDING (Resources)" in line.message for line in client.why(job).lines)
+        found = cluster.until(job, "running", seconds=120)
+        assert (found.attempts, found.infra_charged, found.counted_retries) == (2, 0, 0)
+        client.cancel(job)
+    finally:
+        client.delete_pool("batch")
+        wait_until(lambda: client.pools() == [], 60, what="the pool to be gone")

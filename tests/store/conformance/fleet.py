@@ -307,6 +307,39 @@ async def test_the_tasks_of_a_machine_that_is_gone_are_freed_at_once_and_charged
     assert "infra" in found.reason
 
 
+@pytest.mark.parametrize("how", ["gone", "lapsed"])
+async def test_preemption_by_a_provider_is_charged_to_nothing_and_its_words_are_the_reason(
+    rig: Rig, how: str
+) -> None:
+    """Six in a row, of which infra_cap would allow three."""
+    job = ""
+    for number in range(6):
+        host = await active(rig, f"host-{number}")
+        if number == 0:
+            job, _ = await rig.running(host=host)
+        else:
+            assert job in await rig.admit()
+            key = await rig.key(job)
+            await rig.sync(host)
+            await rig.sync(host, live=[key], started=[key])
+        fleet, why = rig.store.fleet, f"PREEMPTED on n{number}"
+        if how == "gone":
+            assert await fleet.note_gone(
+                host, InstanceEvent.VANISH, why, fault=HostFault.PREEMPTED, now=rig.now
+            )
+            assert await fleet.free_host(host, why, now=rig.now) == [job]
+        else:  # the lease was over before the machine was gone from the listing
+            await fleet.note_words({host: why}, {host: "preempted"})
+            rig.tick(400)
+            assert await rig.store.leases.lapse_leases(START, now=rig.now) == [job]
+            await rig.store.hosts.move_host(host, "terminate", "it is gone", now=rig.now)
+        assert await rig.complete(infra_cap=3) == [job]
+        found = await rig.job(job)
+        assert (found.infra_charged, found.cause) == (0, Cause.PREEMPTED)
+        assert f"PREEMPTED on n{number}" in found.reason
+        await rig.release()
+
+
 async def test_a_host_that_was_given_up_does_not_come_back(rig: Rig) -> None:
     host = await active(rig)
     await rig.store.fleet.fail_host(host, HostFault.HEARTBEAT_EXPIRED, "silent", now=rig.now)

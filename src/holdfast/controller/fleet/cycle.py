@@ -22,7 +22,7 @@ from holdfast.core.fleet import actions
 from holdfast.core.fleet.breaker import BREAKER_WINDOW_SECONDS
 from holdfast.core.fleet.cycle import plan_fleet
 from holdfast.core.fleet.demand import cap_waiting
-from holdfast.core.fleet.faults import HostFault
+from holdfast.core.fleet.faults import HostFault, find_gone_fault
 from holdfast.core.fleet.grow import say_mute
 from holdfast.core.fleet.instances import Machine
 from holdfast.core.fleet.leaks import Findings, read_listing
@@ -225,9 +225,11 @@ class PoolCycles:
         for host_id, ref in findings.adopted.items():
             if await store.note_made(host_id, ref) is not None:
                 notes.append(f"adopted {ref}: its creation was never answered")
-        told = {h.host_id: h.said for view in snapshot.pools for h in view.hosts}
-        said = {i: words for i, words in findings.said.items() if told.get(i) != words}
-        await store.note_words(said)
+        hosts = {host.host_id: host for view in snapshot.pools for host in view.hosts}
+        await store.note_words(
+            {i: words for i, words in findings.said.items() if hosts[i].said != words},
+            {i: word for i, word in findings.words.items() if hosts[i].lost != word},
+        )
         stale = [
             host.host_id
             for view in snapshot.pools
@@ -241,14 +243,16 @@ class PoolCycles:
             notes.append(f"{missing} of its machines are in no listing, which is not believed yet")
         failed = 0
         for host_id, why in findings.gone.items():
-            wanted = await self._note_gone(host_id, InstanceEvent.VANISH, why)
+            fault = find_gone_fault(findings.words.get(host_id) or hosts[host_id].lost)
+            wanted = await self._note_gone(host_id, InstanceEvent.VANISH, why, fault)
             if wanted is not None:
                 failed += not wanted
                 notes.append(f"gone {host_id}: {why}")
         for host_id in findings.missed:
             why = "no listing shows a machine for it, long after its provider was asked"
-            why += f", which says: {told[host_id]}" if told.get(host_id) else ""
-            wanted = await self._note_gone(host_id, InstanceEvent.MISS, why)
+            why += f", which says: {hosts[host_id].said}" if hosts[host_id].said else ""
+            fault = HostFault.NO_INSTANCE_ID
+            wanted = await self._note_gone(host_id, InstanceEvent.MISS, why, fault)
             if wanted is not None:
                 failed += not wanted
                 notes.append(f"missed {host_id}: {why}")
@@ -259,12 +263,12 @@ class PoolCycles:
             self.rentals.end_machine(provider, ref)
         return failed
 
-    async def _note_gone(self, host_id: str, event: InstanceEvent, why: str) -> bool | None:
+    async def _note_gone(
+        self, host_id: str, event: InstanceEvent, why: str, fault: HostFault
+    ) -> bool | None:
         """Return whether its end was wanted; None where nothing changed."""
         store = self._controller.store.fleet
         before = (await store.find_instances([host_id])).get(host_id)
-        missed = event is InstanceEvent.MISS
-        fault = HostFault.NO_INSTANCE_ID if missed else HostFault.PROVIDER_GONE
         if before is None or not await store.note_gone(host_id, event, why, fault=fault):
             return None
         self._controller.guard.forget()
@@ -446,4 +450,5 @@ def _show(host: FleetHost, findings: Findings, ends: Mapping[str, str]) -> Fleet
     machine = findings.seen.get(host.host_id)
     gone = host.gone or ends.get(host.host_id, "")
     said = findings.said.get(host.host_id, host.said)
-    return msgspec.structs.replace(host, machine=machine, gone=gone, said=said)
+    lost = findings.words.get(host.host_id, host.lost)
+    return msgspec.structs.replace(host, machine=machine, gone=gone, said=said, lost=lost)

@@ -7,8 +7,8 @@ The order, and why:
    because a task on a device that fell off the bus stands still; a trip for another reason (time
    limit, lost lease, operator) overrules them.
 2. The trip. What a process did after it was killed says nothing about why.
-3. `malformed`, `host-start`, `host-lost`, `stopped`, `never-starts`: the report does not tell the task's own end,
-   so no rule below may read it so.
+3. `malformed`, `host-start`, `host-preempted`, `host-lost`, `stopped`, `never-starts`: the report does not tell
+   the task's own end, so no rule below may read it so.
 4. Memory: measured by the agent's watch, which ended the task, or counted by the kernel.
 5. Operators' rules (CLASSIFY-2).
 6. The words: of the registry, of the port chosen for the rendezvous, then of the runtime and the
@@ -34,7 +34,7 @@ from holdfast.core.causes import CAUSE_OF_TRIP, Cause, Watchdog
 from holdfast.core.endings.patterns import PORT_IN_USE, PULL, TEXT, Pattern, find_ports
 from holdfast.core.endings.rules import SIGNALS, OperatorRule, find_match
 from holdfast.core.endings.xids import Blame, find_xid, find_xid_lines
-from holdfast.core.facts import Classified, TaskFacts, say_lost
+from holdfast.core.facts import Classified, TaskFacts, is_preempted, say_lost
 from holdfast.core.log_lines import MAX_LINE_CHARS, cut_line
 
 SIGKILL = 9
@@ -137,6 +137,8 @@ OUTSIDE: tuple[Rule, ...] = (
     # A failed start, not a lost host: a host that lacks something lacks it a second later too (BUDGET-5).
     Rule(HOST_START, lambda f: _when(f.lost is not None and f.start_error is not None, start_error=f.start_error),
          Cause.START_TIMEOUT, lambda f, e: f"its host could not start it: {f.lost}"),
+    Rule("host-preempted", lambda f: _when(is_preempted(f.lost), lost=f.lost), Cause.PREEMPTED,
+         lambda f, e: f"its host was preempted: {say_lost(f.lost or '')}"),
     Rule("host-lost", lambda f: _when(f.lost is not None, lost=f.lost), Cause.AGENT_TRANSIENT,
          lambda f, e: f"its host was lost: {say_lost(f.lost or '')}"),
     # An agent that stops a task without the controller's order says why.

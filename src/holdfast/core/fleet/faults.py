@@ -13,6 +13,7 @@ class HostFault(StrEnum):
     NO_INSTANCE_ID = "no_instance_id"
     PREFLIGHT_FAILED = "preflight_failed"
     PROVIDER_GONE = "provider_gone"
+    PREEMPTED = "preempted"
 
 
 SPAWN_FAULTS = frozenset(
@@ -25,5 +26,10 @@ SPAWN_FAULTS = frozenset(
 )
 """Faults of hosts that never served: they count against the spawn breaker and the offer."""
 
-GONE_FAULTS = frozenset({HostFault.PROVIDER_GONE})
+GONE_FAULTS = frozenset({HostFault.PROVIDER_GONE, HostFault.PREEMPTED})
 """Faults that are evidence of the machine's end, so that its tasks are freed at once (LEASE-3)."""
+
+
+def find_gone_fault(lost: str) -> HostFault:
+    """Return the fault of a machine that is gone, by its provider's word for why (`Machine.lost`)."""
+    return HostFault.PREEMPTED if lost == "preempted" else HostFault.PROVIDER_GONE

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection
 import msgspec
 
 from holdfast.core.fleet.actions import Action, EndMachine, FailHost, FreeHost, Promote, WarnHost
-from holdfast.core.fleet.faults import HostFault
+from holdfast.core.fleet.faults import HostFault, find_gone_fault
 from holdfast.core.fleet.instances import MachineState
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.fleet.snapshot import FleetHost, PoolView
@@ -133,7 +133,7 @@ def _judge_start(spec: PoolSpec, host: FleetHost) -> Action | None:
     if host.state is HostState.PREFLIGHT:
         return _judge_preflight(spec, host)
     if host.gone:
-        return _fail(host, HostFault.PROVIDER_GONE, host.gone)
+        return _fail(host, find_gone_fault(host.lost), host.gone)
     limit = spec.spawn_timeout_seconds
     if host.intent_seconds <= limit:
         return None
@@ -148,7 +148,7 @@ def _judge_start(spec: PoolSpec, host: FleetHost) -> Action | None:
 
 def _judge_preflight(spec: PoolSpec, host: FleetHost) -> Action | None:
     if host.gone:
-        return _fail(host, HostFault.PROVIDER_GONE, host.gone)
+        return _fail(host, find_gone_fault(host.lost), host.gone)
     if host.preflight in ("ok", "warn"):
         return Promote(host_id=host.host_id, reason=host.preflight_reason or "its checks passed")
     if host.preflight == "fail":
@@ -163,7 +163,7 @@ def _judge_preflight(spec: PoolSpec, host: FleetHost) -> Action | None:
 
 def _judge_health(spec: PoolSpec, host: FleetHost, queued: int) -> Action | None:
     if host.gone:
-        return _fail(host, HostFault.PROVIDER_GONE, host.gone)
+        return _fail(host, find_gone_fault(host.lost), host.gone)
     silent = host.heartbeat_seconds
     if silent is not None and silent > spec.heartbeat_timeout_seconds and (host.leases or queued):
         held, noun = (host.leases, "task") if host.leases else (queued, "job")

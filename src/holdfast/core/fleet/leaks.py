@@ -23,6 +23,7 @@ MISSES = 3
 MISSING_SECONDS = 60.0
 ALL_MISSING_SECONDS = 300.0
 ASKED_SECONDS = 120.0
+LEAVING_SECONDS = 15.0
 UNKNOWN_SIGHTINGS = 2
 
 
@@ -30,6 +31,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     """What a listing means. adopted: host → ref. seen: host → the machine's state. said: host → the
     provider's words about a machine that starts.
 
+    words: host → `Machine.lost`, where the provider says that it takes the machine away.
     lost: host → why, where the machine is there and costs money, and its provider says that it will
     not serve again. missing: hosts whose machine is not listed, and not believed gone. gone: host → why.
     missed: hosts whose creation made nothing. reap: refs of machines to end, and why. unknown: why
@@ -39,6 +41,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     adopted: dict[str, str]
     seen: dict[str, MachineState]
     said: dict[str, str]
+    words: dict[str, str]
     lost: dict[str, str]
     missing: list[str]
     gone: dict[str, str]
@@ -57,7 +60,7 @@ def read_listing(
     unknown = [machine for machine in machines if machine.state is MachineState.UNKNOWN]
     places = tuple(machine.ref for machine in unknown)
     findings = Findings(
-        adopted={}, seen={}, said={}, lost={}, missing=[], gone={}, missed=[], reap={},
+        adopted={}, seen={}, said={}, words={}, lost={}, missing=[], gone={}, missed=[], reap={},
         unknown=[machine.reason for machine in unknown],
     )  # fmt: skip
     of_intent: dict[str, list[Machine]] = {}
@@ -73,7 +76,10 @@ def read_listing(
             findings.seen[host.host_id] = found[0].state  # nearly always
         elif not _hides(host, found, places):
             _match(host, found, all_missing, findings)
-        if host.state is HostState.SPAWNING:
+        for machine in found:
+            if machine.lost and host.ref in (None, machine.ref):
+                findings.words[host.host_id] = machine.lost
+        if host.state is HostState.SPAWNING or host.host_id in findings.words:
             for machine in [machine for machine in found if machine.reason][:1]:
                 findings.said[host.host_id] = machine.reason
         of_intent.pop(host.host_id, None)
@@ -133,7 +139,9 @@ def _match(
     elif host.ref is None:
         _judge_unanswered(host, findings)
     elif _believe_missing(host, all_missing):
-        findings.gone[host.host_id] = "its provider lists it no more"
+        findings.gone[host.host_id] = "its provider lists it no more" + (
+            f", and had said: {host.said or host.lost}" if host.lost else ""
+        )
     else:
         findings.missing.append(host.host_id)
 
@@ -152,6 +160,8 @@ def _judge_unanswered(host: FleetHost, findings: Findings) -> None:
 def _believe_missing(host: FleetHost, all_missing: bool) -> bool:
     if host.instance is InstanceState.ENDING:
         return host.misses + 1 >= 2  # its end was asked for, so one doubt is enough
+    if host.lost and (host.heartbeat_seconds or 0.0) > LEAVING_SECONDS:
+        return host.misses + 1 >= 2  # its end was announced
     if host.heartbeat_seconds is not None and host.heartbeat_seconds < MISSING_SECONDS:
         return False
     enough = ALL_MISSING_SECONDS if all_missing else MISSING_SECONDS

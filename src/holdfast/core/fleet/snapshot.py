@@ -39,7 +39,8 @@ class FleetHost(msgspec.Struct, frozen=True, kw_only=True):
     not.
     gone: why the provider is believed that the machine is gone (`leaks.read_listing`), else "".
     said: the provider's last words about a machine that starts, "" without any. reason: why it is in
-    error, "" while it is not.
+    error, "" while it is not. lost: why its provider takes the machine away (`Machine.lost`), as it
+    said last.
     """
 
     host_id: str
@@ -69,6 +70,7 @@ class FleetHost(msgspec.Struct, frozen=True, kw_only=True):
     gone: str = ""
     said: str = ""
     reason: str = ""
+    lost: str = ""
 
     @property
     def is_starting(self) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from holdfast.core.facts import make_lost
 from holdfast.core.fleet.faults import SPAWN_FAULTS, HostFault
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.gpus import Gpu
@@ -72,6 +73,12 @@ def gone_event(rental: RentedHost, event: InstanceEvent) -> HostEvent:
 def is_spawn_fault(rental: RentedHost, fault: HostFault) -> bool:
     """Return whether the fault counts against the spawn breaker: the host has never served."""
     return fault in SPAWN_FAULTS and not rental.served
+
+
+def lost_word(rental: RentedHost, reason: str) -> str:
+    """Return why the tasks on the host are lost, with what was said of its end."""
+    preempted = rental.fault == HostFault.PREEMPTED
+    return make_lost("host_preempted" if preempted else "host_gone", reason)
 
 
 def judge_host(

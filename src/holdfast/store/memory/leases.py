@@ -222,7 +222,8 @@ class MemoryLeases(InMemory):
     async def lapse_leases(self, leading_since: datetime, *, now: Now = None) -> list[str]:
         live = [i for state in moves.LIVE_JOB_STATES for i in self.state.by_state[state]]
         m = self.state.load(live, self.state.at(now))
-        lapsed = requests.lapse(m, leading_since)
+        taken = {i.host_id: i.said for i in self.state.instances.values() if i.lost == "preempted"}
+        lapsed = requests.lapse(m, leading_since, taken)
         self.state.commit(m)
         return lapsed
 

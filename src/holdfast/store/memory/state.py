@@ -144,6 +144,7 @@ class MemoryInstance(msgspec.Struct, kw_only=True):
     reason: str = ""
     fault: str = ""
     said: str = ""
+    lost: str = ""
     intended_at: datetime
     asked_at: datetime | None = None
     made_at: datetime | None = None

@@ -145,13 +145,12 @@ class PostgresLeases(OnSession):
         at = await tx.now(now)
         before = at - timedelta(seconds=HANDED_SECONDS)
         await tx.rows("unpack_old_handovers", before=before)
-        ids = [
-            r["job_id"] for r in await tx.rows("find_lapsed", now=at, leading_since=leading_since)
-        ]
-        if not ids:
+        found = await tx.rows("find_lapsed", now=at, leading_since=leading_since)
+        if not found:
             return []
-        m = await load_moves(tx, ids, at)
-        lapsed = requests.lapse(m, leading_since)
+        m = await load_moves(tx, [row["job_id"] for row in found], at)
+        taken = {row["host_id"]: row["said"] for row in await tx.rows("find_preempted")}
+        lapsed = requests.lapse(m, leading_since, taken)
         await write_moves(tx, m)
         return lapsed
 

@@ -256,6 +256,37 @@ async def test_a_machine_that_its_provider_lost_is_replaced(world: World) -> Non
     assert (await world.store.hosts.get_host(before)).state is HostState.TERMINATED
 
 
+@pytest.mark.parametrize("announced", [False, True])
+async def test_a_preempted_machine_is_told_from_one_that_is_lost(
+    world: World, announced: bool
+) -> None:
+    """A pod that is preempted is often gone from the list before it is listed as ended."""
+    for _ in range(3):
+        await world.cycle()
+    (host,) = await world.active()
+    machine = world.provider.machines["m-1"]
+    words = "Preempted: by default/urgent on node n1"
+    world.dead = {"m-1"}
+    if announced:
+        world.provider.machines["m-1"] = msgspec.structs.replace(
+            machine, state=MachineState.ENDING, reason=words, lost="preempted"
+        )
+        await world.cycle()
+        assert (await world.store.hosts.get_host(host)).state is HostState.ACTIVE, "it may save yet"
+        world.provider.hidden = {"m-1"}
+        await world.cycle()
+    else:
+        world.provider.machines["m-1"] = msgspec.structs.replace(
+            machine, state=MachineState.GONE, reason=words, lost="preempted"
+        )
+    await world.cycle()
+    (gone,) = [
+        i for i in await world.store.fleet.list_instances(include_gone=True) if i.host_id == host
+    ]
+    assert (gone.state, gone.fault) == (InstanceState.GONE, "preempted")
+    assert words in gone.reason
+
+
 async def test_a_host_that_an_operator_terminates_gives_its_machine_back(world: World) -> None:
     for _ in range(3):
         await world.cycle()

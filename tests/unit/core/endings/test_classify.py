@@ -61,6 +61,14 @@ CUDA_OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
         (TaskFacts(trip=TRIP, unkillable=True), "unkillable", Cause.GPU_FAULT, 76),
         (TaskFacts(unkillable=True, oom=True), "unkillable", Cause.GPU_FAULT, None),
         (TaskFacts(lost="new_incarnation"), "host-lost", Cause.AGENT_TRANSIENT, None),
+        (TaskFacts(lost="host_gone: its node failed"), "host-lost", Cause.AGENT_TRANSIENT, None),
+        (
+            TaskFacts(lost="host_preempted: PREEMPTED on n1"),
+            "host-preempted",
+            Cause.PREEMPTED,
+            None,
+        ),
+        (TaskFacts(lost="host_preempted"), "host-preempted", Cause.PREEMPTED, None),
         (
             TaskFacts(lost="it could not start", start_error="no fork"),
             "host-start",

@@ -2,13 +2,16 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
+from types import MappingProxyType
+
+import msgspec
 
 from holdfast.core.causes import Cause
 from holdfast.core.fleet.faults import HostFault
 from holdfast.core.fleet.instances import Offer
 from holdfast.core.fleet.records import InstanceRecord
 from holdfast.core.fleet.snapshot import FleetSnapshot
-from holdfast.core.records import TokenRecord
+from holdfast.core.records import TokenRecord, shared_fields
 from holdfast.core.settings.resolve import Value
 from holdfast.core.states import HostEvent, HostState, InstanceEvent, InstanceState
 from holdfast.moves.fleet import rented
@@ -157,11 +160,14 @@ class MemoryFleet(MemoryPools):
             elif i.host_id in missing:
                 i.missing_since, i.missing_times = i.missing_since or at, i.missing_times + 1
 
-    async def note_words(self, said: Mapping[str, str]) -> None:
-        for host_id, words in said.items():
+    async def note_words(
+        self, said: Mapping[str, str], lost: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        for host_id in (*said, *lost):
             found = self.state.instances.get(host_id)
             if found is not None and found.state is not InstanceState.GONE:
-                found.said = words
+                found.said = said.get(host_id, found.said)
+                found.lost = lost.get(host_id, found.lost)
 
     async def note_gone(
         self,
@@ -280,7 +286,7 @@ class MemoryFleet(MemoryPools):
         found.state, found.gone_at, found.reason = after, at, reason
         s.log([rented.ended_event(rental, event, reason)], at)
         if rented.gone_event(rental, event) is HostEvent.TERMINATE:
-            self._terminate(rental, reason, at)
+            self._terminate(msgspec.structs.replace(rental, fault=str(fault)), reason, at)
         else:
             self._fail(rental, fault, reason, at, counts=counts)
         return True
@@ -309,13 +315,14 @@ class MemoryFleet(MemoryPools):
         if rented.take_host(rental.host, HostEvent.TERMINATE) is None:
             return None
         set_host_state(s, s.hosts[rental.host_id], HostEvent.TERMINATE, reason, at)
-        lost = lose_host_tasks(s, rental.host_id, "host_gone", at)
-        s.log(lost_event(rental.host_id, rental.name, "host_gone", lost), at)
+        why = rented.lost_word(rental, reason)
+        lost = lose_host_tasks(s, rental.host_id, why, at)
+        s.log(lost_event(rental.host_id, rental.name, why, lost), at)
         return lost
 
 
 def _as_record(s: MemoryState, found: MemoryInstance) -> InstanceRecord:
     host = s.hosts[found.host_id]
-    fields = {n: getattr(found, n) for n in found.__struct_fields__ if n != "active_at"}
+    fields = shared_fields(found, InstanceRecord)
     heard = host.heartbeat_at if host.incarnation else None
     return InstanceRecord(**fields, name=host.name, host_state=host.state, heartbeat_at=heard)

@@ -123,6 +123,7 @@ def _show(
             host.state is HostState.DRAINING and host.drain_cause is Cause.SCALED_DOWN
         ),
         said=found.said,
+        lost=found.lost,
         reason=host.reason if host.state is HostState.ERROR else "",
         gone=found.reason if found.state is InstanceState.GONE else "",
     )

@@ -1,6 +1,7 @@
 """Machines that pools rent, and their hosts."""
 
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 from holdfast.core.fleet.faults import HostFault
@@ -77,8 +78,11 @@ class FleetStore(PoolStore, Protocol):
         """Write which hosts' machines a listing showed, and which it should have and did not. That
         a machine was there all along is written every `SEEN_SECONDS`."""
 
-    async def note_words(self, said: Mapping[str, str]) -> None:
-        """Write a provider's words about machines that start, by their hosts' ids."""
+    async def note_words(
+        self, said: Mapping[str, str], lost: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """Write a provider's words about machines that start, and its word for why it takes one away
+        (`Machine.lost`), by their hosts' ids."""
 
     async def note_gone(
         self,

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import TypeVar
 
 import msgspec
@@ -21,6 +22,7 @@ from holdfast.moves.fleet.rented import (
     gone_event,
     intended_event,
     is_spawn_fault,
+    lost_word,
     made_event,
     name_host,
     take,
@@ -155,13 +157,14 @@ class PostgresFleet(PostgresPools):
         if seen or missing:
             await self.session.transact(work)
 
-    async def note_words(self, said: Mapping[str, str]) -> None:
-        params = {"ids": list(said), "said": list(said.values())}
-
+    async def note_words(
+        self, said: Mapping[str, str], lost: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         async def work(tx: Tx) -> None:
-            await tx.run("note_words", **params)
+            await tx.run("note_words", ids=list(said), said=list(said.values()))
+            await tx.run("note_lost", ids=list(lost), lost=list(lost.values()))
 
-        if said:
+        if said or lost:
             await self.session.transact(work)
 
     async def note_gone(
@@ -315,7 +318,7 @@ async def _lose(
     await tx.run("lose_instance", id=rental.host_id, reason=reason, now=at)
     await write_events(tx, [ended_event(rental, event, reason)], at)
     if gone_event(rental, event) is HostEvent.TERMINATE:
-        await _terminate(tx, rental, reason, at)
+        await _terminate(tx, msgspec.structs.replace(rental, fault=str(fault)), reason, at)
     else:
         await _fail(tx, rental, fault, reason, at, counts=counts)
     return True
@@ -342,8 +345,9 @@ async def _terminate(tx: Tx, rental: RentedHost, reason: str, at: datetime) -> l
         return None
     host_id, name = rental.host_id, rental.name
     await set_host_state(tx, host_id, name, rental.host, after, "terminate", reason, at)
-    lost = await lose_host_tasks(tx, host_id, "host_gone", at)
-    await write_events(tx, lost_event(host_id, name, "host_gone", lost), at)
+    why = lost_word(rental, reason)
+    lost = await lose_host_tasks(tx, host_id, why, at)
+    await write_events(tx, lost_event(host_id, name, why, lost), at)
     return lost
 
 

@@ -141,6 +141,10 @@ where host_id = any(%(ids)s) and state <> 'gone';
 update instances i set said = g.said from unnest(%(ids)s::text[], %(said)s::text[]) as g(id, said)
 where i.host_id = g.id and i.state <> 'gone' and i.said <> g.said;
 
+-- name: note_lost
+update instances i set lost = g.lost from unnest(%(ids)s::text[], %(lost)s::text[]) as g(id, lost)
+where i.host_id = g.id and i.state <> 'gone' and i.lost <> g.lost;
+
 -- name: note_active
 update instances set active_at = coalesce(active_at, %(now)s) where host_id = %(id)s;
 
@@ -201,7 +205,7 @@ select i.pool, h.id as host_id, h.name, h.state, i.state as instance, i.offer, i
        coalesce(u.leases, 0) as leases, h.faults @> '[{"part": "starts"}]' as aside, u.job_id as stopping,
        date_part('epoch', %(now)s::timestamptz - u.due) as overdue_seconds,
        h.state = 'draining' and h.drain_cause = 'scaled_down' as draining_for_scale,
-       case when i.state = 'gone' then i.reason else '' end as gone, i.said,
+       case when i.state = 'gone' then i.reason else '' end as gone, i.said, i.lost,
        case when h.state = 'error' then h.reason else '' end as reason,
        case when h.state in ('spawning', 'preflight') then 'pending' else 'ok' end as preflight,
        date_part('epoch', %(now)s::timestamptz - g.at) as telemetry_seconds

@@ -652,6 +652,9 @@ where t.state in ('reserved', 'running', 'preempting')
   and %(leading_since)s::timestamptz + t.lease_ttl_seconds * interval '1 second' < %(now)s
 order by t.job_id;
 
+-- name: find_preempted
+select host_id, said from instances where lost = 'preempted';
+
 -- name: find_drained
 -- Draining jobs whose every task is confirmed (DRAIN-1), the longest draining first.
 select j.id, greatest(0, extract(epoch from clock_timestamp() - j.drain_since))::double precision as seconds
