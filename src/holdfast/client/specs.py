@@ -142,15 +142,26 @@ def read_secrets(words: Iterable[str], environ: Mapping[str, str]) -> dict[str, 
                 )
             value = environ[name]
         elif value.startswith("@"):
-            try:
-                with open(value[1:]) as file:
-                    value = file.read().removesuffix("\n")
-            except (OSError, UnicodeDecodeError) as error:
-                raise ValidationError(
-                    f"--secret {name}: cannot read {value[1:]}: {error}", field="secrets"
-                ) from error
+            value = _read_secret_file(name, value[1:])
         values[name] = value
     return values
+
+
+def _read_secret_file(name: str, path: str) -> str:
+    """Return a file's text as it is, but for one last line end. Raises ValidationError, which does
+    not repeat what was given as the path, because it may be a value that begins with an @."""
+    try:
+        with open(path, "rb") as file:
+            text = file.read().decode()
+    except UnicodeDecodeError:
+        why = "it is not UTF-8, and a variable holds text"
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "its name cannot be one"
+    else:
+        return text[:-2] if text.endswith("\r\n") else text.removesuffix("\n")
+    hint = "a value that begins with @ is given by the name of a variable, or in a file"
+    sentence = f"--secret {name}: the file named after the @ cannot be read: {why} ({hint})"
+    raise ValidationError(sentence, field="secrets")
 
 
 FUNCTION_WORDS = {

@@ -279,13 +279,28 @@ def test_run_tells_of_requeues_that_were_over_before_it_looked(stub: Stub, state
     ]
 
 
-def test_output_that_was_not_kept_is_counted_and_its_command_named(stub: Stub) -> None:
+def test_output_that_was_kept_nowhere_is_counted_and_fails_a_run_into_a_file(stub: Stub) -> None:
     lines = [line(b"a"), line(b"b", offset=8, gap=7), line(b"c", offset=20, gap=11)]
     follow(stub, events(*(("log", one) for one in lines), ended()))
     done = stub.run("run", "--", "x")
     assert done.stdout == "abc"
-    assert "18 bytes of stdout are not in the controller's copy" in done.stderr
-    assert f"holdfast logs --full {JOB}" in done.stderr
+    assert "18 bytes of stdout are missing" in done.stderr
+    assert done.exit_code == 1
+    assert any("full=1" in request.path for request in stub.requests)
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [(("-f",), 9, True), (("-f", "--json"), 9, False), (("-f", "--attempt", "1"), 0, False)],
+)
+def test_a_followed_log_says_how_its_job_ended_and_exits_as_it_did(
+    stub: Stub, flags: tuple[str, ...], code: int, said: bool
+) -> None:
+    failed = {"state": "failed", "reason": "exit code 9", "exit_code": 9}
+    follow(stub, events(("log", line(b"a")), ended(**failed)))
+    stub.on(f"GET /v1/jobs/{JOB}", Answer(job_record(state="running")))
+    done = stub.run("logs", JOB, *flags)
+    assert (done.exit_code, "exit code 9" in done.stderr) == (code, said)
 
 
 def test_run_detached_prints_the_id(stub: Stub) -> None:

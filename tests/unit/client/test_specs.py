@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import traceback
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 
 from holdfast.client import specs
 from holdfast.client.jobs.fields import SubmitFields
-from holdfast.client.specs import build_spec, parse_bytes, parse_start
+from holdfast.client.specs import build_spec, parse_bytes, parse_start, read_secrets
 from holdfast.core.spec import JobSpec
 from holdfast.errors import ValidationError
 
@@ -79,3 +81,37 @@ def test_short_names_and_units() -> None:
 def test_mistakes_get_a_sentence(fields: dict[str, object], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         build_spec(fields)
+
+
+# ---- secrets
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        (b"abc\r\ndef\r\n", "abc\r\ndef"),
+        (b"abc\n\n", "abc\n"),
+        (b"abc\r", "abc\r"),
+        (b"\n", ""),
+        ("ä\n".encode(), "ä"),
+    ],
+)
+def test_a_secret_is_what_stands_in_its_file_but_for_one_last_line_end(
+    tmp_path: Path, written: bytes, value: str
+) -> None:
+    (tmp_path / "token").write_bytes(written)
+    assert read_secrets([f"T=@{tmp_path}/token"], {}) == {"T": value}
+
+
+@pytest.mark.parametrize("value", ["@dmin123", "@dmin123\0", "@dmin123" * 600])
+def test_an_error_about_a_secret_does_not_repeat_it(value: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        read_secrets([f"P={value}"], {})
+    assert "dmin123" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_bytes_that_are_no_text_are_no_secret_and_are_not_repeated(tmp_path: Path) -> None:
+    (tmp_path / "token").write_bytes(b"\xff\xfehush")
+    with pytest.raises(ValidationError, match="not UTF-8") as caught:
+        read_secrets([f"T=@{tmp_path}/token"], {})
+    assert "0xff" not in str(caught.value)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli import declare
-from holdfast.cli.endings import EXIT_FAILED
+from holdfast.cli.endings import EXIT_FAILED, EXIT_INTERRUPTED
 from holdfast.cli.jobs.find import one_job
 from holdfast.cli.jobs.ranks_output import RankPrefixer
 from holdfast.cli.options import COUNT, JOB, POSITIVE
-from holdfast.cli.output import Face, count_of, note, talks, write_stream
+from holdfast.cli.output import Face, count_of, note, say_state, talks, write_stream
 
 if TYPE_CHECKING:
     from holdfast.cli.jobs.narrator import Narrator
@@ -39,15 +40,18 @@ class Gaps:
         self._reasons[line.stream] = line.reason
 
     def tell(self) -> None:
-        """Say how many bytes are missing, and how they are had. Exits with 1 under `--full`."""
+        """Say how many bytes are missing, and how they are had."""
         for stream, size in self._missing.items():
             if self._full:
                 missing = f"{count_of(size, 'byte')} of {stream} are missing"
                 note(f"{missing}: {self._reasons[stream] or 'the host did not say why'}")
             else:
                 tell_missing(self._job_id, size, stream)
-        if self._full and self._missing:
-            sys.exit(EXIT_FAILED)
+
+    @property
+    def exit_code(self) -> int:
+        """1 where all bytes were asked for and some are missing, else 0."""
+        return EXIT_FAILED if self._full and self._missing else 0
 
 
 def tell_missing(job_id: str, size: int, whose: str) -> None:
@@ -58,10 +62,26 @@ def tell_missing(job_id: str, size: int, whose: str) -> None:
     )
 
 
+def tell_end(job: JobRecord) -> None:
+    """Say how a job ended, unless it succeeded and there is nothing that its owner should know."""
+    if job.state.value != "succeeded" or ";" in job.reason:
+        note(f"{say_state(job.state.value, job.reason)}. See `holdfast show {job.id}`")
+
+
+def exit_code_of_job(job: JobRecord, interrupt: int | None = None) -> int:
+    """Return the job's own code: 75 to 79 for a watchdog, 128 + n for a signal, 1 if it has none."""
+    if job.state.value == "succeeded":
+        return 0
+    if job.state.value == "cancelled" and interrupt is not None:
+        return EXIT_INTERRUPTED if interrupt == signal.SIGINT else 128 + interrupt
+    return job.exit_code or EXIT_FAILED
+
+
 def copy_output(
     client: Client, job: JobRecord, narrator: Narrator | None, **which: Any
-) -> JobRecord:
-    """Write the job's output to stdout and stderr until it has ended, and return the ended job."""
+) -> tuple[JobRecord, Gaps]:
+    """Write the job's output to stdout and stderr until it has ended, and return the ended job, and
+    what could not be written."""
     from holdfast.wire.api import LogLine
 
     prefixer = RankPrefixer(job.tasks) if job.tasks > 1 and which.get("rank") is None else None
@@ -83,7 +103,7 @@ def copy_output(
     for stream, data in prefixer.close() if prefixer is not None else ():
         write_stream(stream, data)
     gaps.tell()
-    return job
+    return job, gaps
 
 
 @declare.command()
@@ -107,21 +127,34 @@ def logs(face: Face, job_id: str, follow: bool, full: bool, **which: Any) -> Non
     between them from the host that ran the job, which keeps it for an hour after the end; it exits
     with 1 if bytes are missing there, too.
 
+    -f goes on until the job has ended, says on stderr how, and exits with the job's code, as `run`
+    does; with --attempt it ends with that attempt, and exits with 0.
+
     \b
     Examples:
       holdfast logs -f 06ch2v8wq1m4kz7d9x3t
       holdfast logs 06ch2v8wq1m4kz7d9x3t --attempt 1 --stream stderr --tail 4000
       holdfast logs -f 06ch2v8wq1m4kz7d9x3t --rank 3
     """
+    from holdfast.core.records import JobRecord
+
     with face.client() as client, one_job(client, job_id) as job_id:
         if follow or full:
             which |= {"full": full, "wait": follow}
+            job = client.job(job_id)
             if face.as_json:
                 for item in client.follow(job_id, retry_seconds=FOLLOW_RETRY_SECONDS, **which):
                     face.show_json_line(item)
-                return
-            copy_output(client, client.job(job_id), None, **which)
-            return
+                    job = item if isinstance(item, JobRecord) else job
+                missing = 0
+            else:
+                job, gaps = copy_output(client, job, None, **which)
+                missing = gaps.exit_code
+            if not follow or which["attempt"] is not None or not job.state.terminal:
+                sys.exit(missing)
+            if not face.as_json:
+                tell_end(job)
+            sys.exit(exit_code_of_job(job) or missing)
         job = client.job(job_id) if which["rank"] is None else None
         read = _read(client, job_id, which, _ranks_of(client, job, which))
         if face.as_json:

@@ -12,12 +12,12 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli import declare
-from holdfast.cli.endings import EXIT_FAILED, EXIT_INTERRUPTED
-from holdfast.cli.jobs.logs import copy_output
+from holdfast.cli.endings import EXIT_INTERRUPTED
+from holdfast.cli.jobs.logs import copy_output, exit_code_of_job, tell_end
 from holdfast.cli.jobs.narrator import Narrator
 from holdfast.cli.jobs.submit import submit_spec, takes_spec
 from holdfast.cli.options import COUNT
-from holdfast.cli.output import Face, note, say_state, talks
+from holdfast.cli.output import Face, note, talks
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
@@ -71,15 +71,6 @@ class Interrupts:
             note(f"the job could not be cancelled: {error}")
 
 
-def exit_code_of_job(job: JobRecord, interrupt: int | None) -> int:
-    """Return the job's own code: 75 to 79 for a watchdog, 128 + n for a signal, 1 if it has none."""
-    if job.state.value == "succeeded":
-        return 0
-    if job.state.value == "cancelled" and interrupt is not None:
-        return EXIT_INTERRUPTED if interrupt == signal.SIGINT else 128 + interrupt
-    return job.exit_code or EXIT_FAILED
-
-
 @declare.command(context_settings={"allow_interspersed_args": False})
 @declare.option("--detach", "-d", is_flag=True, help="Only submit, and print the id.")
 @declare.option("--rank", type=COUNT, help="With --tasks: only this rank's output.")
@@ -89,8 +80,11 @@ def run(face: Face, detach: bool, rank: int | None, **options: Any) -> None:
     """Run a command as a job, show its output, and exit with its code.
 
     Output goes to stdout and stderr byte for byte; with several ranks line by line, after the rank's
-    number. Notices go to stderr. Ctrl-C cancels the job and waits for its end (exit 130); a second
-    one leaves at once. A lost terminal (HUP) leaves the job running.
+    number. Into a file or a pipe goes all of it: what the controller does not keep (log_keep_mb) is
+    fetched from the host, and bytes that are missing there, too, are counted on stderr and make the
+    exit code 1 at least. On a terminal such a gap is said instead. Notices go to stderr. Ctrl-C
+    cancels the job and waits for its end (exit 130); a second one leaves at once. A lost terminal
+    (HUP) leaves the job running.
 
     \b
     Examples:
@@ -120,7 +114,8 @@ def follow_job(
         interrupts.arm(job.id)
         try:
             with Narrator(face, job) as narrator:
-                job = copy_output(client, job, narrator, rank=rank, since=1)
+                whole = not (sys.stdout.isatty() and sys.stderr.isatty())
+                job, gaps = copy_output(client, job, narrator, rank=rank, since=1, full=whole)
         except KeyboardInterrupt:
             note(
                 f"left. The job may still be running: holdfast show {job.id}, holdfast cancel "
@@ -132,9 +127,9 @@ def follow_job(
             raise
     if face.as_json:
         sys.stderr.write(_job_json(job) + "\n")
-    elif job.state.value != "succeeded" or ";" in job.reason:  # what its owner should know
-        note(f"{say_state(job.state.value, job.reason)}. See `holdfast show {job.id}`")
-    sys.exit(exit_code_of_job(job, interrupts.signal))
+    else:
+        tell_end(job)
+    sys.exit(exit_code_of_job(job, interrupts.signal) or gaps.exit_code)
 
 
 def _job_json(job: JobRecord) -> str:

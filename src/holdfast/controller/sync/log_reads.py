@@ -19,7 +19,7 @@ from holdfast.core.states import HostState
 from holdfast.errors import NotFound
 from holdfast.wire.agent import LogReadAnswer, LogReadOrder
 
-PIECE_BYTES = 512 * 1024
+PIECE_BYTES = 1 << 20
 ANSWER_SECONDS = 10.0
 
 
