@@ -136,25 +136,10 @@ def logs(face: Face, job_id: str, follow: bool, full: bool, **which: Any) -> Non
       holdfast logs 06ch2v8wq1m4kz7d9x3t --attempt 1 --stream stderr --tail 4000
       holdfast logs -f 06ch2v8wq1m4kz7d9x3t --rank 3
     """
-    from holdfast.core.records import JobRecord
-
     with face.client() as client, one_job(client, job_id) as job_id:
         if follow or full:
             which |= {"full": full, "wait": follow}
-            job = client.job(job_id)
-            if face.as_json:
-                for item in client.follow(job_id, retry_seconds=FOLLOW_RETRY_SECONDS, **which):
-                    face.show_json_line(item)
-                    job = item if isinstance(item, JobRecord) else job
-                missing = 0
-            else:
-                job, gaps = copy_output(client, job, None, **which)
-                missing = gaps.exit_code
-            if not follow or which["attempt"] is not None or not job.state.terminal:
-                sys.exit(missing)
-            if not face.as_json:
-                tell_end(job)
-            sys.exit(exit_code_of_job(job) or missing)
+            sys.exit(_follow(face, client, client.job(job_id), which))
         job = client.job(job_id) if which["rank"] is None else None
         read = _read(client, job_id, which, _ranks_of(client, job, which))
         if face.as_json:
@@ -169,6 +154,25 @@ def logs(face: Face, job_id: str, follow: bool, full: bool, **which: Any) -> Non
             write_stream(stream, data)
         if which["tail"] is None:
             _tell_dropped(client, client.job(job_id), which)
+
+
+def _follow(face: Face, client: Client, job: JobRecord, which: dict[str, Any]) -> int:
+    """Print output as it comes; return the exit code."""
+    from holdfast.core.records import JobRecord
+
+    missing = 0
+    if face.as_json:
+        for item in client.follow(job.id, retry_seconds=FOLLOW_RETRY_SECONDS, **which):
+            face.show_json_line(item)
+            job = item if isinstance(item, JobRecord) else job
+    else:
+        job, gaps = copy_output(client, job, None, **which)
+        missing = gaps.exit_code
+    if not which["wait"] or which["attempt"] is not None or not job.state.terminal:
+        return missing
+    if not face.as_json:
+        tell_end(job)
+    return exit_code_of_job(job) or missing
 
 
 def _tell_dropped(client: Client, job: JobRecord, which: dict[str, Any]) -> None:
