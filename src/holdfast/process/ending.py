@@ -7,6 +7,7 @@ import signal
 
 from holdfast.process import table as process_table
 from holdfast.process.groups import TaskGroup
+from holdfast.process.output.pipelines import find_readers
 from holdfast.process.spawn import signal_group
 from holdfast.process.table import ProcessEntry
 from holdfast.process.tree import Forest, Tree
@@ -16,6 +17,7 @@ GRACE_POLL_SECONDS = 0.02
 _KILL_POLL_MAX_SECONDS = 0.1
 _BLIND_POLL_SECONDS = 0.1
 _LEAVING_SECONDS = 0.1  # helpers that end with their program (a resource tracker) need some of it
+_END_OF_INPUT_SECONDS = 0.25  # after the last that writes to it a reader ends by itself
 _MAX_NAMES = 8
 
 
@@ -48,7 +50,8 @@ class TreeEnding:
 
     The first process has its TERM at once, and the others once they were looked for, which takes
     milliseconds: after its exit, or `GRACE_POLL_SECONDS` later. Most programs leave nothing, and
-    then nothing is looked for. What is left after an exit has `_LEAVING_SECONDS` to go by itself;
+    then nothing is looked for. A process that only reads what others of the tree write is told after
+    them (PIPE-1). What is left after an exit has `_LEAVING_SECONDS` to go by itself;
     then it is named in `left`.
 
     A state machine without a clock or a wait of its own: call `step(now)` at `next_at` or sooner
@@ -72,6 +75,8 @@ class TreeEnding:
         self.kill_at = now + grace_seconds
         self.left: list[str] = []
         self._leave_until = now + _LEAVING_SECONDS if left and grace_seconds > 0 else 0.0
+        self._told: set[tuple[int, int]] = set()
+        self._reading: dict[tuple[int, int], float] = {}  # readers → when they are told, too
         self._names = left and not tree.leads
         self.next_at = now
         self.survivors: list[int] = []
@@ -127,13 +132,10 @@ class TreeEnding:
             self.next_at = min(self.kill_at, now + GRACE_POLL_SECONDS)
             return False
         if not self._warned:
-            for entry in self._forest.find_living(self.tree).members:
-                told = self._first_warned and entry.pid == self.tree.pid
-                self._note_left(entry)
-                if not told and (entry.pid == self.tree.pid or not self.tree.leads):
-                    self._signaller.send(entry, signal.SIGTERM)
-                    self._signaller.send(entry, signal.SIGCONT)
-            self._warned = True
+            self._warn_others(now)
+            if not self._warned and not self.first_exited:
+                self.next_at = min(self.kill_at, now + _KILL_POLL_MAX_SECONDS)
+                return False
         elif self.first_exited and self._forest.find_living(self.tree).gone:
             return True
         self.next_at = (
@@ -169,6 +171,27 @@ class TreeEnding:
         self.next_at = now + self._poll_seconds
         self._poll_seconds = min(self._poll_seconds * 1.5, _KILL_POLL_MAX_SECONDS)
         return False
+
+    def _warn_others(self, now: float) -> None:
+        """Send TERM to all that have had none; to those that only read what others write, once the
+        end of that did not end them (PIPE-1)."""
+        members = self._forest.find_living(self.tree).members
+        if self._first_warned:
+            self._told.update(e.identity for e in members if e.pid == self.tree.pid)
+        readers = find_readers([entry.pid for entry in members])
+        self._warned = True
+        for entry in members:
+            if entry.identity in self._told or (self.tree.leads and entry.pid != self.tree.pid):
+                continue
+            if entry.pid in readers:
+                self._reading[entry.identity] = now + _END_OF_INPUT_SECONDS
+            if self._reading.get(entry.identity, 0.0) > now:
+                self._warned = False
+                continue
+            self._told.add(entry.identity)
+            self._note_left(entry)
+            self._signaller.send(entry, signal.SIGTERM)
+            self._signaller.send(entry, signal.SIGCONT)
 
     def _note_left(self, entry: ProcessEntry) -> None:
         if self._names and len(self.left) < _MAX_NAMES:

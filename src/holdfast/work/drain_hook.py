@@ -21,8 +21,10 @@ class DrainHook:
         import signal
 
         from holdfast.work.forks import spare_children
+        from holdfast.work.last_words import LastWords
 
         self._signal = signal
+        self._last_words = LastWords
         self._pid = os.getpid()
         self._functions: list[Callable[[], Any]] = []
         self._running = False
@@ -46,16 +48,17 @@ class DrainHook:
         if self._running:
             return  # a repeated signal: the running function may finish, KILL ends the grace
         self._running = True
-        leaving: SystemExit | None = None
-        for function in self._functions:
-            try:
-                function()
-            except SystemExit as exit_:  # it decides the exit, after the other functions have run
-                leaving = leaving or exit_
-            except Exception:
-                import traceback
+        leaving: BaseException | None = None
+        with self._last_words():
+            for function in self._functions:
+                try:
+                    function()
+                except Exception:
+                    import traceback
 
-                traceback.print_exc()
+                    traceback.print_exc()
+                except BaseException as exit_:  # it decides the exit, after the others have run
+                    leaving = leaving or exit_
         if leaving is not None:
             raise leaving
         self._go(number, frame)
@@ -85,8 +88,9 @@ def on_drain(function: F) -> F:
     It has the job's grace (15 s by default) to save what the next attempt needs. It runs in the
     main thread, so call `on_drain` there. An earlier handler of SIGTERM is called after it, and
     then the process ends as the signal ends it; a handler that is set later replaces it. Several
-    functions may be given; all of them run, even where one raises or calls `sys.exit`. Outside
-    Holdfast nothing happens. May be used as a decorator.
+    functions may be given; all of them run, even where one raises or calls `sys.exit`. Their
+    prints raise nothing, because the reader of the output may be gone already. Outside Holdfast
+    nothing happens. May be used as a decorator.
 
     Raises:
         ValueError: not called in the main thread.

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import termios
 import textwrap
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -347,3 +351,85 @@ def test_the_newest_save_is_found_and_a_newer_one_is_not_removed_with_it(spool: 
     assert os.pread(first.fd, 100, 0) == b"without a step"  # what is being sent stays what it was
     first.close()
     assert [path.name for _, _, path in find_saved(spool)] == ["checkpoint"]
+
+
+@pytest.mark.parametrize(
+    "fate",
+    [
+        "os.close(reading)",
+        "os.close(1); os.close(2)",
+        "sys.stdout.close(); sys.stderr.close()",
+        "sys.stdout = sys.stderr = None",
+        "os.dup2(os.open('/dev/full', os.O_WRONLY), 1); os.dup2(1, 2)",
+        "sys.stdout = Broken(); sys.stderr = Broken()",
+        "os.close(reading); signal.signal(signal.SIGPIPE, signal.SIG_DFL)",
+    ],
+)
+def test_a_function_saves_whatever_became_of_the_output(tmp_path: Path, fate: str) -> None:
+    """Its reader has gone, it is closed, its disk is full, or it is the user's own and raises."""
+    code = f"""
+        import logging, os, signal, sys, time
+        import holdfast
+        class Broken:
+            def write(self, text): raise RuntimeError("no more")
+            def flush(self): raise RuntimeError("no more")
+        handler = logging.StreamHandler(sys.stdout)
+        def save():
+            print("saving", flush=True); print("saving", file=sys.stderr, flush=True)
+            logging.getLogger().addHandler(handler); logging.error("saving")
+            os.system("echo a child says it too")
+            open("kept", "w").close()
+        holdfast.on_drain(save)
+        def second():
+            raise KeyboardInterrupt
+        holdfast.on_drain(second)
+        holdfast.on_drain(lambda: open("third", "w").close())
+        print("ready", flush=True)
+        reading, writing = os.pipe()
+        os.dup2(writing, 1); os.dup2(writing, 2); os.close(writing)
+        {fate}
+        open("broken", "w").close()
+        time.sleep(60)
+        """
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(code))
+    env = {**clean_environment(), "HOLDFAST_TASK": TASK}
+    with subprocess.Popen([sys.executable, str(script)], cwd=tmp_path, env=env) as process:
+        wait_until(lambda: (tmp_path / "broken").exists())
+        process.terminate()
+        wait_exit(process, 20)
+    assert (tmp_path / "kept").exists()
+    assert (tmp_path / "third").exists()
+
+
+def is_full(pipe: int) -> bool:
+    found: int = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))[0]
+    return found > 50_000
+
+
+def test_a_print_that_the_signal_interrupted_does_not_cost_the_save(tmp_path: Path) -> None:
+    """The main thread stands within a write to a full pipe, and holds the stream's lock."""
+    code = """
+        import os, signal, sys
+        import holdfast
+        def save():
+            print("saving", flush=True)
+            open("kept", "w").close()
+        holdfast.on_drain(save)
+        open("begun", "w").close()
+        while True:
+            print("x" * 10_000, flush=True)
+        """
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(code))
+    env = {**clean_environment(), "HOLDFAST_TASK": TASK}
+    with subprocess.Popen(
+        [sys.executable, str(script)], cwd=tmp_path, env=env, stdout=subprocess.PIPE
+    ) as process:
+        wait_until(lambda: (tmp_path / "begun").exists())
+        assert process.stdout is not None
+        wait_until(partial(is_full, process.stdout.fileno()))
+        process.terminate()
+        while process.stdout.read(65_536):
+            pass
+    assert (tmp_path / "kept").exists()

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from holdfast.agent.containers.inside import Inside, catches_term, find_others
+from holdfast.agent.containers.inside import Inside, find_others
 from holdfast.agent.containers.plan import name_container
 from holdfast.core.ids import TaskKey
+from holdfast.process.output.pipelines import catches_term
 from holdfast.process.table import ProcessEntry, read_entry
 from tests.waits import is_alive, wait_exit, wait_until
 

@@ -93,11 +93,11 @@ def test_an_end_is_said_after_the_last_byte_is_in_the_log(home: Home) -> None:
 
 
 def test_a_stranger_that_holds_a_programs_output_does_not_hold_its_end(home: Home) -> None:
-    run = start_logged(home, "echo here; read line < in; exit 0", cwd=str(home.folder))
     os.mkfifo(home.folder / "in")
+    run = start_logged(home, "echo here; read line < in; exit 0", cwd=str(home.folder))
     home.read_line("out")
     with open(f"/proc/{run.pid}/fd/1", "wb"):
-        (home.folder / "in").write_text("go\n") if run.exit is None else None
+        (home.folder / "in").write_text("go\n")
         home.finish(run)
     assert (home.folder / "out").read_text() == "here\n"
 
@@ -220,3 +220,48 @@ def test_a_helper_that_goes_by_itself_in_a_moment_is_not_named(home: Home) -> No
     run = start_logged(home, "sleep 0.03 & exit 0")
     home.finish(run)
     assert run.left_running == []
+
+
+# ---- pipelines that are told to stop
+
+SAVES = """
+import signal, sys, time
+def save(*_):
+    print('saving', flush=True); time.sleep(0.2); print('saved', flush=True)
+    open('kept', 'w').close(); sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print('ready', flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("tail", ["| tee log", "| cat | tee log | cat", "> >(cat)"])
+def test_what_reads_the_output_of_a_program_that_saves_outlives_it(home: Home, tail: str) -> None:
+    """PIPE-1."""
+    (home.folder / "save.py").write_text(SAVES)
+    shell = "/bin/bash" if ">(" in tail else "/bin/sh"
+    logs = {"stdout": str(home.folder / "out"), "stderr": str(home.folder / "err")}
+    line = f"{sys.executable} -S save.py 2>&1 {tail}; exit 0"
+    run = home.start(shell, "-c", line, **logs)
+    home.read_line("out")
+    home.nursery.end(run, 20.0)
+    home.finish(run)
+    assert (home.folder / "out").read_text() == "ready\nsaving\nsaved\n"
+    assert (home.folder / "kept").exists()
+
+
+def test_a_reader_that_the_end_of_its_input_does_not_end_is_told_too(home: Home) -> None:
+    code = "print('ready', flush=True); import time; time.sleep(600)"
+    run = start_logged(home, f'sleep 600 | {sys.executable} -S -c "{code}"')
+    home.read_line("out")
+    home.nursery.end(run, 600.0)
+    home.finish(run)
+
+
+def test_two_that_read_from_each_other_are_both_told(home: Home) -> None:
+    os.mkfifo(home.folder / "back")
+    line = "cat < back | { echo ready >&2; cat; } > back"
+    run = start_logged(home, line, cwd=str(home.folder))
+    home.read_line("err")
+    home.nursery.end(run, 600.0)
+    home.finish(run)

@@ -5,18 +5,19 @@ program. A shell or a launcher without a handler for TERM dies of it, and the ke
 rest with it: a program below that has a checkpoint to save at the drain is told nothing and has no
 time. Outside containers TERM goes to the whole tree, and so it does here.
 
-TELL-1  TERM reaches each process inside once. The main program gets it together with the others,
-        unless it would die of it above one of them that handles it: then it gets it when that one
-        is gone. The grace bounds all of it, as everywhere.
+TELL-1  TERM reaches each process inside once, but for those that only read what a saver writes. The
+        main program gets it together with the others, unless it would die of it above one of them
+        that handles it: then it gets it when that one is gone. The grace bounds all of it, as
+        everywhere.
 TELL-2  Only processes that are proven to be this container's are signalled from here: its first
         process carries the task's marks, and they are below it.
 """
 
 import signal
-from pathlib import Path
 
 from holdfast.agent.containers.plan import name_container
 from holdfast.core.ids import TaskKey
+from holdfast.process.output.pipelines import catches_term, find_readers
 from holdfast.process.table import ProcessEntry, read_entry, read_marks, read_table, send_signal
 
 
@@ -54,7 +55,10 @@ class Inside:
             return []
         dies = not catches_term(main)
         savers = [entry for entry in others if dies and catches_term(entry.pid)]
+        readers = find_readers([entry.pid for entry in others]) if savers else set()
         for entry in others:
+            if entry.pid in readers:  # it ends with those that write to it (PIPE-1)
+                continue
             send_signal(entry, signal.SIGTERM)
         return savers
 
@@ -74,16 +78,6 @@ def find_others(
         children = [(entry.start_ticks, entry.pid) for entry in below if entry.ppid == first]
         main = min(children)[1] if children else 0
     return [entry for entry in below if entry.pid != main and entry.alive], main
-
-
-def catches_term(pid: int) -> bool:
-    """Whether a process has a handler for TERM."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return False
-    masks = [int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")]
-    return any(mask >> (signal.SIGTERM - 1) & 1 for mask in masks)
 
 
 def _lives(entry: ProcessEntry) -> bool:

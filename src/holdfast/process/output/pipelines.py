@@ -1,0 +1,50 @@
+"""Which processes of a tree only read what others of it write: the `tee` of `train.py | tee log`.
+
+PIPE-1  A reader that a signal would simply end is told to stop after those that write to it, because
+        the last words of a program that saves its work, and the save itself where a print fails,
+        are lost with the process that reads them. The end of its input ends it.
+"""
+
+import os
+import signal
+from collections.abc import Collection
+from pathlib import Path
+
+
+def find_readers(pids: Collection[int]) -> set[int]:
+    """Return those that read from a pipe into which another one writes, directly or through others,
+    and that have no handler for TERM."""
+    pids = list(pids)
+    if len(pids) < 2:
+        return set()
+    reads = {pid: _find_pipe(pid, 0) for pid in pids}
+    writes = {pid: {_find_pipe(pid, 1), _find_pipe(pid, 2)} - {""} for pid in pids}
+    fed = {
+        pid
+        for pid, pipe in reads.items()
+        if pipe and any(pipe in out and pipe not in writes[pid] for out in writes.values())
+    }
+    reached, edge = set(pids) - fed, set(pids) - fed
+    while edge:  # two that read from each other follow none
+        pipes = set().union(*(writes[pid] for pid in edge))
+        edge = {pid for pid in fed - reached if reads[pid] in pipes}
+        reached |= edge
+    return {pid for pid in fed & reached if not catches_term(pid)}
+
+
+def catches_term(pid: int) -> bool:
+    """Whether a process has a handler for TERM."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return False
+    masks = [int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")]
+    return any(mask >> (signal.SIGTERM - 1) & 1 for mask in masks)
+
+
+def _find_pipe(pid: int, fd: int) -> str:
+    try:
+        found = os.readlink(f"/proc/{pid}/fd/{fd}")
+    except OSError:
+        return ""
+    return found if found.startswith("pipe:") else ""
