@@ -10,8 +10,9 @@ process waits for a core.
 The package has the file where a C compiler was there when it was built. `HOLDFAST_STARTER=off` does
 without it.
 
-STARTER-1  The starter is an optional part: where it is missing, older than its source or may not be
-           run, a start takes the way of `spawn.py`, and ends the same.
+STARTER-1  The starter is an optional part: where it is missing, may not be run, or was built for
+           other words than this version gives it, a start takes the way of `spawn.py`, and ends the
+           same.
 STARTER-2  The memory that a new process shares with its parent is kept until it has exec'd or is
            reaped. It writes to nothing of it but its stack.
 STARTER-3  A process that is given an out-of-memory score or a control group execs the starter first,
@@ -28,7 +29,7 @@ from holdfast.process.syscalls import WordArray, block_all_signals, restore_sign
 
 SWITCH = "HOLDFAST_STARTER"
 _FILE = Path(__file__).with_name("starter")
-_SOURCE = Path(__file__).with_name("starter.c")
+_WORDS = b"holdfast-starter words: 2"  # as in starter.c
 _STACK_BYTES = 1 << 14  # three times what the steps need; the last 16 take an errno
 
 
@@ -86,14 +87,15 @@ def find_starter() -> Starter | None:
     """Return the starter, None where there is none that works here (STARTER-1)."""
     if os.environ.get(SWITCH) == "off":
         return None
-    if _is_stale():
-        return None
     try:
         fd = os.memfd_create("holdfast-starter", os.MFD_CLOEXEC)
     except OSError:
         return None
     try:
-        os.write(fd, _FILE.read_bytes())
+        data = _FILE.read_bytes()
+        if _WORDS not in data:
+            raise OSError("it was built from an earlier starter.c")
+        os.write(fd, data)
         starter = Starter(f"/proc/self/fd/{fd}")
         if starter.works(apart=True) and starter.works(apart=False):
             return starter
@@ -101,15 +103,6 @@ def find_starter() -> Starter | None:
         pass
     os.close(fd)
     return None
-
-
-def _is_stale() -> bool:
-    """Return whether the source is newer, as in a checkout that was updated and not built again: the
-    old starter would read the new words wrongly."""
-    try:
-        return _SOURCE.stat().st_mtime > _FILE.stat().st_mtime
-    except OSError:
-        return False
 
 
 def name_limit(pair: tuple[int, int] | None) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import ValidationError
+from holdfast.process import starter
 from holdfast.process.spawn import Child, SpawnRequest, read_start, signal_group, spawn
 from holdfast.process.watch import MAX_EXITS, Exit, Watcher
 from tests.waits import wait_exit, wait_until
@@ -375,3 +376,16 @@ def test_limits_and_scores_are_those_of_the_request(watcher: Watcher, tmp_path: 
     said = run_python(watcher, tmp_path, code, descriptor_limit=(64, 128), oom_score_adj=7)
     assert said == f"(64, 128) 7 {tmp_path}"
     assert Path("/proc/self/oom_score_adj").read_text().strip() != "7"
+
+
+def test_a_starter_that_was_built_for_other_words_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """STARTER-1: a tree whose source is newer than its binary still starts programs."""
+    old = tmp_path / "starter"
+    if not starter._FILE.exists():
+        pytest.skip("the package was built without the native starter")
+    old.write_bytes(starter._FILE.read_bytes().replace(b"starter words: 2", b"starter words: 1"))
+    monkeypatch.setattr(starter, "_FILE", old)
+    monkeypatch.delenv(starter.SWITCH, raising=False)
+    assert starter.find_starter.__wrapped__() is None
