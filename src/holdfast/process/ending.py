@@ -39,7 +39,9 @@ class Signaller:
         if tree.first_reaped:
             return
         if not alone:
-            signal_group(tree.pid, number)
+            signal_group(tree.program_pid, number)
+            if tree.program_pid != tree.pid and number == signal.SIGKILL:
+                signal_group(tree.pid, number)  # its keeper would pass anything else on
             return
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(tree.pid, number)
@@ -176,12 +178,13 @@ class TreeEnding:
         """Send TERM to all that have had none; to those that only read what others write, once the
         end of that did not end them (PIPE-1)."""
         members = self._forest.find_living(self.tree).members
+        firsts = (self.tree.pid, self.tree.program_pid)  # a keeper passes its TERM on
         if self._first_warned:
-            self._told.update(e.identity for e in members if e.pid == self.tree.pid)
+            self._told.update(e.identity for e in members if e.pid in firsts)
         readers = find_readers([entry.pid for entry in members])
         self._warned = True
         for entry in members:
-            if entry.identity in self._told or (self.tree.leads and entry.pid != self.tree.pid):
+            if entry.identity in self._told or (self.tree.leads and entry.pid not in firsts):
                 continue
             if entry.pid in readers:
                 self._reading[entry.identity] = now + _END_OF_INPUT_SECONDS

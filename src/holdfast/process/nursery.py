@@ -251,7 +251,8 @@ class Nursery:
         if not any(_may_hide(other) for other in self._by_pid.values() if other is not run):
             self._scan_at = max(self._scan_at, run.child.started_at + FIRST_SCAN_SECONDS)
         self._forest.add(run.tree)
-        self._watcher.watch_child(run.pid, run.child.pidfd)
+        kept = run.child.keeper is not None
+        self._watcher.watch_child(run.pid, run.child.pidfd, keeper=kept)
         self._watch_start(run)
         return True
 

@@ -29,6 +29,7 @@ import msgspec
 
 from holdfast.errors import ValidationError
 from holdfast.process import syscalls
+from holdfast.process.keeper import Slot
 from holdfast.process.starter import Launch, find_starter, name_limit, name_path
 
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -63,7 +64,8 @@ class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
     descriptors to inherit under the same numbers; all others are closed. parent_death_signal: sent
     to the child when the caller dies; 0 for a child that outlives it. descriptor_limit: the (soft,
     hard) RLIMIT_NOFILE of the child, None for the caller's. brand: the task's number and the host's,
-    which its descendants keep.
+    which its descendants keep. keeper: the slot of a process that stands between (KEEPER-1), where
+    the starter works.
     """
 
     argv: tuple[str, ...]
@@ -80,6 +82,7 @@ class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
     parent_death_signal: int = signal.SIGKILL
     descriptor_limit: tuple[int, int] | None = None
     brand: tuple[int, int] | None = None
+    keeper: Slot | None = None
 
 
 class Child:
@@ -89,21 +92,41 @@ class Child:
     closed by `read_start`. hosts_fault: `read_start` found that the machine, not the program, is
     why it did not start. start_code: it found that the program, or its folder, can never be
     started here: 126 or 127, else None. launch: the native starter's, until the exec (STARTER-2).
-    started_at: CLOCK_BOOTTIME seconds.
+    started_at: CLOCK_BOOTTIME seconds. keeper: `pid` is a keeper's, the program its child.
     """
 
-    __slots__ = ("error_fd", "hosts_fault", "launch", "pid", "pidfd", "start_code", "started_at")
+    __slots__ = (
+        "_program_pid", "error_fd", "hosts_fault", "keeper", "launch", "pid", "pidfd", "start_code",
+        "started_at",
+    )  # fmt: skip
 
     def __init__(
-        self, pid: int, pidfd: int, error_fd: int, started_at: float, launch: Launch | None = None
+        self,
+        pid: int,
+        pidfd: int,
+        error_fd: int,
+        started_at: float,
+        launch: Launch | None = None,
+        keeper: Slot | None = None,
     ) -> None:
         self.pid = pid
         self.pidfd = pidfd
         self.error_fd = error_fd
         self.started_at = started_at
         self.launch = launch
+        self.keeper = keeper
+        self._program_pid = pid
         self.hosts_fault = False
         self.start_code: int | None = None
+
+    @property
+    def program_pid(self) -> int:
+        """The program's own pid, once it runs."""
+        return (self.keeper.pid if self.keeper is not None else 0) or self._program_pid
+
+    def drop_keeper(self) -> None:
+        """Note that the keeper is gone: its slot is another's from now on."""
+        self._program_pid, self.keeper = self.program_pid, None
 
 
 def _list_candidates(request: SpawnRequest) -> list[bytes]:
@@ -173,7 +196,7 @@ def spawn(request: SpawnRequest, *, spare_descriptors: int = SPARE_DESCRIPTORS) 
                 if fd >= 0:
                     os.set_inheritable(fd, True)
             # STARTER-3
-            apart = request.oom_score_adj is not None or request.group_procs is not None
+            apart = (request.oom_score_adj, request.group_procs, request.keeper) != (None,) * 3
             launch = Launch(starter, _name_start(plan, child_fd), plan.env, apart=apart)
             pid = launch.pid
     except OSError:
@@ -185,13 +208,14 @@ def spawn(request: SpawnRequest, *, spare_descriptors: int = SPARE_DESCRIPTORS) 
         pidfd = os.pidfd_open(pid)
     except OSError:
         pidfd = -1
-    return Child(pid, pidfd, error_fd, started_at, launch)
+    keeper = None if launch is None else request.keeper
+    return Child(pid, pidfd, error_fd, started_at, launch, keeper)
 
 
 def _name_start(plan: _SpawnPlan, error_fd: int) -> syscalls.WordArray:
     """Return the command line of the starter, in the order in which `starter.c` reads it."""
     request = plan.request
-    death, score = request.parent_death_signal, request.oom_score_adj
+    death, score, keeper = request.parent_death_signal, request.oom_score_adj, request.keeper
     words = [
         "holdfast-starter",
         str(error_fd),
@@ -204,6 +228,7 @@ def _name_start(plan: _SpawnPlan, error_fd: int) -> syscalls.WordArray:
         name_path(request.stdout, ready=request.ready),
         name_path(request.stderr),
         *("" if fd < 0 else str(fd) for fd in (request.stdout_pipe, request.stderr_pipe)),
+        "" if keeper is None else f"{keeper.fd}:{keeper.offset}",
         str(len(plan.candidates)),
     ]
     return syscalls.WordArray([*_encode_words(words, "cwd"), *plan.candidates, *plan.argv])

@@ -6,22 +6,36 @@
  * exec of the task's program, or told "<stage>\0<errno>". It needs no C library, because an exec of
  * it must cost less than a fork of Python, and because a C library keeps state in the memory that is
  * shared.
+ *
+ * As a program it may stay, as the keeper of the one that it starts (keeper.py): the parent that the
+ * task sees and may kill, and what ends it where its lease is over and the guardian does not turn.
  */
 
 typedef unsigned long word;
 
 /* Says which words it is given, so that one that was built for others is not used (STARTER-1). */
-__attribute__((used)) static const char words_given[] = "holdfast-starter words: 2";
+__attribute__((used)) static const char words_given[] = "holdfast-starter words: 3";
 
 #if defined(__x86_64__)
 enum { OPEN_AT = 257, WRITE = 1, DUP3 = 292, CHDIR = 80, EXECVE = 59, EXIT = 231, FCNTL = 72, RENAME_AT = 264,
        GETPPID = 110, LSTAT_AT = 262, PRCTL = 157, PRLIMIT = 302, SETSID = 112, SIGACTION = 13,
-       SIGPROCMASK = 14, CLOSE = 3, CLOSE_RANGE = 436 };
+       SIGPROCMASK = 14, CLOSE = 3, CLOSE_RANGE = 436, CLONE = 56, WAIT4 = 61, KILL = 62, GETPID = 39,
+       SIGTIMEDWAIT = 128, TIMER_CREATE = 222, TIMER_SETTIME = 223, GETTIME = 228, MMAP = 9, READ = 0 };
 
 static long call(long number, word a, word b, word c, word d) {
     long result;
     register word r10 __asm__("r10") = d;
     __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10)
+                     : "rcx", "r11", "memory");
+    return result;
+}
+
+static long map_shared(word bytes, word fd, word offset) {
+    long result;
+    register word r10 __asm__("r10") = 1; /* MAP_SHARED */
+    register word r8 __asm__("r8") = fd;
+    register word r9 __asm__("r9") = offset;
+    __asm__ volatile("syscall" : "=a"(result) : "a"((long)MMAP), "D"(0ul), "S"(bytes), "d"(3ul), "r"(r10), "r"(r8), "r"(r9)
                      : "rcx", "r11", "memory");
     return result;
 }
@@ -47,7 +61,8 @@ __asm__(".globl start\n.type start, @function\nstart:\n"
 #elif defined(__aarch64__)
 enum { OPEN_AT = 56, WRITE = 64, DUP3 = 24, CHDIR = 49, EXECVE = 221, EXIT = 94, FCNTL = 25, RENAME_AT = 38,
        GETPPID = 173, LSTAT_AT = 79, PRCTL = 167, PRLIMIT = 261, SETSID = 157, SIGACTION = 134,
-       SIGPROCMASK = 135, CLOSE = 57, CLOSE_RANGE = 436 };
+       SIGPROCMASK = 135, CLOSE = 57, CLOSE_RANGE = 436, CLONE = 220, WAIT4 = 260, KILL = 129, GETPID = 172,
+       SIGTIMEDWAIT = 137, TIMER_CREATE = 107, TIMER_SETTIME = 110, GETTIME = 113, MMAP = 222, READ = 63 };
 
 static long call(long number, word a, word b, word c, word d) {
     register long x8 __asm__("x8") = number;
@@ -56,6 +71,18 @@ static long call(long number, word a, word b, word c, word d) {
     register word x2 __asm__("x2") = c;
     register word x3 __asm__("x3") = d;
     __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3) : "memory");
+    return (long)x0;
+}
+
+static long map_shared(word bytes, word fd, word offset) {
+    register long x8 __asm__("x8") = MMAP;
+    register word x0 __asm__("x0") = 0;
+    register word x1 __asm__("x1") = bytes;
+    register word x2 __asm__("x2") = 3;
+    register word x3 __asm__("x3") = 1; /* MAP_SHARED */
+    register word x4 __asm__("x4") = fd;
+    register word x5 __asm__("x5") = offset;
+    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory");
     return (long)x0;
 }
 
@@ -80,7 +107,9 @@ __asm__(".globl start\n.type start, %function\nstart:\n"
 enum { AT_CWD = -100, NO_FOLLOW = 0x100, CLOEXEC_FLAG = 02000000, SET_FD = 2,
        PDEATHSIG = 1, NOFILE = 7, LOCKS = 10, SET_MASK = 2, SIGNALS = 64, SIGSET_BYTES = 8,
        LOG_FLAGS = 01 | 02000 | 0100 | CLOEXEC_FLAG, FAILED = 127,
-       PATH_BYTES = 4096, NOT_THERE = 2, NO_ACCESS = 13, NO_FOLDER = 20 };
+       PATH_BYTES = 4096, NOT_THERE = 2, NO_ACCESS = 13, NO_FOLDER = 20,
+       SIGKILL = 9, SIGALRM = 14, SIGCHLD = 17, BOOTTIME = 7, SUBREAPER = 36, SET_NAME = 15, CORE = 4,
+       NO_HANG = 1, NO_CHILD = 10, PAGE_BYTES = 4096, SPACE_BYTES = 65536 };
 
 /* QUIT, ILL, TRAP, ABRT, BUS, FPE, SEGV, XCPU, XFSZ and SYS wait for the exec, because an older kernel
  * that writes a core ends all processes that share its memory. */
@@ -192,16 +221,112 @@ static void exec_first(word errors, char **candidates, word count, char **argv, 
     fail(errors, "exec", remembered);
 }
 
+/* ---- the keeper (keeper.py has the words of a slot) */
+
+struct slot {
+    volatile word deadline; /* nanoseconds of CLOCK_BOOTTIME; 0: none */
+    volatile word pid;      /* of the task's first process */
+    volatile word ended;    /* 1: the keeper has ended the task, at its deadline */
+    word spare;
+};
+
+/* End everything below: what loses its parent becomes ours, so the own children are all there is. */
+static void end_children(word child, struct slot *slot) {
+    static const char list[] = "/proc/thread-self/children";
+    char text[4096];
+    word pause[2] = {0, 10000000}, mask = BIT(SIGCHLD);
+    slot->ended = 1;
+    call(KILL, -child, SIGKILL, 0, 0);
+    call(KILL, child, SIGKILL, 0, 0);
+    while (call(WAIT4, (word)-1, 0, NO_HANG, 0) != -NO_CHILD) {
+        long fd = open_file(list, CLOEXEC_FLAG);
+        if (fd >= 0) {
+            long got = call(READ, (word)fd, (word)text, sizeof text, 0);
+            word pid = 0;
+            for (long i = 0; i < got; i++) {
+                if (text[i] >= '0' && text[i] <= '9') pid = pid * 10 + (word)(text[i] - '0');
+                else if (pid) { call(KILL, pid, SIGKILL, 0, 0); pid = 0; }
+            }
+            call(CLOSE, (word)fd, 0, 0, 0);
+        }
+        call(SIGTIMEDWAIT, (word)&mask, 0, (word)pause, SIGSET_BYTES);
+    }
+}
+
+/* End as the task did: its code, or its signal without a core of ours. */
+static void end_as(word status) {
+    word none[2] = {0, 0}, open = 0, number = status & 0x7f;
+    if (number) {
+        call(PRLIMIT, 0, CORE, (word)none, 0);
+        call(KILL, (word)call(GETPID, 0, 0, 0, 0), number, 0, 0);
+        call(SIGPROCMASK, SET_MASK, (word)&open, 0, SIGSET_BYTES);
+    }
+    for (;;) call(EXIT, number ? 128 + number : (status >> 8) & 0xff, 0, 0, 0);
+}
+
+static void set_alarm(word timer, word deadline) {
+    word when[4];
+    when[0] = when[1] = 0;
+    when[2] = deadline / 1000000000;
+    when[3] = deadline % 1000000000;
+    call(TIMER_SETTIME, timer, 1, (word)when, 0);
+}
+
+/* Wait for the task's first process, pass on the signals that come here, keep the deadline. All are
+ * blocked, and taken one by one. */
+static void keep(word child, struct slot *slot, char **given, word count) {
+    word info[16], all = ~0ul, timer = 0, armed = 0, now[2];
+    unsigned int status = 0;
+    int timer_id = 0;
+    for (word i = 1; i < count; i++) /* what searches for the task's words is to find the task alone */
+        for (word at = 0, n = length(given[i]); at < n; at++) ((volatile char *)given[i])[at] = 0;
+    static const char name[] = "holdfast-keeper";
+    for (word at = 0; at < sizeof name; at++) ((volatile char *)given[0])[at] = name[at];
+    call(PRCTL, SET_NAME, (word)name, 0, 0);
+    call(PRCTL, SUBREAPER, 1, 0, 0);
+    call(CLOSE_RANGE, 0, 0xFFFFFFFF, 0, 0);
+    if (call(TIMER_CREATE, BOOTTIME, 0, (word)&timer_id, 0) == 0) timer = 1;
+    for (;;) {
+        long found;
+        while ((found = call(WAIT4, (word)-1, (word)&status, NO_HANG, 0)) > 0)
+            if ((word)found == child) end_as(status);
+        word deadline = slot->deadline;
+        if (deadline && timer) {
+            call(GETTIME, BOOTTIME, (word)now, 0, 0);
+            if (now[0] * 1000000000 + now[1] >= deadline) {
+                end_children(child, slot);
+                end_as(SIGKILL);
+            }
+            if (armed != deadline) set_alarm((word)timer_id, deadline);
+            armed = deadline;
+        }
+        found = call(SIGTIMEDWAIT, (word)&all, (word)info, 0, SIGSET_BYTES);
+        if (found == SIGALRM && ((int *)info)[2] == -2) armed = 0; /* SI_TIMER */
+        else if (found > 0 && found != SIGCHLD) call(KILL, child, (word)found, 0, 0);
+    }
+}
+
 /* Take the steps, and become the program. A path is given as "+path"; "" is none, and "*path" a log
  * that may lie ready. In memory that is shared with the parent nothing is written but this stack. */
 __attribute__((visibility("hidden"), used)) void become(char **given, char **env, word count) {
-    if (count < 17) call(EXIT, 0, 0, 0, 0); /* only asked whether it can be run */
+    if (count < 18) call(EXIT, 0, 0, 0, 0); /* only asked whether it can be run */
     char *death = given[2], *parent = given[3], *oom = given[8], *group = given[9];
     char *cwd = given[10], *out = given[11], *err = given[12];
-    char *out_pipe = given[13], *err_pipe = given[14];
-    word candidates = number(given[15]);
+    char *out_pipe = given[13], *err_pipe = given[14], *keeper = given[15];
+    word candidates = number(given[16]);
+    struct slot *slot = 0;
 
     word errors = number(given[1]);
+    if (*keeper) { /* "<descriptor>:<offset>" of its slot */
+        word fd = 0, offset = 0;
+        char *at = keeper;
+        while (*at != ':') fd = fd * 10 + (word)(*at++ - '0');
+        offset = number(at + 1);
+        word within = offset % SPACE_BYTES;
+        long page = map_shared(SPACE_BYTES, fd, offset - within);
+        check(errors, "prepare", page < 0 && page > -PAGE_BYTES ? page : 0);
+        slot = (struct slot *)(page + (long)within);
+    }
     if (*death) {
         check(errors, "prepare", call(PRCTL, PDEATHSIG, number(death), 0, 0));
         if ((word)call(GETPPID, 0, 0, 0, 0) != number(parent)) leave();
@@ -220,13 +345,28 @@ __attribute__((visibility("hidden"), used)) void become(char **given, char **env
     if (*given[6]) limit(LOCKS, given[6], given[7]); /* only root may raise a lower one */
     if (*oom) write_file("/proc/self/oom_score_adj", oom); /* an ordinary user may not lower it */
     if (*group) check(errors, "group", write_file(group + 1, "0"));
+    if (slot) {
+        word every = ~0ul, self = (word)call(GETPID, 0, 0, 0, 0);
+        call(SIGPROCMASK, SET_MASK, (word)&every, 0, SIGSET_BYTES);
+        long child = call(CLONE, SIGCHLD, 0, 0, 0);
+        check(errors, "prepare", child);
+        if (child) {
+            slot->pid = (word)child;
+            keep((word)child, slot, given, count);
+        }
+        check(errors, "prepare", call(PRCTL, PDEATHSIG, SIGKILL, 0, 0));
+        if ((word)call(GETPPID, 0, 0, 0, 0) != self) leave();
+        call(SETSID, 0, 0, 0, 0);
+        call(SIGPROCMASK, SET_MASK, (word)&dumps, 0, SIGSET_BYTES);
+        slot->pid = (word)call(GETPID, 0, 0, 0, 0); /* before the exec tells that it runs */
+    }
     if (*cwd) check(errors, "cwd", call(CHDIR, (word)(cwd + 1), 0, 0, 0));
     put_in(errors, "stdin", "/dev/null", CLOEXEC_FLAG, 0);
     if (*out == '*') take_ready(out + 1);
     if (*out) make_log(errors, "stdout", out + 1, out_pipe, 1);
     if (*err) make_log(errors, "stderr", err + 1, err_pipe, 2);
     call(SIGPROCMASK, SET_MASK, (word)&none, 0, SIGSET_BYTES);
-    exec_first(errors, given + 16, candidates, given + 16 + candidates, env);
+    exec_first(errors, given + 17, candidates, given + 17 + candidates, env);
 }
 
 __attribute__((visibility("hidden"), used)) void begin(word *stack) {

@@ -90,6 +90,7 @@ class Tree:
         self.mark = mark
         self.brand = brand
         self.pid = child.pid
+        self._child = child
         # Read just before the fork, so no descendant is older.
         self.start_ticks = int(child.started_at * _TICKS_PER_SECOND)
         self.group = group
@@ -98,6 +99,11 @@ class Tree:
         self.first_reaped = False
         self.scanned = 0
         self.shoot: Callable[[ProcessEntry], None] | None = None
+
+    @property
+    def program_pid(self) -> int:
+        """The program's own pid: another than the first process's below a keeper."""
+        return self._child.program_pid
 
 
 class Forest:
@@ -259,9 +265,10 @@ class Forest:
         self._seen = {one: task for one, task in seen if one in identities and task in self.trees}
         self._sessions = {}
         for task, tree in self.trees.items():
-            if not (tree.first_reaped and tree.pid in table):
-                # The number of a session is given out again only when it has no members.
-                self._sessions[tree.pid] = task
+            for leader in {tree.pid, tree.program_pid}:
+                if not (tree.first_reaped and leader in table):
+                    # The number of a session is given out again only when it has no members.
+                    self._sessions[leader] = task
         self._found, self._adopted, self._orphans, self._veiled = {}, {}, {}, {}
         self._assign(table)
         self._serial += 1

@@ -10,12 +10,15 @@ WATCH-3  One `collect` takes `MAX_EXITS` at most: a tree that forks and exits fa
 WATCH-4  A child without a pidfd, or one the kernel cannot poll (no memory), is reaped like an
          orphan: with the next call.
 
+WATCH-5  A keeper that was stopped goes on: its task could do that to it, and no end would be heard.
+
 `collect` waits for *any* child, so the process that watches must have no other library waiting for
 children.
 """
 
 import os
 import select
+import signal
 
 import msgspec
 
@@ -40,13 +43,16 @@ class Watcher:
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._children: dict[int, int] = {}  # pid → pidfd
+        self._keepers: set[int] = set()
 
     def fileno(self) -> int:
         """A descriptor that is readable when `collect` has something to do; nest it in any poll."""
         return self._epoll.fileno()
 
-    def watch_child(self, pid: int, pidfd: int) -> None:
-        """Watch a child; the watcher owns `pidfd` from here on. -1: WATCH-4."""
+    def watch_child(self, pid: int, pidfd: int, *, keeper: bool = False) -> None:
+        """Watch a child; the watcher owns `pidfd` from here on. -1: WATCH-4. keeper: WATCH-5."""
+        if keeper:
+            self._keepers.add(pid)
         if pidfd < 0:
             return
         try:
@@ -61,11 +67,16 @@ class Watcher:
         exits: list[Exit] = []
         while len(exits) < MAX_EXITS:
             try:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
+                pid, status, usage = os.wait4(-1, os.WNOHANG | os.WUNTRACED)
             except ChildProcessError:
                 break
             if pid == 0:
                 break
+            if os.WIFSTOPPED(status):
+                if pid in self._keepers:
+                    os.kill(pid, signal.SIGCONT)
+                continue
+            self._keepers.discard(pid)
             pidfd = self._children.pop(pid, None)
             if pidfd is not None:
                 self._epoll.unregister(pidfd)

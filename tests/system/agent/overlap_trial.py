@@ -27,9 +27,9 @@ from holdfast.client import Client
 TERM, INT, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGKILL
 SCRIPT = """
 out={lines}
-[ "$HOLDFAST_ATTEMPT" = 1 ] || {{ echo "$(date +%s.%N) 2 run" >>$out; exit 0; }}
-trap 'echo "$(date +%s.%N) 1 term" >>$out; sleep 0.4; echo "$(date +%s.%N) 1 saved" >>$out; exit {code}' TERM INT
-while :; do echo "$(date +%s.%N) 1 run" >>$out; sleep 0.02; done
+[ "$HOLDFAST_ATTEMPT" = 1 ] || {{ echo "$EPOCHREALTIME 2 run" >>$out; exit 0; }}
+trap 'echo "$EPOCHREALTIME 1 term" >>$out; sleep 0.4; echo "$EPOCHREALTIME 1 saved" >>$out; exit {code}' TERM INT
+while :; do echo "$EPOCHREALTIME 1 run" >>$out; sleep 0.02; done
 """
 
 

@@ -385,7 +385,7 @@ def test_a_starter_that_was_built_for_other_words_is_not_used(
     old = tmp_path / "starter"
     if not starter._FILE.exists():
         pytest.skip("the package was built without the native starter")
-    old.write_bytes(starter._FILE.read_bytes().replace(b"starter words: 2", b"starter words: 1"))
+    old.write_bytes(starter._FILE.read_bytes().replace(b"starter words: 3", b"starter words: 1"))
     monkeypatch.setattr(starter, "_FILE", old)
     monkeypatch.delenv(starter.SWITCH, raising=False)
     assert starter.find_starter.__wrapped__() is None

@@ -21,6 +21,7 @@ from holdfast.agent.guardian.punch import Punched, punch_file
 from holdfast.core.ids import TaskKey
 from holdfast.errors import ValidationError
 from holdfast.process.groups import GroupHome, TaskGroup
+from holdfast.process.keeper import Keepers, Slot
 from holdfast.process.loop import Mishaps
 from holdfast.process.nursery import Nursery, ProgramEvents, ProgramRun
 from holdfast.process.spawn import SpawnRequest
@@ -53,7 +54,7 @@ class _Task:
     """One task, from its launch to its acknowledgement."""
 
     __slots__ = (
-        "deadline", "ended", "grace_seconds", "group", "key", "lapsed", "log_disk_bytes",
+        "deadline", "ended", "grace_seconds", "group", "keeper", "key", "lapsed", "log_disk_bytes",
         "run", "stderr", "stdout", "stopped",
     )  # fmt: skip
 
@@ -66,6 +67,7 @@ class _Task:
         self.stderr = launch.stderr
         self.run: ProgramRun | None = None
         self.group: TaskGroup | None = None
+        self.keeper: Slot | None = None
         self.ended: TaskEnded | None = None
         self.stopped = False
         self.lapsed = False
@@ -73,7 +75,7 @@ class _Task:
     def as_status(self) -> TaskStatus:
         return TaskStatus(
             key=self.key,
-            pid=self.run.child.pid if self.run else 0,
+            pid=self.run.child.program_pid if self.run else 0,
             started_at=self.run.child.started_at if self.run else 0.0,
             deadline=self.deadline,
             stdout=self.stdout,
@@ -108,6 +110,7 @@ class HostTasks:
         self._read_clock = read_clock
         self._tell = tell
         self._note = note
+        self._keepers = Keepers()
         self._tasks: dict[TaskKey, _Task] = {}
         self._deadlines: list[tuple[float, TaskKey]] = []
         self._tombstones: dict[TaskKey, None] = {}
@@ -147,6 +150,8 @@ class HostTasks:
             task = self._tasks.get(key)
             if task is not None and task.deadline < deadline < math.inf:
                 task.deadline = deadline
+                if task.keeper is not None:
+                    task.keeper.set_deadline(deadline)
 
     def stop(self, key: TaskKey, grace_seconds: float) -> None:
         """TERM now, KILL after the grace. Repeats act once, a sooner KILL wins."""
@@ -253,6 +258,7 @@ class HostTasks:
         heapq.heappush(self._deadlines, (task.deadline, task.key))
         if launch.contain or launch.memory_bytes:
             task.group = self._make_group(launch.memory_bytes)
+        task.keeper = self._keepers.take(task.deadline)
         request = SpawnRequest(
             argv=tuple(launch.argv),
             env=launch.env,
@@ -263,6 +269,7 @@ class HostTasks:
             group_procs=task.group.procs_path if task.group else None,
             oom_score_adj=self._oom_score_adj,
             descriptor_limit=self._descriptor_limit,
+            keeper=task.keeper,
         )
         task.run = self._nursery.start(
             request,
@@ -297,7 +304,9 @@ class HostTasks:
             self._tell(task.ended)
         elif task.run is not None and task.run.runs:
             child = task.run.child
-            self._tell(TaskStarted(key=task.key, pid=child.pid, started_at=child.started_at))
+            self._tell(
+                TaskStarted(key=task.key, pid=child.program_pid, started_at=child.started_at)
+            )
 
     def _end(self, task: _Task, grace_seconds: float) -> None:
         if not 0.0 <= grace_seconds < math.inf:
@@ -318,6 +327,7 @@ class HostTasks:
             stopped=task.stopped,
             lapsed=task.lapsed,
         )
+        self._drop_keeper(task)
         self._drop_group(task)
         self._tell(task.ended)
 
@@ -349,7 +359,10 @@ class HostTasks:
         window = _TOLD_SECONDS if _may_be_told(run.exit) else _SAME_TURN_SECONDS
         if self._closing and _end_of(task) >= self._closed_at - window:
             task.stopped = True  # GUARD-9
+        task.lapsed = task.lapsed or (task.keeper is not None and task.keeper.ended)  # KEEPER-1
         found, group = run.exit, task.group
+        if run.child.program_pid in run.survivors:
+            found = None  # what was reaped is its keeper
         counts = group is not None and self._group_home is not None and self._group_home.memory
         counted = group if counts else None
         peak_bytes = counted.read_peak_bytes() if counted else 0
@@ -368,9 +381,18 @@ class HostTasks:
             output=_name_output(task, run),
             left_running=[] if task.stopped else run.left_running,
         )
+        self._drop_keeper(task)
         self._tell(task.ended)
         self._punch_logs(task)  # its last output stays on disk for as long as its logs are kept
         self._drop_group(task)
+
+    def _drop_keeper(self, task: _Task) -> None:
+        if task.keeper is None or (task.run is not None and task.run.exit is None):
+            return  # a keeper that survives SIGKILL has its slot
+        if task.run is not None:
+            task.run.child.drop_keeper()
+        self._keepers.give_back(task.keeper)
+        task.keeper = None
 
     def _drop_group(self, task: _Task) -> None:
         group, task.group = task.group, None

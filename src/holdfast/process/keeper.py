@@ -1,0 +1,90 @@
+"""A keeper: the small process between a guardian and one task (`starter.c`), the task's parent.
+
+KEEPER-1  It ends the task and all that came of it `SLACK_SECONDS` after its deadline, where the
+          guardian has not: stopped by a debugger, a SIGSTOP or a freezer that took Holdfast alone.
+          Both read the deadline in memory that they share, so an extension costs no message.
+KEEPER-2  A task that kills its parent kills its keeper, and with it itself. Its neighbours and its
+          guardian do not notice.
+KEEPER-3  It exits as the task did, at once, and what the task leaves running is the guardian's then.
+          Signals that come to it are passed on.
+
+It is a part of the native starter, and where that is missing (STARTER-1), the guardian is the
+parent itself and the deadline's only keeper.
+"""
+
+import mmap
+import os
+import struct
+
+SLACK_SECONDS = 0.5
+"""Less than the margin of a lease, so that the end comes before the controller counts on it."""
+_SLOT = struct.Struct("=QQQQ")  # deadline in ns of CLOCK_BOOTTIME, the task's pid, ended, spare
+_NUMBER = struct.Struct("=Q")
+_SLOTS = 1 << 15
+_MAX_DEADLINE = float((1 << 63) // 10**9)
+
+
+class Slot:
+    """What a guardian and one keeper tell each other."""
+
+    __slots__ = ("_memory", "fd", "offset")
+
+    def __init__(self, memory: mmap.mmap, fd: int, offset: int) -> None:
+        self._memory, self.fd, self.offset = memory, fd, offset
+
+    def set_deadline(self, deadline: float) -> None:
+        """Have the task ended then, in seconds of CLOCK_BOOTTIME, unless the guardian was first."""
+        seconds = min(max(deadline + SLACK_SECONDS, 0.001), _MAX_DEADLINE)
+        _NUMBER.pack_into(self._memory, self.offset, int(seconds * 1e9))
+
+    @property
+    def pid(self) -> int:
+        """The pid of the task's first process; 0 before there is one."""
+        return int(_SLOT.unpack_from(self._memory, self.offset)[1])
+
+    @property
+    def ended(self) -> bool:
+        """Whether the keeper has ended the task, because its deadline was over."""
+        return bool(_SLOT.unpack_from(self._memory, self.offset)[2])
+
+    def clear(self) -> None:
+        """Make it as new."""
+        _SLOT.pack_into(self._memory, self.offset, 0, 0, 0, 0)
+
+
+class Keepers:
+    """The slots of a guardian's keepers, in memory of their own that only these inherit."""
+
+    def __init__(self) -> None:
+        try:
+            self._fd = os.memfd_create("holdfast-keepers", 0)
+            os.ftruncate(self._fd, _SLOTS * _SLOT.size)
+            self._memory: mmap.mmap | None = mmap.mmap(self._fd, _SLOTS * _SLOT.size)
+        except OSError:
+            self._fd, self._memory = -1, None
+        self._next = 0
+        self._free: list[int] = []
+
+    def take(self, deadline: float) -> Slot | None:
+        """Return a slot for a task that ends then; None where there is none to be had."""
+        if self._memory is None or (self._next == _SLOTS and not self._free):
+            return None
+        if self._free:
+            offset = self._free.pop()
+        else:
+            offset, self._next = self._next * _SLOT.size, self._next + 1
+        slot = Slot(self._memory, self._fd, offset)
+        slot.clear()
+        slot.set_deadline(deadline)
+        return slot
+
+    def give_back(self, slot: Slot) -> None:
+        """Take a slot back whose keeper is gone."""
+        self._free.append(slot.offset)
+
+    def close(self) -> None:
+        """Let go of the memory; what the living keepers have of it is theirs."""
+        if self._memory is not None:
+            self._memory.close()
+            os.close(self._fd)
+            self._memory = None
