@@ -14,8 +14,9 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import uvicorn
@@ -26,6 +27,7 @@ from holdfast.controller.app import App
 from holdfast.controller.http.protocol import BoundedProtocol
 from holdfast.controller.loops.leader import Leader
 from holdfast.controller.runtime.auth import ensure_admin_token
+from holdfast.controller.runtime.background import keep_going
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.logs import set_up_logging
 from holdfast.core.settings.resolve import layer_from_environment
@@ -182,17 +184,25 @@ class RunningServer:
     async def start(self) -> None:
         """Start the loops and listen; return when requests are taken."""
         leader = Leader(self.controller)
+
+        def keep(name: str, begin: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
+            return asyncio.create_task(keep_going(name, begin), name=name)
+
         self._tasks = [
-            asyncio.create_task(self.controller.pump_hints(), name="hints"),
-            asyncio.create_task(leader.run(), name="leader"),
+            keep("the stream of hints", self.controller.pump_hints),
+            keep("leadership", leader.run),
             asyncio.create_task(self._server.serve(sockets=[self._sock]), name="http"),
-            asyncio.create_task(self.controller.telemetry.run(), name="telemetry"),
+            keep("the writer of GPU readings", self.controller.telemetry.run),
         ]
         while not self._server.started:
             if self._tasks[2].done():
                 self._tasks[2].result()
                 raise Unavailable("the server stopped while it started")
             await asyncio.sleep(0.005)
+
+    def list_tasks(self) -> list[asyncio.Task[None]]:
+        """Return the parts of this server, none of which ends before `stop`."""
+        return list(self._tasks)
 
     async def wait_for_failure(self) -> None:
         """Return or raise when a part ends, which no part does by itself."""

@@ -5,6 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from holdfast.bounds import Elapsed, Large, Reading, Whole
 from holdfast.core.causes import Cause, Watchdog
 
 Text = Annotated[str, Meta(max_length=4096)]
@@ -36,9 +37,9 @@ class Trip(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A watchdog's verdict: its exit code is kept on the attempt, `evidence` holds the readings."""
 
     watchdog: Watchdog
-    exit_code: int
+    exit_code: Whole
     reason: Text
-    evidence: dict[str, str | int | float | bool | None] = {}
+    evidence: dict[str, Reading] = {}
 
 
 class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -81,18 +82,18 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     pull_error: Text | None = None
     runtime_error: Text | None = None
     checkpoint_error: Text | None = None
-    xids: Annotated[tuple[int, ...], Meta(max_length=64)] = ()
-    ecc_errors: Annotated[int, Meta(ge=0)] = 0
+    xids: Annotated[tuple[Whole, ...], Meta(max_length=64)] = ()
+    ecc_errors: Large = 0
     gpu_lost: Text | None = None
     malformed: Text | None = None
     lost: Text | None = None
     log_tail: Annotated[str, Meta(max_length=16_384)] = ""
-    runtime_seconds: float = 0.0
+    runtime_seconds: Elapsed = 0.0
     rendezvous_port: Annotated[int, Meta(ge=0, le=65_535)] = 0
-    ended_ago_seconds: Annotated[float, Meta(ge=0)] = 0.0
-    max_memory_bytes: int = 0
-    memory_limit_bytes: Annotated[int, Meta(ge=0)] = 0
-    over_memory_bytes: Annotated[int, Meta(ge=0)] = 0
+    ended_ago_seconds: Elapsed = 0.0
+    max_memory_bytes: Large = 0
+    memory_limit_bytes: Large = 0
+    over_memory_bytes: Large = 0
     notices: Annotated[tuple[Text, ...], Meta(max_length=16)] = ()
 
     @property

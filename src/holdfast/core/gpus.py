@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from holdfast.bounds import Elapsed, MemoryBytes
 from holdfast.core.spec import ShortText
 
 
@@ -17,7 +18,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     index: Annotated[int, Meta(ge=0, le=1023)]
     uuid: ShortText = ""
     model: ShortText = ""
-    memory_bytes: Annotated[int, Meta(ge=0)] = 0
+    memory_bytes: MemoryBytes = 0
     vendor: Literal["nvidia", "amd", "declared"] = "nvidia"
 
 
@@ -25,8 +26,8 @@ class GpuTelemetry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """One device as it was `age_seconds` before it was told of. None: the driver does not say."""
 
     index: Annotated[int, Meta(ge=0, le=1023)]
-    memory_total_bytes: Annotated[int, Meta(ge=0)] = 0
-    memory_used_bytes: Annotated[int, Meta(ge=0)] | None = None
+    memory_total_bytes: MemoryBytes = 0
+    memory_used_bytes: MemoryBytes | None = None
     utilisation_percent: Annotated[float, Meta(ge=0, le=100)] | None = None
     temperature_celsius: Annotated[float, Meta(ge=-100, le=1000)] | None = None
-    age_seconds: Annotated[float, Meta(ge=0)] = 0.0
+    age_seconds: Elapsed = 0.0

@@ -13,6 +13,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from holdfast.bounds import Count
+
 ANY_RUNTIME = "any"
 """The word for a job in a container that names no runtime."""
 
@@ -28,7 +30,7 @@ class Hindrance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     part: Literal["starts", "containers"]
     reason: Annotated[str, Meta(max_length=1024)]
     runtimes: Annotated[tuple[str, ...], Meta(max_length=8)] = ()
-    devices: Annotated[tuple[int, ...], Meta(max_length=1024)] = ()
+    devices: Annotated[tuple[Count, ...], Meta(max_length=1024)] = ()
 
 
 def is_set_aside(faults: Collection[Hindrance]) -> bool:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
+
+from holdfast.bounds import Count, Large
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32, lower case: no i, l, o, u
 _TIME_CHARS = 9  # 45 bits of milliseconds: until the year 3084
@@ -31,9 +35,9 @@ def make_id(now_ms: int, entropy: int) -> str:
 class TaskKey(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """One rank of one job under one epoch: what every report carries (FENCE-1)."""
 
-    job_id: str
-    rank: int
-    epoch: int
+    job_id: Annotated[str, Meta(max_length=128)]
+    rank: Count
+    epoch: Large
 
     def __str__(self) -> str:
         return f"{self.job_id}:{self.rank}:{self.epoch}"

@@ -19,6 +19,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from holdfast.bounds import MAX_LARGE, Count, Elapsed, Large, MemoryBytes, Whole
 from holdfast.core.calls.values import ExecutorLimits
 from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
@@ -35,6 +36,7 @@ MAX_FORENSICS_BYTES = 2 * 1024 * 1024
 MAX_WAIT_SECONDS = 30.0
 MAX_AHEAD = 8  # orders held for each slot
 MAX_UNREAD = 64
+MAX_REPORTS = 65_536
 HELD_HEADER = "holdfast-held"
 RECORDED, NOT_RECORDED = b"\n", b"!"
 
@@ -54,7 +56,7 @@ class HostFacts(AgentMessage, frozen=True, kw_only=True):
 
     name: Name
     cpu_slots: Annotated[int, Meta(ge=0, le=65_536)] = 1
-    memory_bytes: Annotated[int, Meta(ge=0)] = 0
+    memory_bytes: MemoryBytes = 0
     gpus: Annotated[list[Gpu], Meta(max_length=1024)] = []
     queues: Annotated[list[Name], Meta(max_length=256)] = []
     labels: Annotated[dict[Name, ShortText], Meta(max_length=64)] = {}
@@ -88,15 +90,15 @@ class RegisterAnswer(AgentMessage, frozen=True, kw_only=True):
 
     host_id: str
     host_key: str | None = None
-    sync_interval_seconds: float = 5.0
+    sync_interval_seconds: Elapsed = 5.0
 
 
 class BeatReport(AgentMessage, frozen=True, kw_only=True):
     """The last beat of a task. `age_seconds` avoids comparing two machines' clocks."""
 
-    step: int | None = None
-    total: int | None = None
-    age_seconds: Annotated[float, Meta(ge=0)] = 0.0
+    step: Large | None = None
+    total: Large | None = None
+    age_seconds: Elapsed = 0.0
     section: ShortText | None = None
 
 
@@ -112,7 +114,7 @@ class TaskReport(AgentMessage, frozen=True, kw_only=True, gc=False):
 
     key: TaskKey
     state: Literal["claimed", "held", "returned", "starting", "running", "ended"]
-    pid: int = 0
+    pid: Count = 0
     port: Annotated[int, Meta(ge=0, le=65535)] = 0
     beat: BeatReport | None = None
     facts: TaskFacts | None = None
@@ -136,10 +138,10 @@ class SyncRequest(AgentMessage, frozen=True, kw_only=True):
     """
 
     incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
-    seq: Annotated[int, Meta(ge=0)] = 0
-    tasks: Annotated[list[TaskReport], Meta(max_length=65_536)] = []
+    seq: Large = 0
+    tasks: Annotated[list[TaskReport], Meta(max_length=MAX_REPORTS)] = []
     wait_seconds: Annotated[float, Meta(ge=0, le=MAX_WAIT_SECONDS)] = 0.0
-    settings_rev: int = 0
+    settings_rev: Large = 0
     leaving: bool = False
     shares_peers: bool = False
     shares_ports: bool = False
@@ -154,14 +156,14 @@ class ClaimOrder(AgentMessage, frozen=True, kw_only=True):
     """Keep a place for this rank of a gang and report it; nothing starts yet (GANG-1)."""
 
     key: TaskKey
-    attempt: int
-    ttl_seconds: float = 300.0
+    attempt: Count
+    ttl_seconds: Elapsed = 300.0
 
 
 class RankPeer(AgentMessage, frozen=True, kw_only=True):
     """A rank of a gang and its host, with the address by which others reach it."""
 
-    rank: int
+    rank: Count
     host: str
     address: str
 
@@ -181,9 +183,9 @@ class Gang(AgentMessage, frozen=True, kw_only=True):
     """
 
     job_id: str
-    epoch: int
+    epoch: Large
     hosts: list[GangHost]
-    places: list[int]
+    places: list[Whole]
 
     def list_peers(self) -> list[RankPeer]:
         """Every rank that has a host, in order."""
@@ -198,10 +200,10 @@ class Gang(AgentMessage, frozen=True, kw_only=True):
 class CheckpointOffer(AgentMessage, frozen=True, kw_only=True):
     """An earlier attempt's checkpoint, to be fetched with `GET /v1/agent/checkpoint` first."""
 
-    number: int
-    size: int
+    number: Large
+    size: Large
     sha256: str
-    step: int | None = None
+    step: Large | None = None
 
 
 class AlikeTask(AgentMessage, frozen=True, array_like=True, gc=False):
@@ -209,9 +211,9 @@ class AlikeTask(AgentMessage, frozen=True, array_like=True, gc=False):
     be hundreds."""
 
     key: TaskKey
-    attempt: int
-    gpus: list[int]
-    ttl_seconds: float
+    attempt: Count
+    gpus: list[Count]
+    ttl_seconds: Elapsed
     ahead: bool = False
 
 
@@ -239,7 +241,7 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
     """
 
     key: TaskKey
-    attempt: int
+    attempt: Count
     name: str
     queue: str
     project: str
@@ -249,31 +251,31 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
     cwd: str | None = None
     fresh_workdir: bool = False
     shell: str | None = None
-    gpus: list[int] = []
-    visible_gpus: list[int] = []
-    memory_bytes: int = 0
-    world_size: int = 1
-    local_rank: int = 0
-    local_world_size: int = 1
-    group_rank: int = 0
-    group_world_size: int = 1
+    gpus: list[Count] = []
+    visible_gpus: list[Count] = []
+    memory_bytes: Large = 0
+    world_size: Count = 1
+    local_rank: Count = 0
+    local_world_size: Count = 1
+    group_rank: Count = 0
+    group_world_size: Count = 1
     master_addr: str = "127.0.0.1"
-    master_port: int = 0
+    master_port: Count = 0
     peers: list[RankPeer] = []
     checkpoint: CheckpointOffer | None = None
-    inline_bytes: int = 0
+    inline_bytes: Large = 0
     image: str | None = None
     runtime: Literal["podman", "docker"] | None = None
     pull: Literal["missing", "always", "never"] = "missing"
     volumes: list[str] = []
-    pull_seconds: float = 1800.0
-    ttl_seconds: float = 300.0
+    pull_seconds: Elapsed = 1800.0
+    ttl_seconds: Elapsed = 300.0
     watch: WatchSettings = WatchSettings()
     executor: str = ""
     app: str = ""
     limits: ExecutorLimits = ExecutorLimits()
     falls_together: bool = False
-    cpu_slots: int = 0
+    cpu_slots: Count = 0
     ahead: bool = False
     also: list[AlikeTask] = []
 
@@ -303,7 +305,7 @@ class PreemptOrder(AgentMessage, frozen=True, kw_only=True):
     """
 
     key: TaskKey
-    grace_seconds: float
+    grace_seconds: Elapsed
     cause: Cause
     reason: str = ""
     hard: bool = False
@@ -313,7 +315,7 @@ class PreemptOrder(AgentMessage, frozen=True, kw_only=True):
 class CheckpointStored(AgentMessage, frozen=True, kw_only=True):
     """A checkpoint is on record under this number."""
 
-    number: int
+    number: Large
 
 
 class CheckpointSkip(AgentMessage, frozen=True, kw_only=True):
@@ -322,7 +324,7 @@ class CheckpointSkip(AgentMessage, frozen=True, kw_only=True):
 
     key: TaskKey
     incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
-    number: Annotated[int, Meta(ge=1)]
+    number: Annotated[int, Meta(ge=1, le=MAX_LARGE)]
     reason: Annotated[str, Meta(max_length=2048)] = ""
 
 
@@ -330,14 +332,14 @@ class Renewed(AgentMessage, frozen=True, kw_only=True):
     """The lease of a task runs `ttl_seconds` from the start of this sync."""
 
     key: TaskKey
-    ttl_seconds: float
+    ttl_seconds: Elapsed
 
 
 class RefusedReport(AgentMessage, frozen=True, kw_only=True):
     """A report that changed nothing, because its epoch or host is not the current one (FENCE-1)."""
 
     key: TaskKey
-    status: int = 409
+    status: Count = 409
     code: str = "stale_epoch"
 
 
@@ -355,15 +357,15 @@ class LogReadOrder(AgentMessage, frozen=True, kw_only=True):
     id: str
     key: TaskKey
     stream: Literal["stdout", "stderr"]
-    offset: int
-    length: int
+    offset: Large
+    length: Large
 
 
 class SyncAnswer(AgentMessage, frozen=True, kw_only=True):
     """Commands down. `lost`: tasks unknown to the controller on this host: end them (watchdog 77).
 
     acked: ends that are on record; forget them. refused: ends that were stale; forget them too.
-    unread: task reports of this sync without a readable key, and why. gangs: those of `launch`.
+    unread: what of this sync cannot be read and was left out, and why. gangs: those of `launch`.
     fenced: why this host is in error: nothing is renewed, so its tasks end with their leases.
     reads: output that a reader waits for. recall: held orders to be given back, unless they have
     begun. run_ahead_seconds: how much work it may hold beyond its slots.
@@ -382,9 +384,9 @@ class SyncAnswer(AgentMessage, frozen=True, kw_only=True):
     reads: list[LogReadOrder] = []
     unread: list[str] = []
     fenced: str = ""
-    settings_rev: int = 0
-    sync_interval_seconds: float = 5.0
-    run_ahead_seconds: float = 0.0
+    settings_rev: Large = 0
+    sync_interval_seconds: Elapsed = 5.0
+    run_ahead_seconds: Elapsed = 0.0
 
 
 class Forensics(AgentMessage, frozen=True, kw_only=True):
@@ -392,7 +394,7 @@ class Forensics(AgentMessage, frozen=True, kw_only=True):
 
     key: TaskKey
     reason: str
-    seconds: float
+    seconds: Elapsed
     sections: dict[str, str]
 
 
@@ -404,7 +406,7 @@ class LogUpload(AgentMessage, frozen=True, kw_only=True):
 
     key: TaskKey
     stream: Literal["stdout", "stderr"]
-    offset: Annotated[int, Meta(ge=0)]
+    offset: Large
     data: bytes = b""
     ended: bool = False
 
@@ -415,7 +417,7 @@ class LogReadAnswer(AgentMessage, frozen=True, kw_only=True):
     it either. reason: why."""
 
     id: Annotated[str, Meta(max_length=64)]
-    offset: Annotated[int, Meta(ge=0, le=1 << 62)]
+    offset: Large
     data: bytes = b""
     reason: Annotated[str, Meta(max_length=2048)] = ""
 

@@ -20,10 +20,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from holdfast.bounds import MAX_FIGURE
+
 MAX_DATAGRAM_BYTES = 2048
 MAX_COUNTS = 32
 Counts = Annotated[
-    dict[Annotated[str, Meta(max_length=64)], Annotated[float, Meta(ge=0)]],
+    dict[Annotated[str, Meta(max_length=64)], Annotated[float, Meta(ge=0, le=MAX_FIGURE)]],
     Meta(max_length=MAX_COUNTS),
 ]
 

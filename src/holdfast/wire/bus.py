@@ -21,6 +21,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from holdfast.bounds import UNREADABLE, Count, Elapsed, Figure, Instant, Large, Whole
 from holdfast.errors import TooLarge, ValidationError
 
 VERSION = 1
@@ -37,8 +38,7 @@ _pack = _HEADER.pack
 _unpack = _HEADER.unpack_from
 
 Word = Annotated[str, Meta(max_length=256)]
-Count = Annotated[int, Meta(ge=0, le=2**32)]
-Id = Annotated[int, Meta(ge=0, le=2**62)]
+Id = Large
 
 
 class BusMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -63,10 +63,10 @@ class ProcessEnding(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How one process ended: one of exit_code and signal, or neither where it survived SIGKILL."""
 
     rank: Count
-    exit_code: int | None
-    signal: int | None
-    runtime_seconds: float = 0.0
-    max_rss_bytes: int = 0
+    exit_code: Whole | None
+    signal: Count | None
+    runtime_seconds: Elapsed = 0.0
+    max_rss_bytes: Large = 0
 
 
 class Running(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -74,7 +74,7 @@ class Running(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     rank: Count
     pid: Count
-    started_at: float
+    started_at: Instant
 
 
 class Unstarted(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -101,7 +101,7 @@ class ManagerHello(BusMessage, frozen=True, tag=1):
     ones too.
     """
 
-    version: int
+    version: Count
     run: Word
     facts: MachineFacts
     pid: Count
@@ -159,17 +159,17 @@ class ProcessUse(msgspec.Struct, frozen=True, array_like=True):
 
     group: Id
     rank: Count
-    cpu_seconds: float
-    rss_bytes: int
+    cpu_seconds: Elapsed
+    rss_bytes: Large
     count: Count
 
 
 class HostUsage(BusMessage, frozen=True, tag=8):
     """A sample of the host: load over one minute, free memory, and every process tree."""
 
-    at: float
-    load: float
-    free_bytes: int
+    at: Instant
+    load: Figure
+    free_bytes: Large
     processes: list[ProcessUse]
 
 
@@ -177,7 +177,7 @@ class Bye(BusMessage, frozen=True, tag=9):
     """The manager leaves; nothing of it runs any more."""
 
     reason: str
-    code: int
+    code: Whole
 
 
 # ---- supervisor → manager
@@ -193,10 +193,10 @@ class Welcome(BusMessage, frozen=True, tag=1):
     run: Word
     epoch: Count
     session: Id
-    heartbeat_seconds: float
-    silence_seconds: float
-    orphan_grace_seconds: float
-    kill_grace_seconds: float
+    heartbeat_seconds: Elapsed
+    silence_seconds: Elapsed
+    orphan_grace_seconds: Elapsed
+    kill_grace_seconds: Elapsed
 
 
 class Who(BusMessage, frozen=True, tag=2):
@@ -231,7 +231,7 @@ class SignalProcesses(BusMessage, frozen=True, tag=4):
     request: Id
     group: Id
     ranks: list[Count] | None
-    number: int
+    number: Count
     whole_group: bool
 
 
@@ -240,7 +240,7 @@ class StopProcesses(BusMessage, frozen=True, tag=5):
 
     group: Id
     ranks: list[Count] | None
-    grace_seconds: float
+    grace_seconds: Elapsed
 
 
 class Send(BusMessage, frozen=True, tag=6):
@@ -263,9 +263,9 @@ class End(BusMessage, frozen=True, tag=8):
     """End every process and exit with `code`. Repeated when a manager given up speaks."""
 
     run: Word
-    code: int
+    code: Whole
     reason: str
-    grace_seconds: float
+    grace_seconds: Elapsed
 
 
 Up = (
@@ -347,7 +347,7 @@ def decode_messages(body: bytes | memoryview) -> list[Up]:
     """Decode what follows the header of a manager's frame. Raises ValidationError."""
     try:
         return _decode_up(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise ValidationError(f"a frame holds what no manager sends: {error}") from error
 
 
@@ -357,7 +357,7 @@ def decode_down(frame: bytes) -> list[Down]:
         return []
     try:
         return _decode_down(memoryview(frame)[HEADER_BYTES:])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise ValidationError(f"a frame holds what no supervisor sends: {error}") from error
 
 

@@ -6,6 +6,7 @@ that was welcomed, never used twice.
 
 import msgspec
 
+from holdfast.bounds import Count, Elapsed, Large, Whole
 from holdfast.wire.bus import ManagerHello
 
 
@@ -19,21 +20,21 @@ class BusLine(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Push(BusLine, frozen=True, tag=1):
     """Messages for managers, each encoded once: (peers, message, in order with user messages)."""
 
-    messages: list[tuple[list[int], bytes, bool]]
+    messages: list[tuple[list[Large], bytes, bool]]
 
 
 class Bar(BusLine, frozen=True, tag=2):
     """Have a manager told to end should it ever speak."""
 
     identity: bytes
-    code: int
+    code: Whole
     reason: str
 
 
 class Dismiss(BusLine, frozen=True, tag=3):
     """Forget a manager that said goodbye, and acknowledge it."""
 
-    peer: int
+    peer: Large
 
 
 class StopBus(BusLine, frozen=True, tag=4):
@@ -46,7 +47,7 @@ class StopBus(BusLine, frozen=True, tag=4):
 class BusReady(BusLine, frozen=True, tag=1):
     """It listens."""
 
-    port: int
+    port: Count
 
 
 class BusFailed(BusLine, frozen=True, tag=2):
@@ -58,7 +59,7 @@ class BusFailed(BusLine, frozen=True, tag=2):
 class Came(BusLine, frozen=True, tag=3):
     """A manager was welcomed."""
 
-    peer: int
+    peer: Large
     identity: bytes
     hello: ManagerHello
 
@@ -66,14 +67,14 @@ class Came(BusLine, frozen=True, tag=3):
 class Heard(BusLine, frozen=True, tag=4):
     """What managers said, each for the first time, in order: (peer, messages as they came)."""
 
-    bodies: list[tuple[int, bytes]]
+    bodies: list[tuple[Large, bytes]]
 
 
 class Silent(BusLine, frozen=True, tag=5):
     """A manager fell silent. It is given up and will be told to end whenever it speaks again."""
 
-    peer: int
-    seconds: float
+    peer: Large
+    seconds: Elapsed
 
 
 class SaidBye(BusLine, frozen=True, tag=6):
@@ -86,21 +87,21 @@ class Counted(BusLine, frozen=True, tag=7):
     """The counters of the bus process since it began; times in seconds, `worst_seconds` since the
     last of these."""
 
-    frames_in: int
-    frames_out: int
-    resent: int
-    unreachable: int
-    disconnects: int
-    busy_seconds: float
-    worst_seconds: float
-    lag_seconds: float
-    refused: dict[str, int]
+    frames_in: Large
+    frames_out: Large
+    resent: Large
+    unreachable: Large
+    disconnects: Large
+    busy_seconds: Elapsed
+    worst_seconds: Elapsed
+    lag_seconds: Elapsed
+    refused: dict[str, Large]
 
 
 class BusSays(BusLine, frozen=True, tag=8):
     """A sentence for the script's log. level: of `logging`."""
 
-    level: int
+    level: Count
     sentence: str
 
 

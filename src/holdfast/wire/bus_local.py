@@ -8,6 +8,8 @@ after that both sides send `Part`s.
 
 import msgspec
 
+from holdfast.bounds import Count, Elapsed, Large, Whole
+
 SOCKET_VARIABLE = "HOLDFAST_SUPERVISOR_SOCKET"
 TOKEN_VARIABLE = "HOLDFAST_SUPERVISOR_TOKEN"
 
@@ -22,7 +24,7 @@ class Local(msgspec.Struct, frozen=True, array_like=True):
 class Start(Local, frozen=True, tag=1):
     """Start a process. env is the whole environment, in bytes: not all of it need be text."""
 
-    key: int
+    key: Large
     argv: list[str]
     env: dict[bytes, bytes]
     cwd: str | None
@@ -32,17 +34,17 @@ class Start(Local, frozen=True, tag=1):
 class SignalTree(Local, frozen=True, tag=2):
     """Send a signal to processes, or to their whole process groups."""
 
-    request: int
-    keys: list[int]
-    number: int
+    request: Large
+    keys: list[Large]
+    number: Count
     whole_group: bool
 
 
 class StopTree(Local, frozen=True, tag=3):
     """TERM to the whole trees, KILL after the grace."""
 
-    keys: list[int]
-    grace_seconds: float
+    keys: list[Large]
+    grace_seconds: Elapsed
 
 
 class ManagerAlive(Local, frozen=True, tag=4):
@@ -55,33 +57,33 @@ class ManagerAlive(Local, frozen=True, tag=4):
 class ProcessStarted(Local, frozen=True, tag=1):
     """A process runs."""
 
-    key: int
-    pid: int
+    key: Large
+    pid: Count
 
 
 class NotStarted(Local, frozen=True, tag=2):
     """A process never ran."""
 
-    key: int
+    key: Large
     reason: str
 
 
 class TreeEnded(Local, frozen=True, tag=3):
     """A process is over with its whole tree, but for `survivors` of SIGKILL."""
 
-    key: int
-    exit_code: int | None
-    signal: int | None
-    runtime_seconds: float
-    max_rss_bytes: int
-    survivors: list[int]
+    key: Large
+    exit_code: Whole | None
+    signal: Count | None
+    runtime_seconds: Elapsed
+    max_rss_bytes: Large
+    survivors: list[Count]
 
 
 class SignalDone(Local, frozen=True, tag=4):
     """A `SignalTree` was carried out."""
 
-    request: int
-    reached: int
+    request: Large
+    reached: Count
 
 
 class Turned(Local, frozen=True, tag=5):
@@ -101,7 +103,7 @@ class Part(Local, frozen=True, tag=2):
     """A message, or a part of one."""
 
     data: bytes
-    part: int = 0
+    part: Count = 0
     last: bool = True
 
 

@@ -17,6 +17,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from holdfast.bounds import MAX_FIGURE, MAX_LARGE, Count, Elapsed, Large, Whole
 from holdfast.core.calls.batches import (
     MAX_BATCH_CALLS as MAX_BATCH_CALLS,  # and to those that read messages
 )
@@ -51,9 +52,9 @@ class CallEnd(msgspec.Struct, frozen=True, array_like=True):
     """The end of one call. position: in its batch. value: the result as JSON text, or with `error`
     the exception as JSON of `CallError`."""
 
-    position: int
+    position: Count
     error: bool
-    seconds: float
+    seconds: Elapsed
     value: str
 
 
@@ -70,16 +71,16 @@ class CallError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class BatchEnds(msgspec.Struct, frozen=True, array_like=True):
     """Ends of calls of one batch."""
 
-    batch: int
+    batch: Large
     ends: list[CallEnd]
 
 
 class CallOrder(msgspec.Struct, frozen=True, array_like=True):
     """One call to run: its set (an index of `Batch.sets`), index in the set, attempt, arguments."""
 
-    set: int
-    index: int
-    attempt: int
+    set: Count
+    index: Count
+    attempt: Count
     args: str
 
 
@@ -95,7 +96,7 @@ class SetInfo(CallMessage, frozen=True, kw_only=True):
 class Batch(CallMessage, frozen=True, kw_only=True):
     """Calls handed to one executor under its lease. All of one model."""
 
-    id: int
+    id: Large
     model: str | None = None
     sets: list[SetInfo]
     calls: list[CallOrder]
@@ -105,8 +106,8 @@ class Closing(CallMessage, frozen=True, kw_only=True):
     """An executor's last report, by its agent. batch, position: the call that ran when it ended, or
     -1 where none did; only that call is charged. loading: its model was being loaded."""
 
-    batch: int = -1
-    position: int = -1
+    batch: Annotated[int, Meta(ge=-1, le=MAX_LARGE)] = -1
+    position: Whole = -1
     loading: bool = False
     facts: TaskFacts
 
@@ -115,7 +116,7 @@ class ModelLoad(msgspec.Struct, frozen=True, array_like=True):
     """A model was loaded, and how long that took."""
 
     model: str
-    seconds: float
+    seconds: Elapsed
 
 
 class ExecutorReport(CallMessage, frozen=True, kw_only=True):
@@ -131,12 +132,12 @@ class ExecutorReport(CallMessage, frozen=True, kw_only=True):
     """
 
     key: TaskKey
-    held: list[int] = []
+    held: list[Large] = []
     ends: list[BatchEnds] = []
     want: Annotated[int, Meta(ge=0, le=MAX_BATCH_CALLS)] = 0
     loaded: str | None = None
-    free_gb: Annotated[float, Meta(ge=0)] | None = None
-    mean_seconds: float = 0.0
+    free_gb: Annotated[float, Meta(ge=0, le=MAX_FIGURE)] | None = None
+    mean_seconds: Elapsed = 0.0
     closing: Closing | None = None
     loads: list[ModelLoad] = []
     returned: list[tuple[int, int]] = []
@@ -150,7 +151,7 @@ class CallsRequest(CallMessage, frozen=True, kw_only=True):
     call at once."""
 
     incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
-    seq: Annotated[int, Meta(ge=0)] = 0
+    seq: Large = 0
     wait_seconds: Annotated[float, Meta(ge=0, le=30)] = 0.0
     executors: Annotated[list[ExecutorReport], Meta(max_length=4096)] = []
 
@@ -166,11 +167,11 @@ class ExecutorAnswer(CallMessage, frozen=True, kw_only=True):
 
     key: TaskKey
     batches: list[Batch] = []
-    recorded: list[tuple[int, int]] = []
-    dropped: list[int] = []
-    cancelled: list[tuple[int, int]] = []
+    recorded: list[tuple[Large, Count]] = []
+    dropped: list[Large] = []
+    cancelled: list[tuple[Large, Count]] = []
     cancel_reasons: list[str] = []
-    killed: list[tuple[int, int]] = []
+    killed: list[tuple[Large, Count]] = []
     lost: bool = False
     leave: bool = False
 
@@ -189,9 +190,9 @@ class ModelLimits(CallMessage, frozen=True, kw_only=True):
     calls, 0 where they are not watched for stalls; None: what is set elsewhere. vram_gb: memory of a
     GPU that it needs, 0 where it does not say."""
 
-    load_seconds: float | None = None
-    stall_seconds: float | None = None
-    vram_gb: float = 0.0
+    load_seconds: Elapsed | None = None
+    stall_seconds: Elapsed | None = None
+    vram_gb: Annotated[float, Meta(ge=0, le=MAX_FIGURE)] = 0.0
 
 
 class BlobDone(CallMessage, frozen=True, kw_only=True):
@@ -206,8 +207,8 @@ class CallSave(msgspec.Struct, frozen=True, array_like=True):
     """A call's checkpoint on its way, by batch and position. sha256: of what it saves; empty: it asks
     for what an earlier attempt saved."""
 
-    batch: int
-    position: int
+    batch: Large
+    position: Count
     sha256: str = ""
 
     @property
@@ -236,13 +237,13 @@ class ExecutorFrame(CallMessage, frozen=True, kw_only=True):
 
     task: str = ""
     hello: bool = False
-    held: list[int] = []
+    held: list[Large] = []
     batches: list[Batch] = []
     ends: list[BatchEnds] = []
-    want: int = 0
+    want: Count = 0
     loaded: str | None = None
     models: dict[str, ModelLimits] = {}
-    mean_seconds: float = 0.0
+    mean_seconds: Elapsed = 0.0
     loads: list[ModelLoad] = []
     fetch: list[str] = []
     keep: list[str] = []
@@ -259,9 +260,9 @@ class AgentFrame(CallMessage, frozen=True, kw_only=True):
     it, from whenever the agent knows of that, calls may be given back."""
 
     batches: list[Batch] = []
-    recorded: list[tuple[int, int]] = []
-    dropped: list[int] = []
-    cancelled: list[tuple[int, int]] = []
+    recorded: list[tuple[Large, Count]] = []
+    dropped: list[Large] = []
+    cancelled: list[tuple[Large, Count]] = []
     cancel_reasons: list[str] = []
     leave: bool = False
     blobs: list[BlobDone] = []
@@ -280,7 +281,7 @@ class NewCallSet(CallMessage, frozen=True, kw_only=True):
     id: str
     spec: FunctionSpec
     singles: bool = False
-    count: int | None = None
+    count: Count | None = None
     args: Annotated[list[str], Meta(max_length=10_000)] = []
 
 
@@ -290,10 +291,10 @@ class MoreCalls(CallMessage, frozen=True, kw_only=True):
     is there: a set whose client is silent for a while is closed. cut: with the count, why these are
     fewer than it meant to submit."""
 
-    first: Annotated[int, Meta(ge=0)]
+    first: Count
     cut: Annotated[str, Meta(max_length=1000)] = ""
     args: Annotated[list[str], Meta(max_length=10_000)] = []
-    count: int | None = None
+    count: Count | None = None
 
 
 class CallSetView(CallMessage, frozen=True, kw_only=True):
@@ -340,7 +341,7 @@ class CallsChange(CallMessage, frozen=True, kw_only=True):
     (those that have not ended; those that failed or were cancelled). hard: of a cancel, end calls that
     run at once, with their executors."""
 
-    indices: Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=100_000)] | None = None
+    indices: Annotated[list[Count], Meta(max_length=100_000)] | None = None
     reason: Annotated[str, Meta(max_length=1000)] = ""
     hard: bool = False
 

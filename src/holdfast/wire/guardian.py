@@ -2,8 +2,10 @@
 for its agent.
 
 All times are seconds of CLOCK_BOOTTIME, which every process of the host shares and which counts
-suspension. Every request is idempotent: the agent may die at any line, come back, ask for a
-`Snapshot` and go on. The tags stay as they are, because the two may be of different versions.
+suspension. Those of requests have no bounds here, because the guardian looks at each by itself: a
+bad one among many deadlines is to cost the others nothing. Every request is idempotent: the agent
+may die at any line, come back, ask for a `Snapshot` and go on. The tags stay as they are, because
+the two may be of different versions.
 
 LINE-1  A message that cannot be read (of an unknown kind, of another shape) is refused, counted and
         named, and costs neither side its life: a guardian outlives upgrades of its agent. An agent
@@ -13,6 +15,7 @@ LINE-1  A message that cannot be read (of an unknown kind, of another shape) is 
 
 import msgspec
 
+from holdfast.bounds import Count, Elapsed, Instant, Large, Whole
 from holdfast.core.ids import TaskKey
 
 
@@ -26,8 +29,8 @@ class GuardianMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="t", 
 class AgentHello(GuardianMessage, frozen=True, kw_only=True, tag="hello"):
     """An agent began, or missed something; answered by a `Snapshot` of the same number."""
 
-    pid: int
-    number: int = 0
+    pid: Count
+    number: Large = 0
 
 
 class AgentAlive(GuardianMessage, frozen=True, kw_only=True, tag="alive"):
@@ -60,11 +63,11 @@ class LaunchTask(GuardianMessage, frozen=True, kw_only=True, tag="launch"):
     stdout: str
     stderr: str
     deadline: float
-    memory_bytes: int = 0
+    memory_bytes: Large = 0
     contain: bool = False
     grace_seconds: float = 15.0
     leads: bool = False
-    log_disk_bytes: int = 256 << 20
+    log_disk_bytes: Large = 256 << 20
 
 
 class Extend(GuardianMessage, frozen=True, kw_only=True, tag="extend"):
@@ -118,17 +121,17 @@ class TaskEnded(GuardianMessage, frozen=True, kw_only=True, tag="ended"):
     """
 
     key: TaskKey
-    exit_code: int | None = None
-    signal: int | None = None
+    exit_code: Whole | None = None
+    signal: Count | None = None
     oom: bool = False
     stopped: bool = False
     lapsed: bool = False
     unkillable: bool = False
-    survivors: list[int] = []
+    survivors: list[Count] = []
     start_error: str | None = None
     hosts_fault: bool = False
-    runtime_seconds: float = 0.0
-    max_memory_bytes: int = 0
+    runtime_seconds: Elapsed = 0.0
+    max_memory_bytes: Large = 0
     output: dict[str, StreamEnd] = {}
     left_running: list[str] = []
 
@@ -137,17 +140,17 @@ class TaskStarted(GuardianMessage, frozen=True, kw_only=True, tag="started"):
     """The task's process runs."""
 
     key: TaskKey
-    pid: int
-    started_at: float
+    pid: Count
+    started_at: Instant
 
 
 class TaskStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One task as the guardian knows it; pid and started_at are 0 where there is no process."""
 
     key: TaskKey
-    pid: int
-    started_at: float
-    deadline: float
+    pid: Count
+    started_at: Instant
+    deadline: Instant
     stdout: str
     stderr: str
     stopping: bool = False
@@ -159,13 +162,13 @@ class Snapshot(GuardianMessage, frozen=True, kw_only=True, tag="snapshot"):
 
     incarnation: str
     tasks: list[TaskStatus]
-    number: int = 0
+    number: Large = 0
 
 
 class Unread(GuardianMessage, frozen=True, kw_only=True, tag="unread"):
     """`count` messages of the agent were not carried out (LINE-1), the last for `reason`."""
 
-    count: int
+    count: Large
     reason: str
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from holdfast.bounds import Count, Elapsed, Figure
 from holdfast.core.health.checks import CheckKind, Measured
 from holdfast.wire.agent import AgentMessage
 
@@ -28,8 +29,8 @@ class HealthOrder(AgentMessage, frozen=True, kw_only=True):
     kind: CheckKind
     mounts: tuple[str, ...] = ()
     script: str | None = None
-    disk_mb: float = 64.0
-    deadline_seconds: float = 120.0
+    disk_mb: Figure = 64.0
+    deadline_seconds: Elapsed = 120.0
 
 
 class HealthReport(AgentMessage, frozen=True, kw_only=True):
@@ -45,9 +46,9 @@ class HealthRequest(AgentMessage, frozen=True, kw_only=True):
     failed ones, the newest are named by job and attempt."""
 
     incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
-    passed: Annotated[int, Meta(ge=0)] = 0
-    failed: Annotated[int, Meta(ge=0)] = 0
-    failures: Annotated[tuple[tuple[str, int], ...], Meta(max_length=MAX_FAILURES)] = ()
+    passed: Count = 0
+    failed: Count = 0
+    failures: Annotated[tuple[tuple[str, Count], ...], Meta(max_length=MAX_FAILURES)] = ()
     report: HealthReport | None = None
 
 
@@ -55,7 +56,7 @@ class HealthAnswer(AgentMessage, frozen=True, kw_only=True):
     """order: to be carried out now. next_seconds: when to ask again."""
 
     order: HealthOrder | None = None
-    next_seconds: float = 60.0
+    next_seconds: Elapsed = 60.0
 
 
 encode = msgspec.json.Encoder().encode

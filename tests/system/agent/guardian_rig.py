@@ -123,8 +123,12 @@ class Rig:
                 continue
 
     def say(self, *requests: Request) -> None:
+        self.send_frames(*(encode_frame(encode(request)) for request in requests))
+
+    def send_frames(self, *frames: bytes) -> None:
+        """Say what may be no message at all."""
         assert self._line is not None
-        self._line.sendall(b"".join(encode_frame(encode(request)) for request in requests))
+        self._line.sendall(b"".join(frames))
 
     def hear(self, timeout_seconds: float) -> bool:
         """Read more of what the guardian says. False when nothing came or the line ended."""

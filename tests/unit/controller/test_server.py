@@ -44,6 +44,13 @@ async def test_the_first_admin_token(store: Store, tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["token"]
 
 
+def test_the_services_that_are_shipped_start_again_whatever_ended() -> None:
+    for name in ("server", "agent"):
+        unit = (Path(__file__).parents[3] / f"examples/systemd/holdfast-{name}.service").read_text()
+        assert "\nRestart=always\n" in unit
+        assert "\nStartLimitIntervalSec=0\n" in unit
+
+
 async def test_a_token_file_open_to_others_is_refused(store: Store, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("hft_x\n")

@@ -27,6 +27,7 @@ from holdfast.agent.calls.rooms import UNBOUND, ModelRoom
 from holdfast.agent.offload import Asides, run_aside
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.calls import ControllerCalls
+from holdfast.bounds import UNREADABLE
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.errors import Conflict, Forbidden, HoldfastError, TooLarge, ValidationError
@@ -153,7 +154,7 @@ class ExecutorDesk:
                         line.say(AgentFrame(takes=self._takes))
                     if line is not None:
                         self._hear(line, frame)
-        except (OSError, ValidationError, msgspec.MsgspecError) as error:
+        except (OSError, ValidationError, *UNREADABLE) as error:
             log.warning(f"the line of an executor ended: {error}")
         finally:
             if line is not None:

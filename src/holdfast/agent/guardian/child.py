@@ -19,9 +19,8 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 
-import msgspec
-
 from holdfast.agent.guardian.config import GuardianConfig
+from holdfast.bounds import UNREADABLE
 from holdfast.errors import ValidationError
 from holdfast.process.loop import Poller
 from holdfast.process.nursery import Nursery, ProgramEvents, ProgramRun
@@ -176,7 +175,7 @@ class AgentChild:
         for frame in frames:
             try:
                 requests.append(decode_request(frame))
-            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            except UNREADABLE as error:
                 self.refuse(f"{error} (it begins with {frame[:_SHOWN_BYTES].hex()})")
         if requests:
             self._heard_at = time.monotonic()

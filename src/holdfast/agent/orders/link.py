@@ -18,8 +18,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 
-import msgspec
-
+from holdfast.bounds import UNREADABLE
 from holdfast.core.ids import TaskKey
 from holdfast.errors import ValidationError
 from holdfast.wire import guardian as wire
@@ -92,7 +91,7 @@ class GuardianLink(asyncio.Protocol):
         for frame in frames:
             try:
                 self._take(frame)
-            except (ValidationError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            except (ValidationError, *UNREADABLE) as error:
                 self._refuse(f"{error} (it begins with {frame[:_SHOWN_BYTES].hex()})")
             except Exception:
                 log.exception("a message of the guardian could not be carried out")

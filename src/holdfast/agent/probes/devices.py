@@ -5,6 +5,7 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.bounds import MAX_MEMORY_BYTES, MAX_SECONDS, within
 from holdfast.core.gpus import Gpu, GpuTelemetry
 from holdfast.core.watchdogs import GpuReading
 
@@ -46,7 +47,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             index=self.index,
             uuid=self.uuid[:256],
             model=self.model[:256],
-            memory_bytes=self.memory_total_bytes,
+            memory_bytes=within(self.memory_total_bytes, 0, MAX_MEMORY_BYTES) or 0,
             vendor=self.vendor,
         )
 
@@ -56,14 +57,13 @@ def show_telemetry(devices: Sequence[Device], age_seconds: float) -> list[GpuTel
     return [
         GpuTelemetry(
             index=device.index,
-            memory_total_bytes=device.memory_total_bytes,
-            memory_used_bytes=device.memory_used_bytes,
-            utilisation_percent=device.utilisation_percent,
-            temperature_celsius=device.temperature_celsius,
-            age_seconds=max(0.0, age_seconds),
+            memory_total_bytes=within(device.memory_total_bytes, 0, MAX_MEMORY_BYTES) or 0,
+            memory_used_bytes=within(device.memory_used_bytes, 0, MAX_MEMORY_BYTES),
+            utilisation_percent=within(device.utilisation_percent, 0, 100),
+            temperature_celsius=within(device.temperature_celsius, -100, 1000),
+            age_seconds=max(0.0, min(age_seconds, MAX_SECONDS)),
         )
-        for device in devices
-        if not device.lost
+        for device in {device.index: device for device in devices if not device.lost}.values()
     ]
 
 

@@ -67,7 +67,8 @@ class RealProbe:
             if device.lost:
                 where = f"GPU {device.index} of this host"
                 log.error(f"{where} is lost and is not offered: {device.lost}")
-        return [device.as_gpu() for device in devices or [] if not device.lost]
+        found = {device.index: device for device in devices or [] if not device.lost}
+        return [device.as_gpu() for device in found.values()]
 
     async def read_devices(self) -> list[Device] | None:
         """Ask the drivers, where there are any."""

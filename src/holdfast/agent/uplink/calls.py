@@ -7,6 +7,7 @@ import msgspec
 
 from holdfast import errors
 from holdfast.agent.uplink.http import Early, HttpAnswer, HttpClient
+from holdfast.bounds import UNREADABLE
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.wire import agent as wire
 from holdfast.wire import health
@@ -33,7 +34,7 @@ def read_problem(answer: HttpAnswer) -> HoldfastError:
     """Return the error in an answer, or Unavailable for an answer that is no controller's."""
     try:
         problem = msgspec.json.decode(answer.body, type=Problem)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         # A proxy's page, say: only a controller's own refusal may make the agent give anything up.
         return Unavailable(f"the controller answered with status {answer.status}")
     kind = _BY_STATUS.get(answer.status, Unavailable)
@@ -150,5 +151,5 @@ def decode_body(decode: Callable[[bytes], Value], body: bytes) -> Value:
     """Decode an answer's body. Raises Unavailable."""
     try:
         return decode(body)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise Unavailable(f"the controller's answer makes no sense: {error}") from error

@@ -17,10 +17,9 @@ import socket
 import time
 from collections.abc import Callable
 
-import msgspec
-
 from holdfast.agent.probes import Probe, Probed
 from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.bounds import UNREADABLE
 from holdfast.core.facts import Trip
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskState
@@ -98,7 +97,7 @@ class WatchRunner:
             return
         try:
             beat = decode_beat(data)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             self._note_bad(f"a beat cannot be read: {error}")
             return
         task = self._find(beat.task)

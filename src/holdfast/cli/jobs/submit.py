@@ -246,7 +246,7 @@ def read_file(path: str) -> dict[str, Any]:
 
             try:
                 fields = tomllib.loads(data.decode())
-            except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            except (ValueError, RecursionError) as error:  # a number of 5000 digits, too
                 raise ValidationError(f"{path} is not TOML: {error}", field="file") from error
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error

@@ -70,7 +70,7 @@ def _read(path: Path) -> Any:
 
     try:
         return tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # a number of 5000 digits, too
         raise ValidationError(f"it is no TOML: {error}") from None
 
 

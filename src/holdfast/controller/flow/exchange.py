@@ -14,6 +14,7 @@ from msgspec import Meta
 from starlette.responses import Response
 from starlette.types import Receive
 
+from holdfast.bounds import UNREADABLE
 from holdfast.controller.http.bodies import decode_packed, read_body, wait_unless_gone
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.problems import explain_bad_value
@@ -77,7 +78,7 @@ def read_calls(body: bytes) -> tuple[CallsRequest, list[str]]:
     for number, raw in enumerate(envelope.executors):
         try:
             reports.append(_clean(_REPORT.decode(raw)))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             unread.append(f"executors[{number}]: {error}")
     fields = {name: getattr(envelope, name) for name in ("incarnation", "seq", "wait_seconds")}
     try:

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
+from holdfast.bounds import UNREADABLE
 from holdfast.controller.flow.why import view_call
 from holdfast.controller.http.bodies import decode_body, read_body, wait_unless_gone
 from holdfast.controller.http.endpoints import ApiCall
@@ -277,7 +278,7 @@ def check_args(args: Sequence[str], first: int, count: int | None) -> None:
             )
         try:
             _JSON.decode(text)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             message = f"args[{number}]: this is no JSON text: {error}"
             raise ValidationError(message, field=f"args[{number}]") from None
 

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.types import Message, Receive, Scope
 
+from holdfast.bounds import UNREADABLE
 from holdfast.controller.http.problems import BadSyntax, SlowRequest, explain_bad_value
 from holdfast.controller.runtime.wakes import Wake, wait_any
 from holdfast.errors import TooLarge, ValidationError
@@ -92,7 +93,7 @@ def decode_body(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         value = decoder.decode(body)
     except msgspec.ValidationError as error:
         raise explain_bad_value(error, kind=decoder.type) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise BadSyntax(_say_syntax(body, error)) from None
     refuse_nul(body, value)
     return value
@@ -142,7 +143,7 @@ def decode_report(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         return value
     except msgspec.ValidationError as error:
         raise explain_bad_value(error) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise BadSyntax(_say_syntax(body, error)) from None
 
 
@@ -152,7 +153,7 @@ def decode_packed(body: bytes, decoder: msgspec.msgpack.Decoder[T]) -> T:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
         raise explain_bad_value(error) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise BadSyntax(f"the body is not msgpack: {error}", code="malformed_msgpack") from None
 
 

@@ -67,6 +67,11 @@ async def keep_running(controller: Controller, loop: Loop) -> None:
         except Stale as error:  # LEAD-3: this replica was slow, and another leads
             log.warning("loop %s: %s", loop.name, error.message, extra={"loop": loop.name})
             failures += 1
+        except asyncio.CancelledError:
+            end_if_cancelled()
+            # Something that the run waited for was cancelled, and not the loop.
+            log.error("loop %s was broken off; it goes on", loop.name, extra={"loop": loop.name})
+            failures += 1
         except Exception:
             controller.metrics.loop_failures.labels(loop.name).inc()
             log.exception("loop %s failed; it goes on", loop.name, extra={"loop": loop.name})

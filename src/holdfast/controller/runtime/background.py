@@ -2,16 +2,34 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from holdfast.controller.runtime.outages import Outages
 from holdfast.errors import HoldfastError, Unavailable
 
 log = logging.getLogger("holdfast.controller")
+AGAIN_SECONDS = 1.0
 BEHIND_SECONDS = 0.02
 """How long a read behind a caller waits, because the caller's own statements come first."""
 _CLOSE_SECONDS = 0.2  # cancelled work should end at once
+
+
+async def keep_going(name: str, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run for ever the part of a process that `begin` begins: where it ends or fails, it is logged
+    and begun again after a moment. Only a cancel of its task ends it."""
+    while True:
+        try:
+            await begin()
+            log.error("%s ended by itself; it begins again", name)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            log.error("%s was broken off by a cancel inside of it; it begins again", name)
+        except Exception:
+            log.exception("%s failed; it begins again", name)
+        await asyncio.sleep(AGAIN_SECONDS)
 
 
 class Background:

@@ -5,6 +5,7 @@ killed replica had not written yet is read again within seconds.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 
 from holdfast.controller.runtime.outages import Outages
@@ -13,6 +14,7 @@ from holdfast.errors import Unavailable
 from holdfast.moves.fleet.readings import HostReading
 from holdfast.store.port.store import Store
 
+log = logging.getLogger("holdfast.controller")
 WRITE_SECONDS = 10.0
 
 
@@ -39,7 +41,29 @@ class TelemetryDesk:
             HostReading(host_id=host_id, gpus=tuple(gpus), held_seconds=now - at)
             for host_id, (at, gpus) in newest.items()
         ]
-        await self._store.telemetry.write_readings(readings)
+        try:
+            await self._store.telemetry.write_readings(readings)
+        except Unavailable:
+            raise
+        except Exception as error:
+            if len(readings) > 1:
+                log.warning("readings of %d hosts are written one by one: %r", len(readings), error)
+            await self._write_apart(readings)
+
+    async def _write_apart(self, readings: Sequence[HostReading]) -> None:
+        """Write each host's by itself: one that cannot be written holds up no other."""
+        for reading in readings:
+            try:
+                await self._store.telemetry.write_readings([reading])
+            except Unavailable:
+                raise
+            except Exception:
+                about = {"host": reading.host_id}
+                log.exception(
+                    "the reading of GPUs of host %s is left out, because it cannot be written",
+                    reading.host_id,
+                    extra=about,
+                )
 
     async def run(self) -> None:
         """Write for ever. What an outage costs is a gap in the history."""

@@ -4,19 +4,22 @@ REPORT-1  A sync is decoded in one go. Only where that fails is each task's repo
           an end whose facts cannot be read, or are missing, is recorded as `malformed` and never
           retried, because a guess might run finished work again; a live task whose beat cannot be
           read keeps its lease; a report without a readable key and state is left out and named in
-          the answer.
+          the answer. So is a reading of a GPU, and a fault of the host.
 """
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from holdfast.controller.http.bodies import decode_report, replace_nul
 from holdfast.core.facts import TaskFacts
+from holdfast.core.gpus import GpuTelemetry
+from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.errors import ValidationError
-from holdfast.wire.agent import MAX_UNREAD, SyncRequest, TaskReport
+from holdfast.wire.agent import MAX_REPORTS, MAX_UNREAD, SyncRequest, TaskReport
 
 log = logging.getLogger("holdfast.controller")
 NO_FACTS = TaskFacts(malformed="it was reported as ended and nothing else")
@@ -35,33 +38,48 @@ class _Place(msgspec.Struct, frozen=True):
 
 
 def read_sync(body: bytes) -> tuple[SyncRequest, list[str]]:
-    """Return the request, and the problems of the task reports that are left out (REPORT-1).
+    """Return the request, and the problems of the reports that are left out (REPORT-1).
 
     Raises:
         BadSyntax: it is not JSON.
         ValidationError: the parts around the tasks' reports do not fit.
     """
     try:
-        return decode_report(body, _SYNC), []
+        request, unread = decode_report(body, _SYNC), list[str]()
     except ValidationError as error:
-        return _read_apart(body, error)
+        request, unread = _read_apart(body, error)
+    gpus = list({gpu.index: gpu for gpu in request.gpus}.values())
+    if len(gpus) < len(request.gpus):
+        unread.append("gpus: two readings are of the same index; the last one counts")
+        request = msgspec.structs.replace(request, gpus=gpus)
+    return request, unread[:MAX_UNREAD]
 
 
 def _read_apart(body: bytes, error: ValidationError) -> tuple[SyncRequest, list[str]]:
     found = decode_report(body, _ANYTHING)
-    if not isinstance(found, dict) or not isinstance(found.get("tasks"), list):
+    if not isinstance(found, dict):
         raise error
+    lists = {name: found.get(name, []) for name in ("tasks", "gpus", "faults")}
     try:
-        request = msgspec.convert({**found, "tasks": []}, SyncRequest)
+        request = msgspec.convert({**found, **{name: [] for name in lists}}, SyncRequest)
     except msgspec.ValidationError:
         raise error from None
-    reports, unread = [], []
-    for number, raw in enumerate(found["tasks"]):
-        try:
-            reports.append(_read_report(raw))
-        except msgspec.ValidationError as problem:
-            unread.append(f"tasks[{number}]: {_describe(problem)}")
-    return msgspec.structs.replace(request, tasks=reports), unread[:MAX_UNREAD]
+    if not all(isinstance(items, list) and len(items) <= MAX_REPORTS for items in lists.values()):
+        raise error
+    unread: list[str] = []
+    read: dict[str, Callable[[Any], Any]] = {
+        "tasks": _read_report,
+        "gpus": lambda raw: msgspec.convert(raw, GpuTelemetry),
+        "faults": lambda raw: msgspec.convert(raw, Hindrance),
+    }
+    kept: dict[str, list[Any]] = {name: [] for name in lists}
+    for name, items in lists.items():
+        for number, raw in enumerate(items):
+            try:
+                kept[name].append(read[name](raw))
+            except msgspec.ValidationError as problem:
+                unread.append(f"{name}[{number}]: {_describe(problem)}")
+    return msgspec.structs.replace(request, **kept), unread
 
 
 def _read_report(raw: Any) -> TaskReport:

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from holdfast.bounds import Count, Elapsed, Large
 from holdfast.core.retry import RetryFields
 from holdfast.core.spec import MAX_LABELS, Name, Off, Seconds, ShortText
 
@@ -95,10 +96,10 @@ class ExecutorLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     model_idle_seconds: without a call of the loaded model, which it then unloads; it stays.
     """
 
-    idle_seconds: float = 60.0
-    calls: int = 0
-    memory_bytes: int = 0
-    model_idle_seconds: float = 60.0
+    idle_seconds: Elapsed = 60.0
+    calls: Count = 0
+    memory_bytes: Large = 0
+    model_idle_seconds: Elapsed = 60.0
 
 
 def find_family(spec: FunctionSpec, queue: str) -> Family:

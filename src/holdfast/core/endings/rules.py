@@ -111,7 +111,7 @@ def parse_rules(text: str) -> tuple[OperatorRule, ...]:
 
     try:
         found = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number of 5000 digits, too
         raise _explain_syntax(text, error) from None
     lines = find_lines(text)
     for key in found:

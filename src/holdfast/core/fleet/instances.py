@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from holdfast.bounds import MemoryBytes
 from holdfast.core.spec import Name, ShortText
 
 
@@ -28,7 +29,7 @@ class Offer(
     name: Name
     gpu_type: ShortText = ""
     gpus: Annotated[int, Meta(ge=0, le=1024)] = 0
-    gpu_memory_bytes: Annotated[int, Meta(ge=0)] = 0
+    gpu_memory_bytes: MemoryBytes = 0
     cpu_slots: Annotated[int, Meta(ge=0, le=65_536)] = 1
     memory_bytes: Annotated[int, Meta(ge=0, le=1 << 50)] = 0
     region: ShortText = ""

@@ -53,7 +53,7 @@ def read_pools(text: str, environment: Mapping[str, str]) -> PoolsRead:
     """
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # a number of 5000 digits, too
         raise ValidationError(f"the pool file is not TOML: {error}", field="pool") from None
     tables = document.pop("pool", None)
     if document:

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from holdfast.bounds import MAX_FIGURE, Large
 from holdfast.core.fleet.instances import Offer
 from holdfast.core.spec import Name, ShortText
 from holdfast.errors import ValidationError
@@ -26,8 +27,8 @@ class HostChecks(
 
     enabled: bool = True
     mounts: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
-    disk_free_bytes: Annotated[int, Meta(ge=0)] = 0
-    disk_mb_per_second: Annotated[float, Meta(ge=0)] = 0.0
+    disk_free_bytes: Large = 0
+    disk_mb_per_second: Annotated[float, Meta(ge=0, le=MAX_FIGURE)] = 0.0
     script: Annotated[str, Meta(max_length=16_384)] | None = None
     deadline_seconds: Annotated[float, Meta(ge=1, le=3600)] = 120.0
 

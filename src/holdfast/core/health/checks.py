@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from holdfast.bounds import Count, Elapsed, Figure, Instant, Large, MemoryBytes, Whole
 from holdfast.core.spec import ShortText
 
 CheckKind = Literal["preflight", "periodic", "failures"]
@@ -36,9 +37,9 @@ class DeviceMeasure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     index: Annotated[int, Meta(ge=0, le=1023)]
     model: ShortText = ""
-    memory_bytes: Annotated[int, Meta(ge=0)] = 0
-    matmul_tflops: float | None = None
-    ecc_errors: int | None = None
+    memory_bytes: MemoryBytes = 0
+    matmul_tflops: Figure | None = None
+    ecc_errors: Large | None = None
     error: LowText = ""
 
 
@@ -52,17 +53,17 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     devices: Annotated[list[DeviceMeasure], Meta(max_length=1024)] = []
     driver: ShortText = ""
-    cpu_count: int | None = None
-    memory_bytes: int | None = None
-    disk_free_bytes: int | None = None
-    disk_mb_per_second: float | None = None
-    clock_unix: float | None = None
+    cpu_count: Count | None = None
+    memory_bytes: MemoryBytes | None = None
+    disk_free_bytes: Large | None = None
+    disk_mb_per_second: Figure | None = None
+    clock_unix: Instant | None = None
     mounts: Annotated[dict[str, LowText], Meta(max_length=64)] = {}
     versions: Annotated[dict[str, ShortText], Meta(max_length=64)] = {}
-    script_status: int | None = None
+    script_status: Whole | None = None
     script_output: LowText = ""
     missed: Annotated[list[ShortText], Meta(max_length=32)] = []
-    seconds: float = 0.0
+    seconds: Elapsed = 0.0
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,33 +4,34 @@ from collections.abc import Mapping
 
 import msgspec
 
+from holdfast.bounds import Count, Elapsed, Figure
 from holdfast.core.settings.resolve import Effective
 
 
 class WatchSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The watchdogs' settings, named as in `core.settings.table`; None is off."""
 
-    time_limit_seconds: float | None = None
+    time_limit_seconds: Elapsed | None = None
     stall_watch: bool = True
-    stall_timeout_seconds: float | None = 120.0
-    stall_samples: int = 3
-    stall_sample_interval_seconds: float = 1.0
-    silence_limit_seconds: float | None = 1800.0
-    first_beat_timeout_seconds: float | None = None
-    section_factor: float = 5.0
+    stall_timeout_seconds: Elapsed | None = 120.0
+    stall_samples: Count = 3
+    stall_sample_interval_seconds: Elapsed = 1.0
+    silence_limit_seconds: Elapsed | None = 1800.0
+    first_beat_timeout_seconds: Elapsed | None = None
+    section_factor: Figure = 5.0
     health_watch: str = "auto"
-    health_window_seconds: float = 300.0
-    health_load_grace_seconds: float = 1200.0
-    health_sample_interval_seconds: float = 5.0
-    gpu_idle_percent: float = 5.0
-    gpu_memory_moving_mb: float = 5120.0
-    cpu_idle_percent: float = 5.0
-    memory_moving_mb_per_second: float = 2.0
-    io_moving_mb_per_second: float = 0.25
-    grace_seconds: float = 15.0
-    forensics_seconds: float = 10.0
-    log_keep_mb: float = 16.0
-    log_disk_mb: float = 256.0
+    health_window_seconds: Elapsed = 300.0
+    health_load_grace_seconds: Elapsed = 1200.0
+    health_sample_interval_seconds: Elapsed = 5.0
+    gpu_idle_percent: Figure = 5.0
+    gpu_memory_moving_mb: Figure = 5120.0
+    cpu_idle_percent: Figure = 5.0
+    memory_moving_mb_per_second: Figure = 2.0
+    io_moving_mb_per_second: Figure = 0.25
+    grace_seconds: Elapsed = 15.0
+    forensics_seconds: Elapsed = 10.0
+    log_keep_mb: Figure = 16.0
+    log_disk_mb: Figure = 256.0
 
 
 def watch_settings(

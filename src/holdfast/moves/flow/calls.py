@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.bounds import UNREADABLE
 from holdfast.core.calls.decide import (
     CallDecision,
     CallJudge,
@@ -455,7 +456,7 @@ def read_error(value: str) -> CallError:
     """Read an exception; one that cannot be read is an exception all the same."""
     try:
         return msgspec.json.decode(value, type=CallError)
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except (UnicodeEncodeError, *UNREADABLE):
         return CallError(kind="Error", message=value[:DETAIL_CHARS])
 
 

@@ -15,8 +15,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable
 
-import msgspec
-
+from holdfast.bounds import UNREADABLE
 from holdfast.errors import ValidationError
 from holdfast.process.loop import Mishaps, Poller
 from holdfast.supervisor.host.leftovers import FOLDER_PREFIX
@@ -115,7 +114,7 @@ class _Caller:
         try:
             for frame in self.reader.feed(data):
                 self._take(decode_from_process(frame))
-        except (ValidationError, msgspec.MsgspecError, LookupError):
+        except (ValidationError, LookupError, *UNREADABLE):
             self.line.refused += 1
             return False
         return True

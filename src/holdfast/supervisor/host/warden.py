@@ -31,8 +31,7 @@ from collections import deque
 from functools import partial
 from pathlib import Path
 
-import msgspec
-
+from holdfast.bounds import UNREADABLE
 from holdfast.errors import ValidationError
 from holdfast.process.ending import KILL_POLL_SECONDS
 from holdfast.process.loop import Mishaps, Poller, write_note
@@ -142,7 +141,7 @@ class Warden:
         self._heard_at, self._given_up = read_boottime(), False
         try:
             requests = [bus_local.decode_warden_request(frame) for frame in self._reader.feed(data)]
-        except (ValidationError, msgspec.MsgspecError) as error:
+        except (ValidationError, *UNREADABLE) as error:
             _note(f"the host manager's line cannot be read, so it is given up: {error}")
             self._close_down()
             return

@@ -4,6 +4,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast.bounds import UNREADABLE
 from holdfast.errors import ValidationError
 
 Message = TypeVar("Message", bound=msgspec.Struct)
@@ -52,5 +53,5 @@ def read_message(value: Any, kind: type[Message]) -> Message:
     """Read a message from plain values. Raises ValidationError."""
     try:
         return msgspec.convert(value, kind)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise ValidationError(f"this is no {kind.__name__} of a tree: {error}") from error

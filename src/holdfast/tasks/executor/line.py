@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from holdfast.bounds import UNREADABLE
 from holdfast.errors import ValidationError
 from holdfast.tasks.executor.hand import Hand
 from holdfast.wire.calls import AgentFrame, BlobDone, CallSave, ExecutorFrame, SaveDone
@@ -100,7 +101,7 @@ class AgentLine:
                 self._connect()
                 pause = _AGAIN_SECONDS[0]
                 self._talk()
-            except (OSError, ValidationError, msgspec.MsgspecError):
+            except (OSError, ValidationError, *UNREADABLE):
                 pass  # the agent went, or was replaced: it is called again
             if self._socket is not None:
                 self._socket.close()

@@ -6,7 +6,9 @@ import pytest
 
 from holdfast.blobs.memory import MemoryBlobs
 from holdfast.client import AsyncClient
+from holdfast.controller.flow.sets import check_args
 from holdfast.controller.loops.checkpoints import CheckpointsLoop
+from holdfast.errors import ValidationError
 from tests.unit.controller.conftest import SECRETS, FakeAgent, Served, bearer
 
 DATA = b"\x00large" * 1000
@@ -63,3 +65,8 @@ async def test_roles(served: Served) -> None:
     for method, role in (("PUT", "read"), ("GET", None)):
         answer = await served.call(method, f"/v1/values/{NAME}", role, content=DATA)
         assert answer.status_code in (401, 403)
+
+
+def test_an_argument_that_no_reader_can_hold_is_refused() -> None:
+    with pytest.raises(ValidationError, match="this is no JSON text"):
+        check_args(["[]", "[" * 5000], 0, None)

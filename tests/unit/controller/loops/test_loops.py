@@ -51,6 +51,21 @@ async def until(condition: Callable[[], object], seconds: float = 8) -> None:
             await asyncio.sleep(0.01)
 
 
+async def test_a_loop_goes_on_where_what_it_waits_for_is_cancelled(store: Store) -> None:
+    """LOOP-2: the cancel is not the loop's own (LOOP-3)."""
+
+    def act(run: int) -> None:
+        if run == 1:
+            raise asyncio.CancelledError
+
+    controller, loop = Controller(store), Counting(act)
+    task = asyncio.create_task(keep_running(controller, loop))
+    await until(lambda: loop.runs == 2)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 async def test_a_hint_wakes_a_loop_long_before_its_interval(store: Store) -> None:
     controller, loop = Controller(store), Counting()
     leader = asyncio.create_task(Leader(controller, [loop]).run())

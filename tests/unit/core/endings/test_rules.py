@@ -289,3 +289,9 @@ def test_a_match_in_a_very_long_line_is_shown_short() -> None:
 def test_any_eligible_cause_may_be_concluded(cause: Cause, code: int) -> None:
     rules = parse_rules(f'[[rule]]\nname = "r"\nexit_codes = [{code}]\ncause = "{cause}"\n')
     assert classify(TaskFacts(exit_code=code), rules).cause is cause
+
+
+@pytest.mark.parametrize("text", ["x = " + "1" * 5000, "x = " + "[" * 5000, "x = 1979-99-99"])
+def test_what_the_reader_of_toml_cannot_hold_is_refused_like_any_other_text(text: str) -> None:
+    with pytest.raises(ValidationError, match="line 1"):
+        parse_rules(text)
