@@ -100,8 +100,8 @@ class StreamEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What became of one output stream: how many bytes were written to it, and how many of them are
     in no file, for what reason."""
 
-    size: int = 0
-    lost_bytes: int = 0
+    size: Large = 0
+    lost_bytes: Large = 0
     reason: str = ""
 
 

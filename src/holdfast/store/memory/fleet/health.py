@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.core.health.blame import HostStanding, SetAside
+from holdfast.core.health.blame import MAX_JOBS, HostStanding, SetAside, name_program
 from holdfast.core.health.checks import CheckVerdict
 from holdfast.core.health.due import CheckState
 from holdfast.core.records import HostCheckRecord
@@ -99,10 +99,13 @@ class MemoryHealth:
             return None
         hour = since - timedelta(hours=1)
         mine = [row for row in self._ends if row[0] == host.id and row[1] > hour]
+        beside = [h.state for h in self.state.hosts.values() if h.pool == host.pool]
+        pool_aside = beside.count(HostState.QUARANTINED)
         return HostStanding(
             host_id=host.id,
             name=host.name,
             jobs=jobs,
+            programs=tuple(self._name_program(job_id) for job_id in jobs),
             passed=sum(row[2] for row in mine),
             failed=sum(row[3] for row in mine),
             verdicts=tuple(check.verdict for check in checks[:5]),
@@ -110,7 +113,14 @@ class MemoryHealth:
             blames=sum(one.kind == "jobs" for one in asides),
             aside="" if open_one is None else open_one.kind,
             aside_left_seconds=(open_one.until - at).total_seconds() if open_one else 0.0,
+            pool=host.pool,
+            pool_hosts=pool_aside + beside.count(HostState.ACTIVE),
+            pool_aside=pool_aside,
         )
+
+    def _name_program(self, job_id: str) -> str:
+        job = self.state.jobs.get(job_id)
+        return job_id if job is None else name_program(job.row.project, job.spec)
 
     def _find_against(self, host_id: str, since: datetime) -> tuple[str, ...]:
         found = {
@@ -118,7 +128,7 @@ class MemoryHealth:
             for (of, job_id, attempt), when in self._failures.items()
             if of == host_id and when > since and self._passed_elsewhere(host_id, job_id, attempt)
         }
-        return tuple(sorted(found))
+        return tuple(sorted(found)[:MAX_JOBS])
 
     def _passed_elsewhere(self, host_id: str, job_id: str, attempt: int) -> bool:
         return any(

@@ -5,9 +5,10 @@ from datetime import timedelta
 
 import msgspec
 
-from holdfast.core.health.blame import HostStanding, SetAside
+from holdfast.core.health.blame import MAX_JOBS, HostStanding, SetAside, name_program
 from holdfast.core.health.due import CheckState
 from holdfast.core.records import HostCheckRecord
+from holdfast.core.spec import JobSpec
 from holdfast.errors import Stale
 from holdfast.moves.registration import no_host
 from holdfast.store.port.clock import Now
@@ -72,7 +73,18 @@ class PostgresHealth(OnSession):
         at = await tx.now(now)
         await tx.run("end_lifted_asides", now=at)
         since = at - timedelta(seconds=window_seconds)
-        return await tx.list_of(HostStanding, "read_standings", since=since, now=at)
+        found = await tx.list_of(HostStanding, "read_standings", since=since, now=at, most=MAX_JOBS)
+        jobs = sorted({job for standing in found for job in standing.jobs})
+        programs = {
+            row["id"]: name_program(row["project"], msgspec.convert(row["spec"], JobSpec))
+            for row in (await tx.rows("read_programs", jobs=jobs) if jobs else ())
+        }
+        return [
+            msgspec.structs.replace(
+                standing, programs=tuple(programs.get(job, job) for job in standing.jobs)
+            )
+            for standing in found
+        ]
 
     @transacts
     async def open_aside(self, tx: Tx, verdict: SetAside, *, now: Now = None) -> None:

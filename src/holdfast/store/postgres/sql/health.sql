@@ -44,7 +44,7 @@ with past as (
   select host_id, count(*) filter (where kind = 'jobs')::integer as blames, max(ended_at) as let_back_at
   from host_asides group by host_id
 ), against as (
-  select f.host_id, array_agg(distinct f.job_id order by f.job_id) as jobs
+  select f.host_id, (array_agg(distinct f.job_id order by f.job_id))[1:%(most)s] as jobs
   from host_failures f left join past p using (host_id)
   where f.at > greatest(%(since)s::timestamptz, coalesce(p.let_back_at, '-infinity'::timestamptz))
     and exists (select from attempts a where a.job_id = f.job_id and a.number > f.attempt and a.outcome = 'succeeded'
@@ -57,14 +57,19 @@ with past as (
   select host_id, (array_agg(verdict order by at desc))[1:5] as verdicts,
     (array_agg(message order by at desc))[1] as message
   from host_checks where at > %(since)s group by host_id
+), pools_of_hosts as (
+  select pool, count(*)::integer as pool_hosts, count(*) filter (where state = 'quarantined')::integer as pool_aside
+  from hosts where state in ('active', 'quarantined') group by pool
 ), open as (
   select host_id, kind, extract(epoch from until - %(now)s::timestamptz)::double precision as left_seconds
   from host_asides where ended_at is null
 )
 select h.id as host_id, h.name, coalesce(g.jobs, '{}') as jobs, coalesce(e.passed, 0) as passed,
   coalesce(e.failed, 0) as failed, coalesce(c.verdicts, '{}') as verdicts, coalesce(c.message, '') as check_message,
-  coalesce(p.blames, 0) as blames, coalesce(o.kind, '') as aside, coalesce(o.left_seconds, 0) as aside_left_seconds
+  coalesce(p.blames, 0) as blames, coalesce(o.kind, '') as aside, coalesce(o.left_seconds, 0) as aside_left_seconds,
+  h.pool, l.pool_hosts, l.pool_aside
 from hosts h
+join pools_of_hosts l on l.pool = h.pool
 left join against g on g.host_id = h.id
 left join ended e on e.host_id = h.id
 left join checked c on c.host_id = h.id
@@ -72,6 +77,9 @@ left join past p on p.host_id = h.id
 left join open o on o.host_id = h.id
 where (h.state = 'active' and (g.jobs is not null or 'fail' = any(c.verdicts))) or (h.state = 'quarantined' and o.kind is not null)
 order by h.id;
+
+-- name: read_programs
+select id, project, spec from jobs where id = any(%(jobs)s);
 
 -- name: open_aside
 insert into host_asides (host_id, kind, at, until, reason, jobs)
