@@ -140,9 +140,9 @@ class ExecutorReport(CallMessage, frozen=True, kw_only=True):
     mean_seconds: Elapsed = 0.0
     closing: Closing | None = None
     loads: list[ModelLoad] = []
-    returned: list[tuple[int, int]] = []
+    returned: list[tuple[Count, Count]] = []
     busy: Annotated[str, Meta(max_length=64)] = ""
-    busy_batch: int = 0
+    busy_batch: Count = 0
     fresh: bool = False
 
 
@@ -248,9 +248,9 @@ class ExecutorFrame(CallMessage, frozen=True, kw_only=True):
     fetch: list[str] = []
     keep: list[str] = []
     saves: list[CallSave] = []
-    returned: list[tuple[int, int]] = []
+    returned: list[tuple[Count, Count]] = []
     busy: str = ""
-    busy_batch: int = 0
+    busy_batch: Count = 0
 
 
 class AgentFrame(CallMessage, frozen=True, kw_only=True):
