@@ -3,6 +3,7 @@ says what the code says."""
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from collections import Counter
@@ -42,6 +43,27 @@ def test_migrating_twice_applies_once(pg_database: str) -> None:
     with psycopg.connect(pg_database) as conn:
         queues = dict(conn.execute("select name, settings from queues").fetchall())
     assert queues == BUILTIN_QUEUES
+
+
+def test_the_limits_that_every_cluster_began_with_go_and_others_stay(pg_database: str) -> None:
+    """A job has no time limit unless its queue names one; calls keep theirs without a setting."""
+    known = list_migrations()
+    before = next(m.version for m in known if m.name == "no_limit_unless_named")
+    migrate(pg_database, [m for m in known if m.version < before])
+    limits = {"gpu": 8100.0, "cpu": 60.0, "video": 1800.0}
+    with psycopg.connect(pg_database, autocommit=True) as conn:
+        for name, seconds in limits.items():
+            given = json.dumps({"time_limit_seconds": seconds, "on_trip": "fail"})
+            conn.execute(
+                "insert into queues (name, settings) values (%s, %s)"
+                " on conflict (name) do update set settings = excluded.settings",
+                (name, given),
+            )
+        migrate(pg_database)
+        found = dict(conn.execute("select name, settings from queues").fetchall())
+    assert found["gpu"] == {"on_trip": "fail"}
+    assert found["cpu"]["time_limit_seconds"] == 60.0
+    assert found["video"]["time_limit_seconds"] == 1800.0
 
 
 def test_two_migrating_at_once_take_turns(pg_database: str) -> None:

@@ -14,6 +14,7 @@ from holdfast.errors import ValidationError
 
 SHORT_NAMES = {
     "time_limit": "time_limit_seconds",
+    "expected": "expected_seconds",
     "stall_timeout": "stall_timeout_seconds",
     "silence_limit": "silence_limit_seconds",
     "first_beat_timeout": "first_beat_timeout_seconds",
@@ -100,7 +101,7 @@ def _read_value(given: str, name: str, value: Any) -> Any:
     reader: Callable[[Any], Any] | None = None
     if isinstance(value, str):
         if name.endswith("_seconds"):
-            if value.strip().lower() == "off":
+            if value.strip().lower() == "off" and name != "expected_seconds":
                 return "off"
             reader = parse_duration
         elif name == "memory_bytes":

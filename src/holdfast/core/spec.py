@@ -53,6 +53,8 @@ class JobSpec(
     gpus, cpus, memory_bytes: per task. A GPU task takes devices, another `cpus` slots (default 1).
     time_limit_seconds … recovery_timeout_seconds: the settings of these names for this job; None
     inherits, "off" switches a limit off.
+    expected_seconds: how long an attempt is expected to take. Other jobs are placed by it, and this one
+    may use room that is held back for them; nothing is stopped by it (`core.placement.holds`).
     retry: its own part of the retry policy. interactive: it runs once, and nothing runs it again by itself.
     image: run each task in a container of this image, by podman or docker, whichever the host has,
     or by `runtime`. pull: when the image is fetched. volumes: "host path:path inside[:ro]".
@@ -89,6 +91,7 @@ class JobSpec(
     cwd: Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^/[^\x00]*$")] | None = None
     fresh_workdir: bool = False
     time_limit_seconds: Seconds | Off | None = None
+    expected_seconds: Seconds | None = None
     stall_timeout_seconds: Seconds | Off | None = None
     silence_limit_seconds: Seconds | Off | None = None
     first_beat_timeout_seconds: Seconds | Off | None = None
@@ -185,6 +188,13 @@ def check_spec(spec: JobSpec) -> JobSpec:
             "max_retries"
         )
         _require(not (spec.interactive and spec.retry.max_retries), "retry", never)
+    limit, expected = spec.time_limit_seconds, spec.expected_seconds
+    longer = (
+        f"it is expected to take {expected or 0:g} s, and its own time limit of {limit} s would stop it "
+        "before; raise the limit, or expect less"
+    )
+    fits = expected is None or limit is None or limit == "off" or expected <= limit
+    _require(fits, "expected_seconds", longer)
     parse_all(spec.after)
     _check_container(spec)
     bare = "host managers run on the hosts themselves; let the policy start the containers"

@@ -4,7 +4,7 @@ Records (`core.records`) are sent as they are; this module adds what only the AP
 `/v1`, JSON, bearer token. Errors are RFC 9457 problems (`application/problem+json`). Lists are
 pages: `{"items": [...], "next": cursor|null}`.
 
-    POST   /v1/jobs                         JobSpec → 201 JobRecord (200 when the idempotency key named an earlier one)
+    POST   /v1/jobs                         JobSpec → 201 SubmittedJob (200 when the idempotency key named an earlier one)
     POST   /v1/jobs/batch                   {"jobs": [JobSpec, …]} (≤ 1000) → 201 {"items": [JobRecord, …]}, all or none
     POST   /v1/jobs/cancel                  CancelManyRequest (≤ 1000) → page of JobOutcome, in the order of the ids
     POST   /v1/jobs/retry                   RetryManyRequest (≤ 1000) → page of JobOutcome, in the order of the ids
@@ -184,6 +184,31 @@ class ChainLink(ApiBody, frozen=True, kw_only=True):
     next_at: datetime | None = None
 
 
+class JobLimits(ApiBody, frozen=True, kw_only=True):
+    """What stops a job by the clock, and how long it should take. Null: no limit, or not known.
+
+    sentence: what stops it, also for a hang. time_limit_source: job, queue, project, cluster or
+    environment. expected_source: job, or history: the last jobs of its name. backfills: it may use
+    room that is held back for larger jobs, because one of the two tells when it ends. stops_at,
+    expected_at: while it runs, when its limit stops it and when it should end.
+    """
+
+    time_limit_seconds: float | None = None
+    time_limit_source: str = ""
+    stops_at: datetime | None = None
+    expected_seconds: float | None = None
+    expected_source: str = ""
+    expected_at: datetime | None = None
+    backfills: bool = False
+    sentence: str = ""
+
+
+class SubmittedJob(JobRecord, frozen=True, kw_only=True):  # type: ignore[misc]  # msgspec allows it
+    """A job as its submission is answered."""
+
+    limits: JobLimits = JobLimits()
+
+
 class JobView(JobRecord, frozen=True, kw_only=True):  # type: ignore[misc]  # msgspec allows it
     """A job with its chain, and the retry policy in force or, once it has ended, of its end.
 
@@ -197,6 +222,7 @@ class JobView(JobRecord, frozen=True, kw_only=True):  # type: ignore[misc]  # ms
     retry_cause: Cause | None = None
     retry_state: RetryState | None = None
     retry_chain: tuple[ChainLink, ...] = ()
+    limits: JobLimits = JobLimits()
 
 
 class PolicyField(ApiBody, frozen=True, kw_only=True):

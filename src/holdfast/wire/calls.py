@@ -299,8 +299,11 @@ class MoreCalls(CallMessage, frozen=True, kw_only=True):
 
 class CallSetView(CallMessage, frozen=True, kw_only=True):
     """A call set and its counts. state: "open" while calls may come or run, else "ended". running:
-    executors have calls of it in hand, as far as a read of it tells (a submission does not look). cut:
-    why it has fewer calls than its client meant to submit; such a set has failed."""
+    executors have calls of it in hand, as far as a read of it tells (a submission does not look).
+    time_limit_seconds, time_limit_source: of each call, in the answer to a GET of the set: the layer
+    that names it, function, queue, project, cluster or environment, or calls: the queue's own for
+    calls. Null: none. cut: why it has fewer calls than its client meant to submit; such a set has
+    failed."""
 
     id: str
     spec: FunctionSpec
@@ -314,6 +317,8 @@ class CallSetView(CallMessage, frozen=True, kw_only=True):
     ended_at: float | None = None
     running: bool = False
     cut: str = ""
+    time_limit_seconds: float | None = None
+    time_limit_source: str = ""
 
 
 class CallResult(msgspec.Struct, frozen=True, array_like=True):

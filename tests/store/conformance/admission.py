@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,9 +21,11 @@ from holdfast.core.placement.plan import (
     TaskPlacement,
     plan_admission,
 )
+from holdfast.core.series.arrays import Member
+from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobState, Outcome
 from holdfast.moves.room import expect_starts
-from holdfast.moves.values import Released
+from holdfast.moves.values import NewArray, Released
 from tests.store.conformance.shared import TRIPPED, events_of
 from tests.store.rig import OK, START, STOPPED, Rig, fails
 
@@ -144,6 +148,7 @@ async def test_only_queues_with_hosts_headroom_and_no_pause_are_read(rig: Rig) -
     await rig.host(queues=["cpu", "gpu"])
     await rig.store.settings.put_queue("gpu", {"max_running": 1}, now=rig.now)
     in_gpu = [await rig.submit(queue="gpu") for _ in range(3)]
+    await rig.store.settings.put_queue("video", {}, now=rig.now)
     in_video = await rig.submit(queue="video")
     in_cpu = await rig.submit()
 
@@ -167,6 +172,7 @@ async def test_only_queues_with_hosts_headroom_and_no_pause_are_read(rig: Rig) -
     assert await seen() == in_gpu[1:]
     assert (await rig.job(in_video)).state is JobState.QUEUED
     assert [k for k in await rig.kinds() if k.startswith("queue.")] == [
+        "queue.changed",
         "queue.changed",
         "queue.changed",
         "queue.paused",
@@ -821,3 +827,65 @@ async def test_what_is_being_reserved_can_be_counted_before_it_is_written(rig: R
     assert expected == after
     known = await read(3, hosts=expected.hosts[:1])
     assert known == msgspec.structs.replace(after, hosts=expected.hosts[:1]), "not read again"
+
+
+async def test_how_long_jobs_of_a_name_took_is_read_from_those_that_succeeded_at_once(
+    rig: Rig,
+) -> None:
+    """In their project; of an array, from its own members. What failed first tells nothing."""
+    await rig.host(slots=8)
+
+    async def run(seconds: float, *, code: int = 0, **spec: Any) -> None:
+        _, key = await rig.running(**spec)
+        rig.tick(seconds)
+        await rig.sync(ended=[(key, fails() if code else OK)])
+        await rig.complete()
+
+    await run(30.0, name="train")
+    await run(50.0, name="train")
+    await run(90.0, name="train", code=3)
+    await run(70.0, name="train", project="other")
+    await run(20.0)
+    again = await rig.submit(name="train")
+    assert (await rig.fail(again, max_retries=1)).state is JobState.WAITING
+    await rig.release()
+    await rig.admit()
+    key = await rig.key(again)
+    await rig.sync()
+    await rig.sync(live=[key], started=[key])
+    rig.tick(200.0)
+    await rig.sync(ended=[(key, OK)])
+    assert (await rig.job(again)).state is JobState.SUCCEEDED
+    new = NewArray(
+        id="array-1",
+        spec=JobSpec(argv=("true",), name="train"),
+        queue="cpu",
+        members=tuple(Member(index=index) for index in range(2)),
+        member_ids=("array-1-m0", "array-1-m1"),
+        digest="00",
+    )
+    await rig.store.arrays.submit_array(new, now=rig.now)
+    await rig.admit()
+    keys = [await rig.key(f"array-1-m{n}") for n in range(2)]
+    await rig.sync()
+    await rig.sync(live=keys, started=keys)
+    rig.tick(12.0)
+    await rig.sync(ended=[(keys[0], OK)], live=keys[1:])
+    asked = [("default", "train"), ("other", "train"), ("default", "true"), ("default", "none")]
+    found = await rig.store.admission.read_spans([*asked, ("default", "array:array-1")])
+    assert found == {
+        ("default", "train"): 50.0,
+        ("other", "train"): 70.0,
+        ("default", "array:array-1"): 12.0,
+    }
+    running = await rig.store.admission.read_running(now=rig.now)
+    assert [each.kin for each in running] == ["array:array-1"]
+
+
+async def test_admission_reads_how_long_a_job_should_take(rig: Rig) -> None:
+    await rig.host()
+    await rig.submit(expected_seconds=90.0, time_limit_seconds=120.0, name="x")
+    await rig.submit(time_limit_seconds="off")
+    found = (await rig.store.admission.read_admission(10, now=rig.now)).candidates
+    seen = [(c.expected_seconds, c.time_limit_seconds, c.kin, c.span_seconds) for c in found]
+    assert seen == [(90.0, 120.0, "x", 90.0), (None, math.inf, "", math.inf)]

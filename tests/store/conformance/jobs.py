@@ -49,6 +49,7 @@ async def test_a_minted_secret_reaches_the_host_and_no_key_is_compared_by_it(rig
 async def test_cancel_in_every_state(rig: Rig) -> None:
     await rig.host(slots=8)
     waiting = await rig.submit(start_at=(START + timedelta(hours=1)).timestamp())
+    await rig.store.settings.put_queue("video", {}, now=rig.now)
     queued = await rig.submit(queue="video", gpus=1)
     unoffered = await rig.submit()
     await rig.admit()

@@ -43,7 +43,7 @@ async def test_a_hard_pause_stops_what_runs_at_no_charge(rig: Rig) -> None:
 async def test_settings_and_queues(rig: Rig) -> None:
     before = await rig.store.settings.read_settings()
     assert before.cluster == {}
-    assert before.queues["gpu"] == {"time_limit_seconds": 8100.0}
+    assert before.queues == {"cpu": {}, "gpu": {}}
     after = await rig.store.settings.write_cluster_settings(
         {"grace_seconds": "20s", "watchdog_cap": 5}, now=rig.now
     )
@@ -166,7 +166,7 @@ async def test_projects(rig: Rig) -> None:
     [
         ("no_such", 1),
         ("max_retries", -1),
-        ("time_limit_seconds", 5),
+        ("stall_timeout_seconds", 5),
         ("retry_on", "user_cancelled"),
         ("max_running", 3),
     ],

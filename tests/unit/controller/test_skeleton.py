@@ -22,7 +22,7 @@ async def test_a_job_from_submit_to_success(served: Served, agent: FakeAgent) ->
         1,
         "cpu",
     )
-    assert order.watch.time_limit_seconds == 2100.0
+    assert order.watch.time_limit_seconds is None
     answer = await agent.sync(agent.running(order))
     assert [r.key for r in answer.renewed] == [order.key]
     assert (await served.job(job["id"]))["state"] == "running"

@@ -422,13 +422,13 @@ def test_what_no_layer_may_say(name: str, raw: object) -> None:
 
 def test_who_may_say_what() -> None:
     assert check_layer({"max_retries": 2, "quota_jobs": 3, "retries_enabled": False}, "project")
+    assert check_layer({"time_limit_seconds": 9}, "project") == {"time_limit_seconds": 9.0}
     for name, value, scope in [
         ("max_retries", 2, "queue"),
         ("retries_enabled", False, "job"),
         ("quota_gpus", 4, "job"),
         ("quota", "hard", "queue"),
         ("retry_rate_limit", 3, "project"),
-        ("time_limit_seconds", 9, "project"),
         ("on_trip", "fail", "project"),
     ]:
         with pytest.raises(ValidationError, match=name):

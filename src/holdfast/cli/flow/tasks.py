@@ -188,11 +188,22 @@ def show_set(view: CallSetView, failed: Sequence[CallResult] = ()) -> str:
             ("queue", spec.queue or ""),
             ("model", spec.model or ""),
             ("gpus", str(spec.gpus or "")),
+            ("time limit", _say_limit(view)),
         ]
     )
     for result in failed:
         text += f"\n{view.id}.{result.index}: {result.reason}"
     return text
+
+
+def _say_limit(view: CallSetView) -> str:
+    if not view.time_limit_source:
+        return ""
+    if view.time_limit_seconds is None:
+        return f"none, by the {view.time_limit_source}"
+    words = {"calls": "that of calls in its queue", "function": "its own"}
+    source = words.get(view.time_limit_source, f"of the {view.time_limit_source}")
+    return f"{span(view.time_limit_seconds)} for each call, {source}"
 
 
 def show_call(call: CallView) -> str:

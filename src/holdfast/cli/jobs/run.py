@@ -79,6 +79,9 @@ class Interrupts:
 def run(face: Face, detach: bool, rank: int | None, **options: Any) -> None:
     """Run a command as a job, show its output, and exit with its code.
 
+    The command may run as long as it needs: it has a time limit only where --time-limit, its queue or its
+    project names one.
+
     Output goes to stdout and stderr byte for byte; with several ranks line by line, after the rank's
     number. Into a file or a pipe goes all of it: what the controller does not keep (log_keep_mb) is
     fetched from the host, and bytes that are missing there, too, are counted on stderr and make the

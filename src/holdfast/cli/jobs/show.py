@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from holdfast.cli import declare
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from holdfast.client import Client
     from holdfast.core.records import AttemptRecord, JobRecord, TaskRecord
     from holdfast.core.series.records import ArrayRecord
-    from holdfast.wire.api import ForensicsView, JobView, Why
+    from holdfast.wire.api import ForensicsView, JobLimits, JobView, Why
 
 
 @declare.command()
@@ -212,10 +213,40 @@ def _job_text(
         ("charged", _charges(job)),
         ("retries", job.retry_state.sentence if job.retry_state else ""),
         ("submitted", f"{age(job.created_at)} ago"),
+        ("started", f"{age(job.started_at)} ago" if job.started_at is not None else ""),
+        ("time limit", "" if spec.executor else _say_limit(job.limits)),
+        ("expected", _say_expected(job.limits)),
         ("ended", ended),
     ]
     parts = [facts(lines), gang, attempts_table(attempts) if attempts else ""]
     return "\n\n".join(filter(None, parts))
+
+
+_SOURCES = {"job": "its submission's", "history": "as the last jobs of its name"}
+
+
+def _say_limit(limits: JobLimits) -> str:
+    if limits.time_limit_seconds is None:
+        return "none"
+    source = limits.time_limit_source
+    text = f"{span(limits.time_limit_seconds)}, {_SOURCES.get(source, f'of the {source}')}"
+    if limits.stops_at is not None:
+        text += f", {span(max(0.0, -_seconds_since(limits.stops_at)))} left"
+    return text
+
+
+def _say_expected(limits: JobLimits) -> str:
+    if limits.expected_seconds is None:
+        return ""
+    text = f"{span(limits.expected_seconds)}, {_SOURCES.get(limits.expected_source, '')}"
+    if limits.expected_at is not None:
+        over = _seconds_since(limits.expected_at)
+        text += f", {span(abs(over))} {'over, and it goes on' if over > 0 else 'left'}"
+    return text
+
+
+def _seconds_since(moment: datetime) -> float:
+    return (datetime.now(UTC) - moment).total_seconds()
 
 
 def _charges(job: JobRecord) -> str:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.client import Client
     from holdfast.client.locate import ControllerPlace
     from holdfast.core.spec import JobSpec
+    from holdfast.wire.api import JobLimits
 
 ABOUT_OPTIONS: tuple[Callable[..., Any], ...] = (
     declare.option("--name", help="A name to show. [default: the program's or its script's]"),
@@ -57,7 +58,14 @@ NEED_OPTIONS: tuple[Callable[..., Any], ...] = (
         "--fresh-workdir", is_flag=True, default=None, help="Start each attempt in an empty folder."
     ),
     declare.option(
-        "--time-limit", metavar="TIME", help="The longest it may run, as 90s, 2h or off."
+        "--time-limit",
+        metavar="TIME",
+        help="Stop it after 90s, 2h, …; off: never. [default: its queue's or project's, or none]",
+    ),
+    declare.option(
+        "--expected",
+        metavar="TIME",
+        help="How long it should take: it may start sooner by it, and is never stopped by it.",
     ),
     declare.option(
         "--stall-timeout", metavar="TIME", help="Silence that raises suspicion, or off."
@@ -115,7 +123,7 @@ _PLAIN = (
     "fresh_workdir",
 )  # fmt: skip
 _LIMITS = (
-    "memory", "time_limit", "stall_timeout", "silence_limit", "first_beat_timeout", "grace", "lease_ttl",
+    "memory", "time_limit", "expected", "stall_timeout", "silence_limit", "first_beat_timeout", "grace", "lease_ttl",
 )  # fmt: skip
 
 
@@ -288,11 +296,12 @@ def submit(
 ) -> None:
     """Submit a job and print its id; with --array or --sweep many jobs, and the id of them all.
 
-    CMD runs without a shell. Its output is kept: `holdfast logs ID`.
+    CMD runs without a shell. Its output is kept: `holdfast logs ID`. A job may run as long as it needs:
+    it has a time limit only where --time-limit, its queue or its project names one.
 
     \b
     Examples:
-      holdfast submit --gpus 1 --time-limit 2h -- python train.py --lr 3e-4
+      holdfast submit --gpus 1 --expected 2h -- python train.py --lr 3e-4
       holdfast submit --tasks 4 --gpus 8 --placement spread -- python train_ddp.py
       holdfast submit --shell "python prepare.py | gzip > out.gz"
       holdfast submit --file job.toml --priority 80
@@ -321,5 +330,20 @@ def submit(
             return
         job = submit_spec(client, options)
     face.show(job, job.id)
-    if not face.as_json and os.isatty(2):
+    if face.as_json:
+        return
+    if job.limits.sentence:  # an older controller says none
+        note(say_limits(job.limits))
+    if os.isatty(2):
         note(f"submitted {job.name!r}. Follow it: holdfast logs -f {job.id}")
+
+
+def say_limits(limits: JobLimits) -> str:
+    """Say what will stop a job, and how it may start sooner."""
+    text = limits.sentence
+    if not limits.backfills:
+        text += (
+            ". Name how long it should take (--expected TIME, which stops nothing), and it may start "
+            "sooner, in room that is held back for larger jobs"
+        )
+    return text

@@ -74,6 +74,26 @@ def set_queue(face: Face, name: str, changes: Sequence[str], unset: Sequence[str
 
 
 @queues.command()
+@declare.argument("name", metavar="PRESET", type=declare.Choice(["render"]))
+@talks
+def preset(face: Face, name: str) -> None:
+    """Make queues that belong together, each with its limits, for jobs and for calls.
+
+    render: video, ingest-fetch, ingest-load and input. A queue that is there gets the preset's settings
+    and keeps its others.
+
+    \b
+    Example:
+      holdfast queues preset render
+    """
+    from holdfast.core.settings.table import QUEUE_PRESETS
+
+    with face.client() as client:
+        made = [client.put_queue(queue, own) for queue, own in QUEUE_PRESETS[name].items()]
+    face.show(made, queues_table(made))
+
+
+@queues.command()
 @declare.argument("name")
 @declare.option("--reason", default="", help="Shown by `why`.")
 @declare.option("--hard", is_flag=True, help="Also stop running jobs, at no charge.")

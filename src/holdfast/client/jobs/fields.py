@@ -37,6 +37,8 @@ class SubmitFields(TypedDict, total=False):
     fresh_workdir: bool
     time_limit: Duration | None
     time_limit_seconds: Duration | None
+    expected: Duration | None
+    expected_seconds: Duration | None
     stall_timeout: Duration | None
     stall_timeout_seconds: Duration | None
     silence_limit: Duration | None

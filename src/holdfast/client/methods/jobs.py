@@ -50,15 +50,16 @@ class JobMethods:
     @gives_one
     def submit(
         self, /, spec: JobSpec | Sequence[str] | None = None, **fields: Unpack[SubmitFields]
-    ) -> RestCall[JobRecord]:
+    ) -> RestCall[wire.SubmittedJob]:
         """Submit a job: the words of its command, as in `submit(["python", "train.py"], gpus=1)`, a
-        `JobSpec`, the fields of one (`argv=…`, `time_limit="2h"`), or a spec and fields over it.
+        `JobSpec`, the fields of one (`argv=…`, `expected="2h"`), or a spec and fields over it. The
+        answer's `limits` say what will stop it.
 
         A job without an idempotency key gets one, so that sending it again after a lost answer
         never doubles the job.
         """
         made = keyed(merge_spec(spec, fields))
-        return send("POST", path_of("jobs"), JobRecord, made)
+        return send("POST", path_of("jobs"), wire.SubmittedJob, made)
 
     @runs
     def run(

@@ -17,7 +17,7 @@ from holdfast.controller.runtime.auth import make_new_id
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
 from holdfast.controller.why.explain import explain
-from holdfast.controller.why.reads import find_circumstances
+from holdfast.controller.why.reads import find_circumstances, find_limits
 from holdfast.controller.why.retry_state import make_chain, make_retry_state, policy_of_end
 from holdfast.core.placement.plan import Candidate, Size, find_impossible
 from holdfast.core.records import JobRecord
@@ -36,6 +36,7 @@ from holdfast.wire.api import (
     ForensicsView,
     JobOutcome,
     JobView,
+    SubmittedJob,
 )
 
 MAX_KEY_CHARS = 256
@@ -48,7 +49,11 @@ async def submit_job(call: ApiCall) -> Response:
     spec = take_key(await call.body(JobSpec), call.header("idempotency-key"))
     submitted = (await _submit(call.controller, [spec], [""]))[0]
     location = {"Location": f"/v1/jobs/{submitted.job.id}"}
-    return answer_json(submitted.job, 201 if submitted.created else 200, location)
+    job, controller = submitted.job, call.controller
+    settings = await controller.settings.recent()
+    (limits,) = await find_limits(controller, settings, [job])
+    answer = SubmittedJob(**msgspec.structs.asdict(job), limits=limits)
+    return answer_json(answer, 201 if submitted.created else 200, location)
 
 
 async def submit_batch(call: ApiCall) -> Response:
@@ -252,6 +257,7 @@ async def view_job(controller: Controller, job: JobRecord) -> JobView:
         retry_cause=max(requeued, key=lambda a: a.number).cause if requeued else None,
         retry_state=state,
         retry_chain=make_chain(attempts),
+        limits=(await find_limits(controller, settings, [job]))[0],
     )
 
 

@@ -121,7 +121,14 @@ async def list_sets(call: ApiCall) -> Response:
 
 async def get_set(call: ApiCall) -> Response:
     """Return one call set and its counts."""
-    return answer_json(await call.store.calls.read_set(_set_id(call)))
+    view = await call.store.calls.read_set(_set_id(call))
+    settings = await call.controller.settings.current()
+    limit = settings.call_limit(find_queue(view.spec), view.spec)
+    seconds = None if limit.value is None else float(limit.value)
+    source = limit.source.replace("job", "function")
+    return answer_json(
+        msgspec.structs.replace(view, time_limit_seconds=seconds, time_limit_source=source)
+    )
 
 
 async def get_call(call: ApiCall) -> Response:

@@ -6,15 +6,17 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from holdfast.controller.loops.silhouette import Loop, Summary
 from holdfast.controller.runtime.context import Controller
+from holdfast.controller.runtime.remembered import Spans
 from holdfast.controller.runtime.settings import Settings
 from holdfast.controller.sync.completions import tell_reserved
 from holdfast.core.causes import Cause
+from holdfast.core.placement.holds import foretell_end
 from holdfast.core.placement.parts import split_by_hosts
 from holdfast.core.placement.plan import (
     AdmissionPlan,
@@ -30,6 +32,7 @@ from holdfast.moves.room import expect_starts
 from holdfast.moves.values import AdmissionSnapshot
 
 log = logging.getLogger("holdfast.loops")
+Each = TypeVar("Each", Candidate, RunningTask)
 SHALLOW_LIMIT = 16
 LIMIT = 500
 DEEP_LIMIT = 10_000
@@ -301,7 +304,7 @@ class AdmitLoop(Loop):
         with the running tasks."""
         hold_back = settings.value("hold_back_seconds")
         lowest = snapshot.lowest_preemptible if settings.value("preemption") else None
-        candidates = [_with_limit(job, settings) for job in snapshot.candidates]
+        candidates: Sequence[Candidate] = snapshot.candidates
         running: list[RunningTask] | None = None
         while True:
             plan = plan_admission(
@@ -317,7 +320,12 @@ class AdmitLoop(Loop):
             if running is not None or not plan.needs_running:
                 return plan, running or ()
             tasks = await self._controller.store.admission.read_running()
-            running = [_with_end(task, settings) for task in tasks]
+            jobs = [_with_limit(job, settings) for job in candidates]
+            every: list[Candidate | RunningTask] = [*jobs, *tasks]
+            unknown = {(e.project, e.kin) for e in every if e.kin and e.expected_seconds is None}
+            spans = await self._controller.spans.find(unknown)
+            candidates = [_with_expectation(job, spans) for job in jobs]
+            running = [_with_end(_with_expectation(task, spans), settings) for task in tasks]
 
     async def _preempt(
         self, preemptions: Sequence[Preemption], running: Sequence[RunningTask]
@@ -346,29 +354,40 @@ def _count_cut(snapshot: AdmissionSnapshot, limit: int) -> int:
 
 def _with_limit(job: Candidate, settings: Settings) -> Candidate:
     """Return the job with the time limit in force: it decides what may use held-back room."""
-    limit = _limit_in_force(job.time_limit_seconds, job.queue, job.gpus, settings)
+    limit = _limit_in_force(job, settings)
     if limit == job.time_limit_seconds:
         return job
     return msgspec.structs.replace(job, time_limit_seconds=limit)
 
 
+def _with_expectation(job: Each, spans: Spans) -> Each:
+    """Return the job with how long it should take by its history, where it says nothing itself."""
+    if job.expected_seconds is not None:
+        return job
+    seconds = spans.get((job.project, job.kin))
+    return job if seconds is None else msgspec.structs.replace(job, expected_seconds=seconds)
+
+
 def _with_end(task: RunningTask, settings: Settings) -> RunningTask:
-    """Return the task with its latest end, and to be stopped only once it has run for long enough."""
-    limit = _limit_in_force(task.time_limit_seconds, task.queue, task.devices, settings)
-    ends = None if limit is None else max(0.0, limit - task.ran_seconds)
+    """Return the task with its end as far as it is known, and to be stopped only once it has run for
+    long enough."""
+    limit = _limit_in_force(task, settings)
+    ends, foretold = foretell_end(task.ran_seconds, limit, task.expected_seconds)
     young = task.ran_seconds < settings.number("preempt_min_run_seconds", task.queue)
     return msgspec.structs.replace(
         task,
         ends_in_seconds=ends,
+        foretold=foretold,
         stoppable=task.stoppable and not young,
         preemptible=task.preemptible and not young,
     )
 
 
-def _limit_in_force(own: float | None, queue: str, gpus: int, settings: Settings) -> float | None:
+def _limit_in_force(job: Candidate | RunningTask, settings: Settings) -> float | None:
+    own = job.time_limit_seconds
     if own is not None:
         return None if math.isinf(own) else own
-    limit = settings.value("time_limit_seconds", queue, gpus=gpus)
+    limit = settings.value("time_limit_seconds", job.queue, project=job.project)
     return None if limit is None else float(limit)
 
 

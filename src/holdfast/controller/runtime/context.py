@@ -19,7 +19,7 @@ from holdfast.controller.runtime.auth import Guard
 from holdfast.controller.runtime.background import Background
 from holdfast.controller.runtime.metrics import Metrics
 from holdfast.controller.runtime.outages import Outages
-from holdfast.controller.runtime.remembered import JobSpecs, OfferPrices, SavedJobs, Sizes
+from holdfast.controller.runtime.remembered import History, JobSpecs, OfferPrices, SavedJobs, Sizes
 from holdfast.controller.runtime.settings import SettingsCache
 from holdfast.controller.runtime.telemetry import TelemetryDesk
 from holdfast.controller.runtime.wakes import WakeBus
@@ -73,6 +73,7 @@ class Controller:
         self.prices = OfferPrices(clock)
         self.unheard: dict[str, str] = {}  # pools whose providers could not be asked last, and why
         self.specs = JobSpecs(store)
+        self.spans = History(store, clock)
         self.saved = SavedJobs()
         self.wakes = WakeBus()
         self.guard = Guard(store, clock)

@@ -2,10 +2,11 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from holdfast.controller.runtime.background import BEHIND_SECONDS, Background
 from holdfast.core.placement.plan import Size
+from holdfast.core.placement.types import Kin
 from holdfast.core.spec import JobSpec
 from holdfast.moves.values import TaskOffer
 from holdfast.store.port.store import Store
@@ -15,6 +16,10 @@ _OLD_SECONDS = 30.0
 _PRICES_SECONDS = 60.0
 _MAX_SPECS = 1024
 _MAX_SAVED = 10_000
+_SPANS_SECONDS = 30.0
+_UNKNOWN_SECONDS = 2.0
+_MAX_KIN = 10_000
+Spans = Mapping[Kin, float]
 
 
 class Sizes:
@@ -71,6 +76,33 @@ class OfferPrices:
             return False
         self._asked_at[pool] = now
         return True
+
+
+class History:
+    """How long jobs of a name took, by the jobs on record (`AdmissionStore.read_spans`)."""
+
+    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._clock = clock
+        self._known: dict[Kin, tuple[float, float | None]] = {}
+
+    async def find(self, kin: Iterable[Kin]) -> Spans:
+        """Return the seconds of those that are known, at most `_SPANS_SECONDS` old."""
+        wanted, now = set(kin), self._clock()
+        if len(self._known) + len(wanted) > _MAX_KIN:
+            self._known.clear()
+        known = self._known
+        old = {k for k in wanted if k not in known or now - known[k][0] >= _keep(known[k][1])}
+        if old:
+            read = await self._store.admission.read_spans(old)
+            known.update((k, (now, read.get(k))) for k in old)
+        found = ((k, known[k][1]) for k in wanted)
+        return {k: seconds for k, seconds in found if seconds is not None}
+
+
+def _keep(seconds: float | None) -> float:
+    """Return how long to go by it: a name's first end is waited for."""
+    return _UNKNOWN_SECONDS if seconds is None else _SPANS_SECONDS
 
 
 class JobSpecs:

@@ -7,6 +7,8 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+import msgspec
+
 from holdfast.controller.runtime.background import BEHIND_SECONDS, Background
 from holdfast.core.calls.decide import pace_retries
 from holdfast.core.calls.executors import as_job, unwatched
@@ -19,7 +21,7 @@ from holdfast.core.placement.types import Share
 from holdfast.core.records import ProjectRecord
 from holdfast.core.retry import make_policy
 from holdfast.core.settings.resolve import Effective, Value, job_layer, resolve, resolve_all
-from holdfast.core.settings.table import RENAMED
+from holdfast.core.settings.table import RENAMED, find_call_limit
 from holdfast.core.settings.watch import WatchSettings, watch_settings
 from holdfast.core.spec import JobSpec
 from holdfast.errors import Unavailable, ValidationError
@@ -31,8 +33,9 @@ log = logging.getLogger("holdfast.controller")
 
 FRESH_SECONDS = 1.0
 RECENT_SECONDS = 30.0
+TIME_LIMIT = "time_limit_seconds"
 _MAX_CACHED_WATCHES = 4096
-_WatchKey = tuple[str, bool, bool, frozenset[tuple[str, Value]]]
+_WatchKey = tuple[str, bool, str, frozenset[tuple[str, Value]]]
 _parse_rules = functools.lru_cache(maxsize=2)(parse_rules)  # the text seldom changes
 
 
@@ -55,7 +58,7 @@ class Settings:
         self.without_effect = tuple(_find_renamed(layers))
         self._below = [("cluster", layers.cluster), ("environment", environment)]
         self._watches: dict[_WatchKey, WatchSettings] = {}
-        self._values: dict[tuple[str, str | None, bool], Value] = {}
+        self._values: dict[tuple[str, str | None, str], Value] = {}
         self.take_terms = self._find_terms()
 
     def effective(
@@ -63,24 +66,37 @@ class Settings:
     ) -> dict[str, Effective]:
         """Return every setting in force for the cluster, a queue, a project, or a job of a
         queue."""
-        gpus = 0 if spec is None else spec.gpus
-        found = resolve_all(self._layers(queue, spec, project), gpus=gpus)
+        found = resolve_all(self._layers(queue, spec, project))
         for source, _ in self._holding_layers()[:1]:  # no layer above outvotes the kill switch
             found["retries_enabled"] = Effective("retries_enabled", False, source)
         return found
 
     def value(
-        self, name: str, queue: str | None = None, spec: JobSpec | None = None, *, gpus: int = 0
+        self, name: str, queue: str | None = None, spec: JobSpec | None = None, project: str = ""
     ) -> Value:
-        """Return one setting's value in force. gpus: of a job whose spec is not given."""
+        """Return one setting's value in force. project: of a job whose spec is not given."""
         if spec is not None:
-            return resolve(name, self._layers(queue, spec), gpus=spec.gpus).value
+            return resolve(name, self._layers(queue, spec)).value
         if queue not in self.queues:
             queue = None
-        key = (name, queue, gpus > 0)
+        if project not in self.projects:
+            project = ""
+        key = (name, queue, project)
         if key not in self._values:
-            self._values[key] = resolve(name, self._layers(queue, None), gpus=gpus).value
+            self._values[key] = resolve(name, self._layers(queue, None, project)).value
         return self._values[key]
+
+    def time_limit(self, queue: str, spec: JobSpec) -> Effective:
+        """Return a job's time limit, and the layer that names it: "default" where none does."""
+        return resolve(TIME_LIMIT, self._layers(queue, spec))
+
+    def call_limit(self, queue: str, spec: FunctionSpec) -> Effective:
+        """Return the time limit of a function's calls: where no layer names one, that of calls in a
+        queue of this name."""
+        found = self.time_limit(queue, as_job(spec))
+        if found.source != "default":
+            return found
+        return Effective(TIME_LIMIT, find_call_limit(queue, spec.gpus), "calls")
 
     def number(self, name: str, queue: str | None = None, spec: JobSpec | None = None) -> float:
         """Return one number in force. Only for settings that cannot be off."""
@@ -123,7 +139,8 @@ class Settings:
         """Return the watchdogs' settings for the tasks of a job."""
         if spec.executor:
             return unwatched(watch_settings(self.effective(queue, spec)))
-        key = (queue, spec.supervised, spec.gpus > 0, frozenset(job_layer(spec).items()))
+        named = spec.project if TIME_LIMIT in self.projects.get(spec.project, {}) else ""
+        key = (queue, spec.supervised, named, frozenset(job_layer(spec).items()))
         found = self._watches.get(key)
         if found is None:
             if len(self._watches) >= _MAX_CACHED_WATCHES:
@@ -135,7 +152,9 @@ class Settings:
 
     def watch_call(self, queue: str, spec: FunctionSpec) -> WatchSettings:
         """Return the watchdogs' settings for one call of a function."""
-        return self.watch(queue, as_job(spec))
+        limit = self.call_limit(queue, spec).value
+        seconds = None if limit is None else float(limit)
+        return msgspec.structs.replace(self.watch(queue, as_job(spec)), time_limit_seconds=seconds)
 
     def call_policy(self, queue: str, spec: FunctionSpec) -> Policy:
         """Return the policy that decides about the end of a function's call."""
@@ -225,10 +244,10 @@ class Settings:
         if spec is not None:
             layers.append(("job", job_layer(spec)))
             project = spec.project
-        if project is not None:
-            layers.append(("project", self.projects.get(project, {})))
         if queue is not None:
             layers.append(("queue", self.queues.get(queue, {})))
+        if project is not None:
+            layers.append(("project", self.projects.get(project, {})))
         return layers + self._below
 
 

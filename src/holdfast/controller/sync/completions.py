@@ -8,6 +8,7 @@ from holdfast.controller.loops.allowance import Allowance
 from holdfast.controller.loops.due_times import DueTimes
 from holdfast.controller.runtime.metrics import Metrics
 from holdfast.controller.runtime.settings import Settings
+from holdfast.core.causes import Cause
 from holdfast.core.endings.classify import HOST_START, NEVER_STARTS
 from holdfast.core.endings.decide import Decision
 from holdfast.core.endings.drain import (
@@ -55,20 +56,20 @@ class Completions:
         self, drain: DrainSnapshot, settings: Settings, found: Completion | None
     ) -> Completion | None:
         """Return how the drain ends, of which `plan` has found `found`: after a start that failed
-        the other hosts count, too."""
-        if found is None or not is_failed_start(found):
+        the other hosts count, too, and after a time limit the checkpoints."""
+        if found is None or not needs_more(found):
             return found
-        job = drain.job
-        hosts = await self._store.hosts.list_hosts()
-        return plan_completion(
-            job,
-            drain.tasks,
-            settings.policy(job.queue, job.spec),
-            settings.rules,
-            chance=self._chance(),
-            elsewhere=may_start_elsewhere(job, drain.tasks, hosts),
-            others_serve=do_others_serve(job, drain.tasks, hosts),
-        )
+        job, known = drain.job, dict[str, bool]()
+        if found.decision.cause is Cause.TIME_LIMIT:
+            checkpoints = await self._store.checkpoints.list_checkpoints(job.id)
+            known["saved"] = any(each.attempt == job.attempts for each in checkpoints)
+        else:
+            hosts = await self._store.hosts.list_hosts()
+            known["elsewhere"] = may_start_elsewhere(job, drain.tasks, hosts)
+            known["others_serve"] = do_others_serve(job, drain.tasks, hosts)
+        policy = settings.policy(job.queue, job.spec)
+        chance = self._chance()
+        return plan_completion(job, drain.tasks, policy, settings.rules, chance=chance, **known)
 
     def take_turn(self, decision: Decision, settings: Settings) -> bool:
         """Return whether the job's retry is due at once and the rate limit lets it go (RATE-1); its
@@ -120,9 +121,11 @@ class Completions:
             metrics.retry_succeeded.inc()
 
 
-def is_failed_start(completion: Completion) -> bool:
-    """Return whether the decision is about a start that failed, for which other hosts count."""
-    return completion.decision.rule in (NEVER_STARTS, HOST_START)
+def needs_more(completion: Completion) -> bool:
+    """Return whether more than the drain decides: after a start that failed, the other hosts; after
+    a time limit, the checkpoints that the attempt left (BUDGET-8)."""
+    decision = completion.decision
+    return decision.rule in (NEVER_STARTS, HOST_START) or decision.cause is Cause.TIME_LIMIT
 
 
 def about_drain(job: JobRecord) -> dict[str, object]:

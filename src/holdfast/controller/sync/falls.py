@@ -11,7 +11,7 @@ from holdfast.controller.loops.leadership import Leadership
 from holdfast.controller.runtime.background import Background
 from holdfast.controller.runtime.remembered import JobSpecs
 from holdfast.controller.runtime.settings import Settings, SettingsCache
-from holdfast.controller.sync.completions import Completions, is_failed_start, tell_reserved
+from holdfast.controller.sync.completions import Completions, needs_more, tell_reserved
 from holdfast.core.placement.plan import Capacity
 from holdfast.errors import NotFound, Stale
 from holdfast.moves.dispatch import plan_restart
@@ -123,7 +123,7 @@ class _OneFall:
     async def decide(self, drain: DrainSnapshot) -> Restart | None:
         """As `Fall` has it. May be called again, because a transaction may be."""
         completion = self._completions.plan(drain, self._settings)
-        if completion is None or is_failed_start(completion):
+        if completion is None or needs_more(completion):
             return None
         self._has_turn = self._has_turn or self._completions.take_turn(
             completion.decision, self._settings

@@ -20,6 +20,7 @@ from holdfast.core.records import (
 from holdfast.core.series.records import ArrayRecord
 from holdfast.core.settings.resolve import Value
 from holdfast.core.settings.watch import WatchSettings
+from holdfast.wire.api import JobLimits
 
 
 class YoungJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +51,8 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     nothing.
     waits: the ends of other jobs that it waits for, the first of them. array: the one in which it
     waits for its turn.
-    watch: what its tasks are watched by.
+    watch: what its tasks are watched by. limits: what stops it by the clock, and how long it should
+    take.
     """
 
     job: JobRecord
@@ -77,5 +79,6 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     pools: tuple[PoolRecord, ...] = ()
     silence_seconds: float = math.inf
     watch: WatchSettings | None = None
+    limits: JobLimits | None = None
     waits: tuple[WaitRecord, ...] = ()
     array: ArrayRecord | None = None

@@ -3,7 +3,7 @@ it. Pure."""
 
 from collections.abc import Callable, Iterator
 
-from holdfast.controller.why import gangs, places, pools, retries, shares, waits
+from holdfast.controller.why import gangs, limits, places, pools, retries, shares, waits
 from holdfast.controller.why.circumstances import Circumstances
 from holdfast.controller.why.words import line, say_moment, say_span
 from holdfast.core.causes import Cause
@@ -83,8 +83,8 @@ def _explain_queued(found: Circumstances) -> Iterator[WhyLine]:
         yield line(
             "refused",
             f"the last admission passed it over: {found.refusal}",
-            "free room may be held back for a job that waited longer; a job whose --time-limit "
-            "ends in time may use it",
+            "free room may be held back for a job that waited longer; a job whose --expected time or "
+            "--time-limit ends in time may use it",
         )
     if not {held_by.code for held_by in held} - _ELSEWHERE:
         yield line("queued", "it is next: the next round of admission takes it")
@@ -95,6 +95,8 @@ def _explain_queued(found: Circumstances) -> Iterator[WhyLine]:
     yield from gangs.explain_last_attempt(found)
     yield from shares.explain_share(found)
     yield from retries.explain_progress(found)
+    if found.refusal or held:
+        yield from limits.explain_queued(found.job, found.limits)
 
 
 def _explain_holds(found: Circumstances) -> Iterator[WhyLine]:
@@ -129,7 +131,9 @@ def _explain_running(found: Circumstances) -> Iterator[WhyLine]:
     yield from shares.explain_loan(found)
     yield from retries.explain_progress(found)
     yield from _explain_silence(found)
-    yield from _explain_unwatched(found)
+    unwatched = list(_explain_unwatched(found))
+    yield from limits.explain_running(job, found.limits, found.now, watched=not unwatched)
+    yield from unwatched
 
 
 def _explain_unwatched(found: Circumstances) -> Iterator[WhyLine]:
@@ -148,7 +152,7 @@ def _explain_unwatched(found: Circumstances) -> Iterator[WhyLine]:
     ranks = f" of {name_ranks([task.rank for task in free])}" if job.tasks > 1 else ""
     yield line(
         "unwatched",
-        f"nothing will stop it if its work{ranks} hangs: its time limit is off, and {beats}",
+        f"nothing will stop it if its work{ranks} hangs: it has no time limit, and {beats}",
         "give it --time-limit, or beats and --first-beat-timeout; `holdfast config --job "
         f"{job.id}` shows what is in force",
     )

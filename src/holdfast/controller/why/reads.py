@@ -7,16 +7,19 @@ from typing import Any
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
 from holdfast.controller.why.circumstances import Circumstances, YoungJob
+from holdfast.controller.why.limits import make_limits
 from holdfast.controller.why.places import as_candidate
 from holdfast.core.placement.plan import RunningTask
 from holdfast.core.placement.preemption import find_winner
 from holdfast.core.placement.shares import Shares
+from holdfast.core.placement.types import find_kin
 from holdfast.core.records import JobRecord, WaitRecord
 from holdfast.core.series.arrays import IN_LINE
 from holdfast.core.series.records import ArrayRecord
 from holdfast.core.states import JobState
 from holdfast.moves.rows import DEPENDENCY
 from holdfast.moves.values import JobFilter
+from holdfast.wire.api import JobLimits
 
 MAX_DRAINING = 1000
 MAX_WAITS = 20
@@ -51,8 +54,8 @@ async def find_circumstances(
     running = await controller.store.admission.read_running() if looks else []
     young, held = _find_young(running, settings), Shares(shares, running)
     queue_of, project_of = {q.name: q for q in queues}, {p.name: p for p in projects}
-    found, all_hosts = [], tuple(hosts)
-    for job in jobs:
+    found, all_hosts, stops = [], tuple(hosts), await find_limits(controller, settings, jobs)
+    for job, limits in zip(jobs, stops, strict=True):
         is_queued = job.state is JobState.QUEUED
         waits = is_queued or job.state is JobState.WAITING
         start = starts.get(job.id)
@@ -65,6 +68,7 @@ async def find_circumstances(
                 hosts=all_hosts,
                 place=places.get(job.id, 0),
                 now=now,
+                limits=limits,
                 refusal=controller.refusals.find(job.id),
                 led=controller.leadership.since is not None,
                 project=project_of.get(job.project) if waits else None,
@@ -82,6 +86,24 @@ async def find_circumstances(
             )
         )
     return found
+
+
+async def find_limits(
+    controller: Controller, settings: Settings, jobs: Sequence[JobRecord]
+) -> list[JobLimits]:
+    """Return what stops each of `jobs`, and how long it should take."""
+    kin = {job.id: (job.project, find_kin(job.spec, job.array_id)) for job in jobs}
+    asked = [kin[j.id] for j in jobs if kin[j.id][1] and j.spec.expected_seconds is None]
+    spans = await controller.spans.find(asked) if asked else {}
+    return [
+        make_limits(
+            job,
+            settings.time_limit(job.queue, job.spec),
+            spans.get(kin[job.id]),
+            settings.watch(job.queue, job.spec),
+        )
+        for job in jobs
+    ]
 
 
 async def _read_waits(

@@ -53,7 +53,7 @@ class CallDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 def default_policy(queue: str, spec: FunctionSpec) -> Policy:
     """Return the policy of a function where no other layer sets anything."""
-    found = resolve_all([("job", job_layer(as_job(spec)))], gpus=spec.gpus)
+    found = resolve_all([("job", job_layer(as_job(spec)))])
     values = {name: effective.value for name, effective in found.items()}
     policy = Policy(
         retry=make_policy(values),

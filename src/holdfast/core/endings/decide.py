@@ -18,6 +18,8 @@ BUDGET-6  The first infrastructure failure is tried again at once, the second in
           avoids the host. So a broken host does not use the budget up within seconds.
 BUDGET-7  A program that can never start on its host fails the job at once, unless another eligible
           host has not said so yet: then it is a failed start (BUDGET-5), and that host is next.
+BUDGET-8  A job that hits the time limit of its own submission fails at once where its attempt left
+          neither a checkpoint nor a step, because another would begin anew and end the same.
 ASIDE-2   A start that failed because its host lacked something waits for no back-off where that host
           has set itself aside and others could take the job; it is counted as a failed start, so a
           job that breaks host after host is parked.
@@ -82,6 +84,7 @@ class AttemptEnding(msgspec.Struct, frozen=True, kw_only=True):
     begin of its drain, by the store's clock.
     elsewhere: it could not start on its host, and another has not tried it yet (BUDGET-7).
     others_serve: its host has set itself aside, and others could take it (ASIDE-2).
+    own_limit: its submission names a time limit. saved: it left a checkpoint (BUDGET-8).
     """
 
     job_id: str
@@ -91,6 +94,8 @@ class AttemptEnding(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None = None
     elsewhere: bool = False
     others_serve: bool = False
+    own_limit: bool = False
+    saved: bool = False
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -253,6 +258,10 @@ def _charge_watchdog(case: _EndCase, charges: Charges) -> Decision:
     after = msgspec.structs.replace(charges, watchdog=charges.watchdog + 1)
     if case.policy.on_trip == "fail":
         return case.end(after, f"{text}; its queue fails a job that trips")
+    left_nothing = case.ending.step is None and not case.ending.saved
+    if case.found.cause is Cause.TIME_LIMIT and case.ending.own_limit and left_nothing:
+        why = "the attempt saved no checkpoint and told no step, so another would end the same"
+        return case.end(after, f"{text}, which its submission names; {why}")
     if charges.watchdog >= cap:
         spent = f"{text}; trip {after.watchdog}, and its budget of {cap} is spent"
         return case.end(after, spent, retry="exhausted" if cap else None)

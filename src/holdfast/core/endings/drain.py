@@ -60,11 +60,13 @@ def plan_completion(
     chance: float,
     elsewhere: bool = False,
     others_serve: bool = False,
+    saved: bool = False,
 ) -> Completion | None:
     """Return how the drain of `job` ends, or None while any task still holds its lease (DRAIN-1).
 
     rules: the operators' own. chance: uniform in [0, 1), for a retry's random jitter. elsewhere:
-    as `may_start_elsewhere` found. others_serve: as `do_others_serve` found.
+    as `may_start_elsewhere` found. others_serve: as `do_others_serve` found. saved: the attempt left
+    a checkpoint.
     """
     if any(task.state.holds_lease for task in tasks):
         return None
@@ -85,7 +87,7 @@ def plan_completion(
         )
     found = _find_cause(job, tasks, trigger, failures, rules)
     ending = msgspec.structs.replace(
-        _ending(job, tasks, trigger), elsewhere=elsewhere, others_serve=others_serve
+        _ending(job, tasks, trigger), elsewhere=elsewhere, others_serve=others_serve, saved=saved
     )
     decision = decide(found, charges, policy, ending, chance=chance)
     again = decision.event in (JobEvent.REQUEUE, JobEvent.BACK_OFF)
@@ -291,6 +293,7 @@ def _ending(
         ran_seconds=max(ran, default=0.0),
         lasted_seconds=lasted,
         step=max(steps, default=None),
+        own_limit=isinstance(job.spec.time_limit_seconds, float | int),
     )
 
 

@@ -3,7 +3,9 @@
 The rule is the one of EASY back-filling (Lifka 1995), for several jobs instead of the first alone:
 for a job that does not fit, find the earliest time at which the ends known by then make room for
 it, and on which hosts; until then others may use that room only if they end by that time, and the
-spare room on those hosts for longer.
+spare room on those hosts for longer. An end is known by a time limit, or by how long a job is
+expected to take. An expectation may be wrong: a job that overruns it goes on, and the holds are
+planned anew with the end that is expected then.
 """
 
 from __future__ import annotations
@@ -135,7 +137,7 @@ class Holds:
 
     def _edges(self, job: Candidate) -> list[float]:
         """Return the times at which the holds for others change for this job."""
-        limit = job.time_limit_seconds
+        limit = job.span_seconds
         times = {hold.at for hold in self._holds}
         if limit is not None:
             times |= {at - limit for at in times if at < math.inf}
@@ -154,10 +156,14 @@ class Holds:
         stopping = [t for t in self.running if t.job_id in self._draining]
         going = dict.fromkeys(t.job_id for t in stopping if t.host_id in places)
         if math.isinf(at):
-            when = "when work without a time limit ends there"
+            when = "when work ends there of which nothing tells how long it takes"
         elif at == DRAIN_SECONDS and going:
             be = "has" if len(going) == 1 else "have"
             when = f"when {say_names(going, 3)} {be} stopped there"
+        elif any(
+            t.foretold and t.host_id in places and self.release_at(t) <= at for t in self.running
+        ):
+            when = f"in about {at:.0f} s, if what runs there takes as long as expected"
         else:
             when = f"in {at:.0f} s at the latest"
         return f"room is held back for it on {names}: it fits {when}"
@@ -173,7 +179,7 @@ class _Hold:
 
     def sees_end_of(self, job: Candidate, starts_in: float) -> bool:
         """Whether the job, started then, has ended when the room is needed."""
-        limit = job.time_limit_seconds
+        limit = job.span_seconds
         return limit is not None and starts_in + limit <= self.at < math.inf
 
     def use(self, host_id: str, job: Candidate, tasks: int) -> None:
@@ -182,6 +188,27 @@ class _Hold:
             spare[0] -= tasks * job.cpu_slots
             spare[1] -= tasks * job.memory_bytes
             spare[2] -= tasks * job.gpus
+
+
+LEAST_OVERRUN_SECONDS = 60.0
+
+
+def foretell_end(
+    ran_seconds: float, limit_seconds: float | None, expected_seconds: float | None
+) -> tuple[float | None, bool]:
+    """Return in how many seconds a task ends, None where nothing tells, and whether that is only
+    expected.
+
+    A task that has overrun its expectation is expected to run on for as long as it has overrun it:
+    so the end is never now, and what is started until then is never much too long.
+    """
+    limit = None if limit_seconds is None else max(0.0, limit_seconds - ran_seconds)
+    if expected_seconds is None:
+        return limit, False
+    overrun = max(ran_seconds - expected_seconds, LEAST_OVERRUN_SECONDS)
+    left = expected_seconds - ran_seconds
+    end = left if left > 0 else overrun
+    return (limit, False) if limit is not None and limit <= end else (end, True)
 
 
 def give(state: dict[str, Amount], task: RunningTask) -> None:

@@ -142,7 +142,7 @@ class _Admission:
         self._holds = Holds(self._room, running or ())
         # Room only shrinks, so a vain search is not repeated. By shape, the fewest tasks in vain …
         self._full: dict[tuple[Shape, float | None], int] = {}
-        self._said: dict[tuple[Shape, int, int], str] = {}
+        self._said: dict[tuple[Shape, int, int, bool], str] = {}
         # … and of those that nothing could be held for, the fewest, and how many would fit at best.
         self._vain: dict[tuple[object, ...], int] = {}
         self._reach: dict[tuple[object, ...], int] = {}
@@ -164,7 +164,7 @@ class _Admission:
             self._refusals[job.job_id] = over
             return
         # With room held back, when a job ends decides where it fits.
-        shape = (shape_of(job), job.time_limit_seconds if self._holds else None)
+        shape = (shape_of(job), job.span_seconds if self._holds else None)
         hopeless = job.tasks >= self._full.get(shape, MAX_TASKS + 1) or (
             job.tasks > 1 and self._room.count_fitting(job) < job.tasks
         )
@@ -205,7 +205,7 @@ class _Admission:
         key = (
             shape_of(job),
             waited,
-            job.time_limit_seconds if self._holds else None,
+            job.span_seconds if self._holds else None,
             job.priority if may_preempt else None,
             job.project if self._shares else None,
             may_reclaim,
@@ -253,7 +253,7 @@ class _Admission:
             shares.take(job)  # else the next of its project would ask for the same share
 
     def _say_no_room(self, job: Candidate) -> str:
-        key = (shape_of(job), job.tasks, self._room.version)
+        key = (shape_of(job), job.tasks, self._room.version, job.span_seconds is None)
         if key not in self._said:
             self._said[key] = self._find_words(job)
         return self._said[key]
@@ -269,6 +269,8 @@ class _Admission:
         fitting = self._room.count_fitting(job)
         if fitting >= job.tasks:
             held = "what is free is held back for a job that waited longer"
+            if job.span_seconds is None:
+                return f"{held}, and nothing tells when this one would end"
             return f"{held}, and this one would not end in time"
         if job.tasks == 1:
             return f"no host has {describe_need(job)} free for queue {job.queue} now"

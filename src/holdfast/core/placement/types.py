@@ -8,6 +8,8 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.core.spec import JobSpec
+
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What is free on one active host. `queues` empty: it serves every queue. lacking: container
@@ -32,13 +34,33 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return msgspec.structs.replace(self, free_cpu_slots=0)
 
 
+Kin = tuple[str, str]
+"""A project, and whose history in it tells how long a job takes (`find_kin`)."""
+SPANS = 10
+"""So many of the last jobs on record tell it."""
+
+
+def find_kin(spec: JobSpec, array_id: str | None) -> str:
+    """Return whose history tells how long a job takes: its array's or its name's; "" of none."""
+    if spec.executor:
+        return ""
+    return f"array:{array_id}" if array_id is not None else spec.name or ""
+
+
+def find_span(limit_seconds: float | None, expected_seconds: float | None) -> float | None:
+    """Return how long an attempt takes, as far as that is known."""
+    known = [each for each in (limit_seconds, expected_seconds) if each is not None]
+    return min(known, default=None)
+
+
 class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A queued job as admission sees it, in the order it is to be considered.
 
     lease_ttl_seconds: the job's own, where its spec sets one; None goes by its queue's settings.
     waited_seconds: since it was queued.
     time_limit_seconds: of each attempt, None without one. A store gives the job's own: infinity
-    where it is off, None where the spec is silent.
+    where it is off, None where the spec is silent. expected_seconds: how long an attempt should take.
+    A store gives the job's own; kin: whose history tells otherwise (`find_kin`).
     placement, host_labels: as in JobSpec. runtime: "" without an image, else the container runtime
     that it asks for, or `any`. barred_hosts: not used at all.
     member: the rank of a supervised job that waits for another host while the others run; its
@@ -64,12 +86,19 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     lease_ttl_seconds: float | None = None
     waited_seconds: float = 0.0
     time_limit_seconds: float | None = None
+    expected_seconds: float | None = None
+    kin: str = ""
     placement: Literal["pack", "spread"] = "pack"
     host_labels: Mapping[str, str] = {}
     runtime: str = ""
     supervised: bool = False
     may_wait: bool = False
     plain: bool = False
+
+    @property
+    def span_seconds(self) -> float | None:
+        """How long an attempt takes, as far as that is known: by its limit, or as expected."""
+        return find_span(self.time_limit_seconds, self.expected_seconds)
 
 
 class QuotaLeft(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,8 +183,9 @@ def place_job(
 class RunningTask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A task that holds room on a host, until when, and whether it may be preempted.
 
-    ends_in_seconds: until its time limit at the latest, from `queue` and `time_limit_seconds`; None
-    without one. draining: its job is being stopped.
+    time_limit_seconds, expected_seconds, kin: as in `Candidate`.
+    ends_in_seconds: until its end, by its limit or as expected; None where neither is known. foretold:
+    it is an expectation. draining: its job is being stopped.
     stoppable: its attempt has run for long enough, and its job would lose nothing but the work since
     its last checkpoint. preemptible: the same, and its job may be preempted.
     """
@@ -171,7 +201,10 @@ class RunningTask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     epoch: int = 0
     queue: str = ""
     time_limit_seconds: float | None = None
+    expected_seconds: float | None = None
+    kin: str = ""
     ends_in_seconds: float | None = None
+    foretold: bool = False
     draining: bool = False
     stoppable: bool = False
     preemptible: bool = False

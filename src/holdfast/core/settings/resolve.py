@@ -1,7 +1,7 @@
 """Settings: read and check a value, and find the one in force and its source. `table` lists them.
 
-Layers, strongest first: job > queue or project > cluster > environment > default. A setting belongs
-to queues or to projects, never to both. A layer that leaves a name out says nothing; `None` means
+Layers, strongest first: job > queue > project > cluster > environment > default. Most settings belong
+to queues or to projects, and the time limit to both. A layer that leaves a name out says nothing; `None` means
 "off" where the setting allows it. Values are read when they are used, so a change reaches running
 work at its next sync.
 """
@@ -136,24 +136,17 @@ def layer_from_environment(environ: Mapping[str, str]) -> dict[str, Value]:
     return layer
 
 
-def resolve(
-    name: str, layers: Sequence[tuple[str, Mapping[str, Any]]], *, gpus: int = 0
-) -> Effective:
-    """Return the value in force: of the first (strongest) layer that names it, else the default,
-    which may be another for a job with `gpus`."""
+def resolve(name: str, layers: Sequence[tuple[str, Mapping[str, Any]]]) -> Effective:
+    """Return the value in force: of the first (strongest) layer that names it, else the default."""
     for source, layer in layers:
         if name in layer:
             return Effective(name, layer[name], source)
-    setting = SETTINGS[name]
-    other = setting.default_with_gpus if gpus else None
-    return Effective(name, setting.default if other is None else other, "default")
+    return Effective(name, SETTINGS[name].default, "default")
 
 
-def resolve_all(
-    layers: Sequence[tuple[str, Mapping[str, Any]]], *, gpus: int = 0
-) -> dict[str, Effective]:
+def resolve_all(layers: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Effective]:
     """Return every setting's value in force."""
-    return {name: resolve(name, layers, gpus=gpus) for name in SETTINGS}
+    return {name: resolve(name, layers) for name in SETTINGS}
 
 
 def check_layer(layer: Mapping[str, object], scope: Scope) -> dict[str, Value]:
@@ -164,7 +157,7 @@ def check_layer(layer: Mapping[str, object], scope: Scope) -> dict[str, Value]:
         setting = SETTINGS[name]
         if _RANK[scope] < _RANK[setting.scope]:
             raise ValidationError(f"{name} is set per {setting.scope}, not per {scope}", field=name)
-        if scope in ("queue", "project") and scope != setting.layer:
+        if scope in ("queue", "project") and scope not in setting.layer.split(" or "):
             raise ValidationError(f"{name} is set per {setting.layer}, not per {scope}", field=name)
         checked[name] = value
     return checked

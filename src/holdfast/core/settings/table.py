@@ -17,7 +17,6 @@ class Setting(msgspec.Struct, frozen=True):
     kind: "causes" is a list of causes as one text ("all", "none" or "a,b"); "text" is a sentence of
     at most `high` characters.
     scope: the most specific layer that may set it. layer: the middle layer it belongs to.
-    default_with_gpus: the default for a job with GPUs, where that is another.
     """
 
     name: str
@@ -29,8 +28,7 @@ class Setting(msgspec.Struct, frozen=True):
     may_be_off: bool = False
     words: tuple[str, ...] = ()
     scope: Scope = "job"
-    layer: Literal["queue", "project"] = "queue"
-    default_with_gpus: Value = None
+    layer: Literal["queue", "project", "queue or project"] = "queue"
 
     @property
     def environment_name(self) -> str:
@@ -43,9 +41,10 @@ _DAY = 86_400.0
 # fmt: off
 _ALL = (
     # watchdogs
-    Setting("time_limit_seconds", "seconds", 2100.0,
-            "wall clock a task may take; where no layer sets it, a task with GPUs may take 8100 s",
-            low=0.05, high=366 * _DAY, may_be_off=True, default_with_gpus=8100.0),
+    Setting("time_limit_seconds", "seconds", None,
+            "wall clock an attempt or a call may take; where no layer sets it, a job has no limit, and a call has "
+            "that of calls in its queue (`holdfast tasks show`)",
+            low=0.05, high=366 * _DAY, may_be_off=True, layer="queue or project"),
     Setting("stall_watch", "bool", True, "watch for beats that stop"),
     Setting("stall_timeout_seconds", "seconds", 120.0,
             "silence after the first beat that is suspected", low=0.05, high=_DAY, may_be_off=True),
@@ -227,19 +226,40 @@ RENAMED: Mapping[str, str] = {
 }
 """Settings of earlier versions, and those that took their places with values of another meaning."""
 
-BUILTIN_QUEUES: Mapping[str, Mapping[str, Value]] = {
-    "gpu": {"time_limit_seconds": 8100.0},
-    "video": {"time_limit_seconds": 1800.0, "stall_watch": False},
-    "cpu": {"time_limit_seconds": 2100.0},
-    "ingest-fetch": {"time_limit_seconds": 7200.0, "on_trip": "fail"},
-    "ingest-load": {"time_limit_seconds": 3600.0, "on_trip": "fail"},
-    "input": {"time_limit_seconds": 120.0},
-}
-"""The queues a new cluster starts with, and their defaults."""
+BUILTIN_QUEUES: Mapping[str, Mapping[str, Value]] = {"cpu": {}, "gpu": {}}
+"""The queues a new cluster starts with, and their settings."""
 
-INGEST_LANE: Mapping[str, Value] = {"time_limit_seconds": 3600.0, "on_trip": "fail"}
+RENDER_LIMITS: Mapping[str, float] = {
+    "gpu": 8100.0,
+    "video": 1800.0,
+    "cpu": 2100.0,
+    "ingest-fetch": 7200.0,
+    "ingest-load": 3600.0,
+    "input": 120.0,
+}
+"""How long a call of a function may take in the queue of that name, in seconds, where no layer says."""
+
+QUEUE_PRESETS: Mapping[str, Mapping[str, Mapping[str, Value]]] = {
+    "render": {
+        "video": {"time_limit_seconds": RENDER_LIMITS["video"], "stall_watch": False},
+        "ingest-fetch": {"time_limit_seconds": RENDER_LIMITS["ingest-fetch"], "on_trip": "fail"},
+        "ingest-load": {"time_limit_seconds": RENDER_LIMITS["ingest-load"], "on_trip": "fail"},
+        "input": {"time_limit_seconds": RENDER_LIMITS["input"]},
+    }
+}
+"""Queues that are made together, with settings for the jobs and the calls in them."""
+
+INGEST_LANE: Mapping[str, Value] = {
+    "time_limit_seconds": RENDER_LIMITS["ingest-load"],
+    "on_trip": "fail",
+}
 
 
 def begin_queue(name: str) -> dict[str, Value]:
     """Return the settings that a new queue begins with: an ingest lane, by its name, those of one."""
     return dict(INGEST_LANE) if name == "ingest" or name.startswith("ingest-") else {}
+
+
+def find_call_limit(queue: str, gpus: int) -> float:
+    """Return how long a call may take, in seconds, where neither its function nor a layer says."""
+    return RENDER_LIMITS.get(queue, RENDER_LIMITS["gpu" if gpus else "cpu"])

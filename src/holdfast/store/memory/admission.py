@@ -18,6 +18,7 @@ from holdfast.core.placement.plan import (
     silence_seconds,
 )
 from holdfast.core.placement.ranks import say_names
+from holdfast.core.placement.types import SPANS, Kin, find_kin
 from holdfast.core.records import AttemptRecord, shared_fields
 from holdfast.core.settings.resolve import Value, resolve
 from holdfast.core.spec import JobSpec
@@ -230,6 +231,8 @@ class MemoryAdmission(InMemory):
                             memory_bytes=task.memory_bytes,
                             ran_seconds=(at - began).total_seconds() if began else 0.0,
                             time_limit_seconds=_limit_of(job.spec),
+                            expected_seconds=job.spec.expected_seconds,
+                            kin=find_kin(job.spec, job.row.array_id),
                             draining=state is JobState.DRAINING
                             and task.state is TaskState.PREEMPTING,
                             stoppable=_may_go(job, s.tasks[job_id].values())
@@ -239,6 +242,18 @@ class MemoryAdmission(InMemory):
                         )
                     )
         return running
+
+    async def read_spans(self, kin: Collection[Kin]) -> dict[Kin, float]:
+        wanted, found = set(kin), dict[Kin, list[float]]()
+        for job in sorted(self.state.jobs.values(), key=lambda job: job.row.id, reverse=True):
+            row = job.row
+            key = (row.project, find_kin(job.spec, row.array_id))
+            if key not in wanted or row.state is not JobState.SUCCEEDED or row.attempts != 1:
+                continue
+            if row.started_at is not None and row.ended_at is not None:
+                seconds = (row.ended_at - row.started_at).total_seconds()
+                found.setdefault(key, []).append(seconds)
+        return {key: max(seconds[:SPANS]) for key, seconds in found.items()}
 
     async def list_reserved(
         self, ids: Sequence[str] | None = None, *, now: Now = None
@@ -393,6 +408,8 @@ def candidate_of(job: MemoryJob, at: datetime) -> Candidate:
         lease_ttl_seconds=spec.lease_ttl_seconds,
         waited_seconds=max(0.0, waited),
         time_limit_seconds=_limit_of(spec),
+        expected_seconds=spec.expected_seconds,
+        kin=find_kin(spec, row.array_id),
         placement=spec.placement,
         host_labels=spec.host_labels,
         runtime=find_runtime_word(spec.image, spec.runtime),

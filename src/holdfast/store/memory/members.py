@@ -8,6 +8,7 @@ from holdfast.core.causes import Cause
 from holdfast.core.endings.replace import Replacement
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import Candidate, JobPlacement
+from holdfast.core.placement.types import find_kin
 from holdfast.core.records import JobRecord
 from holdfast.core.states import TaskState
 from holdfast.moves import members
@@ -92,6 +93,8 @@ class MemoryMembers(InMemory):
             barred_hosts=job.row.barred_hosts,
             lease_ttl_seconds=job.spec.lease_ttl_seconds,
             time_limit_seconds=float("inf") if limit == "off" else limit,
+            expected_seconds=job.spec.expected_seconds,
+            kin=find_kin(job.spec, job.row.array_id),
             host_labels=job.spec.host_labels,
             waited_seconds=max(0.0, (at - (task.ready_at or at)).total_seconds()),
         )

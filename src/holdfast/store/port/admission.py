@@ -1,9 +1,10 @@
 """Admission: from waiting to queued, from queued to reserved, and back."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from holdfast.core.placement.plan import Capacity, JobPlacement, RunningTask
+from holdfast.core.placement.types import Kin
 from holdfast.moves.values import AdmissionSnapshot, Released, Reserved
 from holdfast.store.port.clock import Now
 
@@ -51,6 +52,11 @@ class AdmissionStore(Protocol):
     async def read_running(self, *, now: Now = None) -> list[RunningTask]:
         """Return every task that holds room. `ends_in_seconds` is left to the caller, which knows
         the settings."""
+
+    async def read_spans(self, kin: Collection[Kin]) -> dict[Kin, float]:
+        """Return how long jobs took by project and kin (`core.placement.types.find_kin`): the longest
+        of the last ten on record that succeeded with their first attempt. Where there are none, the
+        kin is missing."""
 
     async def list_reserved(
         self, ids: Sequence[str] | None = None, *, now: Now = None

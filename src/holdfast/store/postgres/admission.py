@@ -1,6 +1,6 @@
 """Admission in PostgreSQL: the candidates and their room, and the one write that starts them."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from holdfast.core.placement.plan import (
     silence_seconds,
 )
 from holdfast.core.placement.ranks import say_names
+from holdfast.core.placement.types import Kin
 from holdfast.core.settings.resolve import Value, resolve
 from holdfast.core.states import JobEvent
 from holdfast.core.transitions import JOB, sources
@@ -201,6 +202,11 @@ class PostgresAdmission(OnSession):
     async def read_running(self, *, now: Now = None) -> list[RunningTask]:
         return await self.session.list_of(RunningTask, "read_running", now=now)
 
+    async def read_spans(self, kin: Collection[Kin]) -> dict[Kin, float]:
+        of, names = [project for project, _ in kin], [name for _, name in kin]
+        rows = await self.beside.rows("read_spans", projects=of, kin=names)
+        return {(row["project"], row["kin"]): row["seconds"] for row in rows}
+
     @reads_beside
     async def list_reserved(
         self, tx: Tx, ids: Sequence[str] | None = None, *, now: Now = None
@@ -228,10 +234,7 @@ class PostgresAdmission(OnSession):
         now: Now = None,
     ) -> list[str]:
         found = await plan_reservation(tx, self.environment, placements, ttls, now)
-        if found is None:
-            return []
-        _, left = await tx.last(*found.steps)
-        return found.list_applied(left)
+        return [] if found is None else found.list_applied((await tx.last(*found.steps))[1])
 
     @transacts_beside
     async def expire_reservations(
@@ -244,10 +247,8 @@ class PostgresAdmission(OnSession):
             return []
         m = await load_moves(tx, found, at)
         still = {row["id"] for row in await tx.rows("find_unoffered", before=before)}
-        expired = []
-        for job in m.jobs.values():
-            if job.id in still and requests.expire_start(m, job, reservation_seconds):
-                expired.append(job.id)
+        late = (job for job in m.jobs.values() if job.id in still)
+        expired = [job.id for job in late if requests.expire_start(m, job, reservation_seconds)]
         await write_moves(tx, m)
         return expired
 

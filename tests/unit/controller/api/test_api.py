@@ -349,6 +349,7 @@ async def test_queues(served: Served) -> None:
 
 async def test_config_says_where_a_value_comes_from(served: Served) -> None:
     await served.call("PATCH", "/v1/config", json={"set": {"grace_seconds": "20s"}})
+    await served.call("PUT", "/v1/queues/video", json={"set": {"stall_watch": False}})
     found = {
         e["name"]: e
         for e in (await served.call("GET", "/v1/config", params={"queue": "video"})).json()["items"]
@@ -360,18 +361,58 @@ async def test_config_says_where_a_value_comes_from(served: Served) -> None:
     assert answer.status_code == 422
 
 
-async def test_a_queue_without_a_time_limit_still_has_one(served: Served) -> None:
-    await served.call("PUT", "/v1/queues/nightly", json={"set": {}})
+async def test_a_job_is_stopped_by_the_clock_only_where_a_layer_says_so(served: Served) -> None:
+    """Its submission, its queue or its project; `limits` say which, and when."""
+    await served.call("PUT", "/v1/queues/short", json={"set": {"time_limit_seconds": 60}})
+    await served.call("PUT", "/v1/projects/p", json={"set": {"time_limit_seconds": 120}})
     agent = FakeAgent(served, "g1", gpus=[gpu(0)])
     await agent.register()
-    for asked, limit in (({}, 2100.0), ({"gpus": 1}, 8100.0), ({"time_limit_seconds": 9}, 9.0)):
-        job = await served.submit(queue="nightly", **asked)
+    cases: tuple[tuple[dict[str, Any], float | None, str], ...] = (
+        ({}, None, ""),
+        ({"gpus": 1}, None, ""),
+        ({"time_limit_seconds": 9}, 9.0, "job"),
+        ({"queue": "short"}, 60.0, "queue"),
+        ({"project": "p"}, 120.0, "project"),
+        ({"project": "p", "queue": "short"}, 60.0, "queue"),
+        ({"project": "p", "time_limit_seconds": "off"}, None, "job"),
+    )
+    for asked, limit, source in cases:
+        job = await served.submit(**asked)
+        said = job["limits"]
+        assert (said["time_limit_seconds"], said["time_limit_source"]) == (limit, source), asked
+        assert said["backfills"] is (limit is not None)
         order = await agent.take()
         assert order.watch.time_limit_seconds == limit
-        shown = (await served.call("GET", f"/v1/jobs/{job['id']}/settings")).json()["items"]
-        assert [e["value"] for e in shown if e["name"] == "time_limit_seconds"] == [limit]
         await agent.sync(agent.running(order))
+        shown = await served.job(job["id"])
+        began = datetime.fromisoformat(shown["started_at"])
+        stops = shown["limits"]["stops_at"]
+        assert (stops is None) == (limit is None)
+        if limit is not None:
+            assert (datetime.fromisoformat(stops) - began).total_seconds() == limit
+        why = (await served.call("GET", f"/v1/jobs/{job['id']}/why")).json()
+        codes = {line["code"] for line in why["lines"]}
+        assert codes & {"time_limit", "no_time_limit", "unwatched"}, codes
         await agent.end(order, exit_code=0)
+
+
+async def test_a_name_tells_how_long_its_next_job_should_take(served: Served) -> None:
+    agent = FakeAgent(served, "h1")
+    await agent.register()
+    own = await served.submit(name="nightly", expected_seconds=7200)
+    assert (own["limits"]["expected_seconds"], own["limits"]["expected_source"]) == (7200, "job")
+    order = await agent.take()
+    await agent.sync(agent.running(order))
+    await agent.end(order, exit_code=0)
+    later = (await served.submit(name="nightly"))["limits"]
+    assert (later["expected_source"], later["backfills"]) == ("history", True)
+    assert 0 < later["expected_seconds"] < 60
+    other = (await served.submit(name="nightly", project="other"))["limits"]
+    assert (other["expected_seconds"], other["backfills"]) == (None, False)
+    refused = await served.call(
+        "POST", "/v1/jobs", json={"argv": ["x"], "expected_seconds": 90, "time_limit_seconds": 60}
+    )
+    assert (refused.status_code, refused.json()["field"]) == (422, "expected_seconds")
 
 
 async def test_why_says_where_nothing_would_stop_a_job_that_hangs(served: Served) -> None:
@@ -388,9 +429,9 @@ async def test_why_says_where_nothing_would_stop_a_job_that_hangs(served: Served
         assert "nothing will stop it" in found.get("unwatched", "nothing will stop it")
         return set(found)
 
-    assert "unwatched" in await codes(time_limit_seconds="off")
-    assert "unwatched" not in await codes()
-    assert "unwatched" not in await codes(time_limit_seconds="off", first_beat_timeout_seconds=60)
+    assert "unwatched" in await codes()
+    assert "unwatched" not in await codes(time_limit_seconds=60)
+    assert "unwatched" not in await codes(first_beat_timeout_seconds=60)
 
 
 async def test_why(served: Served) -> None:
@@ -590,9 +631,9 @@ async def until_event(stream: Stream, kind: str) -> dict[str, Any]:
 
 
 async def test_metrics(served: Served, agent: FakeAgent) -> None:
-    await served.submit(queue="video")
+    await served.submit(queue="cpu")
     async with within(5):
-        while 'holdfast_jobs{queue="video",state="reserved"} 1.0' not in (
+        while 'holdfast_jobs{queue="cpu",state="reserved"} 1.0' not in (
             page := (await served.http.get("/metrics")).text
         ):
             await asyncio.sleep(0.02)

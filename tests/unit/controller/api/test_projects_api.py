@@ -56,7 +56,7 @@ async def test_a_project_is_made_changed_and_forgotten(served: Served) -> None:
     ).json()["items"]
     found = {e["name"]: (e["value"], e["source"]) for e in config}
     assert found["retry_delay_seconds"] == (30.0, "project")
-    assert found["time_limit_seconds"] == (8100.0, "queue")
+    assert found["time_limit_seconds"] == (None, "default")
     refused = await served.call("DELETE", "/v1/projects/team%2Fvision")
     assert refused.status_code == 409
     await served.call("POST", f"/v1/jobs/{job['id']}/cancel")

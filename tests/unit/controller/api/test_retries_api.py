@@ -272,7 +272,7 @@ async def test_a_bad_policy_is_refused_with_its_field(
     [
         ("/v1/projects/p", "PUT", {"retry_on": "user_cancelled"}, "retry_on"),
         ("/v1/projects/p", "PUT", {"retry_rate_limit": 5}, "retry_rate_limit"),
-        ("/v1/projects/p", "PUT", {"time_limit_seconds": 5}, "time_limit_seconds"),
+        ("/v1/projects/p", "PUT", {"stall_timeout_seconds": 5}, "stall_timeout_seconds"),
         ("/v1/projects/p", "PUT", {"quota": "firm"}, "quota"),
         ("/v1/queues/q", "PUT", {"max_retries": 2}, "max_retries"),
         ("/v1/config", "PATCH", {"retry_multiplier": 0.5}, "retry_multiplier"),

@@ -541,3 +541,22 @@ class Chain(RuleBasedStateMachine):
 
 TestChain = Chain.TestCase
 TestChain.settings = settings(max_examples=100, stateful_step_count=30)
+
+
+def test_a_job_that_hits_the_limit_of_its_own_submission_and_left_nothing_fails_at_once() -> None:
+    """BUDGET-8. A checkpoint or a step shows progress; the limit of a queue is its operator's."""
+    own = AttemptEnding(job_id="j", own_limit=True)
+    hit = found(Cause.TIME_LIMIT)
+    ends = {
+        "left nothing": own,
+        "left a checkpoint": msgspec.structs.replace(own, saved=True),
+        "told a step": msgspec.structs.replace(own, step=0),
+        "the queue's limit": msgspec.structs.replace(own, own_limit=False),
+    }
+    said = {name: decide(hit, Charges(), Policy(), end, chance=0.0) for name, end in ends.items()}
+    assert said["left nothing"].event is JobEvent.FAIL
+    assert "which its submission names" in said["left nothing"].reason
+    others = [each.event for name, each in said.items() if name != "left nothing"]
+    assert others == [JobEvent.REQUEUE] * 3
+    stalled = decide(found(Cause.STALLED), Charges(), Policy(), own, chance=0.0)
+    assert stalled.event is JobEvent.REQUEUE

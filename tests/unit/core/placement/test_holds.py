@@ -17,7 +17,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.placement.holds import DRAIN_SECONDS
+from holdfast.core.placement.holds import DRAIN_SECONDS, foretell_end
 from holdfast.core.placement.plan import (
     AdmissionPlan,
     Candidate,
@@ -142,7 +142,8 @@ def test_others_use_held_room_only_while_they_end_in_time() -> None:
     found = plan(
         [job("gang", 4, waited=61), job("long", limit=101), job("two", 2)], [host("h", 2)], running
     )
-    assert (found.refusals["long"], found.refusals["two"]) == (held, held)
+    silent = held.replace("this one would not end in time", "nothing tells when this one would end")
+    assert (found.refusals["long"], found.refusals["two"]) == (held, silent)
     assert placed(
         plan(
             [msgspec.structs.replace(jobs[0], waited_seconds=59.0), *jobs[1:]],
@@ -150,6 +151,38 @@ def test_others_use_held_room_only_while_they_end_in_time() -> None:
             running,
         )
     ) == ["short", "long"]
+
+
+def test_an_expectation_back_fills_as_a_limit_does_and_the_shorter_counts() -> None:
+    """ADMIT-4: the gang of 4 fits in about 100 s, as the work there is expected to take."""
+    running = [msgspec.structs.replace(runs("a", "h", 2, ends=100.0), foretold=True)]
+    expects = msgspec.structs.replace
+    jobs = [
+        job("gang", 4, waited=61),
+        expects(job("short", limit=5000), expected_seconds=100.0),
+        expects(job("long", limit=None), expected_seconds=101.0),
+        job("silent"),
+    ]
+    found = plan(jobs, [host("h", 2)], running)
+    assert placed(found) == ["short"]
+    told = "room is held back for it on h: it fits in about 100 s, if what runs there takes as long as expected"
+    assert found.refusals["gang"] == told
+    alone = plan([jobs[0], jobs[3]], [host("h", 2)], running)
+    assert "nothing tells when this one would end" in alone.refusals["silent"]
+
+
+def test_a_job_that_overruns_its_expectation_goes_on_and_is_planned_anew() -> None:
+    """Its end is never now, it is further away the longer it has overrun, and never past its limit."""
+    assert foretell_end(30.0, None, None) == (None, False)
+    assert foretell_end(30.0, 100.0, None) == (70.0, False)
+    assert foretell_end(30.0, None, 90.0) == (60.0, True)
+    assert foretell_end(30.0, 50.0, 90.0) == (20.0, False)
+    assert foretell_end(90.0, None, 90.0) == (60.0, True)
+    assert foretell_end(490.0, None, 90.0) == (400.0, True)
+    assert foretell_end(490.0, 500.0, 90.0) == (10.0, False)
+    running = [msgspec.structs.replace(runs("a", "h", 2, ends=400.0), foretold=True)]
+    brief = msgspec.structs.replace(job("brief"), expected_seconds=300.0)
+    assert placed(plan([job("gang", 4, waited=61), brief], [host("h", 2)], running)) == ["brief"]
 
 
 def test_room_it_does_not_need_is_not_held() -> None:
@@ -170,7 +203,7 @@ def test_without_time_limits_the_rest_of_the_cluster_goes_on() -> None:
     hosts = [host(f"h{i}", 1) for i in range(8)]
     found = plan([job("gang", 2, 2, waited=61), *(job(f"e{i}") for i in range(8))], hosts, running)
     assert len(placed(found)) == 6, "two hosts are held, six are not"
-    assert "when work without a time limit ends there" in found.refusals["gang"]
+    assert "when work ends there of which nothing tells how long it takes" in found.refusals["gang"]
 
 
 def test_a_second_holder_is_not_robbed_for_the_first() -> None:

@@ -20,6 +20,7 @@ from holdfast.core.settings.resolve import (
     resolve,
     resolve_all,
 )
+from holdfast.core.settings.table import QUEUE_PRESETS, RENDER_LIMITS, find_call_limit
 from holdfast.core.settings.watch import WatchSettings, watch_settings
 from holdfast.core.spec import JobSpec
 from holdfast.errors import ValidationError
@@ -146,11 +147,6 @@ def test_every_default_is_a_value_it_would_accept_itself(name: str) -> None:
     assert setting.environment_name == "HOLDFAST_" + name.upper()
 
 
-def layer_word(queue: str, name: str) -> object:
-    """The value in force in a built-in queue."""
-    return resolve(name, [("queue", dict(BUILTIN_QUEUES[queue]))]).value
-
-
 def test_the_figures_of_the_design() -> None:
     """The defaults that the documents promise."""
     wanted = {
@@ -162,7 +158,14 @@ def test_the_figures_of_the_design() -> None:
         "gang_lease_ttl_seconds": 60,
     }  # fmt: skip
     assert {name: SETTINGS[name].default for name in wanted} == wanted
-    limits = {queue: layer["time_limit_seconds"] for queue, layer in BUILTIN_QUEUES.items()}
+
+
+def test_a_new_cluster_has_two_queues_that_limit_nothing() -> None:
+    assert BUILTIN_QUEUES == {"cpu": {}, "gpu": {}}
+
+
+def test_a_call_has_the_limit_of_calls_in_its_queue() -> None:
+    limits = {name: find_call_limit(name, 0) for name in RENDER_LIMITS}
     assert limits == {
         "gpu": 8100,
         "video": 1800,
@@ -171,14 +174,21 @@ def test_the_figures_of_the_design() -> None:
         "ingest-load": 3600,
         "input": 120,
     }
-    assert BUILTIN_QUEUES["video"]["stall_watch"] is False
-    fails = [queue for queue in BUILTIN_QUEUES if layer_word(queue, "on_trip") == "fail"]
-    assert fails == ["ingest-fetch", "ingest-load"], "an ingest that hung is not tried again"
+    assert (find_call_limit("own", 1), find_call_limit("own", 0)) == (8100, 2100)
 
 
-@pytest.mark.parametrize("queue", BUILTIN_QUEUES)
-def test_the_builtin_queues_pass_their_own_check(queue: str) -> None:
-    assert check_layer(BUILTIN_QUEUES[queue], "queue") == BUILTIN_QUEUES[queue]
+def test_the_render_preset_has_the_limits_of_calls_and_fails_an_ingest_that_hung() -> None:
+    preset = QUEUE_PRESETS["render"]
+    assert {name: own["time_limit_seconds"] for name, own in preset.items()} == {
+        "video": 1800,
+        "ingest-fetch": 7200,
+        "ingest-load": 3600,
+        "input": 120,
+    }
+    assert preset["video"]["stall_watch"] is False
+    fails = [queue for queue, own in preset.items() if own.get("on_trip") == "fail"]
+    assert fails == ["ingest-fetch", "ingest-load"]
+    assert {name: check_layer(own, "queue") for name, own in preset.items()} == preset
 
 
 LAYERS = ("job", "queue", "cluster", "environment")
@@ -236,13 +246,12 @@ def test_a_job_speaks_only_of_what_it_set() -> None:
     }
 
 
-def test_a_queue_without_a_limit_of_its_own_has_one_by_its_gpus() -> None:
-    limits = [resolve("time_limit_seconds", [("queue", {})], gpus=gpus).value for gpus in (0, 1, 8)]
-    assert limits == [2100.0, 8100.0, 8100.0]
-    off = [("queue", {"time_limit_seconds": None}), ("cluster", {"time_limit_seconds": 9.0})]
-    assert [resolve("time_limit_seconds", off, gpus=gpus).value for gpus in (0, 1)] == [None, None]
-    cluster = resolve("time_limit_seconds", off[1:], gpus=1)
-    assert (cluster.value, cluster.source) == (9.0, "cluster")
+def test_a_job_has_no_time_limit_unless_a_layer_names_one() -> None:
+    assert resolve("time_limit_seconds", [("queue", {}), ("project", {})]).value is None
+    off = [("queue", {"time_limit_seconds": None}), ("project", {"time_limit_seconds": 9.0})]
+    assert resolve("time_limit_seconds", off).value is None
+    project = resolve("time_limit_seconds", off[1:])
+    assert (project.value, project.source) == (9.0, "project")
 
 
 def test_no_first_beat_is_waited_for_unless_asked_and_never_of_a_host_manager() -> None:
@@ -255,8 +264,8 @@ def test_no_first_beat_is_waited_for_unless_asked_and_never_of_a_host_manager() 
 
 
 def test_the_watch_is_made_of_effective_settings_and_has_the_same_defaults() -> None:
-    assert watch_settings(resolve_all([("job", {"time_limit_seconds": None})])) == WatchSettings()
-    made = watch_settings(resolve_all([("queue", dict(BUILTIN_QUEUES["video"]))]))
+    assert watch_settings(resolve_all([])) == WatchSettings()
+    made = watch_settings(resolve_all([("queue", dict(QUEUE_PRESETS["render"]["video"]))]))
     assert (made.time_limit_seconds, made.stall_watch, made.silence_limit_seconds) == (
         1800.0,
         False,

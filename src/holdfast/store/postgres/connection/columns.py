@@ -108,6 +108,9 @@ _CANDIDATE_COLUMNS = """
     (@.spec->>'lease_ttl_seconds')::double precision as lease_ttl_seconds,
     replace(@.spec->>'time_limit_seconds', 'off', 'infinity')::double precision
       as time_limit_seconds,
+    (@.spec->>'expected_seconds')::double precision as expected_seconds,
+    case when @.spec ? 'executor' then '' when @.array_id is not null then 'array:' || @.array_id
+      else coalesce(@.spec->>'name', '') end as kin,
     coalesce(@.spec->>'placement', 'pack') as placement,
     coalesce(@.spec->'host_labels', '{}') as host_labels,
     coalesce((@.spec->>'supervised')::boolean, false) as supervised,

@@ -142,6 +142,8 @@ select b.job_id, b.rank as member, j.epoch, j.queue, j.project, j.priority, 1 as
          where r.job_id = b.job_id and r.rank = b.rank and r.attempt = b.attempt), '{}') as earlier_hosts,
        (j.spec->>'lease_ttl_seconds')::double precision as lease_ttl_seconds,
        replace(j.spec->>'time_limit_seconds', 'off', 'infinity')::double precision as time_limit_seconds,
+       (j.spec->>'expected_seconds')::double precision as expected_seconds,
+       case when j.spec ? 'executor' then '' when j.array_id is not null then 'array:' || j.array_id else coalesce(j.spec->>'name', '') end as kin,
        coalesce(j.spec->'host_labels', '{}') as host_labels,
        greatest(0, extract(epoch from %(now)s::timestamptz - b.ready_at))::double precision as waited_seconds
 from (select distinct job_id from tasks where state = 'blocked') w
@@ -249,6 +251,8 @@ order by j.id;
 select t.job_id, t.host_id, j.epoch, j.queue, j.project, j.priority, cardinality(t.devices) as devices, t.cpu_slots, t.memory_bytes,
        coalesce(extract(epoch from c.at - t.started_at), 0)::double precision as ran_seconds,
        replace(j.spec->>'time_limit_seconds', 'off', 'infinity')::double precision as time_limit_seconds,
+       (j.spec->>'expected_seconds')::double precision as expected_seconds,
+       case when j.spec ? 'executor' then '' when j.array_id is not null then 'array:' || j.array_id else coalesce(j.spec->>'name', '') end as kin,
        j.state = 'draining' and t.state = 'preempting' as draining, -- false where one member stops alone, because its job runs on
        s.stoppable and not coalesce((j.spec->>'interactive')::boolean, false) as stoppable, s.stoppable and j.preemptible as preemptible
 from tasks t join jobs j on j.id = t.job_id
@@ -257,6 +261,30 @@ cross join lateral (select j.state = 'running' and (
   or not exists (select from tasks d where d.job_id = j.id and d.state = 'done')) as stoppable) s
 cross join (select coalesce(%(now)s::timestamptz, clock_timestamp()) as at) c
 where t.state in ('running', 'preempting') or (t.state = 'reserved' and not t.ahead); -- that holds no slot (AHEAD-1)
+
+-- name: read_spans
+-- How long jobs of these names took, or members of these arrays: the longest of the last ten that succeeded with their
+-- first attempt, of the last thousand. A job that was tried again may have gone on from a checkpoint.
+select p.project, p.kin, max(s.seconds)::double precision as seconds
+from unnest(%(projects)s::text[], %(kin)s::text[]) as p(project, kin) cross join lateral (
+  (select extract(epoch from n.ended_at - n.started_at) as seconds from (
+     select j.* from jobs j
+     where j.project = p.project and j.name = p.kin and j.spec ? 'name' and j.array_id is null and not j.spec ? 'executor'
+     order by j.id desc
+     limit 1000
+   ) n
+   where n.state = 'succeeded' and n.attempts = 1
+   order by n.id desc
+   limit 10)
+  union all
+  (select extract(epoch from m.ended_at - m.started_at) from jobs m
+   where m.array_id = substr(p.kin, 7) and p.kin like 'array:%%' and m.indexed_state = 'succeeded' and m.project = p.project
+     and m.attempts = 1
+   order by m.id desc
+   limit 10)
+) s
+where s.seconds is not null
+group by 1, 2;
 
 -- name: read_reserved
 -- Jobs that do not run yet, when their attempt was reserved, and whether an earlier attempt got past its start.
