@@ -18,6 +18,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from holdfast.agent.calls.desk import ExecutorDesk
 from holdfast.agent.containers.desk import ContainerDesk, add_container_facts
 from holdfast.agent.housekeeping import Housekeeper
@@ -75,6 +77,9 @@ class TaskEnds:
         alone = task.order is None or task.order.world_size == 1
         if not (facts.succeeded and alone):  # else there is no next attempt that could use them
             await self.checkpoints.upload_last(task)
+        if task.saved.notices:
+            notices = (*facts.notices, *task.saved.notices)
+            facts = msgspec.structs.replace(facts, notices=notices[:16])
         if together and facts.stopped:
             await self._let_fallen_go_first(task)
         task.end(AgentTaskEvent.REPORT, facts)

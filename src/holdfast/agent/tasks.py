@@ -31,12 +31,14 @@ from holdfast.core.transitions import AGENT_TASK, step
 from holdfast.core.watchdogs import TaskWatch
 from holdfast.errors import ValidationError
 from holdfast.process.files import make_private_folder, read_private, write_atomic, write_new
+from holdfast.process.output.lines import say_in_log
 from holdfast.wire.agent import BeatReport, LaunchOrder, TaskReport
 from holdfast.wire.beat import Beat
 from holdfast.wire.guardian import StreamEnd
 
 log = logging.getLogger("holdfast.agent.tasks")
 
+MAX_NOTICES, MAX_NOTICE_CHARS = 8, 2048
 MAX_TOMBSTONES = 16_384
 # A start is reported this much later: most tasks that end sooner are then reported once, which costs
 # the controller a third.
@@ -59,6 +61,7 @@ class TaskFile(msgspec.Struct, kw_only=True, omit_defaults=True):
     place: of an executor, the mark of the call whose watch this is.
     acked: the controller has its end. over_memory_bytes: what the memory watch ended it at.
     output: how much it wrote to each stream, and what of that is lost.
+    notices: what its owner should know, told with its end.
     returned: it was held ahead and given back (AHEAD-2).
     """
 
@@ -71,6 +74,7 @@ class TaskFile(msgspec.Struct, kw_only=True, omit_defaults=True):
     devices: DeviceMarks | None = None
     place: list[int] = []
     output: dict[str, StreamEnd] = {}
+    notices: list[str] = []
     acked: bool = False
     returned: bool = False
 
@@ -148,6 +152,19 @@ class AgentTask:
     def about(self, **data: Any) -> dict[str, Any]:
         """The `extra` of a log call about it."""
         return about(self.key, attempt=self.attempt, **data)
+
+    def note(self, sentence: str) -> None:
+        """Tell its owner something: in its log at once, and with its end."""
+        if sentence in self.saved.notices or len(self.saved.notices) >= MAX_NOTICES:
+            return
+        self.saved.notices = [*self.saved.notices, sentence[:MAX_NOTICE_CHARS]]
+        self.dirty = True
+        self.say(sentence)
+
+    def say(self, sentence: str) -> None:
+        """Write a line to its log while it lives."""
+        if self.pid and not self.state.end_heard:
+            say_in_log(self.pid, f"holdfast: {self.redactor.mask_text(sentence)}\n")
 
     # ---- its states
 

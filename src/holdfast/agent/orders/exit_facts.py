@@ -75,7 +75,7 @@ def say_lost_output(ended: TaskEnded) -> list[str]:
 def say_left_running(ended: TaskEnded) -> list[str]:
     """Return a sentence on the processes that it left in the background."""
     names = ended.left_running
-    if not names:
+    if not names or ended.exit_code != 0:  # what a crash leaves behind is no news
         return []
     shown = ", ".join(names[:MAX_NAMED]) + (", …" if len(names) > MAX_NAMED else "")
     if len(names) == 1:

@@ -24,6 +24,7 @@ from holdfast.agent.folders import OUT_FOLDER
 from holdfast.agent.offload import run_aside
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.transfers import (
+    SavedCheckpoint,
     Transfers,
     Wire,
     find_saved,
@@ -58,7 +59,7 @@ class CheckpointDesk:
         self._uploads: dict[TaskKey, asyncio.Task[None]] = {}
         self._wires: dict[TaskKey, Wire] = {}
         self._held: dict[TaskKey, asyncio.Event] = {}
-        self._said: set[TaskKey] = set()  # whose failure is logged
+        self._said: dict[TaskKey, str] = {}  # the last failure of each that waits
 
     @property
     def holding(self) -> bool:
@@ -99,42 +100,47 @@ class CheckpointDesk:
                     number = await run_aside(upload)
             except (Conflict, NotFound, Forbidden, TooLarge) as error:
                 log.error(f"a checkpoint is not taken: {error}", extra=extra)
+                if isinstance(error, TooLarge):  # else its attempt is over
+                    task.note(f"{_name(saved)} was not taken, and is lost: {error}")
                 remove_up_to(folder, saved)
             except ValidationError as error:
                 torn, known = torn + 1, None
                 if torn >= _TORN_TRIES:
                     log.error(f"a checkpoint is given up: {error}", extra=extra)
+                    task.note(f"{_name(saved)} was not taken, and is lost: {error}")
                     remove_up_to(folder, saved)
                     torn = 0
             except (HoldfastError, OSError) as error:
                 if not task.live:
                     return  # its end was reported without; the attempt is over
-                self._note_failure(task, error)
+                self._note_failure(task, f"{_name(saved)} waits on its host's disk: {error}")
                 await asyncio.sleep(pause * random.uniform(0.75, 1.25))
                 pause = min(2 * pause, longest)
             else:
-                self._said.discard(task.key)
+                if self._said.pop(task.key, None) is not None:
+                    task.say("the checkpoint that waited on this host's disk is on record")
                 log.info(f"checkpoint {number} is on record", extra=extra)
                 remove_up_to(folder, saved)
                 pause, torn = _AGAIN_SECONDS[0], 0
             finally:
                 saved.close()
 
-    def _note_failure(self, task: AgentTask, error: Exception) -> None:
+    def _note_failure(self, task: AgentTask, sentence: str) -> None:
         if task.key not in self._said:
-            self._said.add(task.key)
-            log.warning(f"a checkpoint waits on disk: {error}", extra=task.about())
+            log.warning(sentence, extra=task.about())
+            task.say(sentence)
+        self._said[task.key] = sentence
 
     def _end_upload(self, task: AgentTask, work: asyncio.Task[None]) -> None:
         self._uploads.pop(task.key, None)
         self._wires.pop(task.key, None)
-        self._said.discard(task.key)
         error = None if work.cancelled() else work.exception()
         if error is not None:
             log.error("checkpoints cannot be uploaded", exc_info=error, extra=task.about())
         elif task.live and not work.cancelled() and find_saved(out_path(task)):
             self.poke(task)  # it came after the last look
             return
+        self._said.pop(task.key, None)
         self.let_go(task.key)
 
     async def upload_last(self, task: AgentTask) -> None:
@@ -150,11 +156,10 @@ class CheckpointDesk:
             async with asyncio.timeout(bound):
                 await over.wait()
         except TimeoutError:
-            log.error(
-                f"its last checkpoint was not taken within {bound:g} s of its end; the next "
-                "attempt starts from the one before",
-                extra=task.about(),
-            )
+            lost = f"its last checkpoint was not taken within {bound:g} s of its end"
+            log.error(f"{lost}; the next attempt starts from the one before", extra=task.about())
+            why = self._said.get(task.key, "its controller was not reached, or was slow")
+            task.note(f"{lost}, and is lost: {why}")
         finally:
             del self._held[task.key]
             wire = self._wires.get(task.key)
@@ -220,7 +225,7 @@ class CheckpointDesk:
                         "(`holdfast checkpoints rm`) to start from the one before, or retry with "
                         "--from-scratch"
                     )
-                self._note_failure(task, error)
+                self._note_failure(task, f"a checkpoint cannot be fetched: {error}")
                 await asyncio.sleep(pause * random.uniform(0.75, 1.25))
                 pause = min(2 * pause, longest)
 
@@ -250,6 +255,11 @@ class CheckpointDesk:
         for work in works:
             work.cancel()
         await asyncio.gather(*works, return_exceptions=True)
+
+
+def _name(saved: SavedCheckpoint) -> str:
+    step = "" if saved.step is None else f" of step {saved.step}"
+    return f"its checkpoint{step} ({saved.size:,} bytes)".replace(",", " ")
 
 
 def out_path(task: AgentTask) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -14,6 +14,7 @@ from holdfast.cli.options import COUNT, JOB, POSITIVE
 from holdfast.cli.output import Face, age, size, table, talks
 
 if TYPE_CHECKING:
+    from holdfast.client import Client
     from holdfast.core.records import CheckpointRecord
 
 RANK = declare.option("--rank", type=COUNT, default=0, help="The rank.")
@@ -53,8 +54,23 @@ def list_them(face: Face, job_id: str) -> None:
       holdfast checkpoints 06ch2v8wq1m4kz7d9x3t
     """
     with face.client() as client:
-        rows = client.checkpoints(find_job(client, job_id))
-    face.show(rows, checkpoints_table(rows) if rows else "no checkpoint is kept")
+        job_id = find_job(client, job_id)
+        rows = client.checkpoints(job_id)
+        if face.as_json:
+            face.show(rows, "")
+            return
+        text = checkpoints_table(rows) if rows else "no checkpoint is kept"
+        refused = list(_list_refused(client, job_id))
+    face.show(rows, "\n".join([text, *refused]))
+
+
+def _list_refused(client: Client, job_id: str) -> Iterator[str]:
+    """Yield a line for each checkpoint that an attempt lost."""
+    for attempt in client.attempts(job_id):
+        for member in attempt.members:
+            for notice in member.facts.notices if member.facts is not None else ():
+                if "checkpoint" in notice:
+                    yield f"attempt {attempt.number}, rank {member.rank}: {notice}"
 
 
 def checkpoints_table(rows: Sequence[CheckpointRecord]) -> str:

@@ -133,9 +133,6 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 def decide_success(charges: Charges, attempt: int, notices: Sequence[str] = ()) -> Decision:
     """Return the decision for an attempt whose every task is done. notices: of its ends."""
     reason = "succeeded" if attempt == 1 else f"succeeded on attempt {attempt}"
-    if notices:
-        more = f" (and {len(notices) - 1} more: see its events)" if len(notices) > 1 else ""
-        reason += f"; {notices[0]}{more}"
     return Decision(
         event=JobEvent.SUCCEED,
         outcome=Outcome.SUCCEEDED,
@@ -143,9 +140,17 @@ def decide_success(charges: Charges, attempt: int, notices: Sequence[str] = ()) 
         rule=None,
         charged_to=None,
         charges=charges,
-        reason=reason,
+        reason=add_notices(reason, notices),
         exit_code=0,
     )
+
+
+def add_notices(reason: str, notices: Sequence[str]) -> str:
+    """Return a reason with what the owner should know besides."""
+    if not notices:
+        return reason
+    more = f" (and {len(notices) - 1} more: see its events)" if len(notices) > 1 else ""
+    return f"{reason}; {notices[0]}{more}"
 
 
 def decide(

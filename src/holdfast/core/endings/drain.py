@@ -21,6 +21,7 @@ from holdfast.core.endings.decide import (
     Charges,
     Decision,
     Policy,
+    add_notices,
     decide,
     decide_success,
     is_final,
@@ -76,8 +77,9 @@ def plan_completion(
         retries=job.retries_charged, watchdog=job.watchdog_charged, infra=job.infra_charged
     )
     charges = _charges_of(job, before, trigger)
+    notices = [said for task in tasks if task.facts is not None for said in task.facts.notices]
     if _is_done(job, tasks):
-        decision = decide_success(charges, job.attempts)
+        decision = decide_success(charges, job.attempts, notices)
         return Completion(
             decision=decision,
             trigger_rank=None,
@@ -93,6 +95,8 @@ def plan_completion(
     again = decision.event in (JobEvent.REQUEUE, JobEvent.BACK_OFF)
     if again and job.spec.on_partial == "fail" and not job.spec.supervised:
         decision = _refuse_partial(decision, tasks, trigger, failures, policy)
+    told = add_notices(decision.reason, notices)
+    decision = msgspec.structs.replace(decision, reason=told)
     totals, rank_charges = _add_up(job, before, charges, decision, trigger)
     rank = None if trigger is None else trigger.rank
     return Completion(

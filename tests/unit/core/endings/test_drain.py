@@ -85,6 +85,16 @@ def test_the_first_failure_is_the_trigger_not_the_loudest() -> None:
     assert [m.trigger for m in completion.members] == [False, True, False]
 
 
+def test_what_the_owner_should_know_stands_in_the_reason_of_a_failure() -> None:
+    facts = TaskFacts(exit_code=9, notices=("its checkpoint was not taken", "output is lost"))
+    done = plan_completion(
+        job(), [task(0, TaskState.FAILED, ended=1, facts=facts)], Policy(), (), chance=0.5
+    )
+    assert done is not None
+    told = "; its checkpoint was not taken (and 1 more: see its events)"
+    assert done.decision.reason.endswith(told)
+
+
 def test_a_cancel_wins_over_the_way_the_task_died() -> None:
     cancelled = job(drain_cause=Cause.USER_CANCELLED, drain_reason="cancelled by a person")
     completion = plan_completion(
