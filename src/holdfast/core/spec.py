@@ -221,6 +221,27 @@ def _check_command(spec: JobSpec) -> None:
     _require(sum(len(w.encode()) for w in spec.argv) <= MAX_ARGV_BYTES, "argv", large)
 
 
+_RANKS = "leave it out, and ask for ranks with `tasks`"
+_PORT = "leave it out; the address of a gang is rank 0's, and its port is picked free there"
+_GPUS = "ask for devices with `gpus`, and choose among those in the program"
+_NAMES = "give it another name, as SEED_RANK for one of your own"
+SET_FOR_TASKS = {
+    **dict.fromkeys(("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"), _RANKS),
+    **dict.fromkeys(("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE"), _RANKS),
+    **dict.fromkeys(("MASTER_ADDR", "MASTER_PORT"), _PORT),
+    **dict.fromkeys(("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"), _GPUS),
+    **dict.fromkeys(("ROLE_NAME", "TORCHELASTIC_RUN_ID"), _NAMES),
+    **dict.fromkeys(("TORCHELASTIC_RESTART_COUNT", "CHECKPOINT_DATA"), _NAMES),
+}
+"""Variables that every task is given, whatever its submission says, and what to do instead."""
+_DEVICES = {
+    "CUDA_VISIBLE_DEVICES": "",
+    "HIP_VISIBLE_DEVICES": "",
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+}
+"""What a job without GPUs may say, because it is so."""
+
+
 def _check_environment(spec: JobSpec) -> None:
     for place, values in (("env", spec.env), ("secrets", spec.secrets)):
         for name, value in values.items():
@@ -233,6 +254,12 @@ def _check_environment(spec: JobSpec) -> None:
     ours = sorted(k for k in spec.env.keys() | spec.secrets.keys() if k.startswith("HOLDFAST_"))
     names = ", ".join(ours)
     _require(not names, "env", f"{names}: names that start with HOLDFAST_ are set by Holdfast")
+    for place, values in (("env", spec.env), ("secrets", spec.secrets)):
+        for name in sorted(SET_FOR_TASKS.keys() & values.keys()):
+            if name not in _DEVICES or values[name] != _DEVICES[name] or spec.gpus:
+                what = SET_FOR_TASKS[name]
+                text = f"{name} is set by Holdfast for each rank, so that this would be replaced: {what}"
+                raise ValidationError(text, field=f"{place}.{name}")
 
 
 def _check_text(field: str, text: str) -> None:

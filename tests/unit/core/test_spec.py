@@ -42,12 +42,29 @@ def test_the_least_a_job_needs() -> None:
         (JobSpec(argv=("a",), env={"A": "1"}, secrets={"A": "2"}), "secrets"),
         (JobSpec(argv=("a",), env={"HOLDFAST_TASK": "x"}), "env"),
         (JobSpec(argv=("a",), secrets={"HOLDFAST_X": "x"}), "env"),
+        (JobSpec(argv=("a",), env={"RANK": "9"}), "env.RANK"),
+        (JobSpec(argv=("a",), secrets={"MASTER_PORT": "1"}), "secrets.MASTER_PORT"),
+        (JobSpec(argv=("a",), env={"CUDA_VISIBLE_DEVICES": "0"}), "env.CUDA_VISIBLE_DEVICES"),
+        (
+            JobSpec(argv=("a",), gpus=1, env={"CUDA_VISIBLE_DEVICES": ""}),
+            "env.CUDA_VISIBLE_DEVICES",
+        ),
     ],
 )
 def test_what_types_cannot_say_is_checked(spec: JobSpec, field: str) -> None:
     with pytest.raises(ValidationError) as raised:
         check_spec(spec)
     assert raised.value.field == field
+
+
+def test_a_variable_that_holdfast_sets_is_refused_unless_it_says_what_is_so() -> None:
+    with pytest.raises(
+        ValidationError, match=r"RANK is set by Holdfast .* ask for ranks with `tasks`"
+    ):
+        check_spec(JobSpec(argv=("a",), env={"RANK": "0"}))
+    check_spec(
+        JobSpec(argv=("a",), env={"CUDA_VISIBLE_DEVICES": "", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+    )
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from holdfast.core.causes import Cause, Watchdog
 from holdfast.core.endings.classify import classify
 from holdfast.core.ids import TaskKey
 from holdfast.core.lease import host_deadline
+from holdfast.core.spec import SET_FOR_TASKS
 from holdfast.core.states import AgentTaskEvent, AgentTaskState
 from holdfast.core.watchdogs.verdicts import make_trip
 from holdfast.process.syscalls import read_boottime
@@ -309,6 +310,13 @@ def test_the_user_cannot_override_what_holdfast_sets() -> None:
     assert (env["RANK"], env["PYTHONUNBUFFERED"], env["CUDA_VISIBLE_DEVICES"]) == ("0", "", "")
     env = make_task_environment(wanted, {}, host_gpus=0, **places)
     assert env["CUDA_VISIBLE_DEVICES"] == "0"
+
+
+def test_every_variable_that_a_task_is_given_is_refused_in_a_submission() -> None:
+    places = {"host_id": "h", "host_mark": "m", "beat_socket": "/b", "work_folder": "/w"}
+    made = make_task_environment(order(gpus=[0], master_port=1), {}, host_gpus=1, **places)
+    named = {name for name in made if not name.startswith("HOLDFAST_")} | {"CHECKPOINT_DATA"}
+    assert named - {"PYTHONUNBUFFERED"} == SET_FOR_TASKS.keys()
 
 
 def test_what_a_service_manager_tells_the_agent_is_not_for_its_tasks() -> None:
