@@ -16,6 +16,7 @@ LABEL = declare.option(
 )
 # An id, the beginning of one, a name, or @last: `jobs.find.find_job` reads it.
 JOB = declare.argument("job_id", metavar="JOB")
+ME = "@me"  # the user that one's token acts for
 
 
 def add_options(*options: Callable[..., Any]) -> Callable[..., Any]:
@@ -27,6 +28,19 @@ def add_options(*options: Callable[..., Any]) -> Callable[..., Any]:
         return function
 
     return add
+
+
+OWNER = add_options(
+    declare.option("--owner", metavar="USER", help="Only what this user submitted."),
+    declare.option("--mine", is_flag=True, help="Only what your token's user submitted."),
+)
+
+
+def choose_owner(owner: str | None, mine: bool) -> str | None:
+    """Return whose work is listed: that of --owner, or one's own with --mine; None for everybody's."""
+    if mine and owner is not None:
+        raise declare.usage_error("--mine goes without --owner")
+    return ME if mine else owner
 
 
 def read_pairs(flag: str, pairs: Sequence[str], field: str = "labels") -> dict[str, str]:

@@ -20,6 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 from holdfast.controller.api.series.arrays import resolve_member
 from holdfast.controller.http.bodies import Gone, header
 from holdfast.controller.http.endpoints import ApiCall, Endpoint
+from holdfast.controller.http.owners import check_owner
 from holdfast.controller.http.problems import MethodNotAllowed, answer_problem
 from holdfast.controller.routes import ENDPOINTS, JOB
 from holdfast.controller.runtime.auth import Role, check_role
@@ -154,6 +155,8 @@ class App:
         await self._let_in(endpoint, call)
         if "[" in call.params.get("id", "") and endpoint.path.startswith(JOB):
             call.params = {**call.params, "id": await resolve_member(call.store, call.params["id"])}
+        if endpoint.owned is not None:
+            await check_owner(call, endpoint.owned)
         return await endpoint.handle(call)
 
     async def _let_in(self, endpoint: Endpoint, call: ApiCall) -> None:  # AUTH-1

@@ -24,6 +24,9 @@ same for machines, with every schema.
 
 - JSON over HTTP under `/v1`. Send `Authorization: Bearer TOKEN`. Roles: `read` < `submit` < `admin`; `host` routes take
   a host's key and `join` a join token. A revoked token is refused within 5 seconds.
+- Jobs, arrays, call sets, runs and schedules belong to the `user` of the token that submitted them (`owner`). With the
+  role `submit` one changes one's own, and reads all; others' are refused with 403 `not_the_owner`, unless the project's
+  setting `shared` is on. `?owner=` lists those of one user, `?owner=@me` one's own.
 - Errors are problems (RFC 9457, `application/problem+json`): `status`, `title`, `detail` (what happened and what to
   do), `code` (the stable word to match on) and `field` (the place in what you sent). 503 carries `Retry-After`: the
   database is away, nothing is known to have changed, and trying again is right.

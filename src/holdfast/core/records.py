@@ -123,9 +123,11 @@ class JobFields(msgspec.Struct, kw_only=True):
 
 
 class JobRecord(JobFields, frozen=True, kw_only=True):  # type: ignore[misc]  # msgspec allows it
-    """A job."""
+    """A job. owner: the user whose token submitted it; "" for work from before there were owners, and
+    for jobs that Holdfast submits itself."""
 
     name: str
+    owner: str = ""
     priority: int
     gpus: int
     cpu_slots: int
@@ -400,17 +402,23 @@ class EventRecord(Record, frozen=True, kw_only=True):
 
 
 class TokenRecord(Record, frozen=True, kw_only=True):
-    """A token as it may be shown: what it is for, never the secret. host_id: of a join token that is
-    good for one host of a pool alone."""
+    """A token as it may be shown: what it is for, never the secret. user: the owner of what is
+    submitted with it. host_id: of a join token that is good for one host of a pool alone."""
 
     id: str
     role: str  # admin | submit | read | join
     name: str
+    user: str = ""
     created_at: datetime
     expires_at: datetime | None = None
     used_at: datetime | None = None
     revoked_at: datetime | None = None
     host_id: str | None = None
+
+    @property
+    def acts_for(self) -> str:
+        """The user whose work it submits and may change."""
+        return self.user or self.name or self.id
 
 
 class LogStreamRecord(Record, frozen=True, kw_only=True):

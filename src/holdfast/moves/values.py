@@ -41,6 +41,7 @@ class NewJob(StoreValue, frozen=True, kw_only=True):
     id: str
     spec: JobSpec
     queue: str
+    owner: str = ""
     minted: Mapping[str, str] = {}
     origin: NodeOrigin | None = None
 
@@ -57,6 +58,7 @@ class NewSchedule(StoreValue, frozen=True, kw_only=True):
 
     id: str
     name: str
+    owner: str = ""
     spec: ScheduleSpec
     queue: str
     next_at: datetime
@@ -108,6 +110,7 @@ class NewArray(StoreValue, frozen=True, kw_only=True):
     id: str
     spec: JobSpec
     queue: str
+    owner: str = ""
     members: tuple[Member, ...]
     member_ids: tuple[str, ...]
     at_once: int | None = None
@@ -127,6 +130,7 @@ class ArrayFilter(StoreValue, frozen=True, kw_only=True):
     states: tuple[str, ...] = ()
     queue: str | None = None
     project: str | None = None
+    owner: str | None = None
     name: str | None = None
     prefix: str | None = None
     before: str | None = None
@@ -149,6 +153,7 @@ class JobFilter(StoreValue, frozen=True, kw_only=True):
     states: tuple[str, ...] = ()
     queue: str | None = None
     project: str | None = None
+    owner: str | None = None
     name: str | None = None
     part: str | None = None
     since: datetime | None = None

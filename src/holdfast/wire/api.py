@@ -351,10 +351,14 @@ class SettingsPatch(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class TokenRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A new token. A `join` token is spent by its first use and lives an hour by default."""
+    """A new token. A `join` token is spent by its first use and lives an hour by default. user: the
+    owner of what is submitted with it, by default the token's name, else the admin's own user."""
 
     role: Literal["admin", "submit", "read", "join"]
     name: Annotated[str, Meta(max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$(?!\n)")] = ""
+    user: Annotated[
+        str, Meta(max_length=128, pattern=r"^([^\x00-\x1f\x7f@][^\x00-\x1f\x7f]*)?$(?!\n)")
+    ] = ""
     expires_seconds: Annotated[float, Meta(gt=0, le=10 * 366 * 86_400)] | None = None
 
 
@@ -364,6 +368,7 @@ class TokenCreated(ApiBody, frozen=True, kw_only=True):
     id: str
     role: str
     name: str
+    user: str = ""
     secret: str
     expires_at: datetime | None = None
 

@@ -306,6 +306,7 @@ class CallSetView(CallMessage, frozen=True, kw_only=True):
     failed."""
 
     id: str
+    owner: str = ""
     spec: FunctionSpec
     state: Literal["open", "ended"]
     count: int | None

@@ -12,11 +12,13 @@ import pytest
 from holdfast.core.calls.executors import make_executor_spec
 from holdfast.core.calls.values import Family
 from holdfast.core.causes import Cause
+from holdfast.core.records import JobRecord
 from holdfast.core.run_seed import SEED_VARIABLE, mint_secrets
+from holdfast.core.series.arrays import Member
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobState, Outcome
 from holdfast.errors import Conflict, NotFound, QuotaExceeded, ValidationError
-from holdfast.moves.values import JobFilter, NewJob, Released
+from holdfast.moves.values import ArrayFilter, JobFilter, NewArray, NewJob, Released
 from holdfast.wire.agent import Forensics
 from tests.store.conformance.shared import TRIPPED, chains, events_of, succeed
 from tests.store.rig import OK, START, STOPPED, Rig, fails
@@ -706,3 +708,51 @@ async def test_executors_are_listed_apart_and_by_family(rig: Rig) -> None:
     assert {job.id for job in only} == {"e0", "e1"}
     mine = await listed(JobFilter(executors="only", family=families[1].name))
     assert [(job.id, job.spec.executor) for job in mine] == [("e1", families[1].name)]
+
+
+async def test_a_job_keeps_its_owner_on_every_road(rig: Rig) -> None:
+    """OWNER-1."""
+    await rig.host()
+    spec = JobSpec(argv=("true",))
+
+    async def submit(job_id: str, owner: str) -> JobRecord:
+        new = NewJob(id=job_id, spec=spec, queue="cpu", owner=owner)
+        return (await rig.store.jobs.submit_jobs([new], now=rig.now))[0].job
+
+    assert (await submit("job-a", "alice")).owner == "alice"
+    placed = await rig.store.leases.submit_to_host(
+        NewJob(id="job-b", spec=spec, queue="cpu", owner="bob"),
+        rig.make_sync("h1", takes=True),
+        await rig.terms(),
+        now=rig.now,
+    )
+    if placed is None:  # a store may leave it to the leader
+        await submit("job-b", "bob")
+    assert placed is None or placed[0].job.owner == "bob"
+    again = NewJob(id="job-a", spec=spec, queue="cpu", owner="mallory")
+    assert (await rig.store.jobs.submit_jobs([again], now=rig.now))[0].job.owner == "alice"
+    assert await rig.store.jobs.get_jobs(["job-a", "job-b"])
+    mine = await rig.store.jobs.list_jobs(JobFilter(owner="alice"))
+    assert [(job.id, job.owner) for job in mine] == [("job-a", "alice")]
+    told = [e.data["owner"] for e in await rig.events() if e.kind == "job.submitted"]
+    assert sorted(told) == ["alice", "bob"]
+
+
+async def test_members_of_an_array_have_its_owner(rig: Rig) -> None:
+    """OWNER-1."""
+    new = NewArray(
+        id="array-1",
+        spec=JobSpec(argv=("true",)),
+        queue="cpu",
+        owner="alice",
+        members=(Member(index=0), Member(index=1)),
+        member_ids=("m0", "m1"),
+        digest="00",
+    )
+    made = await rig.store.arrays.submit_array(new, now=rig.now)
+    assert made.array.owner == "alice"
+    assert {j.owner for j in await rig.store.jobs.list_jobs(JobFilter(array_id="array-1"))} == {
+        "alice"
+    }
+    assert [a.id for a in await rig.store.arrays.list_arrays(ArrayFilter(owner="alice"))]
+    assert not await rig.store.arrays.list_arrays(ArrayFilter(owner="bob"))

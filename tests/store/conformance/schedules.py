@@ -178,3 +178,22 @@ async def test_old_runs_are_forgotten(rig: Rig) -> None:
     assert await rig.store.schedules.prune_runs(1, now=rig.now) == 1
     kept: list[datetime] = [r.due_at for r in await rig.store.schedules.list_runs("nightly")]
     assert kept == [START + 3 * MINUTE, START + 2 * MINUTE]
+
+
+async def test_the_owner_of_a_schedule_owns_its_jobs_and_keeps_it(rig: Rig) -> None:
+    """OWNER-1."""
+
+    async def put(owner: str, every: float) -> ScheduleRecord:
+        new = NewSchedule(
+            id=f"id-{owner}", name="nightly", owner=owner, queue="cpu",
+            spec=ScheduleSpec(job=JobSpec(argv=("x",)), every_seconds=every),
+            next_at=rig.now + MINUTE,
+        )  # fmt: skip
+        return await rig.store.schedules.put_schedule(new, now=rig.now)
+
+    assert (await put("", 60.0)).owner == ""
+    assert (await put("alice", 60.0)).owner == "alice", "it had no owner"
+    assert (await put("bob", 90.0)).owner == "alice"
+    rig.tick(61)
+    (due,) = await rig.store.schedules.list_due(now=rig.now)
+    assert due.schedule.owner == "alice"

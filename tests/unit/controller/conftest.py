@@ -148,7 +148,7 @@ async def make_join(served: Served) -> str:
 async def add_tokens(store: Store) -> None:
     for role, secret in SECRETS.items():
         await store.tokens.create_token(
-            make_new_id(), role, f"the {role}", hash_secret(secret), None
+            make_new_id(), role, f"the {role}", hash_secret(secret), None, user="tester"
         )
 
 

@@ -13,7 +13,7 @@ import click
 
 from holdfast.cli import declare
 from holdfast.cli.flow.calling import check_arguments, make_spec, read_declared, wait_for
-from holdfast.cli.options import COUNT, POSITIVE, read_seconds
+from holdfast.cli.options import COUNT, OWNER, POSITIVE, choose_owner, read_seconds
 from holdfast.cli.output import (
     Face,
     age,
@@ -41,10 +41,13 @@ RETRIED_AT_ONCE = 10_000
 
 @declare.group(invoke_without_command=True)
 @declare.option("--project", help="Only this project.")
+@OWNER
 @declare.option("--limit", type=POSITIVE, default=20, help="The most to list.")
 @declare.pass_context
 @talks
-def tasks(face: Face, context: click.Context, project: str | None, limit: int) -> None:
+def tasks(
+    face: Face, context: click.Context, project: str | None, limit: int, **whose: Any
+) -> None:
     """List calls of Python functions, by the sets they were submitted in, newest first.
 
     \b
@@ -57,7 +60,8 @@ def tasks(face: Face, context: click.Context, project: str | None, limit: int) -
     if context.invoked_subcommand is not None:
         return
     with face.client() as client:
-        found = client.call_sets(project=project, page_size=min(limit, 500))
+        owner = choose_owner(**whose)
+        found = client.call_sets(project=project, owner=owner, page_size=min(limit, 500))
         rows = list(itertools.islice(found, limit))
     nothing = "no calls. Submit some with `@holdfast.task`, or `holdfast tasks call`"
     face.show(rows, tasks_table(rows) if rows else nothing)
@@ -186,6 +190,7 @@ def show_set(view: CallSetView, failed: Sequence[CallResult] = ()) -> str:
             ("time", span(until - view.created_at)),
             ("app", spec.app_name),
             ("queue", spec.queue or ""),
+            ("owner", view.owner),
             ("model", spec.model or ""),
             ("gpus", str(spec.gpus or "")),
             ("time limit", _say_limit(view)),

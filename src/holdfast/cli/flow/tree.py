@@ -36,7 +36,9 @@ def draw_run(run: RunRecord, nodes: Sequence[NodeRecord], now: datetime) -> str:
     """Draw a run: its name and state, then its nodes below those that they wait for."""
     counts = Counter(node.state.value for node in nodes)
     said = ", ".join(f"{counts[state]} {state}" for state in _MARKS if counts[state])
-    head = f"{run.name}  {run.id}  {paint(run.state.value)}"
+    head = f"{run.name}  {run.id}  {paint(run.state.value)}" + (
+        f"  of {run.owner}" if run.owner else ""
+    )
     reason = [run.reason] if run.reason else []
     return "\n".join([head, *reason, said, *draw_tree(nodes, now)])
 

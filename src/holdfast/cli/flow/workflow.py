@@ -14,6 +14,7 @@ import click
 
 from holdfast.cli import declare
 from holdfast.cli.flow.tree import MAX_LINES, draw_mermaid, draw_run, list_changes
+from holdfast.cli.options import OWNER, choose_owner
 from holdfast.cli.output import (
     Face,
     age,
@@ -169,10 +170,16 @@ def _node_text(node: NodeView) -> str:
 @declare.option("--state", "states", multiple=True, help="Only runs in this state; repeatable.")
 @declare.option("--name", help="Only runs of this workflow.")
 @declare.option("--project", help="Only runs of this project.")
+@OWNER
 @declare.option("--limit", type=declare.NumberRange(int, 1, 1000), default=20)
 @talks
 def ls(
-    face: Face, states: Sequence[str], name: str | None, project: str | None, limit: int
+    face: Face,
+    states: Sequence[str],
+    name: str | None,
+    project: str | None,
+    limit: int,
+    **whose: Any,
 ) -> None:
     """List runs, newest first.
 
@@ -183,7 +190,8 @@ def ls(
     import itertools
 
     with face.client() as client:
-        found = client.workflows(states=states, name=name, project=project, page_size=limit)
+        about = {"name": name, "project": project, "owner": choose_owner(**whose)}
+        found = client.workflows(states=states, **about, page_size=limit)
         rows = list(itertools.islice(found, limit))
     nothing = "no runs. Start one with `holdfast workflow run FILE`"
     face.show(rows, _table(rows) if rows else nothing)

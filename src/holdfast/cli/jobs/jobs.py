@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli import declare
-from holdfast.cli.options import COUNT, POSITIVE, read_pairs
+from holdfast.cli.options import COUNT, OWNER, POSITIVE, choose_owner, read_pairs
 from holdfast.cli.output import (
     Face,
     age,
@@ -47,6 +47,7 @@ REASON_COLUMNS, UNDER_COLUMNS = 30, 5
 )
 @declare.option("--queue", help="Only this queue.")
 @declare.option("--project", help="Only this project.")
+@OWNER
 @declare.option("--name", help="Only this name.")
 @declare.option("--match", metavar="TEXT", help="Only with this text in the name.")
 @declare.option("--since", metavar="TIME", help="Only those submitted since: 2h (ago), or a date.")
@@ -80,6 +81,7 @@ def jobs(
     indices: bool,
     since: str | None,
     sort: str,
+    mine: bool,
     **only: Any,
 ) -> None:
     """List jobs, newest first. A reason that finds no room in its row is written under it.
@@ -89,12 +91,14 @@ def jobs(
     \b
     Examples:
       holdfast jobs --state running --state queued
+      holdfast jobs --mine
       holdfast jobs --cause oom_killed --min-retries 2
       holdfast jobs --match train --since 1d --sort time
       holdfast jobs --label team=vision --json | jq -r '.[].id'
     """
     pairs = read_pairs("--label", labels, "label")
     only["since"] = None if since is None else _read_since(since, time.time())
+    only["owner"] = choose_owner(only["owner"], mine)
     only["executors"] = "only" if executors else "show" if everything else None
     with face.client() as client:
         paging: dict[str, Any] = {"page_size": 500 if everything else min(limit, 500)}
@@ -114,7 +118,7 @@ def jobs(
             client.jobs(**chosen | ({"array": "none"} if apart else {}), labels=pairs)
         )
         if apart:
-            about = {name: only[name] for name in ("queue", "project", "name")}
+            about = {name: only[name] for name in ("queue", "project", "owner", "name")}
             arrays = client.arrays(states=states, **paging, **about)
             found = heapq.merge(found, arrays, key=lambda row: row.id, reverse=True)
         rows = list(found if everything else itertools.islice(found, min(limit, sys.maxsize)))
@@ -124,18 +128,20 @@ def jobs(
 
 
 def jobs_table(rows: Sequence[JobRecord | ArrayRecord], *, wide: bool = False) -> str:
-    """Draw the table of `jobs`. No reason is cut: it wraps in its column, or under a narrow table.
-    The parameters of a sweep's member stand before its reason."""
+    """Draw the table of `jobs`, with owners where there are several. No reason is cut: it wraps in its
+    column, or under a narrow table. The parameters of a sweep's member stand before its reason."""
     from holdfast.core.series.records import ArrayRecord
 
     wide = wide or columns() == sys.maxsize
+    owned = wide or len({job.owner for job in rows}) > 1
     head, *lines = table(
-        ("ID", "STATE", "QUEUE", "NAME", "TRY", "STEP", "AGE", "RAN"),
+        ("ID", "STATE", "QUEUE", *["OWNER"] * owned, "NAME", "TRY", "STEP", "AGE", "RAN"),
         [
             (
                 job.id,
                 job.state.value,
                 job.queue,
+                *[(job.owner if wide else shorten(job.owner, 12)) or "-"] * owned,
                 job.name if wide else shorten(job.name, 16),
                 "-" if isinstance(job, ArrayRecord) else str(job.attempts),
                 say_progress(job) if isinstance(job, ArrayRecord) else _step_text(job),
@@ -144,7 +150,7 @@ def jobs_table(rows: Sequence[JobRecord | ArrayRecord], *, wide: bool = False) -
             )
             for job in rows
         ],
-        elastic=3,
+        elastic=3 + owned,
         width=sys.maxsize if wide else None,
     ).splitlines()
     used = max(count_columns(unstyle(line)) for line in (head, *lines)) + 2

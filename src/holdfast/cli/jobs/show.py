@@ -200,6 +200,7 @@ def _job_text(
         ("cause", job.cause.value if job.cause else ""),
         ("exit code", "" if job.exit_code is None else str(job.exit_code)),
         ("queue", f"{job.queue}, priority {job.priority}, project {job.project}"),
+        ("owner", job.owner),
         ("command", shorten(command, 400)),
         ("folder", spec.cwd or ("a fresh one each attempt" if spec.fresh_workdir else "")),
         ("wants", ", ".join(filter(None, wants))),

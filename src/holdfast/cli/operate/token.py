@@ -18,22 +18,24 @@ def token() -> None:
 
 @token.command()
 @declare.option("--role", type=declare.Choice(["admin", "submit", "read", "join"]), required=True)
-@declare.option("--name", default="", help="Its owner or purpose.")
+@declare.option("--name", default="", help="Its purpose.")
+@declare.option("--user", default="", help="The owner of what it submits. [default: its name]")
 @declare.option("--expires", metavar="TIME", help="As 12h or 30d. [default: 1h for a join token]")
 @talks
-def create(face: Face, role: str, name: str, expires: str | None) -> None:
+def create(face: Face, role: str, name: str, user: str, expires: str | None) -> None:
     """Make a token and print its secret, this once.
 
     \b
     Examples:
       holdfast token create --role submit --name ci --expires 90d
+      holdfast token create --role submit --user alice --name "alice's laptop"
       holdfast agent --join URL --token "$(holdfast token create --role join)"
     """
     seconds = None
     if expires is not None:
         seconds = read_seconds("--expires", expires)
     with face.client() as client:
-        made = client.create_token(role, name, seconds)
+        made = client.create_token(role, name, seconds, user)
     face.show(made, made.secret)
     if not face.as_json:
         note(f"token {made.id} ({made.role}); its secret is not shown again")
@@ -54,8 +56,11 @@ def list_tokens(face: Face) -> None:
     for t in rows:
         spent = t.role == "join" and t.used_at
         state = "revoked" if t.revoked_at else "spent" if spent else "good"
-        lines.append((t.id, t.role, t.name or "-", state, age(t.created_at), age(t.expires_at)))
-    face.show(rows, table(("ID", "ROLE", "NAME", "STATE", "AGE", "EXPIRES"), lines, elastic=2))
+        user = "-" if t.role == "join" else t.acts_for
+        ages = age(t.created_at), age(t.expires_at)
+        lines.append((t.id, t.role, user, t.name or "-", state, *ages))
+    head = ("ID", "ROLE", "USER", "NAME", "STATE", "AGE", "EXPIRES")
+    face.show(rows, table(head, lines, elastic=3))
 
 
 @token.command()

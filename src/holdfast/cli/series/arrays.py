@@ -59,6 +59,7 @@ def show_array(face: Face, client: Client, array: ArrayRecord, *, indices: bool)
         ("failed", array.failed),
         ("queue", array.queue),
         ("project", array.project),
+        ("owner", array.owner),
         ("command", command),
         ("created", f"{age(array.created_at)} ago"),
     ]

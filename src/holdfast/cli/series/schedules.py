@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.cli import declare
 from holdfast.cli.jobs.submit import read_spec, takes_spec
-from holdfast.cli.options import POSITIVE
+from holdfast.cli.options import OWNER, POSITIVE, choose_owner
 from holdfast.cli.output import Face, facts, paint, print_text, span, table, talks
 
 if TYPE_CHECKING:
@@ -32,8 +32,9 @@ def schedules() -> None:
 
 
 @schedules.command("ls")
+@OWNER
 @talks
-def list_schedules(face: Face) -> None:
+def list_schedules(face: Face, owner: str | None, mine: bool) -> None:
     """List schedules, with their next time and their newest run.
 
     \b
@@ -41,7 +42,7 @@ def list_schedules(face: Face) -> None:
       holdfast schedules ls
     """
     with face.client() as client:
-        rows = client.schedules()
+        rows = client.schedules(owner=choose_owner(owner, mine))
     face.show(rows, _table(rows) if rows else "no schedules")
 
 
@@ -242,6 +243,7 @@ def _describe(row: ScheduleRecord) -> str:
     return facts(
         [
             ("schedule", row.name),
+            ("owner", row.owner),
             ("when", _say_when(row)),
             ("next", "" if paused else _moment(row.next_at)),
             ("paused", paused),

@@ -107,12 +107,14 @@ class CallMethods:
 
     @gives_each
     def call_sets(
-        self, *, project: str | None = None, page_size: int | None = None
+        self, *, project: str | None = None, owner: str | None = None, page_size: int | None = None
     ) -> PageCall[CallSetView]:
         """Yield call sets, newest first."""
         from holdfast.wire.calls import CallSetView
 
-        return get_pages(path_of("call-sets"), CallSetView, project=project, limit=page_size)
+        return get_pages(
+            path_of("call-sets"), CallSetView, project=project, owner=owner, limit=page_size
+        )
 
     @gives_one
     def call_set(self, set_id: str) -> RestCall[CallSetView]:

@@ -112,6 +112,7 @@ class JobMethods:
         states: Sequence[str] = (),
         queue: str | None = None,
         project: str | None = None,
+        owner: str | None = None,
         name: str | None = None,
         match: str | None = None,
         since: float | None = None,
@@ -126,7 +127,8 @@ class JobMethods:
         page_size: int | None = None,
     ) -> PageCall[JobRecord]:
         """Yield jobs, newest first; `match` is a part of their names, `prefix` the beginning of their
-        ids, and `since` (Unix seconds) when they were submitted, or later.
+        ids, and `since` (Unix seconds) when they were submitted, or later. owner: a user,
+        or `@me`.
 
         array: only the members of that one, or, with "none", the jobs of no array. executors: "show"
         or "only" the jobs that run calls, which are left out else.
@@ -137,6 +139,7 @@ class JobMethods:
             state=list(states),
             queue=queue,
             project=project,
+            owner=owner,
             name=name,
             match=match,
             since=None if since is None else int(since),

@@ -207,13 +207,14 @@ class OperateMethods:
 
     @gives_one
     def create_token(
-        self, role: str, name: str = "", expires_seconds: float | None = None
+        self, role: str, name: str = "", expires_seconds: float | None = None, user: str = ""
     ) -> RestCall[wire.TokenCreated]:
-        """Make a token: `role` is admin, submit, read or join.
+        """Make a token: `role` is admin, submit, read or join; `user` owns what is submitted with it,
+        by default its name.
 
         The answer has its secret, this once; a lost answer is not asked for again.
         """
-        given = {"role": role, "name": name, "expires_seconds": expires_seconds}
+        given = {"role": role, "name": name, "user": user, "expires_seconds": expires_seconds}
         body = make_body(given, wire.TokenRequest, "a token cannot be made like this")
         return send("POST", path_of("tokens"), wire.TokenCreated, body, repeatable=False)
 

@@ -60,6 +60,7 @@ class SeriesMethods:
         states: Sequence[str] = (),
         queue: str | None = None,
         project: str | None = None,
+        owner: str | None = None,
         name: str | None = None,
         prefix: str | None = None,
         page_size: int | None = None,
@@ -73,6 +74,7 @@ class SeriesMethods:
             state=list(states),
             queue=queue,
             project=project,
+            owner=owner,
             name=name,
             prefix=prefix,
             limit=page_size,
@@ -98,11 +100,11 @@ class SeriesMethods:
         return send("POST", path, ArrayRecord, repeatable=False)
 
     @gives_list
-    def schedules(self) -> PageCall[ScheduleRecord]:
-        """Return every schedule, by name."""
+    def schedules(self, *, owner: str | None = None) -> PageCall[ScheduleRecord]:
+        """Return every schedule, or those of one owner, by name."""
         from holdfast.core.series.records import ScheduleRecord
 
-        return get_pages(path_of("schedules"), ScheduleRecord)
+        return get_pages(path_of("schedules"), ScheduleRecord, owner=owner)
 
     @gives_one
     def schedule(self, name: str) -> RestCall[ScheduleRecord]:

@@ -61,6 +61,7 @@ class WorkflowMethods:
         *,
         states: Sequence[str] = (),
         project: str | None = None,
+        owner: str | None = None,
         name: str | None = None,
         page_size: int | None = None,
     ) -> PageCall[records.RunRecord]:
@@ -70,6 +71,7 @@ class WorkflowMethods:
             records.RunRecord,
             state=list(states),
             project=project,
+            owner=owner,
             name=name,
             limit=page_size,
         )

@@ -10,6 +10,7 @@ import msgspec
 from starlette.responses import Response
 
 from holdfast.controller.http.endpoints import ApiCall
+from holdfast.controller.http.owners import find_refused, name_caller
 from holdfast.controller.http.pages import answer_page, check_job_id, make_cursor, read_cursor
 from holdfast.controller.http.problems import answer_json, problem_of
 from holdfast.controller.http.queries import AttemptQuery, AttemptsQuery, JobsQuery
@@ -47,7 +48,7 @@ PART_JOBS = 200
 async def submit_job(call: ApiCall) -> Response:
     """Submit one job. An idempotency key that was used before answers 200 with the first job."""
     spec = take_key(await call.body(JobSpec), call.header("idempotency-key"))
-    submitted = (await _submit(call.controller, [spec], [""]))[0]
+    submitted = (await _submit(call, [spec], [""]))[0]
     location = {"Location": f"/v1/jobs/{submitted.job.id}"}
     job, controller = submitted.job, call.controller
     settings = await controller.settings.recent()
@@ -65,7 +66,7 @@ async def submit_batch(call: ApiCall) -> Response:
         )
     request = await call.body(BatchRequest)
     names = [f"jobs[{n}]." for n in range(len(request.jobs))]
-    submitted = await _submit(call.controller, request.jobs, names)
+    submitted = await _submit(call, request.jobs, names)
     return answer_json({"items": [s.job for s in submitted], "next": None}, 201)
 
 
@@ -86,10 +87,9 @@ def take_key(spec: JobSpec, key: str | None) -> JobSpec:
     return msgspec.structs.replace(spec, idempotency_key=key)
 
 
-async def _submit(
-    controller: Controller, specs: Sequence[JobSpec], where: Sequence[str]
-) -> list[Submitted]:
-    jobs = await check_specs(controller, specs, where)
+async def _submit(call: ApiCall, specs: Sequence[JobSpec], where: Sequence[str]) -> list[Submitted]:
+    controller = call.controller
+    jobs = await check_specs(controller, specs, where, owner=call.user)
     placed = await _submit_to_host(controller, jobs[0]) if len(jobs) == 1 else None
     if placed is not None:
         return [placed]
@@ -100,10 +100,11 @@ async def _submit(
 
 
 async def check_specs(
-    controller: Controller, specs: Sequence[JobSpec], where: Sequence[str]
+    controller: Controller, specs: Sequence[JobSpec], where: Sequence[str], *, owner: str
 ) -> list[NewJob]:
     """Check specs against the settings and the sizes of the hosts, and return them ready to be
-    written. where: the place of each in the request, for errors. Raises ValidationError."""
+    written. where: the place of each in the request, for errors. owner: the caller's user, never
+    the request's word. Raises ValidationError."""
     settings = await controller.settings.recent()
     if any(queue_of(spec) not in settings.queues for spec in specs):
         settings = await controller.settings.refresh()
@@ -127,7 +128,9 @@ async def check_specs(
                 ) from None
             raise
         minted = mint_secrets(spec, secrets.token_bytes(SEED_BYTES)) if spec.supervised else {}
-        jobs.append(NewJob(id=make_new_id(), spec=spec, queue=queue_of(spec), minted=minted))
+        jobs.append(
+            NewJob(id=make_new_id(), spec=spec, queue=queue_of(spec), owner=owner, minted=minted)
+        )
     return jobs
 
 
@@ -200,7 +203,7 @@ def check_queue(queue: str, settings: Settings) -> None:
 
 async def list_jobs(call: ApiCall) -> Response:
     """List jobs, newest first."""
-    items, cursor = await read_jobs_page(call.store, call.query(JobsQuery))
+    items, cursor = await read_jobs_page(call.store, name_caller(call, call.query(JobsQuery)))
     return answer_page(items, cursor)
 
 
@@ -212,6 +215,7 @@ async def read_jobs_page(store: Store, query: JobsQuery) -> tuple[list[JobRecord
             states=tuple(query.state),
             queue=query.queue,
             project=query.project,
+            owner=query.owner,
             name=query.name,
             part=query.match,
             since=None if query.since is None else datetime.fromtimestamp(query.since, UTC),
@@ -330,11 +334,11 @@ async def cancel_jobs(call: ApiCall) -> Response:
         controller.poke("admit", "events")
         return done
 
-    return await change_in_parts(request.ids, cancel)
+    return await change_in_parts(call, request.ids, cancel)
 
 
 async def change_in_parts(
-    job_ids: Sequence[str], change: Callable[[Sequence[str]], Awaitable[Changed]]
+    call: ApiCall, job_ids: Sequence[str], change: Callable[[Sequence[str]], Awaitable[Changed]]
 ) -> Response:
     """Change many jobs, a part of them at a time, and answer what became of each.
 
@@ -349,8 +353,10 @@ async def change_in_parts(
             refused[job_id] = error
     known = sorted(job_id for job_id in asked if job_id not in refused)
     for start in range(0, len(known), PART_JOBS):
+        part = known[start : start + PART_JOBS]
         try:
-            done = await change(known[start : start + PART_JOBS])
+            refused |= await find_refused(call, part)
+            done = await change([job_id for job_id in part if job_id not in refused])
         except Unavailable as error:
             if start == 0:
                 raise

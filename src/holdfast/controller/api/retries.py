@@ -90,7 +90,7 @@ async def retry_jobs(call: ApiCall) -> Response:
         controller.poke("admit", "events")
         return done
 
-    return await change_in_parts(request.ids, retry)
+    return await change_in_parts(call, request.ids, retry)
 
 
 def _goes_on(job: JobRecord, request: RetryRequest) -> bool:

@@ -31,7 +31,12 @@ async def create_token(call: ApiCall) -> Response:
     expires_at = None if lifetime is None else await store.now() + timedelta(seconds=lifetime)
     secret = make_secret("j" if request.role == "join" else "t")
     token = await store.tokens.create_token(
-        make_new_id(), request.role, request.name, hash_secret(secret), expires_at
+        make_new_id(),
+        request.role,
+        request.name,
+        hash_secret(secret),
+        expires_at,
+        user=request.user or request.name or call.user,
     )
     return answer_json(TokenCreated(**shared_fields(token, TokenCreated), secret=secret), 201)
 

@@ -41,7 +41,9 @@ async def start_calls(
         if stopping:  # the first of it are there
             await store.cancel_calls(set_id, reason=run.reason)
         else:
-            await store.create_set(set_id, plan.spec, queue, count=count, args=first, origin=origin)
+            await store.create_set(
+                set_id, plan.spec, queue, count=count, args=first, origin=origin, owner=run.owner
+            )
         for begin in range(CHUNK_CALLS, count, CHUNK_CALLS):
             more = await _shorten_args(controller, plan.args[begin : begin + CHUNK_CALLS])
             if not stopping and await _is_stopping(controller, run.id):

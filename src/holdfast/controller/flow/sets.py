@@ -12,9 +12,10 @@ from holdfast.bounds import UNREADABLE
 from holdfast.controller.flow.why import view_call
 from holdfast.controller.http.bodies import decode_body, read_body, wait_unless_gone
 from holdfast.controller.http.endpoints import ApiCall
+from holdfast.controller.http.owners import name_caller
 from holdfast.controller.http.pages import answer_page, make_cursor, read_cursor
 from holdfast.controller.http.problems import answer_json
-from holdfast.controller.http.queries import Limit, Query, Text
+from holdfast.controller.http.queries import Limit, Owner, Query, Text
 from holdfast.controller.runtime.background import BEHIND_SECONDS
 from holdfast.controller.runtime.context import Controller
 from holdfast.core.calls.executors import APP, as_job
@@ -54,6 +55,7 @@ class SetsQuery(Query, frozen=True, kw_only=True):
     """Which call sets, newest first."""
 
     project: Name | None = None
+    owner: Owner | None = None
     limit: Limit = 100
     cursor: Text | None = None
 
@@ -83,7 +85,13 @@ async def create_set(call: ApiCall) -> Response:
         settings = await controller.settings.refresh()
     check_function(new.spec, queue, settings.queues)
     view = await call.store.calls.create_set(
-        new.id, new.spec, queue, count=new.count, args=new.args, singles=new.singles
+        new.id,
+        new.spec,
+        queue,
+        count=new.count,
+        args=new.args,
+        singles=new.singles,
+        owner=call.user,
     )
     if new.args:
         poke_family(controller, view.spec, queue)
@@ -108,11 +116,12 @@ async def append_calls(call: ApiCall) -> Response:
 
 async def list_sets(call: ApiCall) -> Response:
     """List call sets, newest first."""
-    query = call.query(SetsQuery)
+    query = name_caller(call, call.query(SetsQuery))
     found = await call.store.calls.list_sets(
         before=read_cursor(query.cursor) if query.cursor else None,
         limit=query.limit + 1,
         project=query.project,
+        owner=query.owner,
     )
     items = found[: query.limit]
     more = len(found) > query.limit

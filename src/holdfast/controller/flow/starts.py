@@ -122,7 +122,7 @@ async def _submit_jobs(
             spec = msgspec.structs.replace(spec, secrets=secrets[number])
         origin = NodeOrigin(run=run.id, node=number)
         job_id, queue = works[number].ref or "", spec.queue or "cpu"
-        jobs[number] = NewJob(id=job_id, spec=spec, queue=queue, origin=origin)
+        jobs[number] = NewJob(id=job_id, spec=spec, queue=queue, origin=origin, owner=run.owner)
     again = {n: job.id for n, job in jobs.items() if works[n].rounds > 1}
     there = await controller.store.jobs.get_jobs(list(again.values())) if again else {}
     changes: dict[int, Any] = {}

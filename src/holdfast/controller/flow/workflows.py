@@ -10,9 +10,10 @@ from holdfast.controller.api.jobs import check_job, queue_of
 from holdfast.controller.flow.node_why import explain_node
 from holdfast.controller.flow.sets import check_function, find_queue
 from holdfast.controller.http.endpoints import ApiCall
+from holdfast.controller.http.owners import name_caller
 from holdfast.controller.http.pages import answer_page, make_cursor, read_cursor
 from holdfast.controller.http.problems import answer_json
-from holdfast.controller.http.queries import Query
+from holdfast.controller.http.queries import Owner, Query
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.calls.values import FunctionSpec
@@ -41,6 +42,7 @@ class RunsQuery(Query, frozen=True, kw_only=True):
 
     state: tuple[RunState, ...] = ()
     project: Name | None = None
+    owner: Owner | None = None
     name: Name | None = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
     cursor: Text | None = None
@@ -66,7 +68,7 @@ async def submit_workflow(call: ApiCall) -> Response:
     spec = msgspec.structs.replace(request.spec, nodes=nodes)
     root = spec.out_dir or str(settings.value("workflow_out_dir") or "")
     out_dir = f"{root.rstrip('/')}/{request.id}" if root else ""
-    new = NewRun(id=request.id, spec=spec, parents=graph.parents, out_dir=out_dir)
+    new = NewRun(id=request.id, spec=spec, owner=call.user, parents=graph.parents, out_dir=out_dir)
     run = await controller.store.workflows.submit_run(new)
     controller.poke("flow", "events")
     view = await _view(controller, run)
@@ -113,10 +115,11 @@ async def _view(controller: Controller, run: RunRecord) -> RunView:
 
 async def list_runs(call: ApiCall) -> Response:
     """List runs, newest first."""
-    query = call.query(RunsQuery)
+    query = name_caller(call, call.query(RunsQuery))
     found = await call.store.workflows.list_runs(
         states=query.state,
         project=query.project,
+        owner=query.owner,
         name=query.name,
         before=read_cursor(query.cursor) if query.cursor else None,
         limit=query.limit + 1,

@@ -101,6 +101,7 @@ async def _jobs(
     state: list[JobState] | None = None,
     queue: str | None = None,
     project: str | None = None,
+    owner: str | None = None,
     name: str | None = None,
     prefix: str | None = None,
     label: list[str] | None = None,
@@ -110,7 +111,7 @@ async def _jobs(
     host: str | None = None,
 ) -> Any:
     values: dict[str, Any] = {"limit": first, "cursor": after, "state": state, "queue": queue}
-    values |= {"project": project, "name": name, "prefix": prefix}
+    values |= {"project": project, "owner": owner, "name": name, "prefix": prefix}
     values |= {"label": label, "cause": cause, "host": host}
     values |= {"retries_min": retries_min, "retries_max": retries_max}
     words = {"limit": "first", "cursor": "after"}

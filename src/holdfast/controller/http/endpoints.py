@@ -6,7 +6,7 @@ import functools
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Handler = Callable[["ApiCall"], Awaitable[Response]]
+Owned = Literal["job", "array", "set", "run", "schedule"]
 MAX_QUERY_CHARS = 8192
 _find_decoder = functools.cache(msgspec.json.Decoder)
 
@@ -36,6 +37,7 @@ class Endpoint:
 
     query: a struct whose fields are the query's parameters; body: the JSON body's type. answers:
     status → the type of the answer, or None for no JSON body. media: the media types of a success.
+    owned: what the path names and the call changes, which only its owner may (OWNER-1).
     raw: the body is bytes of `media_in`, not JSON. optional_body: an absent body is the struct with
     its defaults.
     """
@@ -49,6 +51,7 @@ class Endpoint:
     body: Any = None
     raw: bool = False
     optional_body: bool = False
+    owned: Owned | None = None
     answers: Mapping[int, Any] = field(default_factory=dict)
     media: tuple[str, ...] = ("application/json",)
     media_in: tuple[str, ...] = ("application/msgpack",)
@@ -102,9 +105,14 @@ class ApiCall:
         return self.token
 
     @property
+    def user(self) -> str:
+        """The user that the caller acts for: the owner of what it submits."""
+        return self.caller.acts_for
+
+    @property
     def caller_name(self) -> str:
-        """The caller's token as reasons name it."""
-        return self.caller.name or self.caller.id
+        """The caller as reasons name it."""
+        return self.caller.acts_for
 
 
 def decode_query(query_string: bytes, type_: type[T]) -> T:

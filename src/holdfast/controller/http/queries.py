@@ -15,6 +15,9 @@ Offset = Annotated[int, Meta(ge=0, le=2**62)]
 Flag = Literal["0", "1", "false", "true"]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Text = Annotated[str, Meta(min_length=1, max_length=256)]
+Owner = Annotated[str, Meta(min_length=1, max_length=128)]
+ME = "@me"
+"""As an owner: the user that the caller's token acts for. No user's name begins with @."""
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -23,15 +26,17 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class JobsQuery(Query, frozen=True, kw_only=True):
-    """Which jobs, newest first. label: `name=value`; state and label may be repeated. host: an id
-    or a name. match: a part of the name, in any case. since: submitted then (Unix seconds) or later.
-    prefix: the beginning of the id. array: an array's id, or "none". retries_min,
-    retries_max: how many retries it was charged, both included. executors: of the jobs that Holdfast
-    submits itself to run calls: none (hide), nothing else (only), or beside the others (show)."""
+    """Which jobs, newest first. owner: a user, or `@me`. label: `name=value`; state and label may
+    be repeated. host: an id or a name. match: a part of the name, in any case. since: submitted
+    then (Unix seconds) or later. prefix: the beginning of the id. array: an array's id, or
+    "none". retries_min, retries_max: how many retries it was charged, both included. executors:
+    of the jobs that Holdfast submits itself to run calls: none (hide), nothing else (only), or
+    beside the others (show)."""
 
     state: tuple[JobState, ...] = ()
     queue: Name | None = None
     project: Name | None = None
+    owner: Owner | None = None
     name: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     match: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     since: Annotated[int, Meta(ge=0, le=32_503_680_000)] | None = None
@@ -55,10 +60,17 @@ class ArraysQuery(Query, frozen=True, kw_only=True):
     state: tuple[JobState, ...] = ()
     queue: Name | None = None
     project: Name | None = None
+    owner: Owner | None = None
     name: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     prefix: Annotated[str, Meta(pattern=r"^[0-9a-hjkmnp-tv-z]{1,20}$")] | None = None
     limit: Limit = 100
     cursor: Text | None = None
+
+
+class SchedulesQuery(Query, frozen=True, kw_only=True):
+    """Which schedules, by name."""
+
+    owner: Owner | None = None
 
 
 class NextQuery(Query, frozen=True, kw_only=True):

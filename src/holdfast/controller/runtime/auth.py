@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import itertools
 import os
+import pwd
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -232,13 +233,21 @@ async def ensure_admin_token(store: Store, token_file: Path) -> str:
         # that is on record alone could never be used or explained.
         write_atomic(token_file, f"{secret}\n".encode(), durable=True)
         await store.tokens.create_token(
-            make_new_id(), "admin", "first admin", hash_secret(secret), None
+            make_new_id(), "admin", "first admin", hash_secret(secret), None, user=_name_user()
         )
         return secret
     except OSError as error:
         raise HoldfastError(
             f"the token file {token_file} cannot be used: {error.strerror}"
         ) from error
+
+
+def _name_user() -> str:
+    """Return the name of the operating system's user that runs this process."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return f"uid {os.geteuid()}"
 
 
 def _read_private(path: Path) -> str:

@@ -200,6 +200,10 @@ class Settings:
             held=self.retries_held(spec.project),
         )
 
+    def is_shared(self, project: str) -> bool:
+        """Return whether every user of the project may change its work (OWNER-1)."""
+        return bool(self.effective(project=project)["shared"].value)
+
     def retries_held(self, project: str) -> str | None:
         """Return which kill switch holds the project's retries back, or None. Off in any layer is
         off: no layer outvotes another here."""

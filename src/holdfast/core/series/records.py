@@ -21,6 +21,7 @@ class ArrayRecord(Record, frozen=True, kw_only=True):
     name: str
     project: str
     queue: str
+    owner: str = ""
     state: JobState
     reason: str
     spec: JobSpec
@@ -44,6 +45,7 @@ class ScheduleRecord(Record, frozen=True, kw_only=True):
     spec: ScheduleSpec
     project: str
     queue: str
+    owner: str = ""
     anchor: datetime
     next_at: datetime
     paused_at: datetime | None = None

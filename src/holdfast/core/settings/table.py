@@ -132,6 +132,9 @@ _ALL = (
     Setting("retry_rate_limit", "number", 50.0, "retries dispatched per second at most, over the whole cluster",
             low=0.01, high=1e6, may_be_off=True, scope="cluster"),
     # quotas
+    Setting("shared", "bool", False,
+            "submit tokens may change the jobs, arrays, call sets, runs and schedules of every user of a project",
+            scope="project", layer="project"),
     Setting("quota_jobs", "int", None, "jobs of a project that may run at once",
             low=0, high=1 << 30, may_be_off=True, scope="project", layer="project"),
     Setting("quota_gpus", "int", None, "GPUs that running jobs of a project may hold at once",

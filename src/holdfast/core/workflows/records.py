@@ -15,6 +15,7 @@ class RunRecord(Record, frozen=True, kw_only=True):
     id: str
     name: str
     project: str
+    owner: str = ""
     state: RunState
     reason: str
     on_failure: OnFailure

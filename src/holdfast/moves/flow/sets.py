@@ -39,6 +39,12 @@ def check_same(set_id: str, before: FunctionSpec | Mapping[str, Any], spec: Func
         )
 
 
+def check_same_owner(set_id: str, owner: str, asking: str) -> None:
+    """Raise Conflict for a set of that id that belongs to another user (OWNER-1)."""
+    if owner not in ("", asking):
+        raise Conflict(f"call set {set_id} is there already and belongs to {owner}")
+
+
 def check_growth(found: CallSetView, spans: Ranges, count: int | None) -> None:
     """Raise Conflict where the set is whole and this is none of it. spans: the new indices."""
     whole = found.count if found.count is not None else count
@@ -61,6 +67,7 @@ def view_set(row: Mapping[str, Any]) -> CallSetView:
     spec = row["spec"]
     return CallSetView(
         id=row["id"],
+        owner=row["owner"],
         spec=spec if isinstance(spec, FunctionSpec) else msgspec.convert(spec, FunctionSpec),
         state="open" if ended is None else "ended",
         count=row["count"],

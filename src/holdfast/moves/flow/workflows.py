@@ -31,6 +31,7 @@ class NewRun(StoreValue, frozen=True, kw_only=True):
 
     id: str
     spec: WorkflowSpec
+    owner: str = ""
     parents: Sequence[Sequence[int]]
     out_dir: str = ""
 

@@ -97,6 +97,7 @@ class MemoryJobs(InMemory):
             (not filter.states or row.state in filter.states)
             and filter.queue in (None, row.queue)
             and filter.project in (None, row.project)
+            and filter.owner in (None, job.owner)
             and filter.name in (None, job.name)
             and (filter.part or "").lower() in job.name.lower()
             and (filter.since is None or row.created_at >= filter.since)
@@ -387,6 +388,7 @@ def insert_job(
     s.jobs[job.id] = MemoryJob(
         row=row,
         name=spec.title,
+        owner=job.owner,
         priority=spec.priority,
         gpus=spec.gpus,
         cpu_slots=spec.cpu_slots,
@@ -400,10 +402,10 @@ def insert_job(
     s.by_state[row.state][job.id] = None
     if spec.idempotency_key is not None:
         s.keys[spec.project, spec.idempotency_key] = job.id
-    s.log([_tell_submitted(row, spec)], at)
+    s.log([_tell_submitted(row, spec, job.owner)], at)
 
 
-def _tell_submitted(row: JobRow, spec: JobSpec) -> NewEvent:
+def _tell_submitted(row: JobRow, spec: JobSpec, owner: str) -> NewEvent:
     return NewEvent(
         kind="job.submitted",
         job_id=row.id,
@@ -411,7 +413,7 @@ def _tell_submitted(row: JobRow, spec: JobSpec) -> NewEvent:
         queue=row.queue,
         project=row.project,
         message=row.reason,
-        data={"name": spec.title},
+        data={"name": spec.title, "owner": owner},
     )
 
 

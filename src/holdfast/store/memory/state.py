@@ -51,6 +51,7 @@ class MemoryJob(msgspec.Struct, kw_only=True):
 
     row: JobRow
     name: str
+    owner: str = ""
     priority: int
     gpus: int
     cpu_slots: int
@@ -68,6 +69,7 @@ class MemoryArray(msgspec.Struct, kw_only=True):
     id: str
     spec: JobSpec
     queue: str
+    owner: str = ""
     digest: str
     indices: str
     size: int
@@ -222,6 +224,7 @@ class MemoryWorkflowRun(msgspec.Struct, kw_only=True):
     children: dict[int, list[int]]
     spec_hash: str
     out_dir: str
+    owner: str = ""
     labels: dict[str, str]
     created_at: datetime
 

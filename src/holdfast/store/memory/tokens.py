@@ -22,6 +22,7 @@ class MemoryTokens(InMemory):
         secret_hash: bytes,
         expires_at: datetime | None,
         *,
+        user: str = "",
         now: Now = None,
     ) -> TokenRecord:
         token = self.state.tokens.get(token_id)
@@ -30,6 +31,7 @@ class MemoryTokens(InMemory):
                 id=token_id,
                 role=role,
                 name=name,
+                user=user,
                 created_at=self.state.at(now),
                 expires_at=expires_at,
             )

@@ -18,6 +18,7 @@ class TokenStore(Protocol):
         secret_hash: bytes,
         expires_at: datetime | None,
         *,
+        user: str = "",
         now: Now = None,
     ) -> TokenRecord:
         """Write a token. A repeated id with the same role and name returns the token that is there;

@@ -361,7 +361,7 @@ async def _list_jobs(tx: Tx, filter: JobFilter) -> list[JobRecord]:
     params = {
         "states": states, "indexed": None if {"queued", "succeeded"} & set(states or ()) else states,
         "lined": states == ["queued"],
-        "queue": filter.queue, "project": filter.project, "name": filter.name,
+        "queue": filter.queue, "project": filter.project, "owner": filter.owner, "name": filter.name,
         "part": filter.part, "since": filter.since,
         "labels": to_json(dict(filter.labels)) if filter.labels else None,
         "cause": filter.cause, "min_retries": filter.min_retries, "max_retries": filter.max_retries,
@@ -425,6 +425,7 @@ def make_row(job: NewJob, digest: str) -> dict[str, Any]:
     return {
         "id": job.id,
         "name": spec.title,
+        "owner": job.owner,
         "queue": job.queue,
         "spec": spec.without_secrets(),
         "spec_hash": digest,

@@ -23,6 +23,7 @@ class PostgresTokens(OnSession):
         secret_hash: bytes,
         expires_at: datetime | None,
         *,
+        user: str = "",
         now: Now = None,
     ) -> TokenRecord:
         await tx.run(
@@ -30,6 +31,7 @@ class PostgresTokens(OnSession):
             id=token_id,
             role=role,
             name=name,
+            user=user,
             secret_hash=secret_hash,
             expires_at=expires_at,
             now=now,

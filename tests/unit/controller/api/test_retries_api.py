@@ -431,7 +431,7 @@ async def test_a_persons_retry_says_whether_it_counts(served: Served, agent: Fak
     await served.until(job["id"], "failed")
     counted = (await served.call("POST", path, json={"counted": True})).json()
     assert (counted["reason"], counted["retries_charged"]) == (
-        "retried by the admin, counted as retry 1 of 2",
+        "retried by tester, counted as retry 1 of 2",
         1,
     )
     await fail(agent)
@@ -444,7 +444,7 @@ async def test_a_persons_retry_says_whether_it_counts(served: Served, agent: Fak
     assert "all 2 of its retries are spent" in refused.json()["detail"]
     anew = (await served.call("POST", path)).json()
     assert (anew["reason"], anew["retries_charged"]) == (
-        "retried by the admin, not counted: all its budgets begin anew",
+        "retried by tester, not counted: all its budgets begin anew",
         0,
     )
     again = await served.call("POST", path, json={"counted": True})
@@ -467,7 +467,7 @@ async def test_a_counted_retry_after_the_limit_was_raised_goes_on_where_it_was(
     await served.call("PUT", "/v1/projects/vision", json={"set": {"max_retries": 2}})
     counted = (await served.call("POST", path, json={"counted": True})).json()
     assert (counted["reason"], counted["retries_charged"]) == (
-        "retried by the admin, counted as retry 2 of 2",
+        "retried by tester, counted as retry 2 of 2",
         2,
     )
     assert (await served.job(job["id"]))["retry_state"]["retries_left"] == 0

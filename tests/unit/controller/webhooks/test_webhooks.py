@@ -461,9 +461,7 @@ async def test_the_life_of_a_hook_over_the_api(open_served: Served) -> None:
             "vision",
             "pager",
         )
-        assert (await served.call("POST", f"{hook}/pause")).json()[
-            "reason"
-        ] == "paused by the admin"
+        assert (await served.call("POST", f"{hook}/pause")).json()["reason"] == "paused by tester"
         assert (await served.call("POST", f"{hook}/resume")).json()["state"] == "active"
         assert (await served.call("POST", f"{hook}/redeliver-dead")).json() == {"count": 0}
         assert (await served.call("DELETE", hook)).status_code == 204

@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from holdfast.controller.api.jobs import check_specs, take_key
 from holdfast.controller.http.endpoints import ApiCall
+from holdfast.controller.http.owners import name_caller
 from holdfast.controller.http.pages import answer_page, check_job_id, make_cursor, read_cursor
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.http.queries import ArraysQuery
@@ -37,13 +38,14 @@ async def submit_array(call: ApiCall) -> Response:
     spec = request.job
     if spec.supervised:
         raise ValidationError("a supervised job cannot be an array", field="job.supervised")
-    (checked,) = await check_specs(call.controller, [spec], ["job."])
+    (checked,) = await check_specs(call.controller, [spec], ["job."], owner=call.user)
     check_values(spec, members)
     make_member(spec, "", len(members), members[-1])
     array = NewArray(
         id=make_new_id(),
         spec=spec,
         queue=checked.queue,
+        owner=checked.owner,
         members=members,
         member_ids=tuple(make_new_id() for _ in members),
         at_once=at_once,
@@ -75,12 +77,13 @@ def read_members(request: ArrayRequest) -> tuple[tuple[Member, ...], int | None]
 
 async def list_arrays(call: ApiCall) -> Response:
     """List arrays, newest first."""
-    query = call.query(ArraysQuery)
+    query = name_caller(call, call.query(ArraysQuery))
     found = await call.store.arrays.list_arrays(
         ArrayFilter(
             states=tuple(query.state),
             queue=query.queue,
             project=query.project,
+            owner=query.owner,
             name=query.name,
             prefix=query.prefix,
             before=read_cursor(query.cursor) if query.cursor else None,

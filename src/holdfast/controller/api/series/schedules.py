@@ -7,9 +7,10 @@ from starlette.responses import Response
 
 from holdfast.controller.api.jobs import check_specs
 from holdfast.controller.http.endpoints import ApiCall
+from holdfast.controller.http.owners import name_caller
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
-from holdfast.controller.http.queries import NextQuery, RunsOfScheduleQuery
+from holdfast.controller.http.queries import NextQuery, RunsOfScheduleQuery, SchedulesQuery
 from holdfast.controller.loops.series.schedules import run_now
 from holdfast.controller.runtime.auth import make_new_id
 from holdfast.core.series.schedules import ScheduleSpec, check_schedule, list_times, next_after
@@ -28,10 +29,11 @@ async def put_schedule(call: ApiCall) -> Response:
         raise ValidationError(text, field="name")
     now = await call.store.now()
     spec = check_schedule(await call.body(ScheduleSpec), now)
-    (checked,) = await check_specs(call.controller, [spec.job], ["job."])
+    (checked,) = await check_specs(call.controller, [spec.job], ["job."], owner=call.user)
     schedule = NewSchedule(
         id=make_new_id(),
         name=name,
+        owner=call.user,
         spec=spec,
         queue=checked.queue,
         next_at=next_after(spec, now, now),
@@ -42,8 +44,10 @@ async def put_schedule(call: ApiCall) -> Response:
 
 
 async def list_schedules(call: ApiCall) -> Response:
-    """List every schedule."""
-    return answer_page(await call.store.schedules.list_schedules())
+    """List every schedule, or those of one owner."""
+    owner = name_caller(call, call.query(SchedulesQuery)).owner
+    found = await call.store.schedules.list_schedules()
+    return answer_page([row for row in found if owner in (None, row.owner)])
 
 
 async def get_schedule(call: ApiCall) -> Response:
@@ -79,7 +83,7 @@ async def resume_schedule(call: ApiCall) -> Response:
 async def run_schedule(call: ApiCall) -> Response:
     """Submit its job now."""
     schedule = await call.store.schedules.get_schedule(call.params["name"])
-    await check_specs(call.controller, [schedule.spec.job], ["job."])
+    await check_specs(call.controller, [schedule.spec.job], ["job."], owner=schedule.owner)
     job_id = await run_now(call.controller, schedule)
     return answer_json(await call.store.jobs.get_job(job_id), 201)
 

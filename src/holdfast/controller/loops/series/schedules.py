@@ -47,7 +47,7 @@ class SchedulesLoop(Loop):
             runs = make_runs(due, plan.runs)
             jobs = [run.job for run in runs if run.job is not None]
             if jobs:
-                await check_specs(self._controller, [schedule.spec.job], [""])
+                await check_specs(self._controller, [schedule.spec.job], [""], owner=schedule.owner)
             written = await store.schedules.write_runs(
                 ScheduledRuns(
                     schedule_id=schedule.id,
@@ -116,7 +116,9 @@ def make_job(due: DueSchedule, due_at: datetime, *, after: str | None) -> NewJob
         after=() if after is None else (f"{after}:any",),
     )
     minted = mint_secrets(spec, secrets.token_bytes(SEED_BYTES)) if spec.supervised else {}
-    return NewJob(id=make_new_id(), spec=spec, queue=schedule.queue, minted=minted)
+    return NewJob(
+        id=make_new_id(), spec=spec, queue=schedule.queue, owner=schedule.owner, minted=minted
+    )
 
 
 async def run_now(controller: Controller, schedule: ScheduleRecord) -> str:

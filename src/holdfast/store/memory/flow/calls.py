@@ -20,6 +20,7 @@ from holdfast.moves.flow.sets import (
     ask_to_stop,
     check_growth,
     check_same,
+    check_same_owner,
     expand_runs,
     name_running,
     split_pieces,
@@ -57,6 +58,7 @@ class MemoryCalls(CallTables):
         args: Sequence[str] = (),
         singles: bool = False,
         origin: CallSetOrigin | None = None,
+        owner: str = "",
         now: Now = None,
     ) -> CallSetView:
         at = self.state.at(now)
@@ -66,6 +68,7 @@ class MemoryCalls(CallTables):
             made = MemoryCallSet(
                 n=n,
                 id=set_id,
+                owner=owner,
                 feed=self._find_feed(find_family(spec, queue), spec).id,
                 queue=queue,
                 spec=spec,
@@ -79,6 +82,7 @@ class MemoryCalls(CallTables):
             self.sets[n], self.by_id[set_id], self.pages[n] = made, n, {}
             self.runs[n] = []
         check_same(set_id, self.sets[n].spec, spec)
+        check_same_owner(set_id, self.sets[n].owner, owner)
         return self._grow(self.sets[n], 0, args, count, at)
 
     def _find_feed(self, family: Family, spec: FunctionSpec) -> MemoryFeed:
@@ -155,12 +159,19 @@ class MemoryCalls(CallTables):
         return self._show(self.get_set(set_id))
 
     async def list_sets(
-        self, *, before: str | None = None, limit: int = 100, project: str | None = None
+        self,
+        *,
+        before: str | None = None,
+        limit: int = 100,
+        project: str | None = None,
+        owner: str | None = None,
     ) -> list[CallSetView]:
         found = [
             row
             for row in self.sets.values()
-            if (before is None or row.id < before) and project in (None, row.spec.project)
+            if (before is None or row.id < before)
+            and project in (None, row.spec.project)
+            and owner in (None, row.owner)
         ]
         return [
             self._show(row) for row in sorted(found, key=lambda row: row.id, reverse=True)[:limit]

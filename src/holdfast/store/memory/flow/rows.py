@@ -28,6 +28,7 @@ class MemoryCallSet(msgspec.Struct, kw_only=True):
 
     n: int
     id: str
+    owner: str = ""
     feed: int
     queue: str
     spec: FunctionSpec

@@ -41,6 +41,7 @@ class MemoryWorkflows(InMemory):
             children=children,
             spec_hash=digest,
             out_dir=new.out_dir,
+            owner=new.owner,
             labels=new.spec.labels,
             created_at=at,
         )
@@ -57,6 +58,7 @@ class MemoryWorkflows(InMemory):
         *,
         states: Collection[str] = (),
         project: str | None = None,
+        owner: str | None = None,
         name: str | None = None,
         before: str | None = None,
         limit: int = 100,
@@ -66,6 +68,7 @@ class MemoryWorkflows(InMemory):
             for run_id, run in sorted(self.state.runs.items(), reverse=True)
             if (not states or run.row.state in states)
             and project in (None, run.row.project)
+            and owner in (None, run.owner)
             and name in (None, run.row.name)
             and (before is None or run_id < before)
         ]
@@ -229,7 +232,11 @@ class MemoryWorkflows(InMemory):
         failed = None if run.row.failed_node is None else run.nodes[run.row.failed_node].name
         fields = shared_fields(run.row, RunRecord) | {"failed_node": failed}
         return RunRecord(
-            **fields, out_dir=run.out_dir, labels=run.labels, created_at=run.created_at
+            **fields,
+            owner=run.owner,
+            out_dir=run.out_dir,
+            labels=run.labels,
+            created_at=run.created_at,
         )
 
     def _node(self, run_id: str, node: NodeRow) -> NodeRecord:

@@ -52,6 +52,7 @@ class MemoryArrays(InMemory):
             id=array.id,
             spec=spec,
             queue=array.queue,
+            owner=array.owner,
             digest=array.digest,
             indices=say_indices([m.index for m in array.members]),
             size=size,
@@ -66,7 +67,7 @@ class MemoryArrays(InMemory):
             own = make_member(spec, array.id, size, member)
             insert_job(
                 s,
-                NewJob(id=job_id, spec=own, queue=array.queue),
+                NewJob(id=job_id, spec=own, queue=array.queue, owner=array.owner),
                 array.digest,
                 at,
                 wait_cause=IN_LINE if lined else None,
@@ -79,7 +80,7 @@ class MemoryArrays(InMemory):
             queue=array.queue,
             project=spec.project,
             message=f"array {array.id} ({spec.title}) of {size} jobs",
-            data={"array": array.id, "name": spec.title, "size": size},
+            data={"array": array.id, "name": spec.title, "owner": array.owner, "size": size},
         )
         s.log([event], at)
         if spec.after:
@@ -107,6 +108,7 @@ class MemoryArrays(InMemory):
             name=array.spec.title,
             project=array.spec.project,
             queue=array.queue,
+            owner=array.owner,
             state=find_state(counts),
             reason=say_array(counts, array.at_once, active, held),
             spec=array.spec.without_secrets(),
@@ -136,6 +138,7 @@ class MemoryArrays(InMemory):
             if (
                 filter.queue in (None, array.queue)
                 and filter.project in (None, array.spec.project)
+                and filter.owner in (None, array.owner)
                 and filter.name in (None, array.spec.title)
                 and array_id.startswith(filter.prefix or "")
                 and (filter.before is None or array_id < filter.before)

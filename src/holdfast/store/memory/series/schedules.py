@@ -49,6 +49,7 @@ class MemorySchedules(InMemory):
         before = s.schedules.get(schedule.name)
         fields: dict[str, Any] = {
             "spec": hide_secrets(spec), "project": spec.job.project, "queue": schedule.queue,
+            "owner": (before and before.record.owner) or schedule.owner,
         }  # fmt: skip
         if before is None or before.record.spec.timing != spec.timing:
             fields |= {"anchor": at, "next_at": schedule.next_at}

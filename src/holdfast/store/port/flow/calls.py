@@ -146,6 +146,7 @@ class CallStore(Protocol):
         args: Sequence[str] = (),
         singles: bool = False,
         origin: CallSetOrigin | None = None,
+        owner: str = "",
         now: Now = None,
     ) -> CallSetView:
         """Create a set with its first calls, ready at once. Raises Conflict where the id is taken by
@@ -232,7 +233,12 @@ class CallStore(Protocol):
         """Raises NotFound."""
 
     async def list_sets(
-        self, *, before: str | None = None, limit: int = 100, project: str | None = None
+        self,
+        *,
+        before: str | None = None,
+        limit: int = 100,
+        project: str | None = None,
+        owner: str | None = None,
     ) -> list[CallSetView]:
         """The newest first."""
 

@@ -30,6 +30,7 @@ class WorkflowStore(Protocol):
         *,
         states: Collection[str] = (),
         project: str | None = None,
+        owner: str | None = None,
         name: str | None = None,
         before: str | None = None,
         limit: int = 100,

@@ -57,7 +57,7 @@ COLUMNS: Mapping[str, Mapping[str, tuple[str, Writer]]] = {
                revision bigint
         none:  name text, project text, queue text, priority smallint, tasks integer,
                gpus integer, cpu_slots integer, memory_bytes bigint, labels jsonb, spec jsonb,
-               created_at timestamptz, origin_run text, origin_node integer,
+               created_at timestamptz, owner text, origin_run text, origin_node integer,
                array_id text, array_index integer
     """),
     "tasks": _read_table("""

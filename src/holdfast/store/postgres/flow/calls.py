@@ -17,6 +17,7 @@ from holdfast.moves.flow.sets import (
     ask_to_stop,
     check_growth,
     check_same,
+    check_same_owner,
     expand_runs,
     no_set,
     split_pieces,
@@ -77,12 +78,14 @@ class PostgresCalls(OnSession):
         args: Sequence[str] = (),
         singles: bool = False,
         origin: CallSetOrigin | None = None,
+        owner: str = "",
         now: Now = None,
     ) -> CallSetView:
         at, feed = await _find_feed(tx, find_family(spec, queue), spec, now)
         given = to_json(spec)
         new = {
             "id": set_id,
+            "owner": owner,
             "feed": feed,
             "queue": queue,
             "project": spec.project,
@@ -99,6 +102,7 @@ class PostgresCalls(OnSession):
             ("insert_call_set", new), *_look_at_set(set_id, 0, len(args), given)
         )
         check_same(set_id, row["spec"], spec)
+        check_same_owner(set_id, row["owner"], owner)
         return await _grow(tx, row, there, 0, args, count, at)
 
     @transacts_by_index
@@ -280,9 +284,17 @@ class PostgresCalls(OnSession):
 
     @transacts_by_index
     async def list_sets(
-        self, tx: Tx, *, before: str | None = None, limit: int = 100, project: str | None = None
+        self,
+        tx: Tx,
+        *,
+        before: str | None = None,
+        limit: int = 100,
+        project: str | None = None,
+        owner: str | None = None,
     ) -> list[CallSetView]:
-        rows = await tx.rows("list_call_sets", before=before, limit=limit, project=project)
+        rows = await tx.rows(
+            "list_call_sets", before=before, limit=limit, project=project, owner=owner
+        )
         return [view_set(row) for row in rows]
 
     @transacts_by_index

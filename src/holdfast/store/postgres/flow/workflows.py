@@ -68,11 +68,12 @@ class PostgresWorkflows(OnSession):
         *,
         states: Collection[str] = (),
         project: str | None = None,
+        owner: str | None = None,
         name: str | None = None,
         before: str | None = None,
         limit: int = 100,
     ) -> list[RunRecord]:
-        params = {"states": list(states) or None, "project": project, "name": name}
+        params = {"states": list(states) or None, "project": project, "owner": owner, "name": name}
         return await self.session.list_of(
             RunRecord, "list_runs", **params, before=before, limit=limit
         )
@@ -307,6 +308,7 @@ def _run_params(new: NewRun) -> dict[str, Any]:
     return {
         "id": new.id,
         "name": spec.name,
+        "owner": new.owner,
         "project": spec.project,
         "on_failure": spec.on_failure,
         "nodes": len(spec.nodes),

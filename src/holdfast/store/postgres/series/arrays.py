@@ -48,7 +48,7 @@ class PostgresArrays(OnSession):
         if not await tx.rows("hold_queues", names=[array.queue]):
             raise requests.refuse_queue(array.queue)
         row = {
-            "id": array.id, "name": spec.title, "project": spec.project, "queue": array.queue,
+            "id": array.id, "name": spec.title, "owner": array.owner, "project": spec.project, "queue": array.queue,
             "spec": to_json(spec.without_secrets()), "digest": array.digest,
             "key": spec.idempotency_key, "indices": say_indices([m.index for m in array.members]),
             "size": len(array.members), "at_once": array.at_once, "held": held, "now": at,
@@ -67,7 +67,12 @@ class PostgresArrays(OnSession):
             queue=array.queue,
             project=spec.project,
             message=f"array {array.id} ({spec.title}) of {len(array.members)} jobs",
-            data={"array": array.id, "name": spec.title, "size": len(array.members)},
+            data={
+                "array": array.id,
+                "name": spec.title,
+                "owner": array.owner,
+                "size": len(array.members),
+            },
         )
         await write_events(tx, [event], at)
         if spec.after:
@@ -95,7 +100,9 @@ class PostgresArrays(OnSession):
             rows = []
             for member, job_id in pairs[start : start + CHUNK]:
                 own = make_member(spec, array.id, size, member)
-                row = make_row(NewJob(id=job_id, spec=own, queue=array.queue), array.digest)
+                row = make_row(
+                    NewJob(id=job_id, spec=own, queue=array.queue, owner=array.owner), array.digest
+                )
                 rows.append(row | waits | {"array_id": array.id, "array_index": member.index})
             await tx.run("insert_jobs", **given, rows=to_json(rows))
         if sets_quota(self.environment) or await tx.value("has_quotas"):

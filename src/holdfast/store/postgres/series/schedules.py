@@ -42,6 +42,7 @@ class PostgresSchedules(OnSession):
             "put_schedule",
             id=schedule.id,
             name=schedule.name,
+            owner=schedule.owner,
             project=spec.job.project,
             queue=schedule.queue,
             spec=to_json(hide_secrets(spec)),

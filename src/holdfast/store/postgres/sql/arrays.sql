@@ -1,8 +1,8 @@
 -- Arrays: one submission, many jobs, one line of state. Lock order: an array, then its members.
 
 -- name: insert_array
-insert into arrays (id, name, project, queue, spec, spec_hash, idempotency_key, indices, size, at_once, held, lined, created_at)
-values (%(id)s, %(name)s, %(project)s, %(queue)s, %(spec)s::jsonb, decode(%(digest)s, 'hex'), %(key)s, %(indices)s, %(size)s,
+insert into arrays (id, name, owner, project, queue, spec, spec_hash, idempotency_key, indices, size, at_once, held, lined, created_at)
+values (%(id)s, %(name)s, %(owner)s, %(project)s, %(queue)s, %(spec)s::jsonb, decode(%(digest)s, 'hex'), %(key)s, %(indices)s, %(size)s,
         %(at_once)s, %(held)s, %(lined)s, %(now)s)
 on conflict do nothing
 returning id;
@@ -17,13 +17,14 @@ select exists (select from cluster where coalesce(settings->>'quota_jobs', setti
 
 -- name: list_arrays
 -- Counts are index-only scans of the arrays that are shown.
-select a.id, a.name, a.project, a.queue, a.spec, a.indices, a.size, a.at_once, a.held, a.cancel_reason, a.created_at,
+select a.id, a.name, a.owner, a.project, a.queue, a.spec, a.indices, a.size, a.at_once, a.held, a.cancel_reason, a.created_at,
        c.counts, n.active, f.failed
 from (
   select * from arrays a
   where (%(ids)s::text[] is null or a.id = any(%(ids)s))
     and (%(queue)s::text is null or a.queue = %(queue)s)
     and (%(project)s::text is null or a.project = %(project)s)
+    and (%(owner)s::text is null or a.owner = %(owner)s)
     and (%(name)s::text is null or a.name = %(name)s)
     and (%(prefix)s::text is null or (a.id >= %(prefix)s and starts_with(a.id, %(prefix)s)))
     and (%(states)s::text[] is null or exists (

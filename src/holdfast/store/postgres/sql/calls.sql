@@ -23,8 +23,8 @@ returning id;
 
 -- name: insert_call_set
 -- Its count, where it is known, is written with the first calls.
-insert into call_sets (id, feed, queue, project, function, priority, spec, run, node, out_dir, singles, created_at, heard_at)
-values (%(id)s, %(feed)s, %(queue)s, %(project)s, %(function)s, %(priority)s, %(spec)s, %(run)s, %(node)s, %(out_dir)s,
+insert into call_sets (id, owner, feed, queue, project, function, priority, spec, run, node, out_dir, singles, created_at, heard_at)
+values (%(id)s, %(owner)s, %(feed)s, %(queue)s, %(project)s, %(function)s, %(priority)s, %(spec)s, %(run)s, %(node)s, %(out_dir)s,
         %(singles)s, %(now)s, %(now)s)
 on conflict (id) do nothing;
 
@@ -43,6 +43,7 @@ from call_sets s where s.id = %(id)s;
 -- Open batches are read once and not for each set.
 select s.*, s.ended_at is null and s.n = any(array(select distinct unnest(sets) from call_batches)) as running from call_sets s
 where (%(before)s::text is null or id < %(before)s) and (%(project)s::text is null or project = %(project)s)
+  and (%(owner)s::text is null or owner = %(owner)s)
 order by id desc limit %(limit)s;
 
 -- name: find_call_pages

@@ -22,18 +22,18 @@ with limits as materialized (
   select * from jsonb_to_recordset(%(rows)s::jsonb) as x(
     id text, name text, project text, queue text, priority smallint, tasks integer, gpus integer, cpu_slots integer,
     memory_bytes bigint, labels jsonb, spec jsonb, spec_hash text, idempotency_key text, start_at double precision,
-    secrets jsonb, wait_cause text, wait_reason text, origin_run text, origin_node integer,
+    secrets jsonb, wait_cause text, wait_reason text, owner text, origin_run text, origin_node integer,
     array_id text, array_index integer)
 ), written as (
   insert into jobs (id, name, project, queue, priority, state, reason, tasks, gpus, cpu_slots, memory_bytes, labels,
                     spec, spec_hash, idempotency_key, preemptible, wait_cause, wait_until, created_at, queued_at,
-                    origin_run, origin_node, array_id, array_index, place)
+                    owner, origin_run, origin_node, array_id, array_index, place)
   select g.id, g.name, g.project, g.queue, g.priority, case when w.cause is null then 'queued' else 'waiting' end,
          case when g.wait_cause is not null then g.wait_reason when w.late then %(waits)s::text else %(submitted)s::text end, g.tasks, g.gpus, g.cpu_slots,
          g.memory_bytes, coalesce(g.labels, '{}'), g.spec, decode(g.spec_hash, 'hex'), g.idempotency_key,
          coalesce((g.spec->>'preemptible')::boolean, false),
          w.cause, case when w.late then to_timestamp(g.start_at) end, c.at, case when w.cause is null then c.at end,
-         g.origin_run, g.origin_node, g.array_id, g.array_index, nextval('job_order')
+         coalesce(g.owner, ''), g.origin_run, g.origin_node, g.array_id, g.array_index, nextval('job_order')
   from clock c cross join given g cross join lateral (
     select l.late, coalesce(g.wait_cause, case when l.late then 'start_time' end) as cause
     from (select coalesce(to_timestamp(g.start_at) > c.at, false) as late) l
@@ -52,10 +52,10 @@ with limits as materialized (
   select w.id, g.secrets from written w join given g using (id) where g.secrets is not null and g.secrets <> '{}'
 ), logged as (
   insert into events (at, kind, job_id, epoch, queue, project, message, data)
-  select c.at, 'job.submitted', w.id, 0, w.queue, w.project, w.reason, jsonb_build_object('name', w.name)
+  select c.at, 'job.submitted', w.id, 0, w.queue, w.project, w.reason, jsonb_build_object('name', w.name, 'owner', w.owner)
   from written w cross join clock c
 )
-select id, name, project, queue, priority, state, reason, tasks, gpus, cpu_slots, memory_bytes, labels, spec, epoch,
+select id, name, owner, project, queue, priority, state, reason, tasks, gpus, cpu_slots, memory_bytes, labels, spec, epoch,
        attempts, wait_cause, wait_until, created_at, queued_at, revision, array_id, array_index,
        (select limited from limits) as limited
 from written
@@ -90,6 +90,7 @@ where (%(states)s::text[] is null or j.state = any(%(states)s))
   and (not %(lined)s::boolean or j.id in (select job_id from ready_jobs)) -- queued, and nothing else
   and (%(queue)s::text is null or j.queue = %(queue)s)
   and (%(project)s::text is null or j.project = %(project)s)
+  and (%(owner)s::text is null or j.owner = %(owner)s)
   and (%(name)s::text is null or j.name = %(name)s)
   and (%(part)s::text is null or position(lower(%(part)s) in lower(j.name)) > 0)
   and (%(since)s::timestamptz is null or j.created_at >= %(since)s)

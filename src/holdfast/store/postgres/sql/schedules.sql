@@ -1,7 +1,7 @@
 -- Schedules and their runs. Lock order: a schedule, then queues and jobs.
 
 -- name: read_schedules
-select s.id, s.name, s.project, s.queue, s.spec, s.anchor, s.next_at, s.paused_at, s.paused_reason, s.last_at,
+select s.id, s.name, s.owner, s.project, s.queue, s.spec, s.anchor, s.next_at, s.paused_at, s.paused_reason, s.last_at,
        s.last_outcome, s.last_reason, s.last_job_id, s.created_at, j.state as last_state
 from schedules s left join jobs j on j.id = s.last_job_id
 where %(name)s::text is null or s.name = %(name)s
@@ -11,9 +11,11 @@ order by s.name;
 select secrets from schedules where name = %(name)s;
 
 -- name: put_schedule
-insert into schedules (id, name, project, queue, spec, secrets, anchor, next_at, created_at)
-values (%(id)s, %(name)s, %(project)s, %(queue)s, %(spec)s::jsonb, %(secrets)s::jsonb, %(now)s, %(next_at)s, %(now)s)
+-- Its owner stays: a person who may change it does not take it over. One from before there were owners gets one.
+insert into schedules (id, name, owner, project, queue, spec, secrets, anchor, next_at, created_at)
+values (%(id)s, %(name)s, %(owner)s, %(project)s, %(queue)s, %(spec)s::jsonb, %(secrets)s::jsonb, %(now)s, %(next_at)s, %(now)s)
 on conflict (name) do update set
+  owner = coalesce(nullif(schedules.owner, ''), excluded.owner),
   project = excluded.project, queue = excluded.queue, spec = excluded.spec, secrets = excluded.secrets,
   anchor = case when %(timed)s::boolean then excluded.anchor else schedules.anchor end,
   next_at = case when %(timed)s::boolean then excluded.next_at else schedules.next_at end;
@@ -36,7 +38,7 @@ update schedules set paused_at = coalesce(paused_at, %(now)s), paused_reason = %
 update schedules set paused_at = null, paused_reason = '', next_at = %(next_at)s where id = %(id)s and paused_at is not null;
 
 -- name: find_due_schedules
-select s.id, s.name, s.project, s.queue, s.spec, s.secrets, s.anchor, s.next_at, s.last_at, s.last_outcome, s.last_reason,
+select s.id, s.name, s.owner, s.project, s.queue, s.spec, s.secrets, s.anchor, s.next_at, s.last_at, s.last_outcome, s.last_reason,
        s.last_job_id, s.created_at, j.state as last_state
 from schedules s left join jobs j on j.id = s.last_job_id
 where s.paused_at is null and s.next_at <= coalesce(%(now)s::timestamptz, clock_timestamp())

@@ -510,13 +510,13 @@ with clock as materialized (
         and ((select queues from room) = '{}' or w.name = any(array(select unnest(queues) from room))))
   for share of q skip locked
 ), written as (
-  insert into jobs (id, name, project, queue, priority, state, reason, tasks, gpus, cpu_slots, memory_bytes, labels,
+  insert into jobs (id, name, owner, project, queue, priority, state, reason, tasks, gpus, cpu_slots, memory_bytes, labels,
                     spec, spec_hash, idempotency_key, preemptible, created_at, queued_at, epoch, attempts, revision, place)
-  select %(id)s, %(name)s, %(project)s, o.name, %(priority)s::smallint, 'reserved', 'reserved on ' || r.name || ', which took it', 1,
+  select %(id)s, %(name)s, %(owner)s, %(project)s, o.name, %(priority)s::smallint, 'reserved', 'reserved on ' || r.name || ', which took it', 1,
          %(gpus)s::integer, %(cpu_slots)s::integer, %(memory_bytes)s::bigint, %(labels)s::jsonb, %(spec)s::jsonb,
          decode(%(spec_hash)s, 'hex'), %(idempotency_key)s, coalesce((%(spec)s::jsonb->>'preemptible')::boolean, false), c.at,
          c.at, 1, 1, 1, nextval('job_order')
-  from open o cross join clock c cross join room r
+  from open o, clock c, room r
   on conflict do nothing
   returning *
 ), apart as (
@@ -528,20 +528,20 @@ with clock as materialized (
   select w.id, 0, 1, 1, 'reserved', w.queue, w.gpus, w.cpu_slots, w.memory_bytes, r.host_id, r.incarnation,
          %(devices)s::integer[], %(ttl)s::double precision, true, w.queued_at,
          w.queued_at + %(ttl)s::double precision * interval '1 second'
-  from written w cross join room r
+  from written w, room r
 ), chained as (
   insert into attempts (job_id, number, epoch, state, retry_count, reason, host, host_ids, road, reserved_at)
-  select w.id, 1, 1, 'reserved', 0, w.reason, r.name, array[r.host_id], 'host', w.queued_at from written w cross join room r
+  select w.id, 1, 1, 'reserved', 0, w.reason, r.name, array[r.host_id], 'host', w.queued_at from written w, room r
 ), logged as (
   insert into events (at, kind, job_id, attempt, epoch, host_id, queue, project, message, data)
   select w.queued_at, e.kind, w.id, e.attempt, e.epoch, e.host_id, w.queue, w.project, e.message, e.data
-  from written w cross join room r cross join lateral (values
-    ('job.submitted', null::integer, 0::bigint, null::text, %(submitted)s::text, jsonb_build_object('name', w.name)),
+  from written w, room r, lateral (values
+    ('job.submitted', null::integer, 0::bigint, null::text, %(submitted)s::text, jsonb_build_object('name', w.name, 'owner', w.owner)),
     ('job.reserved', 1, 1, r.host_id, w.reason, '{}'::jsonb)
   ) as e(kind, attempt, epoch, host_id, message, data)
 )
 -- The job as it was submitted, which is what its submission is answered with.
-select id, name, project, queue, priority, 'queued' as state, %(submitted)s::text as reason, tasks, gpus, cpu_slots, memory_bytes,
+select id, name, owner, project, queue, priority, 'queued' as state, %(submitted)s::text as reason, tasks, gpus, cpu_slots, memory_bytes,
        labels, spec, 0 as epoch, 0 as attempts, wait_cause, wait_until, created_at, queued_at, 0 as revision, array_id,
        array_index
 from written;

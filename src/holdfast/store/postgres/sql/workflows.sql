@@ -1,8 +1,8 @@
 -- Runs of workflows: written, moved under the run's lock, and read.
 
 -- name: insert_run
-insert into workflow_runs (id, name, project, state, on_failure, nodes, unended, out_dir, labels, spec_hash, created_at)
-values (%(id)s, %(name)s, %(project)s, 'running', %(on_failure)s, %(nodes)s, %(nodes)s, %(out_dir)s, %(labels)s::jsonb,
+insert into workflow_runs (id, name, owner, project, state, on_failure, nodes, unended, out_dir, labels, spec_hash, created_at)
+values (%(id)s, %(name)s, %(owner)s, %(project)s, 'running', %(on_failure)s, %(nodes)s, %(nodes)s, %(out_dir)s, %(labels)s::jsonb,
         decode(%(spec_hash)s, 'hex'), %(now)s)
 on conflict do nothing
 returning id;
@@ -28,17 +28,18 @@ insert into workflow_edges (run, parent, child)
 select %(run)s, g.* from unnest(%(parents)s::integer[], %(children)s::integer[]) as g;
 
 -- name: read_run
-select r.id, r.name, r.project, r.state, r.reason, r.on_failure, r.nodes, r.unended, f.name as failed_node, r.out_dir,
+select r.id, r.name, r.owner, r.project, r.state, r.reason, r.on_failure, r.nodes, r.unended, f.name as failed_node, r.out_dir,
        r.labels, r.created_at, r.ended_at
 from workflow_runs r left join workflow_nodes f on f.run = r.id and f.number = r.failed_node
 where r.id = %(id)s;
 
 -- name: list_runs
-select r.id, r.name, r.project, r.state, r.reason, r.on_failure, r.nodes, r.unended, f.name as failed_node, r.out_dir,
+select r.id, r.name, r.owner, r.project, r.state, r.reason, r.on_failure, r.nodes, r.unended, f.name as failed_node, r.out_dir,
        r.labels, r.created_at, r.ended_at
 from workflow_runs r left join workflow_nodes f on f.run = r.id and f.number = r.failed_node
 where (%(states)s::text[] is null or r.state = any(%(states)s))
   and (%(project)s::text is null or r.project = %(project)s)
+  and (%(owner)s::text is null or r.owner = %(owner)s)
   and (%(name)s::text is null or r.name = %(name)s)
   and (%(before)s::text is null or r.id < %(before)s)
 order by r.id desc
