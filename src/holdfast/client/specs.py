@@ -274,13 +274,14 @@ def _as_text(value: Any) -> Any:
 
 
 def _explain(error: msgspec.ValidationError, fields: Mapping[str, Any]) -> ValidationError:
-    from holdfast.wire.mismatch import clip, say_mismatch, split_path
+    from holdfast.wire.mismatch import clip, locate, say_mismatch
 
-    said, field = split_path(str(error))
+    said, field = locate(error, dict(fields), JobSpec)
     message = say_mismatch(said, JobSpec, field)
     if field in ("queue", "project") and "a letter or digit first" in message:
         message = f"{clip(repr(fields[field]))} is not a name: {message.removeprefix('must be ')}"
-    elif field == "env" and "no digit first" in message:
+    elif field.startswith("env[") and "no digit first" in message:
+        field = "env"
         odd = next((k for k in fields[field] if not re.fullmatch(_VARIABLE, k)), "")
         message = f"{clip(repr(odd))} is not a variable's name: {message.removeprefix('must be ')}"
     elif field in fields and not isinstance(fields[field], (dict, list, tuple)):

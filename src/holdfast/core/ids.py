@@ -26,6 +26,15 @@ def _base32(value: int, width: int) -> str:
     return "".join(reversed(digits))
 
 
+LEAST_TAIL_CHARS = 4
+
+
+def ends_id(word: str) -> bool:
+    """Return whether a word may be the end of an id. An id begins with the time, so that ids of one
+    hour begin alike, and what tells them apart stands at their ends."""
+    return len(word) >= LEAST_TAIL_CHARS and PREFIX_PATTERN.fullmatch(word) is not None
+
+
 def make_id(now_ms: int, entropy: int) -> str:
     """Return 20 characters that sort by time: `now_ms` (Unix), then `entropy` (55 bits)."""
     low = entropy & ((1 << ENTROPY_BITS) - 1)

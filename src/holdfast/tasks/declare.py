@@ -22,7 +22,7 @@ from holdfast.tasks.mapping import MapResults
 from holdfast.tasks.models import SHELF, WarmModel
 from holdfast.tasks.running import context
 from holdfast.tasks.submitting import OpenSet
-from holdfast.wire.mismatch import say_mismatch, split_path
+from holdfast.wire.mismatch import locate, say_mismatch
 
 MAX_PRIORITY = 100
 P = ParamSpec("P")
@@ -69,7 +69,7 @@ class TaskFunction(Generic[P, R]):
         try:
             return msgspec.convert(fields, FunctionSpec)
         except msgspec.ValidationError as error:
-            said, field = split_path(str(error))
+            said, field = locate(error, fields, FunctionSpec)
             sentence = f"@holdfast.task of {self.name}: {field}: {say_mismatch(said)}"
             raise ValidationError(sentence, field=field or None) from None
 

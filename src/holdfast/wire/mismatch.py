@@ -5,6 +5,7 @@ import enum
 import re
 import types
 import typing
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ _PATTERNS = {
     r"^[\x21-\x7e]+$(?!\n)": "plain characters without spaces",
     r"^[^=]+=": "NAME=VALUE",
 }
+_STEP = re.compile(r"\[\d+\]|\[\.\.\.\]|[^.\[\]]+")
 _PATH = re.compile(r" - at `(?:key` in `)?\$\.?([^`]*)`$")
 _WORD_CHARS = 60
 
@@ -57,6 +59,48 @@ def split_path(text: str) -> tuple[str, str]:
     """Split off the path of the field (`retry.jitter`); for a key, that of its table."""
     found = _PATH.search(text)
     return (text[: found.start()], found[1]) if found else (text, "")
+
+
+def locate(error: msgspec.ValidationError, value: Any, kind: Any) -> tuple[str, str]:
+    """Split off the path of what does not fit, with the key of a table's entry, which msgspec leaves
+    out: `labels["run 7"]`. value: the whole, as lists, dicts and plain values; kind: its type."""
+    text = str(error)
+    said, path = split_path(text)
+    parts = _STEP.findall(path.removesuffix("[...]"))
+    if not (path.endswith("[...]") or " - at `key` in `" in text) or "[...]" in "".join(parts):
+        return said, path
+    table = value
+    try:
+        for part in parts:
+            table = table[int(part[1:-1])] if part.startswith("[") else table[part]
+        key = _find_key(table, lambda: str(_refusal(value, kind)) == text)
+    except (LookupError, TypeError, ValueError):
+        key = None
+    return (said, path) if key is None else (said, f'{path.removesuffix("[...]")}["{clip(key)}"]')
+
+
+def _find_key(table: dict[str, Any], still_refused: Callable[[], bool]) -> str | None:
+    """Return the first key of a table that is refused, by halves; the table is left as it was."""
+    whole = dict(table)
+    suspects = list(whole)
+    try:
+        while len(suspects) > 1:
+            half = suspects[: len(suspects) // 2]
+            table.clear()
+            table.update((key, whole[key]) for key in half)
+            suspects = half if still_refused() else suspects[len(half) :]
+    finally:
+        table.clear()
+        table.update(whole)
+    return suspects[0] if suspects else None
+
+
+def _refusal(value: Any, kind: Any) -> msgspec.ValidationError | None:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        return error
+    return None
 
 
 def clip(text: str, chars: int = _WORD_CHARS) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import Any
 
 import msgspec
@@ -37,7 +38,7 @@ def test_the_least_a_job_needs() -> None:
         (JobSpec(shell="a\x00"), "shell"),
         (JobSpec(argv=("a",), env={"X": "\x00"}), "env.X"),
         (JobSpec(argv=("a",), secrets={"X": "\udfff"}), "secrets.X"),
-        (JobSpec(argv=("a", *["x" * 100_000] * 11)), "argv"),
+        (JobSpec(argv=("a", *["x" * 100_000] * 16)), "argv"),
         (JobSpec(argv=("a",), env={"A": "x" * 70_000}, secrets={"B": "y" * 70_000}), "env"),
         (JobSpec(argv=("a",), env={"A": "1"}, secrets={"A": "2"}), "secrets"),
         (JobSpec(argv=("a",), env={"HOLDFAST_TASK": "x"}), "env"),
@@ -107,10 +108,14 @@ def test_types_refuse_the_rest(fields: dict[str, Any]) -> None:
 
 
 def test_limits_are_exact() -> None:
-    word = "x" * (MAX_ARGV_BYTES // 16)
+    word = "x" * (MAX_ARGV_BYTES // 16 - 9)
     check_spec(JobSpec(argv=(word,) * 16))
-    with pytest.raises(ValidationError):
+    with pytest.raises(ValidationError, match=r"17 words .* put the words in a file"):
         check_spec(JobSpec(argv=(*(word,) * 16, "y")))
+    most = ["/bin/true", *["y"] * (MAX_ARGV_BYTES // 10 - 2)]
+    check_spec(read(argv=most))
+    env = {"A": "x" * (MAX_ENV_BYTES - 3)}
+    assert subprocess.run(most, env=env).returncode == 0, "what is accepted can be started"
     check_spec(JobSpec(argv=("a",), env={"A": "x" * (MAX_ENV_BYTES - 3)}))
     with pytest.raises(ValidationError):
         check_spec(JobSpec(argv=("a",), env={"A": "x" * (MAX_ENV_BYTES - 2)}))

@@ -110,4 +110,7 @@ def make_spec(function: str, *, max_retries: int | None, **options: Any) -> Func
         if "$.function" in str(error):
             message = f"{function!r} is not MODULE:FUNCTION, as mytasks:double"
             raise ValidationError(message) from None
-        raise ValidationError(f"the call cannot be made like this: {error}") from None
+        from holdfast.wire.mismatch import locate, say_mismatch
+
+        said, field = locate(error, fields, FunctionSpec)
+        raise ValidationError(f"{field}: {say_mismatch(said)}", field=field or None) from None

@@ -112,13 +112,17 @@ def rate_text(view: CallSetView, now: float | None = None) -> str:
 
 
 def find_set(client: Client, word: str) -> str:
-    """Return the id of the call set that `word` begins, or @last. Raises NotFound, ValidationError."""
-    from holdfast.core.ids import ID_PATTERN
+    """Return the id of the call set that `word` begins or ends, or @last. Raises NotFound,
+    ValidationError."""
+    from holdfast.core.ids import ID_PATTERN, ends_id
 
     if ID_PATTERN.fullmatch(word):
         return word
     recent = itertools.islice(client.call_sets(page_size=500), 1 if word == "@last" else 500)
-    ids = [view.id for view in recent if word == "@last" or (word and view.id.startswith(word))]
+    all_ids = [view.id for view in recent]
+    ids = [one for one in all_ids if word == "@last" or (word and one.startswith(word))]
+    if not ids and ends_id(word):
+        ids = [one for one in all_ids if one.endswith(word)]
     if not ids:
         message = (
             f"there is no call set {word[:64]!r} among the last 500; `holdfast tasks` lists them"

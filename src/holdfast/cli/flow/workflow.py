@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import time
@@ -353,14 +354,14 @@ def _preview(spec: WorkflowSpec) -> list[NodeRecord]:
 
 
 def find_run(client: Client, word: str) -> str:
-    """Return the id of the run that `word` names: an id, a workflow's name (its newest run), or
-    @last.
+    """Return the id of the run that `word` names: an id, the beginning or the end of one of the newest
+    runs' ids, a workflow's name (its newest run), or @last.
 
     Raises:
         NotFound: there is no such run.
         ValidationError: the word is empty.
     """
-    from holdfast.core.ids import ID_PATTERN
+    from holdfast.core.ids import ID_PATTERN, PREFIX_PATTERN, ends_id
 
     if not word:
         raise ValidationError("name a run: its id, its workflow's name, or @last")
@@ -368,6 +369,14 @@ def find_run(client: Client, word: str) -> str:
         return word
     found = client.workflows(name=None if word == LAST else word, page_size=1)
     newest = next(iter(found), None)
+    if newest is None and PREFIX_PATTERN.fullmatch(word):
+        recent = [run.id for run in itertools.islice(client.workflows(page_size=100), 100)]
+        begun = [one for one in recent if one.startswith(word)]
+        ids = begun or [one for one in recent if ends_id(word) and one.endswith(word)]
+        if len(ids) > 1:
+            raise ValidationError(f"{word!r} names {len(ids)} runs; give more of the id")
+        if ids:
+            return ids[0]
     if newest is None:
         what = "no run yet" if word == LAST else f"no run of a workflow {word!r}"
         raise NotFound(f"there is {what}; `holdfast workflow ls` lists them")

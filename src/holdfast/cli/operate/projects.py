@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 def projects(face: Face, context: click.Context) -> None:
     """List projects: running jobs, used quotas and settings.
 
-    A project exists as soon as a job names it (`submit --project P`).
+    There is one called default; an admin makes others before work names them.
 
     \b
     Examples:
       holdfast projects
+      holdfast projects create vision
       holdfast projects set vision quota_gpus=8 max_retries=2
       holdfast projects show vision
     """
@@ -34,7 +35,10 @@ def projects(face: Face, context: click.Context) -> None:
     with face.client() as client:
         rows = client.projects()
     face.show(
-        rows, projects_table(rows) if rows else "no projects yet; a job's --project makes one"
+        rows,
+        projects_table(rows)
+        if rows
+        else "no projects but default; `holdfast projects create NAME` makes one",
     )
 
 
@@ -115,12 +119,25 @@ def show_project(face: Face, name: str) -> None:
     face.answer(lambda client: client.project(name), _project_text)
 
 
+@projects.command("create")
+@declare.argument("name", metavar="PROJECT")
+@talks
+def create_project(face: Face, name: str) -> None:
+    """Make a project, without settings of its own. One that is there stays as it is.
+
+    \b
+    Example:
+      holdfast projects create vision
+    """
+    face.answer(lambda client: client.put_project(name, {}), _project_text)
+
+
 @projects.command("set")
 @declare.argument("name", metavar="PROJECT")
 @declare.argument("changes", metavar="SETTING=VALUE...", nargs=-1, required=True)
 @talks
 def set_project(face: Face, name: str, changes: Sequence[str]) -> None:
-    """Change a project's settings; the project need not exist yet. `off` switches a limit off.
+    """Make a project, or change its settings. `off` switches a limit off.
 
     quota_jobs and quota_gpus limit what runs at once. With quota=soft further jobs wait; with
     quota=hard they are refused at submission, and every unfinished job counts. share_gpus and

@@ -1,5 +1,5 @@
 """The job or the array that a word names, as scripts that both clients run: an id, the beginning of
-one, a unique name, `ARRAY[7]`, or `@last`."""
+one, the end of one of the newest, a unique name, `ARRAY[7]`, or `@last`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from holdfast.client.calls import PageCall, get, get_pages, path_of
 from holdfast.client.jobs.last import LAST, name_last, recall_last
 from holdfast.client.scripts import Script, take_answer
-from holdfast.core.ids import ID_PATTERN, PREFIX_PATTERN
+from holdfast.core.ids import ID_PATTERN, PREFIX_PATTERN, ends_id
 from holdfast.core.records import JobRecord
 from holdfast.errors import NotFound, ValidationError
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MAX_CANDIDATES = 10
+NEWEST, NEWEST_ARRAYS = 500, 100
+"""Jobs and arrays whose ids' ends are looked at."""
 _MAX_NAME_CHARS = 128
 _MEMBER = re.compile(r"(.+)\[(\d{1,10})\]")
 
@@ -44,10 +46,13 @@ def find_job(word: str, url: str) -> Script[JobRecord]:
         found |= {job.id: job for job in (yield from _take_first(_list_jobs(name=word)))}
     if PREFIX_PATTERN.fullmatch(word):
         found |= {job.id: job for job in (yield from _take_first(_list_jobs(prefix=word)))}
+    if not found and ends_id(word):
+        recent = yield from _take_first(_list_jobs(limit=NEWEST))
+        found |= {job.id: job for job in recent if job.id.endswith(word)}
     if not found:
         raise NotFound(
-            f"there is no job {word[:64]!r}: give its id, the beginning of its id, its name, or "
-            f"{LAST}; `holdfast jobs` lists them"
+            f"there is no job {word[:64]!r}: give its id, the beginning or the end of its id, its name, "
+            f"or {LAST}; `holdfast jobs` lists them"
         )
     if len(found) > 1:
         raise ValidationError(_list_candidates(word, list(found.values())), code="ambiguous_job")
@@ -72,6 +77,9 @@ def find_array(word: str) -> Script[ArrayRecord | None]:
     found = yield from _take_first(list_arrays(name=word))
     if not found and PREFIX_PATTERN.fullmatch(word):
         found = yield from _take_first(list_arrays(prefix=word))
+    if not found and ends_id(word):
+        recent = get_pages(path_of("arrays"), ArrayRecord, limit=NEWEST_ARRAYS)
+        found = [one for one in (yield from _take_first(recent)) if one.id.endswith(word)]
     if len(found) > 1:
         ids = ", ".join(array.id for array in found)
         raise ValidationError(
@@ -120,4 +128,5 @@ def _list_candidates(word: str, jobs: list[JobRecord]) -> str:
         for job in jobs[:MAX_CANDIDATES]
     ]
     more = ["  … and more"] if len(jobs) > MAX_CANDIDATES else []
-    return "\n".join([f"{word!r} names several jobs; give one of these ids:", *lines, *more])
+    head = f"{word!r} names several jobs; give one of these ids, or the end of one:"
+    return "\n".join([head, *lines, *more])

@@ -1,6 +1,7 @@
 """The routes of jobs: submit, list, show, cancel one or many."""
 
 import asyncio
+import difflib
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
@@ -40,6 +41,8 @@ from holdfast.wire.api import (
     SubmittedJob,
 )
 
+DEFAULT_PROJECT = "default"
+MAX_NAMED = 10
 MAX_KEY_CHARS = 256
 PART_JOBS = 200
 """How many jobs one transaction changes at most: others wait for its locks."""
@@ -106,7 +109,10 @@ async def check_specs(
     written. where: the place of each in the request, for errors. owner: the caller's user, never
     the request's word. Raises ValidationError."""
     settings = await controller.settings.recent()
-    if any(queue_of(spec) not in settings.queues for spec in specs):
+    if any(
+        queue_of(spec) not in settings.queues or not knows_project(spec.project, settings)
+        for spec in specs
+    ):
         settings = await controller.settings.refresh()
     sizes = await controller.sizes.current()
     jobs = []
@@ -187,6 +193,26 @@ def check_job(spec: JobSpec, settings: Settings) -> None:
     check_spec(spec)
     check_layer(job_layer(spec), "job")
     check_queue(queue_of(spec), settings)
+    check_project(spec.project, settings)
+
+
+def knows_project(name: str, settings: Settings) -> bool:
+    """Return whether there is such a project. The one that jobs without a word belong to always is."""
+    return name == DEFAULT_PROJECT or name in settings.projects
+
+
+def check_project(name: str, settings: Settings) -> None:
+    """Raise ValidationError where there is no such project."""
+    if not knows_project(name, settings):
+        known = sorted({DEFAULT_PROJECT, *settings.projects})
+        near = difflib.get_close_matches(name, known, 1)
+        there = f"did you mean {near[0]}?" if near else f"there are {', '.join(known[:MAX_NAMED])}"
+        raise ValidationError(
+            f"there is no project {name!r}; {there}. An admin makes it with `holdfast projects create "
+            f"{name}`",
+            code="unknown_project",
+            field="project",
+        )
 
 
 def check_queue(queue: str, settings: Settings) -> None:

@@ -9,6 +9,7 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from holdfast.bounds import UNREADABLE
+from holdfast.controller.api.jobs import check_project, knows_project
 from holdfast.controller.flow.why import view_call
 from holdfast.controller.http.bodies import decode_body, read_body, wait_unless_gone
 from holdfast.controller.http.endpoints import ApiCall
@@ -81,9 +82,10 @@ async def create_set(call: ApiCall) -> Response:
     controller = call.controller
     settings = await controller.settings.recent()
     queue = find_queue(new.spec)
-    if queue not in settings.queues:
+    if queue not in settings.queues or not knows_project(new.spec.project, settings):
         settings = await controller.settings.refresh()
     check_function(new.spec, queue, settings.queues)
+    check_project(new.spec.project, settings)
     view = await call.store.calls.create_set(
         new.id,
         new.spec,

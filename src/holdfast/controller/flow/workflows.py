@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from holdfast.controller.api.jobs import check_job, queue_of
+from holdfast.controller.api.jobs import check_job, check_project, knows_project, queue_of
 from holdfast.controller.flow.node_why import explain_node
 from holdfast.controller.flow.sets import check_function, find_queue
 from holdfast.controller.http.endpoints import ApiCall
@@ -61,8 +61,9 @@ async def submit_workflow(call: ApiCall) -> Response:
     controller = call.controller
     request = await call.body(NewWorkflow, limit_bytes=MAX_WORKFLOW_BYTES)
     settings = await controller.settings.current()
-    if _names_unknown_queue(request.spec, settings):
+    if _names_unknown(request.spec, settings):
         settings = await controller.settings.refresh()
+    check_project(request.spec.project, settings)
     graph = check_workflow(request.spec)
     nodes = [_settle_node(n, node, settings) for n, node in enumerate(request.spec.nodes)]
     spec = msgspec.structs.replace(request.spec, nodes=nodes)
@@ -75,10 +76,13 @@ async def submit_workflow(call: ApiCall) -> Response:
     return answer_json(view, 201, {"Location": f"/v1/workflows/{run.id}"})
 
 
-def _names_unknown_queue(spec: WorkflowSpec, settings: Settings) -> bool:
+def _names_unknown(spec: WorkflowSpec, settings: Settings) -> bool:
     names = {queue_of(node.job.spec) for node in spec.nodes if node.job is not None}
     names |= {find_queue(node.call.spec) for node in spec.nodes if node.call is not None}
-    return any(name not in settings.queues for name in names)
+    projects = {node.job.spec.project for node in spec.nodes if node.job is not None}
+    projects |= {node.call.spec.project for node in spec.nodes if node.call is not None}
+    known = all(knows_project(name, settings) for name in {spec.project, *projects})
+    return not known or any(name not in settings.queues for name in names)
 
 
 def _settle_node(number: int, node: NodeSpec, settings: Settings) -> NodeSpec:
@@ -105,6 +109,7 @@ def _settle_node(number: int, node: NodeSpec, settings: Settings) -> NodeSpec:
 def _settle_function(spec: FunctionSpec, settings: Settings) -> FunctionSpec:
     queue = find_queue(spec)
     check_function(spec, queue, settings.queues)
+    check_project(spec.project, settings)
     return msgspec.structs.replace(spec, queue=queue)
 
 

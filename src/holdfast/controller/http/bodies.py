@@ -92,11 +92,20 @@ def decode_body(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     try:
         value = decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise explain_bad_value(error, kind=decoder.type) from None
+        value = _read_whole(body)
+        raise explain_bad_value(error, kind=decoder.type, value=value) from None
     except UNREADABLE as error:
         raise BadSyntax(_say_syntax(body, error)) from None
     refuse_nul(body, value)
     return value
+
+
+def _read_whole(body: bytes) -> object:
+    """Return a body whatever it says, None where it cannot be read to its end."""
+    try:
+        return msgspec.json.decode(body)
+    except UNREADABLE:
+        return None
 
 
 def _say_syntax(body: bytes, error: Exception) -> str:

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from holdfast.errors import HoldfastError, ValidationError
 from holdfast.wire.api import Problem
-from holdfast.wire.mismatch import say_mismatch, split_path
+from holdfast.wire.mismatch import locate, say_mismatch, split_path
 
 PROBLEM_TYPE = "application/problem+json"
 RETRY_AFTER_SECONDS = 2
@@ -64,11 +64,11 @@ def answer_problem(error: HoldfastError, instance: str | None = None) -> Respons
 
 
 def explain_bad_value(
-    error: msgspec.ValidationError, where: str = "", kind: object = None
+    error: msgspec.ValidationError, where: str = "", kind: object = None, value: object = None
 ) -> ValidationError:
     """Turn msgspec's error about a value into ours, with the field's path. kind: the type it should
-    have, where known."""
-    said, path = split_path(str(error))
+    have, where known; value: the whole, to name an entry of a table."""
+    said, path = split_path(str(error)) if value is None else locate(error, value, kind)
     sentence = say_mismatch(said, kind, path)
     field = ".".join(part for part in (where, path) if part) or None
     return ValidationError(f"{field}: {sentence}" if field else sentence, field=field)

@@ -44,6 +44,16 @@ def test_a_name_or_the_beginning_of_an_id(stub: Stub, word: str) -> None:
     assert f"={word}" in stub.requests[0].path
 
 
+def test_the_end_of_an_id_names_a_job_because_ids_of_one_hour_begin_alike(stub: Stub) -> None:
+    answer_why(stub)
+    stub.on("GET /v1/arrays", page())
+    stub.on("GET /v1/jobs", page(), page(), page(job_record(id=OTHER), job_record()))
+    done = stub.run("why", JOB[-4:])
+    assert f"this is {JOB}" in done.stdout, done.stderr
+    stub.on("GET /v1/jobs", page(), page(), page(job_record(id=OTHER), job_record()))
+    assert "the end of its id" in stub.run("why", "zzzz").stderr
+
+
 def test_several_jobs_are_listed_and_none_is_taken(stub: Stub) -> None:
     twins = [job_record(name="big run"), job_record(id=OTHER, name="big run", state="failed")]
     stub.on("GET /v1/jobs", page(*twins))
