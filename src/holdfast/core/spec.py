@@ -240,7 +240,7 @@ SET_FOR_TASKS = {
     **dict.fromkeys(("ROLE_NAME", "TORCHELASTIC_RUN_ID"), _NAMES),
     **dict.fromkeys(("TORCHELASTIC_RESTART_COUNT", "CHECKPOINT_DATA"), _NAMES),
 }
-"""Variables that every task is given, whatever its submission says, and what to do instead."""
+"""Variables that every task is given in place of those of its submission, and what to do instead."""
 _DEVICES = {
     "CUDA_VISIBLE_DEVICES": "",
     "HIP_VISIBLE_DEVICES": "",

@@ -48,6 +48,9 @@ class Served:
     async def submit(self, **spec: Any) -> dict[str, Any]:
         spec.setdefault("argv", ["/bin/true"])
         answer = await self.call("POST", "/v1/jobs", json=spec)
+        if answer.status_code == 422 and answer.json()["code"] == "unknown_project":
+            await self.call("PUT", f"/v1/projects/{spec['project'].replace('/', '%2F')}", json={})
+            answer = await self.call("POST", "/v1/jobs", json=spec)
         assert answer.status_code in (200, 201), answer.text
         found: dict[str, Any] = answer.json()
         return found

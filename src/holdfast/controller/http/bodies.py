@@ -92,8 +92,8 @@ def decode_body(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     try:
         value = decoder.decode(body)
     except msgspec.ValidationError as error:
-        value = _read_whole(body)
-        raise explain_bad_value(error, kind=decoder.type, value=value) from None
+        whole = _read_whole(body)
+        raise explain_bad_value(error, kind=decoder.type, value=whole) from None
     except UNREADABLE as error:
         raise BadSyntax(_say_syntax(body, error)) from None
     refuse_nul(body, value)
@@ -101,7 +101,7 @@ def decode_body(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
 
 
 def _read_whole(body: bytes) -> object:
-    """Return a body whatever it says, None where it cannot be read to its end."""
+    """Return a body as plain values, None where it cannot be read to its end."""
     try:
         return msgspec.json.decode(body)
     except UNREADABLE:

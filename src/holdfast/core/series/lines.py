@@ -21,7 +21,7 @@ _NESTED = re.compile(r"`|\$\(|<<")
 BARE, DOUBLE, SURE = "", '"', ("", '"')
 
 
-class Place(msgspec.Struct, frozen=True):
+class NamePlace(msgspec.Struct, frozen=True):
     """Where the name of a parameter stands in a line. quote: what it is inside of: nothing, `"`, `'` or
     "nested"."""
 
@@ -75,7 +75,7 @@ def fill_line(line: str, values: Mapping[str, str]) -> str:
     return "".join([*parts, line[at:]])
 
 
-def quote_value(place: Place, value: str) -> str:
+def quote_value(place: NamePlace, value: str) -> str:
     """Return a value as it stands in a line. Raises ValidationError where no quoting is sure."""
     if _PLAIN.fullmatch(value):
         return value
@@ -92,13 +92,13 @@ def quote_value(place: Place, value: str) -> str:
     return "'" + value.replace("'", "'\"'\"'") + "'"
 
 
-def find_places(line: str) -> Iterator[Place]:
+def find_places(line: str) -> Iterator[NamePlace]:
     """Yield where names in braces stand in a line, and inside of which quotes."""
     quote, at, nested = BARE, 0, False
     while at < len(line):
         found = _PLACEHOLDER.match(line, at)
         if found is not None:
-            yield Place(at, found.end(), found[1], "nested" if nested else quote)
+            yield NamePlace(at, found.end(), found[1], "nested" if nested else quote)
             at = found.end()
             continue
         char = line[at]
