@@ -104,11 +104,13 @@ class Batch(CallMessage, frozen=True, kw_only=True):
 
 class Closing(CallMessage, frozen=True, kw_only=True):
     """An executor's last report, by its agent. batch, position: the call that ran when it ended, or
-    -1 where none did; only that call is charged. loading: its model was being loaded."""
+    -1 where none did; only that call is charged. loading: its model was being loaded. step: the last
+    that this call told."""
 
     batch: Annotated[int, Meta(ge=-1, le=MAX_LARGE)] = -1
     position: Whole = -1
     loading: bool = False
+    step: Large | None = None
     facts: TaskFacts
 
 

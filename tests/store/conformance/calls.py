@@ -671,6 +671,31 @@ async def test_a_set_may_be_cut_short_by_its_client(rig: Rig) -> None:
     assert [e.kind for e in await rig.events() if e.kind.startswith("calls.")] == ["calls.failed"]
 
 
+async def test_a_limit_that_its_function_names_ends_a_call_that_left_nothing(rig: Rig) -> None:
+    """BUDGET-8: another attempt would end the same. A limit of the queue, and of loading, is another."""
+    calls, spec = rig.store.calls, FunctionSpec(function="mytasks:slow", time_limit_seconds=2.0)
+    trip = Trip(watchdog=Watchdog.TIME_LIMIT, exit_code=75, reason="it ran for 2 s")
+    facts = TaskFacts(signal=9, trip=trip)
+    cases: list[tuple[FunctionSpec, dict[str, Any], bool]] = [
+        (spec, {}, True),
+        (spec, {"step": 3}, False),
+        (spec, {"loading": True}, False),
+        (msgspec.structs.replace(spec, time_limit_seconds=None), {}, False),
+    ]
+    for number, (function, closing, fails) in enumerate(cases):
+        key = await executor(rig)
+        await calls.create_set(f"s{number}", function, "cpu", count=1, args=args(1), now=rig.now)
+        (batch,) = (await say(rig, key, want=1, family=find_family(function, "cpu").name)).batches
+        last = Closing(batch=batch.id, position=0, facts=facts, **closing)
+        await say(rig, key, closing=last, family=find_family(function, "cpu").name)
+        found = await calls.read_call(f"s{number}", 0)
+        assert (found.state is CallState.FAILED) is fails, (number, found.reason)
+        if fails:
+            assert "which its submission names" in found.reason
+        else:
+            await calls.cancel_calls(f"s{number}", now=rig.now)
+
+
 async def test_a_set_of_a_workflow_tells_its_end_once(rig: Rig) -> None:
     key = await executor(rig)
     origin = CallSetOrigin(run="r1", node=4, out_dir="/out/r1/it")

@@ -30,6 +30,7 @@ from holdfast.agent.uplink.calls import ControllerCalls
 from holdfast.bounds import UNREADABLE
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
+from holdfast.core.watchdogs.watch import LastBeat
 from holdfast.errors import Conflict, Forbidden, HoldfastError, TooLarge, ValidationError
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.calls import (
@@ -214,7 +215,7 @@ class ExecutorDesk:
         with contextlib.suppress(TimeoutError):  # what it said last is still in the socket
             await asyncio.wait_for(line.closed.wait(), _EOF_SECONDS)
         report = msgspec.structs.replace(
-            line.report(), want=0, closing=make_closing(task.folder, facts)
+            line.report(), want=0, closing=make_closing(task.folder, facts, task.watch.last_beat)
         )
         told = asyncio.Event()
         self._lines.pop(task.key, None)
@@ -400,10 +401,13 @@ def add_room(report: ExecutorReport, room: ModelRoom) -> ExecutorReport:
     return msgspec.structs.replace(report, free_gb=room.free_gb, want=want)
 
 
-def make_closing(task_folder: Path, facts: TaskFacts) -> Closing:
+def make_closing(task_folder: Path, facts: TaskFacts, last_beat: LastBeat | None) -> Closing:
     """Return the last report of an executor, with the call that its place names."""
     place = read_place(task_folder)
     if place is None or place.phase == PHASE_IDLE or not place.batch:
         return Closing(facts=facts)
     loading = place.phase == PHASE_LOADING
-    return Closing(batch=place.batch, position=place.position, loading=loading, facts=facts)
+    step = None if last_beat is None else last_beat.step
+    return Closing(
+        batch=place.batch, position=place.position, loading=loading, step=step, facts=facts
+    )

@@ -104,10 +104,14 @@ def decide_call(
     name: str,
     chance: float,
     lasted_seconds: float = 0.0,
+    own_limit: bool = False,
+    left: bool = False,
 ) -> CallDecision:
     """Return what becomes of a call after an attempt that ended as `found`.
 
-    name: `SET.INDEX`, for jitter that can be computed again. chance: uniform in [0, 1).
+    name: `SET.INDEX`, for jitter that can be computed again. chance: uniform in [0, 1). own_limit: its
+    function names the limit of its time. left: the attempt left a checkpoint or told a step
+    (BUDGET-8).
     """
     before = Charges(
         retries=charges.retries,
@@ -115,7 +119,13 @@ def decide_call(
         infra=charges.infra,
         infra_in_row=charges.infra_in_row,
     )
-    ending = AttemptEnding(job_id=name, ran_seconds=lasted_seconds, lasted_seconds=lasted_seconds)
+    ending = AttemptEnding(
+        job_id=name,
+        ran_seconds=lasted_seconds,
+        lasted_seconds=lasted_seconds,
+        own_limit=own_limit,
+        saved=left,
+    )
     decision = decide(found, before, policy, ending, chance=chance)
     after = decision.charges
     outcome, delay = _OUTCOMES[decision.event], decision.delay_seconds

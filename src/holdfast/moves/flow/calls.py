@@ -4,7 +4,7 @@ What a move writes is gathered here, and both stores write it. A success needs n
 what failed needs its set and its charges, so it is judged in a second step (`judge`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -147,6 +147,7 @@ class BadEnd(msgspec.Struct, frozen=True, kw_only=True):
     stop: StopRange | None
     end: CallEnd | None = None
     facts: TaskFacts | None = None
+    closing: Closing | None = None
 
 
 class CallMoves:
@@ -229,7 +230,7 @@ class CallMoves:
             position = closing.position if batch.id == closing.batch else -1
             if loading and batch.left:
                 position, loading = batch.left[0][0], False
-            self.return_batch(batch, position, closing.facts)
+            self.return_batch(batch, position, closing.facts, closing)
 
     def note_busy(self, batch: OpenBatch, busy: str) -> None:
         """Take why an executor takes no calls beside the one that it runs."""
@@ -237,14 +238,17 @@ class CallMoves:
             batch.busy = busy
             self.changed[batch.id] = batch
 
-    def return_batch(self, batch: OpenBatch, position: int, facts: TaskFacts) -> None:
+    def return_batch(
+        self, batch: OpenBatch, position: int, facts: TaskFacts, closing: Closing | None = None
+    ) -> None:
         """Take a batch back; the call at `position` is judged by `facts` if it has no end."""
         left = batch.left
         found = find_position(batch.pieces, position) if position >= 0 else None
         if found is not None and any(a <= position < b for a, b in left):
             piece, index = found
             stop = batch.find_stop(position)
-            self.bad.append(BadEnd(batch=batch, piece=piece, index=index, stop=stop, facts=facts))
+            bad = BadEnd(batch=batch, piece=piece, index=index, stop=stop, facts=facts)
+            self.bad.append(msgspec.structs.replace(bad, closing=closing))
             left = add_ranges((), [s for span in left for s in _without(span, position)])
         self._return(batch, left)
         self.changed.pop(batch.id, None)
@@ -294,8 +298,9 @@ class CallMoves:
         sets: Mapping[int, CallSetRow],
         charges: Mapping[tuple[int, int], CallCharges],
         judge: CallJudge,
+        saved: Collection[tuple[int, int]] = (),
     ) -> None:
-        """Decide about every call that failed or was taken back."""
+        """Decide about every call that failed or was taken back. saved: those with a checkpoint."""
         for feed, piece in self.returned:
             row = sets[piece.set_n]
             if row.cancelled_at is None:
@@ -306,11 +311,13 @@ class CallMoves:
             self.cancel_piece(piece, reason or sets[piece.set_n].cancel_reason)
         for bad in self.bad:
             row = sets[bad.piece.set_n]
-            self._judge_one(bad, row, charges.get((row.n, bad.index), CallCharges()), judge)
+            call = row.n, bad.index
+            before = charges.get(call, CallCharges())
+            self._judge_one(bad, row, before, judge, saved=call in saved)
         self.returned, self._cancelled_pieces, self.bad = [], [], []
 
     def _judge_one(
-        self, bad: BadEnd, row: CallSetRow, charges: CallCharges, judge: CallJudge
+        self, bad: BadEnd, row: CallSetRow, charges: CallCharges, judge: CallJudge, *, saved: bool
     ) -> None:
         found, detail, value = _explain(bad, judge)
         seconds = bad.end.seconds if bad.end is not None else _lasted(bad, self.now)
@@ -321,6 +328,8 @@ class CallMoves:
             name=f"{row.id}.{bad.index}",
             chance=judge.chance(),
             lasted_seconds=max(0.0, seconds),
+            own_limit=_names_limit(row.spec) and not (bad.closing and bad.closing.loading),
+            left=saved or bool(bad.closing and bad.closing.step is not None),
         )
         asked = bad.stop is not None or row.cancelled_at is not None
         outcome = CallOutcome.CANCELLED if asked else decision.outcome
@@ -426,6 +435,10 @@ class CallMoves:
             counts = found.setdefault(run.set_n, [0, 0, 0])
             counts[run.state - 1] += run.last - run.first
         return {n: (a, b, c) for n, (a, b, c) in sorted(found.items())}
+
+
+def _names_limit(spec: FunctionSpec) -> bool:
+    return isinstance(spec.time_limit_seconds, int | float)
 
 
 def _without(span: tuple[int, int], position: int) -> Ranges:

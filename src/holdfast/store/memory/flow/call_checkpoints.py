@@ -14,7 +14,7 @@ class MemoryCallCheckpoints:
 
     def __init__(self, calls: CallTables) -> None:
         self._calls = calls
-        self._kept: dict[tuple[str, int], CallKept] = {}
+        self._kept = calls.kept
 
     async def find_kept(self, holder: CallHolder) -> CallKept:
         n, index = locate_call(self._calls.batches.get(holder.batch), holder)
@@ -47,7 +47,8 @@ class MemoryCallCheckpoints:
 
     async def forget_blobs(self, names: Sequence[str]) -> None:
         gone = {*names}
-        self._kept = {at: kept for at, kept in self._kept.items() if kept.blob not in gone}
+        for at in [at for at, kept in self._kept.items() if kept.blob in gone]:
+            del self._kept[at]
 
     async def find_known_blobs(self, names: Sequence[str]) -> set[str]:
         named = {kept.blob for kept in self._kept.values()}

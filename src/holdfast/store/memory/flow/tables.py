@@ -12,6 +12,7 @@ from holdfast.core.calls.decide import CallJudge, PolicyOf, default_policy
 from holdfast.core.calls.feeds import ColdWaitOf, find_cold_wait
 from holdfast.core.calls.values import CallCharges
 from holdfast.core.endings.rules import OperatorRule
+from holdfast.moves.flow.call_checkpoints import CallKept
 from holdfast.moves.flow.calls import CallMoves, CallSetRow, FailureRow, OpenBatch, WaitingCall
 from holdfast.moves.flow.exchange import Head
 from holdfast.moves.flow.pieces import Piece
@@ -33,6 +34,7 @@ class CallTables(InMemory):
         self.runs: dict[int, list[MemoryRun]] = {}
         self.waiting: list[WaitingCall] = []
         self.charges: dict[tuple[int, int], CallCharges] = {}
+        self.kept: dict[tuple[str, int], CallKept] = {}
         self.failures: dict[tuple[int, int], list[FailureRow]] = {}
         self.numbers = counter(1)
         self.order = counter(1)
@@ -76,7 +78,10 @@ class CallTables(InMemory):
         if moves.needs_judging:
             sets = {n: row_of(self.sets[n]) for n in moves.judged_sets}
             judge = CallJudge(policy_of or default_policy, rules, random.random)
-            moves.judge(sets, self.charges, judge)
+            saved = {
+                (self.by_id[set_id], index) for set_id, index in self.kept if set_id in self.by_id
+            }
+            moves.judge(sets, self.charges, judge, saved)
 
     def write(self, moves: CallMoves) -> tuple[str, ...]:
         """Write what was gathered; return the sets that have new ends."""

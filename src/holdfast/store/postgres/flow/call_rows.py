@@ -86,18 +86,18 @@ async def judge_moves(tx: Tx, moves: CallMoves, judge: CallJudge) -> None:
     if not moves.needs_judging:
         return
     calls = moves.judged_calls
-    sets, charges = await tx.many(
+    named = {"sets": [n for n, _ in calls], "indices": [index for _, index in calls]}
+    sets, charges, kept = await tx.many(
         ("lock_call_sets", {"sets": moves.judged_sets}),
-        (
-            "read_call_charges",
-            {"sets": [n for n, _ in calls], "indices": [index for _, index in calls]},
-        ),
+        ("read_call_charges", named),
+        ("list_saved_calls", named),
     )
     known = {
         (row["set_n"], row["index"]): msgspec.convert(row["charges"], CallCharges)
         for row in charges
     }
-    moves.judge(index_sets(sets), known, judge)
+    saved = {(row["set_n"], row["index"]) for row in kept}
+    moves.judge(index_sets(sets), known, judge, saved)
 
 
 def list_writes(moves: CallMoves) -> Steps:

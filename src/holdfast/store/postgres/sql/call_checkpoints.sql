@@ -11,6 +11,12 @@ select s.id as set_id, %(index)s::integer as index, c.blob, coalesce(c.size, 0) 
 from call_sets s left join call_checkpoints c on c.set_id = s.id and c.index = %(index)s
 where s.n = %(n)s;
 
+-- name: list_saved_calls
+-- Those of the calls of which a checkpoint is kept.
+select g.set_n, g.index from unnest(%(sets)s::bigint[], %(indices)s::integer[]) as g(set_n, index)
+cross join lateral (select id from call_sets where n = g.set_n limit 1) s
+cross join lateral (select from call_checkpoints c where c.set_id = s.id and c.index = g.index limit 1) c;
+
 -- name: put_call_checkpoint
 -- Returns the blob that it replaced.
 with before as (
