@@ -142,9 +142,9 @@ class ExecutorReport(CallMessage, frozen=True, kw_only=True):
     mean_seconds: Elapsed = 0.0
     closing: Closing | None = None
     loads: list[ModelLoad] = []
-    returned: list[tuple[Count, Count]] = []
+    returned: list[tuple[Large, Count]] = []
     busy: Annotated[str, Meta(max_length=64)] = ""
-    busy_batch: Count = 0
+    busy_batch: Large = 0
     fresh: bool = False
 
 
@@ -250,9 +250,9 @@ class ExecutorFrame(CallMessage, frozen=True, kw_only=True):
     fetch: list[str] = []
     keep: list[str] = []
     saves: list[CallSave] = []
-    returned: list[tuple[Count, Count]] = []
+    returned: list[tuple[Large, Count]] = []
     busy: str = ""
-    busy_batch: Count = 0
+    busy_batch: Large = 0
 
 
 class AgentFrame(CallMessage, frozen=True, kw_only=True):

@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from holdfast.errors import ValidationError
+
 _KINDS = {
     "str": "text", "int": "a whole number", "float": "a number", "bool": "true or false",
     "array": "a list", "object": "a table of fields", "null": "nothing",
@@ -77,6 +79,16 @@ def locate(error: msgspec.ValidationError, value: Any, kind: Any) -> tuple[str, 
     except (LookupError, TypeError, ValueError):
         key = None
     return (said, path) if key is None else (said, f'{path.removesuffix("[...]")}["{clip(key)}"]')
+
+
+def refuse(
+    error: msgspec.ValidationError, value: Any, kind: Any, where: str = ""
+) -> ValidationError:
+    """Return our error for a value that does not fit, in plain words and with its place. where: what
+    the whole is, in front of the sentence."""
+    said, field = locate(error, value, kind)
+    sentence = ": ".join(part for part in (where, field, say_mismatch(said, kind, field)) if part)
+    return ValidationError(sentence, field=field or None)
 
 
 def _find_key(table: dict[str, Any], still_refused: Callable[[], bool]) -> str | None:

@@ -6,9 +6,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from holdfast.agent.config import AgentConfig
 from holdfast.core.spec import JobSpec
 from holdfast.wire.api import BatchRequest
-from holdfast.wire.mismatch import locate, say_mismatch, split_path
+from holdfast.wire.mismatch import locate, refuse, say_mismatch, split_path
 
 
 def said(fields: object) -> str:
@@ -84,3 +85,14 @@ def test_an_entry_of_a_table_is_named_by_its_key(fields: dict[str, object], wher
             msgspec.convert(value, kind)
         assert locate(caught.value, value, kind)[1] == prefix + where
     assert msgspec.json.encode(body) == before
+
+
+def test_what_a_person_wrote_is_refused_in_plain_words_with_its_place() -> None:
+    options = {"url": "http://x", "state_dir": "/s", "labels": {"rack": "b1", "a b": "c"}}
+    with pytest.raises(msgspec.ValidationError) as caught:
+        msgspec.convert(options, AgentConfig)
+    refused = refuse(caught.value, options, AgentConfig, "the agent cannot be run like this")
+    assert refused.message.startswith(
+        'the agent cannot be run like this: labels["a b"]: must be le'
+    )
+    assert refused.field == 'labels["a b"]'

@@ -110,7 +110,6 @@ def make_spec(function: str, *, max_retries: int | None, **options: Any) -> Func
         if "$.function" in str(error):
             message = f"{function!r} is not MODULE:FUNCTION, as mytasks:double"
             raise ValidationError(message) from None
-        from holdfast.wire.mismatch import locate, say_mismatch
+        from holdfast.wire.mismatch import refuse
 
-        said, field = locate(error, fields, FunctionSpec)
-        raise ValidationError(f"{field}: {say_mismatch(said)}", field=field or None) from None
+        raise refuse(error, fields, FunctionSpec) from None

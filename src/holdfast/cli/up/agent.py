@@ -116,5 +116,8 @@ def run_agent(options: dict[str, Any]) -> int:
     try:
         config = msgspec.convert(options, AgentConfig)
     except msgspec.ValidationError as error:
-        raise ValidationError(f"the agent cannot be run like this: {error}") from error
+        from holdfast.wire.mismatch import refuse
+
+        where = "the agent cannot be run like this"
+        raise refuse(error, options, AgentConfig, where) from error
     return run_host(config)

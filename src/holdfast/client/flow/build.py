@@ -309,7 +309,9 @@ def _convert(plain: Any, kind: type[Any]) -> Any:
     try:
         return msgspec.convert(plain, kind)
     except msgspec.ValidationError as error:
-        raise ValidationError(str(error)) from None
+        from holdfast.wire.mismatch import refuse
+
+        raise refuse(error, plain, kind) from None
 
 
 def _plain(value: Any) -> Any:

@@ -109,7 +109,9 @@ def build_workflow(
     try:
         spec = msgspec.convert(plain, WorkflowSpec)
     except msgspec.ValidationError as error:
-        raise ValidationError(str(error)) from None
+        from holdfast.wire.mismatch import refuse
+
+        raise refuse(error, plain, WorkflowSpec) from None
     check_workflow(spec)
     return spec
 
