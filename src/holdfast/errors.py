@@ -18,6 +18,10 @@ scripts match on and that RFC 9457 problems carry; `status` is the HTTP status t
 """
 
 
+class HoldfastWarning(UserWarning):
+    """What was asked is done, and something about it should be known: a job that no host can run."""
+
+
 class HoldfastError(Exception):
     """Root of everything Holdfast raises on purpose."""
 

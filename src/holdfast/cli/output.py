@@ -71,7 +71,9 @@ class Face:
                 raise ValidationError(message) from error
             if not token:
                 raise ValidationError(f"the token file {self.token_file} is empty")
-        return Client(self.url, token, retry_seconds=retry_seconds, watch=self.waiting.watch)
+        made = Client(self.url, token, retry_seconds=retry_seconds, watch=self.waiting.watch)
+        made.on_note = note
+        return made
 
     def answer(self, ask: Callable[[Client], T], describe: Callable[[T], str]) -> T:
         """Ask the controller, show its answer, and return it."""

@@ -28,7 +28,9 @@ from holdfast.client.transport import (
     refuse,
     request_of,
     stream_request,
+    tell_note,
     unreachable,
+    warn,
 )
 from holdfast.errors import HoldfastError, Unavailable
 
@@ -36,7 +38,8 @@ T = TypeVar("T")
 
 
 class AsyncRestConnection(Awaited):
-    """Sends calls, pages through lists and follows streams."""
+    """Sends calls, pages through lists and follows streams. on_note: hears what the controller notes
+    about a call that it took; it warns (`HoldfastWarning`) where nothing else is set."""
 
     def __init__(
         self,
@@ -52,6 +55,7 @@ class AsyncRestConnection(Awaited):
         self.place: ControllerPlace = locate(url, token)
         self._timeout_seconds = timeout_seconds
         self._retry_seconds = retry_seconds
+        self.on_note: Callable[[str], None] = warn
         options = client_options(self.place, timeout_seconds, ca_file)
         self._http = httpx.AsyncClient(transport=transport, event_hooks=event_hooks, **options)
 
@@ -89,6 +93,7 @@ class AsyncRestConnection(Awaited):
         answer = await self._http.request(**request_options(request, self._timeout_seconds))
         if answer.status_code >= 300:
             raise refuse(self.place, answer.status_code, answer.content)
+        tell_note(answer.headers, self.on_note)
         return call.read(answer.content)
 
     def _refusal(self, error: Exception) -> Unavailable:

@@ -33,7 +33,9 @@ from holdfast.client.transport import (
     refuse,
     request_of,
     stream_request,
+    tell_note,
     unreachable,
+    warn,
 )
 from holdfast.errors import HoldfastError, Unavailable
 
@@ -44,7 +46,8 @@ T = TypeVar("T")
 
 
 class RestConnection(Blocking):
-    """Sends calls, pages through lists and follows streams."""
+    """Sends calls, pages through lists and follows streams. on_note: hears what the controller notes
+    about a call that it took; it warns (`HoldfastWarning`) where nothing else is set."""
 
     def __init__(
         self,
@@ -60,6 +63,7 @@ class RestConnection(Blocking):
         self.place: ControllerPlace = locate(url, token)
         self._timeout_seconds = timeout_seconds
         self._retry_seconds = retry_seconds
+        self.on_note: Callable[[str], None] = warn
         given = (self.place, timeout_seconds, ca_file, watch)
         self._http = _make_exchanger(*given, transport)
 
@@ -99,6 +103,7 @@ class RestConnection(Blocking):
             data = b"".join(answer.pieces())
         if answer.status >= 300:
             raise refuse(self.place, answer.status, data)
+        tell_note(answer.headers, self.on_note)
         return data
 
     def _refusal(self, error: Exception) -> Unavailable:

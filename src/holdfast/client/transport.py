@@ -1,6 +1,7 @@
 """The parts of sending that need no I/O: requests and their answers, the errors of a network."""
 
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -10,7 +11,7 @@ import msgspec
 from holdfast.client.calls import RestCall, read_problem
 from holdfast.client.follow import STREAM_SILENCE_SECONDS
 from holdfast.client.locate import ControllerPlace, token_hint
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import HoldfastError, HoldfastWarning, Unavailable
 
 CONNECT_SECONDS = 10.0
 
@@ -97,6 +98,18 @@ def request_of(call: RestCall[Any], timeout_seconds: float) -> SentRequest:
 def stream_request(call: RestCall[Any], headers: Mapping[str, str]) -> SentRequest:
     """Return the request of a stream, whose silence is allowed for longer than an answer's."""
     return SentRequest(call.method, call.path, STREAM_SILENCE_SECONDS, call.query, headers)
+
+
+def warn(note: str) -> None:
+    """Warn of what the controller notes about a call that it took."""
+    warnings.warn(note, HoldfastWarning, stacklevel=2)
+
+
+def tell_note(headers: Mapping[str, str], on_note: Callable[[str], None]) -> None:
+    """Tell the user what the controller notes about a call that it took, if anything."""
+    note = headers.get("holdfast-note")
+    if note:
+        on_note(note)
 
 
 def refuse(place: ControllerPlace, status: int, data: bytes) -> HoldfastError:

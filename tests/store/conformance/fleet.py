@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from holdfast.core.causes import Cause
@@ -556,6 +557,27 @@ async def test_old_machines_are_forgotten_with_their_hosts(rig: Rig) -> None:
     assert await rig.store.fleet.list_instances(include_gone=True) == []
     with pytest.raises(NotFound):
         await rig.store.hosts.get_host(host)
+
+
+async def test_an_offer_that_does_not_say_its_memory_has_what_its_last_host_showed(
+    rig: Rig,
+) -> None:
+    """Hosts had been rented, one after the other, for a job of more memory than any of them has."""
+    silent = PoolSpec(
+        name="p", provider="local", offers=(msgspec.structs.replace(A100, memory_bytes=0),)
+    )
+    await rig.store.fleet.put_pool(silent, now=rig.now)
+    before = (await rig.store.hosts.host_sizes())[0].memory_bytes
+    assert before > 1 << 50, "nothing is known"
+    host = await active(rig)
+    await rig.store.fleet.put_pool(silent, now=rig.now)
+    shows = (await rig.store.hosts.get_host(host)).memory_bytes
+    assert shows > 0
+    await rig.store.hosts.move_host(host, "terminate", "idle", now=rig.now)
+    (view,) = (await rig.store.fleet.read_snapshot(now=rig.now)).pools
+    assert [offer.memory_bytes for offer in view.spec.offers] == [shows]
+    sizes = [size for size in await rig.store.hosts.host_sizes() if size.pool == "p"]
+    assert [(s.memory_bytes, s.count) for s in sizes] == [(shows, silent.max)]
 
 
 async def test_offers_of_pools_are_sizes_that_jobs_may_ask_for(rig: Rig) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import difflib
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 
@@ -21,7 +21,8 @@ from holdfast.controller.runtime.settings import Settings
 from holdfast.controller.why.explain import explain
 from holdfast.controller.why.reads import find_circumstances, find_limits
 from holdfast.controller.why.retry_state import make_chain, make_retry_state, policy_of_end
-from holdfast.core.placement.plan import Candidate, Size, find_impossible
+from holdfast.core.placement.plan import Candidate
+from holdfast.core.placement.possible import Size, find_impossible, foresee
 from holdfast.core.records import JobRecord
 from holdfast.core.run_seed import SEED_BYTES, mint_secrets
 from holdfast.core.settings.resolve import check_layer, job_layer
@@ -44,6 +45,10 @@ from holdfast.wire.api import (
 DEFAULT_PROJECT = "default"
 MAX_NAMED = 10
 MAX_KEY_CHARS = 256
+MAX_NOTES = 3
+MAX_NOTE_CHARS = 1000
+NOTE_HEADER = "Holdfast-Note"
+"""What a user should know at once of what was taken, on one line of ASCII."""
 PART_JOBS = 200
 """How many jobs one transaction changes at most: others wait for its locks."""
 
@@ -53,6 +58,8 @@ async def submit_job(call: ApiCall) -> Response:
     spec = take_key(await call.body(JobSpec), call.header("idempotency-key"))
     submitted = (await _submit(call, [spec], [""]))[0]
     location = {"Location": f"/v1/jobs/{submitted.job.id}"}
+    if submitted.created and submitted.job.state is JobState.QUEUED:
+        location |= await find_notes(call.controller, [spec])
     job, controller = submitted.job, call.controller
     settings = await controller.settings.recent()
     (limits,) = await find_limits(controller, settings, [job])
@@ -70,7 +77,8 @@ async def submit_batch(call: ApiCall) -> Response:
     request = await call.body(BatchRequest)
     names = [f"jobs[{n}]." for n in range(len(request.jobs))]
     submitted = await _submit(call, request.jobs, names)
-    return answer_json({"items": [s.job for s in submitted], "next": None}, 201)
+    notes = await find_notes(call.controller, request.jobs)
+    return answer_json({"items": [s.job for s in submitted], "next": None}, 201, notes)
 
 
 def take_key(spec: JobSpec, key: str | None) -> JobSpec:
@@ -119,13 +127,9 @@ async def check_specs(
     for spec, prefix in zip(specs, where, strict=True):
         try:
             check_job(spec, settings)
-            reason = _find_impossible(spec, sizes)
-            if reason is not None:
+            if find_impossible(as_wanted(spec), sizes) is not None:
                 sizes = await controller.sizes.refresh()  # a host may have joined a moment ago
-                reason = _find_impossible(spec, sizes)
-            if reason is not None:
-                field = "gpus" if spec.gpus else "cpus"
-                raise ValidationError(reason, code="impossible_resources", field=field)
+            refuse_impossible(spec, sizes)
         except ValidationError as error:
             if prefix:
                 field = prefix + (error.field or "")
@@ -169,8 +173,35 @@ async def _submit_to_host(controller: Controller, job: NewJob) -> Submitted | No
     return submitted
 
 
-def _find_impossible(spec: JobSpec, sizes: Sequence[Size]) -> str | None:
-    candidate = Candidate(
+async def find_notes(controller: Controller, specs: Iterable[JobSpec]) -> dict[str, str]:
+    """Return the header that tells a user at once of jobs that cannot run with the hosts and pools as
+    they are; none where all could."""
+    wanted = {shape_wanted(job): job for job in map(as_wanted, specs)}.values()
+    sizes: Sequence[Size] = await controller.sizes.current()
+    if any(foresee(job, sizes) for job in wanted):
+        sizes = await controller.sizes.refresh()  # a host may have joined a moment ago
+    notes = list(dict.fromkeys(filter(None, (foresee(job, sizes) for job in wanted))))
+    words = "; ".join(notes[:MAX_NOTES]).encode("ascii", "replace").decode()
+    return {NOTE_HEADER: words[:MAX_NOTE_CHARS]} if notes else {}
+
+
+def shape_wanted(job: Candidate) -> tuple[object, ...]:
+    """Return what is the same of jobs that ask for the same."""
+    labels = tuple(sorted(job.host_labels.items()))
+    return job.queue, job.tasks, job.gpus, job.cpu_slots, job.memory_bytes, labels
+
+
+def refuse_impossible(spec: JobSpec, sizes: Sequence[Size]) -> None:
+    """Raise ValidationError for a spec that no known host could ever run."""
+    reason = find_impossible(as_wanted(spec), sizes)
+    if reason is not None:
+        field = "gpus" if spec.gpus else "cpus"
+        raise ValidationError(reason, code="impossible_resources", field=field)
+
+
+def as_wanted(spec: JobSpec) -> Candidate:
+    """Return what a spec asks of hosts."""
+    return Candidate(
         job_id="",
         epoch=0,
         queue=queue_of(spec),
@@ -179,8 +210,8 @@ def _find_impossible(spec: JobSpec, sizes: Sequence[Size]) -> str | None:
         gpus=spec.gpus,
         cpu_slots=spec.cpu_slots,
         memory_bytes=spec.memory_bytes,
+        host_labels=spec.host_labels,
     )
-    return find_impossible(candidate, sizes)
 
 
 def queue_of(spec: JobSpec) -> str:

@@ -1,12 +1,20 @@
 """The routes of workflows: submit, list, show, cancel, restart, answer."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from holdfast.controller.api.jobs import check_job, check_project, knows_project, queue_of
+from holdfast.controller.api.jobs import (
+    check_job,
+    check_project,
+    find_notes,
+    knows_project,
+    queue_of,
+    refuse_impossible,
+)
 from holdfast.controller.flow.node_why import explain_node
 from holdfast.controller.flow.sets import check_function, find_queue
 from holdfast.controller.http.endpoints import ApiCall
@@ -17,6 +25,7 @@ from holdfast.controller.http.queries import Owner, Query
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.calls.values import FunctionSpec
+from holdfast.core.placement.possible import Size
 from holdfast.core.spec import Name
 from holdfast.core.workflows.check import check_workflow
 from holdfast.core.workflows.plan_start import find_out_dir
@@ -65,7 +74,10 @@ async def submit_workflow(call: ApiCall) -> Response:
         settings = await controller.settings.refresh()
     check_project(request.spec.project, settings)
     graph = check_workflow(request.spec)
-    nodes = [_settle_node(n, node, settings) for n, node in enumerate(request.spec.nodes)]
+    jobs = [node.job.spec for node in request.spec.nodes if node.job is not None]
+    notes = await find_notes(controller, jobs)
+    sizes = await controller.sizes.current()
+    nodes = [_settle_node(n, node, settings, sizes) for n, node in enumerate(request.spec.nodes)]
     spec = msgspec.structs.replace(request.spec, nodes=nodes)
     root = spec.out_dir or str(settings.value("workflow_out_dir") or "")
     out_dir = f"{root.rstrip('/')}/{request.id}" if root else ""
@@ -73,7 +85,7 @@ async def submit_workflow(call: ApiCall) -> Response:
     run = await controller.store.workflows.submit_run(new)
     controller.poke("flow", "events")
     view = await _view(controller, run)
-    return answer_json(view, 201, {"Location": f"/v1/workflows/{run.id}"})
+    return answer_json(view, 201, {"Location": f"/v1/workflows/{run.id}"} | notes)
 
 
 def _names_unknown(spec: WorkflowSpec, settings: Settings) -> bool:
@@ -85,11 +97,14 @@ def _names_unknown(spec: WorkflowSpec, settings: Settings) -> bool:
     return not known or any(name not in settings.queues for name in names)
 
 
-def _settle_node(number: int, node: NodeSpec, settings: Settings) -> NodeSpec:
+def _settle_node(
+    number: int, node: NodeSpec, settings: Settings, sizes: Sequence[Size]
+) -> NodeSpec:
     """Return the node with its queue named. Raises ValidationError with the node's name."""
     try:
         if node.job is not None:
             check_job(node.job.spec, settings)
+            refuse_impossible(node.job.spec, sizes)
             if node.job.spec.supervised:
                 raise ValidationError("a node's job cannot be a supervised one", field="supervised")
             job = msgspec.structs.replace(node.job.spec, queue=queue_of(node.job.spec))

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from holdfast.controller.runtime.background import BEHIND_SECONDS, Background
-from holdfast.core.placement.plan import Size
+from holdfast.core.placement.possible import Size
 from holdfast.core.placement.types import Kin
 from holdfast.core.spec import JobSpec
 from holdfast.moves.values import TaskOffer

@@ -7,6 +7,7 @@ import msgspec
 
 from holdfast.core.endings.decide import Policy
 from holdfast.core.fleet.records import PoolRecord
+from holdfast.core.placement.possible import Size
 from holdfast.core.placement.types import Share
 from holdfast.core.records import (
     AttemptRecord,
@@ -47,7 +48,8 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     one can start. young: jobs less important or borrowing that have not run for long enough to be
     stopped for it, those with the least time left first. start_limit: the setting that limits its
     start, and its seconds. reservation_seconds: how long a host may take to answer a reservation.
-    pools: those that serve its queue. silence_seconds: after so long without a word a host is given
+    pools: those that serve its queue. sizes: of all hosts, and of those that pools may rent.
+    silence_seconds: after so long without a word a host is given
     nothing.
     waits: the ends of other jobs that it waits for, the first of them. array: the one in which it
     waits for its turn.
@@ -78,6 +80,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     reservation_seconds: float | None = None
     pools: tuple[PoolRecord, ...] = ()
     silence_seconds: float = math.inf
+    sizes: tuple[Size, ...] = ()
     watch: WatchSettings | None = None
     limits: JobLimits | None = None
     waits: tuple[WaitRecord, ...] = ()

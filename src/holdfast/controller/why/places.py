@@ -3,12 +3,12 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from holdfast.controller.why.circumstances import Circumstances
-from holdfast.controller.why.pools import COMING, list_renting
+from holdfast.controller.why.pools import COMING, as_candidate, list_renting
 from holdfast.controller.why.words import line, say_span
 from holdfast.core.calls.executors import find_app
 from holdfast.core.host_faults import find_hindrance, find_runtime_word
 from holdfast.core.placement.labels import carries
-from holdfast.core.placement.plan import Candidate, describe_need
+from holdfast.core.placement.plan import describe_need
 from holdfast.core.placement.preemption import find_winner
 from holdfast.core.placement.ranks import say_names
 from holdfast.core.records import HostRecord, JobRecord
@@ -175,21 +175,6 @@ def _explain_size(found: Circumstances, active: Sequence[HostRecord]) -> Iterato
         hint = "it starts when running work ends; `holdfast hosts` shows what is busy"
         yield line("no_room", text, hint)
         yield from _explain_young(found, {host.id for host in active})
-
-
-def as_candidate(job: JobRecord) -> Candidate:
-    """Return the job as admission sees it, as far as its needs go."""
-    return Candidate(
-        job_id=job.id,
-        epoch=job.epoch,
-        queue=job.queue,
-        project=job.project,
-        priority=job.priority,
-        tasks=job.tasks,
-        gpus=job.gpus,
-        cpu_slots=job.cpu_slots,
-        memory_bytes=job.memory_bytes,
-    )
 
 
 def _count(job: JobRecord, cpu_slots: int, gpus: int, memory_bytes: int) -> int:

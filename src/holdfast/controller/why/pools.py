@@ -7,6 +7,9 @@ from holdfast.controller.why.circumstances import Circumstances
 from holdfast.controller.why.words import line, say_span
 from holdfast.core.fleet.records import PoolRecord
 from holdfast.core.placement.labels import carries
+from holdfast.core.placement.plan import Candidate
+from holdfast.core.placement.possible import count_all_tasks
+from holdfast.core.records import JobRecord
 from holdfast.core.states import HostState
 from holdfast.wire.api import WhyLine
 
@@ -15,14 +18,40 @@ MAX_SAID = 3
 COMING = (HostState.SPAWNING, HostState.PREFLIGHT)
 
 
+def as_candidate(job: JobRecord) -> Candidate:
+    """Return the job as admission sees it, as far as its needs go."""
+    return Candidate(
+        job_id=job.id,
+        epoch=job.epoch,
+        queue=job.queue,
+        project=job.project,
+        priority=job.priority,
+        tasks=job.tasks,
+        gpus=job.gpus,
+        cpu_slots=job.cpu_slots,
+        memory_bytes=job.memory_bytes,
+        host_labels=job.spec.host_labels,
+    )
+
+
 def list_renting(found: Circumstances) -> list[PoolRecord]:
-    """Return the pools that may rent a host for the job."""
-    wanted = found.job.spec.host_labels
+    """Return the pools that may rent a host for the job, large enough for it."""
+    job = found.job
+    wanted = as_candidate(job)
     return [
         pool
         for pool in found.pools
-        if pool.deleted_at is None and pool.paused_at is None and carries(pool.spec.labels, wanted)
+        if pool.deleted_at is None
+        and pool.paused_at is None
+        and carries(pool.spec.labels, job.spec.host_labels)
+        and _can_hold(found, wanted, pool)
     ]
+
+
+def _can_hold(found: Circumstances, wanted: Candidate, pool: PoolRecord) -> bool:
+    """Return whether the pool's offers hold the job whole, by what is known of them."""
+    offers = [size for size in found.sizes if size.pool == pool.name]
+    return not offers or count_all_tasks(wanted, offers) >= wanted.tasks
 
 
 def explain_pools(found: Circumstances) -> Iterator[WhyLine]:

@@ -8,7 +8,7 @@ from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
 from holdfast.controller.why.circumstances import Circumstances, YoungJob
 from holdfast.controller.why.limits import make_limits
-from holdfast.controller.why.places import as_candidate
+from holdfast.controller.why.pools import as_candidate
 from holdfast.core.placement.plan import RunningTask
 from holdfast.core.placement.preemption import find_winner
 from holdfast.core.placement.shares import Shares
@@ -21,6 +21,7 @@ from holdfast.moves.rows import DEPENDENCY
 from holdfast.moves.values import JobFilter
 from holdfast.wire.api import JobLimits
 
+_WAITS = (JobState.QUEUED, JobState.WAITING)
 MAX_DRAINING = 1000
 MAX_WAITS = 20
 MAX_RANKS = 4096  # the ranks beyond these in a larger gang are not looked at one by one
@@ -33,7 +34,6 @@ async def find_circumstances(
     store, ids = controller.store, [job.id for job in jobs]
     queued = [job.id for job in jobs if job.state is JobState.QUEUED]
     newest = {job.id: (job.id, job.attempts) for job in jobs if _looks_back(job)}
-    reserved = [job.id for job in jobs if job.state is JobState.RESERVED]
     settings = await controller.settings.current()
     hosts, tasks, now, queues, projects, pools = await asyncio.gather(
         store.hosts.list_hosts(),
@@ -43,21 +43,20 @@ async def find_circumstances(
         store.settings.list_projects(),
         store.fleet.list_pools(),
     )
+    sizes = tuple(await controller.sizes.refresh()) if queued else ()
     places = await store.jobs.queue_places(queued) if queued else {}
     attempts = await store.jobs.get_attempts(newest.values(), members=True) if newest else {}
     ends, lines = await _read_waits(controller, jobs)
-    rows = await store.admission.list_reserved(reserved) if reserved else []
-    starts = {row.job.id: row.start_limit for row in rows}
+    starts = await _read_starts(controller, jobs)
     victims = await _find_victims(controller) if queued else {}
     shares = settings.find_shares(projects)
     looks = queued and (settings.value("preemption") or shares)
-    running = await controller.store.admission.read_running() if looks else []
+    running = await store.admission.read_running() if looks else []
     young, held = _find_young(running, settings), Shares(shares, running)
     queue_of, project_of = {q.name: q for q in queues}, {p.name: p for p in projects}
     found, all_hosts, stops = [], tuple(hosts), await find_limits(controller, settings, jobs)
     for job, limits in zip(jobs, stops, strict=True):
         is_queued = job.state is JobState.QUEUED
-        waits = is_queued or job.state is JobState.WAITING
         start = starts.get(job.id)
         limit = None if start is None else (start, settings.number(start, job.queue, job.spec))
         found.append(
@@ -71,13 +70,14 @@ async def find_circumstances(
                 limits=limits,
                 refusal=controller.refusals.find(job.id),
                 led=controller.leadership.since is not None,
-                project=project_of.get(job.project) if waits else None,
+                project=project_of.get(job.project) if job.state in _WAITS else None,
                 last_attempt=attempts.get((job.id, job.attempts)),
                 victims=tuple(victims.get(job.id, ())) if is_queued else (),
                 young=tuple(y for y in young if _yields(y, job, held)) if is_queued else (),
                 share=shares.get(job.project),
                 start_limit=limit,
                 array=lines.get(job.array_id or ""),
+                sizes=sizes if is_queued else (),
                 waits=tuple(ends.get(job.id, ())),
                 pools=tuple(
                     p for p in pools if is_queued and job.queue in (p.spec.queues or (job.queue,))
@@ -104,6 +104,13 @@ async def find_limits(
         )
         for job in jobs
     ]
+
+
+async def _read_starts(controller: Controller, jobs: Sequence[JobRecord]) -> dict[str, str]:
+    """Return the setting that limits the start of each reserved job."""
+    reserved = [job.id for job in jobs if job.state is JobState.RESERVED]
+    rows = await controller.store.admission.list_reserved(reserved) if reserved else []
+    return {row.job.id: row.start_limit for row in rows}
 
 
 async def _read_waits(

@@ -19,7 +19,6 @@ from types import MappingProxyType
 
 import msgspec
 
-from holdfast.core.gpus import Gpu
 from holdfast.core.placement.holds import Holds
 from holdfast.core.placement.room import Room, Shape, shape_of
 from holdfast.core.placement.shares import Shares
@@ -47,10 +46,8 @@ __all__ = [
     "QuotaLeft",
     "RunningTask",
     "Share",
-    "Size",
     "TaskPlacement",
     "describe_need",
-    "find_impossible",
     "plan_admission",
     "silence_seconds",
 ]
@@ -297,34 +294,6 @@ def describe_need(job: Candidate) -> str:
         parts.append(f"{job.memory_bytes / 2**30:.3g} GiB of memory")
     need = " and ".join(parts) or "a slot"
     return need if job.tasks == 1 else f"{need} for each of {job.tasks} tasks"
-
-
-class Size(msgspec.Struct, frozen=True, kw_only=True):
-    """A host's whole size, busy or not: what `find_impossible` compares with."""
-
-    name: str
-    queues: frozenset[str]
-    cpu_slots: int
-    memory_bytes: int
-    gpus: tuple[Gpu, ...]
-
-
-def find_impossible(job: Candidate, sizes: Sequence[Size]) -> str | None:
-    """Return why no known host could ever run one task of `job`, or None."""
-    serving = [s for s in sizes if not s.queues or job.queue in s.queues]
-    if not serving:
-        return None  # no host serves the queue *yet*; `why` says so while the job waits
-    for size in serving:
-        enough_memory = job.memory_bytes == 0 or size.memory_bytes >= job.memory_bytes
-        if size.cpu_slots >= job.cpu_slots and len(size.gpus) >= job.gpus and enough_memory:
-            return None
-    gpus, slots = max(len(s.gpus) for s in serving), max(s.cpu_slots for s in serving)
-    return (
-        f"no host that serves queue {job.queue} could ever run it: it needs {describe_need(job)}, "
-        "and the largest have "
-        f"{gpus} GPU{'s' * (gpus != 1)}, {slots} CPU slot{'s' * (slots != 1)} and "
-        f"{max(s.memory_bytes for s in serving) / 2**30:.3g} GiB of memory"
-    )
 
 
 def silence_seconds(dead_host_seconds: float, sync_interval_seconds: float) -> float:

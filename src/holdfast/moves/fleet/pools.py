@@ -1,15 +1,16 @@
 """Decisions about pools, the same in both stores."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
 
 from holdfast.core.fleet.instances import Offer
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.gpus import Gpu
-from holdfast.core.placement.plan import Size
+from holdfast.core.placement.possible import Size
 from holdfast.errors import Conflict, NotFound
 from holdfast.moves.rows import NewEvent
 
@@ -71,10 +72,41 @@ def cost_since(
     return max(0.0, seconds) * usd_per_hour / 3600.0
 
 
-def offer_size(spec: PoolSpec, offer: Offer) -> Size:
-    """Return the size of a host that an offer would bring."""
+def list_offer_sizes(pools: Iterable[PoolSpec], seen: Mapping[tuple[str, str], int]) -> list[Size]:
+    """Return the sizes of the hosts that pools may rent. seen: as of `learn_memory`."""
+    return [
+        _offer_size(spec, offer)
+        for spec in (learn_memory(spec, seen) for spec in pools)
+        if spec.max
+        for offer in spec.offers
+    ]
+
+
+def as_seen(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], int]:
+    """Return the memory that hosts showed by pool and offer, from rows of the store."""
+    return {(row["pool"], row["offer"]): row["memory_bytes"] for row in rows}
+
+
+def learn_memory(spec: PoolSpec, seen: Mapping[tuple[str, str], int]) -> PoolSpec:
+    """Return the spec with the memory that the last host of each offer showed, where the offer does
+    not say its own. seen: by pool and offer."""
+    if all(offer.memory_bytes or (spec.name, offer.name) not in seen for offer in spec.offers):
+        return spec
+    offers = tuple(
+        msgspec.structs.replace(
+            offer, memory_bytes=offer.memory_bytes or seen.get((spec.name, offer.name), 0)
+        )
+        for offer in spec.offers
+    )
+    return msgspec.structs.replace(spec, offers=offers)
+
+
+def _offer_size(spec: PoolSpec, offer: Offer) -> Size:
     return Size(
         name=f"{spec.name}/{offer.name}",
+        labels=dict(spec.labels),
+        pool=spec.name,
+        count=spec.max,
         queues=frozenset(spec.queues),
         cpu_slots=offer.cpu_slots,
         memory_bytes=offer.memory_bytes or NO_LIMIT_BYTES,

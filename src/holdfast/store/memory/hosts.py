@@ -6,12 +6,12 @@ from datetime import datetime, timedelta
 from holdfast.core.causes import Cause
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
-from holdfast.core.placement.plan import Size
+from holdfast.core.placement.possible import Size
 from holdfast.core.records import HostRecord, shared_fields
 from holdfast.core.states import HostEvent, HostState, InstanceEvent, InstanceState
 from holdfast.core.transitions import HOST, INSTANCE, sources, step
 from holdfast.moves import registration
-from holdfast.moves.fleet.pools import offer_size
+from holdfast.moves.fleet.pools import list_offer_sizes
 from holdfast.moves.fleet.rented import RentedHost
 from holdfast.store.memory.state import InMemory, MemoryHost, MemoryState
 from holdfast.store.port.clock import Now
@@ -106,13 +106,17 @@ class MemoryHosts(InMemory):
         ]
 
     async def host_sizes(self) -> list[Size]:
+        open_pools = {n for n, pool in self.state.pools.items() if pool.deleted_at is None}
         hosts = [
-            Size(**shared_fields(h, Size) | {"queues": frozenset(h.queues)})
+            Size(
+                **shared_fields(h, Size)
+                | {"queues": frozenset(h.queues), "pool": h.pool if h.pool in open_pools else ""}
+            )
             for _, h in sorted(self.state.hosts.items())
             if h.state not in (HostState.TERMINATED, HostState.SPAWNING)
         ]
         pools = (p.spec for _, p in sorted(self.state.pools.items()) if p.deleted_at is None)
-        return hosts + [offer_size(s, offer) for s in pools if s.max for offer in s.offers]
+        return hosts + list_offer_sizes(pools, seen_memory(self.state))
 
     async def move_host(
         self,
@@ -227,6 +231,16 @@ def find_rented(s: MemoryState, host_id: str) -> RentedHost | None:
         fault=found.fault,
         served=found.active_at is not None,
     )
+
+
+def seen_memory(s: MemoryState) -> dict[tuple[str, str], int]:
+    """Return the memory that the last host of each offer showed, by pool and offer."""
+    rented = sorted(s.instances.values(), key=lambda i: i.intended_at)
+    return {
+        (i.pool, i.offer): s.hosts[i.host_id].memory_bytes
+        for i in rented
+        if s.hosts[i.host_id].memory_bytes > 0
+    }
 
 
 def end_instance(s: MemoryState, host_id: str, reason: str, at: datetime) -> InstanceState | None:

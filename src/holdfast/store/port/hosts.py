@@ -6,7 +6,7 @@ from typing import Protocol
 
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
-from holdfast.core.placement.plan import Size
+from holdfast.core.placement.possible import Size
 from holdfast.core.records import HostRecord
 from holdfast.store.port.clock import Now
 from holdfast.wire.agent import HostFacts

@@ -11,12 +11,12 @@ from holdfast.core.causes import Cause
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
-from holdfast.core.placement.plan import Size
+from holdfast.core.placement.possible import Size
 from holdfast.core.records import HostRecord
 from holdfast.core.states import HostEvent, HostState
 from holdfast.core.transitions import HOST, sources, step
 from holdfast.moves import registration
-from holdfast.moves.fleet.pools import offer_size
+from holdfast.moves.fleet.pools import as_seen, list_offer_sizes
 from holdfast.moves.fleet.rented import RentedHost
 from holdfast.moves.moves import Moves
 from holdfast.moves.values import HostSync
@@ -96,13 +96,15 @@ class PostgresHosts(OnSession):
         return await self.session.single(lambda tx: read_hosts(tx, None, include_terminated, dead))
 
     async def host_sizes(self) -> list[Size]:
-        hosts, pools = await self.beside.single(
-            lambda tx: tx.many(("host_sizes", None), ("read_pools", {"names": None}))
+        hosts, pools, seen = await self.beside.single(
+            lambda tx: tx.many(
+                ("host_sizes", None), ("read_pools", {"names": None}), ("seen_memory", None)
+            )
         )
         specs = [msgspec.convert(p["spec"], PoolSpec) for p in pools if p["deleted_at"] is None]
         return [
             *(msgspec.convert(row, Size) for row in hosts),
-            *(offer_size(spec, offer) for spec in specs if spec.max for offer in spec.offers),
+            *list_offer_sizes(specs, as_seen(seen)),
         ]
 
     @transacts

@@ -182,6 +182,42 @@ async def test_impossible_resources(served: Served, agent: FakeAgent) -> None:
     assert "400 CPU slots" in problem["detail"]
 
 
+async def test_what_no_host_can_run_yet_is_told_at_once_wherever_it_is_submitted(
+    served: Served, agent: FakeAgent
+) -> None:
+    """It had waited without a word. A pool that could bring such a host counts."""
+    wide, far = {"argv": ["a"], "tasks": 40}, {"argv": ["a"], "host_labels": {"rack": "b"}}
+    fits = {"argv": ["a"]}
+
+    async def note(method: str, path: str, body: object) -> str:
+        answer = await served.call(method, path, json=body)
+        assert answer.status_code in (200, 201), answer.text
+        return answer.headers.get("holdfast-note", "")
+
+    says_wide, says_far = "so it waits until more hosts join", "has the labels rack=b"
+    for job, says in ((wide, says_wide), (far, says_far)):
+        assert says in await note("POST", "/v1/jobs", job)
+        assert says in await note("POST", "/v1/jobs/batch", {"jobs": [fits, job]})
+        assert says in await note("POST", "/v1/arrays", {"job": job, "array": "0-3"})
+        schedule = {"job": job, "every_seconds": 3600}
+        assert says in await note("PUT", "/v1/schedules/s", schedule)
+        node = {"name": "n", "job": {"spec": job}}
+        run = {
+            "id": "0" * 19 + ("1" if job is wide else "2"),
+            "spec": {"name": "w", "nodes": [node]},
+        }
+        assert says in await note("POST", "/v1/workflows", run)
+    assert await note("POST", "/v1/jobs", fits) == ""
+    impossible = {"name": "n", "job": {"spec": {"argv": ["a"], "cpus": 400}}}
+    run = {"id": "0" * 19 + "3", "spec": {"name": "w", "nodes": [impossible]}}
+    answer = await served.call("POST", "/v1/workflows", json=run)
+    assert (answer.status_code, answer.json()["code"]) == (422, "impossible_resources")
+    pool = {"provider": "local", "labels": {"rack": "b"}, "offers": [{"name": "o", "cpu_slots": 8}]}
+    assert (await served.call("PUT", "/v1/pools/p", json=pool)).status_code == 200
+    assert await note("POST", "/v1/jobs", far) == ""
+    assert await note("POST", "/v1/jobs", wide) == ""
+
+
 async def test_a_batch_is_all_or_none(served: Served) -> None:
     jobs = [{"argv": ["a"]}, {"argv": ["b"], "queue": "nowhere"}]
     answer = await served.call("POST", "/v1/jobs/batch", json={"jobs": jobs})

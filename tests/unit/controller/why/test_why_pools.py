@@ -13,6 +13,7 @@ from holdfast.controller.why.pools import explain_pools
 from holdfast.core.fleet.instances import Offer
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.fleet.records import PoolRecord
+from holdfast.core.placement.possible import Size
 from holdfast.core.records import QueueRecord
 from tests.unit.cli.stub import host_record, job_record
 
@@ -90,6 +91,21 @@ def test_of_several_empty_pools_one_rents_the_host() -> None:
     assert [line.message for line in explain_pools(found)] == [
         "pool a or b rents a host within 30 s"
     ]
+
+
+def test_a_pool_whose_offers_are_too_small_brings_no_host() -> None:
+    """It had been said to rent one within 30 s, for as long as the job waited."""
+    pool = PoolRecord(name="a100", spec=SPEC, created_at=NOW)
+    job = job_record(state="queued", attempts=0, tasks=2)
+    for count, brings in ((2, True), (1, False)):
+        size = Size(
+            name="a100/one", queues=frozenset(), cpu_slots=1, memory_bytes=1, gpus=(), pool="a100",
+            count=count,
+        )  # fmt: skip
+        found = Circumstances(
+            job=job, queue=None, tasks=(), hosts=(), place=0, now=NOW, pools=(pool,), sizes=(size,)
+        )
+        assert bool(list(explain_pools(found))) is brings
 
 
 def test_a_pool_with_other_labels_brings_no_host() -> None:

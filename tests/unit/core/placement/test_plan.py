@@ -9,14 +9,11 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.gpus import Gpu
 from holdfast.core.placement.plan import (
     Candidate,
     Capacity,
     QuotaLeft,
-    Size,
     TaskPlacement,
-    find_impossible,
     plan_admission,
 )
 
@@ -144,18 +141,6 @@ def test_a_gang_that_does_not_fit_takes_nothing_from_the_next() -> None:
     )
     assert [p.job_id for p in plan.placements] == ["small"]
     assert "3 tasks" in plan.refusals["big"]
-
-
-def test_impossible_says_what_there_is() -> None:
-    size = Size(
-        name="h", queues=frozenset(), cpu_slots=2, memory_bytes=1 << 30, gpus=(Gpu(index=0),)
-    )
-    assert find_impossible(job("a", gpus=1, cpu=0), [size]) is None
-    sentence = find_impossible(job("a", gpus=9, cpu=0), [size])
-    assert sentence is not None
-    assert "9 GPUs" in sentence
-    assert "1 GPU," in sentence
-    assert find_impossible(job("a", gpus=9), []) is None
 
 
 # ---- quotas (QUOTA-2)

@@ -6,7 +6,7 @@ import re
 import msgspec
 from starlette.responses import Response
 
-from holdfast.controller.api.jobs import check_specs, take_key
+from holdfast.controller.api.jobs import check_specs, find_notes, take_key
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.owners import name_caller
 from holdfast.controller.http.pages import answer_page, check_job_id, make_cursor, read_cursor
@@ -55,6 +55,7 @@ async def submit_array(call: ApiCall) -> Response:
     if submitted.created:
         call.controller.poke("admit", "events")
     location = {"Location": f"/v1/arrays/{submitted.array.id}"}
+    location |= await find_notes(call.controller, [spec])
     return answer_json(submitted.array, 201 if submitted.created else 200, location)
 
 

@@ -5,7 +5,7 @@ import re
 
 from starlette.responses import Response
 
-from holdfast.controller.api.jobs import check_specs
+from holdfast.controller.api.jobs import check_specs, find_notes
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.owners import name_caller
 from holdfast.controller.http.pages import answer_page
@@ -40,7 +40,7 @@ async def put_schedule(call: ApiCall) -> Response:
     )
     made = await call.store.schedules.put_schedule(schedule)
     call.controller.poke("schedules", "events")
-    return answer_json(made)
+    return answer_json(made, 200, await find_notes(call.controller, [spec.job]))
 
 
 async def list_schedules(call: ApiCall) -> Response:

@@ -21,6 +21,7 @@ from holdfast.moves.fleet import pools as moves
 from holdfast.moves.fleet import rented
 from holdfast.moves.moves import LIVE_JOB_STATES
 from holdfast.store.memory.fleet.pools import is_open
+from holdfast.store.memory.hosts import seen_memory
 from holdfast.store.memory.settings import quotas_left
 from holdfast.store.memory.state import MemoryHost, MemoryInstance, MemoryJob, MemoryState
 
@@ -35,11 +36,14 @@ def show_fleet(
 ) -> FleetSnapshot:
     """Return the snapshot of a cycle."""
     views = []
+    seen = seen_memory(s)
     for name, pool in sorted(s.pools.items()):
         spent = money.get(name)
         views.append(
             PoolView(
-                spec=moves.effective_spec(pool.spec, deleted=pool.deleted_at is not None),
+                spec=moves.effective_spec(
+                    moves.learn_memory(pool.spec, seen), deleted=pool.deleted_at is not None
+                ),
                 hosts=tuple(
                     _show(s, pool.spec, i, at, grace_seconds)
                     for _, i in sorted(s.instances.items())

@@ -17,7 +17,13 @@ from holdfast.core.fleet.snapshot import (
 )
 from holdfast.core.gpus import Gpu
 from holdfast.core.settings.resolve import Value
-from holdfast.moves.fleet.pools import effective_spec, find_pause, seconds_until
+from holdfast.moves.fleet.pools import (
+    as_seen,
+    effective_spec,
+    find_pause,
+    learn_memory,
+    seconds_until,
+)
 from holdfast.moves.fleet.rented import judge_host, say_stuck
 from holdfast.store.postgres.connection.session import Rows, Tx
 from holdfast.store.postgres.settings import read_quotas, read_quotas_left
@@ -34,7 +40,7 @@ async def read_snapshot(
     tx.see_one_moment()
     at: datetime = await tx.value("begin_snapshot", now=now)
     when = {"now": at}
-    pools, hosts, checks, waiting, members, money, outcomes, troubles = await tx.many(
+    pools, hosts, checks, waiting, members, money, outcomes, troubles, memory = await tx.many(
         ("read_pools", {"names": None}),
         ("snapshot_hosts", {**when, "grace": grace_seconds}),
         ("snapshot_checks", {}),
@@ -43,7 +49,9 @@ async def read_snapshot(
         ("read_money", when),
         ("snapshot_outcomes", {**when, "seconds": outcome_seconds}),
         ("snapshot_troubles", when),
+        ("seen_memory", {}),
     )
+    seen = as_seen(memory)
     quotas = await read_quotas(tx, {row["project"] for row in waiting}, environment)
     spent = {row["pool"]: row["spent_today_usd"] for row in money}
     checks_of = {row["host_id"]: row for row in checks}
@@ -53,6 +61,7 @@ async def read_snapshot(
         pools=tuple(
             _view(
                 at,
+                seen,
                 row,
                 hosts_of.get(row["name"], []),
                 checks_of,
@@ -76,6 +85,7 @@ def _group(rows: Rows) -> dict[str, Rows]:
 
 def _view(
     at: datetime,
+    seen: Mapping[tuple[str, str], int],
     row: dict[str, Any],
     hosts: Rows,
     checks: Mapping[str, dict[str, Any]],
@@ -85,7 +95,7 @@ def _view(
 ) -> PoolView:
     spec = msgspec.convert(row["spec"], PoolSpec)
     return PoolView(
-        spec=effective_spec(spec, deleted=row["deleted_at"] is not None),
+        spec=effective_spec(learn_memory(spec, seen), deleted=row["deleted_at"] is not None),
         hosts=_show_hosts(spec, hosts, checks),
         paused=find_pause(row["paused_at"], row["paused_reason"], row["deleted_at"]),
         quiet_seconds=seconds_until(at, row["quiet_until"]),

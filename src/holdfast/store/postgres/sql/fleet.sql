@@ -253,6 +253,12 @@ select pool, offer, fault, reason, greatest(0, extract(epoch from %(now)s::times
 from pool_outcomes where at > %(now)s::timestamptz - %(seconds)s * interval '1 second'
 order by id desc;
 
+-- name: seen_memory
+-- What the last host of each offer showed: an offer may not say its memory.
+select distinct on (i.pool, i.offer) i.pool, i.offer, h.memory_bytes
+from instances i join hosts h on h.id = i.host_id where h.memory_bytes > 0
+order by i.pool, i.offer, i.intended_at desc;
+
 -- name: snapshot_troubles
 -- At any age, because the back-off counts from it.
 select pool, offer, refusals, reason, greatest(0, extract(epoch from %(now)s::timestamptz - at))::double precision as age_seconds

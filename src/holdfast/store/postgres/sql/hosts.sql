@@ -39,7 +39,9 @@ limit 1;
 select id, key_hash from hosts where key_hash = any(%(key_hashes)s::bytea[]);
 
 -- name: host_sizes
-select name, queues, cpu_slots, memory_bytes, gpus from hosts where state not in ('terminated', 'spawning') order by id;
+select h.name, h.queues, h.labels, h.cpu_slots, h.memory_bytes, h.gpus, coalesce(p.name, '') as pool
+from hosts h left join pools p on p.name = h.pool and p.deleted_at is null
+where h.state not in ('terminated', 'spawning') order by h.id;
 
 -- name: lock_host
 select b.incarnation from heartbeats b where b.host_id = %(id)s for update;

@@ -1,0 +1,99 @@
+"""What no host that is there, and none that a pool may rent, could ever run. Pure."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.core.gpus import Gpu
+from holdfast.core.placement.labels import carries
+from holdfast.core.placement.plan import describe_need
+from holdfast.core.placement.types import Candidate
+
+
+class Size(msgspec.Struct, frozen=True, kw_only=True):
+    """A host's whole size, busy or not, or an offer's of a pool, of which `count` may be rented.
+    pool: of an offer; a pool's hosts that are there are in their offers, and named by none."""
+
+    name: str
+    queues: frozenset[str]
+    cpu_slots: int
+    memory_bytes: int
+    gpus: tuple[Gpu, ...]
+    labels: dict[str, str] = {}
+    pool: str = ""
+    count: int = 1
+
+
+def find_impossible(job: Candidate, sizes: Sequence[Size]) -> str | None:
+    """Return why no known host could ever run one task of `job`, or None."""
+    if any(_serves(job, size) and count_tasks(job, size) for size in sizes):
+        return None
+    serving = [size for size in sizes if _serves(job, size)]
+    if not serving:
+        return None  # no host serves the queue *yet*; `foresee` says so
+    gpus, slots = max(len(s.gpus) for s in serving), max(s.cpu_slots for s in serving)
+    return (
+        f"no host that serves queue {job.queue} could ever run it: it needs {describe_need(job)}, "
+        "and the largest have "
+        f"{gpus} GPU{'s' * (gpus != 1)}, {slots} CPU slot{'s' * (slots != 1)} and "
+        f"{max(s.memory_bytes for s in serving) / 2**30:.3g} GiB of memory"
+    )
+
+
+def foresee(job: Candidate, sizes: Sequence[Size]) -> str | None:
+    """Return why a job that could run somewhere cannot with the hosts and pools as they are, or None:
+    it waits until another host joins, which its user may not know."""
+    if count_all_tasks(job, sizes) >= job.tasks:
+        return None
+    serving = [size for size in sizes if _serves(job, size)]
+    if not serving:
+        return f"no host serves queue {job.queue} now, so it waits until one does"
+    labelled = [size for size in serving if carries(size.labels, job.host_labels)]
+    if not labelled:
+        labels = ", ".join(f"{name}={value}" for name, value in sorted(job.host_labels.items()))
+        return (
+            f"no host that serves queue {job.queue} has the labels {labels}, and no pool rents one, "
+            "so it waits until one joins"
+        )
+    held = count_all_tasks(job, labelled)
+    need = describe_need(job)
+    if not held:
+        where = "with these labels " if job.host_labels else ""
+        return f"no host {where}is large enough for {need}, so it waits until one joins"
+    return (
+        f"it needs {need} at once, and all hosts and pools that serve queue {job.queue} hold {held}, so "
+        "it waits until more hosts join"
+    )
+
+
+def count_tasks(job: Candidate, size: Size) -> int:
+    """Return how many tasks of the job one host of the size holds, when it is idle."""
+    needs = (
+        (job.cpu_slots, size.cpu_slots),
+        (job.gpus, len(size.gpus)),
+        (job.memory_bytes, size.memory_bytes),
+    )
+    return min([job.tasks, *(have // want for want, have in needs if want)])
+
+
+def count_all_tasks(job: Candidate, sizes: Sequence[Size]) -> int:
+    """Return how many tasks of the job all of these that may take it hold together, when they are
+    idle; more than it has are not counted. A pool counts as if it rented nothing but its best offer;
+    the hosts that it has are of these."""
+    offers: dict[str, int] = {}
+    own = 0
+    for size in sizes:
+        if not _serves(job, size) or not carries(size.labels, job.host_labels):
+            continue
+        held = size.count * count_tasks(job, size)
+        if size.pool:
+            offers[size.pool] = max(held, offers.get(size.pool, 0))
+        else:
+            own += held
+        if own + sum(offers.values()) >= job.tasks:
+            return job.tasks
+    return own + sum(offers.values())
+
+
+def _serves(job: Candidate, size: Size) -> bool:
+    return not size.queues or job.queue in size.queues
