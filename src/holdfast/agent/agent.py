@@ -272,6 +272,7 @@ class Agent:
             await self._desk.open(self._executors.socket)
             facts = await self._read_facts()
             self._commands.host_gpus = len(facts.gpus)
+            self._commands.device_words = {g.index: g.word for g in facts.gpus if g.word}
             self._commands.ahead.slots = facts.cpu_slots
             self._containers.gpus = facts.gpus
             held = self._containers.find_left(self._table)

@@ -1,6 +1,7 @@
 """The facts that a host registers with."""
 
 import asyncio
+import logging
 import os
 import socket
 from urllib.parse import urlsplit
@@ -11,9 +12,11 @@ from holdfast.agent.orders.guardian_env import MemoryLimits
 from holdfast.agent.probes import Probe
 from holdfast.agent.probes.real import RealProbe
 from holdfast.agent.probes.scripted import ScriptedProbe
-from holdfast.core.gpus import Gpu
+from holdfast.agent.probes.visible import declare_visible
 from holdfast.version import VERSION
 from holdfast.wire.agent import HostFacts
+
+log = logging.getLogger("holdfast.agent")
 
 
 def make_probe(config: AgentConfig) -> Probe:
@@ -27,7 +30,10 @@ async def read_host_facts(
 ) -> HostFacts:
     """Ask drivers and kernel; the operator's declarations take precedence."""
     if isinstance(config.gpus, int):
-        gpus = [Gpu(index=index, vendor="declared") for index in range(config.gpus)]
+        visible = declare_visible(config.gpus, os.environ)
+        gpus = visible.gpus
+        if visible.said:
+            log.warning(visible.said)
     elif isinstance(config.gpus, list):
         gpus = list(config.gpus)
     else:

@@ -10,7 +10,8 @@ from holdfast.core.spec import ShortText
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One device of a host. `index` is what `CUDA_VISIBLE_DEVICES` takes.
+    """One device of a host. `index` is what `CUDA_VISIBLE_DEVICES` takes, unless it is named by a
+    `word`: a UUID, or a part of a device (MIG).
 
     vendor "declared": the operator named it (`up --gpus`), no driver was asked.
     """
@@ -20,6 +21,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     model: ShortText = ""
     memory_bytes: MemoryBytes = 0
     vendor: Literal["nvidia", "amd", "declared"] = "nvidia"
+    word: ShortText = ""
 
 
 class GpuTelemetry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -189,12 +189,14 @@ def _make_devices(
     seen = order.visible_gpus or order.gpus
     inside = ",".join(str(sorted(seen).index(index)) for index in seen)
     own = {"CUDA_VISIBLE_DEVICES": inside, "HIP_VISIBLE_DEVICES": inside}
+    names = {gpu.index: gpu.word or str(gpu.index) for gpu in mine}
+    devices = [names.get(index, str(index)) for index in sorted(seen)]
     if runtime.kind == "docker":
-        return [f'--gpus="device={",".join(str(index) for index in sorted(seen))}"'], own
+        return [f'--gpus="device={",".join(devices)}"'], own
     if not traits.cdi:
         raise ValidationError(
             "podman finds NVIDIA devices by a CDI description, and this host has none; make one "
             "with `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`",
             field="gpus",
         )
-    return [f"--device=nvidia.com/gpu={index}" for index in sorted(seen)], own
+    return [f"--device=nvidia.com/gpu={device}" for device in devices], own

@@ -63,6 +63,7 @@ class Commands:
     claims: Claims = field(default_factory=Claims)
     host_id: str = ""
     host_gpus: int = 0
+    device_words: dict[int, str] = field(default_factory=dict)
     closing: bool = False  # this host starts nothing any more
     settings_rev: int = 0
     _peers: GangPeers = field(default_factory=GangPeers)
@@ -334,6 +335,7 @@ class Commands:
             self.containers,
             host_id=self.host_id,
             host_gpus=self.host_gpus,
+            device_words=self.device_words,
             peers=peers,
         )
 

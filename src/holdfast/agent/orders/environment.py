@@ -70,6 +70,7 @@ def make_task_environment(
     work_folder: str,
     host_gpus: int,
     host_words: Mapping[str, str] = MappingProxyType({}),
+    device_words: Mapping[int, str] = MappingProxyType({}),
     peers: Peers | None = None,
     checkpoint_out: str = "",
     checkpoint_in: Path | None = None,
@@ -79,7 +80,7 @@ def make_task_environment(
     Ranks and rendezvous are named as torchrun names them, so that a script that runs under it runs
     here unchanged. HOLDFAST_HOST is the mark by which the guardian finds the task's processes, not
     the host's id (HOLDFAST_HOST_ID). HOLDFAST_GRACE: the seconds between TERM and KILL. host_words:
-    from `describe_host`.
+    from `describe_host`. device_words: names of devices that have no index of their own (`Gpu.word`).
     """
     key = order.key
     defaults = {"PYTHONUNBUFFERED": "1"}
@@ -103,17 +104,17 @@ def make_task_environment(
     }
     env |= {**_name_rank(order), **host_words, **_name_peers(peers)}
     env |= _name_checkpoint(order, checkpoint_out, checkpoint_in)
-    env |= _name_devices(order, host_gpus)
+    env |= _name_devices(order, host_gpus, device_words)
     # Inherited variables need no check, because they come from an environment.
     own = {k: v for k, v in env.items() if k and "=" not in k and "\0" not in k + v}
     return {**inherited, **own}
 
 
-def _name_devices(order: LaunchOrder, host_gpus: int) -> dict[str, str]:
+def _name_devices(order: LaunchOrder, host_gpus: int, words: Mapping[int, str]) -> dict[str, str]:
     """The devices it sees (ENV-3, ENV-4)."""
     if not order.gpus and not host_gpus:
         return {}
-    devices = ",".join(str(index) for index in order.visible_gpus or order.gpus)
+    devices = ",".join(words.get(i, str(i)) for i in order.visible_gpus or order.gpus)
     found = {"CUDA_VISIBLE_DEVICES": devices, "HIP_VISIBLE_DEVICES": devices}
     # NVML's order, in which `gpus` are counted.
     return found | ({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if order.gpus else {})

@@ -46,6 +46,7 @@ def make_launch(
     *,
     host_id: str,
     host_gpus: int,
+    device_words: Mapping[int, str],
     peers: Peers | None,
 ) -> LaunchTask | str:
     """Return what the guardian is told of a task, or why its container cannot be made. Raises OSError,
@@ -60,6 +61,7 @@ def make_launch(
         beat_socket=places.beat_socket,
         work_folder=work,
         host_gpus=host_gpus,
+        device_words=device_words,
         peers=peers,
         host_words=places.host_words,
         checkpoint_out=f"{task.folder}/{OUT_FOLDER}",

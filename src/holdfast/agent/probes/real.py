@@ -17,6 +17,7 @@ from holdfast.agent.probes.faults import (
     mark_devices,
 )
 from holdfast.agent.probes.tree import TreeMeter, find_trees
+from holdfast.agent.probes.visible import choose_visible
 from holdfast.agent.probes.worker import ProbeAnswer
 from holdfast.agent.probes.worker_client import ProbeWorker
 from holdfast.core.gpus import Gpu
@@ -67,8 +68,13 @@ class RealProbe:
             if device.lost:
                 where = f"GPU {device.index} of this host"
                 log.error(f"{where} is lost and is not offered: {device.lost}")
-        found = {device.index: device for device in devices or [] if not device.lost}
-        return [device.as_gpu() for device in found.values()]
+        found = {device.index: device for device in devices or []}
+        # Lost ones are counted, because the variables count them.
+        visible = choose_visible([device.as_gpu() for device in found.values()], os.environ)
+        if visible.said:
+            log.warning(visible.said)
+        lost = {device.index for device in found.values() if device.lost}
+        return [gpu for gpu in visible.gpus if gpu.index not in lost]
 
     async def read_devices(self) -> list[Device] | None:
         """Ask the drivers, where there are any."""

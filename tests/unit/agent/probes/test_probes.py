@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.agent.config import AgentConfig
+from holdfast.agent.host_facts import read_host_facts
 from holdfast.agent.probes import Probed
 from holdfast.agent.probes.amd import AmdReader, parse_amd_smi
 from holdfast.agent.probes.devices import Device, DeviceProcess, owns_devices, read_for_task
@@ -94,6 +96,22 @@ async def test_nvidia_per_process_readings(nvml: Script) -> None:
         assert direct[0].processes == [
             DeviceProcess(pid=pid, memory_bytes=3 * GB, utilisation_percent=0.0)
         ]
+    finally:
+        await asked.close()
+
+
+async def test_a_host_offers_what_its_environment_leaves_to_it(
+    nvml: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """VISIBLE-1: jobs had been given other people's cards. A lost one is counted all the same."""
+    nvml([device(lost=True), device(), device(), device()])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2")
+    asked = worker()
+    try:
+        assert [gpu.index for gpu in await RealProbe(asked).find_gpus()] == [2]
+        config = AgentConfig(url="http://127.0.0.1:9", state_dir="/nowhere", gpus=2)
+        facts = await read_host_facts(config, RealProbe(asked))
+        assert [(gpu.index, gpu.vendor) for gpu in facts.gpus] == [(0, "declared"), (2, "declared")]
     finally:
         await asked.close()
 
