@@ -11,7 +11,7 @@ from holdfast.core.causes import Cause, Watchdog
 Text = Annotated[str, Meta(max_length=4096)]
 _LOST = {
     "lease_lapsed": "it was silent until the lease had run out",
-    "new_incarnation": "its guardian was started anew, and the old one's tasks ended with it",
+    "new_incarnation": "Holdfast was started anew there, and what ran under the earlier start ended",
     "host_gone": "it is gone for good",
     "host_preempted": "its provider took it away",
 }

@@ -163,10 +163,14 @@ def _say_state(host: HostView) -> str:
 
 
 def _say_reason(host: HostView) -> str:
-    """Return what a part of it cannot do, else the reason of its state, and with a drain's deadline
-    the time of the stop."""
-    if host.faults:
-        return "; ".join(_say_fault(fault) for fault in host.faults)
+    """Return the reason of its state, with a drain's deadline the time of the stop; and what a part of
+    it cannot do, alone where it is active."""
+    faults = [_say_fault(fault) for fault in host.faults]
+    state = "" if faults and host.state.value == "active" else _say_state_reason(host)
+    return "; ".join([*([state] if state else []), *faults])
+
+
+def _say_state_reason(host: HostView) -> str:
     if host.provider_says:
         return f"its provider says: {host.provider_says}"
     if host.drain_deadline is None:

@@ -43,7 +43,8 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     place: how many jobs of its queue come before it. refusal: why the last admission passed it
     over. led: this replica runs the loops. policy: what decides its next failure. holders: every
     kill switch that is on, as `Settings.find_holders` lists them. quota_jobs, quota_gpus: the
-    project's limits. share: its project's, where any project has one. last_attempt: the newest, of
+    project's limits. share: its project's, where any project has one.
+    reclaims: a job that borrows may be stopped for it. last_attempt: the newest, of
     a job that is reserved, waits to run again, or failed. victims: jobs being stopped so that this
     one can start. young: jobs less important or borrowing that have not run for long enough to be
     stopped for it, those with the least time left first. start_limit: the setting that limits its
@@ -73,6 +74,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     quota_jobs: Value = None
     quota_gpus: Value = None
     share: Share | None = None
+    reclaims: bool = False
     last_attempt: AttemptRecord | None = None
     victims: tuple[JobRecord, ...] = ()
     young: tuple[YoungJob, ...] = ()

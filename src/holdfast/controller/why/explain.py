@@ -90,7 +90,7 @@ def _explain_queued(found: Circumstances) -> Iterator[WhyLine]:
         yield line("queued", "it is next: the next round of admission takes it")
     yield from held
     if not found.led:
-        message = "this server does not run the loops; another does, or will within seconds"
+        message = "another server of this cluster places jobs, or this one will within seconds"
         yield line("not_leading", message)
     yield from gangs.explain_last_attempt(found)
     yield from shares.explain_share(found)
@@ -189,7 +189,9 @@ def _explain_ended(found: Circumstances) -> Iterator[WhyLine]:
         how += job.reason.removeprefix(str(job.state))
     elif job.reason:
         how += f": {job.reason}"
-    hint = f"holdfast logs {job.id}; holdfast retry {job.id}"
+    last = found.last_attempt
+    wrote = job.attempts > 0 and (last is None or last.started_at is not None)
+    hint = f"holdfast logs {job.id}; " * wrote + f"holdfast retry {job.id}"
     yield line("ended", f"it {how}", hint * (job.state is not JobState.SUCCEEDED))
     if job.state is JobState.FAILED:
         yield from gangs.explain_start_error(found)

@@ -9,11 +9,12 @@ from holdfast.controller.runtime.settings import Settings
 from holdfast.controller.why.circumstances import Circumstances, YoungJob
 from holdfast.controller.why.limits import make_limits
 from holdfast.controller.why.pools import as_candidate
+from holdfast.core.placement.labels import carries
 from holdfast.core.placement.plan import RunningTask
 from holdfast.core.placement.preemption import find_winner
 from holdfast.core.placement.shares import Shares
-from holdfast.core.placement.types import find_kin
-from holdfast.core.records import JobRecord, WaitRecord
+from holdfast.core.placement.types import Share, find_kin
+from holdfast.core.records import HostRecord, JobRecord, WaitRecord
 from holdfast.core.series.arrays import IN_LINE
 from holdfast.core.series.records import ArrayRecord
 from holdfast.core.states import JobState
@@ -74,7 +75,7 @@ async def find_circumstances(
                 last_attempt=attempts.get((job.id, job.attempts)),
                 victims=tuple(victims.get(job.id, ())) if is_queued else (),
                 young=tuple(y for y in young if _yields(y, job, held)) if is_queued else (),
-                share=shares.get(job.project),
+                **_read_share(job, shares.get(job.project), held, running, all_hosts),
                 start_limit=limit,
                 array=lines.get(job.array_id or ""),
                 sizes=sizes if is_queued else (),
@@ -181,6 +182,31 @@ def _find_young(running: Iterable[RunningTask], settings: Settings) -> list[Youn
         if young.left_seconds > 0:
             found.append(young)
     return sorted(found, key=lambda young: (young.left_seconds, young.job_id))
+
+
+def _read_share(
+    job: JobRecord,
+    share: Share | None,
+    held: Shares,
+    running: Sequence[RunningTask],
+    hosts: Sequence[HostRecord],
+) -> dict[str, Any]:
+    """The share of the job's project, and whether any job that borrows may be stopped for it: one that
+    loses nothing by it, on a host that may take it."""
+    if share is None:
+        return {}
+    asker = as_candidate(job)
+    borrowers = held.order_borrowers(asker, running) if held.may_reclaim(asker) else []
+    fit = {
+        host.id
+        for host in hosts
+        if (not host.queues or job.queue in host.queues)
+        and carries(host.labels, job.spec.host_labels)
+    }
+    reclaims = any(
+        task.project in borrowers and task.stoppable and task.host_id in fit for task in running
+    )
+    return {"share": share, "reclaims": reclaims}
 
 
 def _yields(young: YoungJob, job: JobRecord, shares: Shares) -> bool:

@@ -59,21 +59,31 @@ def explain_quota(found: Circumstances) -> Iterator[WhyLine]:
     if project is None:
         return
     name = project.name
-    if isinstance(found.quota_jobs, int) and project.running >= found.quota_jobs:
+    jobs, gpus, needed = found.quota_jobs, found.quota_gpus, job.gpus * job.tasks
+    if isinstance(jobs, int) and project.running >= jobs:
         yield line(
             "quota",
             f"project {name} runs {project.running} job{'s' * (project.running != 1)}, and may run "
-            f"{found.quota_jobs} at once",
-            f"it starts when one of them ends; or holdfast projects set {name} quota_jobs=N",
+            f"{jobs} at once",
+            _say_way(project.running + 1 - jobs, "ends", jobs >= 1, f"{name} quota_jobs"),
         )
-    needed = job.gpus * job.tasks
-    if needed and isinstance(found.quota_gpus, int) and project.gpus + needed > found.quota_gpus:
+    if needed and isinstance(gpus, int) and project.gpus + needed > gpus:
         yield line(
             "quota",
             f"project {name} holds {project.gpus} GPU{'s' * (project.gpus != 1)} and may hold "
-            f"{found.quota_gpus} at once, and this job needs {needed}",
-            f"it starts when enough of them are free; or holdfast projects set {name} quota_gpus=N",
+            f"{gpus} at once, and this job needs {needed}",
+            _say_way(project.gpus + needed - gpus, "is free", gpus >= needed, f"{name} quota_gpus"),
         )
+
+
+def _say_way(over: int, verb: str, possible: bool, quota: str) -> str:
+    """Say how a job comes under a quota again: by ends of others, or only by another quota."""
+    raised = f"holdfast projects set {quota}=N"
+    if not possible:
+        return f"no end of others makes it start, only a higher quota: {raised}"
+    many = {"ends": "end", "is free": "are free"}[verb]
+    what = f"one of them {verb}" if over == 1 else f"{over} of them {many}"
+    return f"it starts when {what}; or {raised}"
 
 
 def explain_progress(found: Circumstances) -> Iterator[WhyLine]:

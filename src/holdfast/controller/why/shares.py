@@ -16,10 +16,12 @@ def explain_share(found: Circumstances) -> Iterator[WhyLine]:
     size = (job.gpus or job.cpu_slots) * job.tasks
     of = f"project {job.project} holds {_name(held, unit)} of its share of {own}"
     if held + size <= own:
+        gives = "jobs of projects that borrow are stopped for it where that makes enough room"
+        none = "no job that could be stopped for it borrows, so it waits for free room"
         yield line(
             "within_share",
-            f"{of}, and this job needs {size}: it goes before every job that borrows, and projects "
-            "that borrow give back what it needs",
+            f"{of}, and this job needs {size}: it goes before every job that borrows; "
+            f"{gives if found.reclaims else none}",
             "holdfast projects",
         )
     else:

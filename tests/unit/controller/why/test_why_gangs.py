@@ -293,6 +293,7 @@ async def test_both_sides_of_a_loan_name_each_other(served: Served, agent: FakeA
         f"job {borrower['id']} of project b, which borrows, may be stopped for it in 10 min"
     )
     assert "0 CPU slots of its share of 2" in found["within_share"]["message"]
+    assert "are stopped for it" in found["within_share"]["message"]
     assert "may_make_room" not in await why(served, too_much)
     assert "this job needs 3" in (await why(served, too_much))["beyond_share"]["message"]
 

@@ -1,0 +1,76 @@
+"""`why` promises nothing that does not come: no end of others, no reclaim, no log."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from holdfast.controller.why.circumstances import Circumstances
+from holdfast.controller.why.explain import explain
+from holdfast.controller.why.retries import explain_quota
+from holdfast.controller.why.shares import explain_share
+from holdfast.core.placement.types import Share
+from holdfast.core.records import ProjectRecord, QueueRecord
+from tests.unit.cli.stub import host_record, job_record
+
+NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
+
+
+def around(job: Any, **more: Any) -> Circumstances:
+    queue = QueueRecord(name="cpu", settings={}, created_at=NOW)
+    fields: dict[str, Any] = {"queue": queue, "tasks": (), "hosts": (), "place": 0, "now": NOW}
+    return Circumstances(job=job, **{**fields, **more})
+
+
+@pytest.mark.parametrize(
+    ("running", "may", "hint"),
+    [
+        (1, 1, "it starts when one of them ends; or holdfast projects set p quota_jobs=N"),
+        (3, 1, "it starts when 3 of them end; or holdfast projects set p quota_jobs=N"),
+        (1, 0, "no end of others makes it start, only a higher quota: holdfast projects set p quota_jobs=N"),
+        (0, 0, "no end of others makes it start, only a higher quota: holdfast projects set p quota_jobs=N"),
+    ],
+)  # fmt: skip
+def test_a_quota_of_jobs_says_how_many_ends_it_waits_for(running: int, may: int, hint: str) -> None:
+    project = ProjectRecord(name="p", settings={}, running=running)
+    found = around(job_record(state="queued"), project=project, quota_jobs=may)
+    assert [line.hint for line in explain_quota(found)] == [hint]
+
+
+@pytest.mark.parametrize(
+    ("held", "may", "says"),
+    [(4, 4, "when one of them is free"), (4, 3, "when 2 of them are free"), (0, 0, "no end of")],
+)
+def test_a_quota_of_gpus_does_so_too(held: int, may: int, says: str) -> None:
+    project = ProjectRecord(name="p", settings={}, gpus=held)
+    found = around(job_record(state="queued", gpus=1), project=project, quota_gpus=may)
+    (line,) = explain_quota(found)
+    assert says in line.hint
+
+
+@pytest.mark.parametrize(
+    ("reclaims", "says"),
+    [(True, "are stopped for it where that makes enough room"), (False, "it waits for free room")],
+)
+def test_a_reclaim_is_promised_only_where_one_may_come(reclaims: bool, says: str) -> None:
+    share = Share(gpus=0, cpu_slots=4)
+    found = around(job_record(state="queued"), share=share, reclaims=reclaims)
+    (line,) = explain_share(found)
+    assert line.message.endswith(says)
+
+
+@pytest.mark.parametrize(("attempts", "offers"), [(0, False), (1, True)])
+def test_logs_are_offered_only_where_there_are_some(attempts: int, offers: bool) -> None:
+    job = job_record(state="cancelled", attempts=attempts, reason="cancelled by a")
+    (line,) = explain(around(job)).lines
+    assert ("holdfast logs" in line.hint) is offers
+    assert "holdfast retry" in line.hint
+
+
+def test_each_host_that_takes_no_work_has_its_own_way_back() -> None:
+    hosts = tuple(host_record(id=s, name=s, state=s) for s in ("draining", "quarantined", "error"))
+    (line,) = explain(around(job_record(state="queued", attempts=0), hosts=hosts)).lines
+    assert line.message.endswith("draining is draining, quarantined is quarantined, error is error")
+    assert line.hint == "holdfast hosts undrain draining or holdfast hosts release quarantined"
