@@ -428,6 +428,7 @@ class Agent:
         if answer.fenced and answer.fenced != self._fenced:
             log.error(f"this host is in error, and its leases are not renewed: {answer.fenced}")
         self._fenced = answer.fenced
+        self._watching.take_excuses(answer.excused, started_at)
         asked = newest and self._log_reader.take(answer.reads)
         return self._commands.carry_out(answer, started_at=started_at, newest=newest) or asked
 

@@ -50,6 +50,7 @@ GANG_TOLD_SECONDS = 0.06
 ENDS_TOLD_SECONDS = 0.03
 # Where short tasks follow each other, starts and ends are told so late at most (AHEAD-4).
 PACE_SECONDS = 0.03
+_MAX_EXCUSE_SECONDS = 86_400.0
 _SAFE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -101,6 +102,7 @@ class AgentTask:
         self.stop_grace: float | None = None  # of the stop that was sent
         self.redactor = Redactor(order.secrets.values() if order else ())
         self.watch = TaskWatch(order.watch if order else WatchSettings(), gpus=len(self.gpus))
+        self.asked_excuse = False  # the controller was asked for ranks on other hosts (EXCUSE-1)
         self.counts: dict[str, float] = {}  # of a policy script in it, as it said them last
         self.beats: list[tuple[float, Beat]] = []  # the last few and their times, for forensics
 
@@ -204,9 +206,32 @@ class AgentTask:
             )
         if not self.began or (beat is None and now < self.started_at + self.told_seconds):
             return TaskReport(key=self.key, state="starting", pid=self.pid, beat=told)
+        left, waits = self._tell_section(now)
         return TaskReport(
-            key=self.key, state="running", pid=self.pid, beat=told, counts=self.counts
+            key=self.key,
+            state="running",
+            pid=self.pid,
+            beat=told,
+            counts=self.counts,
+            section_seconds=left,
+            waits=waits,
         )
+
+    def _tell_section(self, now: float) -> tuple[float | None, bool]:
+        """Return for how long its section excuses ranks on other hosts, and whether it needs such an
+        excuse itself (EXCUSE-1). Ranks on one host excuse each other without the controller."""
+        left = None
+        if self._spans_hosts and self.watch.knows_sections:
+            left = min(max(0.0, self.watch.excuses_until() - now), _MAX_EXCUSE_SECONDS)
+        return left, self.needs_excuse(now)
+
+    @property
+    def _spans_hosts(self) -> bool:
+        return self.order is not None and self.order.group_world_size > 1
+
+    def needs_excuse(self, now: float) -> bool:
+        """Return whether it is to be asked for ranks on other hosts that it may wait for."""
+        return self._spans_hosts and self.watch.waits(now)
 
     def _dated_facts(self, now: float) -> TaskFacts | None:
         """The facts with how long ago it ended: reports wait, and the order of ends must show."""

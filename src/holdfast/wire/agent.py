@@ -110,6 +110,9 @@ class TaskReport(AgentMessage, frozen=True, kw_only=True, gc=False):
     claimed: a rank of a gang whose place is kept and which waits for the others (the start
     barrier). port: with it, from rank 0: a free port on this host, for the rendezvous. counts: totals
     of a policy script in this task, for metrics; a lost report is made good by the next.
+    section_seconds: of a rank that has told of sections: for how long the one that it is in excuses
+    other ranks from now on, 0 outside of any. waits: it is in none, and has been silent for so long
+    that another's would have to excuse it (EXCUSE-1).
     """
 
     key: TaskKey
@@ -119,6 +122,8 @@ class TaskReport(AgentMessage, frozen=True, kw_only=True, gc=False):
     beat: BeatReport | None = None
     facts: TaskFacts | None = None
     counts: Counts = {}
+    section_seconds: Annotated[float, Meta(ge=0, le=86_400)] | None = None
+    waits: bool = False
 
 
 class SyncRequest(AgentMessage, frozen=True, kw_only=True):
@@ -361,6 +366,13 @@ class LogReadOrder(AgentMessage, frozen=True, kw_only=True):
     length: Large
 
 
+class Excused(AgentMessage, frozen=True, array_like=True):
+    """A rank that waits for another, which is in a section, from the start of this sync on."""
+
+    key: TaskKey
+    seconds: Elapsed
+
+
 class SyncAnswer(AgentMessage, frozen=True, kw_only=True):
     """Commands down. `lost`: tasks unknown to the controller on this host: end them (watchdog 77).
 
@@ -368,7 +380,8 @@ class SyncAnswer(AgentMessage, frozen=True, kw_only=True):
     unread: what of this sync cannot be read and was left out, and why. gangs: those of `launch`.
     fenced: why this host is in error: nothing is renewed, so its tasks end with their leases.
     reads: output that a reader waits for. recall: held orders to be given back, unless they have
-    begun. run_ahead_seconds: how much work it may hold beyond its slots.
+    begun. run_ahead_seconds: how much work it may hold beyond its slots. excused: of the ranks that
+    wait.
     """
 
     claim: list[ClaimOrder] = []
@@ -384,6 +397,7 @@ class SyncAnswer(AgentMessage, frozen=True, kw_only=True):
     reads: list[LogReadOrder] = []
     unread: list[str] = []
     fenced: str = ""
+    excused: list[Excused] = []
     settings_rev: Large = 0
     sync_interval_seconds: Elapsed = 5.0
     run_ahead_seconds: Elapsed = 0.0

@@ -10,6 +10,7 @@ from holdfast.core.causes import Cause
 from holdfast.core.endings.decide import Policy
 from holdfast.core.endings.replace import plan_replacement
 from holdfast.core.facts import TaskFacts
+from holdfast.core.ids import TaskKey
 from holdfast.core.log_plan import LogLife, split_by_life
 from holdfast.core.placement.plan import plan_admission
 from holdfast.core.records import TaskRecord
@@ -724,3 +725,24 @@ async def test_forensics_of_every_life_of_a_rank_are_kept(rig: Rig) -> None:
     assert await rig.store.logs.get_forensics(job_id) == [(1, account) for account in accounts]
     with pytest.raises(Stale):
         await rig.store.logs.put_forensics(first_host, accounts[1], now=rig.now)
+
+
+async def test_a_section_excuses_the_other_ranks_of_its_gang_until_it_ends(rig: Rig) -> None:
+    """EXCUSE-1. Only the host that runs a rank tells of its section."""
+    await rig.host("h1", slots=4)
+    _, (zero, one) = await rig.running_gang(2)
+    _, (other, _) = await rig.running_gang(2)
+    members = rig.store.members
+    await members.tell_sections("h1", [(zero, 100.0)], now=rig.now)
+    assert await members.find_excuses([zero, one, other], now=rig.now) == {one: 100.0}
+    rig.tick(40.0)
+    assert await members.find_excuses([one], now=rig.now) == {one: 60.0}
+    stale = TaskKey(zero.job_id, zero.rank, zero.epoch + 1)
+    await members.tell_sections("h1", [(stale, 900.0)], now=rig.now)
+    await members.tell_sections("h2", [(zero, 900.0)], now=rig.now)
+    assert await members.find_excuses([one], now=rig.now) == {one: 60.0}
+    await members.tell_sections("h1", [(zero, 0.0)], now=rig.now)
+    assert await members.find_excuses([one], now=rig.now) == {}
+    await members.tell_sections("h1", [(zero, 50.0)], now=rig.now)
+    rig.tick(50.0)
+    assert await members.find_excuses([one], now=rig.now) == {}

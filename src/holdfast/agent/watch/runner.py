@@ -15,7 +15,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from holdfast.agent.probes import Probe, Probed
 from holdfast.agent.tasks import AgentTask, TaskTable
@@ -25,6 +25,7 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskState
 from holdfast.core.watchdogs import Rearmed
 from holdfast.process.syscalls import read_boottime
+from holdfast.wire.agent import Excused
 from holdfast.wire.beat import MAX_DATAGRAM_BYTES, Beat, decode_beat
 
 log = logging.getLogger("holdfast.agent.watch")
@@ -38,7 +39,8 @@ _BAD_LOG_SECONDS = 60.0
 
 
 class WatchRunner:
-    """Runs all watches. `trip` is called once per trip, `first_beat` at a task's first beat. `look`
+    """Runs all watches. `trip` is called once per trip, `first_beat` at a task's first beat, and
+    where a rank begins to wait for another (EXCUSE-1). `look`
     is called before a task is judged: an executor's watch may be another call's by now (True: it is
     to be looked at often)."""
 
@@ -174,9 +176,11 @@ class WatchRunner:
         """Tick and sample the tasks that are due; return the pause until the next, or None."""
         next_at = math.inf
         due: list[AgentTask] = []
+        self._excuse_ranks()
         for task in self._table:
             if task.state is not AgentTaskState.RUNNING or task.watch.trip is not None:
                 continue
+            self._ask(task, now)
             if self._look(task, now):
                 next_at = min(next_at, now + LOOK_SECONDS)
             self._say(task, now)
@@ -198,6 +202,31 @@ class WatchRunner:
         if math.isinf(next_at) and not due:
             return None
         return max(0.001, min(next_at, now + 5.0) - now)
+
+    def _excuse_ranks(self) -> None:
+        """Excuse ranks of a gang while another one here is in a section (EXCUSE-1)."""
+        until: dict[str, float] = {}
+        for task in self._table:
+            if task.live and task.watch.section is not None:
+                job_id = task.key.job_id
+                until[job_id] = max(task.watch.excuses_until(), until.get(job_id, -math.inf))
+        for task in self._table if until else ():
+            if task.live and task.key.job_id in until:
+                task.watch.excuse(until[task.key.job_id])
+
+    def _ask(self, task: AgentTask, now: float) -> None:
+        """Have the controller asked at once, where a rank begins to need an excuse."""
+        waits = task.needs_excuse(now)
+        if waits and not task.asked_excuse:
+            self._first_beat()
+        task.asked_excuse = waits
+
+    def take_excuses(self, excused: Sequence[Excused], since: float) -> None:
+        """Excuse ranks that wait for one on another host; the seconds count from `since`."""
+        for each in excused:
+            task = self._table.get(each.key)
+            if task is not None and task.live:
+                task.watch.excuse(since + each.seconds)
 
     def _find_sample_time(self, task: AgentTask) -> float:
         wish = task.watch.wants_sample()

@@ -38,6 +38,7 @@ from holdfast.controller.sync.reports import NO_FACTS, read_sync
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.core.records import HostRecord
+from holdfast.core.watchdogs.watch import ASK_AGAIN_SECONDS
 from holdfast.errors import Forbidden, NotFound, Stale, Unauthorized, ValidationError
 from holdfast.moves.reports import guess_room
 from holdfast.moves.rows import clean_text
@@ -46,6 +47,7 @@ from holdfast.wire import agent as wire
 
 log = logging.getLogger("holdfast.controller")
 DECISION_SECONDS = 0.05
+MOST_EXCUSED_SECONDS = 30.0  # at once: a section that ends early excuses no rank for much longer
 ROOM_SECONDS = 0.2  # after which the leader looks at what failed tasks have left
 MAX_REGISTER_BYTES = 1024 * 1024
 _REGISTER = msgspec.json.Decoder(wire.RegisterRequest)
@@ -143,6 +145,7 @@ async def _poll(
     found = await _ask_store(controller, host, wanted)
     _act_on(controller, request, found)
     answer = await _make_answer(controller, host, request, found, settings)
+    answer = msgspec.structs.replace(answer, excused=await _excuse(controller, host, request))
     ends = answer if _brings_decision(found, answer) else None
     if ends is not None:
         until, seen = min(until, controller.clock() + DECISION_SECONDS), line.wake.version
@@ -182,6 +185,20 @@ async def _poll(
         recorded = None if given is None else given.recorded
     whole = answer if ends is None or answer is ends else _add_ends(answer, ends)
     return whole, recorded
+
+
+async def _excuse(
+    controller: Controller, host: HostRecord, request: wire.SyncRequest
+) -> list[wire.Excused]:
+    """Take note of sections, and return which ranks that wait they excuse (EXCUSE-1). Most syncs tell
+    of neither."""
+    members = controller.store.members
+    told = [(t.key, t.section_seconds) for t in request.tasks if t.section_seconds is not None]
+    waits = [t.key for t in request.tasks if t.waits]
+    if told:
+        await members.tell_sections(host.id, told)
+    found = await members.find_excuses(waits) if waits else {}
+    return [wire.Excused(key, min(seconds, MOST_EXCUSED_SECONDS)) for key, seconds in found.items()]
 
 
 def _brings_decision(found: HostSynced, answer: wire.SyncAnswer) -> bool:
@@ -369,7 +386,9 @@ async def _make_answer(
 
 def _says_something(answer: wire.SyncAnswer) -> bool:
     orders = answer.claim or answer.launch or answer.preempt or answer.watch or answer.reads
-    return bool(orders or answer.recall or answer.lost or answer.acked or answer.refused)
+    excuses = any(each.seconds > ASK_AGAIN_SECONDS for each in answer.excused)
+    found = answer.recall or answer.lost or answer.acked or answer.refused
+    return bool(orders or found or excuses)
 
 
 # ---- logs and forensics

@@ -5,6 +5,11 @@ carries out the verdicts: a `Trip` ends the task (at most one ever comes), `Susp
 are for the log.
 
 A `TaskWatch` is made new for every attempt, so the evidence of a hang never outlives a restart.
+
+EXCUSE-1  A rank of a gang in a section excuses the ranks that are in none, because they may wait for
+          it: their clocks of silence and idleness stand still, for no longer than the section's own
+          timeout, or the silence limit. A rank in a section is excused by no other, so two that hang
+          in theirs do not excuse each other.
 """
 
 from __future__ import annotations
@@ -28,6 +33,10 @@ from holdfast.errors import ValidationError
 
 TICK_SECONDS = 5.0
 """The runner ticks at least this often, even where `wake_at` of the parts would allow more."""
+LONGEST_EXCUSE_SECONDS = 1800.0
+"""A section with no clock of its own excuses the other ranks for so long."""
+ASK_AGAIN_SECONDS = 10.0
+"""A rank asks anew so long before its excuse is over."""
 DEAF_SECONDS = 15.0
 """A longer gap between two calls means that the watch heard nothing: the agent froze or the machine slept
 (STALL-4)."""
@@ -80,6 +89,7 @@ class TaskWatch:
         self._gpus = gpus
         self._state = _State()
         self._said: list[Verdict] = []
+        self._excused_until = -math.inf
 
     # ---- what can be asked
 
@@ -108,6 +118,36 @@ class TaskWatch:
     def suspected(self) -> bool:
         """True while a stall is being confirmed."""
         return self._state.stall.suspected
+
+    @property
+    def knows_sections(self) -> bool:
+        """Whether the work has told of any section."""
+        sections = self._state.stall.sections
+        return bool(sections.open or sections.learned)
+
+    def excuses_until(self) -> float:
+        """Return until when the work's section excuses other ranks; -inf outside of any (EXCUSE-1)."""
+        stall, settings = self._state.stall, self._settings
+        if not stall.sections.open or self._state.trip is not None:
+            return -math.inf
+        replaced = stall.sections.timeout(settings.section_factor)
+        if replaced is None:
+            return stall.sign_at + (settings.silence_limit_seconds or LONGEST_EXCUSE_SECONDS)
+        timeout, given = replaced
+        least = 0.0 if given else settings.stall_timeout_seconds or 0.0
+        return stall.quiet_since + max(timeout, least)
+
+    def waits(self, now: float) -> bool:
+        """Return whether the work is in no section and has been silent for half of what it may be, so
+        that another rank's section has to excuse it, and it is not excused for long."""
+        stall = self._state.stall
+        patience = stall.patience(self._settings)
+        least = min(x for x in (patience.timeout, patience.limit, math.inf) if x is not None)
+        health = self._settings.health_window_seconds if self._gpus else math.inf
+        silent = now - stall.quiet_since >= min(least, health) / 2
+        began = self._state.time_limit.started_at is not None
+        ends = self._excused_until - now < ASK_AGAIN_SECONDS
+        return silent and ends and began and not stall.sections.open
 
     def wants_sample(self) -> SampleWish | None:
         """Return when the next reading is wanted, None for never; an instant in the past means now."""
@@ -189,6 +229,10 @@ class TaskWatch:
         self._set(health=health)
         if trip is not None:
             self._said.append(trip)
+
+    def excuse(self, until: float) -> None:
+        """Take note that another rank's section excuses this one until then (EXCUSE-1)."""
+        self._excused_until = max(until, self._excused_until)
 
     def renew(self, now: float, started_at: float, settings: WatchSettings) -> None:
         """Watch other work of the same task from now on, which began at `started_at`: its time
@@ -309,6 +353,10 @@ class TaskWatch:
             return
         if now - before > DEAF_SECONDS and before > -math.inf:
             self._listen_again(now, now - before)
+            return
+        excused = min(now, self._excused_until) - before
+        if excused > 0 and before > -math.inf and not self._state.stall.sections.open:
+            self._listen_again(now, excused)
         else:
             self._set(at=now)
 

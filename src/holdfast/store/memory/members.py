@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from holdfast.core.causes import Cause
 from holdfast.core.endings.replace import Replacement
@@ -28,6 +28,33 @@ class MemoryMembers(InMemory):
         for state in members.GOING_ON:
             for job_id in sorted(self.state.by_state[state]):
                 yield from (task for _, task in sorted(self.state.tasks.get(job_id, {}).items()))
+
+    async def tell_sections(
+        self, host_id: str, told: Sequence[tuple[TaskKey, float]], *, now: Now = None
+    ) -> None:
+        s, at = self.state, self.state.at(now)
+        for key, seconds in told:
+            task = s.tasks.get(key.job_id, {}).get(key.rank)
+            runs = task is not None and task.state is TaskState.RUNNING and task.key == key
+            if task is not None and runs and task.host_id == host_id:
+                s.sections.pop(key, None)
+                if seconds > 0:
+                    s.sections[key] = at + timedelta(seconds=seconds)
+
+    async def find_excuses(
+        self, keys: Sequence[TaskKey], *, now: Now = None
+    ) -> dict[TaskKey, float]:
+        s, at, found = self.state, self.state.at(now), dict[TaskKey, float]()
+        for key in keys:
+            others = [
+                (until - at).total_seconds()
+                for task in s.tasks.get(key.job_id, {}).values()
+                if task.rank != key.rank and task.state is TaskState.RUNNING
+                if (until := s.sections.get(task.key, at)) > at
+            ]
+            if others:
+                found[key] = max(others)
+        return found
 
     async def list_members(self, limit: int) -> list[DueMember]:
         s, at, found = self.state, self.state.at(None), []

@@ -261,6 +261,7 @@ class MemoryState:
         self.keys: dict[tuple[str, str], str] = {}
         self.by_state: dict[JobState, dict[str, None]] = {state: {} for state in UNFINISHED}
         self.tasks: dict[str, dict[int, TaskRow]] = {}
+        self.sections: dict[TaskKey, datetime] = {}  # until when each excuses others (EXCUSE-1)
         self.on_host: dict[str, dict[tuple[str, int], None]] = {}
         self.attempts: dict[str, list[AttemptRecord]] = {}
         self.hosts: dict[str, MemoryHost] = {}

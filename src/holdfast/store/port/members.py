@@ -1,4 +1,5 @@
-"""Members of supervised jobs: their falls, and the places of their replacements."""
+"""Ranks that wait for each other, and members of supervised jobs: their falls, and the places of
+their replacements."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -13,7 +14,23 @@ from holdfast.store.port.clock import Now
 
 
 class MemberStore(Protocol):
-    """One member falls and is replaced while the others run on."""
+    """One member falls and is replaced while the others run on.
+
+    Ranks of any gang tell of their sections here, because these excuse the ranks that wait for them
+    (EXCUSE-1).
+    """
+
+    async def tell_sections(
+        self, host_id: str, told: Sequence[tuple[TaskKey, float]], *, now: Now = None
+    ) -> None:
+        """Note for how many seconds from now on the sections of ranks on this host excuse the others;
+        0: none does any more. A key that does not run there changes nothing."""
+
+    async def find_excuses(
+        self, keys: Sequence[TaskKey], *, now: Now = None
+    ) -> dict[TaskKey, float]:
+        """Return for how many seconds more other ranks' sections excuse these; those of them that
+        none does are missing."""
 
     async def list_members(self, limit: int) -> list[DueMember]:
         """Return members that need a decision: the fallen, and replacements that have not started

@@ -1,6 +1,7 @@
 """Supervised jobs in PostgreSQL: their fallen members, and the places of replacements."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from holdfast.core.causes import Cause
 from holdfast.core.endings.replace import Replacement
@@ -20,8 +21,30 @@ from holdfast.store.postgres.jobs import read_jobs
 from holdfast.store.postgres.moves import load_moves, write_moves
 
 
+def _as_arrays(keys: Sequence[TaskKey]) -> dict[str, list[Any]]:
+    return {
+        "jobs": [key.job_id for key in keys],
+        "ranks": [key.rank for key in keys],
+        "epochs": [key.epoch for key in keys],
+    }
+
+
 class PostgresMembers(OnSession):
     """`MemberStore` on PostgreSQL."""
+
+    async def tell_sections(
+        self, host_id: str, told: Sequence[tuple[TaskKey, float]], *, now: Now = None
+    ) -> None:
+        given = {**_as_arrays([key for key, _ in told]), "seconds": [left for _, left in told]}
+        await self.beside.transact(
+            lambda tx: tx.run("tell_sections", host=host_id, now=now, **given), relaxed=True
+        )
+
+    async def find_excuses(
+        self, keys: Sequence[TaskKey], *, now: Now = None
+    ) -> dict[TaskKey, float]:
+        rows = await self.beside.rows("find_excuses", now=now, **_as_arrays(keys))
+        return {TaskKey(r["job_id"], r["rank"], r["epoch"]): r["seconds"] for r in rows}
 
     @reads_beside
     async def list_members(self, tx: Tx, limit: int) -> list[DueMember]:

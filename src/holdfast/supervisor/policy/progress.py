@@ -7,6 +7,9 @@ loop:
     queue.send({"step": step})  # after each step
     queue.send({"section": "eval"})  # no steps for a while; "checkpoint" likewise
     queue.send({"section": None})  # steps again
+
+A rank in a section excuses the ranks that are in none, because they may wait for it: their silence
+does not grow meanwhile, for as long as that section itself may take (EXCUSE-1).
 """
 
 import contextlib
@@ -45,6 +48,7 @@ class Progress:
         self.since = now  # of the last step, or of the beginning or end of a section
         self.durations: deque[float] = deque(maxlen=STEPS_MEASURED)
         self.cut = True  # the time that runs now began with something other than a step
+        self.excused_seconds = 0.0  # since then, while another rank was in a section
 
     def take(self, message: Any, now: float) -> None:
         """Learn from a message. A time that includes a section counts for no step."""
@@ -54,12 +58,12 @@ class Progress:
             self.section = message["section"]
         elif "step" in message:
             if not self.cut and self.section is None:
-                self.durations.append(now - self.since)
+                self.durations.append(self.silent_seconds(now))
             self.step = message["step"]
         else:
             return
         self.cut = "section" in message
-        self.since = now
+        self.since, self.excused_seconds = now, 0.0
 
     def limit_seconds(self) -> float:
         """The time for which this rank may be silent from now on."""
@@ -69,6 +73,14 @@ class Progress:
             return self.first_seconds
         return max(self.least_seconds, TIMES_MEDIAN * statistics.median(self.durations))
 
+    def silent_seconds(self, now: float) -> float:
+        """For how long the rank has been silent, without what another rank's section excuses."""
+        return now - self.since - self.excused_seconds
+
+    def is_late(self, now: float) -> bool:
+        """Whether it has been silent for longer than it may be."""
+        return self.silent_seconds(now) > self.limit_seconds()
+
     def describe(self) -> str:
         """Say where the rank is."""
         return f"step {self.step}" + (f", in {self.section}" if self.section else "")
@@ -77,19 +89,26 @@ class Progress:
 def find_hang(progress: Mapping[Process, Progress], now: float) -> RunFailure | None:
     """Name the ranks that hang: those furthest behind, because ranks wait for each other, and the
     first to be late need not be at fault."""
-    late = [
-        process for process, seen in progress.items() if now - seen.since > seen.limit_seconds()
-    ]
+    late = [process for process, seen in progress.items() if seen.is_late(now)]
     if not late:
         return None
     least = min(progress[process].step for process in late)
     behind = [process for process in late if progress[process].step == least]
-    silent = now - progress[behind[0]].since
+    silent = progress[behind[0]].silent_seconds(now)
     named = ", ".join(str(process) for process in behind[:5]) + (
         f" and {len(behind) - 5} more" if len(behind) > 5 else ""
     )
     sentence = f"no progress for {silent:.0f} s: {named} at {progress[behind[0]].describe()}"
     return RunFailure(sentence, behind[0].host, hung=True)
+
+
+def excuse_ranks(progress: Mapping[Process, Progress], before: float, now: float) -> None:
+    """Take the time from `before` to now off the silence of ranks that are in no section, where
+    another rank is in one and not late (EXCUSE-1)."""
+    if any(seen.section is not None and not seen.is_late(now) for seen in progress.values()):
+        for seen in progress.values():
+            if seen.section is None:
+                seen.excused_seconds += now - max(before, seen.since)
 
 
 def watch_progress(
@@ -114,7 +133,7 @@ def watch_progress(
     for process in group:
         process.returncode().add_done_callback(lambda future: happened.put((future.whom, future)))
         listen(process)
-    look_at = time.monotonic()
+    look_at = looked_at = time.monotonic()
     while progress:
         with contextlib.suppress(queue.Empty):
             process, future = happened.get(timeout=_LOOK_SECONDS)
@@ -130,7 +149,8 @@ def watch_progress(
         now = time.monotonic()
         # A rank whose message waits is not late; and a look goes over all ranks.
         if now >= look_at and happened.empty():
-            look_at = now + _LOOK_SECONDS
+            excuse_ranks(progress, looked_at, now)
+            look_at, looked_at = now + _LOOK_SECONDS, now
             hang = find_hang(progress, now)
             if hang is not None:
                 return hang

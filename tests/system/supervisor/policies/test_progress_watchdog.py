@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from holdfast.supervisor.policy.progress import LEAST_SECONDS, TIMES_MEDIAN, Progress
+from holdfast.supervisor.policy.progress import LEAST_SECONDS, TIMES_MEDIAN, Progress, excuse_ranks
+from holdfast.supervisor.rosters.groups import Process
 from tests.system.supervisor.policies.rig import run_policy
 
 # At the first attempt rank 1 stops after its sixth step. Before that both go through a section
@@ -94,3 +96,24 @@ def test_what_is_no_report_changes_nothing() -> None:
     for message in ("hello", {"loss": 1.0}, None, 7):
         progress.take(message, now + 5)
     assert (progress.since, progress.step) == (now, 1)
+
+
+def test_a_rank_that_saves_excuses_those_that_wait_within_its_own_limit() -> None:
+    """EXCUSE-1: 600 s of saving by rank 0 count for no other; a rank that hangs after it is found."""
+    (saves, now), (waits, _) = make_progress([0.1] * 9), make_progress([0.1] * 9)
+    ranks = cast(dict[Process, Progress], {"0": saves, "1": waits})
+    saves.take({"section": "checkpoint"}, now)
+    for second in range(1, 601):
+        excuse_ranks(ranks, now + second - 1, now + second)
+        assert not waits.is_late(now + second)
+    saves.take({"section": None}, now + 600)
+    assert waits.silent_seconds(now + 600) == pytest.approx(0.0, abs=0.01)
+    assert waits.is_late(now + 600 + LEAST_SECONDS + 1)
+    saves.take({"section": "checkpoint"}, now + 600)
+    began = now + 600 + 1800
+    before = waits.excused_seconds
+    excuse_ranks(ranks, began, began + 500)
+    assert saves.is_late(began + 1)
+    assert waits.excused_seconds == before, "a section that is late itself excuses none"
+    waits.take({"step": 10}, began + 500)
+    assert waits.excused_seconds == 0.0

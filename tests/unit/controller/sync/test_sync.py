@@ -529,3 +529,37 @@ async def test_a_poll_overtaken_while_it_is_in_the_store_does_not_wait_out_its_t
         assert (await older).status_code == 200
     assert not newer.done(), "the newest call waits"
     newer.cancel()
+
+
+async def test_a_rank_that_waits_is_excused_while_one_on_another_host_is_in_a_section(
+    served: Served,
+) -> None:
+    """EXCUSE-1: by turns, so that a section that ends early excuses no rank for long."""
+    left, right = FakeAgent(served, "left"), FakeAgent(served, "right")
+    for host in (left, right):
+        await host.register()
+    await served.submit(tasks=2, placement="spread", time_limit_seconds=600)
+    orders: dict[str, wire.LaunchOrder] = {}
+    async with within(20):
+        while len(orders) < 2:
+            for host in (left, right):
+                answer = await host.sync(wait=0.2)
+                for claim in answer.claim:
+                    port = 29500 if claim.key.rank == 0 else 0
+                    await host.sync(wire.TaskReport(key=claim.key, state="claimed", port=port))
+                for order in answer.launch:
+                    orders[host.facts.name] = order
+    saves, waits = (orders[name].key for name in ("left", "right"))
+
+    def report(key: wire.TaskKey, **said: Any) -> wire.TaskReport:
+        return wire.TaskReport(key=key, state="running", **said)
+
+    await right.sync(report(waits))
+    assert (await left.sync(report(saves, section_seconds=90.0))).excused == []
+    assert (await right.sync(report(waits))).excused == [], "it did not ask"
+    await served.call("PATCH", "/v1/config", json={"set": {"sync_interval_seconds": 30}})
+    async with within(3):  # at once
+        asked = await right.sync(report(waits, waits=True), wait=30.0)
+    assert asked.excused == [wire.Excused(waits, 30.0)]
+    await left.sync(report(saves, section_seconds=0.0))
+    assert (await right.sync(report(waits, waits=True))).excused == []

@@ -798,3 +798,65 @@ def test_rearmed_carries_its_reading() -> None:
     driver = Driver(STALL, cpu(percent=50)).beat().run(130)
     [rearmed] = [v for _, v in driver.said if isinstance(v, Rearmed)]
     assert rearmed.evidence["cpu_percent"] == pytest.approx(50)
+
+
+# ---- ranks that wait for one in a section (EXCUSE-1)
+
+
+def test_a_rank_is_excused_while_another_saves_and_no_longer() -> None:
+    """Rank 0 is in its section from 1 to 241; the other is idle at a barrier, and then hangs."""
+    saves, idles = Driver(STALL, cpu()).beat(), Driver(STALL, cpu()).beat()
+    for rank in (saves, idles):
+        rank.run(1.0)
+    saves.beat(section="checkpoint", timeout=300.0)
+    assert saves.watch.excuses_until() == 301.0
+    for until in range(5, 240, 5):
+        idles.watch.excuse(saves.watch.excuses_until())
+        for rank in (saves, idles):
+            rank.run(float(until))
+    assert idles.kinds() == saves.kinds() == []
+    saves.run(241.0).beat(section="checkpoint", leave=True)
+    assert saves.watch.excuses_until() == float("-inf")
+    idles.run(700.0)
+    assert idles.trip is not None
+    assert (idles.trip[0], idles.trip[1]) == (pytest.approx(301.0 + 119.0 + 2.0, abs=1.5), 76)
+
+
+def test_a_section_excuses_no_longer_than_its_own_timeout_and_no_rank_in_a_section() -> None:
+    first, second = Driver(STALL, cpu()).beat(), Driver(STALL, cpu()).beat()
+    first.beat(section="a", timeout=150.0)
+    second.beat(section="b", timeout=150.0)
+    for until in range(5, 400, 5):
+        for one, other in ((first, second), (second, first)):
+            one.watch.excuse(other.watch.excuses_until())
+            one.run(float(until))
+    assert [each.trip and each.trip[1] for each in (first, second)] == [76, 76]
+    assert first.now < 160.0, "each in a section: they do not excuse each other"
+
+
+def test_an_excused_rank_with_a_gpu_is_not_wedged() -> None:
+    """Its GPU is idle for as long as the other saves; after that the window counts from anew."""
+    waits = Driver(WatchSettings(silence_limit_seconds=None), gpu(), gpus=1).beat()
+    waits.watch.excuse(900.0)
+    waits.run(899.0)
+    assert waits.trip is None
+    waits.run(1500.0)
+    assert waits.trip is not None
+
+
+def test_a_section_without_a_clock_of_its_own_excuses_until_the_silence_limit() -> None:
+    rank = Driver(STALL, cpu()).beat(section="eval")
+    assert rank.watch.excuses_until() == 1800.0
+    rank.run(40.0).beat(section="eval", leave=True).beat(section="eval")
+    assert rank.watch.excuses_until() == 40.0 + 200.0, "five times what the first pass took"
+
+
+def test_a_rank_asks_for_an_excuse_at_half_of_its_patience_and_again_before_it_ends() -> None:
+    rank = Driver(STALL, cpu()).beat()
+    assert not rank.watch.waits(59.0)
+    assert rank.run(60.0).watch.waits(60.0)
+    rank.watch.excuse(90.0)
+    assert not rank.watch.waits(79.0)
+    assert rank.run(81.0).watch.waits(81.0)
+    assert not rank.beat(section="eval").watch.waits(500.0)
+    assert not TaskWatch(STALL, gpus=0).waits(500.0), "before its start"

@@ -111,3 +111,26 @@ select j.id from jobs j
 where j.indexed_state = 'draining' and not j.drain_hard and j.drain_since <= %(before)s
   and exists (select from tasks t where t.job_id = j.id and t.state = 'preempting')
 order by j.id;
+
+-- name: tell_sections
+-- Guarded as a report is (FENCE-1); written only where it changes by more than a second.
+with told as (
+  select g.*, case when g.seconds > 0 then coalesce(%(now)s::timestamptz, clock_timestamp()) + g.seconds * interval '1 second' end as until
+  from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[], %(seconds)s::double precision[]) as g(job_id, rank, epoch, seconds)
+), locked as (
+  select t.job_id, t.rank, n.until from told n join tasks t on t.job_id = n.job_id and t.rank = n.rank
+  where t.job_id = any(%(jobs)s::text[]) and t.epoch = n.epoch and t.host_id = %(host)s and t.state = 'running'
+    and ((t.section_until is null) <> (n.until is null) or abs(extract(epoch from t.section_until - n.until)) > 1)
+  order by t.job_id, t.rank
+  for no key update of t
+)
+update tasks t set section_until = l.until from locked l
+where t.job_id = any(%(jobs)s::text[]) and t.job_id = l.job_id and t.rank = l.rank;
+
+-- name: find_excuses
+select g.job_id, g.rank, g.epoch, max(extract(epoch from t.section_until - n.at))::double precision as seconds
+from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[]) as g(job_id, rank, epoch)
+cross join (select coalesce(%(now)s::timestamptz, clock_timestamp()) as at) n
+join tasks t on t.job_id = g.job_id and t.rank <> g.rank and t.state = 'running' and t.section_until > n.at
+where t.job_id = any(%(jobs)s::text[])
+group by 1, 2, 3;
