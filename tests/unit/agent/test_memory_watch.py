@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.agent.probes import tree
 from holdfast.agent.probes.tree import read_own_bytes, read_usage
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.watch import memory
@@ -32,10 +33,10 @@ time.sleep(600)
 
 
 @contextmanager
-def run(children: int = 0) -> Iterator[int]:
+def run(children: int = 0, code: str = HOLD) -> Iterator[int]:
     """A process that holds 60 MiB, which so many children share."""
     with subprocess.Popen(
-        [sys.executable, "-S", "-c", HOLD, str(children)],
+        [sys.executable, "-S", "-c", code, str(children)],
         stdout=subprocess.PIPE,
         start_new_session=True,
     ) as process:
@@ -108,6 +109,39 @@ def test_what_processes_share_is_counted_once(table: TaskTable) -> None:
         task = add(table, pid, 200 * MB)
         watch = MemoryWatch(table, os.getpid(), lambda task: None)
         assert 55 * MB < (watch.measure([task])[task.key] or 0) < 150 * MB
+
+
+MAP = """
+import mmap, sys, tempfile, time
+with tempfile.NamedTemporaryFile() as file:
+    file.write(bytes(1) * (60 << 20))
+    file.flush()
+    private = {"shared": mmap.MAP_SHARED, "written": mmap.MAP_PRIVATE}
+    kept = mmap.mmap(file.fileno(), 60 << 20, flags=private["KIND"], prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    for at in range(0, len(kept), 4096):
+        kept[at] if "KIND" == "shared" else kept.__setitem__(at, 1)
+    print("ready", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_pages_of_a_mapped_file_are_no_memory_of_its_own_until_they_are_written(
+    table: TaskTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MEM-1: the kernel drops what a file holds, and keeps what differs from it."""
+    with run(code=MAP.replace("KIND", "shared")) as pid:
+        usage = read_usage(pid)
+        assert usage is not None
+        assert usage.rss_bytes > 60 * MB > 30 * MB > read_own_bytes(pid) > 0
+        task = add(table, pid, 40 * MB)
+        watch = MemoryWatch(table, os.getpid(), lambda task: None)
+        assert (watch.measure([task])[task.key] or 0) < 30 * MB
+    with run(code=MAP.replace("KIND", "written")) as pid:
+        assert read_own_bytes(pid) > 60 * MB
+        whole = tree._read_sizes
+        hidden = {"status": whole, "smaps_rollup": lambda path: {}}
+        monkeypatch.setattr(tree, "_read_sizes", lambda path: hidden[path.split("/")[-1]](path))
+        assert read_own_bytes(pid) > 60 * MB, "by its status, where the rollup cannot be read"
 
 
 async def test_what_the_kernel_limits_is_left_to_it(

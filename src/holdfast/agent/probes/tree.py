@@ -138,21 +138,24 @@ class TreeMeter:
 
 
 def read_own_bytes(pid: int) -> int:
-    """Read the memory that is the process's own: shared pages by their share, swap included.
+    """Read the memory that the kernel could not drop without the process: anonymous and shared memory,
+    by its share of shared pages, and swap. Pages of mapped files are the kernel's cache.
 
-    Where the kernel does not let it be read, the pages that are never shared with a file; 0 when
-    the process is gone.
+    Where the kernel does not let it be read so, shared memory counts whole; 0 when the process is
+    gone.
     """
+    words = _read_sizes(f"/proc/{pid}/smaps_rollup")
+    own = [words.get(name) for name in (b"Pss_Anon", b"Pss_Shmem", b"SwapPss")]
+    if None in own:
+        words = _read_sizes(f"/proc/{pid}/status")
+        own = [words.get(name, 0) for name in (b"RssAnon", b"RssShmem", b"VmSwap")]
+    return sum(size or 0 for size in own)
+
+
+def _read_sizes(path: str) -> dict[bytes, int]:
+    """Return the lines of a file in /proc that say how many kB something takes, in bytes."""
     try:
-        words = dict(
-            line.split(b":", 1) for line in _read(f"/proc/{pid}/smaps_rollup").splitlines()[1:]
-        )
-        return (int(words[b"Pss"].split()[0]) + int(words[b"SwapPss"].split()[0])) * 1024
-    except (OSError, KeyError, ValueError, IndexError):
-        pass
-    try:
-        lines = _read(f"/proc/{pid}/status").splitlines()
-        anon = next(line for line in lines if line.startswith(b"RssAnon:"))
-        return int(anon.split()[1]) * 1024
-    except (OSError, StopIteration, ValueError, IndexError):
-        return 0
+        lines = (line.split() for line in _read(path).splitlines())
+        return {w[0][:-1]: int(w[1]) * 1024 for w in lines if len(w) == 3 and w[2] == b"kB"}
+    except (OSError, ValueError):
+        return {}

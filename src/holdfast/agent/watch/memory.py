@@ -1,9 +1,10 @@
 """The memory watch: ends a task whose processes hold more memory than its limit, where no control
 group of the kernel does.
 
-MEM-1  A task is ended on memory that is its own: each page is counted once, and one that processes
-       share (a framework's libraries in forked data loaders) by its share (PSS). The sum of
-       resident memory, which is cheap and never lower, only says when to measure.
+MEM-1  A task is ended on memory that is its own: each page is counted once, one that processes share
+       (what forked data loaders inherited) by its share (PSS), and a page of a mapped file not at
+       all, because the kernel drops it where memory is short. The sum of resident memory, which is
+       cheap, only says when to measure.
 MEM-2  Nothing is ended where the kernel keeps the limit already: `/proc/PID/cgroup` names a group,
        or one above it, whose own limit is no higher.
 """

@@ -389,6 +389,7 @@ def _refuse(error: HoldfastError) -> CallRefused:
 
 
 def read_resident_bytes() -> int:
-    """Resident memory of this process."""
+    """Resident memory of this process, without the pages of mapped files, which the kernel drops."""
     with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
+        _, resident, of_files, *_ = map(int, file.read().split())
+    return (resident - of_files) * resource.getpagesize()
