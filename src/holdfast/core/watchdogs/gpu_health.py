@@ -4,9 +4,10 @@ HEALTH-1  Nothing trips before the load grace is over; it ends at the first beat
 HEALTH-2  A window is whole or it is nothing: a busy sample, a beat, an unreadable sample and a gap
           in the sampling each begin a new one. So a trip stands on readings that cover the full
           length.
-HEALTH-3  For a task with GPUs, I/O and memory of its tree move the window's begin by ten times the
-          time they were seen in, and no further: loading is work for as long as it goes on, and a
-          burst every few minutes does not hide a GPU that never works.
+HEALTH-3  For a task with GPUs, I/O and memory of its tree move the window's begin by the time that
+          the same would take at the rate which counts as work, and by ten times the time they were
+          seen in at most: loading is work for as long as it goes on, and neither a burst every few
+          minutes nor a trickle that comes in small ones hides a GPU that never works.
 """
 
 from __future__ import annotations
@@ -30,12 +31,22 @@ from holdfast.core.watchdogs.signals import (
 )
 from holdfast.core.watchdogs.verdicts import describe_seconds, make_trip
 
-_TREE_WORTH = 10.0
+_MOST_WORTH = 10.0
 
 
 def watches_health(settings: WatchSettings, gpus: int) -> bool:
     """Return whether this watchdog looks at a task with so many GPUs."""
     return settings.health_watch == "on" or (settings.health_watch == "auto" and gpus > 0)
+
+
+def _weigh_tree(window: SignalWindow, settings: WatchSettings) -> float:
+    """Return how many times the rate that counts as work the window's highest is, ten at most."""
+    rates = (
+        (window.io_mb_s, settings.io_moving_mb_per_second),
+        (window.memory_mb_s, settings.memory_moving_mb_per_second),
+    )
+    found = [rate / least if least else _MOST_WORTH for rate, least in rates if rate is not None]
+    return min(max(found, default=0.0), _MOST_WORTH)
 
 
 class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +95,7 @@ class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
         window = extend_window(window, reading, gpus, owns_whole_box)
         judged = judge(window, settings, gpus)
         if judged.by_tree:  # HEALTH-3
-            window = excuse(window, seconds, _TREE_WORTH)
+            window = excuse(window, seconds, _weigh_tree(window, settings))
             return msgspec.structs.replace(self, window=window, reset_at=window.since), None
         if judged.signal is not Signal.IDLE:  # HEALTH-2
             fresh = open_window(reading, gpus, owns_whole_box)
