@@ -25,6 +25,8 @@ MAX_ARGV_BYTES = 1536 * 1024
 it takes 2 MiB (a quarter of the usual stack)."""
 MAX_ARGV_WORDS = MAX_ARGV_BYTES // 10
 MAX_LABELS = 64
+LEAST_MEMORY_BYTES = 1 << 20
+"""A limit below this is a number whose unit was forgotten: no process starts in it."""
 
 # `$` alone also matches before a last newline; `$(?!\n)` does not, in Python and JSON Schema.
 Name = Annotated[
@@ -198,6 +200,7 @@ def check_spec(spec: JobSpec) -> JobSpec:
     )
     fits = expected is None or limit is None or limit == "off" or expected <= limit
     _require(fits, "expected_seconds", longer)
+    check_memory(spec.memory_bytes)
     parse_all(spec.after)
     _check_container(spec)
     bare = "host managers run on the hosts themselves; let the policy start the containers"
@@ -205,6 +208,17 @@ def check_spec(spec: JobSpec) -> JobSpec:
     _check_command(spec)
     _check_environment(spec)
     return spec
+
+
+def check_memory(memory_bytes: int) -> None:
+    """Raise ValidationError for a memory limit in which no process can start."""
+    if 0 < memory_bytes < LEAST_MEMORY_BYTES:
+        unit = "M" if memory_bytes >= 64 else "G"
+        raise ValidationError(
+            f"memory is {memory_bytes} bytes, in which no process can start; did you mean "
+            f"{memory_bytes}{unit}?",
+            field="memory_bytes",
+        )
 
 
 def _require(holds: bool, field: str, message: str) -> None:

@@ -176,3 +176,17 @@ def test_what_passes_survives_the_wire(argv: list[str], env: dict[str, str]) -> 
     except ValidationError:
         return
     assert msgspec.json.decode(msgspec.json.encode(spec), type=JobSpec) == spec
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"), [(1, "1G?"), (4, "4G?"), (4096, "4096M?"), ((1 << 20) - 1, "1048575M?")]
+)
+def test_a_memory_limit_in_which_nothing_starts_is_refused_with_its_likely_unit(
+    given: int, advice: str
+) -> None:
+    with pytest.raises(ValidationError, match="no process can start") as refused:
+        check_spec(JobSpec(argv=("x",), memory_bytes=given))
+    assert refused.value.field == "memory_bytes"
+    assert refused.value.message.endswith(f"did you mean {advice}")
+    check_spec(JobSpec(argv=("x",), memory_bytes=1 << 20))
+    check_spec(JobSpec(argv=("x",)))

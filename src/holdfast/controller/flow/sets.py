@@ -30,7 +30,7 @@ from holdfast.core.calls.values import (
 from holdfast.core.ids import ID_PATTERN
 from holdfast.core.retry import check_fields
 from holdfast.core.settings.resolve import check_layer, job_layer
-from holdfast.core.spec import Name
+from holdfast.core.spec import Name, check_memory
 from holdfast.errors import NotFound, ValidationError
 from holdfast.wire.calls import (
     MAX_CALLS_BYTES,
@@ -275,6 +275,7 @@ def check_function(spec: FunctionSpec, queue: str, queues: Collection[str]) -> N
     if spec.retry is not None:
         check_fields(spec.retry)
     check_layer(job_layer(as_job(spec)), "job")
+    check_memory(spec.memory_bytes)
     if any(name.startswith(APP) for name in spec.host_labels):
         text = "a label app/… tells which apps a host lists; spec.app names the app of a function"
         raise ValidationError(text, field="spec.host_labels")
