@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,17 +21,23 @@ _QUICK_DEATHS = 4
 
 @dataclass
 class Restarts:
-    """The count of a part's quick deaths, and the delays that follow from it."""
+    """The count of a part's quick deaths, and the delays that follow from it. repeats: the last two
+    quick ones had the same words, so that another start would not change them."""
 
     quick_deaths: int = 0
     started_at: float = 0.0
+    repeats: bool = False
+    words: str = ""
 
     def start(self, now: float) -> None:
         """Note a start. `now` is monotonic seconds."""
         self.started_at = now
 
-    def die(self, now: float) -> float:
-        """Note a death, and return the seconds to wait before the next start."""
+    def die(self, now: float, words: str = "") -> float:
+        """Note a death, and return the seconds to wait before the next start. words: why it died, as
+        far as its own words say."""
+        told = re.sub(r"\d+", "", words)  # times, ports and process ids differ
+        self.repeats, self.words = bool(told) and told == self.words, told
         self.quick_deaths = 1 if now - self.started_at >= _WELL_SECONDS else self.quick_deaths + 1
         delay: float = _FIRST_DELAY_SECONDS * 4.0 ** (self.quick_deaths - 1)
         return min(delay, _LONGEST_DELAY_SECONDS)

@@ -265,12 +265,12 @@ class PartsSupervisor:
         if self._signals:
             return
         restarts = self._restarts["database"]
-        delay = restarts.die(time.monotonic())
+        delay = restarts.die(time.monotonic(), "" if error is None else str(error))
         why = "the database died"
         if error is not None:
             why = f"the database does not start: {str(error).rstrip('.')}"
         hopeless = isinstance(error, HoldfastError) and not isinstance(error, Unavailable)
-        if not self._ready and (hopeless or restarts.keeps_dying):
+        if not self._ready and (hopeless or restarts.repeats or restarts.keeps_dying):
             self._failure = why
             return
         self._start_later("database", delay, why)

@@ -34,6 +34,23 @@ def test_a_long_life_starts_the_count_anew() -> None:
     assert not restarts.keeps_dying
 
 
+def test_the_same_words_twice_in_a_row_are_what_another_start_would_not_change() -> None:
+    restarts = Restarts()
+    seen = []
+    for words in (
+        "",
+        "",
+        "FATAL at 12:01 (pid 7)",
+        "no room",
+        "FATAL at 12:02 (pid 9)",
+        "FATAL at 12:09 (pid 1)",
+    ):
+        restarts.start(100.0)
+        restarts.die(101.0, words)
+        seen.append(restarts.repeats)
+    assert seen == [False, False, False, False, False, True]
+
+
 def test_exits_in_words() -> None:
     assert describe_exit(3) == "exited with code 3"
     assert describe_exit(-9) == "was killed by SIGKILL"
