@@ -35,7 +35,7 @@ from holdfast.core.endings.patterns import PORT_IN_USE, PULL, TEXT, Pattern, fin
 from holdfast.core.endings.rules import SIGNALS, OperatorRule, find_match
 from holdfast.core.endings.xids import Blame, find_xid, find_xid_lines
 from holdfast.core.facts import Classified, TaskFacts, is_preempted, say_lost
-from holdfast.core.log_lines import MAX_LINE_CHARS, cut_line
+from holdfast.core.log_lines import MAX_LINE_CHARS, cut_line, find_exception, say_bytes
 
 SIGKILL = 9
 NEAR_LIMIT = 0.95
@@ -162,19 +162,29 @@ def _find_kill_at_limit(facts: TaskFacts) -> Evidence | None:
 
 def _say_kill_at_limit(facts: TaskFacts, evidence: Evidence) -> str:
     percent = 100 * facts.max_memory_bytes / facts.memory_limit_bytes
-    return f"killed by SIGKILL at {percent:.0f} % of its memory limit of {facts.memory_limit_bytes >> 20} MiB"
+    limit = say_bytes(facts.memory_limit_bytes)
+    return f"killed by SIGKILL at {percent:.0f} % of its memory limit of {limit}"
 
 
 def _say_watched(facts: TaskFacts, evidence: Evidence) -> str:
-    used, limit = facts.over_memory_bytes >> 20, facts.memory_limit_bytes >> 20
-    return f"Holdfast's watch ended it at {used} MiB, over its memory limit of {limit} MiB"
+    used, limit = say_bytes(facts.over_memory_bytes), say_bytes(facts.memory_limit_bytes)
+    return f"Holdfast's watch ended it at {used}, over its memory limit of {limit}"
+
+
+def _say_memory(facts: TaskFacts) -> str:
+    """Say its peak and its limit, as far as they are known, after a sentence."""
+    peak, limit = facts.max_memory_bytes, facts.memory_limit_bytes
+    parts = [f"its memory peaked at {say_bytes(peak)}"] if peak else []
+    parts += [f"its limit is {say_bytes(limit)}"] if limit else []
+    return f"; {' and '.join(parts)}" if parts else ""
 
 
 MEMORY_COUNTERS: tuple[Rule, ...] = (
     Rule("memory-watch", lambda f: _when(f.over_memory_bytes > 0 and not f.stopped, used_bytes=f.over_memory_bytes,
                                          memory_limit_bytes=f.memory_limit_bytes), Cause.OOM_KILLED, _say_watched),
-    Rule("oom-counter", lambda f: _when(f.oom, max_memory_bytes=f.max_memory_bytes), Cause.OOM_KILLED,
-         lambda f, e: "the kernel killed it for memory, as its own control group shows"),
+    Rule("oom-counter", lambda f: _when(f.oom, max_memory_bytes=f.max_memory_bytes,
+                                        memory_limit_bytes=f.memory_limit_bytes), Cause.OOM_KILLED,
+         lambda f, e: f"the kernel killed it for memory, as its own control group shows{_say_memory(f)}"),
     Rule("oom-sigkill", _find_kill_at_limit, Cause.OOM_KILLED, _say_kill_at_limit),
 )  # fmt: skip
 
@@ -190,14 +200,12 @@ RENDEZVOUS_SECONDS = 60.0
 
 def _find_taken_port(facts: TaskFacts) -> Evidence | None:
     """Find that the port chosen for the rendezvous was taken before the task listened on it. A line
-    that names another port, or a program that ran for long, is the program's own affair."""
+    that does not name that port, or a program that ran for long, is the program's own affair."""
     early = facts.runtime_seconds <= RENDEZVOUS_SECONDS and _may_read(facts)
-    found = PORT_IN_USE.search(facts.log_tail) if early and facts.rendezvous_port else None
-    if found is None:
-        return None
-    line = cut_line(facts.log_tail, found.start(), found.end())
-    named, port = find_ports(line), facts.rendezvous_port
-    return None if named and port not in named else {"line": line, "port": port}
+    for line in facts.log_tail.splitlines() if early and facts.rendezvous_port else ():
+        if facts.rendezvous_port in find_ports(line) and PORT_IN_USE.search(line) is not None:
+            return {"line": cut_line(line, 0, len(line)), "port": facts.rendezvous_port}
+    return None
 
 
 def _may_read(facts: TaskFacts) -> bool:
@@ -283,6 +291,19 @@ def _say_exit(code: int) -> str:
     return f"exit code {code}" if shell is None else f"exit code {code}, a shell's for {shell}"
 
 
+def _find_exit(facts: TaskFacts) -> Evidence | None:
+    if facts.exit_code in (None, 0):
+        return None
+    line = find_exception(facts.log_tail)
+    told = {} if line is None else {"line": line}
+    return {"exit_code": facts.exit_code, **told}
+
+
+def _say_exit_with_words(facts: TaskFacts, evidence: Evidence) -> str:
+    said = _say_exit(facts.exit_code or 0)
+    return f"{evidence['line']} ({said})" if "line" in evidence else said
+
+
 def _say_end(facts: TaskFacts) -> str:
     if facts.signal is not None:
         return f"killed by {signal_name(facts.signal)}"
@@ -295,9 +316,8 @@ ENDS: tuple[Rule, ...] = (
     Rule("start-error", lambda f: _when(f.start_error is not None), Cause.NONZERO_EXIT,
          lambda f, e: f"it could not be started: {_cut(f.start_error)}"),
     Rule("signal", lambda f: _when(f.signal is not None, signal=f.signal), Cause.NONZERO_EXIT,
-         lambda f, e: f"killed by {signal_name(f.signal or 0)}"),
-    Rule("exit-code", lambda f: _when(f.exit_code not in (None, 0), exit_code=f.exit_code), Cause.NONZERO_EXIT,
-         lambda f, e: _say_exit(f.exit_code or 0)),
+         lambda f, e: f"killed by {signal_name(f.signal or 0)}{_say_memory(f) if f.signal == SIGKILL else ''}"),
+    Rule("exit-code", _find_exit, Cause.NONZERO_EXIT, _say_exit_with_words),
     Rule("none", lambda f: {}, Cause.UNKNOWN, lambda f, e: "it ended and nothing says why"),
 )  # fmt: skip
 

@@ -427,3 +427,51 @@ def test_the_memory_watch_says_its_figures_and_blames_no_kernel() -> None:
         "Holdfast's watch ended it at 612 MiB, over its memory limit of 512 MiB"
     )
     assert (found.exit_code, "kernel" in found.message) == (137, False)
+
+
+MISSING = """epoch 1
+Traceback (most recent call last):
+  File "train.py", line 1, in <module>
+    import torch
+ModuleNotFoundError: No module named 'torch'
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        (MISSING, "ModuleNotFoundError: No module named 'torch' (exit code 1)"),
+        (
+            "".join(f"[rank3]: {line}\n" for line in MISSING.splitlines()),
+            "ModuleNotFoundError: No module named 'torch' (exit code 1)",
+        ),
+        (f"{MISSING}bye\n", "ModuleNotFoundError: No module named 'torch' (exit code 1)"),
+        (
+            MISSING.replace("ModuleNotFoundError: No", "\x1b[1;35mmy.Error\x1b[0m: \x1b[35mNo"),
+            "my.Error: No module named 'torch' (exit code 1)",
+        ),
+        (
+            '  File "x.py", line 1\n    a b\n      ^\nSyntaxError: invalid syntax\n',
+            "SyntaxError: invalid syntax (exit code 1)",
+        ),
+        (
+            "/usr/bin/python3: No module named x\n",
+            "/usr/bin/python3: No module named x (exit code 1)",
+        ),
+        ("it said: an Error: of no kind\n", "exit code 1"),
+        ("Traceback (most recent call last):\n  File", "exit code 1"),
+        ("", "exit code 1"),
+    ],
+)
+def test_a_reason_carries_the_last_line_of_the_traceback(log: str, said: str) -> None:
+    assert classify(TaskFacts(exit_code=1, log_tail=log)).message == said
+
+
+def test_a_reason_of_memory_carries_its_limit_and_its_peak() -> None:
+    facts = TaskFacts(signal=9, oom=True, max_memory_bytes=700 << 20, memory_limit_bytes=12 << 30)
+    assert classify(facts).message.endswith("its memory peaked at 700 MiB and its limit is 12 GiB")
+    killed = TaskFacts(signal=9, max_memory_bytes=4096, memory_limit_bytes=1 << 30)
+    assert classify(killed).message == (
+        "killed by SIGKILL; its memory peaked at 4096 bytes and its limit is 1024 MiB"
+    )
+    assert classify(TaskFacts(signal=9)).message == "killed by SIGKILL"

@@ -446,7 +446,13 @@ def test_the_ports_a_message_names(line: str, named: set[int]) -> None:
     ("line", "port", "seconds", "cause"),
     [
         (TORCH_PORT.format(23456), 23456, 3.0, Cause.AGENT_TRANSIENT),
-        ("OSError: [Errno 98] Address already in use", 23456, 59.0, Cause.AGENT_TRANSIENT),
+        ("OSError: [Errno 98] Address already in use", 23456, 59.0, Cause.NONZERO_EXIT),
+        (
+            f"OSError: [Errno 98] Address already in use\n{TORCH_PORT.format(23456)}",
+            23456,
+            59.0,
+            Cause.AGENT_TRANSIENT,
+        ),
         (TORCH_PORT.format(8080), 23456, 3.0, Cause.NONZERO_EXIT),  # a port of its own choice
         (
             "OSError: [Errno 98] Address already in use",
