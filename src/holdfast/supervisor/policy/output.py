@@ -1,5 +1,8 @@
 """The output of chosen ranks, line by line, in the script.
 
+A carriage return ends a line, too, so a progress bar shows while it runs. A line that has no end is
+handed on in parts of `MAX_LINE_BYTES`, so memory is bounded, and each byte is looked at once.
+
     with follow_output(ctx, group[:2]):  # prints "train0| loss 2.5"
         failure = find_failure(group)
 
@@ -10,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -24,6 +28,8 @@ from holdfast.supervisor.rosters.hosts import Host
 from holdfast.supervisor.script.context import Context
 
 LINES = 10
+MAX_LINE_BYTES = 64 << 10
+_ENDS = re.compile(rb"\r\n|\n|\r")
 _END_SECONDS = 10.0
 
 logger = logging.getLogger("holdfast.supervisor")
@@ -40,7 +46,7 @@ def follow_output(
     ctx: Context, processes: Iterable[Process], write: Writer = print_line, *, lines: int = LINES
 ) -> RankOutput:
     """Have every line that these processes write handed to `write(process, line)`, in a thread of
-    its own, until they have ended.
+    its own, until they have ended. A line ends with "\\n" or "\\r", or after 64 KiB.
 
     lines: of what is in the files already, because an earlier start wrote there too. Lost hosts
     fall silent. Raises ValidationError where the context has no `log_format`: then the output goes
@@ -58,6 +64,51 @@ def follow_output(
     return RankOutput(ctx, followed, write, lines)
 
 
+class LineCutter:
+    """Cuts a stream into lines, at "\\n", "\\r\\n" and "\\r", and those that are too long into
+    parts. Nothing is handed on for a carriage return that stands alone."""
+
+    def __init__(self) -> None:
+        self._rest: list[bytes] = []  # the beginning of a line
+        self._size = 0
+        self._owes: bool | None = None  # after a "\\r": whether its line was empty
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the lines that end in `data`, without their ends."""
+        lines: list[bytes] = []
+        if self._owes is not None and data[:1] == b"\n":  # "\\r\\n" came in two pieces
+            lines += [b""] if self._owes else []
+            data, self._owes = data[1:], None
+        if data:
+            self._owes = None
+        at = 0
+        for end in _ENDS.finditer(data):
+            self._add(data[at : end.start()], lines)
+            line = self.close()
+            if line or end[0] != b"\r":
+                lines.append(line)
+            if end[0] == b"\r" and end.end() == len(data):
+                self._owes = not line
+            at = end.end()
+        self._add(data[at:], lines)
+        return lines
+
+    def close(self) -> bytes:
+        """Return the line that has no end, empty where there is none."""
+        line, self._rest, self._size = b"".join(self._rest), [], 0
+        return line
+
+    def _add(self, piece: bytes, lines: list[bytes]) -> None:
+        while self._size + len(piece) > MAX_LINE_BYTES:
+            room = MAX_LINE_BYTES - self._size
+            self._rest.append(piece[:room])
+            piece = piece[room:]
+            lines.append(self.close())
+        if piece:
+            self._rest.append(piece)
+            self._size += len(piece)
+
+
 class RankOutput:
     """Follows until the processes have ended; as a `with` block, until they have or it is left."""
 
@@ -68,7 +119,7 @@ class RankOutput:
         self._over = threading.Event()
         self._left = len(followed)
         self._followed = [process for chosen in followed.values() for process in chosen]
-        self._partial: dict[Process, bytes] = {}
+        self._lines = {process: LineCutter() for process in self._followed}
         self._tails = ctx.create_process_group(
             list(followed),
             [sys.executable, "-P", "-m", "holdfast.supervisor.policy.tail"],
@@ -99,25 +150,21 @@ class RankOutput:
     def _take(self, tail: Process, ranks: dict[int, Process], future: Future[Any]) -> None:
         if future.cancelled() or future.failed():  # all are over, or the host is lost
             for process in ranks.values():
-                self._hand_over(process, self._partial.pop(process, b""))
+                if line := self._lines[process].close():
+                    self._hand_over(process, line)
             self._left -= 1
             if not self._left:
                 self._over.set()
             return
         message = future.result()
         process = ranks[message["rank"]]
-        *whole, rest = (self._partial.pop(process, b"") + message["data"]).split(b"\n")
-        for line in whole:
-            self._hand_over(process, line + b"\n")
-        if rest:
-            self._partial[process] = rest
+        for line in self._lines[process].feed(message["data"]):
+            self._hand_over(process, line)
         self._listen(tail, ranks)
 
     def _hand_over(self, process: Process, line: bytes) -> None:
-        if not line:
-            return
         try:
-            self._write(process, line.decode(errors="replace").rstrip("\r\n"))
+            self._write(process, line.decode(errors="replace"))
         except Exception:
             logger.exception("the function that takes output raised")
 

@@ -1,15 +1,26 @@
 """Stdout and stderr of an executor. Before the first output of each call stands a line that names
-it, so that the log of the executor can be told apart; a call that prints nothing costs nothing."""
+it, so that the log of the executor can be told apart; a call that prints nothing costs nothing.
+
+STREAM-1  What a call wrote has left the process when the write returns, whole lines or not, because
+          the process may end in the next instruction, and a program that the call starts writes to
+          the same log.
+"""
 
 import io
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from holdfast.core.calls.marks import make_mark
 
+# Audit events before which a child that may write comes into being.
+_STARTS = frozenset({"subprocess.Popen", "os.system", "os.posix_spawn", "os.fork", "os.forkpty"})
+_hear_start: Callable[[], None] | None = None
+
 
 class MarkedStream(io.TextIOWrapper):
-    """A stream of text, flushed at the end of each line of its user's. A mark alone flushes nothing,
-    so that it costs no system call."""
+    """A stream of text, flushed with each write (STREAM-1). A mark alone flushes nothing, so that it
+    costs no system call."""
 
     _call: tuple[str, int, int] | None = None
     _midline = False
@@ -29,9 +40,23 @@ class MarkedStream(io.TextIOWrapper):
         else:
             super().write(text)
         self._midline = text[-1] != "\n"
-        if not self._midline or "\n" in text:
-            self.flush()
+        self.flush()
         return len(text)
+
+    def announce(self) -> None:
+        """Name the call now, because something else is about to write for it."""
+        if self._call is not None:
+            (set_id, index, attempt), self._call = self._call, None
+            gap = "\n" if self._midline else ""
+            super().write(f"{gap}{make_mark(set_id, index, attempt)}")
+            self._midline = False
+            self.flush()
+
+    @property
+    def buffer(self) -> Any:
+        """The bytes below, for a call that writes them itself."""
+        self.announce()
+        return super().buffer
 
 
 def mark_streams() -> tuple[MarkedStream, MarkedStream]:
@@ -41,4 +66,26 @@ def mark_streams() -> tuple[MarkedStream, MarkedStream]:
         file = open(fd, "wb", closefd=False)  # noqa: SIM115 - it lives as long as the process
         marked.append(MarkedStream(file, encoding="utf-8", errors="backslashreplace"))
     sys.stdout, sys.stderr = marked
+    _announce_at_starts(marked)
     return marked[0], marked[1]
+
+
+def _announce_at_starts(marked: list[MarkedStream]) -> None:
+    """Name the running call in both streams before each child that it starts."""
+    global _hear_start
+
+    def announce() -> None:
+        for stream in marked:
+            stream.announce()
+
+    if _hear_start is None:
+        sys.addaudithook(_hear)
+    _hear_start = announce
+
+
+def _hear(event: str, _: object) -> None:
+    if event in _STARTS and _hear_start is not None:
+        try:
+            _hear_start()
+        except (OSError, ValueError):
+            pass  # closed by the call, which writes to it no more
