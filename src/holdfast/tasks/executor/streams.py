@@ -1,7 +1,7 @@
 """Stdout and stderr of an executor. Before the first output of each call stands a line that names
 it, so that the log of the executor can be told apart; a call that prints nothing costs nothing.
 
-STREAM-1  What a call wrote has left the process when the write returns, whole lines or not, because
+PRINT-1  What a call wrote has left the process when the write returns, whole lines or not, because
           the process may end in the next instruction, and a program that the call starts writes to
           the same log.
 """
@@ -19,7 +19,7 @@ _hear_start: Callable[[], None] | None = None
 
 
 class MarkedStream(io.TextIOWrapper):
-    """A stream of text, flushed with each write (STREAM-1). A mark alone flushes nothing, so that it
+    """A stream of text, flushed with each write (PRINT-1). A mark alone flushes nothing, so that it
     costs no system call."""
 
     _call: tuple[str, int, int] | None = None

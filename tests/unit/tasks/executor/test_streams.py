@@ -41,7 +41,7 @@ def test_a_line_and_the_mark_before_it_are_one_write() -> None:
 
 
 def test_nothing_is_held_back() -> None:
-    """STREAM-1."""
+    """PRINT-1."""
     file, stream = make_stream()
     stream.begin_call(SET, 0, 1)
     stream.write("a\nb")
