@@ -13,10 +13,12 @@ import shutil
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from pathlib import Path
 
 from holdfast.agent.folders import ORDER_FILE, READY_FOLDERS, WorkFolders
 from holdfast.agent.offload import run_aside
 from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.uplink.checkpoints import input_path
 from holdfast.agent.uplink.logs import STREAMS
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskEvent
@@ -57,6 +59,7 @@ class Housekeeper:
         self._table.save(task, read_boottime())  # for the next agent: its logs are shipped
         try:
             (task.folder / ORDER_FILE).unlink(missing_ok=True)  # it holds secrets (KEEP-1)
+            Path(input_path(task)).unlink(missing_ok=True)
         except OSError as error:
             log.error(
                 f"its order, with its secrets, stays on disk as long as its logs: {error}",

@@ -47,6 +47,9 @@ Off = Literal["off"]
 """The word that switches a limit off where `None` means "inherit"."""
 
 
+MAX_STDIN_BYTES = 64 << 20
+
+
 class JobSpec(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
@@ -54,6 +57,8 @@ class JobSpec(
 
     argv: the program and its arguments, run without a shell; or shell: a line for `/bin/sh -c`.
     env: added to the agent's clean environment. secrets: the same, stored apart and never shown.
+    stdin: the SHA-256 of a value (`PUT /v1/values/…`) that every task of every attempt reads from its
+    start as its standard input, which is empty where none is named.
     tasks: how many ranks run together; more than one is a gang.
     gpus, cpus, memory_bytes: per task. A GPU task takes devices, another `cpus` slots (default 1).
     time_limit_seconds … recovery_timeout_seconds: the settings of these names for this job; None
@@ -93,6 +98,7 @@ class JobSpec(
     labels: Annotated[dict[Name, ShortText], Meta(max_length=MAX_LABELS)] = {}
     env: Annotated[dict[EnvName, EnvValue], Meta(max_length=1024)] = {}
     secrets: Annotated[dict[EnvName, EnvValue], Meta(max_length=256)] = {}
+    stdin: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$(?!\n)")] | None = None
     cwd: Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^/[^\x00]*$")] | None = None
     fresh_workdir: bool = False
     time_limit_seconds: Seconds | Off | None = None

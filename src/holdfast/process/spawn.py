@@ -56,21 +56,22 @@ class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What to start.
 
     argv: the program and its arguments; a name without a slash is looked up in the PATH of `env`.
-    env: the whole environment. cwd: None is the caller's. stdout, stderr: files to append to, made
-    0600; None inherits. stdout_pipe, stderr_pipe: where they are not -1, what the child writes goes
-    there, and the files are only made. ready: where `stdout` is not there, the file called so with `READY` at its
-    end becomes it, because an idle machine takes 0.2 ms to make one. group_procs: path of the
-    `cgroup.procs` to join before the exec. oom_score_adj: written when not None. pass_fds:
-    descriptors to inherit under the same numbers; all others are closed. parent_death_signal: sent
-    to the child when the caller dies; 0 for a child that outlives it. descriptor_limit: the (soft,
-    hard) RLIMIT_NOFILE of the child, None for the caller's. brand: the task's number and the host's,
-    which its descendants keep. keeper: the slot of a process that stands between (KEEPER-1), where
-    the starter works.
+    env: the whole environment. cwd: None is the caller's. stdin: a file to read; None is /dev/null.
+    stdout, stderr: files to append to, made 0600; None inherits. stdout_pipe, stderr_pipe: where they
+    are not -1, what the child writes goes there, and the files are only made. ready: where `stdout` is
+    not there, the file called so with `READY` at its end becomes it, because an idle machine takes
+    0.2 ms to make one. group_procs: path of the `cgroup.procs` to join before the exec.
+    oom_score_adj: written when not None. pass_fds: descriptors to inherit under the same numbers;
+    all others are closed. parent_death_signal: sent to the child when the caller dies; 0 for a
+    child that outlives it. descriptor_limit: the (soft, hard) RLIMIT_NOFILE of the child, None for
+    the caller's. brand: the task's number and the host's, which its descendants keep. keeper: the
+    slot of a process that stands between (KEEPER-1), where the starter works.
     """
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
     cwd: str | None = None
+    stdin: str | None = None
     stdout: str | None = None
     stderr: str | None = None
     stdout_pipe: int = -1
@@ -229,6 +230,7 @@ def _name_start(plan: _SpawnPlan, error_fd: int) -> syscalls.WordArray:
         name_path(request.stderr),
         *("" if fd < 0 else str(fd) for fd in (request.stdout_pipe, request.stderr_pipe)),
         "" if keeper is None else f"{keeper.fd}:{keeper.offset}",
+        name_path(request.stdin),
         str(len(plan.candidates)),
     ]
     return syscalls.WordArray([*_encode_words(words, "cwd"), *plan.candidates, *plan.argv])
@@ -312,7 +314,7 @@ def _become(plan: _SpawnPlan, argv: syscalls.WordArray, error_fd: int, parent: i
         if request.cwd is not None:
             os.chdir(request.cwd)
         stage = "stdin"
-        os.dup2(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0)
+        os.dup2(os.open(request.stdin or os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0)
         stage = "stdout"
         if request.ready and request.stdout is not None and not os.path.lexists(request.stdout):
             with contextlib.suppress(OSError):
@@ -410,7 +412,7 @@ def _describe(stage: str, code: int, request: SpawnRequest) -> str:
     searched = "" if "/" in program else " is in no folder of PATH"
     if stage == "cwd":
         return f"the working folder {request.cwd!r} cannot be entered: {why}"
-    if stage in ("stdout", "stderr"):
+    if stage in ("stdin", "stdout", "stderr"):
         return f"the {stage} file {getattr(request, stage)!r} cannot be opened: {why}"
     if stage == "group":
         return f"the control group {request.group_procs!r} cannot be joined: {why}"

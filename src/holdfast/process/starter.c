@@ -14,7 +14,7 @@
 typedef unsigned long word;
 
 /* Says which words it is given, so that one that was built for others is not used (STARTER-1). */
-__attribute__((used)) static const char words_given[] = "holdfast-starter words: 3";
+__attribute__((used)) static const char words_given[] = "holdfast-starter words: 4";
 
 #if defined(__x86_64__)
 enum { OPEN_AT = 257, WRITE = 1, DUP3 = 292, CHDIR = 80, EXECVE = 59, EXIT = 231, FCNTL = 72, RENAME_AT = 264,
@@ -309,11 +309,12 @@ static void keep(word child, struct slot *slot, char **given, word count) {
 /* Take the steps, and become the program. A path is given as "+path"; "" is none, and "*path" a log
  * that may lie ready. In memory that is shared with the parent nothing is written but this stack. */
 __attribute__((visibility("hidden"), used)) void become(char **given, char **env, word count) {
-    if (count < 18) call(EXIT, 0, 0, 0, 0); /* only asked whether it can be run */
+    if (count < 19) call(EXIT, 0, 0, 0, 0); /* only asked whether it can be run */
     char *death = given[2], *parent = given[3], *oom = given[8], *group = given[9];
     char *cwd = given[10], *out = given[11], *err = given[12];
     char *out_pipe = given[13], *err_pipe = given[14], *keeper = given[15];
-    word candidates = number(given[16]);
+    char *in = given[16];
+    word candidates = number(given[17]);
     struct slot *slot = 0;
 
     word errors = number(given[1]);
@@ -361,12 +362,12 @@ __attribute__((visibility("hidden"), used)) void become(char **given, char **env
         slot->pid = (word)call(GETPID, 0, 0, 0, 0); /* before the exec tells that it runs */
     }
     if (*cwd) check(errors, "cwd", call(CHDIR, (word)(cwd + 1), 0, 0, 0));
-    put_in(errors, "stdin", "/dev/null", CLOEXEC_FLAG, 0);
+    put_in(errors, "stdin", *in ? in + 1 : "/dev/null", CLOEXEC_FLAG, 0);
     if (*out == '*') take_ready(out + 1);
     if (*out) make_log(errors, "stdout", out + 1, out_pipe, 1);
     if (*err) make_log(errors, "stderr", err + 1, err_pipe, 2);
     call(SIGPROCMASK, SET_MASK, (word)&none, 0, SIGSET_BYTES);
-    exec_first(errors, given + 17, candidates, given + 17 + candidates, env);
+    exec_first(errors, given + 18, candidates, given + 18 + candidates, env);
 }
 
 __attribute__((visibility("hidden"), used)) void begin(word *stack) {

@@ -29,7 +29,7 @@ from holdfast.process.syscalls import WordArray, block_all_signals, restore_sign
 
 SWITCH = "HOLDFAST_STARTER"
 _FILE = Path(__file__).with_name("starter")
-_WORDS = b"holdfast-starter words: 3"  # as in starter.c
+_WORDS = b"holdfast-starter words: 4"  # as in starter.c
 _STACK_BYTES = 1 << 14  # three times what the steps need; the last 16 take an errno
 
 

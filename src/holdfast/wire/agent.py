@@ -242,7 +242,7 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
     of `app` with `limits`.
     falls_together: every rank of the attempt is on this host, and where one falls the agent stops
     the others at once (FALL-1).
-    also: further tasks that this order launches.
+    also: further tasks that this order launches. stdin: the SHA-256 of the value that it reads.
     """
 
     key: TaskKey
@@ -283,6 +283,12 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
     cpu_slots: Count = 0
     ahead: bool = False
     also: list[AlikeTask] = []
+    stdin: Annotated[str, Meta(max_length=64)] = ""
+
+    @property
+    def fetches(self) -> bool:
+        """Whether something must be fetched before it starts."""
+        return self.checkpoint is not None or bool(self.stdin)
 
     def list_all(self) -> list[LaunchOrder]:
         """Return an order for each task."""

@@ -47,7 +47,8 @@ class LaunchTask(GuardianMessage, frozen=True, kw_only=True, tag="launch"):
     """Start a task. A key already known is answered with its status again, never started twice; a
     key whose end was acknowledged is refused (`TaskEnded.start_error`).
 
-    env is the whole environment. stdout and stderr are paths opened for appending. memory_bytes 0
+    env is the whole environment. stdout and stderr are paths opened for appending; stdin
+    is one to read, "" for /dev/null. memory_bytes 0
     is no limit. contain: put it into a control group of its own where one can be made; a memory
     limit always does. It costs the start some ten milliseconds (the kernel waits for every CPU
     before it moves a process), so a short CPU task goes without. deadline: when the guardian ends
@@ -67,6 +68,7 @@ class LaunchTask(GuardianMessage, frozen=True, kw_only=True, tag="launch"):
     contain: bool = False
     grace_seconds: float = 15.0
     leads: bool = False
+    stdin: str = ""
     log_disk_bytes: Large = 256 << 20
 
 

@@ -197,3 +197,12 @@ async def test_the_owner_of_a_schedule_owns_its_jobs_and_keeps_it(rig: Rig) -> N
     rig.tick(61)
     (due,) = await rig.store.schedules.list_due(now=rig.now)
     assert due.schedule.owner == "alice"
+
+
+async def test_an_input_is_known_while_a_job_or_a_schedule_names_it(rig: Rig) -> None:
+    names = ["a1" * 32, "b2" * 32, "c3" * 32]
+    await rig.submit(stdin=names[0])
+    await rig.submit()
+    await _put(rig, job=JobSpec(argv=("true",), stdin=names[1]))
+    assert await rig.store.checkpoints.find_inputs(names) == set(names[:2])
+    assert await rig.store.checkpoints.find_inputs([]) == set()

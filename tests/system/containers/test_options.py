@@ -51,6 +51,16 @@ def make(
     )
 
 
+@pytest.mark.parametrize("kind", ["podman", "docker"])
+def test_a_container_that_reads_an_input_is_made_and_started_for_it(kind: Kind) -> None:
+    fed = make(kind, stdin="0" * 64)
+    assert "--interactive" in fed.options
+    assert "--interactive" not in make(kind).options
+    runtime = Runtime(kind=kind, program=kind)
+    assert "--interactive" in runtime.start("name", fed=True)
+    assert "--interactive" not in runtime.start("name")
+
+
 def test_a_container_is_found_by_its_task_and_its_host() -> None:
     """BOX-2."""
     options = make().options

@@ -47,3 +47,26 @@ def test_attempts_share_a_folder_unless_each_has_its_own(cluster: Cluster, way: 
     else:
         assert [Path(lines[0]).name for lines in said] == ["attempt-1", "attempt-2"]
         assert left == [[], []]
+
+
+def test_each_attempt_and_rank_reads_the_input_from_its_start(cluster: Cluster) -> None:
+    cluster.add_host("only", cpu_slots=2)
+    (cluster.folder / "words").write_bytes(b"one\0two\n")
+    line = "cat; echo $HOLDFAST_ATTEMPT; exit $((2 - HOLDFAST_ATTEMPT))"
+    retry = ("--tasks", "2", "--max-retries", "1", "--retry-delay", "0s")
+    done = cluster.cli("submit", "--stdin", "words", *retry, "--shell", line)
+    assert done.returncode == 0, done.stderr
+    job = done.stdout.decode().split()[0]
+    cluster.until(job, "succeeded", seconds=60)
+    for attempt in (1, 2):
+        for rank in (0, 1):
+            words = ("--attempt", str(attempt), "--rank", str(rank))
+            read = cluster.cli("logs", job, *words).stdout
+            assert read == b"one\0two\n%d\n" % attempt, (attempt, rank)
+
+
+def test_an_input_that_is_nowhere_keeps_its_job_from_starting_and_says_so(cluster: Cluster) -> None:
+    cluster.add_host("only")
+    job = cluster.submit(argv=["cat"], stdin="ab" * 32, retry={"max_retries": 0})
+    cluster.until(job, "failed", seconds=60)
+    assert "standard input cannot be had" in cluster.client.job(job).reason

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from holdfast.cli.commands import COMMANDS
+from holdfast.cli.jobs.submit import has_piped_input
 from holdfast.cli.tree import cli
+from holdfast.core import spec
 from holdfast.errors import NotFound
 from holdfast.wire.api import LogLine
 from tests.unit.cli.stub import JOB, Answer, Stub, clean_environment, events, job_record, outcomes
+from tests.waits import run_patiently, wait_until
 
 
 def line(
@@ -449,3 +454,41 @@ def test_the_reference_names_every_command_and_option() -> None:
         ]
         missing += [f"{name}: {word}" for word in words if word not in text]
     assert missing == []
+
+
+# ---- the standard input of a job
+
+
+def test_input_that_no_job_would_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "words"
+    path.write_text("hi")
+    code = "from holdfast.cli.jobs.submit import check_piped_input as check; check(None)"
+    words = [sys.executable, "-c", code]
+    for given in (path.open(), subprocess.Popen(["echo", "hi"], stdout=subprocess.PIPE).stdout):
+        wait_until(partial(has_piped_input, given.fileno()))
+        done = run_patiently(words, seconds=20, stdin=given, capture_output=True, text=True)
+        assert "--stdin - gives it to the job" in done.stderr
+        given.close()
+    assert run_patiently(words, seconds=20, stdin=subprocess.DEVNULL).returncode == 0
+
+
+def test_an_input_is_kept_before_its_job_is_submitted(stub: Stub, tmp_path: Path) -> None:
+    (tmp_path / "words").write_text("hi")
+    name = hashlib.sha256(b"hi").hexdigest()
+    follow(stub)
+    stub.on(f"PUT /v1/values/{name}", Answer(b"", status=204))
+    done = stub.run("run", "--detach", "--stdin", str(tmp_path / "words"), "--", "cat")
+    assert done.exit_code == 0, done.stderr
+    sent = next(r for r in stub.requests if r.method == "POST" and r.path == "/v1/jobs")
+    assert json.loads(sent.body)["stdin"] == name
+
+
+def test_an_input_that_is_too_large_or_not_there_is_refused(
+    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spec, "MAX_STDIN_BYTES", 1 << 20)
+    (tmp_path / "large").write_bytes(bytes((1 << 20) + 1))
+    follow(stub)
+    for path, said in ((tmp_path / "large", "more than 1 MiB"), (tmp_path / "no", "No such file")):
+        done = stub.run("submit", "--stdin", str(path), "--", "cat")
+        assert (done.exit_code, said in done.stderr) == (2, True)

@@ -385,7 +385,17 @@ def test_a_starter_that_was_built_for_other_words_is_not_used(
     old = tmp_path / "starter"
     if not starter._FILE.exists():
         pytest.skip("the package was built without the native starter")
-    old.write_bytes(starter._FILE.read_bytes().replace(b"starter words: 3", b"starter words: 1"))
+    old.write_bytes(starter._FILE.read_bytes().replace(b"starter words: 4", b"starter words: 1"))
     monkeypatch.setattr(starter, "_FILE", old)
     monkeypatch.delenv(starter.SWITCH, raising=False)
     assert starter.find_starter.__wrapped__() is None
+
+
+def test_a_program_reads_the_file_that_it_is_given(watcher: Watcher, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("words")
+    code = "import sys; print(sys.stdin.read(), open('/dev/stdin').read())"
+    assert run_python(watcher, tmp_path, code, stdin=str(tmp_path / "in")) == "words words"
+    assert run_python(watcher, tmp_path, "import sys; print([sys.stdin.read()])").endswith("['']")
+    request = make_request(tmp_path, sys.executable, stdin=str(tmp_path / "missing"))
+    sentence, _ = run(watcher, request)
+    assert "stdin file" in sentence

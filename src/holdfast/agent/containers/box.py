@@ -89,6 +89,8 @@ def make_box(
         options.append(f"--workdir={order.cwd}")
     if order.shell is not None:
         options.append("--entrypoint=/bin/sh")
+    if order.stdin:
+        options.append("--interactive")
     for name in sorted(variables):
         options += ["--env", name]
     command = ["-c", order.shell] if order.shell is not None else list(order.argv)

@@ -86,16 +86,22 @@ class Children:
         self.stop_asked = True
 
     def start(
-        self, argv: list[str], *, variables: Mapping[str, str] | None = None, loud: bool = False
+        self,
+        argv: list[str],
+        *,
+        variables: Mapping[str, str] | None = None,
+        loud: bool = False,
+        stdin: str | None = None,
     ) -> Program:
-        """Start a program. loud: its output is this process's own, no file. Raises OSError."""
+        """Start a program. loud: its output is this process's own, no file. stdin: a file that it
+        reads. Raises OSError."""
         out = None
         if not loud:
             self._number += 1
             out = self._folder / f"step-{self._number}"
         path = str(out) if out else None
         env = {**self._environment, **(variables or {})}
-        request = SpawnRequest(argv=tuple(argv), env=env, stdout=path, stderr=path)
+        request = SpawnRequest(argv=tuple(argv), env=env, stdin=stdin, stdout=path, stderr=path)
         child = spawn(request)
         program = Program(child, out)
         self._programs[child.pid] = program

@@ -125,7 +125,10 @@ class Runner:
 
     def _run_logged(self, oom_log: OomLog) -> RunnerStatus:
         offset = len(self._read_since(0, -1))
-        client = self._children.start(self._runtime.start(self._plan.name), loud=True)
+        fed = "--interactive" in self._plan.create  # by our own standard input, the task's
+        start = self._runtime.start(self._plan.name, fed=fed)
+        stdin = "/proc/self/fd/0" if fed else None
+        client = self._children.start(start, loud=True, stdin=stdin)
         self._follow(client)
         state = self._wait_over()
         runtime_seconds = max(0.0, read_boottime() - self._started_at) if self._started_at else 0.0

@@ -50,11 +50,13 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
         """Make the container. The words after the image are the container's command."""
         return self.call("create", "--name", name, "--pull=never", *options, "--", image, *command)
 
-    def start(self, name: str) -> list[str]:
-        """Start it and stay with it: its output, then its exit code. `docker start` has no option
+    def start(self, name: str, *, fed: bool = False) -> list[str]:
+        """Start it and stay with it: its output, then its exit code. fed: it reads what the client
+        reads. `docker start` has no option
         for leaving signals alone."""
         quiet = ["--sig-proxy=false"] if self.kind == "podman" else []
-        return self.call("start", "--attach", *quiet, name)
+        given = ["--interactive"] if fed else []
+        return self.call("start", "--attach", *given, *quiet, name)
 
     def inspect(self, name: str) -> list[str]:
         """Print its state as JSON."""

@@ -263,6 +263,7 @@ class HostTasks:
             argv=tuple(launch.argv),
             env=launch.env,
             cwd=launch.cwd,
+            stdin=launch.stdin or None,
             stdout=launch.stdout,
             stderr=launch.stderr,
             ready=True,

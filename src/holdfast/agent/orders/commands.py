@@ -215,9 +215,9 @@ class Commands:
         task = self.table.add(msgspec.structs.replace(order, peers=[]), now)
         peers = self._peers.leave(order, task.folder)
         task.deadline = deadline
-        if order.ahead and order.checkpoint is None and self.ahead.must_wait(task):
+        if order.ahead and not order.fetches and self.ahead.must_wait(task):
             self._hold(task, now)
-        elif order.checkpoint is None:
+        elif not order.fetches:
             self._start_task(task, order, peers)
         else:
             task.move(AgentTaskEvent.FETCH)
@@ -293,7 +293,13 @@ class Commands:
         return self.claims.ports.find(now)
 
     async def _fetch_and_start(self, task: AgentTask, order: LaunchOrder) -> None:
-        """Start a task once its checkpoint is here, or report why it cannot be had (SAVE-3)."""
+        """Start a task once its input and its checkpoint are here, or report why they cannot be had
+        (SAVE-3)."""
+        missing = await self.checkpoints.fetch_input(task)
+        if missing is not None:
+            log.error(f"the task is not started: {missing}", extra=task.about())
+            self._give_up(task, TaskFacts(start_error=missing[:4096]))
+            return
         error = await self.checkpoints.fetch(task)
         if error is not None:
             log.error(

@@ -19,7 +19,7 @@ from holdfast.agent.orders.environment import make_command, make_task_environmen
 from holdfast.agent.orders.link import make_frame
 from holdfast.agent.orders.peers import Peers
 from holdfast.agent.tasks import AgentTask, TaskTable
-from holdfast.agent.uplink.checkpoints import in_path
+from holdfast.agent.uplink.checkpoints import in_path, input_path
 from holdfast.core.ids import TaskKey
 from holdfast.errors import ValidationError
 from holdfast.process.syscalls import read_boottime
@@ -90,6 +90,7 @@ def make_launch(
         leads=boxed,
         stdout=f"{task.folder}/stdout",
         stderr=f"{task.folder}/stderr",
+        stdin=input_path(task) if order.stdin else "",
         deadline=task.deadline,
         memory_bytes=0 if boxed else order.memory_bytes,
         contain=bool(order.gpus) and not boxed,
@@ -125,7 +126,7 @@ class EarlyLaunches:
         """Prepare the launch of a plain task of one rank; of another, nothing."""
         plain = asked.world_size == 1 and asked.image is None and not asked.executor
         plain = plain and "HOLDFAST_OUT_DIR" not in {**asked.env, **asked.secrets}
-        if not plain or asked.ahead or asked.also or asked.checkpoint is not None:
+        if not plain or asked.ahead or asked.also or asked.fetches:
             return
         order, now = asked, read_boottime()
         if not order.master_port:

@@ -39,6 +39,7 @@ from holdfast.wire.agent import CheckpointOffer
 
 log = logging.getLogger("holdfast.agent.uplink.checkpoints")
 
+INPUT_FILE = "stdin"
 IN_FOLDER, IN_FILE = "checkpoint-in", "checkpoint"
 HOLD_SECONDS = 30.0
 FETCH_SECONDS = 60.0
@@ -179,6 +180,30 @@ class CheckpointDesk:
 
     # ---- down
 
+    async def fetch_input(self, task: AgentTask) -> str | None:
+        """Fetch what a task reads as its standard input. Returns why it cannot be had, None once it is
+        here, or where it has none."""
+        sha256 = task.order.stdin if task.order is not None else ""
+        if not sha256:
+            return None
+        wire, loop = Wire(), asyncio.get_running_loop()
+        fetch = partial(self._transfers.fetch_value, sha256, Path(input_path(task)), wire)
+        give_up_at, pause = loop.time() + FETCH_SECONDS, _AGAIN_SECONDS[0]
+        try:
+            while True:
+                try:
+                    async with self._slots:
+                        await run_aside(fetch)
+                    return None
+                except (OSError, HoldfastError) as error:
+                    final = isinstance(error, NotFound | Forbidden | ValidationError | TooLarge)
+                    if final or loop.time() > give_up_at:
+                        return f"its standard input cannot be had: {error}"
+                await asyncio.sleep(pause * random.uniform(0.75, 1.25))
+                pause = min(2 * pause, _AGAIN_SECONDS[1])
+        finally:
+            wire.stop()
+
     async def fetch(self, task: AgentTask) -> str | None:
         """Fetch the checkpoint that a task starts from. Returns why it cannot be had, None once it
         is here; a cancel breaks the transfer off."""
@@ -265,6 +290,11 @@ def _name(saved: SavedCheckpoint) -> str:
 def out_path(task: AgentTask) -> Path:
     """The folder that the task saves into."""
     return task.folder / OUT_FOLDER
+
+
+def input_path(task: AgentTask) -> str:
+    """The file that the task reads as its standard input."""
+    return f"{task.folder}/{INPUT_FILE}"
 
 
 def in_path(task: AgentTask) -> Path:

@@ -22,7 +22,8 @@ import msgspec
 from holdfast.agent.uplink.calls import decode_body, read_problem
 from holdfast.agent.uplink.http import HttpAnswer
 from holdfast.core.ids import TaskKey
-from holdfast.errors import Unavailable, ValidationError
+from holdfast.core.spec import MAX_STDIN_BYTES
+from holdfast.errors import TooLarge, Unavailable, ValidationError
 from holdfast.process.files import write_all
 from holdfast.wire.agent import (
     CheckpointOffer,
@@ -179,6 +180,33 @@ class Transfers:
         except BaseException:
             part.unlink(missing_ok=True)
             raise
+
+    def fetch_value(self, sha256: str, path: Path, wire: Wire) -> None:
+        """Fetch a value of at most `MAX_STDIN_BYTES` into `path`, whole or not at all. Raises
+        ValidationError for other bytes than those of its name, OSError for a disk that does not take
+        them."""
+        part = path.with_name(f".{path.name}.part")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd, digest, size = os.open(part, flags, 0o600), hashlib.sha256(), 0
+        try:
+            with self._connect(wire, "the download broke off") as connection:
+                where = f"{self._path.removesuffix('/checkpoint')}/values/{sha256}"
+                connection.request("GET", where, None, self._common_headers())
+                answer = connection.getresponse()
+                if answer.status != 200:
+                    raise read_problem(HttpAnswer(answer.status, answer.read(_MAX_PROBLEM_BYTES)))
+                while piece := _read_piece(answer, wire):
+                    size += len(piece)
+                    if size > MAX_STDIN_BYTES:
+                        raise TooLarge(f"it has more than {MAX_STDIN_BYTES} bytes")
+                    digest.update(piece)
+                    write_all(fd, piece)
+            if digest.hexdigest() != sha256:
+                raise ValidationError(f"other bytes came than those of {sha256}")
+            os.rename(part, path)
+        finally:
+            os.close(fd)
+            part.unlink(missing_ok=True)
 
     def skip(self, key: TaskKey, number: int, reason: str, wire: Wire) -> CheckpointOffer:
         """Report an unusable checkpoint; return the next older one. Raises NotFound."""

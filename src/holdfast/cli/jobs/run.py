@@ -15,7 +15,7 @@ from holdfast.cli import declare
 from holdfast.cli.endings import EXIT_INTERRUPTED
 from holdfast.cli.jobs.logs import copy_output, exit_code_of_job, tell_end
 from holdfast.cli.jobs.narrator import Narrator
-from holdfast.cli.jobs.submit import submit_spec, takes_spec
+from holdfast.cli.jobs.submit import check_piped_input, submit_spec, takes_spec
 from holdfast.cli.options import COUNT
 from holdfast.cli.output import Face, note, talks
 from holdfast.errors import HoldfastError
@@ -89,13 +89,18 @@ def run(face: Face, detach: bool, rank: int | None, **options: Any) -> None:
     cancels the job and waits for its end (exit 130); a second one leaves at once. A lost terminal
     (HUP) leaves the job running.
 
+    A job's standard input is empty, so input that is piped into this command is refused, unless
+    --stdin gives it to the job. Each attempt, and each rank of a gang, reads it from its start.
+
     \b
     Examples:
       holdfast run -- python train.py
       holdfast run --gpus 2 --stall-timeout 5m -- torchrun train.py
       holdfast run --tasks 8 --gpus 1 -- python train_ddp.py
+      cat words | holdfast run --stdin - -- sort
       holdfast run --shell "echo $HOME | tr a-z A-Z"
     """
+    check_piped_input(options["stdin"])
     with face.client() as client:
         follow_job(face, client, lambda: submit_spec(client, options, rank), rank, detach=detach)
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import stat
+import struct
+import sys
+import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -106,6 +111,11 @@ _OPTIONS = (
     *POLICY_OPTIONS,
     *CONTAINER_OPTIONS,
     *START_OPTIONS,
+    declare.option(
+        "--stdin",
+        metavar="FILE",
+        help="What it reads as its standard input, up to 64 MiB; - is this command's.",
+    ),
     declare.option("--shell", metavar="LINE", help="A command line for /bin/sh, instead of CMD."),
     declare.option(
         "--file", "file", metavar="FILE", help="A job in TOML or YAML, under the flags."
@@ -271,6 +281,58 @@ def name_parents(client: Client, options: Mapping[str, Any]) -> dict[str, Any]:
     return {**options, "after": [find_parent(client, word) for word in options["after"]]}
 
 
+def with_input(client: Client, spec: JobSpec, given: str | None) -> JobSpec:
+    """Keep what `--stdin` names, and return the spec that says so. Raises ValidationError."""
+    if given is None:
+        return spec
+    import msgspec
+
+    from holdfast.core.spec import MAX_STDIN_BYTES
+
+    try:
+        if given == "-":
+            data = sys.stdin.buffer.read(MAX_STDIN_BYTES + 1)
+        else:
+            with open(given, "rb") as file:
+                data = file.read(MAX_STDIN_BYTES + 1)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise ValidationError(f"--stdin {given}: cannot be read: {why}", field="stdin") from None
+    if len(data) > MAX_STDIN_BYTES:
+        raise ValidationError(
+            f"--stdin {given}: it has more than {MAX_STDIN_BYTES >> 20} MiB; give a job its larger "
+            "input as a path or an address",
+            field="stdin",
+        )
+    return msgspec.structs.replace(spec, stdin=client.put_value(data))
+
+
+def check_piped_input(given: str | None) -> None:
+    """Refuse input that was piped into this command and that no job would read. Raises
+    ValidationError."""
+    if given is not None or not has_piped_input():
+        return
+    raise ValidationError(
+        "what is piped into this command would be read by no job; --stdin - gives it to the job, "
+        "and < /dev/null leaves it alone",
+        field="stdin",
+    )
+
+
+def has_piped_input(fd: int = 0) -> bool:
+    """Whether a pipe or a file was given as the standard input, and has something to read now."""
+    try:
+        found = os.fstat(fd)
+        if stat.S_ISREG(found.st_mode):
+            return found.st_size > os.lseek(fd, 0, os.SEEK_CUR)
+        if not stat.S_ISFIFO(found.st_mode):
+            return False
+        waiting: int = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0" * 4))[0]
+    except (OSError, ValueError):
+        return False
+    return waiting > 0
+
+
 def submit_spec(client: Any, options: Mapping[str, Any], rank: int | None = None) -> Any:
     """Submit the job of the options and return its record; `rank` must be one of its ranks."""
     spec = read_spec(client.place, name_parents(client, options), os.environ, time.time())
@@ -278,7 +340,7 @@ def submit_spec(client: Any, options: Mapping[str, Any], rank: int | None = None
         raise ValidationError(
             f"--rank {rank}: of {spec.tasks} tasks the last is rank {spec.tasks - 1}", field="rank"
         )
-    job = client.submit(spec)
+    job = client.submit(with_input(client, spec, options["stdin"]))
     remember_job(client, job.id)
     return job
 
@@ -322,6 +384,7 @@ def submit(
         if array is not None or sweep is not None:
             spec = read_spec(client.place, name_parents(client, options), os.environ, time.time())
             grid = None if sweep is None else read_file(sweep)
+            spec = with_input(client, spec, options["stdin"])
             made = submit_many(client, spec, array, grid, at_once)
             remember_job(client, made.id)
             face.show(made, made.id)

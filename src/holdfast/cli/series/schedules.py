@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli import declare
-from holdfast.cli.jobs.submit import read_spec, takes_spec
+from holdfast.cli.jobs.submit import read_spec, takes_spec, with_input
 from holdfast.cli.options import OWNER, POSITIVE, choose_owner
 from holdfast.cli.output import Face, facts, paint, print_text, span, table, talks
 
@@ -94,6 +94,7 @@ def create(
         raise declare.usage_error(f"--every: {error}") from None
     with face.client() as client:
         spec = read_spec(client.place, options, os.environ, time.time())
+        spec = with_input(client, spec, options["stdin"])
         made = client.put_schedule(
             schedule,
             spec,

@@ -93,7 +93,10 @@ class CheckpointsLoop(Loop):
         store = self._controller.store
         of_calls = [name for name in names if name.startswith(FOLDER)]
         of_jobs = [name for name in names if not name.startswith((VALUES, FOLDER))]
-        known = await store.checkpoints.find_known_blobs(of_jobs)
+        values = [name.removeprefix(VALUES) for name in names if name.startswith(VALUES)]
+        inputs = await store.checkpoints.find_inputs(values) if values else set()
+        read = {VALUES + sha256 for sha256 in inputs}
+        known = read | await store.checkpoints.find_known_blobs(of_jobs)
         known |= await store.call_checkpoints.find_known_blobs(of_calls)
         orphans = [name for name in names if name not in known]
         await self._controller.blobs.delete(orphans)

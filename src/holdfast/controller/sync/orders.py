@@ -147,6 +147,7 @@ def _make_order(
         cwd=spec.cwd,
         fresh_workdir=spec.fresh_workdir,
         shell=spec.shell,
+        stdin=spec.stdin or "",
         gpus=list(task.devices),
         cpu_slots=job.cpu_slots,
         ahead=task.ahead,

@@ -177,6 +177,13 @@ class MemoryCheckpoints(InMemory):
                 del self.state.checkpoints[place]
         return tuple(dropped)
 
+    async def find_inputs(self, hashes: Sequence[str]) -> set[str]:
+        state = self.state
+        specs = [job.spec for job in state.jobs.values()]
+        specs += [array.spec for array in state.arrays.values()]
+        specs += [schedule.record.spec.job for schedule in state.schedules.values()]
+        return {spec.stdin for spec in specs if spec.stdin is not None} & set(hashes)
+
     async def find_known_blobs(self, names: Sequence[str]) -> set[str]:
         named = {one.blob for kept in self.state.checkpoints.values() for one in kept}
         return {

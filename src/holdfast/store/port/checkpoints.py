@@ -103,6 +103,10 @@ class CheckpointStore(Protocol):
     async def forget_blobs(self, names: Sequence[str]) -> None:
         """Delete the rows that name these deleted blobs. A blob without a row is no error."""
 
+    async def find_inputs(self, hashes: Sequence[str]) -> set[str]:
+        """Return which of these values a job, an array or a schedule on record reads as its standard
+        input."""
+
     async def find_known_blobs(self, names: Sequence[str]) -> set[str]:
         """Return which of these blobs must stay: those a row names, and those of jobs that are not
         known here."""

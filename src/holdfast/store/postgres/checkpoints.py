@@ -151,6 +151,10 @@ class PostgresCheckpoints(OnSession):
         params = {"blobs": list(names)}
         await self.session.transact(lambda tx: tx.run("forget_blobs", **params))
 
+    async def find_inputs(self, hashes: Sequence[str]) -> set[str]:
+        rows = await self.session.rows("find_inputs", hashes=list(hashes))
+        return {row["stdin"] for row in rows}
+
     async def find_known_blobs(self, names: Sequence[str]) -> set[str]:
         return {
             row["blob"] for row in await self.session.rows("find_known_blobs", blobs=list(names))

@@ -61,6 +61,18 @@ async def test_the_sweep_of_checkpoints_leaves_values_until_the_history_ends(
     assert (await served.call("GET", f"/v1/values/{NAME}")).status_code == 404
 
 
+async def test_a_value_that_a_job_reads_lives_as_long_as_the_job_is_on_record(
+    served: Served,
+) -> None:
+    at = 0.0
+    served.controller.blobs = MemoryBlobs(lambda: at)
+    await served.call("PUT", f"/v1/values/{NAME}", content=DATA)
+    await served.call("POST", "/v1/jobs", json={"argv": ["cat"], "stdin": NAME})
+    at = 400 * 86_400.0
+    await CheckpointsLoop(served.controller, orphan_seconds=0.0).run_once()
+    assert (await served.call("GET", f"/v1/values/{NAME}")).content == DATA
+
+
 async def test_roles(served: Served) -> None:
     for method, role in (("PUT", "read"), ("GET", None)):
         answer = await served.call(method, f"/v1/values/{NAME}", role, content=DATA)

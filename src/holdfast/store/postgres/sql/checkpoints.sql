@@ -79,3 +79,8 @@ where c.job_id = split_part(n.name, '/', 1) and c.blob = n.name;
 select n.name as blob from unnest(%(blobs)s::text[]) as n(name)
 where not exists (select 1 from jobs j where j.id = split_part(n.name, '/', 1))
    or exists (select 1 from checkpoints c where c.job_id = split_part(n.name, '/', 1) and c.blob = n.name);
+
+-- name: find_inputs
+select spec->>'stdin' as stdin from jobs where spec ? 'stdin' and spec->>'stdin' = any(%(hashes)s::text[])
+union select spec->>'stdin' from arrays where spec->>'stdin' = any(%(hashes)s::text[])
+union select spec->'job'->>'stdin' from schedules where spec->'job'->>'stdin' = any(%(hashes)s::text[]);
