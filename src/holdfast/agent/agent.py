@@ -32,7 +32,11 @@ from holdfast.agent.health.desk import HealthDesk
 from holdfast.agent.host_facts import make_probe, read_host_facts
 from holdfast.agent.housekeeping import Housekeeper
 from holdfast.agent.orders.commands import Commands
-from holdfast.agent.orders.environment import describe_host, inherit_environment
+from holdfast.agent.orders.environment import (
+    describe_controller,
+    describe_host,
+    inherit_environment,
+)
 from holdfast.agent.orders.guardian_env import Ties
 from holdfast.agent.orders.hearing import Hearing
 from holdfast.agent.orders.launches import TaskPlaces
@@ -86,14 +90,12 @@ class Agent:
         self._held_back = False
         self._refusal = self._fenced = ""
         self._unread: list[str] = []
-        self._table = TaskTable(config.state_path)
-        self._departure = Departure(lambda: self._ends.host_stops, self._table.count_live)
         url, ca_file, incarnation = config.url, config.ca_file, ties.incarnation
         self._client = HttpClient(url, ca_file=ca_file)
         self._calls = ControllerCalls(self._client)
-        self._registrar = Registrar(
-            self._calls, config, incarnation=incarnation, mark=ties.host_mark
-        )
+        self._registrar = Registrar(self._calls, config, incarnation, ties.host_mark)
+        self._table = TaskTable(config.state_path, self._registrar.make_token)
+        self._departure = Departure(lambda: self._ends.host_stops, self._table.count_live)
         self._probe = make_probe(config)
         transfers = Transfers(
             url, ca_file=ca_file, incarnation=incarnation, token=lambda: self._calls.token
@@ -225,6 +227,7 @@ class Agent:
             inherited=inherit_environment(os.environ),
             executors=self._executors,
             host_words=describe_host(self._config.host_name, self._config.host_labels),
+            controller=describe_controller(self._config.url, self._config.ca_file),
         )
         self._commands = Commands(
             self._table,

@@ -37,13 +37,13 @@ ORDER_FILE = "order.json"
 READY_FOLDERS = tuple(f".ready-{number}" for number in range(8))  # no job or task is called so
 MAX_SPARES, MAX_PREPARED = 256, 8
 SOON_SECONDS = 10.0
-PEERS_FILE, STATE_FILE = "peers.json", "state.json"
+PEERS_FILE, STATE_FILE, TOKEN_FILE = "peers.json", "state.json", "token"
 READY_STATE = f"{STATE_FILE}{READY}"  # becomes the state by a rename
 _Look = tuple[int, ...]
 _NEVER: _Look = ()
 _PRIVATE = stat.S_IFDIR | 0o700
 # What an ordinary task leaves; a folder with anything else in it is deleted.
-_MADE_AHEAD = (ORDER_FILE, PEERS_FILE, READY_STATE, f"stdout{READY}", "stderr")
+_MADE_AHEAD = (ORDER_FILE, PEERS_FILE, TOKEN_FILE, READY_STATE, f"stdout{READY}", "stderr")
 _FILES = frozenset({STATE_FILE, "stdout", *_MADE_AHEAD})
 _LOGS = frozenset({"stdout", "stderr"})
 # Looked at again before they are handed on, because a task appends to them. Each other file is looked
@@ -55,7 +55,7 @@ _EMPTIED = {
     "stdout": f"stdout{READY}",
     "stderr": "stderr",
     STATE_FILE: READY_STATE,
-    **{name: name for name in (ORDER_FILE, PEERS_FILE)},
+    **{name: name for name in (ORDER_FILE, PEERS_FILE, TOKEN_FILE)},
 }
 
 

@@ -11,7 +11,7 @@ KEEP-3  A task's state (`core.transitions.AGENT_TASK`) is not on disk: the next 
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +83,11 @@ class TaskFile(msgspec.Struct, kw_only=True, omit_defaults=True):
 class AgentTask:
     """One task, from the order to the last shipped byte of its log."""
 
-    def __init__(self, key: TaskKey, folder: Path, order: LaunchOrder | None, now: float) -> None:
+    def __init__(
+        self, key: TaskKey, folder: Path, order: LaunchOrder | None, now: float, token: str = ""
+    ) -> None:
         self.key = key
+        self.token = token  # its own (JOB-TOKEN-1), for the work in it
         self.folder = folder
         self.order = order
         self.saved = TaskFile()
@@ -100,7 +103,7 @@ class AgentTask:
         self.deadline = 0.0  # CLOCK_BOOTTIME: when its lease ends, as far as the last answer said
         self.facts: TaskFacts | None = None
         self.stop_grace: float | None = None  # of the stop that was sent
-        self.redactor = Redactor(order.secrets.values() if order else ())
+        self.redactor = Redactor([*(order.secrets.values() if order else ()), token])
         self.watch = TaskWatch(order.watch if order else WatchSettings(), gpus=len(self.gpus))
         self.asked_excuse = False  # the controller was asked for ranks on other hosts (EXCUSE-1)
         self.counts: dict[str, float] = {}  # of a policy script in it, as it said them last
@@ -250,9 +253,13 @@ class AgentTask:
 
 
 class TaskTable:
-    """All tasks of this agent, by key, and the folder they are kept in."""
+    """All tasks of this agent, by key, and the folder they are kept in. make_token: makes a task's own
+    token."""
 
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(
+        self, state_dir: Path, make_token: Callable[[TaskKey], str] = lambda key: ""
+    ) -> None:
+        self._make_token = make_token
         self._folder = state_dir / "tasks"
         self._tasks: dict[TaskKey, AgentTask] = {}
         self._tombstones: dict[TaskKey, None] = {}
@@ -318,7 +325,7 @@ class TaskTable:
         self._folders.make(folder)
         # An agent that is killed here has launched nothing, and the order is offered again.
         write_new(f"{folder}/{ORDER_FILE}", msgspec.json.encode(order))
-        return AgentTask(order.key, folder, order, now)
+        return AgentTask(order.key, folder, order, now, self._make_token(order.key))
 
     def take(self, task: AgentTask) -> None:
         """Take a task whose order was written down."""
@@ -341,7 +348,8 @@ class TaskTable:
             saved = msgspec.json.decode(data, type=TaskFile) if data else saved
         except (OSError, msgspec.MsgspecError) as error:
             log.warning(f"the files of a task cannot be read: {error}", extra=about(key))
-        task = self._tasks[key] = AgentTask(key, folder, order, now)
+        task = AgentTask(key, folder, order, now, self._make_token(key))
+        self._tasks[key] = task
         task.saved = saved
         if saved.watch is not None:
             settings, gpus = task.watch.settings, len(task.gpus)

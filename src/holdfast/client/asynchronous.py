@@ -1,6 +1,7 @@
 """The asyncio client: one connection, which runs the scripts of the methods."""
 
 import asyncio
+import os
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
@@ -53,6 +54,7 @@ class AsyncRestConnection(Awaited):
         event_hooks: Mapping[str, list[Any]] | None = None,
     ) -> None:
         self.place: ControllerPlace = locate(url, token)
+        ca_file = ca_file or os.environ.get("HOLDFAST_CA_FILE")
         self._timeout_seconds = timeout_seconds
         self._retry_seconds = retry_seconds
         self.on_note: Callable[[str], None] = warn
@@ -211,7 +213,7 @@ class AsyncClient(
             that are left out.
         timeout_seconds: for one answer.
         retry_seconds: how long lost connections are tried again, for calls where that is harmless.
-        ca_file: certificates to trust instead of the system's.
+        ca_file: certificates to trust instead of the system's. [default: HOLDFAST_CA_FILE]
         transport: an `httpx.AsyncBaseTransport`, for tests.
 
     Raises (every method): the errors of `holdfast.errors`; `Unavailable` when the controller cannot

@@ -1,6 +1,7 @@
 """Finding the controller's address and the token for it.
 
-The search has this order: arguments; HOLDFAST_URL and HOLDFAST_TOKEN; the nearest `holdfast-data`
+The search has this order: arguments; HOLDFAST_URL and HOLDFAST_TOKEN, or the token in the file
+HOLDFAST_TOKEN_FILE, as inside of a job; the nearest `holdfast-data`
 folder of a running `holdfast up`, from the working folder upwards; `~/.config/holdfast` (files
 `url` and `token`).
 """
@@ -64,6 +65,8 @@ def locate(
         return _checked(url, token or _token_for(url, env, folder), "the --url given")
     if env.get("HOLDFAST_URL"):
         found = env["HOLDFAST_URL"]
+        kept = env.get("HOLDFAST_TOKEN_FILE")
+        token = token or (_read_file(kept) if kept else None)
         return _checked(found, token or _token_for(found, env, folder), "HOLDFAST_URL")
     stopped = None
     for place in _candidates(env, folder):
@@ -112,6 +115,12 @@ def _read(path: Path) -> str | None:
         return path.read_text().strip().rstrip("/") or None
     except (OSError, UnicodeDecodeError):
         return None
+
+
+def _read_file(path: str) -> str | None:
+    from pathlib import Path
+
+    return _read(Path(path))
 
 
 def _checked(url: str, token: str | None, source: str) -> ControllerPlace:

@@ -61,6 +61,7 @@ class RestConnection(Blocking):
         watch: AnswerWatch = NO_WATCH,
     ) -> None:
         self.place: ControllerPlace = locate(url, token)
+        ca_file = ca_file or os.environ.get("HOLDFAST_CA_FILE")
         self._timeout_seconds = timeout_seconds
         self._retry_seconds = retry_seconds
         self.on_note: Callable[[str], None] = warn
@@ -209,7 +210,7 @@ class Client(
             that are left out.
         timeout_seconds: for one answer.
         retry_seconds: how long lost connections are tried again, for calls where that is harmless.
-        ca_file: certificates to trust instead of the system's.
+        ca_file: certificates to trust instead of the system's. [default: HOLDFAST_CA_FILE]
         transport: an `httpx.BaseTransport`, for tests.
         watch: what to tell of each request and of each answer's head.
 

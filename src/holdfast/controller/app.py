@@ -20,11 +20,13 @@ from starlette.types import Message, Receive, Scope, Send
 from holdfast.controller.api.series.arrays import resolve_member
 from holdfast.controller.http.bodies import Gone, header
 from holdfast.controller.http.endpoints import ApiCall, Endpoint
+from holdfast.controller.http.job_tokens import check_job_call
 from holdfast.controller.http.owners import check_owner
 from holdfast.controller.http.problems import MethodNotAllowed, answer_problem
 from holdfast.controller.routes import ENDPOINTS, JOB
 from holdfast.controller.runtime.auth import Role, check_role
 from holdfast.controller.runtime.context import Controller
+from holdfast.core.records import JobTokenRecord
 from holdfast.errors import HoldfastError, NotFound, Unavailable
 
 log = logging.getLogger("holdfast.controller")
@@ -170,6 +172,8 @@ class App:
         else:
             call.token = await self.controller.guard.find_user(header(call.scope, b"authorization"))
             check_role(call.token, role)
+            if isinstance(call.token, JobTokenRecord):
+                await check_job_call(call, endpoint)
 
     def _is_local_scrape(self, call: ApiCall) -> bool:
         """True for a scraper on this machine, which needs no token, unless the call may come

@@ -421,6 +421,14 @@ class TokenRecord(Record, frozen=True, kw_only=True):
         return self.user or self.name or self.id
 
 
+class JobTokenRecord(TokenRecord, frozen=True, kw_only=True):
+    """The token of a running task: it acts for the job's owner, in the job's project, for what this
+    job submits (JOB-TOKEN-1). job_id: the job, or the set of a running call."""
+
+    job_id: str
+    project: str
+
+
 class LogStreamRecord(Record, frozen=True, kw_only=True):
     """One stream of one attempt's task: how far it goes, and how much of it is kept."""
 

@@ -78,6 +78,8 @@ class JobSpec(
     the job's. Without `cwd` it starts there.
     preemptible: a job of higher priority may take its place; it is queued again at no charge.
     start_at: Unix seconds; the job waits until then.
+    parent: the job that submitted it, with its own token; only Holdfast writes it. detached: it goes
+    on where its parent is cancelled.
     executor: the family of calls that it runs (`core.calls`). Only Holdfast submits such jobs; they
     have no program of their own.
     after: ids of jobs that must end first, each with :ok (the default), :any or :failed behind it
@@ -126,6 +128,8 @@ class JobSpec(
     start_timeout_seconds: Annotated[float, Meta(ge=1, le=86_400)] | None = None
     recovery_timeout_seconds: Annotated[float, Meta(ge=1, le=86_400)] | None = None
     start_at: Annotated[float, Meta(ge=0, le=32_503_680_000)] | None = None
+    parent: Annotated[str, Meta(max_length=20)] = ""
+    detached: bool = False
     executor: Annotated[str, Meta(max_length=64)] = ""
     after: Annotated[
         tuple[Annotated[str, Meta(max_length=80, pattern=AFTER_PATTERN)], ...],
@@ -181,6 +185,10 @@ def check_spec(spec: JobSpec) -> JobSpec:
     """
     ours = "executors are submitted by Holdfast itself, when calls of functions wait; submit calls"
     _require(not spec.executor, "executor", ours)
+    parent = (
+        "a job's parent is written by Holdfast, for a job that another one submits; leave it out"
+    )
+    _require(not spec.parent, "parent", parent)
     _require(
         spec.image is not None or bool(spec.argv) != (spec.shell is not None),
         "argv",
@@ -261,6 +269,8 @@ SET_FOR_TASKS = {
     **dict.fromkeys(("TORCHELASTIC_RESTART_COUNT", "CHECKPOINT_DATA"), _NAMES),
 }
 """Variables that every task is given in place of those of its submission, and what to do instead."""
+TO_A_CONTROLLER = {"HOLDFAST_URL", "HOLDFAST_TOKEN", "HOLDFAST_TOKEN_FILE", "HOLDFAST_CA_FILE"}
+"""Variables by which a job reaches a controller with a token of its user's choice."""
 _DEVICES = {
     "CUDA_VISIBLE_DEVICES": "",
     "HIP_VISIBLE_DEVICES": "",
@@ -278,7 +288,8 @@ def _check_environment(spec: JobSpec) -> None:
     _require(size <= MAX_ENV_BYTES, "env", large)
     both = ", ".join(sorted(spec.env.keys() & spec.secrets.keys()))
     _require(not both, "secrets", f"{both} is both in env and in secrets")
-    ours = sorted(k for k in spec.env.keys() | spec.secrets.keys() if k.startswith("HOLDFAST_"))
+    given = (spec.env.keys() | spec.secrets.keys()) - TO_A_CONTROLLER
+    ours = sorted(name for name in given if name.startswith("HOLDFAST_"))
     names = ", ".join(ours)
     _require(not names, "env", f"{names}: names that start with HOLDFAST_ are set by Holdfast")
     for place, values in (("env", spec.env), ("secrets", spec.secrets)):

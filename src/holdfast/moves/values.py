@@ -154,6 +154,7 @@ class JobFilter(StoreValue, frozen=True, kw_only=True):
     queue: str | None = None
     project: str | None = None
     owner: str | None = None
+    parent: str | None = None
     name: str | None = None
     part: str | None = None
     since: datetime | None = None

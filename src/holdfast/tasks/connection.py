@@ -6,32 +6,38 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
+from holdfast.tasks.running import context
+from holdfast.wire.bearer import name_call_set, read_job_token
+
 if TYPE_CHECKING:
     from holdfast.client.synchronous import Client
 
 
 class CallsConnection:
-    """One client, made anew in the child of a fork."""
+    """One client, made anew in the child of a fork, and in an executor for each call set."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._client: Client | None = None
         self._pid = 0
+        self._set_id = ""
+        self._given = False
 
     @property
     def client(self) -> Client:
         """The client. Raises NoController where nothing says where a controller is."""
+        set_id = context().id.partition(".")[0]
         with self._lock:
-            if self._client is None or self._pid != os.getpid():
-                from holdfast.client.synchronous import Client
-
-                self._client, self._pid = Client(), os.getpid()
+            stale = self._pid != os.getpid() or (set_id != self._set_id and not self._given)
+            if self._client is None or stale:
+                self._client, self._pid, self._set_id = _connect(set_id), os.getpid(), set_id
+                self._given = False
             return self._client
 
     def use(self, client: Client | None) -> None:
         """Submit through this client from now on; None: find one."""
         with self._lock:
-            self._client, self._pid = client, os.getpid()
+            self._client, self._pid, self._given = client, os.getpid(), client is not None
 
     def keep(self, sha256: str, data: bytes) -> None:
         """Keep a large value in the blob store."""
@@ -40,6 +46,18 @@ class CallsConnection:
     def fetch(self, sha256: str) -> bytes:
         """Return a large value from the blob store."""
         return self.client.value(sha256)
+
+
+def _connect(set_id: str) -> Client:
+    """Return a client; in an executor, one that acts for the set of the running call."""
+    from holdfast.client.synchronous import Client
+
+    client = Client()
+    token = client.place.token or ""
+    if not (set_id and read_job_token(token)):
+        return client
+    client.close()
+    return Client(client.place.url, name_call_set(token, set_id))
 
 
 CONNECTION = CallsConnection()

@@ -213,7 +213,8 @@ class JobView(JobRecord, frozen=True, kw_only=True):  # type: ignore[misc]  # ms
     """A job with its chain, and the retry policy in force or, once it has ended, of its end.
 
     retry_count: failures charged to its retries, in a gang the most of any rank. retry_cause: why
-    its last attempt was followed by another, None before that.
+    its last attempt was followed by another, None before that. children: the newest of the jobs that
+    it submitted itself, four at most.
     """
 
     retry_count: int = 0
@@ -223,6 +224,7 @@ class JobView(JobRecord, frozen=True, kw_only=True):  # type: ignore[misc]  # ms
     retry_state: RetryState | None = None
     retry_chain: tuple[ChainLink, ...] = ()
     limits: JobLimits = JobLimits()
+    children: tuple[str, ...] = ()
 
 
 class PolicyField(ApiBody, frozen=True, kw_only=True):

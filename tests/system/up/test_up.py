@@ -46,6 +46,25 @@ def hello(rig: Rig) -> None:
     assert (done.returncode, done.stdout) == (0, b"hello\n"), f"{done.stderr!r} {rig.say()}"
 
 
+def test_a_job_submits_jobs_with_a_token_that_no_log_shows(make_rig: MakeRig) -> None:
+    rig = make_rig().start()
+    program = f"cd / && {sys.executable} -m holdfast"
+    line = f"{program} submit --name child -- true; {program} hosts; cat $HOLDFAST_TOKEN_FILE; env"
+    done = rig.run("run", "--shell", line)
+    assert done.returncode == 0, done.stderr
+    child, masked = done.stdout.decode().splitlines()[:2]
+    assert masked == "*" * len(masked)
+    assert b"hfb_" not in done.stdout
+    assert b"a job's own token submits work" in done.stderr
+    shown = rig.run("show", child).stdout.decode()
+    assert "submitted by  job " in shown
+    found = json.loads(rig.run("jobs", "--json").stdout)
+    parent = next(job["id"] for job in found if job["name"] != "child")
+    assert child in rig.run("jobs", "--parent", parent).stdout.decode()
+    assert child in rig.run("show", parent).stdout.decode()
+    assert rig.stop() == 0
+
+
 def test_from_nothing_to_a_job_and_down_again(make_rig: MakeRig, tmp_path: Path) -> None:
     rig = make_rig(fresh=True).start()
     hello(rig)

@@ -15,7 +15,7 @@ from holdfast.agent.uplink.identity import HostIdentity, Registrar
 def _register(folder: Path) -> Registrar:
     config = AgentConfig(url="http://127.0.0.1:1", state_dir=str(folder))
     calls: Any = SimpleNamespace(token="")
-    return Registrar(calls, config, incarnation="next", mark=read_mark(folder))
+    return Registrar(calls, config, "next", read_mark(folder))
 
 
 def _make_joined_folder(folder: Path) -> HostIdentity:

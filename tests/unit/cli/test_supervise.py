@@ -205,6 +205,7 @@ def test_the_help_teaches() -> None:
         "--array",
         "--sweep",
         "--at-once",
+        "--detach",
         "--gpus",
         "--tasks",
         "--placement",

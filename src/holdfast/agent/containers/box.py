@@ -132,6 +132,8 @@ def _make_mounts(
         mounts[f"{around.task_folder}/checkpoint-in"] = "ro"
     if order.world_size > 1 and "HOLDFAST_PEERS_FILE" in environment:
         mounts[environment["HOLDFAST_PEERS_FILE"]] = "ro"
+    if "HOLDFAST_TOKEN_FILE" in environment and around.task_folder:
+        mounts[environment["HOLDFAST_TOKEN_FILE"]] = "ro"
     if order.cwd is not None and is_worth_mounting(order.cwd) and os.path.isdir(order.cwd):
         mounts[os.path.normpath(order.cwd)] = "rw"
     wanted = [volume.split(":") for volume in order.volumes]

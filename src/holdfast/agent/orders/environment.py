@@ -13,6 +13,8 @@ ENV-3  A task without GPUs on a host that has some sees none of them: an empty d
        absent one.
 ENV-4  Ranks of a gang with one GPU each see those of all its ranks on their host, as under
        torchrun: a script that takes device LOCAL_RANK gets its own.
+ENV-5  `holdfast` inside of a task finds the controller, and the task's own token, in a file of its
+       folder. A task whose user names another controller or token has none of the three.
 """
 
 import base64
@@ -74,6 +76,7 @@ def make_task_environment(
     peers: Peers | None = None,
     checkpoint_out: str = "",
     checkpoint_in: Path | None = None,
+    controller: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
     """Return the whole environment of a task.
 
@@ -86,7 +89,10 @@ def make_task_environment(
     defaults = {"PYTHONUNBUFFERED": "1"}
     if order.local_world_size > 1 and "OMP_NUM_THREADS" not in inherited:
         defaults["OMP_NUM_THREADS"] = "1"  # as torchrun: ranks on every core slow one another
-    env = {**defaults, **order.env, **order.secrets}
+    given = {**order.env, **order.secrets}
+    if not given.keys() & {"HOLDFAST_URL", "HOLDFAST_TOKEN", "HOLDFAST_TOKEN_FILE"}:
+        defaults |= controller  # ENV-5
+    env = {**defaults, **given}
     env |= {
         "HOLDFAST_TASK": str(key),
         "HOLDFAST_JOB_ID": key.job_id,
@@ -123,6 +129,12 @@ def _name_devices(order: LaunchOrder, host_gpus: int, words: Mapping[int, str]) 
 def describe_host(name: str, labels: Mapping[str, str]) -> dict[str, str]:
     """The host's name as Holdfast knows it, and its labels as JSON."""
     return {"HOLDFAST_HOST_NAME": name, "HOLDFAST_HOST_LABELS": json.dumps(dict(labels))}
+
+
+def describe_controller(url: str, ca_file: str | None) -> dict[str, str]:
+    """The controller's address, and the file of its authority where this host was given one."""
+    found = {"HOLDFAST_URL": url}
+    return found | ({"HOLDFAST_CA_FILE": ca_file} if ca_file else {})
 
 
 def _name_rank(order: LaunchOrder) -> dict[str, str]:

@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.agent.calls.home import ExecutorHome, make_place
 from holdfast.agent.containers.desk import ContainerDesk
-from holdfast.agent.folders import OUT_FOLDER, WorkFolders
+from holdfast.agent.folders import OUT_FOLDER, TOKEN_FILE, WorkFolders
 from holdfast.agent.orders.environment import make_command, make_task_environment
 from holdfast.agent.orders.link import make_frame
 from holdfast.agent.orders.peers import Peers
@@ -22,13 +22,15 @@ from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.checkpoints import in_path, input_path
 from holdfast.core.ids import TaskKey
 from holdfast.errors import ValidationError
+from holdfast.process.files import write_new
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.agent import LaunchOrder
 from holdfast.wire.guardian import LaunchTask
 
 
 class TaskPlaces(msgspec.Struct, frozen=True, kw_only=True):
-    """What all tasks of this host share. host_words: from `environment.describe_host`."""
+    """What all tasks of this host share. host_words: from `environment.describe_host`. controller: from
+    `environment.describe_controller`."""
 
     host_mark: str
     beat_socket: str
@@ -36,6 +38,7 @@ class TaskPlaces(msgspec.Struct, frozen=True, kw_only=True):
     inherited: Mapping[str, str]
     executors: ExecutorHome
     host_words: Mapping[str, str] = {}
+    controller: Mapping[str, str] = {}
 
 
 def make_launch(
@@ -66,6 +69,7 @@ def make_launch(
         host_words=places.host_words,
         checkpoint_out=f"{task.folder}/{OUT_FOLDER}",
         checkpoint_in=in_path(task) if order.checkpoint else None,
+        controller=_name_controller(task, places.controller),
     )
     if env.get("HOLDFAST_OUT_DIR"):
         with contextlib.suppress(OSError):  # the program says what it could not write
@@ -97,6 +101,16 @@ def make_launch(
         grace_seconds=order.watch.grace_seconds,
         log_disk_bytes=int(order.watch.log_disk_mb * 1024 * 1024),
     )
+
+
+def _name_controller(task: AgentTask, controller: Mapping[str, str]) -> Mapping[str, str]:
+    """Leave the task's token in its folder (0600), and name it and the controller (ENV-5). Raises
+    OSError."""
+    if not (task.token and controller):
+        return {}
+    path = f"{task.folder}/{TOKEN_FILE}"
+    write_new(path, f"{task.token}\n".encode())
+    return {**controller, "HOLDFAST_TOKEN_FILE": path}
 
 
 class EarlyLaunch(NamedTuple):

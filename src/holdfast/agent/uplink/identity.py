@@ -29,7 +29,7 @@ from holdfast.core.ids import TaskKey
 from holdfast.errors import HoldfastError, Unauthorized, Unavailable
 from holdfast.process.files import read_private, write_atomic
 from holdfast.wire.agent import HostFacts, RegisterRequest
-from holdfast.wire.bearer import is_token
+from holdfast.wire.bearer import is_token, make_job_token
 
 log = logging.getLogger("holdfast.agent.uplink.identity")
 
@@ -69,7 +69,7 @@ class Registrar:
     """Registers this incarnation, however long it takes, and keeps the identity."""
 
     def __init__(
-        self, calls: ControllerCalls, config: AgentConfig, *, incarnation: str, mark: str
+        self, calls: ControllerCalls, config: AgentConfig, incarnation: str, mark: str
     ) -> None:
         self._calls = calls
         self._mark = mark
@@ -98,6 +98,12 @@ class Registrar:
                 "joins as a new one, because it would take the place of that host with its key"
             )
         return HostIdentity(mark=self._mark)
+
+    def make_token(self, key: TaskKey) -> str:
+        """Return a task's own token; empty as long as this host has no key."""
+        if not self.identity.host_key:
+            return ""
+        return make_job_token(hashlib.sha256(self.identity.host_key.encode()).digest(), key)
 
     @property
     def registered(self) -> bool:

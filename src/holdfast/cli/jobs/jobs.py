@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli import declare
+from holdfast.cli.jobs.find import find_job
 from holdfast.cli.options import COUNT, OWNER, POSITIVE, choose_owner, read_pairs
 from holdfast.cli.output import (
     Face,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from holdfast.core.series.records import ArrayRecord
 
 # The least room in which a reason is read easily beside the other columns; else it goes under them.
-_OF_JOBS = ("cause", "min_retries", "max_retries", "host", "match", "since")
+_OF_JOBS = ("cause", "min_retries", "max_retries", "host", "parent", "match", "since")
 REASON_COLUMNS, UNDER_COLUMNS = 30, 5
 
 
@@ -49,6 +50,7 @@ REASON_COLUMNS, UNDER_COLUMNS = 30, 5
 @declare.option("--project", help="Only this project.")
 @OWNER
 @declare.option("--name", help="Only this name.")
+@declare.option("--parent", metavar="JOB", help="Only those that this job submitted itself.")
 @declare.option("--match", metavar="TEXT", help="Only with this text in the name.")
 @declare.option("--since", metavar="TIME", help="Only those submitted since: 2h (ago), or a date.")
 @declare.option(
@@ -102,6 +104,8 @@ def jobs(
     only["executors"] = "only" if executors else "show" if everything else None
     with face.client() as client:
         paging: dict[str, Any] = {"page_size": 500 if everything else min(limit, 500)}
+        if only["parent"] is not None:
+            only["parent"] = find_job(client, only["parent"])
         if array is not None:
             named = find_array(client, array)
             only["array"] = array if named is None else named.id

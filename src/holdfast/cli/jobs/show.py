@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from holdfast.core.series.records import ArrayRecord
     from holdfast.wire.api import ForensicsView, JobLimits, JobView, Why
 
+SHOWN_CHILDREN = 3
+
 
 @declare.command()
 @JOB
@@ -174,6 +176,12 @@ def _draw_gang(
     return draw_attempt(over[-1], every=ranks, reason=False) if over else ""
 
 
+def _name_children(job: JobView) -> str:
+    """Name the jobs that a job submitted itself, the newest first."""
+    more = f", …: holdfast jobs --parent {job.id}" if len(job.children) > SHOWN_CHILDREN else ""
+    return ", ".join(job.children[:SHOWN_CHILDREN]) + more
+
+
 def _job_text(
     job: JobView, attempts: Sequence[AttemptRecord], tasks: Sequence[TaskRecord], gang: str
 ) -> str:
@@ -201,6 +209,8 @@ def _job_text(
         ("exit code", "" if job.exit_code is None else str(job.exit_code)),
         ("queue", f"{job.queue}, priority {job.priority}, project {job.project}"),
         ("owner", job.owner),
+        ("submitted by", f"job {spec.parent}" if spec.parent else ""),
+        ("its jobs", _name_children(job)),
         ("command", shorten(command, 400)),
         ("folder", spec.cwd or ("a fresh one each attempt" if spec.fresh_workdir else "")),
         ("wants", ", ".join(filter(None, wants))),

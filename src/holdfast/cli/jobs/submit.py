@@ -155,6 +155,8 @@ def read_spec(
     for name in _PLAIN:
         if options[name] is not None:
             fields[name] = options[name]
+    if options.get("detached"):
+        fields["detached"] = True
     for name in _LIMITS:
         if options[name] is not None:
             for other in (f"{name}_seconds", f"{name}_bytes"):
@@ -351,6 +353,9 @@ def submit_spec(client: Any, options: Mapping[str, Any], rank: int | None = None
 )
 @declare.option("--sweep", metavar="FILE", help="Once for each point of a grid in TOML.")
 @declare.option("--at-once", type=POSITIVE, help="How many of them run at once.")
+@declare.option(
+    "--detach", "detached", is_flag=True, help="Inside of a job: go on where that job is cancelled."
+)
 @takes_spec
 @talks
 def submit(

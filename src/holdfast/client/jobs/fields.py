@@ -71,6 +71,8 @@ class SubmitFields(TypedDict, total=False):
     recovery_timeout: Duration | None
     recovery_timeout_seconds: Duration | None
     start_at: Any
+    parent: str
+    detached: bool
     executor: str
     after: Sequence[str]
     idempotency_key: str | None

@@ -11,6 +11,7 @@ import msgspec
 from starlette.responses import Response
 
 from holdfast.controller.http.endpoints import ApiCall
+from holdfast.controller.http.job_tokens import adopt, enter_project
 from holdfast.controller.http.owners import find_refused, name_caller
 from holdfast.controller.http.pages import answer_page, check_job_id, make_cursor, read_cursor
 from holdfast.controller.http.problems import answer_json, problem_of
@@ -23,7 +24,7 @@ from holdfast.controller.why.reads import find_circumstances, find_limits
 from holdfast.controller.why.retry_state import make_chain, make_retry_state, policy_of_end
 from holdfast.core.placement.plan import Candidate
 from holdfast.core.placement.possible import Size, find_impossible, foresee
-from holdfast.core.records import JobRecord
+from holdfast.core.records import JobRecord, JobTokenRecord
 from holdfast.core.run_seed import SEED_BYTES, mint_secrets
 from holdfast.core.settings.resolve import check_layer, job_layer
 from holdfast.core.spec import JobSpec, check_spec
@@ -49,6 +50,7 @@ MAX_NOTES = 3
 MAX_NOTE_CHARS = 1000
 NOTE_HEADER = "Holdfast-Note"
 """What a user should know at once of what was taken, on one line of ASCII."""
+SHOWN_CHILDREN = 4
 PART_JOBS = 200
 """How many jobs one transaction changes at most: others wait for its locks."""
 
@@ -100,7 +102,10 @@ def take_key(spec: JobSpec, key: str | None) -> JobSpec:
 
 async def _submit(call: ApiCall, specs: Sequence[JobSpec], where: Sequence[str]) -> list[Submitted]:
     controller = call.controller
+    specs = await enter_project(call, specs)
     jobs = await check_specs(controller, specs, where, owner=call.user)
+    if isinstance(call.caller, JobTokenRecord):
+        jobs = [msgspec.structs.replace(j, spec=adopt(call, j.spec)) for j in jobs]
     placed = await _submit_to_host(controller, jobs[0]) if len(jobs) == 1 else None
     if placed is not None:
         return [placed]
@@ -260,7 +265,10 @@ def check_queue(queue: str, settings: Settings) -> None:
 
 async def list_jobs(call: ApiCall) -> Response:
     """List jobs, newest first."""
-    items, cursor = await read_jobs_page(call.store, name_caller(call, call.query(JobsQuery)))
+    query = name_caller(call, call.query(JobsQuery))
+    if isinstance(call.caller, JobTokenRecord):  # JOB-TOKEN-2
+        query = msgspec.structs.replace(query, parent=call.caller.job_id)
+    items, cursor = await read_jobs_page(call.store, query)
     return answer_page(items, cursor)
 
 
@@ -273,6 +281,7 @@ async def read_jobs_page(store: Store, query: JobsQuery) -> tuple[list[JobRecord
             queue=query.queue,
             project=query.project,
             owner=query.owner,
+            parent=query.parent,
             name=query.name,
             part=query.match,
             since=None if query.since is None else datetime.fromtimestamp(query.since, UTC),
@@ -310,6 +319,7 @@ async def view_job(controller: Controller, job: JobRecord) -> JobView:
     policy = policy_of_end(job, attempts) or settings.policy(job.queue, job.spec).retry
     state = make_retry_state(job, policy, held=settings.retries_held(job.project), now=now)
     requeued = [a for a in attempts if a.outcome is Outcome.REQUEUED]
+    children = await controller.store.jobs.list_jobs(JobFilter(parent=job.id, limit=SHOWN_CHILDREN))
     return JobView(
         **msgspec.structs.asdict(job),
         retry_count=job.counted_retries,
@@ -319,6 +329,7 @@ async def view_job(controller: Controller, job: JobRecord) -> JobView:
         retry_state=state,
         retry_chain=make_chain(attempts),
         limits=(await find_limits(controller, settings, [job]))[0],
+        children=tuple(child.id for child in children),
     )
 
 
@@ -368,6 +379,7 @@ async def cancel_job(call: ApiCall) -> Response:
     job_id = check_job_id(call.params["id"])
     reason = request.reason or f"cancelled by {call.caller_name}"
     job = await controller.store.jobs.cancel_job(job_id, reason, hard=request.hard)
+    controller.poke("children")
     if job.state is JobState.DRAINING:
         controller.poke("drain", "events")
         controller.poke_hosts_of(job.id)
@@ -388,7 +400,7 @@ async def cancel_jobs(call: ApiCall) -> Response:
         if draining:
             controller.poke("drain")
             controller.poke_hosts_of(*draining)
-        controller.poke("admit", "events")
+        controller.poke("admit", "children", "events")
         return done
 
     return await change_in_parts(call, request.ids, cancel)

@@ -13,6 +13,7 @@ from holdfast.controller.api.jobs import check_project, knows_project
 from holdfast.controller.flow.why import view_call
 from holdfast.controller.http.bodies import decode_body, read_body, wait_unless_gone
 from holdfast.controller.http.endpoints import ApiCall
+from holdfast.controller.http.job_tokens import adopt_function
 from holdfast.controller.http.owners import name_caller
 from holdfast.controller.http.pages import answer_page, make_cursor, read_cursor
 from holdfast.controller.http.problems import answer_json
@@ -79,21 +80,15 @@ async def create_set(call: ApiCall) -> Response:
         form = "id: 20 digits and lower-case letters without i, l, o and u, made by the client"
         raise ValidationError(form, field="id")
     check_args(new.args, 0, new.count)
-    controller = call.controller
+    controller, spec = call.controller, await adopt_function(call, new.spec)
     settings = await controller.settings.recent()
-    queue = find_queue(new.spec)
-    if queue not in settings.queues or not knows_project(new.spec.project, settings):
+    queue = find_queue(spec)
+    if queue not in settings.queues or not knows_project(spec.project, settings):
         settings = await controller.settings.refresh()
-    check_function(new.spec, queue, settings.queues)
-    check_project(new.spec.project, settings)
+    check_function(spec, queue, settings.queues)
+    check_project(spec.project, settings)
     view = await call.store.calls.create_set(
-        new.id,
-        new.spec,
-        queue,
-        count=new.count,
-        args=new.args,
-        singles=new.singles,
-        owner=call.user,
+        new.id, spec, queue, count=new.count, args=new.args, singles=new.singles, owner=call.user
     )
     if new.args:
         poke_family(controller, view.spec, queue)

@@ -18,6 +18,7 @@ from holdfast.controller.api.jobs import (
 from holdfast.controller.flow.node_why import explain_node
 from holdfast.controller.flow.sets import check_function, find_queue
 from holdfast.controller.http.endpoints import ApiCall
+from holdfast.controller.http.job_tokens import adopt_workflow
 from holdfast.controller.http.owners import name_caller
 from holdfast.controller.http.pages import answer_page, make_cursor, read_cursor
 from holdfast.controller.http.problems import answer_json
@@ -70,15 +71,16 @@ async def submit_workflow(call: ApiCall) -> Response:
     controller = call.controller
     request = await call.body(NewWorkflow, limit_bytes=MAX_WORKFLOW_BYTES)
     settings = await controller.settings.current()
-    if _names_unknown(request.spec, settings):
+    asked = await adopt_workflow(call, request.spec)
+    if _names_unknown(asked, settings):
         settings = await controller.settings.refresh()
-    check_project(request.spec.project, settings)
-    graph = check_workflow(request.spec)
-    jobs = [node.job.spec for node in request.spec.nodes if node.job is not None]
+    check_project(asked.project, settings)
+    graph = check_workflow(asked)
+    jobs = [node.job.spec for node in asked.nodes if node.job is not None]
     notes = await find_notes(controller, jobs)
     sizes = await controller.sizes.current()
-    nodes = [_settle_node(n, node, settings, sizes) for n, node in enumerate(request.spec.nodes)]
-    spec = msgspec.structs.replace(request.spec, nodes=nodes)
+    nodes = [_settle_node(n, node, settings, sizes) for n, node in enumerate(asked.nodes)]
+    spec = msgspec.structs.replace(asked, nodes=nodes)
     root = spec.out_dir or str(settings.value("workflow_out_dir") or "")
     out_dir = f"{root.rstrip('/')}/{request.id}" if root else ""
     new = NewRun(id=request.id, spec=spec, owner=call.user, parents=graph.parents, out_dir=out_dir)

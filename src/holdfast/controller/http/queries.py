@@ -27,7 +27,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 class JobsQuery(Query, frozen=True, kw_only=True):
     """Which jobs, newest first. owner: a user, or `@me`. label: `name=value`; state and label may
-    be repeated. host: an id or a name. match: a part of the name, in any case. since: submitted
+    be repeated. host: an id or a name. parent: the job that submitted
+    them. match: a part of the name, in any case. since: submitted
     then (Unix seconds) or later. prefix: the beginning of the id. array: an array's id, or
     "none". retries_min, retries_max: how many retries it was charged, both included. executors:
     of the jobs that Holdfast submits itself to run calls: none (hide), nothing else (only), or
@@ -37,6 +38,7 @@ class JobsQuery(Query, frozen=True, kw_only=True):
     queue: Name | None = None
     project: Name | None = None
     owner: Owner | None = None
+    parent: Text | None = None
     name: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     match: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     since: Annotated[int, Meta(ge=0, le=32_503_680_000)] | None = None

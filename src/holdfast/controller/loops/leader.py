@@ -42,6 +42,7 @@ LOOPS: tuple[type[Loop], ...] = (
     DependantsLoop,
     ArraysLoop,
     SchedulesLoop,
+    sweeps.ChildrenLoop,
     sweeps.DeadHostsLoop,
     sweeps.HostDrainsLoop,
     sweeps.PruneLoop,

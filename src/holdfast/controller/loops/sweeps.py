@@ -149,6 +149,25 @@ class HostDrainsLoop(Loop):
         return {"drained": sorted(drained)} if drained else {}
 
 
+class ChildrenLoop(Loop):
+    """Jobs whose parent was cancelled → cancelled, unless they are detached."""
+
+    name = "children"
+    topic = "children"
+    interval_seconds = 5.0
+
+    async def run_once(self) -> Summary:
+        controller = self._controller
+        left = await controller.store.jobs.list_left_children()
+        for job_id, parent in left:
+            reason = f"its parent, job {parent}, was cancelled"
+            job = await controller.store.jobs.cancel_job(job_id, reason)
+            controller.poke_hosts_of(job.id)
+        if left:
+            controller.poke("drain", "admit", "children", "events")
+        return {"cancelled": len(left)} if left else {}
+
+
 class DeadHostsLoop(Loop):
     """Hosts with running work and no heartbeat → flagged once, and one line that says what to
     do."""

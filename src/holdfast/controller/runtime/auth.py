@@ -10,15 +10,17 @@ import pwd
 import secrets
 import time
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from enum import IntEnum
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from holdfast.core.ids import ENTROPY_BITS, make_id
-from holdfast.core.records import HostRecord, TokenRecord
-from holdfast.errors import Forbidden, HoldfastError, Unauthorized
+from holdfast.core.ids import ENTROPY_BITS, TaskKey, make_id
+from holdfast.core.records import HostRecord, JobTokenRecord, TokenRecord
+from holdfast.errors import Forbidden, HoldfastError, NotFound, Unauthorized
 from holdfast.process.files import write_atomic
 from holdfast.store.port.store import Store
+from holdfast.wire.bearer import check_job_token, read_job_token
 
 T = TypeVar("T")
 TOKEN_SECONDS = 4.0  # a revoked token is refused within 5 s
@@ -170,7 +172,11 @@ class Guard:
 
     async def find_user(self, authorization: str | None) -> TokenRecord:
         """Return the caller's token. Raises Unauthorized."""
-        return await self._tokens.find(hash_secret(read_bearer(authorization)), self._look_up_token)
+        secret = read_bearer(authorization)
+        of_job = read_job_token(secret)
+        if of_job is not None:
+            return await self._find_job(*of_job)
+        return await self._tokens.find(hash_secret(secret), self._look_up_token)
 
     async def find_host(self, authorization: str | None) -> HostRecord:
         """Return the calling host, as it was when its key was last looked up. Raises
@@ -181,6 +187,30 @@ class Guard:
         """Forget every answer: a token was revoked, or a host ended, on this replica."""
         self._tokens.forget()
         self._hosts.forget()
+
+    async def _find_job(self, key: TaskKey, signature: str, set_id: str) -> JobTokenRecord:
+        """Return the token of a running task, or of a running call in an executor. Not remembered,
+        because it ends with the attempt."""
+        holder = await self._store.tokens.find_task_holder(key)
+        if holder is None or not check_job_token(holder.host_key_hash, key, signature):
+            raise Unauthorized(
+                f"this is the token of an attempt of job {key.job_id} that is over; each attempt has a "
+                "token of its own, in the file that HOLDFAST_TOKEN_FILE names"
+            )
+        if holder.executor:
+            return await self._find_call_set(key, set_id)
+        return _name_job(f"job {key.job_id}", key.job_id, holder.owner, holder.project)
+
+    async def _find_call_set(self, key: TaskKey, set_id: str) -> JobTokenRecord:
+        """Return the token of a call that an executor runs: it acts for the owner of its set."""
+        with contextlib.suppress(NotFound):
+            view = await self._store.calls.read_set(set_id)
+            if view.running:
+                return _name_job(f"call set {set_id}", set_id, view.owner, view.spec.project)
+        raise Unauthorized(
+            "this is the token of an executor, which acts only for a call that it runs, through "
+            "`holdfast.task` or `holdfast.tasks`"
+        )
 
     async def _look_up_token(self, digest: bytes) -> TokenRecord:
         token = await self._store.tokens.find_token(digest)
@@ -199,6 +229,18 @@ class Guard:
                 "join`)"
             )
         return host
+
+
+def _name_job(name: str, job_id: str, owner: str, project: str) -> JobTokenRecord:
+    return JobTokenRecord(
+        id=job_id,
+        role="submit",
+        name=name,
+        user=owner,
+        created_at=datetime.now(UTC),
+        job_id=job_id,
+        project=project,
+    )
 
 
 def check_role(token: TokenRecord, needed: Role) -> None:

@@ -200,6 +200,16 @@ class Settings:
             held=self.retries_held(spec.project),
         )
 
+    def gives_tokens(self, project: str) -> bool:
+        """Return whether the project's jobs may use tokens of their own."""
+        return bool(self.effective(project=project)["job_tokens"].value)
+
+    def children_limit(self, project: str) -> int:
+        """Return how many unfinished jobs one job of the project may have submitted."""
+        value = self.effective(project=project)["job_children"].value
+        assert isinstance(value, int)
+        return value
+
     def is_shared(self, project: str) -> bool:
         """Return whether every user of the project may change its work (OWNER-1)."""
         return bool(self.effective(project=project)["shared"].value)

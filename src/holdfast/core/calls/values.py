@@ -41,6 +41,7 @@ class FunctionSpec(
     host_labels: as in JobSpec: hosts with these labels alone run it, and none whose value begins with
     `!` here.
     time_limit_seconds … first_beat_timeout_seconds: of one call; the model's loading is not in them.
+    parent: the job, or the call set, that submitted these calls; only Holdfast writes it.
     cold_wait_seconds: how long a call may wait because executors that have its model loaded are
     preferred.
     """
@@ -63,6 +64,7 @@ class FunctionSpec(
     watchdog_cap: Annotated[int, Meta(ge=0, le=1000)] | None = None
     retry: RetryFields | None = None
     cold_wait_seconds: Annotated[float, Meta(ge=0, le=86_400)] | None = None
+    parent: Annotated[str, Meta(max_length=20)] = ""
 
     @property
     def app_name(self) -> str:

@@ -132,6 +132,11 @@ _ALL = (
     Setting("retry_rate_limit", "number", 50.0, "retries dispatched per second at most, over the whole cluster",
             low=0.01, high=1e6, may_be_off=True, scope="cluster"),
     # quotas
+    Setting("job_tokens", "bool", True,
+            "jobs of the project have a token of their own, with which they submit jobs",
+            scope="project", layer="project"),
+    Setting("job_children", "int", 1000, "unfinished jobs that one job may have submitted with its own token",
+            low=0, high=1_000_000, scope="project", layer="project"),
     Setting("shared", "bool", False,
             "submit tokens may change the jobs, arrays, call sets, runs and schedules of every user of a project",
             scope="project", layer="project"),

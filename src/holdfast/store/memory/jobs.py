@@ -98,6 +98,7 @@ class MemoryJobs(InMemory):
             and filter.queue in (None, row.queue)
             and filter.project in (None, row.project)
             and filter.owner in (None, job.owner)
+            and filter.parent in (None, job.spec.parent)
             and filter.name in (None, job.name)
             and (filter.part or "").lower() in job.name.lower()
             and (filter.since is None or row.created_at >= filter.since)
@@ -126,6 +127,22 @@ class MemoryJobs(InMemory):
         return max(
             (attempt.retry_count for attempt in self.state.attempts.get(row.id, [])), default=0
         )
+
+    async def count_children(self, job_id: str) -> int:
+        jobs = self.state.jobs.values()
+        return sum(job.spec.parent == job_id and job.row.ended_at is None for job in jobs)
+
+    async def list_left_children(self) -> list[tuple[str, str]]:
+        cancelled = Cause.USER_CANCELLED
+        found = []
+        for job_id, job in sorted(self.state.jobs.items()):
+            parent = self.state.jobs.get(job.spec.parent)
+            open_ = job.row.ended_at is None and job.row.drain_cause is not cancelled
+            if parent is None or job.spec.detached or not open_:
+                continue
+            if parent.row.state is JobState.CANCELLED or parent.row.drain_cause is cancelled:
+                found.append((job_id, parent.row.id))
+        return found[:1000]
 
     async def count_jobs(self) -> dict[tuple[str, str], int]:
         counts: dict[tuple[str, str], int] = {}

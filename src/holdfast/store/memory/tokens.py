@@ -4,11 +4,13 @@ from datetime import datetime
 
 import msgspec
 
+from holdfast.core.ids import TaskKey
 from holdfast.core.records import TokenRecord
 from holdfast.errors import Conflict
 from holdfast.moves.events import no_token
 from holdfast.store.memory.state import InMemory, MemoryToken
 from holdfast.store.port.clock import Now
+from holdfast.store.port.tokens import TaskHolder
 
 
 class MemoryTokens(InMemory):
@@ -85,3 +87,18 @@ class MemoryTokens(InMemory):
             raise no_token(token_id)
         at = token.record.revoked_at or self.state.at(now)
         token.record = msgspec.structs.replace(token.record, revoked_at=at)
+
+    async def find_task_holder(self, key: TaskKey) -> TaskHolder | None:
+        task = self.state.tasks.get(key.job_id, {}).get(key.rank)
+        if task is None or task.epoch != key.epoch or not task.state.holds_lease:
+            return None
+        host = self.state.hosts.get(task.host_id or "")
+        job = self.state.jobs[key.job_id]
+        if host is None or host.key_hash is None:
+            return None
+        return TaskHolder(
+            host_key_hash=host.key_hash,
+            owner=job.owner,
+            project=job.row.project,
+            executor=bool(job.spec.executor),
+        )

@@ -40,6 +40,13 @@ class JobStore(Protocol):
     async def list_jobs(self, filter: JobFilter) -> list[JobRecord]:
         """Return the jobs that pass the filter, newest first."""
 
+    async def count_children(self, job_id: str) -> int:
+        """Return how many unfinished jobs the job has submitted with its own token."""
+
+    async def list_left_children(self) -> list[tuple[str, str]]:
+        """Return unfinished jobs, not detached, whose parent was cancelled or is being, each with its
+        parent; 1000 at most."""
+
     async def count_jobs(self) -> dict[tuple[str, str], int]:
         """Return (queue, state) → count, exactly and for unfinished states only."""
 

@@ -3,8 +3,20 @@
 from datetime import datetime
 from typing import Protocol
 
+from holdfast.core.ids import TaskKey
 from holdfast.core.records import TokenRecord
+from holdfast.moves.values import StoreValue
 from holdfast.store.port.clock import Now
+
+
+class TaskHolder(StoreValue, frozen=True, kw_only=True):
+    """A task that holds a lease: the hash of its host's key, and its job's owner and project.
+    executor: it runs calls, of any user."""
+
+    host_key_hash: bytes
+    owner: str
+    project: str
+    executor: bool
 
 
 class TokenStore(Protocol):
@@ -38,3 +50,6 @@ class TokenStore(Protocol):
 
     async def revoke_token(self, token_id: str, *, now: Now = None) -> None:
         """Revoke a token. Raises NotFound."""
+
+    async def find_task_holder(self, key: TaskKey) -> TaskHolder | None:
+        """Return the holder of a task's lease under that epoch; None where its lease is over."""

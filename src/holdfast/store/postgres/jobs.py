@@ -83,6 +83,13 @@ class PostgresJobs(OnSession):
         session = self.beside if filter.executors == "only" else self.session
         return await session.single(lambda tx: _list_jobs(tx, filter))
 
+    async def count_children(self, job_id: str) -> int:
+        (row,) = await self.session.rows("count_children", job_id=job_id)
+        return int(row["count"])
+
+    async def list_left_children(self) -> list[tuple[str, str]]:
+        return [(row["id"], row["parent"]) for row in await self.session.rows("list_left_children")]
+
     async def count_jobs(self) -> dict[tuple[str, str], int]:
         return {
             (row["queue"], row["state"]): row["count"]
@@ -362,7 +369,7 @@ async def _list_jobs(tx: Tx, filter: JobFilter) -> list[JobRecord]:
         "states": states, "indexed": None if {"queued", "succeeded"} & set(states or ()) else states,
         "lined": states == ["queued"],
         "queue": filter.queue, "project": filter.project, "owner": filter.owner, "name": filter.name,
-        "part": filter.part, "since": filter.since,
+        "parent": filter.parent, "part": filter.part, "since": filter.since,
         "labels": to_json(dict(filter.labels)) if filter.labels else None,
         "cause": filter.cause, "min_retries": filter.min_retries, "max_retries": filter.max_retries,
         "host_id": filter.host_id, "before": filter.before, "limit": filter.limit, "prefix": filter.prefix,

@@ -2,10 +2,12 @@
 
 from datetime import datetime
 
+from holdfast.core.ids import TaskKey
 from holdfast.core.records import TokenRecord
 from holdfast.errors import Conflict
 from holdfast.moves.events import no_token
 from holdfast.store.port.clock import Now
+from holdfast.store.port.tokens import TaskHolder
 from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Tx
 
@@ -61,3 +63,8 @@ class PostgresTokens(OnSession):
     async def revoke_token(self, tx: Tx, token_id: str, *, now: Now = None) -> None:
         if await tx.one("revoke_token", id=token_id, now=now) is None:
             raise no_token(token_id)
+
+    @reads
+    async def find_task_holder(self, tx: Tx, key: TaskKey) -> TaskHolder | None:
+        row = await tx.one("find_task_holder", job_id=key.job_id, rank=key.rank, epoch=key.epoch)
+        return None if row is None else TaskHolder(**row)

@@ -199,3 +199,16 @@ def test_which_devices_a_rank_sees() -> None:
         "2",
     ]
     assert {env["HIP_VISIBLE_DEVICES"] for env in ranks} == {"6,2"}
+
+
+def test_a_job_with_a_token_of_its_users_has_none_of_its_own() -> None:
+    """ENV-5: the controller of one with the token of another would be neither."""
+    places: dict[str, Any] = {
+        "host_id": "h", "host_mark": "m", "beat_socket": "/b", "work_folder": "/w", "host_gpus": 0,
+        "controller": {"HOLDFAST_URL": "http://here", "HOLDFAST_TOKEN_FILE": "/w/token"},
+    }  # fmt: skip
+    own = make_task_environment(make_order(), {}, **places)
+    assert (own["HOLDFAST_URL"], own["HOLDFAST_TOKEN_FILE"]) == ("http://here", "/w/token")
+    given = {"HOLDFAST_URL": "https://there", "HOLDFAST_TOKEN": "hft_x"}
+    users = make_task_environment(make_order(secrets=given), {}, **places)
+    assert {k: v for k, v in users.items() if "TOKEN" in k or "URL" in k} == given

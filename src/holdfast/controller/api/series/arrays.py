@@ -8,12 +8,14 @@ from starlette.responses import Response
 
 from holdfast.controller.api.jobs import check_specs, find_notes, take_key
 from holdfast.controller.http.endpoints import ApiCall
+from holdfast.controller.http.job_tokens import adopt, enter_project
 from holdfast.controller.http.owners import name_caller
 from holdfast.controller.http.pages import answer_page, check_job_id, make_cursor, read_cursor
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.http.queries import ArraysQuery
 from holdfast.controller.runtime.auth import make_new_id
 from holdfast.core.ids import ID_PATTERN
+from holdfast.core.records import JobTokenRecord
 from holdfast.core.series.arrays import Member, check_values, make_member, parse_indices, too_many
 from holdfast.core.series.records import ArrayRecord
 from holdfast.core.series.sweeps import expand_sweep
@@ -38,7 +40,9 @@ async def submit_array(call: ApiCall) -> Response:
     spec = request.job
     if spec.supervised:
         raise ValidationError("a supervised job cannot be an array", field="job.supervised")
+    (spec,) = await enter_project(call, [spec], len(members))
     (checked,) = await check_specs(call.controller, [spec], ["job."], owner=call.user)
+    spec = adopt(call, spec)
     check_values(spec, members)
     make_member(spec, "", len(members), members[-1])
     array = NewArray(
@@ -92,7 +96,10 @@ async def list_arrays(call: ApiCall) -> Response:
         )
     )
     items = found[: query.limit]
-    return answer_page(items, make_cursor(items[-1].id) if len(found) > query.limit else None)
+    cursor = make_cursor(items[-1].id) if len(found) > query.limit else None
+    if isinstance(call.caller, JobTokenRecord):  # JOB-TOKEN-2
+        items = [array for array in items if array.spec.parent == call.caller.job_id]
+    return answer_page(items, cursor)
 
 
 def _read_id(call: ApiCall) -> str:

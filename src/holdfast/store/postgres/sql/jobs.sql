@@ -92,6 +92,7 @@ where (%(states)s::text[] is null or j.state = any(%(states)s))
   and (%(project)s::text is null or j.project = %(project)s)
   and (%(owner)s::text is null or j.owner = %(owner)s)
   and (%(name)s::text is null or j.name = %(name)s)
+  and (%(parent)s::text is null or (j.spec ? 'parent' and j.spec->>'parent' = %(parent)s))
   and (%(part)s::text is null or position(lower(%(part)s) in lower(j.name)) > 0)
   and (%(since)s::timestamptz is null or j.created_at >= %(since)s)
   and (%(prefix)s::text is null or (j.id >= %(prefix)s and starts_with(j.id, %(prefix)s)))
@@ -157,3 +158,14 @@ where a.job_id = any(%(ids)s) order by a.job_id, a.number desc;
 -- name: last_retry_count
 -- How many retries a job had made before its last attempt. The job is locked.
 select a.retry_count from attempts a where a.job_id = %(id)s order by a.number desc limit 1;
+
+-- name: count_children
+select count(*) from jobs where spec ? 'parent' and spec->>'parent' = %(job_id)s and ended_at is null;
+
+-- name: list_left_children
+-- Jobs whose parent was cancelled, or is being.
+select c.id, c.spec->>'parent' as parent from jobs c join jobs p on p.id = c.spec->>'parent'
+where c.spec ? 'parent' and c.ended_at is null and c.drain_cause is distinct from 'user_cancelled'
+  and not coalesce((c.spec->>'detached')::boolean, false)
+  and (p.state = 'cancelled' or p.drain_cause = 'user_cancelled')
+order by c.id limit 1000;

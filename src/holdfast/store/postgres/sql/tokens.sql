@@ -24,3 +24,10 @@ select id, role, name, user_name as "user", created_at, expires_at, used_at, rev
 
 -- name: revoke_token
 update tokens set revoked_at = coalesce(revoked_at, %(now)s, clock_timestamp()) where id = %(id)s returning id;
+
+-- name: find_task_holder
+-- The task as it holds its lease now, and nothing of one that does not.
+select h.key_hash as host_key_hash, j.owner, j.project, j.spec ? 'executor' as executor
+from tasks t join jobs j on j.id = t.job_id join hosts h on h.id = t.host_id
+where t.job_id = %(job_id)s and t.rank = %(rank)s and t.epoch = %(epoch)s
+  and t.state in ('reserved', 'running', 'preempting') and h.key_hash is not null;

@@ -1,0 +1,2 @@
+-- The jobs that a job submitted, by their parent. Few jobs have one.
+create index jobs_children on jobs ((spec->>'parent')) where spec ? 'parent';
