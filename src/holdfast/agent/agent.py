@@ -86,8 +86,7 @@ class Agent:
         self._ties = ties
         self._snapshot = asyncio.Event()
         self.line_lost = False  # the line to the guardian ended
-        self._replaced = False
-        self._held_back = False
+        self._replaced = self._held_back = False
         self._refusal = self._fenced = ""
         self._unread: list[str] = []
         url, ca_file, incarnation = config.url, config.ca_file, ties.incarnation
@@ -97,9 +96,8 @@ class Agent:
         self._table = TaskTable(config.state_path, self._registrar.make_token)
         self._departure = Departure(lambda: self._ends.host_stops, self._table.count_live)
         self._probe = make_probe(config)
-        transfers = Transfers(
-            url, ca_file=ca_file, incarnation=incarnation, token=lambda: self._calls.token
-        )
+        asks = {"token": lambda: self._calls.token}
+        transfers = Transfers(url, ca_file=ca_file, incarnation=incarnation, **asks)
         self._checkpoints = CheckpointDesk(self._table, transfers)
         self._watching = WatchRunner(
             self._table,
