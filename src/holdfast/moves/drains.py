@@ -172,9 +172,10 @@ def _announce_retry(m: Moves, job: JobRow, decision: Decision, retry_count: int)
     most = None if decision.policy is None else decision.policy.max_retries
     text, number, of = decision.reason, None, None
     if decision.retry == "scheduled" and most is not None:
-        number = job.attempts + 1
-        of = number + max(0, most - job.counted_retries)
-        text = f"{text}; attempt {number} of {of} is next"
+        number, of = min(job.counted_retries, most) + 1, 1 + most  # CHAIN-1
+        start = job.attempts + 1
+        again = "" if start == number else f" (start {start})"
+        text = f"{text}; attempt {number} of {of} is next{again}"
     m.log(
         f"job.retry_{decision.retry}",
         job,
@@ -183,7 +184,7 @@ def _announce_retry(m: Moves, job: JobRow, decision: Decision, retry_count: int)
         charged_to=str(decision.charged_to),
         retry_count=retry_count,
         max_retries=most,
-        next_attempt=number,
+        next_attempt=None if number is None else job.attempts + 1,
         of=of,
         due_at=job.retry_at and job.retry_at.isoformat(),
     )

@@ -156,8 +156,9 @@ class JobOutcome(ApiBody, frozen=True, kw_only=True):
 class RetryState(ApiBody, frozen=True, kw_only=True):
     """Where a job stands in its chain. `sentence`: "attempt 2 of 4, next at 12:03:20".
 
-    attempt: attempts so far, with the running one. of: how many its retries allow. retries_left:
-    how many of them are left. next_at: when the next is due. held: whose kill switch holds it back.
+    attempt: which one it is at, as its retries count them. of: how many there may be, 1 + max_retries.
+    Attempts that cost no retry are in neither: `attempts` of the job counts them. retries_left: how
+    many retries are left. next_at: when the next is due. held: whose kill switch holds it back.
     """
 
     sentence: str
@@ -169,11 +170,12 @@ class RetryState(ApiBody, frozen=True, kw_only=True):
 
 
 class ChainLink(ApiBody, frozen=True, kw_only=True):
-    """One attempt in a chain, oldest first."""
+    """One attempt in a chain, oldest first. retry_cause: what the attempt before it ended of."""
 
     number: int
     parent: int | None
     retry_count: int
+    retry_cause: str | None = None
     outcome: str | None = None
     cause: str | None = None
     charged_to: str | None = None
@@ -212,7 +214,7 @@ class SubmittedJob(JobRecord, frozen=True, kw_only=True):  # type: ignore[misc] 
 class JobView(JobRecord, frozen=True, kw_only=True):  # type: ignore[misc]  # msgspec allows it
     """A job with its chain, and the retry policy in force or, once it has ended, of its end.
 
-    retry_count: failures charged to its retries, in a gang the most of any rank. retry_cause: why
+    retry_count: retries that it made or will make, in a gang the most of any rank. retry_cause: why
     its last attempt was followed by another, None before that. children: the newest of the jobs that
     it submitted itself, four at most.
     """

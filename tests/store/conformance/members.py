@@ -56,7 +56,7 @@ async def test_a_member_is_replaced_while_the_others_run_on(rig: Rig) -> None:
         TaskState.RUNNING,
     ]
     (said,) = await rig.replace()
-    assert "infrastructure failure 1 of 10 forgiven" in said
+    assert "failed by its hosts 1 of at most 10 times" in said
     assert await rig.replace() == [], "once"
     task = await _task(rig, job_id, 1)
     assert (task.state, task.host_id, task.replaced, task.facts) == (
@@ -171,7 +171,7 @@ async def test_a_member_over_its_budget_ends_the_job_and_another_that_fails_once
     assert await rig.complete(infra_cap=2) == [job_id]
     job = await rig.job(job_id)
     assert (job.state, job.cause) == (JobState.FAILED, Cause.AGENT_TRANSIENT)
-    assert "budget of 2 is spent" in job.reason
+    assert "3 times, and its budget of 2 is spent" in job.reason
 
 
 async def test_the_script_ends_and_the_job_with_it(rig: Rig) -> None:

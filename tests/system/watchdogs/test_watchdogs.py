@@ -58,7 +58,10 @@ def test_a_stalled_job_goes_to_the_front_of_its_queue_with_forensics(shared: Clu
         76,
         "watchdog",
     )
-    assert "requeued at the front, trip 1 of 3 forgiven" in first.reason
+    assert (
+        "it runs again, at the front of its queue; stopped by a watchdog 1 of at most 3 times"
+        in first.reason
+    )
     assert (second.outcome, second.number, second.parent) == ("succeeded", 2, 1)
     starts = {job: shared.client.attempts(job)[-1].started_at for job in (wedged, urgent, *others)}
     # The front of its priority: before all that wait beside it, behind what is more urgent.
@@ -96,7 +99,7 @@ def test_at_the_cap_a_job_fails_once(shared: Cluster) -> None:
     events = list(shared.client.events(job_id=job))
     assert [e.kind for e in events].count("job.failed") == 1
     assert [e.kind for e in events][-2:] == ["job.failed", "job.retry_exhausted"]
-    assert "its budget of 1 is spent" in ended.reason
+    assert "stopped by a watchdog 2 times, and its budget of 1 is spent" in ended.reason
 
 
 def test_a_lane_may_fail_what_trips(shared: Cluster) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import pickle
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -16,8 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.supervisor.gather.flights import Flights, judge_flights, merge_flights, read_flights
-from holdfast.supervisor.gather.ranks import Looks
+from holdfast.supervisor.gather.ranks import Looks, look_at_ranks, read_start
 from holdfast.supervisor.gather.records import (
+    FILE_VARIABLES,
+    PIPE_VARIABLE,
     ask_for_record,
     make_flight_environment,
     name_files,
@@ -208,6 +212,30 @@ def test_an_old_record_is_better_than_none(tmp_path: Path) -> None:
     file.write_bytes(pickle.dumps(record(entry(1))))
     assert read_record([str(tmp_path / "none"), str(file)], time.time() + 60, 0.0) is not None
     assert read_record([str(tmp_path / "none")], 0.0, 0.0) is None
+
+
+def test_a_record_of_an_earlier_start_is_of_no_rank_that_runs_now(tmp_path: Path) -> None:
+    """The run started again in the same folder, and hangs before its first collective."""
+    file = tmp_path / "r0"
+    file.write_bytes(pickle.dumps(record(entry(7))))
+    began = read_start(os.getpid())
+    assert time.time() - 3600 * 24 < began < time.time()
+    assert read_record([str(file)], 0.0, 0.0, began) is not None, (
+        "by itself, as NCCL's watchdog does"
+    )
+    os.utime(file, (began - 1.0, began - 1.0))
+    assert read_record([str(file)], 0.0, 0.0, began) is None
+    assert read_start(2**22 + 1) == math.inf
+    environ = {PIPE_VARIABLE: str(tmp_path / "p"), FILE_VARIABLES[0]: str(tmp_path / "r")}
+    with subprocess.Popen(["/bin/sleep", "60"], env=environ) as process:
+        try:
+            looks = msgspec.convert(look_at_ranks([[0, process.pid]]), Looks)
+            assert looks.flights == {}
+            os.utime(file)
+            looks = msgspec.convert(look_at_ranks([[0, process.pid]]), Looks)
+            assert looks.records == [[0, 0]]
+        finally:
+            process.kill()
 
 
 def test_a_record_that_would_call_something_is_not_read(tmp_path: Path) -> None:

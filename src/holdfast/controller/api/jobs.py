@@ -21,7 +21,12 @@ from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
 from holdfast.controller.why.explain import explain
 from holdfast.controller.why.reads import find_circumstances, find_limits
-from holdfast.controller.why.retry_state import make_chain, make_retry_state, policy_of_end
+from holdfast.controller.why.retry_state import (
+    count_retries,
+    make_chain,
+    make_retry_state,
+    policy_of_end,
+)
 from holdfast.core.placement.plan import Candidate
 from holdfast.core.placement.possible import Size, find_impossible, foresee
 from holdfast.core.records import JobRecord, JobTokenRecord
@@ -322,7 +327,7 @@ async def view_job(controller: Controller, job: JobRecord) -> JobView:
     children = await controller.store.jobs.list_jobs(JobFilter(parent=job.id, limit=SHOWN_CHILDREN))
     return JobView(
         **msgspec.structs.asdict(job),
-        retry_count=job.counted_retries,
+        retry_count=count_retries(job, policy.max_retries),
         max_retries=policy.max_retries,
         retry_policy=policy,
         retry_cause=max(requeued, key=lambda a: a.number).cause if requeued else None,

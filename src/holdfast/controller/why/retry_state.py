@@ -1,8 +1,9 @@
 """Where a job stands in its chain of attempts, as a value and as a sentence. Pure; the API, the CLI
 and GraphQL all show the same one.
 
-CHAIN-1  `attempt` never exceeds `of`: an attempt that cost no retry (preempted, a lost host, a
-         trip) raises both.
+CHAIN-1  `of` is 1 + `max_retries` and nothing else; `attempt` counts the attempts that cost a retry,
+         and the present one, and never exceeds it. One that cost none (preempted, a lost host, a
+         trip) is told beside them: "attempt 1 of 3 (started 4 times)".
 """
 
 from collections.abc import Sequence
@@ -24,27 +25,42 @@ def make_retry_state(
 
     held: which kill switch holds retries back now, or None. now: the database's time.
     """
-    left = 0 if job.spec.interactive else max(0, policy.max_retries - job.counted_retries)
-    # A pending attempt is granted already, and is not among the retries left.
-    of = job.attempts + (1 if job.state in PENDING else 0) + left
+    allowed = 0 if job.spec.interactive else policy.max_retries
+    number, of = count_attempts(job, allowed), 1 + allowed
     next_at = job.retry_at if job.state is JobState.WAITING else None
     return RetryState(
-        sentence=_say(job, of, next_at, held, now),
-        attempt=job.attempts,
+        sentence=_say(job, number, of, next_at, held, now),
+        attempt=number,
         of=of,
-        retries_left=left,
+        retries_left=max(0, allowed - job.counted_retries),
         next_at=next_at,
         held=held if next_at is not None else None,
     )
 
 
-def _say(job: JobRecord, of: int, next_at: datetime | None, held: str | None, now: datetime) -> str:
+def count_attempts(job: JobRecord, allowed: int) -> int:
+    """Return which of its attempts the job is at, as its retries count them (CHAIN-1)."""
+    charged = job.counted_retries
+    number = max(charged, 1) if job.state in PENDING else charged + 1
+    return min(number, job.attempts, 1 + allowed)
+
+
+def count_retries(job: JobRecord, allowed: int) -> int:
+    """Return how many retries it made or will make: the failure that ended it is followed by none."""
+    return min(job.counted_retries, allowed)
+
+
+def _say(
+    job: JobRecord, number: int, of: int, next_at: datetime | None, held: str | None, now: datetime
+) -> str:
     if job.attempts == 0:
         if job.state.terminal:
             return "ended before its first attempt"
         allowed = f"up to {of} attempts" if of > 1 else "one attempt and no retries"
         return f"not started yet, {allowed}"
-    where = f"attempt {job.attempts} of {of}"
+    where = f"attempt {number} of {of}"
+    if job.attempts > number:
+        where += f" (started {job.attempts} times)"
     if next_at is not None:
         due = next_at <= now
         if held is not None:
@@ -65,8 +81,12 @@ def say_time(moment: datetime, now: datetime) -> str:
 
 def make_chain(attempts: Sequence[AttemptRecord]) -> tuple[ChainLink, ...]:
     """Return the chain without its heavy parts (members, policies), oldest first."""
+    causes = {attempt.number: attempt.cause for attempt in attempts}
     return tuple(
-        ChainLink(**shared_fields(attempt, ChainLink))
+        ChainLink(
+            **shared_fields(attempt, ChainLink),
+            retry_cause=None if attempt.parent is None else causes.get(attempt.parent),
+        )
         for attempt in sorted(attempts, key=lambda a: a.number)
     )
 

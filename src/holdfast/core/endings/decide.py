@@ -268,10 +268,16 @@ def _charge_watchdog(case: _EndCase, charges: Charges) -> Decision:
         why = "the attempt saved no checkpoint and told no step, so another would end the same"
         return case.end(after, f"{text}, which its submission names; {why}")
     if charges.watchdog >= cap:
-        spent = f"{text}; trip {after.watchdog}, and its budget of {cap} is spent"
+        spent = f"{text}; stopped by a watchdog {say_times(after.watchdog)}, and its budget of {cap} is spent"
         return case.end(after, spent, retry="exhausted" if cap else None)
-    text = f"{text}; requeued at the front, trip {after.watchdog} of {cap} forgiven"
+    stops = f"stopped by a watchdog {after.watchdog} of at most {cap} times"
+    text = f"{text}; it runs again, at the front of its queue; {stops}"
     return case.requeue(after, text, avoid=True)
+
+
+def say_times(count: int) -> str:
+    """Return how often something was, in words."""
+    return "once" if count == 1 else f"{count} times"
 
 
 def infra_delay_seconds(in_row: int, retry: RetryPolicy, *, job_id: str, chance: float) -> float:
@@ -293,15 +299,15 @@ def _charge_infra(case: _EndCase, charges: Charges, chance: float) -> Decision:
     in_row = 1 if ending.lasted_seconds >= STEADY_SECONDS else charges.infra_in_row + 1
     after = msgspec.structs.replace(charges, infra=charges.infra + 1, infra_in_row=in_row)
     if charges.infra >= cap:
-        spent = f"{text}; infrastructure failure {after.infra}, and its budget of {cap} is spent"
+        spent = f"{text}; failed by its hosts {say_times(after.infra)}, and its budget of {cap} is spent"
         return case.end(after, spent, retry="exhausted" if cap else None)
-    forgiven = f"infrastructure failure {after.infra} of {cap} forgiven"
+    forgiven = f"failed by its hosts {after.infra} of at most {cap} times"
     if in_row == 1:
         avoid = case.found.cause is Cause.GPU_FAULT
-        return case.requeue(after, f"{text}; requeued, {forgiven}", avoid=avoid)
+        return case.requeue(after, f"{text}; it runs again; {forgiven}", avoid=avoid)
     delay = infra_delay_seconds(in_row, case.policy.retry, job_id=ending.job_id, chance=chance)
-    text = f"{text}; {forgiven}, {in_row} in a row: tried again in {delay:.4g} s"
-    return case.pause(after, f"{text}, on another host where one fits", delay)
+    text = f"{text}; it runs again in {delay:.4g} s, on another host where one fits"
+    return case.pause(after, f"{text}; {forgiven}, {in_row} in a row", delay)
 
 
 def _charge_retries(case: _EndCase, charges: Charges, chance: float) -> Decision:

@@ -26,7 +26,13 @@ import msgspec
 
 from holdfast.core.causes import CHARGED_TO, Budget, Cause
 from holdfast.core.endings.classify import classify
-from holdfast.core.endings.decide import PROOF_AGAINST_HOST, Policy, is_final, start_delay_seconds
+from holdfast.core.endings.decide import (
+    PROOF_AGAINST_HOST,
+    Policy,
+    is_final,
+    say_times,
+    start_delay_seconds,
+)
 from holdfast.core.endings.fallen import REPLACED, classify_fallen, name_rank
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.facts import Classified
@@ -119,15 +125,15 @@ class _MemberCase:
         trip = budget is Budget.WATCHDOG
         spent = self._charges.watchdog if trip else self._charges.infra
         cap = policy.watchdog_cap if trip else policy.infra_cap
-        what = "trip" if trip else "infrastructure failure"
+        ends = "stopped by a watchdog" if trip else "failed by its hosts"
         if trip and policy.on_trip == "fail":
             return self.give_up(budget, "its queue fails a job that trips")
         if spent >= cap:
-            why = f"{what} {spent + 1} of this rank, and its budget of {cap} is spent"
+            why = f"this rank was {ends} {say_times(spent + 1)}, and its budget of {cap} is spent"
             return self.give_up(budget, why)
         after = {"watchdog" if trip else "infra": spent + 1}
         self._charges = msgspec.structs.replace(self._charges, **after)
-        return self.go_on(budget, f"{what} {spent + 1} of {cap} forgiven")
+        return self.go_on(budget, f"{ends} {spent + 1} of at most {cap} times")
 
     def go_on(self, budget: Budget, why: str, *, bar_host: bool = False) -> Replacement:
         """Replace it, ever later (MEMBER-3), but at once where the script gave its host up."""

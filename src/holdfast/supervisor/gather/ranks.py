@@ -2,6 +2,7 @@
 tree that `report` grows."""
 
 import contextlib
+import math
 import os
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from holdfast.supervisor.gather.records import ask_for_record, name_files, read_
 from holdfast.supervisor.gather.spans import Spans, join_spans
 from holdfast.supervisor.gather.stacks import STATES, find_place, find_stacks, read_state
 
+_CLOCK_SLACK_SECONDS = 0.02  # of a tick, and of a file's time
 RECORD_SECONDS = 10.0  # for ranks to write their records; NCCL's watchdog looks once a second
 NO_STACKS = "no stacks: neither py-spy nor gdb could look at it, or it has ended"
 
@@ -42,9 +44,9 @@ def look_at_ranks(ranks: list[list[int]]) -> Any:
             looks.texts[text] = join_spans(looks.texts.get(text, []), here)
         if place:
             looks.places[place] = join_spans(looks.places.get(place, []), here)
-    for rank, environ in settings.items():
-        files = name_files(environ, rank)
-        record = read_record(files, asked_at, until if rank in listening else 0.0)
+    for rank, pid in ranks:
+        files, since = name_files(settings[rank], rank), read_start(pid)
+        record = read_record(files, asked_at, until if rank in listening else 0.0, since)
         with contextlib.suppress(LookupError, TypeError, ValueError):
             flights = read_flights(rank, record) if record is not None else {}
             looks.flights = merge_flights(looks.flights, flights)
@@ -76,6 +78,17 @@ def describe_rank(pid: int) -> tuple[list[str], str | None]:
     if state in STATES:
         texts.append(STATES[state])
     return texts, find_place(stacks) if stacks else None
+
+
+def read_start(pid: int) -> float:
+    """Return when a process began, in Unix time and no later than it did; infinity where it is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        ticks = int(stat[stat.rfind(b")") + 2 :].split()[19])
+    except (OSError, IndexError, ValueError):
+        return math.inf
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    return booted + ticks / os.sysconf("SC_CLK_TCK") - _CLOCK_SLACK_SECONDS
 
 
 def read_environment(pid: int) -> dict[str, str]:

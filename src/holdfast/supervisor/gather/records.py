@@ -72,17 +72,19 @@ def ask_for_record(environ: Mapping[str, str], rank: int) -> bool:
         os.close(fd)
 
 
-def read_record(files: list[str], asked_at: float, until: float) -> Any:
+def read_record(files: list[str], asked_at: float, until: float, since: float = 0.0) -> Any:
     """Read a rank's newest record; None where it has none.
 
-    A record from before `asked_at` (Unix time) is taken only when no newer one has come `until` then
-    (monotonic); one that is being written is read again.
+    since: when its process began (Unix time), because a record from before is of another start, in
+    which the rank was elsewhere. A record from before `asked_at` (Unix time) is taken only when no
+    newer one has come `until` then (monotonic); one that is being written is read again.
     """
     while True:
         fresh, found = False, None
         for file in files:
             with contextlib.suppress(OSError):
-                if os.stat(file).st_size <= _MOST_BYTES:
+                found_at = os.stat(file)
+                if found_at.st_size <= _MOST_BYTES and found_at.st_mtime >= since:
                     record = _decode(Path(file).read_bytes())
                     if record is not None:
                         found = record

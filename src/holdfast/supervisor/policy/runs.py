@@ -100,14 +100,27 @@ def run_group(
     fence: bool = False,
 ) -> RunFailure | None:
     """Run a command on hosts until all ranks ended with 0, or something went wrong first. No rank
-    runs afterwards. watch: what waits, and decides which it was."""
+    runs afterwards. watch: what waits, and decides which it was; a hang that it finds is none
+    where all ranks have ended with 0 when it returns."""
     try:
         with running(
             ctx, hosts, command, per_host, restarts=restarts, env=env, fence=fence
         ) as group:
-            return watch(group)
+            return settle_hang(group, watch(group))
     except HostLost as error:
         return RunFailure(str(error), hosts[0])
+
+
+def settle_hang(group: ProcessGroup, failure: RunFailure | None) -> RunFailure | None:
+    """Return None where a run that was taken for hung has ended well meanwhile, as while a report of
+    it was made; else the failure."""
+    if failure is None or not failure.hung:
+        return failure
+    ended = [process.returncode() for process in group]
+    well = all(code.done() and code.exception() is None and code.result() == 0 for code in ended)
+    if well:
+        logger.info("all ranks have ended with 0 after all: %s", failure)
+    return None if well else failure
 
 
 def replace_lost(

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.controller.why.retry_state import (
+    count_retries,
     make_chain,
     make_retry_state,
     policy_of_end,
@@ -73,19 +74,21 @@ def test_sentences(fields: dict[str, Any], held: str | None, sentence: str) -> N
     )
 
 
-def test_a_preempted_attempt_costs_no_retry_and_raises_both() -> None:
+def test_a_preempted_attempt_costs_no_retry_and_changes_neither() -> None:
     """CHAIN-1"""
     state = make_retry_state(
         job(attempts=3, retries_charged=0), RetryPolicy(max_retries=1), held=None, now=T0
     )
-    assert (state.attempt, state.of, state.retries_left) == (3, 4, 1)
+    assert (state.attempt, state.of, state.retries_left) == (1, 2, 1)
+    assert state.sentence == "attempt 1 of 2 (started 3 times), running"
+    assert count_retries(job(attempts=3, retries_charged=3, state="failed"), 2) == 2
 
 
 def test_of_a_gang_the_rank_that_failed_most_decides() -> None:
     ranks = {"0": {"retries": 1}, "3": {"retries": 2}}
     gang = job(tasks=4, attempts=4, retries_charged=3, rank_charges=ranks)
     state = make_retry_state(gang, RetryPolicy(max_retries=3), held=None, now=T0)
-    assert (state.attempt, state.of, state.retries_left) == (4, 5, 1)
+    assert (state.attempt, state.of, state.retries_left) == (3, 4, 1)
 
 
 def test_an_interactive_job_has_no_retries() -> None:
@@ -112,14 +115,14 @@ def test_the_numbers_always_hold_together(
         retry_at=T0 + timedelta(seconds=due) if waits and due is not None else None,
     )
     found = make_retry_state(one, RetryPolicy(max_retries=allowed), held=held, now=T0)
-    assert found.attempt == attempts <= found.of
+    assert found.attempt <= min(attempts, found.of)
     assert found.retries_left == max(0, allowed - charged)
-    pending = state in (JobState.WAITING, JobState.QUEUED)
-    assert found.of == found.attempt + found.retries_left + pending
+    assert found.of == 1 + allowed, "whatever happens"
     assert (found.next_at is not None) == waits
     assert found.held == (held if waits else None)
     if attempts:
-        assert found.sentence.startswith(f"attempt {attempts} of {found.of}, ")
+        assert found.sentence.startswith(f"attempt {found.attempt} of {found.of}")
+        assert (f"started {attempts} times" in found.sentence) is (attempts > found.attempt)
     if waits and attempts and held is None and found.next_at is not None and found.next_at > T0:
         assert say_time(found.next_at, T0) in found.sentence
 
@@ -129,10 +132,9 @@ def test_the_chain_is_oldest_first_and_light() -> None:
     chain = make_chain(
         [attempt(2, retry_count=1), attempt(1, cause="nonzero_exit", next_at=T0, policy=policy)]
     )
-    assert [(link.number, link.parent, link.retry_count, link.cause) for link in chain] == [
-        (1, None, 0, "nonzero_exit"),
-        (2, 1, 1, None),
-    ]
+    assert [
+        (link.number, link.parent, link.retry_count, link.cause, link.retry_cause) for link in chain
+    ] == [(1, None, 0, "nonzero_exit", None), (2, 1, 1, None, "nonzero_exit")]
     assert b"policy" not in msgspec.json.encode(chain)
 
 

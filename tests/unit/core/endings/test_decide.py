@@ -429,8 +429,8 @@ def test_infrastructure_failures_in_a_row_back_off_and_avoid_the_host() -> None:
         charges = decision.charges
     assert delays == [60, 120, 240, 480, 960, 1920, 3600, 3600]
     assert judge(Cause.AGENT_TRANSIENT, first.charges).reason == (
-        "it happened; infrastructure failure 2 of 10 forgiven, 2 in a row: tried again in 60 s, "
-        "on another host where one fits"
+        "it happened; it runs again in 60 s, on another host where one fits; failed by its hosts 2 "
+        "of at most 10 times, 2 in a row"
     )
 
 
