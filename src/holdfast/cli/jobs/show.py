@@ -220,6 +220,7 @@ def _job_text(
         ("labels", " ".join(f"{k}={v}" for k, v in job.labels.items())),
         ("secrets", " ".join(spec.secrets)),
         ("step", steps),
+        ("peak memory", _say_peak(job, attempts)),
         ("host", say_names(t.host_name or "-" for t in tasks)),
         ("charged", _charges(job)),
         ("retries", job.retry_state.sentence if job.retry_state else ""),
@@ -231,6 +232,17 @@ def _job_text(
     ]
     parts = [facts(lines), gang, attempts_table(attempts) if attempts else ""]
     return "\n\n".join(filter(None, parts))
+
+
+def _say_peak(job: JobView, attempts: Sequence[AttemptRecord]) -> str:
+    """Return the most memory that any rank of the newest attempt with a known peak held."""
+    limit = f" of {size(job.memory_bytes)}" if job.memory_bytes else ""
+    each = f" of the rank that held most, of {job.tasks}" if job.tasks > 1 else ""
+    for attempt in reversed(attempts):
+        peaks = [m.facts.max_memory_bytes for m in attempt.members if m.facts is not None]
+        if any(peaks):
+            return f"{size(max(peaks))}{limit}{each}"
+    return ""
 
 
 _SOURCES = {"job": "its submission's", "history": "as the last jobs of its name"}

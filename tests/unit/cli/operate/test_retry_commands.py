@@ -4,6 +4,8 @@ controller."""
 from __future__ import annotations
 
 import json
+import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -422,3 +424,27 @@ def test_config_of_a_project(stub: Stub) -> None:
         == 2
     )
     assert stub.run("config", "--project", "v", "--job", JOB).exit_code == 2
+
+
+def test_show_has_the_limit_the_time_left_and_the_peak_of_memory(stub: Stub) -> None:
+    now = datetime.now(UTC)
+    limits = {
+        "time_limit_seconds": 7200.0,
+        "time_limit_source": "queue",
+        "stops_at": (now + timedelta(seconds=3700)).isoformat(),
+        "expected_seconds": 600.0,
+        "expected_source": "job",
+        "expected_at": (now - timedelta(seconds=130)).isoformat(),
+    }
+    shown = view(state="running", started_at=now.isoformat(), memory_bytes=1 << 30)
+    member = {"rank": 0, "host": "h", "state": "done", "facts": {"max_memory_bytes": 700 << 20}}
+    stub.on(f"GET /v1/jobs/{JOB}", Answer({**shown, "limits": limits}))
+    rows = [{**ATTEMPT, "members": [member]}]
+    stub.on(f"GET /v1/jobs/{JOB}/attempts", Answer({"items": rows, "next": None}))
+    stub.on(f"GET /v1/jobs/{JOB}/tasks", Answer({"items": [], "next": None}))
+    why = {"job_id": JOB, "state": "running", "summary": "it runs", "lines": []}
+    stub.on(f"GET /v1/jobs/{JOB}/why", Answer(why))
+    text = stub.run("show", JOB).stdout
+    assert re.search(r"time limit +2h00m, of the queue, 1h01m left", text), text
+    assert re.search(r"expected +10m00s, its submission's, 2m1\ds over, and it goes on", text), text
+    assert re.search(r"peak memory +700M of 1.0G", text), text
