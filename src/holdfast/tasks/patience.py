@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS = 10.0
 CALL_PATIENCE_SECONDS = 2.0
 """Of a call that waits for another: what can never end is looked for soon."""
+MAX_LOOK_SECONDS = 120.0
 NEVER = "waits_for_itself"
 """The code of `why` for a call that cannot start before the one that waits for it has ended."""
 ORDINARY = ("behind", "executor_starts", "ready", "running")
@@ -31,6 +32,7 @@ class Patience:
     def __init__(self) -> None:
         self._since = time.monotonic()
         self._said: set[str] = set()
+        self._looked_at = self._since
 
     def renew(self) -> None:
         """Begin anew, because a result came."""
@@ -42,8 +44,14 @@ class Patience:
         Raises:
             Conflict: the running call waits for it, and it can never start meanwhile; it is cancelled.
         """
-        if time.monotonic() - self._since < choose_wait_seconds():
+        now = time.monotonic()
+        if now - self._since < choose_wait_seconds() or (
+            # A call's look costs the controller several reads, and thousands of calls may wait.
+            context().hosted
+            and now - self._looked_at < min(MAX_LOOK_SECONDS, now - self._since) / 2
+        ):
             return
+        self._looked_at = now
         view = _view(set_id, index)
         if view is not None and view.why and view.why[0].code == NEVER and context().hosted:
             text = f"call {set_id}.{index} can never run: {say_why(view)}"

@@ -8,8 +8,8 @@ PLAN-3  A family that no live host lists is given none, because nothing would st
 PLAN-4  Executors that keep failing come ever more rarely, up to a minute apart.
 PLAN-5  A place in the queue that nothing waits for any more is given back.
 PLAN-6  An executor whose GPU has the memory for none of the calls that wait counts for none of them,
-        because another GPU may have it. Nor does one whose call keeps it from others: it runs for
-        long, or waits for another call.
+        because another GPU may have it. Nor does one whose call waits for another, or runs for long
+        while others have waited for `DOUBLING_SECONDS`.
 PLAN-7  Such a waiting executor lends its CPU slot, never its GPUs: where calls wait and no slot of
         their own is to be had, an executor without one is started beside it, and as many at most as
         calls wait for others.

@@ -13,14 +13,20 @@ from holdfast.controller.loops.silhouette import Loop, Summary
 from holdfast.controller.runtime.auth import make_new_id
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.calls.executors import APP, is_ahead, is_lent, make_executor_spec, read_family
-from holdfast.core.calls.plan import CallsNeed, FamilyPlan, FamilyState, plan_executors
+from holdfast.core.calls.plan import (
+    DOUBLING_SECONDS,
+    CallsNeed,
+    FamilyPlan,
+    FamilyState,
+    plan_executors,
+)
 from holdfast.core.calls.rooms import find_room
 from holdfast.core.calls.values import Family
 from holdfast.core.records import HostRecord, JobRecord
 from holdfast.core.states import JobState
 from holdfast.errors import Conflict, NotFound, QuotaExceeded, ValidationError
 from holdfast.moves.values import JobFilter, NewJob
-from holdfast.store.port.flow.calls import Feed
+from holdfast.store.port.flow.calls import BusyCall, Feed
 
 log = logging.getLogger("holdfast.loops")
 MAX_EXECUTORS = 10_000
@@ -60,7 +66,7 @@ class ExecutorsLoop(Loop):
             for need in needs
         }
         busy = await store.calls.read_busy() if live else []
-        states = await self._find_states(needs, live, feeds, Counter(b.job_id for b in busy))
+        states = await self._find_states(needs, live, feeds, busy)
         waiting = min(sum(bool(b.waits_for) for b in busy), MOST_LENT * len(hosts))
         lendable = max(0, waiting - sum(is_lent(job.spec) for job in live))
         submitted = withdrawn = 0
@@ -102,7 +108,7 @@ class ExecutorsLoop(Loop):
         needs: Sequence[CallsNeed],
         live: Sequence[JobRecord],
         feeds: Sequence[Feed],
-        busy: Counter[str],
+        busy: Sequence[BusyCall],
     ) -> dict[str, FamilyState]:
         store = self._controller.store
         mine: dict[str, list[JobRecord]] = {}
@@ -129,7 +135,9 @@ class ExecutorsLoop(Loop):
                     failed_seconds = (now - ended[0].ended_at).total_seconds()
             waiting = [feed for feed in feeds if feed.family.name == name]
             narrow = self._controller.calls.count_narrow(name, waiting)
-            narrow += sum(job.id in busy for job in jobs)
+            late = need.head_age_seconds > DOUBLING_SECONDS
+            taken = {call.job_id for call in busy if call.waits_for or late}
+            narrow += sum(job.id in taken for job in jobs)
             states[name] = FamilyState(
                 running=counts[JobState.RUNNING] + counts[JobState.DRAINING],
                 starting=counts[JobState.RESERVED],

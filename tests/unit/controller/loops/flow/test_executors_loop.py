@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.controller.loops.flow.executors import WITHDRAWN, ExecutorsLoop
@@ -134,6 +135,9 @@ async def test_executors_in_a_long_call_are_no_room_for_others(led: Led) -> None
     (job,) = await run_all(led)
     assert await led.loop.run_once() == {}
     led.feeds.busy = [busy(job)]
+    assert await led.loop.run_once() == {}, "it may end in a moment"
+    (feed,) = led.feeds.feeds
+    led.feeds.feeds = [msgspec.structs.replace(feed, head_age_seconds=3.0)]
     assert await led.loop.run_once() == {"submitted": 1}
     assert await led.loop.run_once() == {}
 
