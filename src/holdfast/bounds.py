@@ -14,6 +14,7 @@ UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for bytes that are no message: not its own errors alone."""
 MAX_COUNT = 2**31 - 1  # what an `integer` of the database holds
 MAX_LARGE = 2**62  # two of them fit a `bigint`
+MAX_DISK_BYTES = 2**63 - 1  # what file systems without an end name as their size
 MAX_MEMORY_BYTES = 1 << 50  # of one device or host; a thousand of them fit a `bigint`
 MAX_SECONDS = 100 * 366 * 86_400.0  # what is taken from a date of today leaves a date
 MAX_FIGURE = 1e15
@@ -26,6 +27,8 @@ Large = Annotated[int, Meta(ge=0, le=MAX_LARGE)]
 """What grows without end: epochs, revisions, offsets, sequence numbers, bytes of a disk."""
 MemoryBytes = Annotated[int, Meta(ge=0, le=MAX_MEMORY_BYTES)]
 """Memory of a device or a host."""
+DiskBytes = Annotated[int, Meta(ge=0, le=MAX_DISK_BYTES)]
+"""Room on a disk."""
 Elapsed = Annotated[float, Meta(ge=0, le=MAX_SECONDS)]
 """Seconds that passed, or may pass."""
 Instant = Annotated[float, Meta(ge=-MAX_FIGURE, le=MAX_FIGURE)]

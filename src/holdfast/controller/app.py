@@ -9,6 +9,7 @@ AUTH-1  Every route has a role in the table, and it is checked here, in one plac
 """
 
 import asyncio
+import functools
 import logging
 import secrets
 from collections.abc import Iterable
@@ -23,6 +24,7 @@ from holdfast.controller.http.endpoints import ApiCall, Endpoint
 from holdfast.controller.http.job_tokens import check_job_call
 from holdfast.controller.http.owners import check_owner
 from holdfast.controller.http.problems import MethodNotAllowed, answer_problem
+from holdfast.controller.http.sse import LET_IN
 from holdfast.controller.routes import ENDPOINTS, JOB
 from holdfast.controller.runtime.auth import Role, check_role
 from holdfast.controller.runtime.context import Controller
@@ -32,6 +34,8 @@ from holdfast.errors import HoldfastError, NotFound, Unavailable
 log = logging.getLogger("holdfast.controller")
 LOOPBACK = ("127.0.0.1", "::1")
 _MAX_PATH_CHARS = 2048
+CHECKED_BY_STORE = "/v1/agent/sync"
+"""The hot route of hosts, whose transaction looks at the host's row itself."""
 
 
 class _Node:
@@ -155,6 +159,7 @@ class App:
             raise MethodNotAllowed(f"{node.path} takes {allowed}, not {method}", allowed)
         call = ApiCall(self.controller, scope, receive)
         await self._let_in(endpoint, call)
+        scope[LET_IN] = functools.partial(self._let_in, endpoint, call)  # streams ask again
         if "[" in call.params.get("id", "") and endpoint.path.startswith(JOB):
             call.params = {**call.params, "id": await resolve_member(call.store, call.params["id"])}
         if endpoint.owned is not None:
@@ -164,7 +169,10 @@ class App:
     async def _let_in(self, endpoint: Endpoint, call: ApiCall) -> None:  # AUTH-1
         role = endpoint.role
         if role is Role.HOST:
-            call.host = await self.controller.guard.find_host(header(call.scope, b"authorization"))
+            recent = endpoint.path != CHECKED_BY_STORE
+            call.host = await self.controller.guard.find_host(
+                header(call.scope, b"authorization"), recent=recent
+            )
         elif role in (Role.ANYONE, Role.JOIN):
             return  # `register` looks its own credential up: a join token or a host key
         elif endpoint.path == "/metrics" and self._is_local_scrape(call):

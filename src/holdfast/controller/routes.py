@@ -263,7 +263,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     _get("/v1/hosts/{host}/checks", hosts.list_checks, "The last health checks of one host, newest first.",
          PageOf(HostCheckRecord)),
     Endpoint("POST", "/v1/hosts/{host}/{action}", A, hosts.act_on_host,
-             "drain, undrain, quarantine, release or terminate a host.", body=api.HostActionRequest,
+             "drain, undrain, quarantine, release or terminate a host, or revoke its key.", body=api.HostActionRequest,
              optional_body=True, answers={200: api.HostView}),
     # pools
     _get("/v1/pools", pools.list_pools, "Every pool of hosts, its hosts and its money.", PageOf(fleet.PoolStatus)),

@@ -53,6 +53,87 @@ def keep_place(facts: HostFacts, rental: RentedHost | None) -> HostFacts:
     return msgspec.structs.replace(facts, name=rental.name, pool=rental.pool)
 
 
+class Namesake(msgspec.Struct, frozen=True, kw_only=True):
+    """Another host of the same name that has not ended. silent_seconds: since its last word, None
+    where it has not said any."""
+
+    id: str
+    name: str
+    silent_seconds: float | None = None
+
+
+def check_name(
+    before: str | None, facts: HostFacts, rental: RentedHost | None, others: Sequence[Namesake]
+) -> None:
+    """Let no host take the name of another one (NAME-1): two hosts of one name could not be told
+    apart, and a word for the one would reach the other.
+
+    before: the name that it has on record; one that it shares since before this rule is kept. others:
+    of the name in `facts`.
+
+    Raises:
+        Conflict: the name is another host's.
+    """
+    if not others or rental is not None or before == facts.name:
+        return
+    raise take_name(facts.name, others[0])
+
+
+def take_name(name: str, other: Namesake) -> Conflict:
+    """Return the refusal of a name that is another host's."""
+    silent = other.silent_seconds
+    heard = "has not called yet" if silent is None else f"was heard {silent:.0f} s ago"
+    return Conflict(
+        f"another host called {name} is on record ({other.id}, which {heard}); give this one another "
+        f"name (`--name`), or end the other with `holdfast hosts terminate {other.id}`",
+        code="host_name_taken",
+    )
+
+
+def check_takeover(host: HostRecord, now: datetime, live_seconds: float) -> None:
+    """Let a machine that joins with a token take over the record of a host of its name only where
+    that host has ended or is silent (NAME-2): a machine that was set up anew comes back so. One that
+    lives, or has work, is another machine.
+
+    live_seconds: how long after its last word a host counts as one that lives.
+
+    Raises:
+        Conflict: the host lives, or has work running.
+    """
+    if host.state is HostState.TERMINATED:
+        return
+    if host.running or host.busy_cpu_slots or host.busy_gpus:
+        raise Conflict(
+            f"a host called {host.name} has work running; give this one another name (`--name`), "
+            "start it with the key it was given, or end the other with `holdfast hosts "
+            f"terminate {host.name}`",
+            code="host_name_taken",
+        )
+    if host.heartbeat_at is not None:
+        silent = max(0.0, (now - host.heartbeat_at).total_seconds())
+        if silent < live_seconds:
+            raise take_name(host.name, Namesake(id=host.id, name=host.name, silent_seconds=silent))
+
+
+def pick_host(host: str, found: Sequence[tuple[str, bool]]) -> str:
+    """Return the id of the host that is meant by an id or a name. found: the ids of those that it may
+    be, and whether they have ended; the one of this id first, then those in use, the newest first.
+
+    Raises:
+        NotFound: there is none.
+        Conflict: several hosts in use have the name.
+    """
+    if not found:
+        raise no_host(host)
+    used = [host_id for host_id, ended in found if not ended]
+    if found[0][0] != host and len(used) > 1:
+        raise Conflict(
+            f"{len(used)} hosts are called {host}: {', '.join(used)}; name one by its id",
+            code="host_name_ambiguous",
+        )
+    return found[0][0]
+
+
 def follow_incarnation(
     host: str, present: str | None, earlier: Sequence[str], incarnation: str
 ) -> tuple[str, ...]:

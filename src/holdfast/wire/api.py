@@ -54,7 +54,7 @@ pages: `{"items": [...], "next": cursor|null}`.
     GET    /v1/hosts/{id or name}           → HostView
     GET    /v1/hosts/{id or name}/telemetry ?step=minute|hour&seconds= → HostTelemetryView
     GET    /v1/hosts/{id or name}/checks    → page of HostCheckRecord, newest first
-    POST   /v1/hosts/{id}/{action}          action drain|undrain|quarantine|release|terminate, HostActionRequest → HostView
+    POST   /v1/hosts/{id}/{action}          action drain|undrain|quarantine|release|terminate|revoke, HostActionRequest → HostView
     …      /v1/pools…                       see wire.pools
     GET    /v1/config                       ?queue=&project= → page of Effective
     PATCH  /v1/config                       SettingsPatch → page of Effective

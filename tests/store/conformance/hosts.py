@@ -284,3 +284,42 @@ async def test_a_second_drain_of_a_host_changes_its_deadline_or_ends_the_waiting
     (order,) = (await rig.sync(live=[key])).preempts
     assert (order.cause, order.operator_stop) == (Cause.HOST_DRAINED, True)
     assert (await rig.job(job_id)).state is JobState.DRAINING
+
+
+async def test_a_host_does_not_take_the_name_of_another(rig: Rig) -> None:
+    """NAME-1: under a key of its own it registers anew, and not as another."""
+    await rig.host("h1")
+    await rig.host("h2")
+
+    async def register(host_id: str, name: str, key: bytes | None = None) -> None:
+        facts = HostFacts(name=name, cpu_slots=1)
+        incarnation = rig.incarnations.get(host_id, "inc-00001")
+        await rig.store.hosts.register_host(host_id, key, incarnation, facts, now=rig.now)
+
+    await register("h2", "name-h2")
+    for host_id, key in (("h2", None), ("h3", b"k3")):
+        with pytest.raises(Conflict, match=r"another host called name-h1 is on record \(h1"):
+            await register(host_id, "name-h1", key)
+    assert (await rig.store.hosts.get_host("name-h2")).id == "h2", "nothing was changed"
+    await rig.store.hosts.move_host("h1", "terminate", "", now=rig.now)
+    await register("h2", "name-h1")
+    assert (await rig.store.hosts.get_host("name-h1")).id == "h2"
+
+
+@pytest.mark.parametrize("way", ["revoke", "terminate"])
+async def test_a_key_that_was_revoked_opens_nothing(rig: Rig, way: str) -> None:
+    await rig.host("h1")
+    key = b"h1".ljust(32, b".")
+    assert await rig.store.hosts.find_hosts_by_keys([key])
+    if way == "revoke":
+        await rig.store.hosts.revoke_key("h1", "it was seen", now=rig.now)
+    else:
+        await rig.store.hosts.move_host("h1", "terminate", "", now=rig.now)
+    assert await rig.store.hosts.find_hosts_by_keys([key]) == {}
+    assert (await rig.sync("h1")).status == "stale"
+    told = [e.data["event"] for e in await rig.events() if e.kind == "host.moved"]
+    assert told == [way]
+    with pytest.raises(NotFound):
+        await rig.store.hosts.revoke_key("nobody", "", now=rig.now)
+    await rig.host("h1")
+    assert (await rig.sync("h1")).status == "ok", "it joined again"

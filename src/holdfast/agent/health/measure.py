@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.bounds import MAX_LARGE
+from holdfast.bounds import MAX_DISK_BYTES
 from holdfast.core.health.checks import DeviceMeasure
 from holdfast.version import VERSION
 
@@ -59,7 +59,7 @@ def measure_sizes(order: MeasureOrder) -> Fragment:
     return {
         "cpu_count": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-        "disk_free_bytes": min(disk.f_bavail * disk.f_frsize, MAX_LARGE),
+        "disk_free_bytes": min(disk.f_bavail * disk.f_frsize, MAX_DISK_BYTES),
     }
 
 

@@ -35,6 +35,7 @@ log = logging.getLogger("holdfast.agent.uplink.identity")
 
 _RETRY_SECONDS = (0.2, 10.0)
 _REFUSED_SECONDS = 30.0
+_TAKEN_SECONDS = 5.0
 
 
 class _NoToken(Unauthorized):
@@ -135,7 +136,8 @@ class Registrar:
                 if error.code == "stale_incarnation":
                     raise
                 self._say(logging.ERROR, f"the controller does not register this host: {error}")
-                await asyncio.sleep(_REFUSED_SECONDS)
+                taken = error.code == "host_name_taken"  # until the other one is silent
+                await asyncio.sleep(_TAKEN_SECONDS if taken else _REFUSED_SECONDS)
 
     async def _handle_refusal(self, error: HoldfastError, *, with_key: bool) -> bool:
         """Log the remedy, wait where that may help, and return whether to try the key next."""

@@ -23,6 +23,7 @@ _VERBS = {
     "quarantine": "Give suspect hosts no new work until they are released.",
     "release": "Give quarantined hosts work again.",
     "terminate": "Give up hosts whose machines are gone; their jobs are requeued at once.",
+    "revoke": "Refuse the keys of hosts; each needs a new join token, and its tasks end.",
 }
 
 

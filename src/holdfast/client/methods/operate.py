@@ -150,7 +150,7 @@ class OperateMethods:
         deadline_seconds: float | None = None,
         scale_down: bool = False,
     ) -> RestCall[wire.HostView]:
-        """Do one `action` to a host: drain, undrain, quarantine, release or terminate.
+        """Do one `action` to a host: drain, undrain, quarantine, release, terminate or revoke (its key).
 
         Args:
             hard: stop what runs there, now.

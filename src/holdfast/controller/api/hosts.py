@@ -9,11 +9,12 @@ from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.http.queries import HostsQuery, TelemetryQuery, is_on
+from holdfast.controller.runtime.auth import REVOKED
 from holdfast.core.records import HostRecord
 from holdfast.errors import NotFound, ValidationError
 from holdfast.wire.api import HostActionRequest, HostTelemetryView, HostView
 
-ACTIONS = ("drain", "undrain", "quarantine", "release", "terminate")
+ACTIONS = ("drain", "undrain", "quarantine", "release", "terminate", "revoke")
 
 
 def view_host(host: HostRecord, models: Sequence[str] = ()) -> HostView:
@@ -63,7 +64,7 @@ async def get_telemetry(call: ApiCall) -> Response:
 
 
 async def act_on_host(call: ApiCall) -> Response:
-    """Drain, undrain, quarantine, release or terminate it."""
+    """Drain, undrain, quarantine, release or terminate it, or revoke its key."""
     controller = call.controller
     request = await call.body(HostActionRequest, default=HostActionRequest())
     action = call.params["action"]
@@ -79,16 +80,19 @@ async def act_on_host(call: ApiCall) -> Response:
         raise ValidationError(
             "scale_down is for drain alone, and stops what runs there by itself", field="scale_down"
         )
-    moved = await controller.store.hosts.move_host(
-        host.id,
-        action,
-        reason,
-        hard=request.hard,
-        deadline_seconds=request.deadline_seconds,
-        scale_down=request.scale_down,
-    )
-    if action == "terminate":
-        controller.guard.forget()
+    if action == "revoke":
+        moved = await controller.store.hosts.revoke_key(host.id, f"key {reason}")
+    else:
+        moved = await controller.store.hosts.move_host(
+            host.id,
+            action,
+            reason,
+            hard=request.hard,
+            deadline_seconds=request.deadline_seconds,
+            scale_down=request.scale_down,
+        )
+    if action in ("terminate", "revoke"):
+        controller.poke(REVOKED)
     controller.poke("drain", "members", "admit", "events", f"host:{host.id}")
     return answer_json(view_host(moved))
 

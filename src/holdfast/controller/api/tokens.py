@@ -7,7 +7,7 @@ from starlette.responses import Response
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
-from holdfast.controller.runtime.auth import hash_secret, make_new_id, make_secret
+from holdfast.controller.runtime.auth import REVOKED, hash_secret, make_new_id, make_secret
 from holdfast.core.ids import ID_PATTERN
 from holdfast.core.records import shared_fields
 from holdfast.errors import NotFound
@@ -42,12 +42,13 @@ async def create_token(call: ApiCall) -> Response:
 
 
 async def revoke_token(call: ApiCall) -> Response:
-    """Revoke a token: here at once, on other replicas within 5 s."""
+    """Revoke a token: here and on the other replicas at once, and within 5 s where these do not hear
+    of it. Open streams of it end then."""
     token_id = call.params["id"]
     if not ID_PATTERN.fullmatch(token_id):
         raise NotFound(f"there is no token {token_id[:64]!r}; `holdfast token list` shows them")
     await call.store.tokens.revoke_token(token_id)
-    call.controller.guard.forget()
+    call.controller.poke(REVOKED)
     return Response(status_code=204)
 
 

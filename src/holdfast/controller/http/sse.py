@@ -1,15 +1,18 @@
 """Streams to a client: server-sent events and long bodies, written at the reader's pace."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from holdfast.controller.runtime.context import Controller
-from holdfast.errors import HoldfastError
+from holdfast.errors import Forbidden, HoldfastError, Unauthorized
 
+CHECK_SECONDS = 1.0
+LET_IN = "holdfast.let_in"
+"""Where a request's scope holds the check of its caller."""
 KEEP_ALIVE_SECONDS = 15.0
 WRITE_SECONDS = 60.0  # after which a reader that took nothing counts as gone
 _encode = msgspec.json.Encoder().encode
@@ -35,6 +38,8 @@ class StreamAnswer(Response):
 
     STREAM-1  `send` waits for the socket, so a slow reader holds back the reading from the store,
               and nothing piles up.
+    STREAM-2  A stream ends within 5 s of the end of its caller's token: it asks every second whether
+              the caller would still be let in.
     """
 
     def __init__(
@@ -56,15 +61,26 @@ class StreamAnswer(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         gone = asyncio.ensure_future(_wait_for_hang_up(receive))
+        over = asyncio.ensure_future(_wait_for_refusal(scope.get(LET_IN)))
         write = asyncio.ensure_future(self._write(send))
         try:
-            await asyncio.wait((gone, write), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((gone, over, write), return_when=asyncio.FIRST_COMPLETED)
             if write.done():
                 write.result()
         finally:
-            for task in (gone, write):
+            for task in (gone, over, write):
                 task.cancel()
-            await asyncio.gather(gone, write, return_exceptions=True)
+            await asyncio.gather(gone, over, write, return_exceptions=True)
+        if over.done() and not over.cancelled() and not write_ended(write):
+            await self._end_for(over.result(), send)
+
+    async def _end_for(self, refusal: HoldfastError, send: Send) -> None:
+        """Say why the stream ends. A body of bytes is broken off, or it would look whole."""
+        if not self._keep_alive:
+            raise OSError(f"a download ends, because its caller is refused: {refusal.message}")
+        problem = {"code": refusal.code, "detail": refusal.message}
+        await self._send(send, event_bytes("problem", problem))
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _write(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -93,6 +109,24 @@ class StreamAnswer(Response):
     async def _send(self, send: Send, data: bytes) -> None:
         async with asyncio.timeout(WRITE_SECONDS):
             await send({"type": "http.response.body", "body": data, "more_body": True})
+
+
+def write_ended(write: asyncio.Future[None]) -> bool:
+    """Return whether a stream was written to its end, or failed, before it was broken off."""
+    return write.done() and not write.cancelled()
+
+
+async def _wait_for_refusal(let_in: Callable[[], Awaitable[None]] | None) -> HoldfastError:
+    """Wait until the caller is not let in any more; return the refusal."""
+    while True:
+        await asyncio.sleep(CHECK_SECONDS)
+        try:
+            if let_in is not None:
+                await let_in()
+        except (Unauthorized, Forbidden) as error:
+            return error
+        except HoldfastError:
+            pass  # the store cannot be asked now
 
 
 async def _wait_for_hang_up(receive: Receive) -> None:

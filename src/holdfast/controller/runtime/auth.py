@@ -23,8 +23,10 @@ from holdfast.store.port.store import Store
 from holdfast.wire.bearer import check_job_token, read_job_token
 
 T = TypeVar("T")
-TOKEN_SECONDS = 4.0  # a revoked token is refused within 5 s
-HOST_KEY_SECONDS = 60.0  # the store checks the host's row at every sync in any case
+TOKEN_SECONDS = 3.0  # a revoked token is refused within 5 s, and ends its streams (STREAM-2)
+HOST_KEY_SECONDS = 60.0  # where the store checks the host's row in any case
+REVOKED = "revoked"
+"""The topic that tells the replicas of a token or a key that was revoked."""
 MAX_REMEMBERED = 20_000
 MAX_GATHERED = 500
 MAX_SECRET_CHARS = 256
@@ -98,16 +100,19 @@ class _Remembered(Generic[T]):
         self._clock = clock
         self._kept: dict[bytes, tuple[float, T]] = {}
 
-    async def find(self, digest: bytes, look_up: Callable[[bytes], Awaitable[T]]) -> T:
-        """Return the answer; an error of `look_up` is raised and not kept."""
+    async def find(
+        self, digest: bytes, look_up: Callable[[bytes], Awaitable[T]], within: float | None = None
+    ) -> T:
+        """Return the answer, not older than `within` seconds; an error of `look_up` is raised and not
+        kept."""
         kept, now = self._kept.get(digest), self._clock()
-        if kept is not None and kept[0] > now:
+        if kept is not None and now - kept[0] < (self._seconds if within is None else within):
             return kept[1]
         self._kept.pop(digest, None)
         found = await look_up(digest)
         if len(self._kept) >= MAX_REMEMBERED:
             self._kept.clear()
-        self._kept[digest] = (now + self._seconds, found)
+        self._kept[digest] = (now, found)
         return found
 
     def forget(self) -> None:
@@ -164,7 +169,15 @@ class _Gathered(Generic[T]):
 class Guard:
     """Looks secrets up, and remembers the answers for a few seconds."""
 
-    def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Callable[[], float] = time.monotonic,
+        count_changes: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """count_changes: grows where a replica says that a token or a key was revoked."""
+        self._count_changes = count_changes
+        self._changes = 0
         self._store = store
         self._tokens: _Remembered[TokenRecord] = _Remembered(TOKEN_SECONDS, clock)
         self._hosts: _Remembered[HostRecord] = _Remembered(HOST_KEY_SECONDS, clock)
@@ -172,16 +185,25 @@ class Guard:
 
     async def find_user(self, authorization: str | None) -> TokenRecord:
         """Return the caller's token. Raises Unauthorized."""
+        self._hear_changes()
         secret = read_bearer(authorization)
         of_job = read_job_token(secret)
         if of_job is not None:
             return await self._find_job(*of_job)
         return await self._tokens.find(hash_secret(secret), self._look_up_token)
 
-    async def find_host(self, authorization: str | None) -> HostRecord:
-        """Return the calling host, as it was when its key was last looked up. Raises
-        Unauthorized."""
-        return await self._hosts.find(hash_secret(read_bearer(authorization)), self._look_up_host)
+    async def find_host(self, authorization: str | None, *, recent: bool = True) -> HostRecord:
+        """Return the calling host, as it was when its key was last looked up: a moment ago, or where
+        the store checks the host itself (not `recent`), within a minute. Raises Unauthorized."""
+        self._hear_changes()
+        digest, within = hash_secret(read_bearer(authorization)), TOKEN_SECONDS if recent else None
+        return await self._hosts.find(digest, self._look_up_host, within)
+
+    def _hear_changes(self) -> None:
+        changes = self._count_changes()
+        if changes != self._changes:
+            self._changes = changes
+            self.forget()
 
     def forget(self) -> None:
         """Forget every answer: a token was revoked, or a host ended, on this replica."""

@@ -15,7 +15,7 @@ from holdfast.controller.loops.allowance import Allowance
 from holdfast.controller.loops.due_times import DueTimes
 from holdfast.controller.loops.leadership import Leadership
 from holdfast.controller.loops.refusals import Refusals
-from holdfast.controller.runtime.auth import Guard
+from holdfast.controller.runtime.auth import REVOKED, Guard
 from holdfast.controller.runtime.background import Background
 from holdfast.controller.runtime.metrics import Metrics
 from holdfast.controller.runtime.outages import Outages
@@ -76,7 +76,7 @@ class Controller:
         self.spans = History(store, clock)
         self.saved = SavedJobs()
         self.wakes = WakeBus()
-        self.guard = Guard(store, clock)
+        self.guard = Guard(store, clock, lambda: self.wakes.topic(REVOKED).version)
         self.webhooks = Sender()
         self.joins = Joins(store, clock)
         self.layouts = GangLayouts()

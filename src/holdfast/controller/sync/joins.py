@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from holdfast.controller.runtime.auth import hash_secret, make_new_id, make_secret
 from holdfast.core.records import TokenRecord
-from holdfast.core.states import HostState
-from holdfast.errors import Conflict, NotFound, Unauthorized
+from holdfast.errors import NotFound, Unauthorized
+from holdfast.moves.registration import check_takeover
 from holdfast.store.port.store import Store
 from holdfast.wire.agent import RegisterRequest
 
@@ -29,8 +29,11 @@ class Joins:
         self._lock = asyncio.Lock()
         self._answers: dict[tuple[bytes, str], tuple[float, str, str]] = {}
 
-    async def join(self, digest: bytes, request: RegisterRequest) -> tuple[str, str]:
+    async def join(
+        self, digest: bytes, request: RegisterRequest, live_seconds: float
+    ) -> tuple[str, str]:
         """Spend the join token with this hash on a new host; return the host's id and its key.
+        live_seconds: as in `check_takeover`.
 
         Raises:
             Unauthorized: it is no join token, is over, was used, or is for another host.
@@ -57,8 +60,10 @@ class Joins:
                 raise _refuse(
                     token, request, f"is for host {token.host_id}, not for {request.intent}"
                 )
+            if token.used_at is not None or token.revoked_at is not None:
+                raise _refuse(token, request, _say_why_over(token))
             # A token of a pool is bound to the host that is to come, under any name that it gives.
-            host_id = token.host_id or await self._choose_host_id(request.facts.name)
+            host_id = token.host_id or await self._choose_host_id(request.facts.name, live_seconds)
             if await store.tokens.use_join_token(digest) is None:
                 raise _refuse(token, request, _say_why_over(token))
             key = make_secret("k")
@@ -68,22 +73,16 @@ class Joins:
             self._answers[digest, claim] = (now + REMEMBER_SECONDS, host.id, key)
             return host.id, key
 
-    async def _choose_host_id(self, name: str) -> str:
-        """Return a new id, or the id of an idle or ended host of this name. Raises Conflict where
-        that host has work running."""
+    async def _choose_host_id(self, name: str, live_seconds: float) -> str:
+        """Return a new id, or the id of a silent or ended host of this name. Raises Conflict where
+        that host lives."""
         try:
             host = await self._store.hosts.get_host(name)
         except NotFound:
             return make_new_id()
-        if host.state is not HostState.TERMINATED and (
-            host.running or host.busy_cpu_slots or host.busy_gpus
-        ):
-            raise Conflict(
-                f"a host called {name} has work running; give this one another name (`--name`), "
-                "start it with the key it was given, or end the other with `holdfast hosts "
-                f"terminate {name}`",
-                code="host_name_taken",
-            )
+        if host.name != name:  # an id that reads like a name
+            return make_new_id()
+        check_takeover(host, await self._store.now(), live_seconds)
         return host.id
 
 

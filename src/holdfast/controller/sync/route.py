@@ -48,6 +48,8 @@ from holdfast.wire import agent as wire
 log = logging.getLogger("holdfast.controller")
 DECISION_SECONDS = 0.05
 MOST_EXCUSED_SECONDS = 30.0  # at once: a section that ends early excuses no rank for much longer
+LIVE_SECONDS = 15.0
+"""How long after its last word a host counts as one that lives, and its name is its own (NAME-2)."""
 ROOM_SECONDS = 0.2  # after which the leader looks at what failed tasks have left
 MAX_REGISTER_BYTES = 1024 * 1024
 _REGISTER = msgspec.json.Decoder(wire.RegisterRequest)
@@ -80,7 +82,7 @@ async def register(call: ApiCall) -> Response:
         )
         answer = wire.RegisterAnswer(host_id=host.id, sync_interval_seconds=interval)
     else:
-        host_id, key = await controller.joins.join(digest, request)
+        host_id, key = await controller.joins.join(digest, request, max(LIVE_SECONDS, 3 * interval))
         answer = wire.RegisterAnswer(host_id=host_id, host_key=key, sync_interval_seconds=interval)
     log.info("host %s registered", request.facts.name, extra={"host": answer.host_id})
     controller.poke("admit", "drain", "members", "events", "fleet", f"host:{answer.host_id}")

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from holdfast.bounds import Count, Elapsed, Figure, Instant, Large, MemoryBytes, Whole
+from holdfast.bounds import Count, DiskBytes, Elapsed, Figure, Instant, Large, MemoryBytes, Whole
 from holdfast.core.spec import ShortText
 
 CheckKind = Literal["preflight", "periodic", "failures"]
@@ -55,7 +55,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     driver: ShortText = ""
     cpu_count: Count | None = None
     memory_bytes: MemoryBytes | None = None
-    disk_free_bytes: Large | None = None
+    disk_free_bytes: DiskBytes | None = None
     disk_mb_per_second: Figure | None = None
     clock_unix: Instant | None = None
     mounts: Annotated[dict[str, LowText], Meta(max_length=64)] = {}

@@ -45,6 +45,9 @@ class MemoryHosts(InMemory):
             None if before is None else before.state, rental, repeated=present == incarnation
         )
         facts = registration.keep_place(facts, rental)
+        others = find_namesakes(s, host_id, facts.name, at)
+        known_name = None if before is None else before.name
+        registration.check_name(known_name, facts, rental, others)
         fresh = before is None or before.state is not state or state is HostState.PREFLIGHT
         s.hosts[host_id] = MemoryHost(
             **shared_fields(facts, MemoryHost)
@@ -79,13 +82,26 @@ class MemoryHosts(InMemory):
         }
 
     async def get_host(self, host: str) -> HostRecord:
-        if host in self.state.hosts:
-            return self.state.host_record(self.state.hosts[host])
-        named = [h for _, h in sorted(self.state.hosts.items()) if h.name == host]
-        if not named:
-            raise registration.no_host(host)
+        named = [h for _, h in sorted(self.state.hosts.items()) if host in (h.id, h.name)]
         named.sort(key=lambda h: h.registered_at, reverse=True)
-        return self.state.host_record(min(named, key=lambda h: h.state is HostState.TERMINATED))
+        named.sort(key=lambda h: (h.id != host, h.state is HostState.TERMINATED))
+        found = registration.pick_host(
+            host, [(h.id, h.state is HostState.TERMINATED) for h in named]
+        )
+        return self.state.host_record(self.state.hosts[found])
+
+    async def revoke_key(self, host_id: str, reason: str, *, now: Now = None) -> HostRecord:
+        s, at = self.state, self.state.at(now)
+        if host_id not in s.hosts:
+            raise registration.no_host(host_id)
+        host = s.hosts[host_id]
+        host.key_hash = None
+        name, state = host.name, host.state
+        s.log(
+            [registration.moved_event(host_id, name, state, state, "revoke", reason, hard=False)],
+            at,
+        )
+        return s.host_record(host)
 
     async def get_hosts(self, host_ids: Collection[str]) -> dict[str, HostRecord]:
         hosts = self.state.hosts
@@ -138,6 +154,7 @@ class MemoryHosts(InMemory):
         set_host_state(s, host, HostEvent(event), reason, at, hard=hard, cause=cause)
         host.drain_deadline = registration.deadline_of(host.state, deadline_seconds, at)
         if host.state is HostState.TERMINATED:
+            host.key_hash = None
             lost = lose_host_tasks(s, host_id, "host_gone", at)
             s.log(registration.lost_event(host_id, host.name, "host_gone", lost), at)
         elif hard or (cause is Cause.SCALED_DOWN and deadline_seconds is None):
@@ -275,3 +292,16 @@ def lose_host_tasks(
     freed = registration.lose_tasks_on(m, host_id, lost, keep, held)
     s.commit(m)
     return freed
+
+
+def find_namesakes(
+    s: MemoryState, host_id: str, name: str, at: datetime
+) -> list[registration.Namesake]:
+    """Return the other hosts of a name that have not ended."""
+    found = []
+    for _, host in sorted(s.hosts.items()):
+        if host.name == name and host.id != host_id and host.state is not HostState.TERMINATED:
+            heard = host.heartbeat_at
+            silent = None if heard is None else (at - heard).total_seconds()
+            found.append(registration.Namesake(id=host.id, name=host.name, silent_seconds=silent))
+    return found

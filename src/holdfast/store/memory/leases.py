@@ -71,7 +71,7 @@ class MemoryLeases(InMemory):
         host = self.state.hosts.get(sync.host_id)
         if host is None:
             return "unknown"
-        gone = host.state is HostState.TERMINATED and not sync.leaving
+        gone = host.key_hash is None or (host.state is HostState.TERMINATED and not sync.leaving)
         return "stale" if host.incarnation != sync.incarnation or gone else "ok"
 
     def _sync(self, drafts: Sequence[Draft], rules: Sequence[OperatorRule], at: datetime) -> None:

@@ -78,6 +78,11 @@ class HostStore(Protocol):
             NotFound: no such host. Conflict: names the events that the state accepts.
         """
 
+    async def revoke_key(self, host_id: str, reason: str, *, now: Now = None) -> HostRecord:
+        """Forget the host's key, so that it is refused until it joins with a token again; its tasks
+        end with their leases. Event host.moved. `move_host` does it with terminate. Raises
+        NotFound."""
+
     async def drain_due_hosts(self, *, now: Now = None) -> dict[str, list[str]]:
         """Drain, once and at no charge, what still runs on draining hosts whose deadline has come
         (cause host_drained or scaled_down). Returns host id → jobs."""

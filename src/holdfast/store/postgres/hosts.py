@@ -55,6 +55,12 @@ class PostgresHosts(OnSession):
             None if row is None else HostState(row["state"]), rented, repeated=before == incarnation
         )
         facts = registration.keep_place(facts, rented)
+        await tx.run("lock_name", name=facts.name)
+        others = await tx.list_of(
+            registration.Namesake, "read_namesakes", id=host_id, name=facts.name, now=at
+        )
+        known_name = None if row is None else row["name"]
+        registration.check_name(known_name, facts, rented, others)
         params = _host_params(host_id, key_hash, facts, state, faults, at)
         await tx.run("put_host", **params, earlier=list(earlier))
         await tx.run("put_heartbeat", id=host_id, incarnation=incarnation, now=at)
@@ -81,10 +87,10 @@ class PostgresHosts(OnSession):
 
     @reads
     async def get_host(self, tx: Tx, host: str) -> HostRecord:
-        found = await tx.value("find_host", host=host)
-        if found is None:
-            raise registration.no_host(host)
-        return await read_host(tx, found)
+        found = await tx.rows("find_host", host=host)
+        return await read_host(
+            tx, registration.pick_host(host, [(row["id"], row["ended"]) for row in found])
+        )
 
     async def get_hosts(self, host_ids: Collection[str]) -> dict[str, HostRecord]:
         found = await self.session.single(lambda tx: read_hosts(tx, list(host_ids), True, False))
@@ -142,12 +148,28 @@ class PostgresHosts(OnSession):
             cause=cause,
         )
         if state is HostState.TERMINATED:
+            await tx.run("forget_key", id=host_id)
             lost = await lose_host_tasks(tx, host_id, "host_gone", at)
             await write_events(
                 tx, registration.lost_event(host_id, row["name"], "host_gone", lost), at
             )
         elif hard or (cause is Cause.SCALED_DOWN and deadline_seconds is None):
             await _drain_host_tasks(tx, host_id, row["name"], cause, reason, at)
+        return await read_host(tx, host_id)
+
+    @transacts
+    async def revoke_key(self, tx: Tx, host_id: str, reason: str, *, now: Now = None) -> HostRecord:
+        at = await tx.now(now)
+        await tx.value("lock_host", id=host_id)
+        row = await tx.one("read_host_state", id=host_id)
+        if row is None:
+            raise registration.no_host(host_id)
+        await tx.run("forget_key", id=host_id)
+        state = HostState(row["state"])
+        event = registration.moved_event(
+            host_id, row["name"], state, state, "revoke", reason, hard=False
+        )
+        await write_events(tx, [event], at)
         return await read_host(tx, host_id)
 
     async def drain_due_hosts(self, *, now: Now = None) -> dict[str, list[str]]:

@@ -315,6 +315,7 @@ class MemoryFleet(MemoryPools):
         if rented.take_host(rental.host, HostEvent.TERMINATE) is None:
             return None
         set_host_state(s, s.hosts[rental.host_id], HostEvent.TERMINATE, reason, at)
+        s.hosts[rental.host_id].key_hash = None
         why = rented.lost_word(rental, reason)
         lost = lose_host_tasks(s, rental.host_id, why, at)
         s.log(lost_event(rental.host_id, rental.name, why, lost), at)

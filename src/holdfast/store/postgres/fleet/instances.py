@@ -345,6 +345,7 @@ async def _terminate(tx: Tx, rental: RentedHost, reason: str, at: datetime) -> l
         return None
     host_id, name = rental.host_id, rental.name
     await set_host_state(tx, host_id, name, rental.host, after, "terminate", reason, at)
+    await tx.run("forget_key", id=host_id)
     why = lost_word(rental, reason)
     lost = await lose_host_tasks(tx, host_id, why, at)
     await write_events(tx, lost_event(host_id, name, why, lost), at)

@@ -30,10 +30,21 @@ where (%(ids)s::text[] is null or h.id = any(%(ids)s))
 order by h.name, h.id;
 
 -- name: find_host
--- By id, else by name: the one still in use, the newest of several.
-select id from hosts where id = %(host)s or name = %(host)s
-order by id = %(host)s desc, state = 'terminated', registered_at desc, id
-limit 1;
+-- By id, then by name: those still in use, then those that ended, the newest first.
+select id, state = 'terminated' as ended from hosts where id = %(host)s or name = %(host)s
+order by id = %(host)s desc, ended, registered_at desc, id limit 20;
+
+-- name: lock_name
+-- Of two hosts that take a name at the same time, the second one sees the first.
+select pg_advisory_xact_lock(hashtextextended('host ' || %(name)s, 0));
+
+-- name: read_namesakes
+select h.id, h.name, extract(epoch from %(now)s::timestamptz - b.heartbeat_at)::double precision as silent_seconds
+from hosts h join heartbeats b on b.host_id = h.id
+where h.name = %(name)s and h.id <> %(id)s and h.state <> 'terminated' order by h.id;
+
+-- name: forget_key
+update hosts set key_hash = null where id = %(id)s;
 
 -- name: find_hosts_by_keys
 select id, key_hash from hosts where key_hash = any(%(key_hashes)s::bytea[]);

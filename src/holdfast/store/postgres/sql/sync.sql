@@ -28,7 +28,7 @@ with given as (
   for no key update of b
 ), known as (
   select l.host_id, l.flagged_dead_at, l.heartbeat_at, h.name, h.state, h.faults, h.reason, l.busy,
-         l.same and (h.state <> 'terminated' or l.leaving) as fresh
+         l.same and h.key_hash is not null and (h.state <> 'terminated' or l.leaving) as fresh
   from locked l join hosts h on h.id = l.host_id and h.id = any(%(ids)s::text[])
 ), touched as (
   update heartbeats b set heartbeat_at = greatest(b.heartbeat_at, coalesce(%(now)s, clock_timestamp())), flagged_dead_at = null,
