@@ -72,12 +72,25 @@ def read_memory_bytes() -> int:
 
 
 def find_address(url: str) -> str:
-    """This machine's address on the way to the controller, which most likely suits peers too."""
+    """This machine's address on the way to the controller, of the family by which that is reached; it
+    most likely suits peers too."""
     parts = urlsplit(url)
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((parts.hostname or "127.0.0.1", parts.port or 443))  # sends nothing
-            address: str = probe.getsockname()[0]
-            return address
+        found = socket.getaddrinfo(
+            parts.hostname or "127.0.0.1", parts.port or 443, type=socket.SOCK_DGRAM
+        )
     except OSError:
-        return "127.0.0.1"
+        found = []
+    for family, kind, protocol, _, where in found:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.connect(where)  # sends nothing
+                address: str = probe.getsockname()[0]
+                return address.partition("%")[0]  # without the name of an interface here
+        except OSError:
+            continue
+    log.warning(
+        f"no way to the controller at {url} was found, so other hosts of a gang are told 127.0.0.1; "
+        "name this host's address with --advertise"
+    )
+    return "127.0.0.1"

@@ -11,7 +11,13 @@ from typing import Any, Self, TypeVar
 from holdfast.client.calls import PageCall, RestCall
 from holdfast.client.download import PIECE_BYTES, describe_file, read_pieces, receive
 from holdfast.client.follow import Follow, ReconnectDelays
-from holdfast.client.http_library import client_options, httpx, name_loss, request_options
+from holdfast.client.http_library import (
+    client_options,
+    explain_proxies,
+    httpx,
+    name_loss,
+    request_options,
+)
 from holdfast.client.locate import ControllerPlace, locate
 from holdfast.client.methods.calls import CallMethods
 from holdfast.client.methods.checkpoints import CheckpointMethods
@@ -59,7 +65,8 @@ class AsyncRestConnection(Awaited):
         self._retry_seconds = retry_seconds
         self.on_note: Callable[[str], None] = warn
         options = client_options(self.place, timeout_seconds, ca_file)
-        self._http = httpx.AsyncClient(transport=transport, event_hooks=event_hooks, **options)
+        with explain_proxies():
+            self._http = httpx.AsyncClient(transport=transport, event_hooks=event_hooks, **options)
 
     async def __aenter__(self) -> Self:
         return self

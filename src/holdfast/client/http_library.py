@@ -5,12 +5,14 @@ The asyncio client stands on it, and the blocking client where `sockets.can_reac
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from holdfast.client.locate import ControllerPlace
+from holdfast.client.sockets import PROXIES, make_tls, passes_proxies
 from holdfast.client.transport import (
     CONNECT_SECONDS,
     AnswerWatch,
@@ -19,6 +21,7 @@ from holdfast.client.transport import (
     SentRequest,
     common_headers,
 )
+from holdfast.errors import ValidationError
 
 if "httpx" not in sys.modules and "httpx._main" not in sys.modules:
     # httpx tries to import its own command line, and with it rich and pygments: 40 ms, half of its
@@ -31,7 +34,9 @@ if "httpx" not in sys.modules and "httpx._main" not in sys.modules:
 else:
     import httpx
 
-__all__ = ["BlockingHttpx", "client_options", "httpx", "name_loss", "request_options"]
+__all__ = [
+    "BlockingHttpx", "client_options", "explain_proxies", "httpx", "name_loss", "request_options",
+]  # fmt: skip
 
 
 def client_options(
@@ -40,17 +45,30 @@ def client_options(
     """Return the arguments of httpx's client. Loopback does not use the environment's proxies."""
     import ssl
 
-    verify: bool | ssl.SSLContext = ssl.create_default_context(cafile=ca_file) if ca_file else True
-    if place.url.startswith("http:"):
-        verify = False  # loading the certificate store costs 20 ms, and nothing here would use it
+    verify: bool | ssl.SSLContext = False  # loading the authorities costs 20 ms; http uses none
+    if place.url.startswith("https:"):
+        verify = make_tls(ca_file, os.environ)
     return {
         "base_url": place.url,
         "headers": common_headers(place),
         "timeout": _limits(timeout_seconds, timeout_seconds),
         "verify": verify,
-        "trust_env": not place.is_local,
+        "trust_env": not passes_proxies(place, os.environ),
         "follow_redirects": False,
     }
+
+
+@contextmanager
+def explain_proxies() -> Iterator[None]:
+    """Raise ValidationError where httpx cannot use a proxy that the environment names."""
+    try:
+        yield
+    except (ImportError, ValueError, httpx.InvalidURL) as error:
+        named = sorted(n for n, value in os.environ.items() if n.lower() in PROXIES and value)
+        raise ValidationError(
+            f"the proxy of {' or '.join(named) or 'the environment'} cannot be used: {error}. Unset the "
+            "variable, name the controller's host in NO_PROXY, or, for a SOCKS proxy, install socksio"
+        ) from error
 
 
 def request_options(request: SentRequest, timeout_seconds: float) -> dict[str, Any]:
@@ -103,7 +121,8 @@ class BlockingHttpx:
     ) -> None:
         self._timeout_seconds, self._watch = timeout_seconds, watch
         options = client_options(place, timeout_seconds, ca_file)
-        self._http = httpx.Client(transport=transport, **options)
+        with explain_proxies():
+            self._http = httpx.Client(transport=transport, **options)
 
     @contextmanager
     def send(self, request: SentRequest) -> Iterator[_HttpxReply]:

@@ -28,13 +28,14 @@ from holdfast.client.transport import (
     SentRequest,
     common_headers,
 )
+from holdfast.errors import ValidationError
 
 if TYPE_CHECKING:
     import ssl
 
 _READ_BYTES = 1 << 16
 _IDLE_SECONDS, _IDLE_CONNECTIONS = 5.0, 20
-_PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 
 
 def can_reach(place: ControllerPlace, environ: Mapping[str, str]) -> bool:
@@ -43,9 +44,22 @@ def can_reach(place: ControllerPlace, environ: Mapping[str, str]) -> bool:
     httpx is needed for a proxy of the environment, which loopback does not use, for a name and
     password in the address, and for a host's name of another alphabet.
     """
-    proxied = any(name.lower() in _PROXIES and value for name, value in environ.items())
+    proxied = any(name.lower() in PROXIES and value for name, value in environ.items())
     address = urlsplit(place.url).netloc
-    return (place.is_local or not proxied) and "@" not in address and address.isascii()
+    return (
+        (not proxied or passes_proxies(place, environ)) and "@" not in address and address.isascii()
+    )
+
+
+def passes_proxies(place: ControllerPlace, environ: Mapping[str, str]) -> bool:
+    """Say whether the environment's proxies are not for this controller: it is on loopback, or in
+    NO_PROXY."""
+    host = (urlsplit(place.url).hostname or "").lower()
+    named = environ.get("no_proxy") or environ.get("NO_PROXY") or ""
+    words = [word.strip().lower().lstrip(".") for word in named.split(",") if word.strip()]
+    return place.is_local or any(
+        word in ("*", host) or (word and host.endswith(f".{word}")) for word in words
+    )
 
 
 class _KeptSocket:
@@ -150,7 +164,7 @@ class BlockingSockets:
         self._timeout_seconds, self._watch = timeout_seconds, watch
         self._tls: ssl.SSLContext | None = None
         if parts.scheme == "https":
-            self._tls = _make_tls(ca_file, {} if place.is_local else environ)
+            self._tls = make_tls(ca_file, environ)
         self._headers = {"Host": parts.netloc, **common_headers(place)}
         self._idle: list[_KeptSocket] = []
         self._closed = False
@@ -221,18 +235,25 @@ class BlockingSockets:
             self._idle.pop().close()
 
 
-def _make_tls(ca_file: str | None, environ: Mapping[str, str]) -> ssl.SSLContext:
-    """Return what to trust: the file given, what the environment names, or certifi's list."""
+def make_tls(ca_file: str | None, environ: Mapping[str, str]) -> ssl.SSLContext:
+    """Return what to trust: the file given, what the environment names, or certifi's list. Raises
+    ValidationError for a file that cannot be used."""
     import ssl
 
     named_file, named_folder = environ.get("SSL_CERT_FILE"), environ.get("SSL_CERT_DIR")
-    if ca_file or named_file:
-        tls = ssl.create_default_context(cafile=ca_file or named_file)
-    elif named_folder:
-        tls = ssl.create_default_context(capath=named_folder)
-    else:
-        import certifi
+    try:
+        if ca_file or named_file:
+            tls = ssl.create_default_context(cafile=ca_file or named_file)
+        elif named_folder:
+            tls = ssl.create_default_context(capath=named_folder)
+        else:
+            import certifi
 
-        tls = ssl.create_default_context(cafile=certifi.where())
+            tls = ssl.create_default_context(cafile=certifi.where())
+    except OSError as error:  # ssl.SSLError is one
+        where = f"{ca_file}" if ca_file else f"{named_file or named_folder} (SSL_CERT_FILE or _DIR)"
+        raise ValidationError(
+            f"the file of authorities {where} cannot be used: {error}", field="ca_file"
+        ) from error
     tls.set_alpn_protocols(["http/1.1"])
     return tls

@@ -188,7 +188,11 @@ class App:
         through a proxy."""
         client = call.scope.get("client")
         proxied = call.header("x-forwarded-for") is not None or call.header("forwarded") is not None
-        return bool(client and client[0] in LOOPBACK and not proxied)
+        # A page in a browser here reaches this address under a name of its own.
+        host = (call.header("host") or "").lower().rpartition(":")
+        name = host[0] if host[0] and host[2].isdigit() else "".join(host)
+        named = name.strip("[]") in (*LOOPBACK, "localhost")
+        return bool(client and client[0] in LOOPBACK and named and not proxied)
 
 
 def _answer_bug(method: str, route: str) -> Response:

@@ -15,6 +15,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ import uvicorn
 from holdfast.blobs.interface import BlobStore
 from holdfast.blobs.locate import open_blobs
 from holdfast.controller.app import App
+from holdfast.controller.http.certificate import say_validity
 from holdfast.controller.http.protocol import BoundedProtocol
 from holdfast.controller.loops.leader import Leader
 from holdfast.controller.runtime.auth import ensure_admin_token
@@ -37,6 +39,7 @@ from holdfast.store.port.store import Store
 
 log = logging.getLogger("holdfast.controller")
 BACKLOG = 4096
+CERTIFICATE_SECONDS = 86_400.0  # between two looks at it
 COLLECT_AFTER = 10_000  # new objects: a batch of syncs makes thousands, all short-lived
 # SERVE-1. The parts get more time than uvicorn gives its connections, so that it can end by itself.
 _GRACEFUL_SECONDS = 1
@@ -179,6 +182,8 @@ class RunningServer:
         shown = f"[{host}]" if ":" in host else host
         self.url = f"{'https' if tls_cert else 'http'}://{shown}:{port}"
         self.controller.url = self.url
+        self._tls_cert = tls_cert
+        self._next_look: asyncio.TimerHandle | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -194,11 +199,22 @@ class RunningServer:
             asyncio.create_task(self._server.serve(sockets=[self._sock]), name="http"),
             keep("the writer of GPU readings", self.controller.telemetry.run),
         ]
+        self._look_at_certificate()
         while not self._server.started:
             if self._tasks[2].done():
                 self._tasks[2].result()
                 raise Unavailable("the server stopped while it started")
             await asyncio.sleep(0.005)
+
+    def _look_at_certificate(self) -> None:
+        """Log what is wrong with the certificate, now and every day."""
+        if self._tls_cert is None:
+            return
+        trouble = say_validity(self._tls_cert, datetime.now(UTC))
+        if trouble is not None:
+            log.error("%s", trouble)
+        loop = asyncio.get_running_loop()
+        self._next_look = loop.call_later(CERTIFICATE_SECONDS, self._look_at_certificate)
 
     def list_tasks(self) -> list[asyncio.Task[None]]:
         """Return the parts of this server, none of which ends before `stop`."""
@@ -213,6 +229,8 @@ class RunningServer:
     async def stop(self) -> None:
         """Stop in order (SERVE-1), as far as it had started."""
         self._server.should_exit = True
+        if self._next_look is not None:
+            self._next_look.cancel()
         await self.controller.close()
         if self._tasks:
             hints, leader, http, telemetry = self._tasks

@@ -33,11 +33,15 @@ def catch_signals() -> int:
 
 
 def write_note(fd: int, source: str, sentence: str, fields: Mapping[str, object]) -> bool:
-    """Write one JSON line to a log. False where that fails (a full disk), or would have to wait (a
-    paused terminal, a full pipe), because neither must hold up the processes."""
+    """Write one line to a log: JSON, and text on a terminal. False where that fails (a full disk), or
+    would have to wait (a paused terminal, a full pipe), because neither must hold up the processes."""
     words = {key: value for key, value in fields.items() if value is not None}
     words = {"at": time.time(), "from": source, "message": sentence, **words}
     line = msgspec.json.encode(words) + b"\n"
+    if os.isatty(fd):
+        told = " ".join(f"{key}={value}" for key, value in fields.items() if value is not None)
+        clock = time.strftime("%H:%M:%S")
+        line = f"{clock} {source} {sentence}{'  ' if told else ''}{told}\n".encode(errors="replace")
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
     try:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.client import Client
+from holdfast.client import AsyncClient, Client
 from holdfast.client.locate import ControllerPlace
 from holdfast.client.sockets import can_reach
-from holdfast.errors import TooLarge, Unavailable
+from holdfast.errors import TooLarge, Unavailable, ValidationError
 from tests.unit.cli.stub import JOB, Answer, Stub, job_record
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 25\r\n\r\n" + b'{"items":[],"next":null} '
@@ -135,6 +135,9 @@ def test_an_early_refusal_of_an_upload_is_read(tmp_path: Path) -> None:
         ("http://box:1", {"http_proxy": "http://p:1"}, False),
         ("http://box:1", {"ALL_PROXY": "socks5://p:1"}, False),
         ("http://box:1", {"no_proxy": "*", "http_proxy": ""}, True),
+        ("http://box:1", {"no_proxy": "*", "http_proxy": "http://p:1"}, True),
+        ("http://box.example:1", {"NO_PROXY": "a, .example", "ALL_PROXY": "socks5://p:1"}, True),
+        ("http://box.example:1", {"NO_PROXY": "ample", "ALL_PROXY": "socks5://p:1"}, False),
         ("https://box:1", {}, True),
         ("http://user:word@box:1", {}, False),
         ("http://b\xfccher:1", {}, False),
@@ -144,6 +147,32 @@ def test_what_sockets_cannot_do_is_left_to_httpx(
     url: str, environ: dict[str, str], enough: bool
 ) -> None:
     assert can_reach(ControllerPlace(url, None, "a test"), environ) is enough
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("all_proxy", "socks5://127.0.0.1:9"), ("http_proxy", "127.0.0.1:9x"), ("http_proxy", "ftp://127.0.0.1:9")],
+)  # fmt: skip
+def test_a_proxy_that_cannot_be_used_is_told_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    """Both clients, with the variable and the way out."""
+    monkeypatch.setenv(name, value)
+    for kind in (Client, AsyncClient):
+        with pytest.raises(ValidationError, match=f"the proxy of {name} cannot be used.*NO_PROXY"):
+            kind("http://controller.invalid:7878", "t")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "controller.invalid"])
+def test_the_authorities_of_the_environment_are_trusted(
+    host: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On loopback too."""
+    (tmp_path / "authority.pem").write_text("no certificate")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
+    for kind in (Client, AsyncClient):
+        with pytest.raises(ValidationError, match=r"authority.pem .SSL_CERT_FILE"):
+            kind(f"https://{host}:7878", "t")
 
 
 def test_a_proxy_of_the_environment_is_used(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:

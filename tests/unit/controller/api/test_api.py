@@ -683,6 +683,11 @@ async def test_metrics(served: Served, agent: FakeAgent) -> None:
         "holdfast_oldest_transaction_seconds",
     ):
         assert name in page, name
+    for host in ("attacker.example", "127.0.0.1.attacker.example:80", "attacker.example:7878", ""):
+        named = await served.http.get("/metrics", headers={"Host": host})
+        assert named.status_code == 401, f"a page in a browser here: {host}"
+    for host in ("localhost", "127.0.0.1:7878", "[::1]:7878", "[::1]"):
+        assert (await served.http.get("/metrics", headers={"Host": host})).status_code == 200
     proxied = await served.http.get("/metrics", headers={"X-Forwarded-For": "192.0.2.1"})
     assert proxied.status_code == 401
 

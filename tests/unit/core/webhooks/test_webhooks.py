@@ -372,3 +372,21 @@ def test_a_target_is_taken_apart() -> None:
         "[fd00::1]",
     )
     assert parse_target("https://hooks.example./", allow_private=False).host == "hooks.example"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "192.88.99.1", "64:ff9b:1::1", "64:ff9b:1:a00:0:100::", "2001:3::1", "2001:20::1", "2001:db8::1", "3fff::1", "5f00::1", "100::1",
+        "192.175.48.1", "198.18.0.1", "198.19.255.254", "192.0.0.8", "192.0.2.1", "240.0.0.1", "255.255.255.255", "0.0.0.1",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("allow_private", [False, True])
+def test_special_ranges_are_no_targets(address: str, allow_private: bool) -> None:
+    """HOOK-4: also where Python's own tables call them global."""
+    assert judge_addresses([address], allow_private=allow_private) is not None
+
+
+@pytest.mark.parametrize("address", ["1.1.1.1", "2606:4700::1111", "64:ff9b::101:101"])
+def test_public_addresses_are_targets(address: str) -> None:
+    assert judge_addresses([address], allow_private=False) is None

@@ -1,0 +1,68 @@
+"""Until when the certificate is good that a server shows."""
+
+import ssl
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+SOON = timedelta(days=14)
+_UTC_TIME, _GENERALIZED_TIME, _VERSION = 0x17, 0x18, 0xA0
+
+
+def read_validity(pem: str) -> tuple[datetime, datetime]:
+    """Return from when until when the first certificate of a PEM text is good. Raises ValueError for
+    what is no certificate.
+
+    Python's ssl tells this of a peer's certificate alone, so the few fields before it are passed over
+    here (RFC 5280, 4.1).
+    """
+    begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+    if begin not in pem or end not in pem:
+        raise ValueError("there is no certificate in it")
+    first = pem[pem.index(begin) : pem.index(end) + len(end)]
+    try:
+        ((_, certificate),) = _read_items(ssl.PEM_cert_to_DER_cert(first))
+        _, fields = next(_read_items(certificate))
+        items = [item for item in _read_items(fields) if item[0] != _VERSION]
+        times = [_read_time(*item) for item in _read_items(items[3][1])]
+        return times[0], times[1]
+    except (IndexError, StopIteration, ValueError) as error:
+        raise ValueError(f"its certificate cannot be read: {error}") from None
+
+
+def _read_items(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield tag and content of each value of a DER sequence."""
+    at = 0
+    while at < len(data):
+        tag, size = data[at], data[at + 1]
+        at += 2
+        if size & 0x80:
+            count = size & 0x7F
+            size, at = int.from_bytes(data[at : at + count], "big"), at + count
+        yield tag, data[at : at + size]
+        at += size
+
+
+def _read_time(tag: int, data: bytes) -> datetime:
+    text = data.decode("ascii")
+    if tag == _UTC_TIME:
+        text = ("19" if text[:2] >= "50" else "20") + text
+    elif tag != _GENERALIZED_TIME:
+        raise ValueError(f"tag {tag} is no time")
+    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
+
+
+def say_validity(path: str, now: datetime) -> str | None:
+    """Return what an operator has to hear of the certificate in a file, None where it is good for
+    `SOON` at least."""
+    try:
+        since, until = read_validity(Path(path).read_text(errors="replace"))
+    except (OSError, ValueError) as error:
+        return f"the certificate in {path} cannot be looked at: {error}"
+    if now >= until:
+        return f"the certificate in {path} expired at {until:%Y-%m-%d %H:%M} UTC: clients refuse it"
+    if now < since:
+        return f"the certificate in {path} is good only from {since:%Y-%m-%d %H:%M} UTC"
+    if until - now < SOON:
+        return f"the certificate in {path} expires at {until:%Y-%m-%d %H:%M} UTC; renew it"
+    return None

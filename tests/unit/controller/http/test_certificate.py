@@ -1,0 +1,50 @@
+"""What an operator hears of the server's certificate."""
+
+from __future__ import annotations
+
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from holdfast.controller.http.certificate import read_validity, say_validity
+
+
+@pytest.fixture(scope="module")
+def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certificate")
+    made = folder / "cert.pem"
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 30 -subj /CN=box"
+    subprocess.run(
+        [*command.split(), "-keyout", folder / "key.pem", "-out", made], check=True, capture_output=True
+    )  # fmt: skip
+    return made
+
+
+@pytest.mark.parametrize(
+    ("days", "said"),
+    [(0, None), (17, "expires at"), (31, "expired at"), (-2, "is good only from"), (3650, "expired at")],
+)  # fmt: skip
+def test_a_certificate_that_is_over_or_nearly_so_is_told(
+    pem: Path, days: int, said: str | None
+) -> None:
+    found = say_validity(str(pem), datetime.now(UTC) + timedelta(days=days))
+    assert found is None if said is None else said in (found or "")
+
+
+def test_from_when_until_when_it_is_good_is_read(pem: Path) -> None:
+    since, until = read_validity(pem.read_text())
+    assert until - since == timedelta(days=30)
+    assert abs(datetime.now(UTC) - since) < timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----", "\x00"]
+)
+def test_anything_else_is_told_and_ends_nothing(text: str, tmp_path: Path) -> None:
+    (tmp_path / "odd.pem").write_text(text)
+    for path in ("odd.pem", "missing.pem"):
+        assert "cannot be looked at" in (
+            say_validity(str(tmp_path / path), datetime.now(UTC)) or ""
+        )
