@@ -222,7 +222,7 @@ class Agent:
             host_mark=self._ties.host_mark,
             beat_socket=self._ties.beat_socket,
             works=self._works,
-            inherited=inherit_environment(os.environ),
+            inherited=inherit_environment(os.environ, self._config.pass_env),
             executors=self._executors,
             host_words=describe_host(self._config.host_name, self._config.host_labels),
             controller=describe_controller(self._config.url, self._config.ca_file),

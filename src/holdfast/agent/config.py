@@ -50,7 +50,9 @@ class AgentConfig(
     self_destruct_seconds: without an answer for so long, the host ends itself (SELF-1).
     apps: the apps whose calls its executors run, each a label `app/NAME`. app_python: the
     interpreter of executors, None for the agent's own; app_path: the folder that they stand in and
-    import from first, None for the folder that the host was started in.
+    import from first, None for the folder that the host was started in. pass_env: names, or patterns
+    of names (`WANDB_*`), of variables of the agent's own environment that tasks get beside the usual
+    ones (ENV-1).
     """
 
     url: str
@@ -74,6 +76,7 @@ class AgentConfig(
     apps: list[Name] = []
     app_python: str | None = None
     app_path: str | None = None
+    pass_env: list[Annotated[str, Meta(min_length=1, max_length=256)]] = []
 
     @property
     def host_labels(self) -> dict[str, str]:

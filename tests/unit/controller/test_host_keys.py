@@ -43,6 +43,26 @@ async def _begin(guard: Guard, *keys: str) -> list[asyncio.Task[Any]]:
     return tasks
 
 
+async def test_a_key_is_looked_up_anew_where_the_store_does_not_look_itself() -> None:
+    hosts, now = _Hosts(), [0.0]
+    hosts.may_answer.set()
+    found = cast(Store, SimpleNamespace(hosts=hosts, tokens=None))
+    changes = [0]
+    guard = Guard(found, lambda: now[0], lambda: changes[0])
+    await guard.find_host("Bearer key-0")
+    hosts.keys.clear()  # it was revoked, and no word of it comes
+    now[0] = 4.0
+    assert await guard.find_host("Bearer key-0", recent=False) == "host-0"
+    with pytest.raises(Unauthorized):
+        await guard.find_host("Bearer key-0")
+    hosts.keys[hash_secret("key-0")] = "host-0"
+    await guard.find_host("Bearer key-0")
+    hosts.keys.clear()
+    changes[0] += 1
+    with pytest.raises(Unauthorized):
+        await guard.find_host("Bearer key-0", recent=False)
+
+
 async def test_those_that_ask_at_once_share_look_ups() -> None:
     hosts = _Hosts()
     guard = _make(hosts)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,7 +18,7 @@ from tests.unit.controller.api.test_api import Stream
 from tests.unit.controller.conftest import FakeAgent, Served, bearer, make_join
 from tests.waits import crowding, within
 
-pytestmark = pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
+both = pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
 
 
 async def make_token(served: Served, **fields: Any) -> tuple[str, str]:
@@ -25,6 +27,7 @@ async def make_token(served: Served, **fields: Any) -> tuple[str, str]:
     return made["id"], made["secret"]
 
 
+@both
 @pytest.mark.parametrize("way", ["revoked here", "revoked elsewhere", "expired"])
 async def test_an_open_stream_ends_with_its_token(served: Served, way: str) -> None:
     """STREAM-2: within five seconds, also where no word of it comes."""
@@ -50,6 +53,7 @@ async def test_an_open_stream_ends_with_its_token(served: Served, way: str) -> N
         assert time.monotonic() - began < 5.0 * max(1.0, crowding())
 
 
+@both
 async def test_a_stream_of_a_token_that_is_good_goes_on(served: Served) -> None:
     _, secret = await make_token(served)
     async with Stream(served, "/v1/events?kind=job.*", headers=bearer(secret)) as stream:
@@ -60,6 +64,7 @@ async def test_a_stream_of_a_token_that_is_good_goes_on(served: Served) -> None:
         assert (await stream.next())["event"] == "job.submitted"
 
 
+@both
 @pytest.mark.parametrize("action", ["revoke", "terminate"])
 async def test_a_revoked_key_opens_nothing(served: Served, agent: FakeAgent, action: str) -> None:
     value = f"/v1/agent/values/{'0' * 64}"
@@ -74,6 +79,7 @@ async def test_a_revoked_key_opens_nothing(served: Served, agent: FakeAgent, act
     assert (await agent.register(await make_join(served))).status_code in (200, 409)
 
 
+@both
 async def test_a_revocation_on_another_replica_is_heard_of(
     served: Served, agent: FakeAgent
 ) -> None:
@@ -86,6 +92,7 @@ async def test_a_revocation_on_another_replica_is_heard_of(
             await asyncio.sleep(0.1)
 
 
+@both
 async def test_a_machine_with_the_name_of_a_live_host_is_refused(
     served: Served, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,6 +113,27 @@ async def test_a_machine_with_the_name_of_a_live_host_is_refused(
     assert await served.store.hosts.find_hosts_by_keys([hash_secret(agent.key)]) == {}
 
 
+@pytest.mark.parametrize("store", ["memory"], indirect=True)
+async def test_an_agent_with_a_token_that_is_no_join_token_ends_with_words(
+    served: Served, store: object, tmp_path: Path
+) -> None:
+    _, user = await make_token(served)
+    for secret, said in (
+        ("hfj_" + "x" * 40, "does not take this join token"),
+        (user, "this is a user's token"),
+    ):
+        (tmp_path / "token").write_text(secret)
+        agent = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "holdfast", "agent", "--join", served.url, "--token-file", str(tmp_path / "token"), "--state",
+            str(tmp_path / "state"), stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        async with within(30):
+            _, told = await agent.communicate()
+        assert agent.returncode == 5
+        assert said in told.decode()
+
+
+@both
 async def test_a_host_does_not_register_under_the_name_of_another(
     served: Served, agent: FakeAgent
 ) -> None:

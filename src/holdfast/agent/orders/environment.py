@@ -1,12 +1,11 @@
 """The environment a task gets: the agent's own, cleaned; the user's; the secrets; then Holdfast's
 variables.
 
-ENV-1  The agent's own environment is passed on, so that `holdfast run` behaves like the shell it
-       was typed in, except for everything that begins with HOLDFAST_ (tokens, descriptors, marks of
-       this agent), systemd's private variables, and variables that would make the task someone's
-       child (`NOTIFY_SOCKET`, `LISTEN_*`, …). A fleet's agent is started by a service manager,
-       whose environment is small; there the result is PATH, HOME, USER, LANG, SHELL and TMPDIR,
-       completed where they are missing.
+ENV-1  Of the agent's own environment a task gets what is named here: where programs, libraries and
+       certificates are, the language, how libraries for GPUs, networks and threads are tuned, and
+       what the operator names (`agent --pass-env`). Everything else stays with the agent, because
+       it was started in a shell or by a service that may hold passwords of databases and keys of
+       clouds. PATH, HOME, USER, LANG, SHELL and TMPDIR are completed where they are missing.
 ENV-2  The user cannot override Holdfast's variables, except `PYTHONUNBUFFERED` and
        `OMP_NUM_THREADS`.
 ENV-3  A task without GPUs on a host that has some sees none of them: an empty device list, never an
@@ -18,25 +17,39 @@ ENV-5  `holdfast` inside of a task finds the controller, and the task's own toke
 """
 
 import base64
+import fnmatch
 import json
 import os
 import pwd
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
 from holdfast.agent.orders.peers import Peers
 from holdfast.wire.agent import LaunchOrder
 
-_PRIVATE_WORDS = """
-NOTIFY_SOCKET WATCHDOG_USEC WATCHDOG_PID LISTEN_FDS LISTEN_PID LISTEN_FDNAMES INVOCATION_ID
-JOURNAL_STREAM MAINPID MANAGERPID SYSTEMD_EXEC_PID CREDENTIALS_DIRECTORY STATE_DIRECTORY
-RUNTIME_DIRECTORY CACHE_DIRECTORY LOGS_DIRECTORY CONFIGURATION_DIRECTORY MEMORY_PRESSURE_WATCH
-MEMORY_PRESSURE_WRITE CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES RANK WORLD_SIZE
-LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK
-ROLE_WORLD_SIZE ROLE_NAME TORCHELASTIC_RESTART_COUNT TORCHELASTIC_RUN_ID
-TORCHELASTIC_USE_AGENT_STORE VIRTUAL_ENV_PROMPT OLDPWD PWD SHLVL _"""
-_PRIVATE = frozenset(_PRIVATE_WORDS.split())
+_PASSED_WORDS = """
+PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TERM COLORTERM NO_COLOR TMPDIR TMP TEMP EDITOR PAGER
+LD_LIBRARY_PATH LD_PRELOAD LIBRARY_PATH CPATH C_INCLUDE_PATH CPLUS_INCLUDE_PATH PKG_CONFIG_PATH
+MANPATH INFOPATH VIRTUAL_ENV CC CXX CFLAGS CXXFLAGS LDFLAGS MODULEPATH MODULESHOME LOADEDMODULES
+_LMFILES_ SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE HF_HOME HF_HUB_CACHE
+HF_HUB_OFFLINE HF_DATASETS_CACHE TRANSFORMERS_CACHE KERAS_HOME WANDB_MODE WANDB_DIR
+"""
+_PASSED = frozenset(_PASSED_WORDS.split())
+_PREFIX_WORDS = """
+LC_ XDG_ PYTHON CONDA_ MAMBA_ LMOD_ CUDA_ NVIDIA_ NCCL_ RCCL_ HIP_ HSA_ ROCM_ ROCR_ MIOPEN_ AMD_ OMP_
+KMP_ MKL_ OPENBLAS_ GOTO_ NUMEXPR_ VECLIB_ GLOO_ UCX_ FI_ OMPI_ PMIX_ TORCH PYTORCH_ TRITON_ TF_ XLA_
+JAX_ TPU_ MALLOC_ SLURM_ KUBERNETES_
+"""
+_PASSED_PREFIXES = tuple(_PREFIX_WORDS.split())
+_PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
+_SECRET = re.compile(r"TOKEN|SECRET|PASS|CREDENTIAL|(^|_)KEY(_|$)|AUTH", re.IGNORECASE)
+# Variables by which a program finds its own device or rank: the task is given its own.
+_TAKEN_WORDS = """
+CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES TORCHELASTIC_RESTART_COUNT
+TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE"""
+_TAKEN = frozenset(_TAKEN_WORDS.split())
 # Linux takes no variable over 128 KiB, name and all: exec would fail. 98 000 bytes are 130 668 in
 # base64. Longer checkpoints, and peers from about 1600 ranks on, are in their files alone.
 MAX_INLINE_BYTES = 98_000
@@ -44,9 +57,20 @@ MAX_PEERS_BYTES = 98_000
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def inherit_environment(environ: Mapping[str, str]) -> dict[str, str]:
+def is_passed(name: str, value: str, named: Sequence[str] = ()) -> bool:
+    """Say whether tasks get this variable of the agent's. named: the operator's patterns."""
+    if name.startswith("HOLDFAST_") or name in _TAKEN:
+        return False
+    if name in _PASSED or any(fnmatch.fnmatchcase(name, pattern) for pattern in named):
+        return True
+    if name.lower() in _PROXIES:
+        return "@" not in value  # it may hold a password
+    return name.startswith(_PASSED_PREFIXES) and not _SECRET.search(name)
+
+
+def inherit_environment(environ: Mapping[str, str], named: Sequence[str] = ()) -> dict[str, str]:
     """Return the part of the agent's environment that tasks get (ENV-1)."""
-    kept = {k: v for k, v in environ.items() if not k.startswith("HOLDFAST_") and k not in _PRIVATE}
+    kept = {k: v for k, v in environ.items() if is_passed(k, v, named)}
     try:
         person = pwd.getpwuid(os.getuid())
     except KeyError:  # a container may run as a number without a name

@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.cli import declare
 from holdfast.cli.options import LABEL, add_options, read_pairs, read_seconds
 from holdfast.cli.up.up import AGENT_OPTIONS, agent_options
-from holdfast.errors import ValidationError
+from holdfast.errors import HoldfastError, Unauthorized, ValidationError
 from holdfast.wire.bearer import is_token
 
 
@@ -18,6 +18,12 @@ from holdfast.wire.bearer import is_token
     "--join", "url", envvar="HOLDFAST_URL", required=True, metavar="URL", help="The controller."
 )
 @declare.option("--token", envvar="HOLDFAST_JOIN_TOKEN", help="A join token, for the first start.")
+@declare.option(
+    "--token-file",
+    envvar="HOLDFAST_JOIN_TOKEN_FILE",
+    metavar="FILE",
+    help="A file with it, so that no list of processes shows it.",
+)
 @add_options(*AGENT_OPTIONS)
 @declare.option(
     "--state", metavar="DIR", help="Its folder. [default: ~/.local/state/holdfast/host]"
@@ -35,6 +41,7 @@ from holdfast.wire.bearer import is_token
 def agent(
     url: str,
     token: str | None,
+    token_file: str | None,
     state: str | None,
     labels: Sequence[str],
     ca_file: str | None,
@@ -68,16 +75,72 @@ def agent(
         options["labels"] = read_pairs("--label", labels)
     if ca_file is not None:
         options["ca_file"] = os.path.abspath(os.path.expanduser(ca_file))
+    if token and token_file:
+        raise declare.usage_error("--token and --token-file are two ways to say one thing")
+    if token_file:
+        token = _read_token(token_file)
     if token:
+        hide_argument(token)
         token = token.strip()
         if not is_token(token):
             raise ValidationError(
                 "--token is no token: it has a space, a line break or another character that no "
                 "token has"
             )
-        options["join_token_file"] = str(_keep_token(Path(options["state_dir"]), token))
+        folder = Path(options["state_dir"])
+        if not (folder / "host.json").exists():
+            _try_token(options["url"], token, options.get("ca_file"))
+        options["join_token_file"] = str(_keep_token(folder, token))
     options["log_format"] = "text" if os.isatty(2) else "json"
     return run_agent(options)
+
+
+def _read_token(path: str) -> str:
+    try:
+        return Path(path).expanduser().read_text(errors="replace")
+    except OSError as error:
+        raise ValidationError(
+            f"the token file {path} cannot be read: {error.strerror}", field="token_file"
+        ) from error
+
+
+def hide_argument(word: str) -> None:
+    """Write asterisks over an argument of this process, because every user of the machine can list
+    arguments. Where that cannot be done the token is shown for as long as it is good for one host."""
+    hidden = word.encode()
+    try:
+        arguments = Path("/proc/self/cmdline").read_bytes()
+        numbers = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        at, found = int(numbers[_ARGUMENTS_FIELD]), arguments.find(hidden)
+        if found >= 0:
+            with open("/proc/self/mem", "r+b", buffering=0) as memory:
+                memory.seek(at + found)
+                memory.write(b"*" * len(hidden))
+    except (OSError, ValueError, IndexError):
+        pass
+
+
+_ARGUMENTS_FIELD = 45  # arg_start, of the fields of /proc/PID/stat behind the name
+
+
+def _try_token(url: str, token: str, ca_file: str | None) -> None:
+    """Raise Unauthorized for a join token that the controller does not know. One that cannot be
+    reached is waited for later."""
+    from holdfast.client import Client
+
+    try:
+        with Client(url, token, retry_seconds=0.0, timeout_seconds=5.0, ca_file=ca_file) as client:
+            client.whoami()
+    except Unauthorized as error:
+        if error.code == "join_token":
+            return
+        raise Unauthorized(
+            f"the controller at {url} does not take this join token ({error.message}). Make one there "
+            "with `holdfast token create --role join`; each is good for one host"
+        ) from error
+    except HoldfastError:
+        return
+    raise Unauthorized("this is a user's token; a host joins with one of --role join")
 
 
 def _state_folder(given: str | None) -> Path:

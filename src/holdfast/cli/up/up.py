@@ -34,6 +34,12 @@ AGENT_OPTIONS = (
         help="Run calls of this module's functions here; repeatable.",
     ),
     declare.option("--app-path", metavar="DIR", help="The folder of apps. [default: this one]"),
+    declare.option(
+        "--pass-env",
+        multiple=True,
+        metavar="NAME",
+        help="Give tasks this variable of the agent's own, or all that fit, as WANDB_*; repeatable.",
+    ),
     declare.option("--app-python", metavar="FILE", help="Their interpreter. [default: this one]"),
 )
 
@@ -126,6 +132,7 @@ def agent_options(
     apps: Sequence[str] = (),
     app_path: str | None = None,
     app_python: str | None = None,
+    pass_env: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Read flags as fields of an agent's config. Raises ValidationError."""
     cpus = len(os.sched_getaffinity(0)) if slots is None else slots
@@ -138,6 +145,9 @@ def agent_options(
         ]
     if name is not None:
         options["name"] = _read_name("name", name)
+    named = [*pass_env, *os.environ.get("HOLDFAST_PASS_ENV", "").replace(",", " ").split()]
+    if named:
+        options["pass_env"] = named
     if apps:
         options["apps"] = [_read_name("app", app) for app in apps]
         options["app_path"] = os.path.abspath(os.path.expanduser(app_path or "."))

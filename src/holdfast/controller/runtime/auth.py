@@ -238,9 +238,12 @@ class Guard:
         token = await self._store.tokens.find_token(digest)
         if token is None or token.role not in _LADDER:
             what = "this token does not exist; it may have expired"
+            code = "unauthorized"
             if token is not None:
-                what = "a join token only registers a host"
-            raise Unauthorized(what + ". Make one with `holdfast token create`")
+                what, code = "a join token only registers a host", "join_token"
+                if token.used_at is not None:
+                    what, code = "this join token was used", "unauthorized"
+            raise Unauthorized(what + ". Make one with `holdfast token create`", code=code)
         return token
 
     async def _look_up_host(self, digest: bytes) -> HostRecord:

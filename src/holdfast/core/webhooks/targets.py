@@ -29,20 +29,16 @@ _METADATA = frozenset(
     for text in ("fd00:ec2::254", "100.100.100.200", "168.63.129.16", "192.0.0.192")
 )
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-# Special ranges, of which some of Python's tables call some global: protocols (RFC 6890), local NAT64 (RFC 8215; how long its prefixes
-# are, and so which address one carries, is its network's to say), 6to4 relays (RFC 7526),
-# AMT relays (RFC 7450) and AS112 (RFC 7534, 7535), documentation and SRv6 (RFC 9637, 9602), ORCHID
-# (RFC 4843, 7343), benchmarks (RFC 2544, 5180), and the discard prefix (RFC 6666).
+# Special ranges, some of which some of Python's tables call global: protocols (RFC 6890), local NAT64
+# (RFC 8215; how long its prefixes are, and so which address one carries, is its network's to say),
+# 6to4 relays (RFC 7526), AMT relays (RFC 7450), AS112 (RFC 7534, 7535), documentation and SRv6
+# (RFC 9637, 9602), ORCHID (RFC 4843, 7343), benchmarks (RFC 2544, 5180), discard (RFC 6666).
 _SPECIAL_4 = (
-    "192.88.99.0/24",
-    "192.52.193.0/24",
-    "192.31.196.0/24",
-    "192.175.48.0/24",
-    "198.18.0.0/15",
-)
+    "192.0.0.0/24", "192.88.99.0/24", "192.52.193.0/24", "192.31.196.0/24", "192.175.48.0/24", "198.18.0.0/15",
+)  # fmt: skip
 _SPECIAL_6 = (
-    "64:ff9b:1::/48", "2001:1::/32", "2001:3::/32", "2001:4:112::/48", "2620:4f:8000::/48", "2001:2::/48", "2001:10::/28",
-    "2001:20::/28", "2001:db8::/32", "3fff::/20", "5f00::/16", "100::/64",
+    "64:ff9b:1::/48", "2001:1::/32", "2001:3::/32", "2001:4:112::/48", "2620:4f:8000::/48", "2001:2::/48",
+    "2001:10::/28", "2001:20::/28", "2001:db8::/32", "3fff::/20", "5f00::/16", "100::/64",
 )  # fmt: skip
 _SPECIAL = tuple(map(ipaddress.ip_network, (*_SPECIAL_4, *_SPECIAL_6)))
 _COMPATIBLE = ipaddress.ip_network("::/96")

@@ -330,6 +330,30 @@ def test_what_a_service_manager_tells_the_agent_is_not_for_its_tasks() -> None:
     assert (kept["PATH"], kept["NCCL_DEBUG"]) == ("/bin", "INFO")
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "passed"),
+    [
+        ("AWS_SECRET_ACCESS_KEY", "x", False), ("AWS_PROFILE", "x", False), ("PGPASSWORD", "x", False), ("DATABASE_URL", "x", False),
+        ("WANDB_API_KEY", "x", False), ("SSH_AUTH_SOCK", "x", False), ("KUBECONFIG", "x", False), ("CONDA_TOKEN", "x", False),
+        ("TORCH_AUTH", "x", False), ("MY_OWN", "x", False), ("CUDA_VISIBLE_DEVICES", "0", False), ("HOLDFAST_TOKEN", "x", False),
+        ("https_proxy", "http://me:word@proxy:1", False), ("https_proxy", "http://proxy:1", True), ("NO_PROXY", "a,b", True),
+        ("LD_LIBRARY_PATH", "/x", True), ("PYTHONPATH", "/x", True), ("LC_ALL", "C", True), ("NCCL_DEBUG", "INFO", True),
+        ("SSL_CERT_FILE", "/x", True), ("OMP_NUM_THREADS", "2", True), ("XDG_CACHE_HOME", "/x", True), ("SLURM_JOB_ID", "7", True),
+    ],
+)  # fmt: skip
+def test_tasks_get_what_is_named_of_the_agents_environment(
+    name: str, value: str, passed: bool
+) -> None:
+    """ENV-1."""
+    assert (inherit_environment({name: value}).get(name) == value) is passed
+
+
+def test_an_operator_names_what_else_tasks_get() -> None:
+    told = {"WANDB_API_KEY": "k", "WANDB_PROJECT": "p", "DATABASE_URL": "d", "HOLDFAST_TOKEN": "t"}
+    kept = inherit_environment(told, ["WANDB_*", "HOLDFAST_*"])
+    assert told.keys() & kept.keys() == {"WANDB_API_KEY", "WANDB_PROJECT"}
+
+
 def claim(commands: Commands, key: TaskKey = KEY, *, ago: float = 0.0) -> None:
     answer = SyncAnswer(claim=[ClaimOrder(key=key, attempt=1, ttl_seconds=300.0)])
     commands.carry_out(answer, started_at=read_boottime() - ago, newest=True)
