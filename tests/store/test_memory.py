@@ -18,6 +18,7 @@ from tests.store.conformance.events import *  # noqa: F403
 from tests.store.conformance.falls import *  # noqa: F403
 from tests.store.conformance.fleet import *  # noqa: F403
 from tests.store.conformance.health import *  # noqa: F403
+from tests.store.conformance.history import *  # noqa: F403
 from tests.store.conformance.hosts import *  # noqa: F403
 from tests.store.conformance.jobs import *  # noqa: F403
 from tests.store.conformance.leadership import *  # noqa: F403

@@ -1,7 +1,8 @@
 """Arguments and results that are too large for a row: bytes by their SHA-256, in the blob store.
 
 VALUE-1  A name is the hash of its bytes, so a repeat changes nothing, and what is read is checked by
-         its reader. Values live as long as the history (`history_days`) after they were written.
+         its reader. A value lives as long as the history (`history_days`) after it was written, and
+         as long as an argument or a result on record names it.
 """
 
 import hashlib
@@ -77,7 +78,9 @@ async def load_value(controller: Controller, sha256: str) -> bytes:
 
 
 def _no_value(sha256: str) -> NotFound:
-    return NotFound(f"there is no value {sha256}; it may be older than the history")
+    return NotFound(
+        f"there is no value {sha256}; it was older than the history, and nothing named it"
+    )
 
 
 def _read_sha(call: ApiCall) -> str:

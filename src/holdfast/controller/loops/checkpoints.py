@@ -72,31 +72,39 @@ class CheckpointsLoop(Loop):
 
     async def _sweep(self) -> int:
         """Delete old blobs that no row names, old values, and what broken-off writes left."""
-        blobs, batch = self._controller.blobs, list[str]()
+        blobs, batch, values = self._controller.blobs, list[str](), list[str]()
         swept = await blobs.sweep(self._orphan_seconds)
         values_seconds = await self._find_values_seconds()
         async for found in blobs.list():
             is_value = found.name.startswith(VALUES)
             if found.age_seconds >= (values_seconds if is_value else self._orphan_seconds):
-                batch.append(found.name)
+                (values if is_value else batch).append(found.name)
             if len(batch) >= _BATCH:
                 swept += await self._sweep_batch(batch)
                 batch = []
-        return swept + (await self._sweep_batch(batch) if batch else 0)
+        swept += await self._sweep_batch(batch) if batch else 0
+        return swept + (await self._sweep_values(values) if values else 0)
+
+    async def _sweep_values(self, names: list[str]) -> int:
+        """Delete old values that nothing on record names (VALUE-1, HISTORY-1)."""
+        store, hashes = self._controller.store, [name.removeprefix(VALUES) for name in names]
+        known = await store.calls.find_known_values(hashes)
+        known |= await store.checkpoints.find_inputs(hashes)
+        orphans = [VALUES + sha256 for sha256 in hashes if sha256 not in known]
+        for start in range(0, len(orphans), _BATCH):
+            await self._controller.blobs.delete(orphans[start : start + _BATCH])
+        return len(orphans)
 
     async def _find_values_seconds(self) -> float:
-        """Return how long values of calls are kept: no row names them (VALUE-1)."""
+        """Return how long values of calls are kept at least (VALUE-1)."""
         days = (await self._controller.settings.current()).value("history_days")
         return float(days) * 86_400 if isinstance(days, (int, float)) else math.inf
 
     async def _sweep_batch(self, names: list[str]) -> int:
         store = self._controller.store
         of_calls = [name for name in names if name.startswith(FOLDER)]
-        of_jobs = [name for name in names if not name.startswith((VALUES, FOLDER))]
-        values = [name.removeprefix(VALUES) for name in names if name.startswith(VALUES)]
-        inputs = await store.checkpoints.find_inputs(values) if values else set()
-        read = {VALUES + sha256 for sha256 in inputs}
-        known = read | await store.checkpoints.find_known_blobs(of_jobs)
+        of_jobs = [name for name in names if not name.startswith(FOLDER)]
+        known = await store.checkpoints.find_known_blobs(of_jobs)
         known |= await store.call_checkpoints.find_known_blobs(of_calls)
         orphans = [name for name in names if name not in known]
         await self._controller.blobs.delete(orphans)

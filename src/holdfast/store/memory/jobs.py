@@ -347,8 +347,8 @@ class MemoryJobs(InMemory):
             for i, job in s.jobs.items()
             if job.row.ended_at is not None and job.row.ended_at < before
         ]
-        awaited = {parent for _, parent in s.edges}
-        gone = {i for _, i in sorted(old)[:limit] if i not in awaited}
+        held = _list_held(s, before)
+        gone = set([i for _, i in sorted(old) if i not in held][:limit])
         for job_id in gone:
             s.attempts.pop(job_id, None)
             del s.jobs[job_id]
@@ -359,10 +359,43 @@ class MemoryJobs(InMemory):
         s.replacements = [r for r in s.replacements if r.job_id not in gone]
         s.log_bases = {place: base for place, base in s.log_bases.items() if place[0] not in gone}
         s.forensics = {place: f for place, f in s.forensics.items() if place[0] not in gone}
+        call_sets = {row.id for row in s.call_sets.values()}
         s.events = [
-            e for e in s.events if e.job_id not in gone and (e.job_id is not None or e.at >= before)
+            e
+            for e in s.events
+            if e.job_id not in gone
+            and (
+                e.job_id is not None
+                or e.at >= before
+                or e.data.get("array") in s.arrays
+                or e.data.get("run") in s.runs
+                or e.data.get("set") in call_sets
+            )
         ]
         return len(gone)
+
+
+def _list_held(s: MemoryState, before: datetime) -> set[str]:
+    """Return the jobs that go after something else that names them (HISTORY-1)."""
+
+    def lives(ended: datetime | None) -> bool:
+        return ended is None or ended >= before
+
+    held = {parent for _, parent in s.edges}
+    for array in s.arrays.values():
+        members = [i for i in array.member_ids if i in s.jobs]
+        if array.id in held or any(lives(s.jobs[i].row.ended_at) for i in members):
+            held.update(members)
+    for job_id, job in s.jobs.items():
+        run = s.runs.get(job.row.origin_run or "")
+        if run is not None and lives(run.row.ended_at):
+            held.add(job_id)
+    held.update(schedule.record.last_job_id or "" for schedule in s.schedules.values())
+    open_sets = {row.id for row in s.call_sets.values() if lives(row.ended_at)}
+    for (job_id, *_), log in s.streams.items():
+        if any(span.set_id in open_sets for span in log.outputs):
+            held.add(job_id)
+    return held
 
 
 def insert_job(

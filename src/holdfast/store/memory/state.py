@@ -41,6 +41,7 @@ from holdfast.moves.moves import LIVE_JOB_STATES, Moves, last_beat
 from holdfast.moves.quotas import Use
 from holdfast.moves.rows import AttemptChange, JobRow, NewEvent, TaskRow
 from holdfast.moves.values import Seated, TellDrains, tell_nobody
+from holdfast.store.memory.flow.rows import MemoryCallSet
 from holdfast.wire.agent import Forensics, LogReadAnswer, LogReadOrder
 
 UNFINISHED = (JobState.WAITING, JobState.QUEUED, *LIVE_JOB_STATES)
@@ -292,6 +293,7 @@ class MemoryState:
         self.outbox: dict[int, Post] = {}
         self.set_aside: list[Post] = []
         self.runs: dict[str, MemoryWorkflowRun] = {}
+        self.call_sets: dict[int, MemoryCallSet] = {}
 
     def at(self, now: datetime | None) -> datetime:
         """Return `now`, or the store's clock."""

@@ -153,4 +153,8 @@ class JobStore(Protocol):
 
     async def prune(self, history_days: float, *, limit: int = 1000, now: Now = None) -> int:
         """Delete jobs that ended longer ago than that with everything of theirs, in small batches,
-        and events of that age that belong to no job. Returns how many jobs."""
+        and events of that age that belong to no job. Returns how many jobs.
+
+        HISTORY-1  Nothing goes before all that names it has ended and that, too, is so long ago: a
+        member before its array, a job before what waits for it, before the run whose node it is,
+        before the call sets that printed into its output; nor the newest job of a schedule."""

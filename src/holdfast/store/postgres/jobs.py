@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -26,6 +27,7 @@ from holdfast.store.postgres.series.dependencies import find_parents, say_waits,
 from holdfast.store.postgres.settings import check_quotas, hold_quotas
 
 T = TypeVar("T")
+PRUNE_ARRAYS = 100
 PRUNE_BATCH = 20  # jobs a transaction: each may have hundreds of megabytes of log
 _PRUNED = (
     "prune_chunks",
@@ -293,23 +295,29 @@ class PostgresJobs(OnSession):
         return True
 
     async def prune(self, history_days: float, *, limit: int = 1000, now: Now = None) -> int:
-        async def work(tx: Tx) -> int:
+        async def find(tx: Tx) -> tuple[datetime, list[str]]:
             before = await tx.now(now) - timedelta(days=history_days)
-            ids = [row["id"] for row in await tx.rows("find_old_jobs", before=before, limit=batch)]
+            over = await tx.rows("find_over_arrays", before=before, limit=PRUNE_ARRAYS)
+            given = {"before": before, "arrays": [row["id"] for row in over], "limit": limit}
+            return before, [row["id"] for row in await tx.rows("find_old_jobs", **given)]
+
+        async def work(tx: Tx, old: Sequence[str]) -> int:
+            ids = [row["id"] for row in await tx.rows("lock_old_jobs", ids=old, before=before)]
             if ids:
                 for name in _PRUNED:
                     await tx.run(name, ids=ids)
-            await tx.run("prune_other_events", before=before, limit=batch)
             await tx.run("prune_arrays", before=before)
+            await tx.run("prune_other_events", before=before, limit=PRUNE_BATCH)
             return len(ids)
 
+        before, found = await self.session.single(find)
         total = 0
-        while total < limit:
-            batch = min(PRUNE_BATCH, limit - total)
-            pruned = await self.session.transact(work)
-            total += pruned
-            if pruned < batch:
-                break
+        for start in range(
+            0, max(len(found), 1), PRUNE_BATCH
+        ):  # once at least, for what is no job's
+            total += await self.session.transact(
+                partial(work, old=found[start : start + PRUNE_BATCH])
+            )
         return total
 
 

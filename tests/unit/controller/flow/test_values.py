@@ -8,6 +8,7 @@ from holdfast.blobs.memory import MemoryBlobs
 from holdfast.client import AsyncClient
 from holdfast.controller.flow.sets import check_args
 from holdfast.controller.loops.checkpoints import CheckpointsLoop
+from holdfast.controller.runtime.auth import make_new_id
 from holdfast.errors import ValidationError
 from tests.unit.controller.conftest import SECRETS, FakeAgent, Served, bearer
 
@@ -82,3 +83,19 @@ async def test_roles(served: Served) -> None:
 def test_an_argument_that_no_reader_can_hold_is_refused() -> None:
     with pytest.raises(ValidationError, match="this is no JSON text"):
         check_args(["[]", "[" * 5000], 0, None)
+
+
+async def test_a_value_that_a_waiting_call_names_outlives_the_history(served: Served) -> None:
+    """HISTORY-1: it was swept by its age alone, and the call could never run then."""
+    at = 0.0
+    served.controller.blobs = MemoryBlobs(lambda: at)
+    await served.call("PUT", f"/v1/values/{NAME}", content=DATA)
+    text = (
+        f'{{"$args":{{"x":null}},"$large":[[["x"],{{"node":"","sha256":"{NAME}","size":6000}}]]}}'
+    )
+    new = {"id": make_new_id(), "spec": {"function": "m:f"}, "args": [text], "count": 1}
+    made = await served.call("POST", "/v1/call-sets", json=new)
+    assert made.status_code == 201, made.text
+    at = 99 * 86_400.0
+    await CheckpointsLoop(served.controller, orphan_seconds=0.0).run_once()
+    assert (await served.call("GET", f"/v1/values/{NAME}")).content == DATA

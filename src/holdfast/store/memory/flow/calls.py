@@ -487,7 +487,11 @@ class MemoryCalls(CallTables):
 
     async def prune_sets(self, history_days: float, *, limit: int = 1000, now: Now = None) -> int:
         before = self.state.at(now) - timedelta(days=history_days)
-        old = [r for r in self.sets.values() if r.ended_at is not None and r.ended_at < before]
+        old = [
+            r
+            for r in self.sets.values()
+            if r.ended_at is not None and r.ended_at < before and not self.is_of_run(r, before)
+        ]
         for row in old[:limit]:
             del self.sets[row.n], self.by_id[row.id], self.pages[row.n], self.runs[row.n]
             for table in (self.charges, self.failures):

@@ -2,7 +2,7 @@
 
 import random
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from itertools import count as counter
 
@@ -26,7 +26,7 @@ class CallTables(InMemory):
 
     def __init__(self, state: MemoryState) -> None:
         super().__init__(state)
-        self.sets: dict[int, MemoryCallSet] = {}
+        self.sets = state.call_sets
         self.by_id: dict[str, int] = {}
         self.feeds: dict[tuple[str, str], MemoryFeed] = {}
         self.pages: dict[int, dict[int, list[str]]] = {}
@@ -45,6 +45,19 @@ class CallTables(InMemory):
         if n is None:
             raise no_set(set_id)
         return self.sets[n]
+
+    async def find_known_values(self, names: Collection[str]) -> set[str]:
+        texts = [text for pages in self.pages.values() for page in pages.values() for text in page]
+        texts += [run.results or "" for runs in self.runs.values() for run in runs]
+        for run in self.state.runs.values():
+            texts += [node.result or "" for node in run.nodes.values()]
+            texts += [msgspec.json.encode(spec).decode() for spec in run.specs]
+        return {name for name in names if any(name in text for text in texts)}
+
+    def is_of_run(self, row: MemoryCallSet, before: datetime) -> bool:
+        """Return whether its run goes on, or is not old yet."""
+        run = None if row.origin is None else self.state.runs.get(row.origin.run)
+        return run is not None and (run.row.ended_at is None or run.row.ended_at >= before)
 
     def look_at(
         self, feed: MemoryFeed, at: datetime, cold_wait_of: ColdWaitOf | None

@@ -9,7 +9,7 @@ CALLSET-4  A repeat of any request changes nothing: sets and indices are the cli
         batch, and a batch that was not heard of is sent again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Literal, Protocol
 
@@ -276,4 +276,9 @@ class CallStore(Protocol):
         """Calls whose executors take no others, the first that was handed out first; 10 000 at most."""
 
     async def prune_sets(self, history_days: float, *, limit: int = 1000, now: Now = None) -> int:
-        """Delete sets that ended longer ago, with their calls. Returns how many sets."""
+        """Delete sets that ended longer ago, with their calls; those of a run after it (HISTORY-1).
+        Returns how many sets."""
+
+    async def find_known_values(self, names: Collection[str]) -> set[str]:
+        """Return those of these values, by their SHA-256, that an argument or a result names, of a
+        call or of a node of a workflow that is on record (VALUE-1)."""

@@ -1,6 +1,6 @@
 """Calls in PostgreSQL."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -273,6 +273,10 @@ class PostgresCalls(OnSession):
             return len(rows)
 
         return await self.session.transact(work, by_index=True)
+
+    async def find_known_values(self, names: Collection[str]) -> set[str]:
+        rows = await self.session.rows("find_known_values", names=list(names)) if names else []
+        return {row["sha256"] for row in rows}
 
     @transacts_by_index
     async def read_busy(self, tx: Tx) -> list[BusyCall]:

@@ -428,7 +428,21 @@ delete from call_charges where ctid = any(array(
   ) t));
 
 -- name: find_old_sets
-select n from call_sets where ended_at < %(before)s order by ended_at limit %(limit)s for update skip locked;
+-- A run's sets go after it (HISTORY-1): a restart uses their results again.
+select n from call_sets s
+where ended_at < %(before)s::timestamptz
+  and not coalesce((
+    select r.ended_at is null or r.ended_at >= %(before)s::timestamptz from workflow_runs r where r.id = s.run limit 1), false)
+order by ended_at limit %(limit)s for update skip locked;
+
+-- name: find_known_values
+-- Which of these names are in an argument or a result that is on record. Reads all of them, once for all names.
+select distinct m[1] as sha256
+from (
+  select args as text from call_pages union all select results from call_results
+  union all select spec from workflow_nodes union all select result from workflow_nodes
+) t cross join lateral regexp_matches(t.text, '\m([0-9a-f]{64})\M', 'g') m
+where (t.text like '%%$blob%%' or t.text like '%%sha256%%') and m[1] = any(%(names)s::text[]);
 
 -- name: prune_call_pages
 delete from call_pages where set_n = any(%(sets)s);

@@ -1,6 +1,27 @@
+-- name: find_over_arrays
+-- Arrays whose history is over: every member has ended, and that is long ago (HISTORY-1).
+select a.id from arrays a
+where a.created_at < %(before)s and not a.awaited
+  and not exists (select from jobs j where j.array_id = a.id and j.indexed_state in ('waiting', 'queued', 'reserved', 'running', 'draining'))
+  and not exists (select from jobs j where j.array_id = a.id and (j.ended_at is null or j.ended_at >= %(before)s::timestamptz))
+order by a.id limit %(limit)s;
+
 -- name: find_old_jobs
--- Skips locked rows: a job that is being revived is no longer old. What is awaited is kept until its dependants know.
-select id from jobs where ended_at < %(before)s and not awaited limit %(limit)s for update skip locked;
+-- HISTORY-1: a job goes when it ended long ago, and so did all that names it: its dependants know (awaited), its array
+-- (all of its members), the run whose node it is, the call sets whose output it printed. The newest job of a schedule
+-- stays with the schedule.
+select j.id from jobs j
+where j.ended_at < %(before)s::timestamptz and not j.awaited
+  and (j.array_id is null or j.array_id = any(%(arrays)s::text[]) or not exists (select from arrays a where a.id = j.array_id))
+  and not exists (select from workflow_runs r where r.id = j.origin_run and (r.ended_at is null or r.ended_at >= %(before)s::timestamptz))
+  and not exists (select from schedules s where s.last_job_id = j.id)
+  and not exists (select from call_outputs o join call_sets c on c.id = o.set_id
+                  where o.job_id = j.id and (c.ended_at is null or c.ended_at >= %(before)s::timestamptz))
+limit %(limit)s;
+
+-- name: lock_old_jobs
+-- Those of the found ones that are old still. Skips locked rows: a job that is being revived is no longer old.
+select id from jobs where id = any(%(ids)s) and ended_at < %(before)s::timestamptz and not awaited order by id for update skip locked;
 
 -- name: prune_chunks
 delete from log_chunks where job_id = any(%(ids)s);
@@ -30,9 +51,14 @@ delete from events where job_id = any(%(ids)s);
 delete from jobs where id = any(%(ids)s);
 
 -- name: prune_other_events
--- Events of hosts, queues and settings, which are deleted with no job.
+-- Events of hosts, queues and settings, and of arrays, runs and call sets that are on record no more (HISTORY-1).
 delete from events e where (e.tx, e.id) in (
-  select o.tx, o.id from events o where o.job_id is null and o.at < %(before)s order by o.at limit %(limit)s);
+  select o.tx, o.id from events o
+  where o.job_id is null and o.at < %(before)s
+    and not exists (select from arrays a where a.id = o.data->>'array')
+    and not exists (select from workflow_runs r where r.id = o.data->>'run')
+    and not exists (select from call_sets c where c.id = o.data->>'set')
+  order by o.at limit %(limit)s);
 
 -- name: gauge_hosts
 select h.state, count(*), count(*) filter (where b.flagged_dead_at is not null and h.state <> 'terminated') as dead,
