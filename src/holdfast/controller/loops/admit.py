@@ -36,6 +36,8 @@ Each = TypeVar("Each", Candidate, RunningTask)
 SHALLOW_LIMIT = 16
 LIMIT = 500
 DEEP_LIMIT = 10_000
+DEEP_PAGES = 20
+"""How many times as far it looks down, where nothing on the way can start."""
 MAX_ROUNDS = 50
 WRITERS = 2
 SPLIT_JOBS = 2 * LIMIT
@@ -48,13 +50,14 @@ DEEP_SHARE = 0.05
 class Round(msgspec.Struct, frozen=True):
     """The result of one reading of the queues. more: others may start. full: every job that was
     read started. cut: how many queues were not read whole. room_left: some host has a slot or a
-    device free."""
+    device free. blocked: jobs that found no room, without the first `LIMIT` of them."""
 
     started: int = 0
     more: bool = False
     full: bool = False
     cut: int = 0
     room_left: bool = False
+    blocked: Sequence[str] = ()
 
 
 class Look(NamedTuple):
@@ -81,8 +84,8 @@ class AdmitLoop(Loop):
     It reads the first `SHALLOW_LIMIT` jobs of each queue, because most wakes come from one slot that
     became free, and more where all of these start, or none of them and some room is left; and up to
     `LIMIT` once every interval, for those that would take another's place and for `why`. Where none
-    of `LIMIT` finds room and some is left, it looks further down from time to time, because a few
-    hundred jobs that are too large now must not keep the small ones behind them from starting.
+    of `LIMIT` finds room and some is left, it looks further down from time to time, page by page, because
+    jobs that are too large now, or that no host serves, must not keep those behind them from starting.
     """
 
     name = "admit"
@@ -116,33 +119,45 @@ class AdmitLoop(Loop):
         return {"started": started} if started else {}
 
     async def _look_deeper(self, queues: int) -> Round:
-        """Run one round over more of `queues` queues; none soon after one that started nothing."""
+        """Run rounds over more of `queues` queues, each past what the one before could not start, but
+        for the first `LIMIT` of it, for which room may be held back (ADMIT-3); none soon after one that
+        started nothing."""
         clock = self._controller.clock
         began = clock()
         if began < self._deep_at:
             return Round()
-        done = await self._run_round(max(LIMIT, DEEP_LIMIT // queues))
+        limit, aside = max(LIMIT, DEEP_LIMIT // queues), list[str]()
+        for _ in range(DEEP_PAGES):
+            done = await self._run_round(limit, aside)
+            if done.started or not done.cut or not done.room_left or not done.blocked:
+                break
+            aside += done.blocked
         now = clock()
         self._deep_at = (
             0.0 if done.started else now + max(self.interval_seconds, (now - began) / DEEP_SHARE)
         )
         return done
 
-    async def _run_round(self, limit: int) -> Round:
-        look = await self._look(limit)
+    async def _run_round(self, limit: int, but: Sequence[str] = ()) -> Round:
+        look = await self._look(limit, but=but)
         if look is None:
             self._controller.refusals.replace({})
             return Round()
         if self._leave_to_hosts(look, limit):
             await self._note(look, limit)
             return Round()
-        if limit == LIMIT and look.starts_all and _count_cut(look.snapshot, limit):
+        if not but and limit == LIMIT and look.starts_all and _count_cut(look.snapshot, limit):
             return await self._reserve_on(look, limit)
-        await self._note(look, limit)
+        await self._note(look, limit, part=bool(but))
         if look.plan.preemptions:
             await self._preempt(look.plan.preemptions, look.running)
         if not look.plan.placements:
-            return Round(cut=_count_cut(look.snapshot, limit), room_left=look.plan.room_left)
+            waiting = [job.job_id for job in look.snapshot.candidates if job.member is None]
+            return Round(
+                cut=_count_cut(look.snapshot, limit),
+                room_left=look.plan.room_left,
+                blocked=waiting[LIMIT:],
+            )
         started, read = await self._apply(look), len(look.snapshot.candidates)
         return Round(started=started, full=started == read, more=started < read or started >= limit)
 
@@ -167,8 +182,10 @@ class AdmitLoop(Loop):
         controller.wakes.call_to_take()
         return True
 
-    async def _look(self, limit: int, ahead: Look | None = None) -> Look | None:
-        """Read the queues and plan; None where no job is queued.
+    async def _look(
+        self, limit: int, ahead: Look | None = None, *, but: Sequence[str] = ()
+    ) -> Look | None:
+        """Read the queues and plan; None where no job is queued. but: jobs that are passed by.
 
         ahead: a plan that is being written meanwhile. It is taken as done; where that is wrong, the
         guards of the next write see it, as they see any other change since the reading. So the
@@ -178,7 +195,7 @@ class AdmitLoop(Loop):
         controller = self._controller
         room_at = controller.clock()
         if ahead is None:
-            snapshot = await controller.store.admission.read_admission(limit)
+            snapshot = await controller.store.admission.read_admission(limit, but=but)
         else:
             jobs, placements = ahead.snapshot.candidates, ahead.plan.placements
             known = room_at < ahead.room_at + self.interval_seconds
@@ -217,10 +234,10 @@ class AdmitLoop(Loop):
             look = ahead
         return Round(started=started, full=True, more=ahead is not None or not whole)
 
-    async def _note(self, look: Look, limit: int) -> None:
-        """Tell of the jobs that were passed over."""
+    async def _note(self, look: Look, limit: int, *, part: bool = False) -> None:
+        """Tell of the jobs that were passed over. part: not all of the first ones were read."""
         snapshot, plan, controller = look.snapshot, look.plan, self._controller
-        if limit < LIMIT:
+        if limit < LIMIT or part:
             considered = (job.job_id for job in snapshot.candidates)
             controller.refusals.renew(considered, plan.refusals)
         else:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.controller.loops import admit
 from holdfast.controller.loops.admit import LIMIT, SHALLOW_LIMIT, SPLIT_JOBS, AdmitLoop
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.wakes import HostLine, WaitingRoom
@@ -106,6 +107,26 @@ async def test_gangs_that_wait_for_room_do_not_freeze_what_is_behind_them(
         "once an interval, all that `why` tells of"
     )
     assert await deep.run() == (0, [SHALLOW_LIMIT])
+
+
+async def test_more_jobs_that_cannot_start_than_one_look_reads_shut_out_none_behind_them(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One array with a wrong label stopped its queue: the deepest look read the first 10,000 jobs."""
+    monkeypatch.setattr(admit, "DEEP_LIMIT", LIMIT + 100)
+    deep = Deep(store, monkeypatch)
+    nowhere = JobSpec(argv=("true",), host_labels={"nosuch": "1"})
+    jobs = [NewJob(id=f"a-{n:05d}", spec=nowhere, queue="cpu") for n in range(LIMIT + 350)]
+    await store.jobs.submit_jobs(jobs)
+    deep.rig.now = await store.now()
+    await deep.rig.host(slots=3)
+    last = await deep.rig.submit("z")
+    started, _ = await deep.run()
+    assert started == 1
+    assert (await deep.rig.job(last)).state == "reserved"
+    refusals = deep.controller.refusals
+    for blocked in ("a-00000", f"a-{LIMIT + 50:05d}"):
+        assert "carries the labels nosuch=1" in str(refusals.find(blocked)), blocked
 
 
 async def test_many_slots_are_filled_in_a_few_readings(
