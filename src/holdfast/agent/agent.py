@@ -153,6 +153,7 @@ class Agent:
             poked=self._watching.poke,
             find_room=lambda key: self._rooms.find(key),
             greeted=lambda: self._rooms.poke(),
+            changed=self._report,
         )
         self._rooms = ModelRooms(
             self._table, self._probe, self._desk.find_declared, changed=self._desk.wake
@@ -303,7 +304,7 @@ class Agent:
     async def _register(self, held: Collection[TaskKey] = ()) -> None:
         facts = await self._read_facts()
         try:
-            await self._registrar.register(facts, self._abilities.list_faults, held)
+            await self._registrar.register(facts, self.list_faults, held)
         except Conflict as error:
             await self.mend(error)
 
@@ -400,7 +401,7 @@ class Agent:
 
     def list_faults(self) -> list[Hindrance]:
         """What a part of this host cannot do now."""
-        return self._abilities.list_faults()
+        return [*self._abilities.list_faults(), *self._desk.apps.list_faults()]
 
     def count_ahead(self) -> int:
         """How many orders it would hold beyond its slots."""

@@ -67,6 +67,8 @@ class TaskEnds:
     async def end_task(self, task: AgentTask, ended: TaskEnded) -> None:
         """Take a task in `ending` to `reported`."""
         facts = await self._gather_facts(task, ended)
+        if task.order is not None and task.order.executor:
+            facts = self.calls.apps.judge_end(task, facts)
         together = task.order is not None and task.order.falls_together
         if together and not facts.succeeded and not facts.stopped:
             task.fell = True

@@ -13,6 +13,7 @@ class Cause(StrEnum):
     OOM_KILLED = "oom_killed"
     IMAGE_PULL_FAILURE = "image_pull_failure"
     START_TIMEOUT = "start_timeout"
+    APP_UNUSABLE = "app_unusable"
     UNKNOWN = "unknown"
     AGENT_TRANSIENT = "agent_transient"
     GPU_FAULT = "gpu_fault"
@@ -45,6 +46,7 @@ CHARGED_TO: Mapping[Cause, Budget] = {
     Cause.OOM_KILLED: Budget.RETRIES,
     Cause.IMAGE_PULL_FAILURE: Budget.RETRIES,
     Cause.START_TIMEOUT: Budget.NOTHING,  # it has a back-off of its own (BUDGET-5)
+    Cause.APP_UNUSABLE: Budget.NOTHING,  # another host may run it (ABLE-1)
     Cause.UNKNOWN: Budget.RETRIES,
     Cause.AGENT_TRANSIENT: Budget.INFRA,
     Cause.GPU_FAULT: Budget.INFRA,

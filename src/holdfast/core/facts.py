@@ -52,6 +52,7 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     stop_cause: why the agent stopped it without an order (its host shuts down: `host_drained`).
     unkillable: it survived SIGKILL, so its host is suspect.
     start_error: why it could not be started; with `lost`, its host lacked something.
+    app_error: of an executor of calls: why this host cannot run the functions of its app.
     pull_error: why its image could not be fetched, in the registry's words.
     runtime_error: why the container runtime could not run it.
     checkpoint_error: why its checkpoint could not be fetched, so that it was not started.
@@ -79,6 +80,7 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     stop_cause: Cause | None = None
     unkillable: bool = False
     start_error: Text | None = None
+    app_error: Text | None = None
     pull_error: Text | None = None
     runtime_error: Text | None = None
     checkpoint_error: Text | None = None
@@ -100,7 +102,8 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     def succeeded(self) -> bool:
         """Whether the task did its work: it exited 0 by itself, with a whole report."""
         by_itself = self.trip is None and not self.stopped and not self.unkillable
-        return self.exit_code == 0 and by_itself and self.malformed is None
+        whole = self.malformed is None and self.app_error is None
+        return self.exit_code == 0 and by_itself and whole
 
 
 class Classified(msgspec.Struct, frozen=True, kw_only=True):

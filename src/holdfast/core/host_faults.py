@@ -2,12 +2,16 @@
 
 ASIDE-1  A host that cannot start anything is given nothing, from the moment it says so; one that
          cannot start containers is given only what needs none. The rest of it works on.
+ABLE-1   A host that lists an app and cannot run it (its import fails there) says so after a few
+         executors, and gets no more of them until it tries itself again (`agent.calls.apps`). A call
+         that met such a host is charged nothing, and fails only where no other host is left
+         (`core.calls.unable`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -23,14 +27,15 @@ class Hindrance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A part of a host that does not work, and why.
 
     part: "starts" is everything; "containers" only jobs with an image, of these `runtimes` (`any`:
-    of a job that names none). devices: not to be given to any task, because a container that could
-    not be looked for may still use them.
+    of a job that names none); "apps" only calls of functions of these `apps`. devices: not to be
+    given to any task, because a container that could not be looked for may still use them.
     """
 
-    part: Literal["starts", "containers"]
+    part: Literal["starts", "containers", "apps"]
     reason: Annotated[str, Meta(max_length=1024)]
     runtimes: Annotated[tuple[str, ...], Meta(max_length=8)] = ()
     devices: Annotated[tuple[Count, ...], Meta(max_length=1024)] = ()
+    apps: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
 
 
 def is_set_aside(faults: Collection[Hindrance]) -> bool:
@@ -53,12 +58,25 @@ def find_runtime_word(image: str | None, runtime: str | None) -> str:
     return "" if image is None else runtime or ANY_RUNTIME
 
 
-def find_hindrance(faults: Sequence[Hindrance], runtime: str) -> str | None:
-    """Return why the host cannot start a job that asks for `runtime`, or None."""
+def find_hindrance(faults: Sequence[Hindrance], runtime: str, app: str = "") -> str | None:
+    """Return why the host cannot start a job that asks for `runtime`, or an executor of `app`; or
+    None."""
     for fault in faults:
-        if fault.part == "starts" or runtime in fault.runtimes:
+        if fault.part == "starts" or runtime in fault.runtimes or app in fault.apps:
             return fault.reason
     return None
+
+
+APP = "app/"
+"""A host that lists the app `mytasks` carries the label `app/mytasks=yes`."""
+
+
+def list_able_labels(labels: Mapping[str, str], faults: Collection[Hindrance]) -> Mapping[str, str]:
+    """Return a host's labels without those of apps that it cannot run now (ABLE-1)."""
+    unable = {APP + app for fault in faults for app in fault.apps}
+    if not unable:
+        return labels
+    return {name: value for name, value in labels.items() if name not in unable}
 
 
 FIRST_PAUSE_SECONDS = 5.0

@@ -3,6 +3,7 @@
 Times are aware UTC datetimes of the *database's* clock, durations are seconds; none holds a secret.
 """
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
 from holdfast.core.gpus import Gpu, GpuTelemetry
 from holdfast.core.health.checks import CheckKind, CheckResult, CheckVerdict, Measured
-from holdfast.core.host_faults import Hindrance
+from holdfast.core.host_faults import Hindrance, list_able_labels
 from holdfast.core.ids import TaskKey
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.series.dependencies import Wants
@@ -318,6 +319,11 @@ class HostRecord(Record, frozen=True, kw_only=True):
     offer: str | None = None
     usd_per_hour: float | None = None
     provider_says: str = ""
+
+    @property
+    def able_labels(self) -> Mapping[str, str]:
+        """Its labels without those of apps that it cannot run now (ABLE-1)."""
+        return list_able_labels(self.labels, self.faults)
 
 
 class HostCheckRecord(Record, frozen=True, kw_only=True):

@@ -240,10 +240,16 @@ def faults_event(
         return []
     text, kind = f"host {name} can start everything again", "host.able"
     if after:
-        kind, only = "host.faulty", "" if is_set_aside(after) else " for containers"
+        kind, only = "host.faulty", "" if is_set_aside(after) else _say_parts(after)
         text = f"host {name} is set aside{only}: {'; '.join(fault.reason for fault in after)}"
     data = {"name": name, "faults": [msgspec.to_builtins(fault) for fault in after]}
     return [NewEvent(kind=kind, host_id=host_id, message=text, data=data)]
+
+
+def _say_parts(faults: Collection[Hindrance]) -> str:
+    apps = [app for fault in faults for app in fault.apps]
+    parts = ["containers"] * any(fault.part == "containers" for fault in faults)
+    return f" for {' and '.join(parts + [f'calls of app {app}' for app in apps])}"
 
 
 def lose_tasks_on(

@@ -34,6 +34,8 @@ calls that began since the start, monotonic start of this phase, reserved."""
 
 PLACE_BYTES = struct.calcsize(PLACE_FORMAT)
 PHASE_IDLE, PHASE_LOADING, PHASE_CALLING = 0, 1, 2
+PHASE_UNABLE = 3
+"""It ends because functions of its app cannot be run on this host; its log says why."""
 
 
 TAKES = ("saves",)
@@ -60,12 +62,14 @@ class CallEnd(msgspec.Struct, frozen=True, array_like=True):
 
 class CallError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An exception that left a call. kind: its class. invalid: the arguments or the result do not
-    fit the annotations, or the function cannot be imported: never retried."""
+    fit the annotations: never retried. unable: the function cannot be imported on this host, and is
+    tried on others (ABLE-1); an older controller reads it as invalid."""
 
     kind: str
     message: str
     traceback: str = ""
     invalid: bool = False
+    unable: bool = False
 
 
 class BatchEnds(msgspec.Struct, frozen=True, array_like=True):

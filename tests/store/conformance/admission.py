@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.core.causes import Cause, Watchdog
 from holdfast.core.facts import TaskFacts, Trip
+from holdfast.core.host_faults import Hindrance
 from holdfast.core.placement.plan import (
     Candidate,
     JobPlacement,
@@ -889,3 +890,15 @@ async def test_admission_reads_how_long_a_job_should_take(rig: Rig) -> None:
     found = (await rig.store.admission.read_admission(10, now=rig.now)).candidates
     seen = [(c.expected_seconds, c.time_limit_seconds, c.kin, c.span_seconds) for c in found]
     assert seen == [(90.0, 120.0, "x", 90.0), (None, math.inf, "", math.inf)]
+
+
+async def test_an_app_that_a_host_cannot_run_gets_it_no_executors(rig: Rig) -> None:
+    """ABLE-1: by whichever road a job comes to a host."""
+    await rig.host("h1", labels={"app/hole": "yes"})
+    await rig.sync("h1", faults=[Hindrance(part="apps", apps=("hole",), reason="no module x")])
+    job_id = await rig.submit(host_labels={"app/hole": "yes"})
+    assert await rig.admit() == []
+    other = await rig.submit()
+    assert await rig.admit() == [other], "the rest of the host works on"
+    await rig.sync("h1", faults=[])
+    assert await rig.admit() == [job_id]

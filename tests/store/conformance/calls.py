@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.core.calls.decide import PolicyOf, default_policy
 from holdfast.core.calls.marks import make_mark
+from holdfast.core.calls.unable import AppHosts
 from holdfast.core.calls.values import CallState, FunctionSpec, find_family
 from holdfast.core.causes import Watchdog
 from holdfast.core.endings.decide import Policy
@@ -20,6 +21,7 @@ from holdfast.core.facts import TaskFacts, Trip
 from holdfast.core.ids import TaskKey
 from holdfast.core.retry import RetryFields
 from holdfast.errors import Conflict, NotFound
+from holdfast.moves.flow.calls import NO_HOSTS
 from holdfast.moves.values import LogAppend
 from holdfast.store.port.flow.calls import CallSetOrigin, ExecutorTurn, ExecutorTurned, RunningCalls
 from holdfast.wire.calls import BatchEnds, CallEnd, CallError, Closing, ExecutorReport
@@ -51,6 +53,7 @@ async def say(
     family: str = FAMILY,
     policy_of: PolicyOf | None = None,
     incarnation: str | None = None,
+    hosts: AppHosts = NO_HOSTS,
     **report: Any,
 ) -> ExecutorTurned:
     turn = ExecutorTurn(
@@ -58,6 +61,7 @@ async def say(
         incarnation=incarnation or rig.incarnations[host],
         family=family,
         report=ExecutorReport(key=key, **report),
+        hosts=hosts,
     )
     (answer,) = await rig.store.calls.exchange([turn], policy_of=policy_of, now=rig.now)
     assert answer.key == key
@@ -258,6 +262,27 @@ async def test_what_does_not_fit_is_never_retried(rig: Rig) -> None:
     assert await counts(rig) == (0, 1, 0, "ended")
     (found,) = await rig.store.calls.read_failures("s1", 0)
     assert found["cause"] == "validation_error"
+
+
+async def test_a_call_that_a_host_cannot_run_goes_to_others_uncharged(rig: Rig) -> None:
+    """ABLE-2: whatever its retries; on one host it fails at once."""
+    spec = msgspec.structs.replace(DOUBLE, retry=RetryFields(max_retries=0))
+    await rig.store.calls.create_set("s1", spec, "cpu", count=1, args=args(1), now=rig.now)
+    hosts = AppHosts(able=frozenset({"h1", "h2"}))
+    for host, last in (("h1", False), ("h2", True)):
+        await rig.host(host, slots=1)
+        key = await executor(rig, host)
+        (batch,) = (await say(rig, key, host=host, want=1)).batches
+        ends = [raised(batch.id, 0, kind="ModuleNotFoundError", unable=True)]
+        told = await say(rig, key, host=host, ends=ends, hosts=hosts)
+        assert told.ready_again is not last
+    failures = await rig.store.calls.read_failures("s1", 0)
+    assert [(f["cause"], f["host"]) for f in failures] == [
+        ("app_unusable", "name-h1"), ("app_unusable", "name-h2"),
+    ]  # fmt: skip
+    assert await counts(rig) == (0, 1, 0, "ended")
+    (found,) = await rig.store.calls.read_results("s1")
+    assert "it was tried on each of 2 hosts" in found.reason
 
 
 async def test_a_back_off_is_a_row_with_a_due_time(rig: Rig) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import holdfast
 from holdfast.tasks.connection import CONNECTION
+from holdfast.tasks.failures import CallFailed
 from tests.system.cluster import Cluster
 from tests.waits import stretch, wait_until
 
@@ -50,3 +51,29 @@ def test_a_label_that_no_host_has_is_named(racks: Cluster) -> None:
     said = "- no live host that lists app pages has the label rack=b13"
     wait_until(lambda: said in racks.cli("tasks", "why", handle.id).stdout.decode(), 20)
     handle.cancel()
+
+
+def test_a_host_that_cannot_run_the_app_fails_no_call(racks: Cluster, tmp_path: Path) -> None:
+    """ABLE-1…4: the app is taken off it, `hosts` and `why` say so, and it comes back when mended."""
+    (tmp_path / "pages.py").write_text("import a_package_that_is_missing\n")
+    racks.add_host(
+        "b10", labels={"rack": "b10"}, cpu_slots=4, apps=["pages"], app_path=str(tmp_path)
+    )
+    anywhere = pages.locate.options(host_labels={"rack": "!b12"}, retry=0)
+    handles = [anywhere.submit() for _ in range(40)]
+    assert {handle.result(timeout=stretch(60)) for handle in handles} == {"b11"}
+    only = pages.locate.options(host_labels={"rack": "b10"}, retry=0)
+    for _ in range(3):
+        with pytest.raises(CallFailed) as caught:
+            only.submit().result(timeout=stretch(60))
+        assert "ModuleNotFoundError: No module named 'a_package_that_is_missing'" in str(
+            caught.value
+        )
+        if "no calls of app pages" in racks.cli("hosts").stdout.decode():
+            break
+    off = "cannot run it: module pages cannot be imported on host b10"
+    handle = only.submit()
+    assert off in racks.cli("tasks", "why", handle.id).stdout.decode()
+    assert "no calls of app pages" in racks.cli("hosts").stdout.decode()
+    (tmp_path / "pages.py").write_text((HERE / "pages.py").read_text())
+    assert handle.result(timeout=stretch(60)) == "b10"

@@ -7,7 +7,14 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.host_faults import MAX_PAUSE_SECONDS, Hindrance, Probation, find_hindrance
+from holdfast.core.host_faults import (
+    MAX_PAUSE_SECONDS,
+    Hindrance,
+    Probation,
+    find_hindrance,
+    is_set_aside,
+    list_able_labels,
+)
 
 FULL = Hindrance(part="starts", reason="no space")
 AWAY = Hindrance(part="containers", reason="away", runtimes=("any", "docker"))
@@ -17,6 +24,17 @@ def test_what_hinders_what() -> None:
     words = ("", "any", "docker", "podman")
     assert [find_hindrance([FULL], word) for word in words] == ["no space"] * 4
     assert [find_hindrance([AWAY], word) for word in words] == [None, "away", "away", None]
+
+
+def test_an_app_that_cannot_run_is_no_label_of_its_host() -> None:
+    """ABLE-1."""
+    labels = {"app/hole": "yes", "app/well": "yes", "rack": "b12"}
+    broken = Hindrance(part="apps", reason="no module", apps=("hole",))
+    assert list_able_labels(labels, [broken, AWAY]) == {"app/well": "yes", "rack": "b12"}
+    assert list_able_labels(labels, [AWAY]) == labels
+    hindered = [find_hindrance([broken], "", app) for app in ("hole", "well", "")]
+    assert hindered == ["no module", None, None]
+    assert not is_set_aside([broken])
 
 
 def test_a_failure_sets_aside_and_a_trial_ends_it() -> None:

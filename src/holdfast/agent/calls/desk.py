@@ -21,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.agent.calls.apps import AppTrials
 from holdfast.agent.calls.lines import ExecutorLine, drop_recorded, fit_ends
 from holdfast.agent.calls.places import read_place
 from holdfast.agent.calls.rooms import UNBOUND, ModelRoom
@@ -80,7 +81,7 @@ CheckpointMover = Callable[[TaskKey, CallSave], bool]
 class ExecutorDesk:
     """All executors. move_blob: carries large values; move_checkpoint: what calls save. kill: ends
     one. poked: a watch is to be looked at soon. find_room: memory for a model; greeted: an executor
-    began."""
+    began; changed: the apps that this host can run are others. apps: those that fail here."""
 
     table: TaskTable
     calls: ControllerCalls
@@ -91,6 +92,8 @@ class ExecutorDesk:
     poked: Callable[[], None]
     find_room: Callable[[TaskKey], ModelRoom] = lambda key: UNBOUND
     greeted: Callable[[], None] = lambda: None
+    changed: Callable[[], None] = lambda: None
+    apps: AppTrials = field(init=False)
     _lines: dict[TaskKey, ExecutorLine] = field(default_factory=dict)
     _closings: dict[TaskKey, tuple[ExecutorReport, asyncio.Event]] = field(default_factory=dict)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -101,6 +104,9 @@ class ExecutorDesk:
     _away: bool = False
     _closed: bool = False
     _seq: int = field(default_factory=lambda: int(read_boottime() * 1000))
+
+    def __post_init__(self) -> None:
+        self.apps = AppTrials(self.changed)
 
     async def open(self, address: str) -> None:
         """Listen for executors. Raises OSError."""
@@ -174,6 +180,8 @@ class ExecutorDesk:
 
     def _hear(self, line: ExecutorLine, frame: ExecutorFrame) -> None:
         line.hear(frame)
+        if any(not end.error for each in frame.ends for end in each.ends):
+            self.apps.note_success(self.table.get(line.key))
         for way, asked in (("fetch", frame.fetch), ("keep", frame.keep)):
             for sha256 in asked:
                 self._asides.start(self._move_blob(line, way, sha256))

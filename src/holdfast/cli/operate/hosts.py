@@ -182,7 +182,8 @@ def _say_state_reason(host: HostView) -> str:
 
 
 def _say_fault(fault: Hindrance) -> str:
-    what = "set aside" if fault.part == "starts" else "no containers"
+    what = {"starts": "set aside", "containers": "no containers"}.get(fault.part)
+    what = what or f"no calls of app {', '.join(fault.apps)}"
     devices = ", ".join(map(str, fault.devices))
     held = f" (GPU {devices} held)" if devices else ""
     return f"{what}{held}: {fault.reason}"

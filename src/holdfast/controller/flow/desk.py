@@ -22,6 +22,7 @@ from holdfast.wire.calls import ExecutorReport
 
 FRESH_SECONDS = 90.0
 """Three of the longest polls."""
+WORKED_SECONDS = 600.0
 _SMOOTHING = 0.3
 _MAX_EXECUTORS = 20_000
 
@@ -69,6 +70,7 @@ class CallsDesk:
         self._means: dict[str, float] = {}
         self._executors: dict[TaskKey, HeardExecutor] = {}
         self._told: dict[TaskKey, Told] = {}
+        self._worked: dict[tuple[str, str], float] = {}  # family and host: when a call ended well
         self.slots = SlotsDesk(store, clock)
         self.refusals: dict[str, str] = {}
         """Family → why the store refused its executors."""
@@ -112,6 +114,8 @@ class CallsDesk:
     def note(self, turn: ExecutorTurn, turned: ExecutorTurned) -> None:
         """Note one turn and its answer."""
         report = turn.report
+        if any(not end.error for each in report.ends for end in each.ends):
+            self._worked[turn.family, turn.host_id] = self._clock()
         if report.mean_seconds > 0:
             before = self._means.get(turn.family, report.mean_seconds)
             mean = before + _SMOOTHING * (report.mean_seconds - before)
@@ -147,6 +151,14 @@ class CallsDesk:
             self._told[turned.key] = told
         known = told.cancelled <= before.cancelled and told.killed <= before.killed
         return not (known and told.leave <= before.leave)
+
+    def find_working(self, family: str) -> frozenset[str]:
+        """Return the hosts where calls of the family ended well lately, as far as was heard here."""
+        now = self._clock()
+        self._worked = {
+            place: at for place, at in self._worked.items() if now - at < WORKED_SECONDS
+        }
+        return frozenset(host_id for name, host_id in self._worked if name == family)
 
     def mean_seconds(self, family: str) -> float:
         """Return how long a recent call of the family took, 0 where none is known."""

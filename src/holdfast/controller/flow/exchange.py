@@ -20,7 +20,9 @@ from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.problems import explain_bad_value
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
-from holdfast.core.calls.executors import is_lent
+from holdfast.core.calls.executors import is_lent, read_family
+from holdfast.core.calls.rooms import list_hosts_of
+from holdfast.core.calls.unable import AppHosts
 from holdfast.core.records import HostRecord
 from holdfast.core.spec import JobSpec
 from holdfast.errors import HoldfastError, NotFound, Unavailable
@@ -193,6 +195,7 @@ async def _ask(
     Raises Unavailable where the store is away."""
     desk, host = controller.calls, visit.host
     wants, hurries = any(guest.turn.report.want for guest in guests), woken or told
+    await _note_unable(controller, host, guests)
     if wants and not hurries:
         await desk.slots.refresh()
     if any(is_lent(guest.spec) for guest in guests):
@@ -238,6 +241,27 @@ async def _ask(
             log.warning(text, guest.turn.report.key, result.message, extra=about)
     if wants and told:
         desk.slots.refresh_behind(controller.background, jobs=any(idles))
+
+
+async def _note_unable(controller: Controller, host: HostRecord, guests: Sequence[_Guest]) -> None:
+    """Find the other hosts for calls that could not be run on this one, whose executor then leaves
+    them to those."""
+    unable = [guest for guest in guests if _has_unable(guest.turn.report)]
+    hosts = await controller.store.hosts.list_hosts() if unable else []
+    for guest in unable:
+        family = read_family(guest.spec, guest.queue)
+        found = AppHosts(
+            able=frozenset(each.id for each in list_hosts_of(family, hosts)),
+            working=controller.calls.find_working(guest.turn.family),
+        )
+        guest.turn = msgspec.structs.replace(guest.turn, hosts=found)
+        guest.leave = guest.leave or bool(found.able - {host.id})
+
+
+def _has_unable(report: ExecutorReport) -> bool:
+    return any(
+        end.error and '"unable":true' in end.value for each in report.ends for end in each.ends
+    )
 
 
 def _is_idle(guest: _Guest, result: object) -> bool:

@@ -113,7 +113,8 @@ class SlotsDesk:
         """Return whether this executor's slot is to be given to another family."""
         if not self._wanted:
             return False
-        claims = list_claims(self._wanted, spec.executor, spec.gpus, host.labels, host.queues)
+        labels = host.able_labels
+        claims = list_claims(self._wanted, spec.executor, spec.gpus, labels, host.queues)
         if idle:
             return yields_when_idle(claims)
         if self._clock() - self._yielded_at < YIELD_GAP_SECONDS:

@@ -15,7 +15,7 @@ from holdfast.controller.why.words import say_due
 from holdfast.core.calls.plan import FamilyRoom, failure_delay_seconds
 from holdfast.core.calls.rooms import count_beside, find_room, fits_model, list_hosts_of
 from holdfast.core.calls.values import CallState, Family, FunctionSpec
-from holdfast.core.causes import CHARGED_TO, Budget
+from holdfast.core.causes import CHARGED_TO, Budget, Cause
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.placement.labels import NOT, list_unmet
 from holdfast.core.records import HostRecord, JobRecord
@@ -75,6 +75,7 @@ def explain_call(found: CallCircumstances) -> list[CallWhyLine]:
         *_explain_memory(found),
         *_explain_executors(found),
         *_explain_busy(found),
+        *_explain_unable(found),
     ]
     if standing.ahead:
         count = "10 000 or more" if standing.ahead >= 10_000 else str(standing.ahead)
@@ -140,6 +141,9 @@ def _explain_hosts(found: CallCircumstances) -> Iterator[CallWhyLine]:
     if not found.room.listed and listing:
         yield _explain_labels(family, listing)
     elif not found.room.listed:
+        off = any(family.app in fault.apps for host in found.hosts for fault in host.faults)
+        if off:
+            return  # it is listed there, and said below why it cannot be run
         text = f"no live host that serves queue {family.queue} lists app {family.app}"
         hint = f"start one: holdfast agent --app {family.app}"
         yield _line("no_host_lists_app", text, hint)
@@ -153,6 +157,18 @@ def _explain_hosts(found: CallCircumstances) -> Iterator[CallWhyLine]:
     elif found.room.most == 0:
         text = f"queue {family.queue} may have no executors: executors_max is 0"
         yield _line("executors_max", text, f"holdfast queues set {family.queue} executors_max=off")
+
+
+def _explain_unable(found: CallCircumstances) -> Iterator[CallWhyLine]:
+    """Name the hosts that list its app and cannot run it (ABLE-1)."""
+    app = found.standing.family.app
+    for host in [h for h in found.hosts if any(app in fault.apps for fault in h.faults)][
+        :MAX_NAMED
+    ]:
+        why = next(fault.reason for fault in host.faults if app in fault.apps)
+        text = f"host {host.name} lists app {app} and cannot run it: {why}"
+        hint = "mend it there; the host tries it again by itself"
+        yield _line("host_cannot_run_app", text, hint)
 
 
 def _explain_memory(found: CallCircumstances) -> Iterator[CallWhyLine]:
@@ -242,6 +258,8 @@ def count_failures(ended: Sequence[JobRecord]) -> int:
 
 
 def _broke_early(job: JobRecord) -> bool:
+    if job.cause is Cause.APP_UNUSABLE:
+        return True
     charged = CHARGED_TO.get(job.cause) if job.cause is not None else None
     if job.state is not JobState.FAILED or charged in (Budget.NOTHING, Budget.WATCHDOG):
         return False

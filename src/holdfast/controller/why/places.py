@@ -48,7 +48,9 @@ def explain_place(found: Circumstances) -> Iterator[WhyLine]:
     labelled = [h for h in serving if carries(h.labels, wanted)]
     runtime = find_runtime_word(job.spec.image, job.spec.runtime)
     aside = {
-        h.name: hindrance for h in labelled if (hindrance := find_hindrance(h.faults, runtime))
+        h.name: hindrance
+        for h in labelled
+        if (hindrance := find_hindrance(h.faults, runtime, find_app(job.spec)))
     }
     silent = _list_silent(found, labelled)
     active = [

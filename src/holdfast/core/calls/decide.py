@@ -24,6 +24,8 @@ from holdfast.core.states import JobEvent
 HELD_SECONDS = 30.0
 """How long a call waits before it is asked again whether a kill switch still holds retries."""
 MAX_TEXT = 4000
+UNABLE = "app-unusable"
+"""The rule of an end whose host cannot run the app."""
 
 PolicyOf = Callable[[str, FunctionSpec], Policy]
 """Queue and function → the policy that decides about the end of its calls, by the settings in force."""
@@ -77,12 +79,23 @@ def pace_retries(policy: Policy, spec: FunctionSpec, delay_seconds: float) -> Po
 
 
 def classify_exception(
-    kind: str, message: str, traceback: str, rules: Sequence[OperatorRule], *, invalid: bool = False
+    kind: str,
+    message: str,
+    traceback: str,
+    rules: Sequence[OperatorRule],
+    *,
+    invalid: bool = False,
+    unable: bool = False,
 ) -> Classified:
     """Return the cause of an exception that left a call.
 
-    invalid: arguments, result or import do not fit, which no retry mends.
+    invalid: arguments or result do not fit, which no retry mends. unable: its function cannot be
+    imported on its host.
     """
+    if unable:
+        return Classified(
+            cause=Cause.APP_UNUSABLE, rule=UNABLE, message=message[:MAX_TEXT], exit_code=1
+        )
     said = " ".join(f"{kind}: {message}".split()) if message else kind
     said = said[:MAX_TEXT]
     if invalid:
@@ -138,7 +151,9 @@ def decide_call(
         cause=found.cause,
         rule=found.rule,
         charged_to=str(decision.charged_to or ""),
-        charges=CallCharges(after.retries, after.watchdog, after.infra, after.infra_in_row),
+        charges=CallCharges(
+            after.retries, after.watchdog, after.infra, after.infra_in_row, charges.unable_on
+        ),
         reason=decision.reason,
         delay_seconds=delay if outcome is CallOutcome.WAIT else 0.0,
         held=decision.held is not None,

@@ -6,6 +6,7 @@ each call under the limits of that call's function.
 """
 
 from holdfast.core.calls.values import Family, FunctionSpec
+from holdfast.core.host_faults import APP as APP  # and to those that know of executors
 from holdfast.core.retry import RetryFields
 from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.spec import JobSpec
@@ -15,8 +16,6 @@ LENT = "holdfast/lent"
 """The label of an executor that runs beside one whose call waits for another; its value is the CPU
 slots that its family asks for, of which it takes none."""
 _DEFAULT_CPUS = "default"
-APP = "app/"
-"""A host that lists the app `mytasks` carries the label `app/mytasks=yes`."""
 
 
 def app_label(app: str) -> str:

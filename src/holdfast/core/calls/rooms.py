@@ -22,7 +22,7 @@ def list_hosts_of(family: Family, hosts: Iterable[HostRecord]) -> Iterator[HostR
     for host in hosts:
         serves = not host.queues or family.queue in host.queues
         takes = host.state is HostState.ACTIVE and host.flagged_dead_at is None
-        if serves and takes and carries(host.labels, wanted):
+        if serves and takes and carries(host.able_labels, wanted):
             yield host
 
 

@@ -118,9 +118,11 @@ def find_family(spec: FunctionSpec, queue: str) -> Family:
 
 
 class CallCharges(msgspec.Struct, frozen=True, array_like=True):
-    """Failures of one call so far, by budget, and infra failures in a row."""
+    """Failures of one call so far, by budget, and infra failures in a row. unable_on: the hosts that
+    could not run it, each as often as it tried."""
 
     retries: int = 0
     watchdog: int = 0
     infra: int = 0
     infra_in_row: int = 0
+    unable_on: tuple[str, ...] = ()

@@ -7,8 +7,8 @@ The order, and why:
    because a task on a device that fell off the bus stands still; a trip for another reason (time
    limit, lost lease, operator) overrules them.
 2. The trip. What a process did after it was killed says nothing about why.
-3. `malformed`, `host-start`, `host-preempted`, `host-lost`, `stopped`, `never-starts`: the report does not tell
-   the task's own end, so no rule below may read it so.
+3. `malformed`, `app-unusable`, `host-start`, `host-preempted`, `host-lost`, `stopped`, `never-starts`:
+   the report does not tell the task's own end, so no rule below may read it so.
 4. Memory: measured by the agent's watch, which ended the task, or counted by the kernel.
 5. Operators' rules (CLASSIFY-2).
 6. The words: of the registry, of the port chosen for the rendezvous, then of the runtime and the
@@ -134,6 +134,8 @@ def _say_stop(facts: TaskFacts, evidence: Evidence) -> str:
 OUTSIDE: tuple[Rule, ...] = (
     Rule("malformed-report", lambda f: _when(f.malformed is not None, malformed=f.malformed), Cause.MALFORMED_REPORT,
          lambda f, e: f"the report of its end cannot be used: {f.malformed}"),
+    Rule("app-unusable", lambda f: _when(f.app_error is not None), Cause.APP_UNUSABLE,
+         lambda f, e: f"its host cannot run the app: {f.app_error}"),
     # A failed start, not a lost host: a host that lacks something lacks it a second later too (BUDGET-5).
     Rule(HOST_START, lambda f: _when(f.lost is not None and f.start_error is not None, start_error=f.start_error),
          Cause.START_TIMEOUT, lambda f, e: f"its host could not start it: {f.lost}"),

@@ -132,7 +132,7 @@ def do_others_serve(
 
 def _is_eligible(job: JobRecord, host: HostRecord) -> bool:
     serves = not host.queues or job.queue in host.queues
-    labelled = carries(host.labels, job.spec.host_labels)
+    labelled = carries(host.able_labels, job.spec.host_labels)
     large = host.cpu_slots >= job.cpu_slots and host.memory_bytes >= job.memory_bytes
     runtime = find_runtime_word(job.spec.image, job.spec.runtime)
     alive = host.state is HostState.ACTIVE and host.flagged_dead_at is None

@@ -19,7 +19,9 @@ from holdfast.core.calls.decide import (
     classify_exception,
     decide_call,
 )
+from holdfast.core.calls.unable import AppHosts, decide_unable
 from holdfast.core.calls.values import CallCharges, CallState, FunctionSpec
+from holdfast.core.causes import Cause
 from holdfast.core.endings.classify import classify
 from holdfast.core.facts import Classified, TaskFacts
 from holdfast.moves.flow.pieces import (
@@ -35,6 +37,7 @@ from holdfast.moves.flow.pieces import (
 )
 from holdfast.wire.calls import CallEnd, CallError, Closing
 
+NO_HOSTS = AppHosts()
 CALL_LOST = TaskFacts(lost="lease_lapsed")
 """The end of an executor that no report told of."""
 DETAIL_CHARS = 4000
@@ -139,7 +142,7 @@ class FailureRow(msgspec.Struct, frozen=True, kw_only=True):
 
 class BadEnd(msgspec.Struct, frozen=True, kw_only=True):
     """A call whose attempt failed and is to be judged. end: None where its executor ended. stop: how it
-    was asked to stop."""
+    was asked to stop. hosts: those that may run it."""
 
     batch: OpenBatch
     piece: Piece
@@ -148,6 +151,7 @@ class BadEnd(msgspec.Struct, frozen=True, kw_only=True):
     end: CallEnd | None = None
     facts: TaskFacts | None = None
     closing: Closing | None = None
+    hosts: AppHosts = AppHosts()
 
 
 class CallMoves:
@@ -169,9 +173,11 @@ class CallMoves:
 
     # ---- first step: needs the batches alone
 
-    def take_ends(self, batch: OpenBatch, ends: Iterable[CallEnd]) -> None:
+    def take_ends(
+        self, batch: OpenBatch, ends: Iterable[CallEnd], hosts: AppHosts = NO_HOSTS
+    ) -> None:
         """Take ends of calls of an open batch; what it does not hold, or has ended, is passed over
-        (CALLSET-1)."""
+        (CALLSET-1). hosts: those that may run its calls."""
         size, ended = batch.size, batch.ended
         fresh = {e.position: e for e in ends if 0 <= e.position < size}
         for first, last in ended if fresh else ():
@@ -180,11 +186,11 @@ class CallMoves:
         if not fresh:
             return
         for at, piece in place_pieces(batch.pieces):
-            self._take_run(batch, piece, at, fresh)
+            self._take_run(batch, piece, at, fresh, hosts)
         self._settle(batch, add_ranges(ended, list_ranges(sorted(fresh))))
 
     def _take_run(
-        self, batch: OpenBatch, piece: Piece, at: int, fresh: Mapping[int, CallEnd]
+        self, batch: OpenBatch, piece: Piece, at: int, fresh: Mapping[int, CallEnd], hosts: AppHosts
     ) -> None:
         run: CallRun | None = None
         for index in range(piece.first, piece.last):
@@ -195,7 +201,8 @@ class CallMoves:
                 run = None
                 position = at + index - piece.first
                 stop = batch.find_stop(position)
-                self.bad.append(BadEnd(batch=batch, piece=piece, index=index, stop=stop, end=end))
+                bad = BadEnd(batch=batch, piece=piece, index=index, stop=stop, end=end, hosts=hosts)
+                self.bad.append(bad)
             elif run is not None and run.results is not None:
                 run.results.append(end.value)
                 run.last = index + 1
@@ -321,16 +328,19 @@ class CallMoves:
     ) -> None:
         found, detail, value = _explain(bad, judge)
         seconds = bad.end.seconds if bad.end is not None else _lasted(bad, self.now)
-        decision = decide_call(
-            found,
-            charges,
-            judge.policy_of(row.queue, row.spec),
-            name=f"{row.id}.{bad.index}",
-            chance=judge.chance(),
-            lasted_seconds=max(0.0, seconds),
-            own_limit=_names_limit(row.spec) and not (bad.closing and bad.closing.loading),
-            left=saved or bool(bad.closing and bad.closing.step is not None),
-        )
+        if found.cause is Cause.APP_UNUSABLE and bad.end is not None:
+            decision = decide_unable(found.message, charges, bad.batch.host_id, bad.hosts)
+        else:
+            decision = decide_call(
+                found,
+                charges,
+                judge.policy_of(row.queue, row.spec),
+                name=f"{row.id}.{bad.index}",
+                chance=judge.chance(),
+                lasted_seconds=max(0.0, seconds),
+                own_limit=_names_limit(row.spec) and not (bad.closing and bad.closing.loading),
+                left=saved or bool(bad.closing and bad.closing.step is not None),
+            )
         asked = bad.stop is not None or row.cancelled_at is not None
         outcome = CallOutcome.CANCELLED if asked else decision.outcome
         again = msgspec.structs.replace(
@@ -456,7 +466,12 @@ def _explain(bad: BadEnd, judge: CallJudge) -> tuple[Classified, str, str]:
     if bad.end is not None:
         error = read_error(bad.end.value)
         found = classify_exception(
-            error.kind, error.message, error.traceback, judge.rules, invalid=error.invalid
+            error.kind,
+            error.message,
+            error.traceback,
+            judge.rules,
+            invalid=error.invalid,
+            unable=error.unable,
         )
         return found, error.traceback[-DETAIL_CHARS:], bad.end.value
     assert bad.facts is not None

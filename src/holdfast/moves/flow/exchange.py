@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from holdfast.core.calls.feeds import choose_feed
+from holdfast.core.calls.unable import AppHosts
 from holdfast.core.calls.values import FunctionSpec
 from holdfast.core.ids import TaskKey
 from holdfast.moves.flow.calls import CallMoves, CallSetRow, OpenBatch
@@ -66,6 +67,8 @@ class HeardReport(Protocol):
     def family(self) -> str: ...
     @property
     def report(self) -> ExecutorReport: ...
+    @property
+    def hosts(self) -> AppHosts: ...
 
 
 class Exchange:
@@ -102,7 +105,7 @@ class Exchange:
             report = turn.report
             for ends in report.ends:
                 if ends.batch in mine:
-                    self.moves.take_ends(mine[ends.batch], ends.ends)
+                    self.moves.take_ends(mine[ends.batch], ends.ends, turn.hosts)
             for number, first in report.returned:
                 if number in mine and number not in self.moves.gone:
                     self.moves.give_back(mine[number], first)

@@ -13,7 +13,13 @@ from holdfast.core.causes import Cause
 from holdfast.core.fleet.actions import CycleSummary
 from holdfast.core.fleet.records import PoolRecord
 from holdfast.core.gpus import Gpu
-from holdfast.core.host_faults import Hindrance, is_set_aside, list_held, list_lacking
+from holdfast.core.host_faults import (
+    Hindrance,
+    is_set_aside,
+    list_able_labels,
+    list_held,
+    list_lacking,
+)
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import Capacity
 from holdfast.core.records import (
@@ -461,7 +467,7 @@ class MemoryState:
             name=host.name,
             incarnation=host.incarnation,
             queues=frozenset(host.queues),
-            labels=host.labels,
+            labels=list_able_labels(host.labels, host.faults),
             free_cpu_slots=host.cpu_slots - sum(t.cpu_slots for t in live),
             free_memory_bytes=host.memory_bytes - sum(t.memory_bytes for t in live),
             free_devices=tuple(sorted(g.index for g in host.gpus if g.index not in busy)),

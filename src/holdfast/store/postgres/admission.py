@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.core.causes import UNSTARTED
-from holdfast.core.host_faults import Hindrance, list_held, list_lacking
+from holdfast.core.host_faults import Hindrance, list_able_labels, list_held, list_lacking
 from holdfast.core.placement.plan import (
     Candidate,
     Capacity,
@@ -381,7 +381,7 @@ def as_capacity(row: Mapping[str, Any]) -> Capacity:
         name=row["name"],
         incarnation=row["incarnation"],
         queues=frozenset(row["queues"]),
-        labels=row["labels"],
+        labels=list_able_labels(row["labels"], faults),
         free_cpu_slots=row["cpu_slots"] - row["busy_cpu_slots"],
         free_memory_bytes=row["memory_bytes"] - row["busy_memory_bytes"],
         free_devices=tuple(sorted(g["index"] for g in row["gpus"] if g["index"] not in busy)),

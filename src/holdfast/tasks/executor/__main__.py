@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.core.calls.values import ExecutorLimits
+from holdfast.tasks.executor.files import find_modules_of
 from holdfast.tasks.executor.hand import Hand
 from holdfast.tasks.executor.place import PlaceWriter
 from holdfast.tasks.executor.runner import CallRunner, RunnerPlaces
@@ -21,7 +22,7 @@ def main() -> int:
     env = os.environ
     path = env.get("HOLDFAST_APP_PATH")
     if path:
-        sys.path.insert(0, path)
+        find_modules_of(path)
     runner = CallRunner(
         Hand(env["HOLDFAST_TASK"], int(env.get("HOLDFAST_EXECUTOR_GPUS", "0"))),
         PlaceWriter(env["HOLDFAST_CALLS_PLACE"]),

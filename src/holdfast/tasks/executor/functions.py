@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import HoldfastError
 from holdfast.tasks.codec import CONTEXT, CallCodec
 from holdfast.tasks.declare import TaskFunction
+from holdfast.tasks.executor.files import AppFiles
 from holdfast.tasks.running import context
 from holdfast.wire.calls import CallError
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 MAX_TRACEBACK_CHARS = 16_000
 MAX_MESSAGE_CHARS = 4_000
+NOT_A_TASK = "NotATask"
 _OWN = os.path.dirname(__file__)
 
 
@@ -96,26 +98,9 @@ class FunctionTable:
     """The functions that this executor has run. A refusal stands until the executor is replaced,
     because a module that failed to import is left in an unknown state."""
 
-    def __init__(self, folder: str) -> None:
-        """folder: the app's; its modules are looked at for changes."""
+    def __init__(self, files: AppFiles) -> None:
         self._found: dict[str, HostedFunction | CallRefused] = {}
-        self._folder = folder
-        self._files: dict[str, int] = {}
-
-    def changed(self) -> bool:
-        """Whether the file of an imported module of the app's folder is another by now."""
-        return any(read_change(file) != before for file, before in self._files.items())
-
-    def note_files(self) -> None:
-        """Note the files of the modules that are imported now."""
-        for module in list(sys.modules.values()):
-            file = getattr(module, "__file__", None)
-            if isinstance(file, str) and file not in self._files and self._is_own(file):
-                self._files[file] = read_change(file)
-
-    def _is_own(self, file: str) -> bool:
-        inside = bool(self._folder) and file.startswith(self._folder.rstrip("/") + "/")
-        return inside and "/site-packages/" not in file
+        self._files = files
 
     def knows(self, name: str) -> bool:
         """Whether it was looked for before."""
@@ -126,57 +111,57 @@ class FunctionTable:
         found = self._found.get(name)
         if found is None:
             try:
-                found = _import_function(name)
+                found = self._import_function(name)
+                self._files.forget_failure()
             except CallRefused as refused:
                 found = refused
             self._found[name] = found
-            self.note_files()
         if isinstance(found, CallRefused):
             raise found
         return found
 
-
-def read_change(file: str) -> int:
-    """When a file was changed, in nanoseconds; 0 where it is gone."""
-    try:
-        return os.stat(file).st_mtime_ns
-    except OSError:
-        return 0
-
-
-def _import_function(name: str) -> HostedFunction:
-    module_name, _, path = name.partition(":")
-    host = os.environ.get("HOLDFAST_HOST_NAME") or socket.gethostname()
-    try:
-        value: Any = importlib.import_module(module_name)
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt | MemoryError):
-            raise
-        why = f"{type(error).__name__}: {error}"
-        hint = ""
-        if isinstance(error, ModuleNotFoundError):
-            where = os.environ.get("HOLDFAST_APP_PATH") or os.getcwd()
-            hint = f" (looked in {where} and in the packages of {sys.executable})"
-        message = f"module {module_name} cannot be imported on host {host}: {why}{hint}"
-        raise _refuse(type(error).__name__, message, describe_trace(error)) from None
-    for part in path.split("."):
-        value = getattr(value, part, None)
-    if not isinstance(value, TaskFunction):
-        what = "there is none" if value is None else f"it is a {type(value).__name__}"
-        raise _refuse(
-            "NotATask",
-            f"module {module_name} on host {host} has no task {path!r}: {what}; is its version "
-            "another than the caller's, or does it lack @holdfast.task?",
-        )
-    try:
-        return HostedFunction(value, name)
-    except HoldfastError as error:
-        raise _refuse(type(error).__name__, str(error)) from None
+    def _import_function(self, name: str) -> HostedFunction:
+        module_name, _, path = name.partition(":")
+        host = os.environ.get("HOLDFAST_HOST_NAME") or socket.gethostname()
+        try:
+            value: Any = importlib.import_module(module_name)
+        except BaseException as error:
+            self._files.note_failure(error)
+            if isinstance(error, KeyboardInterrupt | MemoryError):
+                raise
+            message = f"module {module_name} cannot be imported on host {host}: {say_why(error)}"
+            kind = _say(_name_kind, error)
+            raise _refuse(kind, message, describe_trace(error), unable=True) from None
+        for part in path.split("."):
+            value = getattr(value, part, None)
+        if not isinstance(value, TaskFunction):
+            what = "there is none" if value is None else f"it is a {type(value).__name__}"
+            raise _refuse(
+                NOT_A_TASK,
+                f"module {module_name} on host {host} has no task {path!r}: {what}; is its version "
+                "another than the caller's, or does it lack @holdfast.task?",
+                unable=True,
+            )
+        try:
+            return HostedFunction(value, name)
+        except HoldfastError as error:
+            raise _refuse(type(error).__name__, str(error)) from None
 
 
-def _refuse(kind: str, message: str, trace: str = "") -> CallRefused:
+def say_why(error: BaseException) -> str:
+    """Return the last line of an import's traceback, and for a module that is missing where it was
+    looked for."""
+    why = f"{_say(_name_kind, error)}: {_say(str, error)}"[:MAX_MESSAGE_CHARS]
+    if not isinstance(error, ModuleNotFoundError):
+        return why
+    where = os.environ.get("HOLDFAST_APP_PATH") or os.getcwd()
+    return f"{why} (looked in {where} and in the packages of {sys.executable})"
+
+
+def _refuse(kind: str, message: str, trace: str = "", *, unable: bool = False) -> CallRefused:
     text = message[:MAX_MESSAGE_CHARS]
-    return CallRefused(CallError(kind=kind, message=text, traceback=trace, invalid=True))
+    error = CallError(kind=kind, message=text, traceback=trace, invalid=True, unable=unable)
+    return CallRefused(error)
 
 
 def describe_error(error: BaseException) -> CallError:

@@ -2,13 +2,12 @@
 
 EXEC-1  A process that ends by itself does so between two calls, with status 0, after the ends it
         has are told: it was idle for long, it was told to leave, it ran its number of calls, it
-        holds more memory than it may, a module of its app was changed, or an exception left its
-        GPU unusable.
+        holds more memory than it may, a file of its app was changed (CODE-1), an import failed, or
+        an exception left its GPU unusable. Its status is 1 where it could not run its last call.
 EXEC-2  The end of a call that ran while the process was told to stop (TERM) and raised is not told:
         the stop made it raise, and the call is run again elsewhere.
 """
 
-import contextlib
 import importlib
 import os
 import resource
@@ -24,7 +23,9 @@ from holdfast.core.calls.texts import lengthen, shorten
 from holdfast.core.calls.values import ExecutorLimits
 from holdfast.errors import HoldfastError, NotFound, Unavailable, ValidationError
 from holdfast.tasks.executor.checkpoints import HostedCheckpoint
+from holdfast.tasks.executor.files import AppFiles
 from holdfast.tasks.executor.functions import (
+    NOT_A_TASK,
     CallRefused,
     CoroutineRunner,
     FunctionTable,
@@ -41,6 +42,7 @@ from holdfast.wire.calls import (
     PHASE_CALLING,
     PHASE_IDLE,
     PHASE_LOADING,
+    PHASE_UNABLE,
     AgentFrame,
     CallEnd,
     CallError,
@@ -80,12 +82,14 @@ class CallRunner:
         self._limits, self._places = limits, places
         self._line = AgentLine(address, hand, self._hear)
         self._guard = UserGuard(self.stop, self._cut_child)
-        self._functions = FunctionTable(places.path)
+        self._files = AppFiles(places.path)
+        self._functions = FunctionTable(self._files)
         self._coroutines = CoroutineRunner()
         self._ran = 0
-        self._stopped = self._broken = self._forked = False
+        self._stopped = self._broken = self._forked = self._leaves = False
+        self._unable = ""  # why the last call that ended could not be run here
         self._context: CallContext | None = None
-        self._looked_at = self._compared_at = 0.0
+        self._looked_at = 0.0
         self._before_load = PHASE_IDLE
         self._began = 0.0
         SHELF.loading, SHELF.loaded = self._begin_load, self._end_load
@@ -108,15 +112,24 @@ class CallRunner:
         while not self._must_go():
             held = self._hand.next_batch()
             if held is not None:
-                if self._is_stale():
+                if self._files.changed():
                     break
                 self._run_batch(held)
                 used_at = time.monotonic()
+                if self._leaves:
+                    break
             elif self._hand.leaving or not self._wait(time.monotonic() - used_at):
                 break
         self._say_last_words()
         self._drop_model()
-        return 0
+        unable = self._unable and (self._leaves or self._hand.leaving)
+        return self._say_unable() if unable else 0
+
+    def _say_unable(self) -> int:
+        """Have the agent know that this host cannot run the app (ABLE-1). Returns the status."""
+        print(f"[holdfast] {' '.join(self._unable.split())}", file=self._guard.streams[1])
+        self._place.write(0, 0, PHASE_UNABLE)
+        return 1
 
     def close(self) -> None:
         """End what the coroutines of calls left running."""
@@ -129,11 +142,17 @@ class CallRunner:
         self._line.cut()
 
     def _import_app(self) -> None:
-        """Import the app ahead of the first call. Its errors are told by the calls that meet them."""
+        """Import the app ahead of the first call. Its errors are told by the calls that meet them; a
+        process that ends here never had one, and its agent says so."""
         self._place.write(0, 0, PHASE_LOADING)
-        with contextlib.suppress(BaseException):
-            self._guard.run(importlib.import_module, self._places.app, sets_up=True)
-        self._functions.note_files()
+        app, since = self._places.app, time.time()
+        try:
+            self._guard.run(importlib.import_module, app, sets_up=True)
+        except BaseException as error:
+            # An app need not be a module: its functions may be of another.
+            if not (isinstance(error, ModuleNotFoundError) and error.name == app):
+                self._files.note_failure(error)
+        self._files.note_imports(since)
         self._hand.models = SHELF.list_limits()
         self._place.write(0, 0, PHASE_IDLE)
 
@@ -152,14 +171,6 @@ class CallRunner:
             return False
         self._looked_at = now
         return read_resident_bytes() > limits.memory_bytes
-
-    def _is_stale(self) -> bool:
-        """Whether a module of the app was changed since it was imported, looked at now and then."""
-        now = time.monotonic()
-        if now - self._compared_at < _LOOK_SECONDS:
-            return False
-        self._compared_at = now
-        return self._functions.changed()
 
     def _wait(self, idle_seconds: float) -> bool:
         """Wait for calls; unload a model that is not used. False when it was idle for long."""
@@ -241,14 +252,18 @@ class CallRunner:
         )
         cold = not self._functions.knows(info.spec.function) or model != SHELF.name
         place.write(*where, PHASE_LOADING if cold else PHASE_CALLING, begins=True)
-        self._began = time.perf_counter()
+        self._began, since = time.perf_counter(), time.time()
         try:
             hosted = self._find(info.spec.function)
             text = self._guard.run(self._attempt, held, position, hosted, order, context, cold)
+            self._unable = ""
         except BaseException as failure:
             if self._stopped:
                 return None  # EXEC-2
+            self._note_unable(failure)
             return CallEnd(position, True, self._read_seconds(), self._describe(failure))
+        finally:
+            self._files.note_imports(since)
         if text is None:
             return _end_uncalled(position, held.cancelled[position])
         return CallEnd(position, False, self._read_seconds(), text)
@@ -276,6 +291,12 @@ class CallRunner:
             self._place.write(held.batch.id, position, PHASE_CALLING)
             self._began = time.perf_counter()
         return self._write(hosted, hosted.run(args, kwargs, self._coroutines))
+
+    def _note_unable(self, failure: BaseException) -> None:
+        """Note a function that cannot be run here; after an import that failed another process tries."""
+        if isinstance(failure, CallRefused) and failure.error.unable:
+            self._unable = failure.error.message
+            self._leaves = self._leaves or failure.error.kind != NOT_A_TASK
 
     def _read_seconds(self) -> float:
         return time.perf_counter() - self._began

@@ -16,6 +16,7 @@ from holdfast.core.calls.plan import FamilyRoom
 from holdfast.core.calls.values import CallState, Family, FunctionSpec
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.gpus import Gpu
+from holdfast.core.host_faults import Hindrance
 from holdfast.core.records import JobRecord
 from holdfast.core.states import JobState
 from holdfast.store.port.flow.calls import BusyCall, CallStanding
@@ -105,6 +106,22 @@ def test_no_live_host_lists_the_app() -> None:
             "start one: holdfast agent --app mytasks",
         )
     ]
+
+
+def test_a_host_that_cannot_run_the_app_is_named_with_its_reason() -> None:
+    """ABLE-1."""
+    fault = Hindrance(part="apps", apps=("mytasks",), reason="No module named 'x'")
+    broken = msgspec.structs.replace(host("h1", labels={"app/mytasks": "yes"}), faults=(fault,))
+    line = (
+        "host_cannot_run_app",
+        "host h1 lists app mytasks and cannot run it: No module named 'x'",
+        "mend it there; the host tries it again by itself",
+    )
+    assert say(room=FamilyRoom(slots=0, listed=False), hosts=[broken]) == [line]
+    able = host("h2", labels={"app/mytasks": "yes"})
+    assert say(hosts=[broken, able])[-1] == line
+    other = msgspec.structs.replace(FAMILY, app="others")
+    assert line not in say({"family": other}, hosts=[broken])
 
 
 @pytest.mark.parametrize(

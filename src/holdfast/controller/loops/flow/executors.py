@@ -198,7 +198,7 @@ def _list_apps(hosts: Sequence[HostRecord]) -> Mapping[str, None]:
     return dict.fromkeys(
         label.removeprefix(APP)
         for host in hosts
-        for label, value in host.labels.items()
+        for label, value in host.able_labels.items()
         if label.startswith(APP) and value == "yes"
     )
 

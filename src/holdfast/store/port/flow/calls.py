@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 
 from holdfast.core.calls.decide import PolicyOf
 from holdfast.core.calls.feeds import ColdWaitOf
+from holdfast.core.calls.unable import AppHosts
 from holdfast.core.calls.values import CallState, Family, FunctionSpec
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.ids import TaskKey
@@ -39,12 +40,14 @@ CLOSING_SECONDS = 10.0
 
 
 class ExecutorTurn(StoreValue, frozen=True, kw_only=True):
-    """One executor's report and its host, as the route heard it."""
+    """One executor's report and its host, as the route heard it. hosts: those that may run its family,
+    where a call of the report could not be run on this one (ABLE-2)."""
 
     host_id: str
     incarnation: str
     report: ExecutorReport
     family: str = ""
+    hosts: AppHosts = AppHosts()
 
 
 class ExecutorTurned(StoreValue, frozen=True, kw_only=True):
