@@ -1,7 +1,9 @@
 """Which call runs in an executor, read from its place file, and how that call is watched.
 
 PLACE-1  Each call is watched anew: its time, its silence and its evidence begin when it begins. A
-         beat of the executor before is none of the call's.
+         beat of the executor before is none of the call's. It is watched for stalls from its own
+         first beat, or from its beginning where its function or its model names how long one may be,
+         because a call that only waits sends none.
 PLACE-2  While a model is loaded only the time of the loading counts, by the model's own limit; an
          executor that waits for calls is not watched.
 PLACE-3  An agent that takes over goes on with the watch of a call that still runs.
@@ -91,6 +93,11 @@ def choose_watch(
     )
 
 
+def names_stall(info: SetInfo, limits: ModelLimits) -> bool:
+    """Return whether a function, or its model, says how long a call may be silent."""
+    return isinstance(info.spec.stall_timeout_seconds, (int, float)) or bool(limits.stall_seconds)
+
+
 def _lengthen(seconds: float | None, least: float) -> float | None:
     return None if seconds is None else max(seconds, least)
 
@@ -112,29 +119,35 @@ class CallWatches:
         place = read_place(task.folder)
         if place is None or task.watch.trip is not None:
             return True
-        settings = self._find_settings(task, place, order.watch)
+        settings, named = self._find_settings(task, place, order.watch)
         first = task.key not in self._seen
         same = self._seen.get(task.key, tuple(task.saved.place)) == place.mark
         self._seen[task.key] = place.mark
         if same:
             if task.watch.settings != settings:
                 task.watch.change_settings(now, settings)  # PLACE-3, or its set is known only now
+                if named:
+                    task.watch.beat(now)
             return True
         task.saved.place, task.dirty = list(place.mark), True
         began_at = now - place.seconds
         task.watch.renew(now if first else began_at, began_at, settings)
-        if place.phase == PHASE_CALLING:
+        if named:
             task.watch.beat(began_at if not first else now)
         return True
 
-    def _find_settings(self, task: AgentTask, place: Place, own: WatchSettings) -> WatchSettings:
+    def _find_settings(
+        self, task: AgentTask, place: Place, own: WatchSettings
+    ) -> tuple[WatchSettings, bool]:
+        """Return how an executor is watched now, and whether for stalls without a beat (PLACE-1)."""
         info, limits = None, ModelLimits()
         batch = self.batch(task.key, place.batch) if place.batch else None
         if batch is not None and place.position < len(batch.calls):
             info = batch.sets[batch.calls[place.position].set]
             if batch.model is not None:
                 limits = self.limits(task.key, batch.model)
-        return choose_watch(place.phase, own, info, limits)
+        named = place.phase == PHASE_CALLING and info is not None and names_stall(info, limits)
+        return choose_watch(place.phase, own, info, limits), named
 
     def forget(self, key: TaskKey) -> None:
         """Drop the memory of a task that ended."""

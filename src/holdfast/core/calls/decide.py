@@ -12,11 +12,11 @@ from msgspec import UNSET
 
 from holdfast.core.calls.executors import as_job
 from holdfast.core.calls.values import CallCharges, FunctionSpec
-from holdfast.core.causes import Cause
+from holdfast.core.causes import Cause, Watchdog
 from holdfast.core.endings.classify import classify
 from holdfast.core.endings.decide import AttemptEnding, Charges, Policy, decide
 from holdfast.core.endings.rules import OperatorRule
-from holdfast.core.facts import Classified, TaskFacts
+from holdfast.core.facts import Classified, TaskFacts, Trip
 from holdfast.core.retry import RetryFields, make_policy
 from holdfast.core.settings.resolve import job_layer, resolve_all
 from holdfast.core.states import JobEvent
@@ -26,6 +26,11 @@ HELD_SECONDS = 30.0
 MAX_TEXT = 4000
 UNABLE = "app-unusable"
 """The rule of an end whose host cannot run the app."""
+
+_OPTIONS = {
+    Watchdog.STALL: "stall_timeout of @holdfast.task allows a longer silence, ctx.beat() ends it",
+    Watchdog.TIME_LIMIT: "time_limit of @holdfast.task allows more",
+}
 
 PolicyOf = Callable[[str, FunctionSpec], Policy]
 """Queue and function → the policy that decides about the end of its calls, by the settings in force."""
@@ -107,6 +112,15 @@ def classify_exception(
     if found.rule == "exit-code":
         return msgspec.structs.replace(found, rule="call-raised", message=said)
     return found
+
+
+def name_option(found: Classified, trip: Trip | None) -> Classified:
+    """Return the end of a call that a watchdog ended with the option of its function that allows
+    more."""
+    option = None if trip is None else _OPTIONS.get(trip.watchdog)
+    if option is None:
+        return found
+    return msgspec.structs.replace(found, message=f"{found.message}; {option}")
 
 
 def decide_call(

@@ -18,6 +18,7 @@ from holdfast.core.calls.decide import (
     PolicyOf,
     classify_exception,
     decide_call,
+    name_option,
 )
 from holdfast.core.calls.unable import AppHosts, decide_unable
 from holdfast.core.calls.values import CallCharges, CallState, FunctionSpec
@@ -475,7 +476,7 @@ def _explain(bad: BadEnd, judge: CallJudge) -> tuple[Classified, str, str]:
         )
         return found, error.traceback[-DETAIL_CHARS:], bad.end.value
     assert bad.facts is not None
-    found = classify(bad.facts, judge.rules)
+    found = name_option(classify(bad.facts, judge.rules), bad.facts.trip)
     error = CallError(kind=f"holdfast.{found.cause}", message=found.message)
     return found, bad.facts.log_tail[-DETAIL_CHARS:], msgspec.json.encode(error).decode()
 

@@ -19,7 +19,13 @@ from holdfast.agent.calls import desk
 from holdfast.agent.calls.desk import ExecutorDesk
 from holdfast.agent.calls.home import ExecutorHome, make_place
 from holdfast.agent.calls.lines import ExecutorLine
-from holdfast.agent.calls.places import LOAD_SECONDS, CallWatches, choose_watch, read_place
+from holdfast.agent.calls.places import (
+    LOAD_SECONDS,
+    CallWatches,
+    choose_watch,
+    names_stall,
+    read_place,
+)
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.calls import ControllerCalls
 from holdfast.core.calls.values import FunctionSpec
@@ -27,6 +33,7 @@ from holdfast.core.facts import TaskFacts, Trip
 from holdfast.core.ids import TaskKey
 from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.states import AgentTaskEvent
+from holdfast.core.watchdogs.verdicts import Suspect
 from holdfast.errors import TooLarge, Unavailable
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.agent import LaunchOrder
@@ -206,10 +213,13 @@ class Rig:
         await self.desk.open(self.home.socket)
         self.running = asyncio.create_task(self.desk.run())
 
-    def give(self, number: int, *calls: tuple[str, Any], **watch: Any) -> None:
+    def give(
+        self, number: int, *calls: tuple[str, Any], named: float | None = None, **watch: Any
+    ) -> None:
         sets = [
             SetInfo(
-                id=f"set{at}", spec=FunctionSpec(function=f"pages:{name}"),
+                id=f"set{at}",
+                spec=FunctionSpec(function=f"pages:{name}", stall_timeout_seconds=named),
                 watch=WatchSettings(**watch),
             )
             for at, (name, _) in enumerate(calls)
@@ -491,7 +501,7 @@ def test_each_call_is_watched_anew(tmp_path: Path) -> None:
             assert rig.task.watch.settings == OWN
             rig.give(
                 1, ("hold", {"path": str(one)}), ("hold", {"path": str(two)}),
-                stall_timeout_seconds=9.0,
+                stall_timeout_seconds=9.0, named=9.0,
             )  # fmt: skip
             for path in (one, two):
                 await rig.until(path.exists)
@@ -509,6 +519,40 @@ def test_each_call_is_watched_anew(tmp_path: Path) -> None:
             assert rig.task.watch.settings == OWN
 
     asyncio.run(run())
+
+
+def test_a_call_that_only_waits_is_no_stall_and_one_that_beat_may_be(tmp_path: Path) -> None:
+    """PLACE-1: where its function names no `stall_timeout`."""
+
+    async def run() -> None:
+        async with rigged(tmp_path) as rig:
+            watches, path = CallWatches(rig.desk.find_batch, rig.desk.find_limits), tmp_path / "one"
+            rig.give(1, ("hold", {"path": str(path)}), stall_timeout_seconds=2.0)
+            await rig.until(path.exists)
+            watches.look(rig.task, read_boottime())
+            assert rig.task.watch.settings.stall_timeout_seconds == 2.0
+            assert rig.task.watch.last_beat is None
+            now = read_boottime()
+            waits = [v for second in range(6) for v in rig.task.watch.tick(now + second)]
+            assert waits == []
+            rig.task.watch.beat(now + 6)
+            told = [v for second in range(7, 12) for v in rig.task.watch.tick(now + second)]
+            assert [type(verdict) for verdict in told] == [Suspect]
+            path.unlink()
+
+    asyncio.run(run())
+
+
+def test_a_model_that_names_its_patience_has_its_calls_watched_from_their_beginning() -> None:
+    spec = FunctionSpec(function="pages:f")
+    info = SetInfo(id="s", spec=spec)
+    assert not names_stall(info, ModelLimits())
+    assert names_stall(info, ModelLimits(stall_seconds=60.0))
+    assert not names_stall(info, ModelLimits(stall_seconds=0.0)), "off"
+    for said, named in ((5.0, True), ("off", False), (None, False)):
+        given = msgspec.structs.replace(info, spec=msgspec.structs.replace(
+            spec, stall_timeout_seconds=said))  # fmt: skip
+        assert names_stall(given, ModelLimits()) is named
 
 
 def test_how_an_executor_is_watched_in_each_phase() -> None:

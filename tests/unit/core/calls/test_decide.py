@@ -15,6 +15,7 @@ from holdfast.core.calls.decide import (
     classify_exception,
     decide_call,
     default_policy,
+    name_option,
     pace_retries,
 )
 from holdfast.core.calls.values import CallCharges, FunctionSpec
@@ -139,3 +140,16 @@ def test_a_call_is_retried_soon_and_ever_more_rarely_unless_its_function_says_ot
     else:
         assert (first, fourth) == (delay, 8 * delay)
     assert default_policy("cpu", FunctionSpec(function="m:f")).retry.retry_delay == 1.0
+
+
+def test_the_reason_of_a_watchdogs_end_names_the_option_that_allows_more() -> None:
+    for watchdog, option in (
+        (Watchdog.STALL, "stall_timeout"),
+        (Watchdog.TIME_LIMIT, "time_limit"),
+    ):
+        trip = Trip(watchdog=watchdog, exit_code=76, reason="no beat for 2 min")
+        found = name_option(classify(TaskFacts(signal=9, trip=trip), []), trip)
+        assert found.message.startswith("no beat for 2 min; ")
+        assert f"{option} of @holdfast.task" in found.message
+    other = classify(TaskFacts(exit_code=1), [])
+    assert name_option(other, None) == other
