@@ -5,7 +5,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from holdfast.controller.runtime.background import BEHIND_SECONDS, Background
+from holdfast.controller.why.places import as_candidate
 from holdfast.core.calls.executors import is_ahead, is_lent
 from holdfast.core.calls.leave import (
     YIELD_GAP_SECONDS,
@@ -18,6 +21,7 @@ from holdfast.core.calls.leave import (
     yields_when_busy,
     yields_when_idle,
 )
+from holdfast.core.host_faults import find_runtime_word
 from holdfast.core.placement.types import Candidate
 from holdfast.core.records import HostRecord, JobRecord
 from holdfast.core.spec import JobSpec
@@ -29,6 +33,7 @@ FRESH_SECONDS = 2.0
 MAX_READ = 1000
 JOBS_READ = 16
 """Of each queue: those that are next."""
+LIMITED_READ = 200
 GIVEN_SECONDS = 10.0
 """So long no more executors leave for the same job, which takes the room meanwhile."""
 
@@ -82,7 +87,10 @@ class SlotsDesk:
             return
         self._read_at = self._clock()
         only = JobFilter(states=(JobState.QUEUED,), executors="only", limit=MAX_READ)
-        queued = [job for job in await self._store.jobs.list_jobs(only) if not is_ahead(job.spec)]
+        queued = await self._store.jobs.list_jobs(only)
+        ages = await self._read_ages() if any(is_ahead(job.spec) for job in queued) else {}
+        # One that was submitted ahead is wanted by now, where calls of its family wait.
+        queued = [job for job in queued if not is_ahead(job.spec) or job.spec.executor in ages]
         self._wanted = []
         if not queued:
             return
@@ -90,10 +98,19 @@ class SlotsDesk:
         found = await self._store.jobs.list_jobs(running)
         self._running = Counter(job.spec.executor for job in found)
         now = await self._store.now()
-        self._wanted = [
-            _as_wanted(job, (now - (job.queued_at or now)).total_seconds(), self._running)
-            for job in queued
-        ]
+        for job in queued:
+            waited = (now - (job.queued_at or now)).total_seconds()
+            if is_ahead(job.spec):
+                waited = min(waited, ages[job.spec.executor])
+            self._wanted.append(_as_wanted(job, waited, self._running))
+
+    async def _read_ages(self) -> dict[str, float]:
+        """Return by family for how long its oldest call waits."""
+        ages: dict[str, float] = {}
+        for feed in await self._store.calls.read_feeds():
+            name = feed.family.name
+            ages[name] = max(ages.get(name, 0.0), feed.head_age_seconds)
+        return ages
 
     async def refresh_lent(self) -> None:
         """Read again which executors run on slots that waiting ones lend, where that is too old."""
@@ -135,8 +152,10 @@ class SlotsDesk:
             return
         self._jobs_at = now = self._clock()
         found = await self._store.admission.read_admission(JOBS_READ)
+        limited = found.quotas or any(left <= 0 for left in found.headroom.values())
+        beyond = await self._read_limited(found.candidates) if limited else []
         self._queues = Queues(
-            candidates=found.candidates,
+            candidates=(*found.candidates, *beyond),
             hosts=found.hosts,
             headroom=found.headroom,
             quotas=found.quotas,
@@ -145,6 +164,22 @@ class SlotsDesk:
         self._jobs = find_waiting_jobs(self._queues)
         fresh = {job: given for job, given in self._given.items() if now - given.at < GIVEN_SECONDS}
         self._given = fresh
+
+    async def _read_limited(self, known: Sequence[Candidate]) -> list[Candidate]:
+        """Return the queued jobs that a limit keeps out of admission's view (LEAVE-4)."""
+        only = JobFilter(states=(JobState.QUEUED,), executors="hide", limit=LIMITED_READ)
+        queued = await self._store.jobs.list_jobs(only)
+        there = {job.job_id for job in known}
+        paused = {q.name for q in await self._store.settings.list_queues() if q.paused_at}
+        left = [job for job in queued if job.id not in there and job.queue not in paused]
+        return [
+            msgspec.structs.replace(
+                as_candidate(job),
+                host_labels=job.spec.host_labels,
+                runtime=find_runtime_word(job.spec.image, job.spec.runtime),
+            )
+            for job in reversed(left)
+        ]
 
     def yields_to_job(self, spec: JobSpec, host_id: str, beside: Sequence[JobSpec] = ()) -> bool:
         """Return whether an idle executor's room is to be given to a job that waits for it. beside:

@@ -6,6 +6,8 @@ LEAVE-2  A busy one leaves after its calls in hand where that family has none at
          for `YIELD_SECONDS`, unless it is the only one of its own.
 LEAVE-3  Idle ones of a host leave for a job that would start in their room, a gang there and on the
          other hosts, and can start nowhere else now: as many of them as it needs.
+LEAVE-4  They leave as well for a job that waits for what they use up of their queue's `max_running`
+         or their project's quota, wherever its room is.
 """
 
 import heapq
@@ -112,16 +114,46 @@ def find_job_for_room(
     if host is None:
         return None
     emptied = list(itertools.accumulate((spec, *beside), _without, initial=host))[1:]
+    freed = list(itertools.accumulate((spec, *beside), _release, initial=queues))[1:]
+    steps = list(zip(emptied, freed, strict=True))
     for job in jobs:
-        if _starts(job, emptied[-1], queues):
-            return job.job_id, next(n for n, h in enumerate(emptied, 1) if _starts(job, h, queues))
+        limited = _is_limited(job, queues)
+        if _starts(job, *steps[-1], limited=limited):
+            count = next(n for n, s in enumerate(steps, 1) if _starts(job, *s, limited=limited))
+            return job.job_id, count
     return None
 
 
-def _starts(job: Candidate, host: Capacity, queues: Queues) -> bool:
+def _starts(job: Candidate, host: Capacity, queues: Queues, *, limited: bool) -> bool:
     others = [other for other in queues.roomy if other.host_id != host.host_id]
-    hosts = [host, *(others if job.tasks > 1 else ())]
+    hosts = [host, *(others if job.tasks > 1 or limited else ())]
     return bool(plan_admission([job], hosts, queues.headroom, queues.quotas).placements)
+
+
+def _is_limited(job: Candidate, queues: Queues) -> bool:
+    """Return whether a limit of its queue or its project keeps a job from starting (LEAVE-4)."""
+    quota = queues.quotas.get(job.project, QuotaLeft())
+    gpus = job.gpus * job.tasks
+    return (
+        queues.headroom.get(job.queue, 1) <= 0
+        or (quota.jobs is not None and quota.jobs <= 0)
+        or (quota.gpus is not None and quota.gpus < gpus)
+    )
+
+
+def _release(queues: Queues, spec: JobSpec) -> Queues:
+    """Return what the limits leave without one executor."""
+    headroom, quotas = dict(queues.headroom), dict(queues.quotas)
+    queue = spec.queue or ""
+    if queue in headroom:
+        headroom[queue] = max(0, headroom[queue]) + 1
+    quota = quotas.get(spec.project)
+    if quota is not None:
+        quotas[spec.project] = QuotaLeft(
+            jobs=None if quota.jobs is None else max(0, quota.jobs) + 1,
+            gpus=None if quota.gpus is None else quota.gpus + spec.gpus,
+        )
+    return msgspec.structs.replace(queues, headroom=headroom, quotas=quotas)
 
 
 def _without(host: Capacity, spec: JobSpec) -> Capacity:

@@ -14,7 +14,7 @@ from holdfast.core.calls.leave import (
     yields_when_busy,
     yields_when_idle,
 )
-from holdfast.core.placement.types import Candidate, Capacity
+from holdfast.core.placement.types import Candidate, Capacity, QuotaLeft
 from holdfast.core.spec import JobSpec
 
 
@@ -85,7 +85,8 @@ def room(host_id: str, slots: int, queues: frozenset[str] = frozenset()) -> Capa
         ({"tasks": 2}, 0, {}, False),
         ({"queue": "video"}, 0, {}, False),  # which this host does not serve
         ({"host_labels": {"app/films": "yes"}}, 0, {}, False),  # an executor
-        ({}, 0, {"cpu": 0}, False),  # what holds it up is not room
+        ({}, 0, {"cpu": 0}, True),  # the limit of the executor's own queue (LEAVE-4)
+        ({"queue": "gpu"}, 1, {"gpu": 0}, False),  # what holds it up is not room
         ({"gpus": 1}, 0, {}, False),
     ],
 )
@@ -141,3 +142,42 @@ def test_idle_executors_leave_for_a_gang_that_has_room_on_other_hosts_too(
 def test_the_hosts_with_the_most_room_are_looked_at() -> None:
     many = [room(f"h{n}", n) for n in range(200)]
     assert [host.host_id for host in list_roomy(many)] == [f"h{n}" for n in range(199, 135, -1)]
+
+
+@pytest.mark.parametrize(
+    ("headroom", "quotas", "leaves"),
+    [
+        ({"cpu": 0}, {}, ("j", 1)),
+        ({"cpu": 3}, {}, None),
+        ({"gpu": 0}, {}, None),
+        ({}, {"default": QuotaLeft(jobs=0)}, ("j", 1)),
+        ({}, {"default": QuotaLeft(jobs=0, gpus=0)}, ("j", 1)),
+        ({}, {"other": QuotaLeft(jobs=0)}, None),
+        ({"cpu": 0}, {"default": QuotaLeft(jobs=0)}, ("j", 1)),
+    ],
+)
+def test_an_idle_executor_leaves_for_a_job_whose_limit_it_uses_up(
+    headroom: dict[str, int], quotas: dict[str, QuotaLeft], leaves: tuple[str, int] | None
+) -> None:
+    """LEAVE-4: on whichever host that would start."""
+    hosts = [room("h1", 0), room("h2", 3)]
+    queues = Queues(
+        candidates=[candidate("j", cpu_slots=2)],
+        hosts=hosts,
+        headroom=headroom,
+        quotas=quotas,
+        roomy=list_roomy(hosts),
+    )
+    spec = JobSpec(queue="cpu", cpus=1)
+    jobs = find_waiting_jobs(queues)
+    assert bool(jobs) is (leaves is not None)
+    assert find_job_for_room(jobs, queues, "h1", spec) == leaves
+
+
+def test_a_job_whose_limit_others_use_up_gets_no_executors_room() -> None:
+    queues = Queues(
+        candidates=[candidate("j", queue="gpu")], hosts=[room("h1", 3)], headroom={"gpu": 0},
+        quotas={},
+    )  # fmt: skip
+    jobs = find_waiting_jobs(queues)
+    assert find_job_for_room(jobs, queues, "h1", JobSpec(queue="cpu", cpus=1)) is None
