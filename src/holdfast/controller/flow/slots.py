@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.controller.runtime.background import BEHIND_SECONDS, Background
-from holdfast.controller.why.places import as_candidate
+from holdfast.controller.why.pools import as_candidate
 from holdfast.core.calls.executors import is_ahead, is_lent
 from holdfast.core.calls.leave import (
     YIELD_GAP_SECONDS,
