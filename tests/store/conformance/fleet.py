@@ -446,6 +446,20 @@ async def test_a_host_that_can_start_nothing_is_shown_set_aside(rig: Rig) -> Non
         assert found.aside is aside
 
 
+async def test_rented_hosts_that_fell_silent_with_work_are_found(rig: Rig) -> None:
+    """ASK-1."""
+    idle, busy = await active(rig, "host-idle"), await active(rig, "host-busy")
+    await rig.running(host=busy)
+    own = await rig.host("own")
+    await rig.running(host=own)
+    rig.tick(9)
+    assert await rig.store.fleet.find_silent(9.0, now=rig.now) == {}
+    assert await rig.store.fleet.find_silent(9.0, now=rig.tick(1)) == {busy: "p"}
+    await rig.store.fleet.want_end(busy, "enough", now=rig.now)
+    assert await rig.store.fleet.find_silent(9.0, now=rig.now) == {}, "its end is asked for already"
+    assert idle
+
+
 async def test_waiting_jobs_are_counted_by_shape(rig: Rig) -> None:
     for _ in range(3):
         await rig.submit()

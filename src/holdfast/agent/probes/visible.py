@@ -1,8 +1,8 @@
 """Which of a machine's devices are this node's: what a scheduler, or a shell, left to it. Pure.
 
-VISIBLE-1 Devices that the agent's own environment leaves out are another's, and are offered to no
+VISIBLE-1  Devices that the agent's own environment leaves out are another's, and are offered to no
           job. A word that names no device ends its list, as it does for CUDA.
-VISIBLE-2 A list that the machine already keeps, because as many devices are there as it names, is
+VISIBLE-2  A list that the machine already keeps, because as many devices are there as it names, is
           followed no second time: inside of a container or a Slurm job with confined devices the
           driver shows these alone, and counts them anew.
 """

@@ -11,13 +11,20 @@ from holdfast.errors import Stale, Unavailable
 
 log = logging.getLogger("holdfast.fleet")
 LOOK_SECONDS = 5.0
+DOUBT_SECONDS = 9.0
+ASK_AGAIN_SECONDS = 10.0
 LEAST_SECONDS = 0.1
 GAP_SECONDS = 0.5
 """Between two cycles of one pool that were asked for by hints."""
 
 
 class FleetLoop(Loop):
-    """Begins cycles and waits for none, so that no pool waits for another one's provider."""
+    """Begins cycles and waits for none, so that no pool waits for another one's provider.
+
+    ASK-1  A provider is asked at once for its machines where one of its hosts holds leases and hung up,
+           or was not heard for `DOUBT_SECONDS`, and every `ASK_AGAIN_SECONDS` while that lasts. Only
+           its word that the machine is gone frees the work there; else the lease decides (LEASE-3).
+    """
 
     name = "fleet"
     topic = "fleet"
@@ -30,6 +37,7 @@ class FleetLoop(Loop):
         self._due: dict[str, float] = {}
         self._begun: dict[str, float] = {}
         self._seen = -1
+        self._doubted: dict[str, float] = {}
 
     async def run_once(self) -> Summary:
         controller = self._controller
@@ -37,6 +45,7 @@ class FleetLoop(Loop):
         hears = controller.leadership.hears_since is not None
         hinted, self._seen = self._seen, controller.wakes.topic("fleet").version
         now = controller.clock()
+        doubted = await self._find_doubted(now) if pools and hears else set()
         waits = [LOOK_SECONDS]
         begun = []
         for name, pool in pools.items() if hears else ():
@@ -44,6 +53,8 @@ class FleetLoop(Loop):
             if task is not None and not task.done():
                 waits.append(GAP_SECONDS)
                 continue
+            if name in doubted:
+                self._due[name], self._doubted[name] = now, now
             due = self._due.get(name, now)
             early = hinted != self._seen or self._fleet.of(name).rentals.unsure
             if early:
@@ -62,6 +73,14 @@ class FleetLoop(Loop):
         await self._fleet.keep(pools.keys() | self._running_names())
         self.interval_seconds = max(LEAST_SECONDS, min(waits))
         return {"cycles": begun} if begun else {}
+
+    async def _find_doubted(self, now: float) -> set[str]:
+        """Return the pools whose providers are asked at once (ASK-1)."""
+        controller = self._controller
+        hung_up, controller.doubted = set(controller.doubted.values()), {}
+        silent = await controller.store.fleet.find_silent(DOUBT_SECONDS)
+        asked = {n for n, at in self._doubted.items() if now - at < ASK_AGAIN_SECONDS}
+        return hung_up | (set(silent.values()) - asked)
 
     async def stop(self) -> None:
         """Give up the cycles and calls under way."""

@@ -72,6 +72,7 @@ class Controller:
         self.sizes = Sizes(store, clock, self.background)
         self.prices = OfferPrices(clock)
         self.unheard: dict[str, str] = {}  # pools whose providers could not be asked last, and why
+        self.doubted: dict[str, str] = {}  # hosts that hung up with work, and their pools
         self.specs = JobSpecs(store)
         self.spans = History(store, clock)
         self.saved = SavedJobs()
@@ -108,6 +109,12 @@ class Controller:
             # version, so one poke is one turn of a loop.
             self.store.leadership.hint(topic)
             self.wakes.fire(topic)
+
+    def doubt(self, host_id: str, pool: str) -> None:
+        """Have the provider of a rented host asked now whether its machine is there: where it says
+        that it is gone, its work is freed before its leases end (LEASE-3)."""
+        self.doubted[host_id] = pool
+        self.poke("fleet")
 
     def poke_soon(self, *topics: str, seconds: float = POKE_SOON_SECONDS) -> None:
         """Say the same in a moment, because a host's order is to leave before loops look."""

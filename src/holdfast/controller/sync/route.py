@@ -22,6 +22,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from holdfast.controller.http.bodies import (
+    Gone,
     decode_packed,
     decode_report,
     read_body,
@@ -102,7 +103,13 @@ async def sync(call: ApiCall) -> Response:
         log.error(text, host.name, "; ".join(unread), extra={"host": host.id})
     if request.gpus:
         controller.telemetry.take(host.id, request.gpus)
-    answer, recorded = await _poll(controller, host, request, call.receive)
+    try:
+        answer, recorded = await _poll(controller, host, request, call.receive)
+    except Gone:
+        newest = controller.wakes.host(host.id).is_newest(request.incarnation, request.seq)
+        if host.pool and request.tasks and newest:
+            controller.doubt(host.id, host.pool)
+        raise
     if request.leaving:
         controller.poke("members")
         controller.guard.forget()

@@ -100,6 +100,35 @@ async def test_a_client_that_hangs_up_is_offered_nothing(served: Served, agent: 
     assert [t.offered_at for t in tasks] == [None]
 
 
+@pytest.mark.parametrize(("pool", "works"), [("p", True), ("p", False), ("", True)])
+async def test_a_rented_host_that_hangs_up_with_work_has_its_provider_asked(
+    served: Served, pool: str, works: bool
+) -> None:
+    """ASK-1. Of a host of no pool the lease decides."""
+    agent = FakeAgent(served, "rented", pool=pool)
+    await agent.register()
+    await served.submit()
+    order = await agent.take()
+    await agent.sync(agent.running(order))
+    doubted: list[tuple[str, str]] = []
+    served.controller.doubt = lambda *told: doubted.append(told)  # type: ignore[method-assign]  # heard here
+    await let_wait(served)
+    reports = [agent.running(order)] if works else []
+    poll = asyncio.create_task(agent.post_sync(*reports, wait=LONG_SECONDS))
+    async with within(5):
+        while not served.controller.wakes.waiting_polls:
+            await asyncio.sleep(0.005)
+    poll.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await poll
+    async with within(5):
+        while served.controller.wakes.waiting_polls:
+            await asyncio.sleep(0.005)
+        while pool and works and not doubted:
+            await asyncio.sleep(0.005)
+    assert doubted == ([(agent.host_id, "p")] if pool and works else [])
+
+
 async def test_cancel_reaches_a_waiting_poll_at_once(served: Served, agent: FakeAgent) -> None:
     job = await served.submit(grace_seconds=77)
     order = await agent.take()

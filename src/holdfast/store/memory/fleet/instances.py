@@ -183,6 +183,17 @@ class MemoryFleet(MemoryPools):
             return False
         return self._lose(rental, event, fault, reason, self.state.at(now), True)
 
+    async def find_silent(self, seconds: float, *, now: Now = None) -> dict[str, str]:
+        s, before = self.state, self.state.at(now) - timedelta(seconds=seconds)
+        made = [i for _, i in sorted(s.instances.items()) if i.state is InstanceState.MADE]
+        return {
+            i.host_id: i.pool
+            for i in made
+            if s.hosts[i.host_id].incarnation
+            and s.hosts[i.host_id].heartbeat_at < before
+            and s.live_tasks(i.host_id)
+        }
+
     async def promote_host(self, host_id: str, reason: str, *, now: Now = None) -> float | None:
         s, at, rental = self.state, self.state.at(now), find_rented(self.state, host_id)
         if rental is None or rental.ends or not rented.take_host(rental.host, HostEvent.PASS):

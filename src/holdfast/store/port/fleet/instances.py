@@ -96,6 +96,10 @@ class FleetStore(PoolStore, Protocol):
         """Write that a machine is gone (`vanish`), or was never made (`miss`). A host whose end was
         wanted is terminated, any other is in error. Event host.gone."""
 
+    async def find_silent(self, seconds: float, *, now: Now = None) -> dict[str, str]:
+        """Return the rented hosts that hold leases and were not heard for so long, with their
+        pools."""
+
     async def promote_host(self, host_id: str, reason: str, *, now: Now = None) -> float | None:
         """Make a host that passed its checks active. Returns the seconds since its intent."""
 

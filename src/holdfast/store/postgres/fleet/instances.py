@@ -181,6 +181,10 @@ class PostgresFleet(PostgresPools):
 
         return await self._move(host_id, now, work, False)
 
+    async def find_silent(self, seconds: float, *, now: Now = None) -> dict[str, str]:
+        rows = await self.session.rows("find_silent", seconds=seconds, now=now)
+        return {row["host_id"]: row["pool"] for row in rows}
+
     async def promote_host(self, host_id: str, reason: str, *, now: Now = None) -> float | None:
         async def work(tx: Tx, rental: RentedHost, at: datetime) -> float | None:
             after = take_host(rental.host, HostEvent.PASS)

@@ -145,6 +145,13 @@ where i.host_id = g.id and i.state <> 'gone' and i.said <> g.said;
 update instances i set lost = g.lost from unnest(%(ids)s::text[], %(lost)s::text[]) as g(id, lost)
 where i.host_id = g.id and i.state <> 'gone' and i.lost <> g.lost;
 
+-- name: find_silent
+select i.host_id, i.pool from instances i join heartbeats b on b.host_id = i.host_id
+where i.state = 'made' and b.incarnation <> ''
+  and b.heartbeat_at < coalesce(%(now)s::timestamptz, clock_timestamp()) - %(seconds)s * interval '1 second'
+  and exists (select from tasks t where t.host_id = i.host_id and t.state in ('reserved', 'running', 'preempting'))
+order by i.host_id;
+
 -- name: note_active
 update instances set active_at = coalesce(active_at, %(now)s) where host_id = %(id)s;
 
