@@ -49,7 +49,7 @@ _FOR_GOOD = {
     **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG), NOT_FOUND),
 }
 # In these the program has no part.
-_OWN_STAGES = frozenset({"prepare", "group", "stdin", "stdout", "stderr"})
+_OWN_STAGES = frozenset({"prepare", "fork", "group", "stdin", "stdout", "stderr"})
 
 
 class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -410,6 +410,8 @@ def _describe(stage: str, code: int, request: SpawnRequest) -> str:
     program = request.argv[0]
     why = os.strerror(code) if code else "an unexpected error"
     searched = "" if "/" in program else " is in no folder of PATH"
+    if stage == "fork":
+        return f"no process can be made: {why}"
     if stage == "cwd":
         return f"the working folder {request.cwd!r} cannot be entered: {why}"
     if stage in ("stdin", "stdout", "stderr"):

@@ -350,7 +350,7 @@ __attribute__((visibility("hidden"), used)) void become(char **given, char **env
         word every = ~0ul, self = (word)call(GETPID, 0, 0, 0, 0);
         call(SIGPROCMASK, SET_MASK, (word)&every, 0, SIGSET_BYTES);
         long child = call(CLONE, SIGCHLD, 0, 0, 0);
-        check(errors, "prepare", child);
+        check(errors, "fork", child);
         if (child) {
             slot->pid = (word)child;
             keep((word)child, slot, given, count);
