@@ -1,21 +1,22 @@
 """What this host cannot do now: noticed when a start fails by the host's own fault, said with every
 sync, and tried again by the host itself (ASIDE-3).
 
-The trial of starts makes a folder, a file of 1 MiB, a few descriptors and a process where tasks
-get theirs. The trial of containers asks the engine that was away, and first removes what an earlier
-incarnation left in it (DESK-1).
+The trial of starts takes the road of a start: it makes a folder where tasks have theirs, and one
+where they work, a file of 1 MiB, a few descriptors and a process. The trial of containers asks the
+engine that was away, and first removes what an earlier incarnation left in it (DESK-1).
 """
 
 import asyncio
-import contextlib
 import logging
 import os
+import shutil
 import subprocess
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.agent.containers.desk import ContainerDesk
+from holdfast.agent.folders import TASKS_FOLDER, WORK_FOLDER, make_trial
 from holdfast.agent.offload import run_aside
 from holdfast.core.host_faults import Hindrance, Probation
 from holdfast.core.ids import TaskKey
@@ -150,23 +151,24 @@ class Abilities:
 
 def try_start(folder: Path) -> str | None:
     """Do what the start of a task takes, and undo it; return why it cannot be done, or None."""
-    trial = folder / "trial"
+    made: list[Path] = []
     opened: list[int] = []
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd = os.open(trial, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        made += [make_trial(folder / TASKS_FOLDER), make_trial(folder / WORK_FOLDER)]
+        fd = os.open(made[0] / "stdout", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         opened.append(fd)
         left = bytes(_TRIAL_BYTES)
         while left:
             left = left[os.write(fd, left) :]
         os.fsync(fd)
         opened += [os.dup(fd) for _ in range(_TRIAL_DESCRIPTORS)]
-        ended = subprocess.run(["/bin/sh", "-c", ":"], check=False, timeout=_TRIAL_SECONDS)
+        words = ["/bin/sh", "-c", ":"]
+        ended = subprocess.run(words, check=False, timeout=_TRIAL_SECONDS, cwd=made[1])
         return None if ended.returncode == 0 else f"a process tried here ended with {ended}"
     except (OSError, subprocess.SubprocessError) as error:
         return f"it cannot start tasks: {error}"
     finally:
         for fd in opened:
             os.close(fd)
-        with contextlib.suppress(OSError):
-            trial.unlink()
+        for trial in made:
+            shutil.rmtree(trial, ignore_errors=True)

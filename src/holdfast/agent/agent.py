@@ -27,7 +27,7 @@ from holdfast.agent.config import EXIT_DONE, AgentConfig
 from holdfast.agent.containers.desk import ContainerDesk, read_options
 from holdfast.agent.departure import Departure
 from holdfast.agent.ends import TaskEnds
-from holdfast.agent.folders import WorkFolders
+from holdfast.agent.folders import WORK_FOLDER, WorkFolders
 from holdfast.agent.health.desk import HealthDesk
 from holdfast.agent.host_facts import make_probe, read_host_facts
 from holdfast.agent.housekeeping import Housekeeper
@@ -107,7 +107,7 @@ class Agent:
             saved=self._checkpoints.poke,
             look=lambda task, now: self._places.look(task, now),
         )
-        self._work_folder = config.state_path / "work"
+        self._work_folder = config.state_path / WORK_FOLDER
         self._executors = find_executor_home(config, ties.beat_socket)
         self._works = WorkFolders(self._work_folder)
         self._keeper = Housekeeper(self._table, self._works)
@@ -387,10 +387,11 @@ class Agent:
         now = read_boottime()
         reports, room = [], _TAILS_PER_SYNC
         self._held_back = False
+        frozen = self._ties.keepers and self._link.deaf_seconds > self._config.frozen_seconds / 2
         # Those that were stopped come last, so that none of them is told before the one that fell.
         for task in sorted(self._table, key=lambda task: task.saved.stop_asked):
-            if task.state is AgentTaskState.ACKNOWLEDGED:
-                continue
+            if task.state is AgentTaskState.ACKNOWLEDGED or (frozen and not task.state.end_heard):
+                continue  # HEAR-3
             tail = len(task.facts.log_tail) if task.facts is not None else 0
             if tail > room:
                 self._held_back = True  # a burst of failures: told in the next call

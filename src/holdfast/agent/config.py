@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from holdfast.agent.guardian.child import EXIT_BAD_CONFIG as EXIT_BAD_CONFIG
 from holdfast.agent.guardian.home import GROUP_RECORD, SOCKET_RECORD
 from holdfast.core.gpus import Gpu
 from holdfast.core.spec import Name, ShortText
@@ -32,7 +33,6 @@ MARK_FILE = "mark"
 HOST_FILE = "host.json"
 
 EXIT_DONE = 0
-EXIT_BAD_CONFIG = 78  # as sysexits has it: starting it again changes nothing
 
 
 class AgentConfig(

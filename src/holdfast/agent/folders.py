@@ -28,13 +28,15 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from holdfast.process.files import empty, make_empty
+from holdfast.process.files import empty, make_empty, make_private_folder
 from holdfast.process.spawn import READY
 from holdfast.wire.agent import LaunchOrder
 
 OUT_FOLDER = "checkpoint-out"
 ORDER_FILE = "order.json"
 READY_FOLDERS = tuple(f".ready-{number}" for number in range(8))  # no job or task is called so
+TASKS_FOLDER, WORK_FOLDER = "tasks", "work"
+TRIAL_FOLDER = ".ready-trial"
 MAX_SPARES, MAX_PREPARED = 256, 8
 SOON_SECONDS = 10.0
 PEERS_FILE, STATE_FILE, TOKEN_FILE = "peers.json", "state.json", "token"
@@ -89,8 +91,7 @@ class TaskFolders:
                         pass
                     shutil.rmtree(spare, ignore_errors=True)
         for folder in (wanted, f"{wanted}/{OUT_FOLDER}"):
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(folder, 0o700)
+            _make(folder)
 
     def put_back(self, path: Path) -> None:
         """Empty the folder of a task that is over, to be handed on (FOLDER-1)."""
@@ -320,13 +321,20 @@ def _note_change(folder: str) -> _Look:
 
 
 def _make(folder: str) -> None:
+    """Make a folder, and its parents where a job has removed them. Raises OSError."""
     try:
         os.mkdir(folder, 0o700)
     except FileExistsError:
         if not os.path.isdir(folder):
             raise
     except FileNotFoundError:
-        os.makedirs(folder, 0o700, exist_ok=True)
+        make_private_folder(Path(folder))
+
+
+def make_trial(root: Path) -> Path:
+    """Make a folder in the way of a task's, for a trial of starts. Raises OSError."""
+    _make(f"{root}/{TRIAL_FOLDER}")
+    return root / TRIAL_FOLDER
 
 
 def name_attempt(order: LaunchOrder) -> str:

@@ -18,7 +18,14 @@ from typing import Any
 import msgspec
 
 from holdfast.agent.containers.plan import STATUS_FILE
-from holdfast.agent.folders import ORDER_FILE, READY_FOLDERS, READY_STATE, STATE_FILE, TaskFolders
+from holdfast.agent.folders import (
+    ORDER_FILE,
+    READY_FOLDERS,
+    READY_STATE,
+    STATE_FILE,
+    TASKS_FOLDER,
+    TaskFolders,
+)
 from holdfast.agent.journal import about
 from holdfast.agent.probes.faults import DeviceMarks
 from holdfast.agent.redact import Redactor
@@ -260,7 +267,7 @@ class TaskTable:
         self, state_dir: Path, make_token: Callable[[TaskKey], str] = lambda key: ""
     ) -> None:
         self._make_token = make_token
-        self._folder = state_dir / "tasks"
+        self._folder = state_dir / TASKS_FOLDER
         self._tasks: dict[TaskKey, AgentTask] = {}
         self._tombstones: dict[TaskKey, None] = {}
         self._folders = TaskFolders(self._folder)

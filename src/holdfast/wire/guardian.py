@@ -120,6 +120,7 @@ class TaskEnded(GuardianMessage, frozen=True, kw_only=True, tag="ended"):
     own. runtime_seconds: of the first process. max_memory_bytes: the group's peak, its file cache
     included; without a group the largest process's. output: of each stream that was written to.
     left_running: names of processes that its first process had left and that were ended.
+    stalled_seconds: of one that lapsed: for how long the guardian itself had not turned then.
     """
 
     key: TaskKey
@@ -136,6 +137,7 @@ class TaskEnded(GuardianMessage, frozen=True, kw_only=True, tag="ended"):
     max_memory_bytes: Large = 0
     output: dict[str, StreamEnd] = {}
     left_running: list[str] = []
+    stalled_seconds: float = 0.0
 
 
 class TaskStarted(GuardianMessage, frozen=True, kw_only=True, tag="started"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -13,6 +14,7 @@ import msgspec
 import pytest
 
 from holdfast.agent.folders import READY_FOLDERS
+from holdfast.agent.guardian.loop import EXIT_FOLDER_GONE
 from holdfast.core.causes import Cause
 from holdfast.core.ids import TaskKey
 from holdfast.process.table import read_marks, read_table
@@ -362,3 +364,28 @@ def test_a_burst_of_failures_with_long_tails_is_reported_in_parts(
     wait_until(lambda: not list_files(host.folder / "state" / "tasks"))
     works = host.folder / "state" / "work"
     wait_until(lambda: {path.name for path in works.iterdir()} <= {*READY_FOLDERS})
+
+
+def test_a_job_that_removes_where_all_have_their_folders_breaks_no_later_start(
+    controller: FakeController, host: Host
+) -> None:
+    for name in ("tasks", "work"):
+        key = controller.launch(
+            "/bin/rm", "-rf", f"{host.config.state_dir}/{name}", job=f"rm-{name}"
+        )
+        assert controller.wait_end(key).exit_code == 0
+        later = controller.launch("/bin/true", job=f"after-{name}")
+        facts = controller.wait_end(later)
+        assert (facts.exit_code, facts.start_error, facts.lost) == (0, None, None)
+    assert all(not sync.faults for sync in controller.syncs)
+
+
+def test_a_host_whose_folder_is_gone_ends_and_says_that_another_start_makes_it(host: Host) -> None:
+    """GUARD-10."""
+    agent = host.agent_pid()
+    shutil.rmtree(host.config.state_dir, ignore_errors=True)
+    shutil.rmtree(host.config.state_dir, ignore_errors=True)  # what was written meanwhile
+    (host.folder / "config.json").unlink(missing_ok=True)
+    os.kill(agent, signal.SIGKILL)
+    assert wait_exit(host.process, 30) == EXIT_FOLDER_GONE
+    assert host.said("was removed: this host ends")

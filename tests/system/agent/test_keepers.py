@@ -61,6 +61,20 @@ def test_the_lease_ends_with_guardian_and_agent_frozen(
     assert trip.watchdog is Watchdog.LOST_LEASE
 
 
+def test_a_frozen_guardian_holds_no_lease(
+    controller: FakeController, make_host: Callable[..., Host], freeze: Callable[[int], None]
+) -> None:
+    """HEAR-3: its agent lives, and asks for no more time for tasks whose ends nothing would tell."""
+    controller.interval_seconds = 0.5
+    host = make_host(frozen_seconds=4.0).start()
+    key = controller.launch("/bin/sleep", "600")
+    controller.wait_running(key)
+    freeze(host.guardian_pid)
+    controller.wait(lambda: not [task for task in controller.syncs[-1].tasks if task.key == key])
+    os.kill(host.guardian_pid, signal.SIGCONT)
+    controller.wait(lambda: [task for task in controller.syncs[-1].tasks if task.key == key])
+
+
 def test_the_keeper_is_sooner_than_the_controller() -> None:
     """LEASE-2: the host's deadline is a margin before the lease's end, the controller's after it."""
     assert all(margin_seconds(ttl) / 2 >= SLACK_SECONDS for ttl in (15.0, 60.0, 300.0))

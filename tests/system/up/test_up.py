@@ -141,6 +141,24 @@ def test_a_killed_part_comes_back(make_rig: MakeRig, part: str) -> None:
     assert rig.stop() == 0
 
 
+def test_a_host_whose_folder_was_removed_joins_again(make_rig: MakeRig) -> None:
+    rig = make_rig().start()
+    guardian = rig.part("agent")
+    children = Path(f"/proc/{guardian}/task/{guardian}/children").read_text().split()
+    (agent,) = [
+        int(pid)
+        for pid in children
+        if b"holdfast.agent\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    shutil.rmtree(rig.data / "host", ignore_errors=True)
+    shutil.rmtree(rig.data / "host", ignore_errors=True)  # what was written meanwhile
+    os.kill(agent, signal.SIGKILL)
+    wait_for("the host is back", lambda: "this host has joined again" in rig.say())
+    assert rig.part("agent") not in (0, guardian)
+    assert "was removed, so its agent ended" in rig.say()
+    assert rig.stop() == 0
+
+
 def test_a_controller_restart_is_not_seen_by_a_job(make_rig: MakeRig) -> None:
     rig = make_rig().start()
     command = rig.command(

@@ -44,7 +44,14 @@ def make_docker(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_trial_leaves_nothing_behind(tmp_path: Path) -> None:
     assert try_start(tmp_path) is None
-    assert list(tmp_path.iterdir()) == []
+    assert [list((tmp_path / name).iterdir()) for name in ("tasks", "work")] == [[], []]
+
+
+@pytest.mark.parametrize("name", ["tasks", "work"])
+def test_a_trial_takes_the_road_of_a_start(tmp_path: Path, name: str) -> None:
+    """A job has put a file where all have their folders."""
+    (tmp_path / name).touch()
+    assert "Not a directory" in str(try_start(tmp_path))
 
 
 def test_a_trial_names_what_is_wrong(tmp_path: Path) -> None:
@@ -56,7 +63,7 @@ def test_a_trial_names_what_is_wrong(tmp_path: Path) -> None:
 
 
 def make_blocked(folder: Path) -> Path:
-    (folder / "trial").mkdir()
+    (folder / "tasks" / ".ready-trial" / "stdout").mkdir(parents=True)
     return folder
 
 

@@ -28,6 +28,7 @@ from holdfast.process.spawn import SpawnRequest
 from holdfast.wire.frames import MAX_FRAME_BYTES, FrameReader, encode_frame
 from holdfast.wire.guardian import Answer, Request, Unread, decode_request, encode
 
+EXIT_BAD_CONFIG = 78  # of an agent, as sysexits has it: starting it again changes nothing
 _READ_BYTES = 1 << 18
 _TERM_SECONDS = 10.0  # how long an agent told to go may take
 _SPARE_DESCRIPTORS = 6  # an agent may have most of what tasks must leave (SPAWN-4)
@@ -83,6 +84,7 @@ class AgentChild:
         self._kill_at = INF
         self._start_at = 0.0
         self._wanted_gone = False
+        self.bad_configs = 0  # agents in a row that could not read their config
         self.retiring = False
 
     @property
@@ -259,6 +261,8 @@ class AgentChild:
         self.greeted = False
         self._close_channel()
         self._kill_at = INF
+        bad = run.exit.exit_code == EXIT_BAD_CONFIG
+        self.bad_configs = self.bad_configs + 1 if bad else 0
         delay = 0.0
         if self._wanted_gone:
             self._failures = 0

@@ -52,6 +52,14 @@ class GuardianHome:
             os.pwrite(self._lock_fd, f"{os.getpid()}\n".encode(), 0)
         self._remove_stale_socket()
 
+    def is_there(self) -> bool:
+        """Return whether the folder still has the lock that this process holds."""
+        try:
+            found = os.stat(self.folder / LOCK_FILE)
+        except OSError:
+            return False
+        return os.path.samestat(found, os.fstat(self._lock_fd))
+
     def open_beat_socket(self) -> tuple[socket.socket, str]:
         """Bind the socket that tasks beat to; one with too long a path goes to a private folder."""
         path = str(self.folder / SOCKET_FILE)

@@ -3,7 +3,7 @@
 It parents the tasks, so that an agent may crash, freeze or be upgraded under them. The environment
 of its agent holds HOLDFAST_GUARDIAN_FD (the line of `wire.guardian`), HOLDFAST_BEAT_FD and
 HOLDFAST_BEAT_SOCKET (the beat socket and its path, which outlive agents so that beats queue
-meanwhile), HOLDFAST_INCARNATION, HOLDFAST_GUARDIAN_PID, HOLDFAST_HOST_MARK and HOLDFAST_GROUPS (for
+meanwhile), HOLDFAST_INCARNATION, HOLDFAST_GUARDIAN_PID, HOLDFAST_KEEPERS, HOLDFAST_HOST_MARK and HOLDFAST_GROUPS (for
 `home.sweep_after_guardian`), and HOLDFAST_MEMORY_LIMITS (`orders.guardian_env.MemoryLimits`).
 
 One poll loop, no threads, no GPU library. It does what `wire.guardian` says and decides nothing
@@ -20,6 +20,9 @@ GUARD-8  Deadlines are kept on a clock that counts suspension, and by a timer of
          that wakes up ends what lapsed in its sleep in its first turn. An extension that waits to
          be obeyed counts from when it is heard.
 
+GUARD-10  A host without a folder ends, and so does one whose agents cannot read their config once no
+         task runs: its exit status tells the program that started it to start it anew, or to say so.
+
 Signals: TERM or INT shuts the host down, a second one at once; HUP replaces the agent by the one on
 disk now. A second one within a second is the first one told twice (`timeout` signals its child, and
 then its child's group).
@@ -35,7 +38,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from holdfast.agent.guardian.child import INF, AgentChild
+from holdfast.agent.guardian.child import EXIT_BAD_CONFIG, INF, AgentChild
 from holdfast.agent.guardian.config import GuardianConfig
 from holdfast.agent.guardian.home import GuardianHome, Notifier, read_group_homes
 from holdfast.agent.guardian.tasks import HostTasks
@@ -46,6 +49,7 @@ from holdfast.process.groups import open_group_home
 from holdfast.process.loop import Mishaps, Poller
 from holdfast.process.nursery import Nursery
 from holdfast.process.spawn import raise_descriptor_limit
+from holdfast.process.starter import find_starter
 from holdfast.process.sweep import sweep
 from holdfast.process.syscalls import (
     BootTimer,
@@ -66,6 +70,8 @@ from holdfast.wire.guardian import (
 )
 
 EXIT_ALREADY_SERVED = 73  # a second guardian on the same folder
+EXIT_FOLDER_GONE = 75  # another start makes it anew
+_BAD_CONFIGS = 3
 _ACK_SECONDS = 5.0
 _AGAIN_SECONDS = 1.0
 _AGENT_SECONDS = 30.0  # in which an agent that is being started may yet tell of the ends
@@ -87,7 +93,8 @@ def run_guardian(
     signaller: Signaller | None = None,
     read_clock: Callable[[], float] = read_boottime,
 ) -> int:
-    """Serve the host until told to stop; return the exit status: 0, or `EXIT_ALREADY_SERVED`.
+    """Serve the host until told to stop; return the exit status: 0, `EXIT_ALREADY_SERVED`, or by
+    GUARD-10.
 
     The calling process becomes the guardian. It must be single-threaded and have no children.
     `read_clock`: the clock of deadlines, CLOCK_BOOTTIME save in tests.
@@ -126,6 +133,7 @@ class _Guardian:
         self._config = config
         self._read_clock = read_clock
         self._mishaps = Mishaps(_note)
+        self._home = home
         self._descriptor_limit = raise_descriptor_limit()
         self._poller = Poller(self._mishaps)
         self._wake_fd = self._take_signals()
@@ -170,7 +178,7 @@ class _Guardian:
             look=lambda: self._read_signals(0),
         )
         self._closing = False
-        self._told_at = -INF
+        self._exit_status, self._told_at = 0, -INF
         self._ack_until = self._hold_until = self._agent_until = INF
 
     def _make_agent(self, beat_path: str) -> AgentChild:
@@ -181,6 +189,7 @@ class _Guardian:
             "HOLDFAST_INCARNATION": self._incarnation,
             "HOLDFAST_GUARDIAN_PID": str(os.getpid()),
             "HOLDFAST_HOST_MARK": self._config.host_id,
+            "HOLDFAST_KEEPERS": "yes" if find_starter() is not None else "no",
             "HOLDFAST_GROUPS": self._groups.path if self._groups else "",
             "HOLDFAST_MEMORY_LIMITS": "group" if self._groups and self._groups.memory else "watch",
         }
@@ -193,11 +202,11 @@ class _Guardian:
             poller=self._poller,
             note=_note,
             hear=self._hear_agent,
-            gone=self._asked.clear,  # the next agent asks for a snapshot and begins from there
+            gone=self._lose_agent,
         )
 
     def run(self) -> int:
-        """Turn until the host is shut down."""
+        """Turn until the host is shut down; return the exit status."""
         _note(
             "the guardian serves",
             incarnation=self._incarnation,
@@ -221,11 +230,12 @@ class _Guardian:
         self._nursery.close()
         self._timer.close()
         _note("the guardian is done")
-        return 0
+        return self._exit_status
 
     def _turn(self) -> float:
         """Do what is due, each part for itself (GUARD-7); return how long to wait."""
         mishaps, survive = self._mishaps.count, self._mishaps.survive
+        self._tasks.note_turn()
         reaped = survive(self._nursery.collect, False)
         survive(self._agent.flush, None)  # before the launches, which take longer than all else
         survive(self._obey_some, None)
@@ -317,6 +327,25 @@ class _Guardian:
 
     # ---- the ends
 
+    def _lose_agent(self) -> None:
+        """The next agent asks for a snapshot and begins from there, if it can (GUARD-10)."""
+        self._asked.clear()
+        bad = self._agent.bad_configs
+        if not bad or self._closing:
+            return
+        if not self._home.is_there():
+            self._exit_status, folder = EXIT_FOLDER_GONE, self._home.folder
+            _note(
+                f"the folder {folder} was removed: this host ends, and its next start makes it anew"
+            )
+        elif bad >= _BAD_CONFIGS and not self._tasks.count_running:
+            self._exit_status = EXIT_BAD_CONFIG
+            _note("no agent can read its config, and no task runs: this host ends")
+        else:
+            return
+        self._begin_close()
+        self._agent_until = 0.0  # no agent will come
+
     def _begin_close(self) -> None:
         """Shut down (GUARD-6): at the second call without grace."""
         again, self._closing = self._closing, True
@@ -337,7 +366,8 @@ class _Guardian:
             return
         if self._ack_until == INF:
             self._ack_until, self._hold_until = now + _ACK_SECONDS, now + _HOLD_SECONDS
-            self._agent_until = now + _AGENT_SECONDS
+            if self._agent_until == INF:
+                self._agent_until = now + _AGENT_SECONDS
         elif not self._agent.greeted and self._ack_until > 0.0 and now < self._agent_until:
             self._ack_until = now + _ACK_SECONDS  # the one before died of the same signal
         if not self._tasks.count_held or now >= self._ack_until:

@@ -46,6 +46,7 @@ _TIDY_SECONDS = 0.5
 _TOLD_SECONDS = 1.0
 _SAME_TURN_SECONDS = 0.02
 _TOLD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_STALL_SECONDS = 2.5  # without a turn: more than twice what a guardian with tasks ever waits
 # A program's name may be as long as the kernel allows, and its error goes into every snapshot.
 _MAX_SENTENCE = 4096
 
@@ -119,6 +120,7 @@ class HostTasks:
         self._closed_at = math.inf
         self._doubtful: list[_Task] = []  # their ends wait (GUARD-9)
         self._punch_at = self._tidy_at = 0.0
+        self._turned_at, self._stall = read_clock(), (0.0, 0.0)
 
     # ---- what the agent asks
 
@@ -183,6 +185,13 @@ class HostTasks:
 
     # ---- what the guardian itself asks
 
+    def note_turn(self) -> None:
+        """Note that the guardian turns, and if it had not for long (stopped, starved, asleep)."""
+        now = self._read_clock()
+        if now - self._turned_at > _STALL_SECONDS:
+            self._stall = self._turned_at, now
+        self._turned_at = now
+
     def close(self, *, at_once: bool) -> None:
         """Stop every task, with its own grace or at once; start none from now on."""
         if not self._closing:
@@ -214,8 +223,12 @@ class HostTasks:
                 heapq.heappush(self._deadlines, (task.deadline, key))
                 continue
             task.lapsed = task.run is not None and task.run.exit is None
+            stalled = self._count_stalled(task)
             self._note(
-                "a task's lease ended without word from the controller; it is killed", task=str(key)
+                f"a task's lease ended while this guardian did not turn for {stalled:.0f} s; it is killed"
+                if stalled
+                else "a task's lease ended without word from the controller; it is killed",
+                task=str(key),
             )
             self._end(task, 0.0)
 
@@ -375,6 +388,7 @@ class HostTasks:
             oom=counted is not None and counted.count_oom_kills() > 0,
             stopped=task.stopped,
             lapsed=task.lapsed,
+            stalled_seconds=self._count_stalled(task) if task.lapsed else 0.0,
             unkillable=bool(run.survivors),
             survivors=run.survivors,
             runtime_seconds=(run.exited_at or self._read_clock()) - run.child.started_at,
@@ -386,6 +400,10 @@ class HostTasks:
         self._tell(task.ended)
         self._punch_logs(task)  # its last output stays on disk for as long as its logs are kept
         self._drop_group(task)
+
+    def _count_stalled(self, task: _Task) -> float:
+        began, ended = self._stall
+        return ended - began if began <= task.deadline <= ended else 0.0
 
     def _drop_keeper(self, task: _Task) -> None:
         if task.keeper is None or (task.run is not None and task.run.exit is None):

@@ -7,6 +7,10 @@ from holdfast.wire.guardian import TaskEnded
 
 MAX_NAMED = 3
 LAPSED = "its lease ended without word from the controller, so the guardian ended it"
+STALLED = (
+    "its lease ended while its guardian did not turn for {:.0f} s (it was stopped or starved, or the "
+    "host slept), so the task was ended"
+)
 
 
 def make_facts(
@@ -34,7 +38,8 @@ def make_facts(
     if trip is not None and not kill_sent and not ended.stopped and ended.exit_code == 0:
         trip = None
     if trip is None and ended.lapsed:
-        trip = make_trip(Watchdog.LOST_LEASE, LAPSED, {"source": "the guardian's clock"})
+        told = STALLED.format(ended.stalled_seconds) if ended.stalled_seconds else LAPSED
+        trip = make_trip(Watchdog.LOST_LEASE, told, {"source": "the guardian's clock"})
     over = 0 if not ended.stopped and ended.exit_code == 0 else over_memory_bytes
     killed = trip is not None or over > 0
     stopped = ended.stopped and not ended.lapsed and (stop_asked or not killed)

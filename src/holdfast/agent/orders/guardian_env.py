@@ -24,6 +24,8 @@ class Ties(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: str
     host_mark: str
     memory_limits: MemoryLimits = "watch"
+    keepers: bool = False
+    """Tasks end at their leases' ends even if the guardian is frozen (KEEPER-1)."""
 
 
 def read_ties(environ: Mapping[str, str]) -> Ties:
@@ -38,6 +40,7 @@ def read_ties(environ: Mapping[str, str]) -> Ties:
             beat_socket=environ["HOLDFAST_BEAT_SOCKET"],
             incarnation=environ["HOLDFAST_INCARNATION"],
             host_mark=environ["HOLDFAST_HOST_MARK"],
+            keepers=environ.get("HOLDFAST_KEEPERS") == "yes",
             memory_limits="group" if environ.get(MEMORY_VARIABLE) == "group" else "watch",
         )
     except (KeyError, ValueError) as error:

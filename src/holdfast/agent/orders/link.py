@@ -7,20 +7,26 @@ HEAR-2  A line that cannot be cut into messages any more, or whose message this 
         carry out, ends this agent alone: the guardian starts another, on a new line (AGENT-3). It
         is no sign that the guardian is gone, and neither is the end of the line: only the
         guardian's death is (`guardian_env.wait_for_guardians_end`).
+HEAR-3  A guardian that reads nothing is frozen. The agent then asks for no more time for its tasks,
+        because their keepers end them when their leases do, and nothing would tell of it.
 """
 
 from __future__ import annotations
 
+import array
 import asyncio
 import contextlib
+import fcntl
 import logging
 import os
 import socket
+import termios
 from collections.abc import Callable, Iterator
 
 from holdfast.bounds import UNREADABLE
 from holdfast.core.ids import TaskKey
 from holdfast.errors import ValidationError
+from holdfast.process.syscalls import read_boottime
 from holdfast.wire import guardian as wire
 from holdfast.wire.frames import FrameReader, encode_frame
 
@@ -53,6 +59,7 @@ class GuardianLink(asyncio.Protocol):
         self._asking: asyncio.TimerHandle | None = None
         self._asked = 0
         self._held: list[bytes] | None = None
+        self._deaf_since: float | None = None
         self.refused = 0
 
     @classmethod
@@ -80,6 +87,7 @@ class GuardianLink(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Called by the loop."""
+        self._deaf_since = None
         try:
             frames = self._reader.feed(data)
         except ValidationError as error:
@@ -177,7 +185,25 @@ class GuardianLink(asyncio.Protocol):
 
     def say_alive(self, *, holding: bool = False) -> None:
         """Say that the loop turns. `holding`: ends wait for uploads."""
+        if not self._count_unread():
+            self._deaf_since = None
+        elif self._deaf_since is None:
+            self._deaf_since = read_boottime()
         self.say(wire.AgentAlive(holding=holding))
+
+    @property
+    def deaf_seconds(self) -> float:
+        """How long the guardian has neither read nor said anything (HEAR-3)."""
+        return 0.0 if self._deaf_since is None else read_boottime() - self._deaf_since
+
+    def _count_unread(self) -> int:
+        """Return how many bytes the guardian has not read."""
+        if self._transport is None:
+            return 0
+        line, unread = self._transport.get_extra_info("socket"), array.array("i", [0])
+        with contextlib.suppress(OSError):
+            fcntl.ioctl(line.fileno(), termios.TIOCOUTQ, unread)
+        return unread[0]
 
     def launch(self, launch: wire.LaunchTask) -> None:
         """Start a task. Raises ValidationError for one that is larger than a frame."""

@@ -7,9 +7,12 @@ and knows no proxies: put the controller's real address into the agent's config.
 CALL-1  A call on a kept connection that fails before the first byte of its answer is made once more
         on a fresh one: the server may have closed it while it lay idle. Every call of the agent may
         be repeated.
+CALL-2  Where the controller's name has several addresses, each new connection begins with the next of
+       them: a replica that takes connections and answers none is left with the call that it holds.
 """
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable
 from urllib.parse import urlsplit
@@ -116,6 +119,7 @@ class HttpClient:
         self._authority = parts.netloc.rpartition("@")[2]
         self._tls = _make_tls(ca_file) if parts.scheme == "https" else None
         self._idle: list[_Connection] = []
+        self._connects = 0
 
     async def call(
         self,
@@ -167,13 +171,31 @@ class HttpClient:
     async def _connect(self) -> _Connection:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                where = (self._host, self._port)
-                reader, writer = await asyncio.open_connection(*where, ssl=self._tls)
+                reader, writer = await self._open()
         except TimeoutError:
             raise Unavailable(f"no connection to {self.url} in {CONNECT_SECONDS:.0f} s") from None
         except OSError as error:
             raise Unavailable(f"no connection to {self.url}: {error.strerror or error}") from error
         return _Connection(reader, writer)
+
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to the next of the name's addresses (CALL-2). Raises OSError."""
+        loop, kind = asyncio.get_running_loop(), socket.SOCK_STREAM
+        found = [
+            str(info[4][0]) for info in await loop.getaddrinfo(self._host, self._port, type=kind)
+        ]
+        found = list(dict.fromkeys(found))
+        first = self._connects % len(found)
+        self._connects += 1
+        name = self._host if self._tls is not None else None
+        for address in (*found[first:], *found[:first]):
+            try:
+                return await asyncio.open_connection(
+                    address, self._port, ssl=self._tls, server_hostname=name
+                )
+            except OSError as error:
+                refused = error
+        raise refused
 
     def close(self) -> None:
         """Close the kept connections."""

@@ -6,6 +6,9 @@ SYNC-1  A newer call makes the controller answer the older one at once. Of answe
 SYNC-2  An outage changes only the pace: calls are tried again with back-off and jitter, tasks go
         on, leases run.
 SYNC-3  The state of the connection is logged when it changes, not at every try.
+SYNC-5  A call that brings no answer for a third of the shortest lease here has another beside it, on a
+        new connection: a frozen replica, or a black hole, must not cost a lease. The first goes on,
+        because a slow controller's answer renews as well.
 SYNC-4  What is foretold (FORETELL-1) is prepared, and carried out when it came on record. Else it is
         undone, and asked for anew.
 """
@@ -13,6 +16,7 @@ SYNC-4  What is foretold (FORETELL-1) is prepared, and carried out when it came 
 import asyncio
 import contextlib
 import logging
+import math
 import random
 from collections.abc import Callable
 from functools import partial
@@ -34,6 +38,7 @@ _IN_FLIGHT = 2
 # A controller repeats its commands until they are carried out, also in an answer asked for at once.
 _ECHO_SECONDS = (0.02, 0.25)
 _SUPERSEDED_SECONDS = 2.0
+_PATIENCE_SECONDS = 1.0  # beyond the wait that was asked for, however short the lease (SYNC-5)
 _WEIGHT = 0.2  # of the newest answer in the mean of what they take
 _LAUNCH_SECONDS = 0.03
 _GANG_SECONDS = 0.07  # after the start of its ranks is told (`GANG_TOLD_SECONDS`)
@@ -71,6 +76,7 @@ class _Call(msgspec.Struct):
     seq: int
     started_at: float
     news: bool
+    overdue_at: float = math.inf
 
 
 class _Heard(msgspec.Struct):
@@ -103,6 +109,7 @@ class SyncLoop:
         self._news = asyncio.Event()
         self._later: asyncio.TimerHandle | None = None
         self._flights: dict[asyncio.Task[_Heard | HoldfastError | None], _Call] = {}
+        self._lease_seconds = math.inf  # the shortest lease here
         self._connected: bool | None = None
         self.heard_at = read_boottime()  # the last answer
         self._retry_seconds = _FIRST_RETRY_SECONDS
@@ -153,20 +160,31 @@ class SyncLoop:
                 del self._flights[oldest]
         if not self._flights or (self._news.is_set() and len(self._flights) < _IN_FLIGHT):
             self._start()
+        elif self._find_overdue() <= now:
+            if len(self._flights) >= _IN_FLIGHT:
+                oldest = min(self._flights, key=lambda f: self._flights[f].seq)
+                oldest.cancel()
+                del self._flights[oldest]
+            self._start(wait=False)
 
-    def _start(self) -> None:
+    def _find_overdue(self) -> float:
+        """Return when the newest call has waited for too long (SYNC-5)."""
+        return max((call.overdue_at for call in self._flights.values()), default=math.inf)
+
+    def _start(self, *, wait: bool = True) -> None:
         news = self._news.is_set()
         self._news.clear()
         if self._later is not None:
             self._later.cancel()  # this call tells it
             self._later = None
         self._seq += 1
-        wait = min(self.interval_seconds, MAX_WAIT_SECONDS) if self._connected else 0.0
+        longest = min(self.interval_seconds, MAX_WAIT_SECONDS, self._lease_seconds / 6)
+        wait_seconds = longest if self._connected and wait else 0.0
         request = SyncRequest(
             incarnation=self._incarnation,
             seq=self._seq,
             tasks=self._taker.make_reports(),
-            wait_seconds=wait,
+            wait_seconds=wait_seconds,
             settings_rev=self._settings_rev(),
             shares_peers=True,
             shares_ports=True,
@@ -176,7 +194,9 @@ class SyncLoop:
             ahead=self._taker.count_ahead(),
             hears_early=True,
         )
-        call = _Call(self._seq, read_boottime(), news)
+        now = read_boottime()
+        patience_seconds = max(self._lease_seconds / 3, wait_seconds + _PATIENCE_SECONDS)
+        call = _Call(self._seq, now, news, now + patience_seconds)
         if news:
             self._told_at = call.started_at
         self._flights[asyncio.create_task(self._fly(call, request))] = call
@@ -199,14 +219,27 @@ class SyncLoop:
         newest = call.seq > self._newest_taken
         self._newest_taken = max(call.seq, self._newest_taken)
         self._note_connected()
+        self._note_leases(request, answer)
         self.interval_seconds = max(0.05, answer.sync_interval_seconds)
         news = self._taker.take_answer(answer, started_at=call.started_at, newest=newest)
         return _Heard(answer, news)
+
+    def _note_leases(self, request: SyncRequest, answer: SyncAnswer) -> None:
+        leases = [one.ttl_seconds for one in answer.renewed]
+        leases += [one.ttl_seconds for one in answer.launch]
+        leases += [one.ttl_seconds for one in answer.claim]
+        if leases:
+            self._lease_seconds = max(0.1, min(leases))
+        elif not request.tasks:
+            self._lease_seconds = math.inf
 
     async def _wait(self, now: float) -> None:
         """Wait until a call ends, something happens here, or a retry is due."""
         pause = self._retry_at - now
         timeout = pause if pause > 0 else (_SUPERSEDED_SECONDS if self._news.is_set() else None)
+        overdue = self._find_overdue() - now
+        if pause <= 0 and overdue < math.inf:
+            timeout = max(0.0, overdue if timeout is None else min(timeout, overdue))
         waits: set[asyncio.Task[object]] = set(self._flights)
         news = None
         if not self._news.is_set() and pause <= 0:

@@ -32,6 +32,7 @@ _ROTATE_SECONDS = 10.0
 _AHEAD_VARIABLE = "HOLDFAST_EXECUTORS_AHEAD"
 # Exit codes that another start would not change, such as `holdfast.agent.config.EXIT_BAD_CONFIG`.
 _HOPELESS = (78,)
+_FOLDER_GONE = 75  # `holdfast.agent.guardian.loop.EXIT_FOLDER_GONE`
 
 
 @dataclass
@@ -185,7 +186,7 @@ class PartsSupervisor:
             self._feed("controller")
         if self._folder.read_identity().get("host_key"):
             self._feed("agent")
-        threading.Thread(target=self._readiness.watch, daemon=True, name="readiness").start()
+        self._watch_join()
 
     def _start(self, name: str) -> None:
         if name == "database":
@@ -258,8 +259,11 @@ class PartsSupervisor:
                 folder = self._folder.path
                 self._failure = f"the data folder {folder} cannot be written: {error.strerror}"
                 return
-            self._ready = True
-            self._say_ready()
+            first, self._ready = not self._ready, True
+            if first:
+                self._say_ready()
+            else:
+                self._say("this host has joined again")
 
     def _lose_database(self, error: Exception | None) -> None:
         if self._signals:
@@ -295,7 +299,15 @@ class PartsSupervisor:
             self._say(f"{why}{self._folder.tail(name)}\nIt is started again in {delay:.0f} s")
             self._due[name] = time.monotonic() + delay
         else:
+            if code == _FOLDER_GONE:
+                why = (
+                    f"the host's folder {self._folder.host_folder} was removed, so its agent ended"
+                )
+                self._watch_join()  # the key was in it
             self._start_later(name, delay, why)
+
+    def _watch_join(self) -> None:
+        threading.Thread(target=self._readiness.watch, daemon=True, name="readiness").start()
 
     def _say_ready(self) -> None:
         took = time.monotonic() - self._started_at

@@ -77,6 +77,14 @@ def test_the_memory_watch_is_no_drain_and_a_finished_task_is_no_kill() -> None:
     assert make_facts(TaskEnded(key=KEY, signal=9, stopped=True), **drained).stopped
 
 
+def test_a_lease_that_ended_under_a_frozen_guardian_is_told_so() -> None:
+    ended = TaskEnded(key=KEY, signal=9, stopped=True, lapsed=True, stalled_seconds=41.2)
+    trip = make_facts(ended, **PLAIN).trip
+    assert trip is not None
+    assert "its guardian did not turn for 41 s" in trip.reason
+    assert "word from the controller" not in trip.reason
+
+
 def test_lapsed_is_a_lost_lease() -> None:
     facts = make_facts(TaskEnded(key=KEY, signal=9, stopped=True, lapsed=True), **PLAIN)
     assert facts.trip is not None

@@ -147,3 +147,34 @@ def test_only_a_controller_may_refuse() -> None:
 def test_addresses_that_cannot_work(url: str) -> None:
     with pytest.raises(ValidationError):
         HttpClient(url)
+
+
+async def test_each_new_connection_begins_with_the_next_address_of_the_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """CALL-2: the first replica takes connections, and answers none."""
+
+    async def be_frozen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
+        writer.close()
+
+    frozen = await asyncio.start_server(be_frozen, "127.0.0.1", 0)
+    port = frozen.sockets[0].getsockname()[1]
+    other = await asyncio.start_server(answer, "127.0.0.2", port)
+
+    async def look_up(host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+        return [(0, 0, 0, "", (address, port)) for address in ("127.0.0.1", "127.0.0.2")]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", look_up)
+    client = HttpClient(f"http://controllers.example:{port}")
+    with pytest.raises(Unavailable):
+        await call(client, 0.05)
+    assert (await in_time(call(client), 20)).body == b"ok"
+    client.close()
+    for server in (frozen, other):
+        server.close()

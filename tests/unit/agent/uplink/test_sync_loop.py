@@ -15,7 +15,7 @@ from holdfast.core.gpus import GpuTelemetry
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.errors import HoldfastError, Unavailable
-from holdfast.wire.agent import SyncAnswer, SyncRequest, TaskReport
+from holdfast.wire.agent import Renewed, SyncAnswer, SyncRequest, TaskReport
 from tests.waits import within
 
 
@@ -119,7 +119,9 @@ class SlowController:
 
 
 @contextlib.asynccontextmanager
-async def run_loop(calls: CountingController | SlowController) -> AsyncIterator[sync.SyncLoop]:
+async def run_loop(
+    calls: CountingController | SlowController | FrozenReplica,
+) -> AsyncIterator[sync.SyncLoop]:
     """Run a loop whose taker finds something new in every answer, for 20 s at most."""
     taker = Taker()
     taker.take_answer = lambda *_, **__: True  # type: ignore[method-assign]  # a double
@@ -176,3 +178,28 @@ async def test_what_an_answer_takes_is_measured_where_it_waited_for_nothing() ->
         while loop.count_seconds_left() == 0.0:
             await asyncio.sleep(0.001)
         assert loop.count_seconds_left() <= loop.answer_seconds
+
+
+class FrozenReplica:
+    """Renews a lease of 3 s, holds the second call for ever, and answers the others."""
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+
+    async def sync(self, request: SyncRequest, foretold: object) -> SyncAnswer:
+        """Answer, but for the second call."""
+        self.waits.append(request.wait_seconds)
+        if len(self.waits) == 2:
+            await asyncio.Event().wait()
+        await asyncio.sleep(0.01)
+        return SyncAnswer(renewed=[Renewed(key=TaskKey("j", 0, 1), ttl_seconds=3.0)])
+
+
+async def test_a_call_that_nobody_answers_has_another_beside_it_long_before_a_lease_ends() -> None:
+    """SYNC-5. Its own patience is 70 s."""
+    calls = FrozenReplica()
+    async with run_loop(calls):
+        while len(calls.waits) < 4:
+            await asyncio.sleep(0.01)
+    assert calls.waits[2] == 0.0, "what comes beside it wants its answer at once"
+    assert max(calls.waits) <= 3.0 / 6
