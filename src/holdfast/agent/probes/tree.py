@@ -29,7 +29,8 @@ class TreeUsage(msgspec.Struct, frozen=True):
 
 
 def find_trees(roots: dict[TaskKey, int], guardian_pid: int) -> dict[TaskKey, list[ProcessEntry]]:
-    """The living processes of each task: its session, descendants, and orphans with its mark.
+    """The living processes of each task: its session, descendants, and its orphans: what is its
+    keeper's, which counts itself to none, and what is the guardian's and has its mark.
 
     Of a container those inside: its runner and its engine's clients bear the mark, too, and are
     Holdfast's own. None inside is ever an orphan of the guardian.
@@ -41,12 +42,24 @@ def find_trees(roots: dict[TaskKey, int], guardian_pid: int) -> dict[TaskKey, li
         for key, pid in roots.items()
         if (root := table.get(pid)) is not None and root.ppid == guardian_pid
     }
-    owners: dict[int, TaskKey | None] = {}
+    by_keeper = {
+        keeper.pid: key
+        for key, pid in roots.items()
+        if (root := table.get(pid)) is not None
+        and (keeper := table.get(root.ppid)) is not None
+        and keeper.ppid == guardian_pid
+    }
+    by_text |= {str(key): key for key in by_keeper.values()}
+    owners: dict[int, TaskKey | None] = dict.fromkeys(by_keeper)
     for entry in table.values():
         if entry.pid in by_root:
             owners[entry.pid] = by_root[entry.pid]
         elif entry.session in by_root:
             owners[entry.pid] = by_root[entry.session]
+        elif entry.pid in by_keeper:
+            continue
+        elif entry.ppid in by_keeper:
+            owners[entry.pid] = by_keeper[entry.ppid]
         elif entry.ppid == guardian_pid:
             # The mark is read of the guardian's orphans only: reading an environment may block on a
             # process that is stuck in the kernel.

@@ -24,6 +24,10 @@ from holdfast.agent.probes.tree import TreeMeter, find_trees
 from holdfast.agent.probes.worker_client import ProbeWorker
 from holdfast.agent.watch.telemetry import Telemetry
 from holdfast.core.ids import TaskKey
+from holdfast.process.keeper import Keepers
+from holdfast.process.spawn import SpawnRequest, read_start, spawn
+from holdfast.process.starter import find_starter
+from holdfast.process.syscalls import read_boottime
 from holdfast.process.table import read_entry
 from tests.waits import stretch, wait_exit, within
 
@@ -343,6 +347,35 @@ def test_a_tree_has_its_marked_orphans_and_of_a_container_only_what_is_inside(
                 task.kill()
                 os.kill(child, 9)
                 marked.kill()
+
+
+@pytest.mark.skipif(
+    find_starter() is None, reason="the package was built without the native starter"
+)
+def test_a_tree_below_a_keeper_has_its_runaways() -> None:
+    """They are the keeper's children then, and none of the guardian's (KEEPER-3)."""
+    script = "(setsid sleep 600 & echo $! >&2); sleep 600 & echo $! >&2; wait"
+    read_fd, write_fd = os.pipe()
+    slot = Keepers().take(read_boottime() + 600)
+    request = SpawnRequest(
+        argv=("/bin/sh", "-c", script),
+        env=os.environ,
+        stderr=os.devnull,
+        stderr_pipe=write_fd,
+        keeper=slot,
+    )
+    child = spawn(request)
+    os.close(write_fd)
+    try:
+        with open(read_fd) as lines:
+            runaway, below = int(lines.readline()), int(lines.readline())
+        tree = find_trees({KEY: child.program_pid}, os.getpid())[KEY]
+        assert {entry.pid for entry in tree} == {child.program_pid, runaway, below}
+    finally:
+        for pid in (runaway, below, child.pid):
+            os.kill(pid, 9)
+        os.waitpid(child.pid, 0)
+        read_start(child, request)
 
 
 async def test_sampling_without_devices_reads_the_tree() -> None:
