@@ -32,11 +32,7 @@ from holdfast.agent.health.desk import HealthDesk
 from holdfast.agent.host_facts import make_probe, read_host_facts
 from holdfast.agent.housekeeping import Housekeeper
 from holdfast.agent.orders.commands import Commands
-from holdfast.agent.orders.environment import (
-    describe_controller,
-    describe_host,
-    inherit_environment,
-)
+from holdfast.agent.orders.environment import describe_controller, describe_host, make_inherited
 from holdfast.agent.orders.guardian_env import Ties
 from holdfast.agent.orders.hearing import Hearing
 from holdfast.agent.orders.launches import TaskPlaces
@@ -223,7 +219,7 @@ class Agent:
             host_mark=self._ties.host_mark,
             beat_socket=self._ties.beat_socket,
             works=self._works,
-            inherited=inherit_environment(os.environ, self._config.pass_env),
+            inherited=make_inherited(os.environ, self._config),
             executors=self._executors,
             host_words=describe_host(self._config.host_name, self._config.host_labels),
             controller=describe_controller(self._config.url, self._config.ca_file),

@@ -17,16 +17,21 @@ ENV-5  `holdfast` inside of a task finds the controller, and the task's own toke
 """
 
 import base64
+import contextlib
 import fnmatch
 import json
 import os
 import pwd
 import re
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+from holdfast.agent.config import AgentConfig
 from holdfast.agent.orders.peers import Peers
+from holdfast.process.files import make_private_folder
 from holdfast.wire.agent import LaunchOrder
 
 _PASSED_WORDS = """
@@ -84,6 +89,24 @@ def inherit_environment(environ: Mapping[str, str], named: Sequence[str] = ()) -
         "TMPDIR": "/tmp",
     }
     return {**defaults, **kept}
+
+
+def make_inherited(environ: Mapping[str, str], config: AgentConfig) -> dict[str, str]:
+    """Return what every task of this host inherits."""
+    return add_own_program(inherit_environment(environ, config.pass_env), config.state_path)
+
+
+def add_own_program(inherited: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Have tasks find `holdfast`, last in their PATH, where this agent was started by its path: by a
+    link below `folder`, because beside the program lies a Python that is not theirs."""
+    own, link = Path(sys.executable).with_name("holdfast"), folder / "bin" / "holdfast"
+    if shutil.which("holdfast", path=inherited["PATH"]) or not own.exists():
+        return dict(inherited)
+    with contextlib.suppress(OSError):  # a full disk: tasks then lack it
+        make_private_folder(link.parent)
+        link.unlink(missing_ok=True)
+        link.symlink_to(own)
+    return {**inherited, "PATH": f"{inherited['PATH']}:{link.parent}"}
 
 
 def make_task_environment(

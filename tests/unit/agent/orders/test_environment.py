@@ -5,14 +5,22 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from holdfast.agent.orders.environment import MAX_PEERS_BYTES, describe_host, make_task_environment
+from holdfast.agent.orders.environment import (
+    MAX_PEERS_BYTES,
+    add_own_program,
+    describe_host,
+    make_task_environment,
+)
 from holdfast.agent.orders.peers import PEERS_FILE, GangPeers, Peers, find_peers
 from holdfast.core.ids import TaskKey
 from holdfast.core.settings.watch import WatchSettings
@@ -212,3 +220,13 @@ def test_a_job_with_a_token_of_its_users_has_none_of_its_own() -> None:
     given = {"HOLDFAST_URL": "https://there", "HOLDFAST_TOKEN": "hft_x"}
     users = make_task_environment(make_order(secrets=given), {}, **places)
     assert {k: v for k, v in users.items() if "TOKEN" in k or "URL" in k} == given
+
+
+def test_holdfast_is_found_by_jobs_of_an_agent_that_was_started_by_its_path(tmp_path: Path) -> None:
+    found = add_own_program({"PATH": "/nowhere"}, tmp_path)
+    program = shutil.which("holdfast", path=found["PATH"])
+    assert program is not None
+    assert os.path.samefile(program, Path(sys.executable).with_name("holdfast"))
+    assert shutil.which("python", path=found["PATH"]) is None, "no other Python comes with it"
+    own = {"PATH": str(Path(sys.executable).parent)}
+    assert add_own_program(own, tmp_path) == own
