@@ -21,11 +21,13 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class TreeUsage(msgspec.Struct, frozen=True):
-    """One process, its reaped children's CPU time included. io_bytes None: unreadable."""
+    """One process, its reaped children's CPU time included. io_bytes None: unreadable. stopped: by a
+    signal, or by a debugger."""
 
     cpu_seconds: float
     rss_bytes: int
     io_bytes: int | None
+    stopped: bool = False
 
 
 def find_trees(roots: dict[TaskKey, int], guardian_pid: int) -> dict[TaskKey, list[ProcessEntry]]:
@@ -92,6 +94,7 @@ def read_usage(pid: int) -> TreeUsage | None:
         fields = stat[stat.rfind(b")") + 2 :].split()
         cpu_seconds = sum(int(field) for field in fields[11:15]) * _TICK_SECONDS
         rss_bytes = int(fields[21]) * _PAGE_BYTES
+        stopped = fields[0] in (b"T", b"t")
     except (OSError, IndexError, ValueError):
         return None
     try:
@@ -103,7 +106,7 @@ def read_usage(pid: int) -> TreeUsage | None:
         return None
     except (OSError, KeyError, ValueError):
         io_bytes = None
-    return TreeUsage(cpu_seconds, rss_bytes, io_bytes)
+    return TreeUsage(cpu_seconds, rss_bytes, io_bytes, stopped)
 
 
 def _read(path: str) -> bytes:
@@ -147,6 +150,7 @@ class TreeMeter:
             cpu_seconds=round(self._cpu_seconds, 4),
             io_bytes=self._io_bytes if io_known else None,
             rss_bytes=rss_bytes,
+            stopped=sum(usage.stopped for usage in now.values()),
         )
 
 

@@ -51,11 +51,13 @@ class TreeReading(msgspec.Struct, frozen=True, kw_only=True):
     """The task's process tree at one instant. None is "could not be read".
 
     cpu_seconds, io_bytes: counters since the start, over the tree. rss_bytes: resident memory now.
+    stopped: how many of its processes a signal or a debugger has stopped.
     """
 
     cpu_seconds: float | None = None
     io_bytes: int | None = None
     rss_bytes: int | None = None
+    stopped: int = 0
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,6 +232,9 @@ def judge(window: SignalWindow, settings: WatchSettings, gpus: int) -> Judgement
     if window.excused_seconds:
         evidence["excused_seconds"] = round(window.excused_seconds, 3)
     signal, words, by_tree = _weigh(window, settings, gpus)
+    if window.last.stopped and signal is not Signal.BUSY:
+        evidence["stopped_processes"] = window.last.stopped
+        words = f"{words}; {window.last.stopped} of its processes are stopped (state T)"
     evidence["signal"] = str(signal)
     return Judgement(signal, words, evidence, by_tree and gpus > 0)
 

@@ -29,7 +29,7 @@ from holdfast.process.spawn import SpawnRequest, read_start, spawn
 from holdfast.process.starter import find_starter
 from holdfast.process.syscalls import read_boottime
 from holdfast.process.table import read_entry
-from tests.waits import stretch, wait_exit, within
+from tests.waits import stretch, wait_exit, wait_until, within
 
 GB = 1 << 30
 KEY = TaskKey("job", 0, 1)
@@ -376,6 +376,18 @@ def test_a_tree_below_a_keeper_has_its_runaways() -> None:
             os.kill(pid, 9)
         os.waitpid(child.pid, 0)
         read_start(child, request)
+
+
+def test_stopped_processes_are_counted() -> None:
+    with subprocess.Popen(["/bin/sleep", "600"], start_new_session=True) as process:
+        try:
+            meter = TreeMeter()
+            os.kill(process.pid, signal.SIGSTOP)
+            wait_until(lambda: meter.read(find_trees({KEY: process.pid}, 1)[KEY]).stopped == 1)
+            os.kill(process.pid, signal.SIGCONT)
+            wait_until(lambda: meter.read(find_trees({KEY: process.pid}, 1)[KEY]).stopped == 0)
+        finally:
+            process.kill()
 
 
 async def test_sampling_without_devices_reads_the_tree() -> None:

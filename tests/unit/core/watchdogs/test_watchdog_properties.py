@@ -220,3 +220,13 @@ def test_io_at_a_real_rate_proves_work_in_one_sample(
     window = open_window(Reading(at=0.0, gpus=(one,), tree=quiet), 1, False)
     window = extend_window(window, Reading(at=seconds, gpus=(one,), tree=loud), 1, False)
     assert judge(window, SETTINGS, 1).signal is Signal.BUSY
+
+
+def test_a_judgement_of_an_idle_task_says_that_it_is_stopped() -> None:
+    """A debugger, or a SIGSTOP: it is not hung, and `fg` or SIGCONT is all that it needs."""
+    tree = TreeReading(cpu_seconds=1.0, io_bytes=0, rss_bytes=1, stopped=2)
+    window = open_window(Reading(at=0.0, tree=tree), 0, True)
+    judged = judge(extend_window(window, Reading(at=10.0, tree=tree), 0, True), WatchSettings(), 0)
+    assert judged.signal is Signal.IDLE
+    assert judged.words.endswith("; 2 of its processes are stopped (state T)")
+    assert judged.evidence["stopped_processes"] == 2
