@@ -38,6 +38,7 @@ FAST = {
 }
 TTL = 15.0  # the shortest lease there is
 MARGIN = 1.0
+KEEPER_NAME = "holdfast-keeper"
 
 
 def clean_environment(**more: str) -> dict[str, str]:
@@ -206,8 +207,9 @@ class Host:
         return 0
 
     def task_pids(self, job_id: str) -> list[int]:
-        """Living processes of one job's tasks."""
-        return self.marked_pids(job_id)
+        """Living processes of one job's tasks, but not their keepers."""
+        pids = self.marked_pids(job_id)
+        return [pid for pid in pids if table.read_name(pid) != KEEPER_NAME]
 
     def marked_pids(self, job_id: str = "") -> list[int]:
         """Living processes of all tasks and of the agent, or of one job's tasks."""

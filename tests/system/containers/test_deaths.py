@@ -111,7 +111,8 @@ def find_below(pid: int) -> list[int]:
 
 def find_runner(host: Host) -> int:
     """The runner's pid."""
-    for pid in read_children(host.guardian_pid) or []:
+    children = read_children(host.guardian_pid) or []
+    for pid in (p for child in children for p in (child, *(read_children(child) or []))):
         if b"containers.runner" in Path(f"/proc/{pid}/cmdline").read_bytes():
             return pid
     raise AssertionError("no runner")

@@ -229,7 +229,7 @@ def test_an_operators_word_frees_a_dead_machine_at_once(cluster: Cluster) -> Non
     host = cluster.add_host("still", queues=[cluster.set_queue("still")])
     job, file = start_chronicle(cluster, "still", lease_ttl=LONG_TTL)
     cluster.add_host("spare")
-    frozen = [*host.freeze(), *host.task_pids(job)]
+    frozen = [*host.freeze(), *host.marked_pids(job)]
     signal_all(frozen, signal.SIGSTOP)
     done = cluster.cli("hosts", "terminate", "still", "--reason", "burnt down")
     assert done.returncode == 0, done.stderr
@@ -255,7 +255,7 @@ def test_a_machine_that_slept_through_its_lease_ends_its_task_when_it_wakes(
     host = cluster.add_host("asleep", queues=[cluster.set_queue("asleep")])
     job, file = start_chronicle(cluster, "asleep")
     cluster.add_host("spare")
-    frozen = [*host.freeze(), *host.task_pids(job)]
+    frozen = [*host.freeze(), *host.marked_pids(job)]
     signal_all(frozen, signal.SIGSTOP)
     cluster.until_attempt(job, 2, seconds=TTL + MARGIN + 6)
     wait_until(lambda: 2 in lives_of(file, job))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.process import table
-from tests.system.cluster import Cluster, Host, signal_all
+from tests.system.cluster import KEEPER_NAME, Cluster, Host, signal_all
 from tests.waits import wait_until
 
 SECONDS = 90.0  # for what must happen at all, on the slowest machine
@@ -121,13 +121,15 @@ class Supervised:
 
 
 def find_first(job_id: str, rank: int) -> int:
-    """The first process of a rank: of those with its mark the one whose parent, the guardian, has
-    none."""
+    """The first process of a rank: of those with its mark the one whose parent is its keeper, or the
+    guardian, which has none."""
     for entry in table.read_table().values():
         mine = entry.alive and (table.read_marks(entry.pid)[0] or "").startswith(
             f"{job_id}:{rank}:"
         )
-        if mine and table.read_marks(entry.ppid)[0] is None:
+        if not mine or table.read_name(entry.pid) == KEEPER_NAME:
+            continue
+        if table.read_name(entry.ppid) == KEEPER_NAME or table.read_marks(entry.ppid)[0] is None:
             return entry.pid
     raise AssertionError(f"rank {rank} of {job_id} does not run")
 
