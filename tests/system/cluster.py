@@ -23,6 +23,7 @@ from holdfast.agent.guardian.home import LOCK_FILE, SOCKET_RECORD, GuardianHome,
 from holdfast.client import Client
 from holdfast.core.records import AttemptRecord, JobRecord
 from holdfast.process import table
+from holdfast.process.files import read_bound
 from holdfast.process.sweep import sweep
 from tests.system.forks import find_origin
 from tests.system.proxy import Proxy
@@ -194,7 +195,7 @@ class Host:
     @property
     def mark(self) -> str:
         """What the tasks of this host carry in their environment."""
-        return (self.state / MARK_FILE).read_text().strip()
+        return read_bound(self.state / MARK_FILE)[0]
 
     def log(self) -> str:
         return self.log_path.read_text(errors="replace")

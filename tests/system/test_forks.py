@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.agent.config import MARK_FILE
 from holdfast.process import table
+from holdfast.process.files import read_bound
 from tests.system.cluster import Cluster, Host, clean_environment, read_words
 from tests.system.forks import Origin
 from tests.waits import is_alive, wait_exit, wait_until
@@ -42,7 +43,7 @@ def test_a_forked_guardian_and_its_agent_show_what_started_ones_do(tmp_path: Pat
             assert os.readlink(f"/proc/{pid}/cwd") == os.getcwd()
             assert b"COLOUR=green" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         assert table.read_marks(host.guardian.pid) == (None, None)
-        mark = (host.state / MARK_FILE).read_text().strip()
+        mark = read_bound(host.state / MARK_FILE)[0]
         assert table.read_marks(agent) == ("agent-1", mark)
         assert b"HOLDFAST_INCARNATION" in Path(f"/proc/{agent}/environ").read_bytes()
         assert read_words(agent)[1:4] == [b"-P", b"-m", b"holdfast.agent"]

@@ -491,8 +491,7 @@ class Agent:
         await asyncio.gather(shipping, return_exceptions=True)
         try:
             async with asyncio.timeout(_GUARDIAN_SECONDS):
-                await (
-                    self._departure.told.wait()
-                )  # or the guardian would think that this agent had crashed
+                # Or the guardian would think that this agent had crashed.
+                await self._departure.told.wait()
         except TimeoutError:
             pass

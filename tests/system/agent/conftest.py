@@ -16,6 +16,7 @@ import pytest
 
 from holdfast.agent.config import AgentConfig
 from holdfast.agent.guardian.home import LOCK_FILE, GuardianHome, read_group_homes
+from holdfast.process.files import read_bound
 from holdfast.process.sweep import sweep
 from tests.system.agent.fake_controller import JOIN_TOKEN, FakeController, serve
 from tests.system.forks import find_origin
@@ -90,7 +91,7 @@ class Host:
         mark = state / "mark"
         if mark.exists():
             homes = read_group_homes(state)
-            assert sweep(mark.read_text().strip(), group_homes=homes) == []
+            assert sweep(read_bound(mark)[0], group_homes=homes) == []
         if (state / LOCK_FILE).exists():
             GuardianHome(state).close()  # removes what a killed guardian left outside its folder
 

@@ -19,6 +19,7 @@ import pytest
 from holdfast.agent.config import MARK_FILE
 from holdfast.agent.containers.runtimes import Kind
 from holdfast.core.ids import TaskKey
+from holdfast.process.files import read_bound
 from tests.store.pg_fixture import PgServer
 from tests.system.agent.conftest import Host
 from tests.system.agent.fake_controller import FakeController, serve
@@ -39,7 +40,7 @@ def skip(reason: str) -> None:
 
 def mark_of(host: Host) -> str:
     """What the containers of this host are called after."""
-    return (Path(host.config.state_dir) / MARK_FILE).read_text().strip()
+    return read_bound(Path(host.config.state_dir) / MARK_FILE)[0]
 
 
 class Registry:
