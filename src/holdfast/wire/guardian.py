@@ -137,7 +137,7 @@ class TaskEnded(GuardianMessage, frozen=True, kw_only=True, tag="ended"):
     max_memory_bytes: Large = 0
     output: dict[str, StreamEnd] = {}
     left_running: list[str] = []
-    stalled_seconds: float = 0.0
+    stalled_seconds: Elapsed = 0.0
 
 
 class TaskStarted(GuardianMessage, frozen=True, kw_only=True, tag="started"):
