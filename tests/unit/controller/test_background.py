@@ -16,7 +16,7 @@ from holdfast.controller.runtime.outages import Outages
 from holdfast.controller.runtime.telemetry import TelemetryDesk
 from holdfast.core.gpus import GpuTelemetry
 from holdfast.errors import Unavailable
-from holdfast.moves.values import HostReading
+from holdfast.moves.fleet.readings import HostReading
 from tests.unit.controller.conftest import FakeAgent, Served
 from tests.waits import within
 
