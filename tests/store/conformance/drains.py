@@ -310,8 +310,8 @@ async def test_a_retry_after_a_lost_host_is_told_like_any_other(rig: Rig) -> Non
     await rig.complete(max_retries=2)
     (event,) = await events_of(rig, job_id, "job.retry_scheduled")
     assert event.data["charged_to"] == "infra"
-    assert (event.data["retry_count"], event.data["next_attempt"], event.data["of"]) == (0, 2, 4)
-    assert event.message.endswith("; attempt 2 of 4 is next")
+    assert (event.data["retry_count"], event.data["next_attempt"], event.data["of"]) == (0, 2, 3)
+    assert event.message.endswith("; attempt 1 of 3 is next (start 2)")
     assert (await succeed(rig, job_id)).retried == (job_id,)
     assert (await rig.kinds(job_id))[-1] == "job.retry_succeeded"
 

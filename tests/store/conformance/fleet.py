@@ -305,7 +305,7 @@ async def test_the_tasks_of_a_machine_that_is_gone_are_freed_at_once_and_charged
             break
     assert (found.state, found.infra_charged) == (JobState.FAILED, 4)
     assert found.cause is Cause.AGENT_TRANSIENT
-    assert "infra" in found.reason
+    assert "its budget of 3 is spent" in found.reason
 
 
 @pytest.mark.parametrize("how", ["gone", "lapsed"])
