@@ -10,21 +10,12 @@ from typing import Any
 
 import msgspec
 
-from holdfast.bounds import UNREADABLE
-from holdfast.core.calls.decide import (
-    CallDecision,
-    CallJudge,
-    CallOutcome,
-    PolicyOf,
-    classify_exception,
-    decide_call,
-    name_option,
-)
+from holdfast.core.calls.decide import CallDecision, CallJudge, CallOutcome, PolicyOf, decide_call
 from holdfast.core.calls.unable import AppHosts, decide_unable
 from holdfast.core.calls.values import CallCharges, CallState, FunctionSpec
 from holdfast.core.causes import Cause
-from holdfast.core.endings.classify import classify
-from holdfast.core.facts import Classified, TaskFacts
+from holdfast.core.facts import TaskFacts
+from holdfast.moves.flow.explain import explain_end
 from holdfast.moves.flow.pieces import (
     Piece,
     Ranges,
@@ -36,12 +27,11 @@ from holdfast.moves.flow.pieces import (
     place_pieces,
     subtract_ranges,
 )
-from holdfast.wire.calls import CallEnd, CallError, Closing
+from holdfast.wire.calls import CallEnd, Closing
 
 NO_HOSTS = AppHosts()
 CALL_LOST = TaskFacts(lost="lease_lapsed")
 """The end of an executor that no report told of."""
-DETAIL_CHARS = 4000
 
 
 class StopRange(msgspec.Struct, frozen=True, array_like=True):
@@ -327,7 +317,7 @@ class CallMoves:
     def _judge_one(
         self, bad: BadEnd, row: CallSetRow, charges: CallCharges, judge: CallJudge, *, saved: bool
     ) -> None:
-        found, detail, value = _explain(bad, judge)
+        found, detail, value = explain_end(bad.end, bad.facts, judge)
         seconds = bad.end.seconds if bad.end is not None else _lasted(bad, self.now)
         if found.cause is Cause.APP_UNUSABLE and bad.end is not None:
             decision = decide_unable(found.message, charges, bad.batch.host_id, bad.hosts)
@@ -460,33 +450,6 @@ def _lasted(bad: BadEnd, now: datetime) -> float:
     ran = bad.facts.runtime_seconds if bad.facts is not None else 0.0
     since = (now - bad.batch.began_at).total_seconds()
     return min(ran, since) if ran > 0 else since
-
-
-def _explain(bad: BadEnd, judge: CallJudge) -> tuple[Classified, str, str]:
-    """Return the cause, what a person may want to read, and the error as a result's text."""
-    if bad.end is not None:
-        error = read_error(bad.end.value)
-        found = classify_exception(
-            error.kind,
-            error.message,
-            error.traceback,
-            judge.rules,
-            invalid=error.invalid,
-            unable=error.unable,
-        )
-        return found, error.traceback[-DETAIL_CHARS:], bad.end.value
-    assert bad.facts is not None
-    found = name_option(classify(bad.facts, judge.rules), bad.facts.trip)
-    error = CallError(kind=f"holdfast.{found.cause}", message=found.message)
-    return found, bad.facts.log_tail[-DETAIL_CHARS:], msgspec.json.encode(error).decode()
-
-
-def read_error(value: str) -> CallError:
-    """Read an exception; one that cannot be read is an exception all the same."""
-    try:
-        return msgspec.json.decode(value, type=CallError)
-    except (UnicodeEncodeError, *UNREADABLE):
-        return CallError(kind="Error", message=value[:DETAIL_CHARS])
 
 
 def _failure(
