@@ -90,17 +90,20 @@ class CallHandle(Generic[R]):
     def _wait(self, timeout: float | None) -> CallResult:
         until = None if timeout is None else time.monotonic() + timeout
         patience, longest = Patience(), choose_wait_seconds()
-        while self._found is None:
-            left = longest if until is None else until - time.monotonic()
-            _ask([self], max(0.0, min(left, longest)))
-            if self._found is None and until is not None and time.monotonic() >= until:
-                hold_up = find_hold_up(self.set_id, self.index) if timeout else ""
-                raise TimeoutError(
-                    f"call {self.id} has not ended after {timeout:g} s; it goes on"
-                    + (f": {hold_up}" if hold_up else "")
-                )
-            if self._found is None:
-                patience.look(self.set_id, self.index)
+        if context().hosted and self._found is None:
+            _ask([self], 0.0 if timeout is not None and timeout <= 0 else BRIEF_SECONDS)
+        with context().waiting_for("" if self._found is not None else self.id):
+            while self._found is None:
+                left = longest if until is None else until - time.monotonic()
+                _ask([self], max(0.0, min(left, longest)))
+                if self._found is None and until is not None and time.monotonic() >= until:
+                    hold_up = find_hold_up(self.set_id, self.index) if timeout else ""
+                    raise TimeoutError(
+                        f"call {self.id} has not ended after {timeout:g} s; it goes on"
+                        + (f": {hold_up}" if hold_up else "")
+                    )
+                if self._found is None:
+                    patience.look(self.set_id, self.index)
         return self._found
 
 
@@ -144,7 +147,7 @@ def ask_results(set_id: str, wait_seconds: float, *, awaited: int, **asked: Any)
         answer = client.call_results(set_id, **asked, wait_seconds=BRIEF_SECONDS)
         if answer.results:
             return answer
-    with caller.waiting_for(f"{set_id}.{awaited}" if wait_seconds > 0 else ""):
+    with caller.waiting_for(f"{set_id}.{awaited}" if wait_seconds > BRIEF_SECONDS else ""):
         return client.call_results(set_id, **asked, wait_seconds=wait_seconds)
 
 

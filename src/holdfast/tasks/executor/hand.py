@@ -130,6 +130,7 @@ class Hand:
         with self._taking:
             if call in self._waits_for:
                 self._waits_for.remove(call)
+                self.defers = True  # it may wait again in a moment
 
     def end_call(self, held: HeldBatch, end: CallEnd) -> None:
         """Take the end of a call."""
@@ -270,10 +271,12 @@ class Hand:
         )
 
     def _can_wait(self, said: Said) -> bool:
-        """Whether this is nothing new, or only that a batch was taken and more could be."""
-        _, *state, _ = said
-        _, *state_before, _ = self._said
-        return said == self._said or (self.defers and state == state_before)
+        """Whether this is nothing new, or only that a batch was taken and more could be, or that the
+        running call went on just now."""
+        _, *state, busy, _ = said
+        _, *state_before, busy_before, _ = self._said
+        goes_on = busy in ("", busy_before)
+        return said == self._said or (self.defers and state == state_before and goes_on)
 
     def _take_ends(self) -> list[BatchEnds]:
         """Return as many ends as a frame may hold."""
