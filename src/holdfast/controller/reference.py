@@ -42,8 +42,10 @@ same for machines, with every schema.
 Logs: `log` (bytes in base64 with `attempt`, `rank`, `stream`, `offset`; `gap` counts bytes dropped just before),
 `state` (the job, when it changed) and `end` (the job, at the end of the stream). Without `attempt=` the stream goes
 on to the next attempt of a requeued job; it begins with `since=` or the current attempt. Events: the SSE id is the
-event's; reconnect with `Last-Event-ID` (or `after=`) and no event is missed or repeated. A stream is written at its
-reader's pace, and is closed after 60 s in which its reader took nothing.
+event's; reconnect with `Last-Event-ID` (or `after=`) and no event is missed or repeated. Where events after that id
+were deleted with the history (`history_days`), the stream begins with an event `events.pruned`, whose `data` has
+`after` and `until`. A stream is written at its reader's pace, and is closed after 60 s in which its reader took
+nothing.
 
 ## Limits
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import ValidationError
-from tests.store.conformance.shared import chains
+from tests.store.conformance.shared import chains, succeed
 from tests.store.rig import OK, Rig
 
 
@@ -96,3 +96,18 @@ async def take_two(rig: Rig) -> tuple[str, str]:
     answer = await rig.sync(ended=[(key, OK)], takes=True)
     assert [offer.task.key.job_id for offer in answer.offers] == list(jobs)
     return jobs
+
+
+async def test_the_last_event_that_the_history_lost_is_known(rig: Rig) -> None:
+    await rig.host()
+    assert await rig.store.events.find_pruned() is None
+    old = await rig.submit()
+    await succeed(rig, old)
+    (*_, last) = await rig.events(old)
+    await rig.submit()
+    (*_, young) = await rig.events()
+    rig.tick(86_400)
+    assert await rig.store.jobs.prune(0.5, now=rig.now) == 1
+    pruned = await rig.store.events.find_pruned()
+    assert pruned is not None
+    assert last.id <= pruned < young.id

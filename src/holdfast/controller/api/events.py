@@ -12,6 +12,7 @@ from holdfast.controller.http.sse import StreamAnswer, event_bytes
 from holdfast.controller.runtime.context import Controller
 from holdfast.core.records import EventRecord
 from holdfast.errors import ValidationError
+from holdfast.moves.events import parse_event_id
 from holdfast.store.port.store import Store
 
 POLL_SECONDS = 1.0
@@ -29,10 +30,26 @@ async def list_events(call: ApiCall) -> Response:
         raise ValidationError("the header Last-Event-ID is no event's id", field="Last-Event-ID")
     reader = EventFeed(call.store, query, resume or query.after)
     # The first page is read before the head goes out, so that a bad id is answered with a problem.
+    told = await _find_loss(call.store, reader.after)
     first = await reader.read()
     if "text/event-stream" in (call.header("accept") or ""):
-        return StreamAnswer(call.controller, _stream(call.controller, reader, first))
+        return StreamAnswer(call.controller, _stream(call.controller, reader, [*told, *first]))
     return answer_page(first, reader.after if reader.more else None)
+
+
+async def _find_loss(store: Store, after: str | None) -> list[EventRecord]:
+    """Return an event that tells of a gap, where events after `after` were deleted with the history;
+    it has the id of `after`, so that the next reader that goes on from it is told again."""
+    pruned = None if after is None else await store.events.find_pruned()
+    if after is None or pruned is None or parse_event_id(after) >= parse_event_id(pruned):
+        return []
+    message = (
+        f"events between {after} and {pruned} were deleted with the history (history_days), so this "
+        "stream has a gap; what is on record still can be read with `holdfast jobs` and `show`"
+    )
+    data = {"after": after, "until": pruned}
+    at = await store.now()
+    return [EventRecord(id=after, at=at, kind="events.pruned", message=message, data=data)]
 
 
 class EventFeed:

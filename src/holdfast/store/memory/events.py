@@ -27,6 +27,9 @@ class MemoryEvents(InMemory):
         ]
         return found[-tail:] if after is None and tail > 0 else found[:limit]
 
+    async def find_pruned(self) -> str | None:
+        return self.state.pruned_event
+
     async def list_events_of(
         self, job_ids: Collection[str], *, last: int
     ) -> dict[str, list[EventRecord]]:

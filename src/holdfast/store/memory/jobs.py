@@ -360,6 +360,7 @@ class MemoryJobs(InMemory):
         s.log_bases = {place: base for place, base in s.log_bases.items() if place[0] not in gone}
         s.forensics = {place: f for place, f in s.forensics.items() if place[0] not in gone}
         call_sets = {row.id for row in s.call_sets.values()}
+        before_events = s.events
         s.events = [
             e
             for e in s.events
@@ -372,6 +373,9 @@ class MemoryJobs(InMemory):
                 or e.data.get("set") in call_sets
             )
         ]
+        kept = {e.id for e in s.events}
+        lost = [e.id for e in before_events if e.id not in kept]
+        s.pruned_event = max([*lost, s.pruned_event or ""]) or None
         return len(gone)
 
 

@@ -273,6 +273,7 @@ class MemoryState:
         self.attempts: dict[str, list[AttemptRecord]] = {}
         self.hosts: dict[str, MemoryHost] = {}
         self.events: list[EventRecord] = []
+        self.pruned_event: str | None = None
         self.streams: dict[StreamKey, MemoryStream] = {}
         self.forensics: dict[tuple[str, int, int, int], Forensics] = {}
         self.tokens: dict[str, MemoryToken] = {}

@@ -33,6 +33,11 @@ class PostgresEvents(OnSession):
             rows = await session.rows("read_events", **params)
         return [make_event(row) for row in rows]
 
+    async def find_pruned(self) -> str | None:
+        (row,) = await self.beside.rows("find_pruned_event")
+        last = int(row["tx"]), int(row["id"])
+        return None if last == (0, 0) else format_event_id(*last)
+
     async def list_events_of(
         self, job_ids: Collection[str], *, last: int
     ) -> dict[str, list[EventRecord]]:

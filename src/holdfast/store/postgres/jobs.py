@@ -34,6 +34,7 @@ _PRUNED = (
     "prune_streams",
     "prune_outputs",
     "prune_forensics",
+    "note_pruned_events",
     "prune_batches",  # while the attempts say which
     "prune_attempts",
     "prune_replacements",

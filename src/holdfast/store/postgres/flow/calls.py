@@ -256,10 +256,8 @@ class PostgresCalls(OnSession):
         freed = moves.revive(row["n"], row["feed"], 100 - row["priority"], row["ord"], runs, asked)
         if freed:
             given = {"firsts": [p.first for p in freed], "lasts": [p.last for p in freed]}
-            again: Steps = [
-                ("delete_call_charges", {"n": row["n"], **given}),
-                ("reopen_call_set", {"n": row["n"]}),
-            ]
+            again: Steps = [("delete_call_charges", {"n": row["n"], **given})]
+            again.append(("reopen_call_set", {"n": row["n"]}))
             await tx.many(*again, *list_writes(moves), *list_counts(moves))
         return await _show_set(tx, set_id)
 
@@ -275,7 +273,7 @@ class PostgresCalls(OnSession):
         return await self.session.transact(work, by_index=True)
 
     async def find_known_values(self, names: Collection[str]) -> set[str]:
-        rows = await self.session.rows("find_known_values", names=list(names)) if names else []
+        rows = await self.session.rows("find_known_values", names=list(names))
         return {row["sha256"] for row in rows}
 
     @transacts_by_index

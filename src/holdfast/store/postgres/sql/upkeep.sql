@@ -44,6 +44,23 @@ delete from replacements where job_id = any(%(ids)s);
 -- name: prune_secrets
 delete from job_secrets where job_id = any(%(ids)s);
 
+-- name: note_pruned_events
+-- While their attempts say which batches the jobs' events are in.
+update events_pruned p set tx = l.tx, id = l.id
+from (
+  (select e.tx, e.id from events e where e.job_id = any(%(ids)s) order by e.tx desc, e.id desc limit 1)
+  union all
+  (select x.tx, x.id from batched_events x
+   where x.job_id = any(%(ids)s) and x.n = any(array(
+     select unnest(array[a.taken_batch, a.ended_batch]) from attempts a where a.job_id = any(%(ids)s)))
+   order by x.tx desc, x.id desc limit 1)
+  order by tx desc, id desc limit 1
+) l
+where (l.tx, l.id) > (p.tx, p.id);
+
+-- name: find_pruned_event
+select tx::text, id from events_pruned;
+
 -- name: prune_events
 delete from events where job_id = any(%(ids)s);
 
@@ -52,13 +69,19 @@ delete from jobs where id = any(%(ids)s);
 
 -- name: prune_other_events
 -- Events of hosts, queues and settings, and of arrays, runs and call sets that are on record no more (HISTORY-1).
-delete from events e where (e.tx, e.id) in (
+with gone as (
+  delete from events e where (e.tx, e.id) in (
   select o.tx, o.id from events o
   where o.job_id is null and o.at < %(before)s
     and not exists (select from arrays a where a.id = o.data->>'array')
     and not exists (select from workflow_runs r where r.id = o.data->>'run')
     and not exists (select from call_sets c where c.id = o.data->>'set')
-  order by o.at limit %(limit)s);
+  order by o.at limit %(limit)s)
+  returning e.tx, e.id
+)
+update events_pruned p set tx = l.tx, id = l.id
+from (select tx, id from gone order by tx desc, id desc limit 1) l
+where (l.tx, l.id) > (p.tx, p.id);
 
 -- name: gauge_hosts
 select h.state, count(*), count(*) filter (where b.flagged_dead_at is not null and h.state <> 'terminated') as dead,
