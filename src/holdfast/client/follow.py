@@ -97,7 +97,7 @@ def follow_log(
 ) -> RestCall[None]:
     """Return the call for the stream of a job's log; `LogFollower` reads it."""
     path = path_of("jobs", job_id, "logs")
-    flags = {"follow": wait or None, "full": full or None}
+    flags = {"follow": wait or None, "full": full or None, "events": not (wait or full) or None}
     return RestCall("GET", path, read_nothing, query_of(**query, **flags))
 
 

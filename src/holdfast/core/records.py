@@ -448,12 +448,14 @@ class LogStreamRecord(Record, frozen=True, kw_only=True):
 
 
 class LogChunk(Record, frozen=True, kw_only=True):
-    """Bytes `[offset, offset + len(data))` of a stream. A gap before them means dropped bytes."""
+    """Bytes `[offset, offset + len(data))` of a stream. A gap before them means dropped bytes. at: when
+    the controller was given them; None where a host still had them alone."""
 
     stream: str
     rank: int
     offset: int
     data: bytes
+    at: datetime | None = None
 
 
 class OrchestratorStatus(Record, frozen=True, kw_only=True):

@@ -420,6 +420,7 @@ class LogLine(ApiBody, frozen=True, kw_only=True):
     """Bytes of a stream in an SSE `log` event, base64 in `data`.
 
     gap: bytes missing just before; reason: with `full=1`, why the host could not give them.
+    at: when the controller was given them; null where they came from the host.
     """
 
     attempt: int
@@ -429,3 +430,4 @@ class LogLine(ApiBody, frozen=True, kw_only=True):
     data: bytes
     gap: int = 0
     reason: str = ""
+    at: datetime | None = None

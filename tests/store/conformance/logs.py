@@ -32,7 +32,9 @@ async def test_log_appends_in_any_order_are_idempotent(rig: Rig) -> None:
     chunks = await rig.store.logs.read_log(job_id, 1, 0, "stdout", 7)
     assert chunks[0].offset == 7
     assert b"".join(c.data for c in chunks) == text[7:400]
+    assert None not in [c.at for c in chunks]
     short = await rig.store.logs.read_log(job_id, 1, 0, "stdout", 7, limit_bytes=20)
+    assert [c.at for c in short] == [chunks[0].at]
     assert b"".join(c.data for c in short) == text[7:27]
     (stream,) = await rig.store.logs.list_log_streams(job_id)
     assert (stream.size, stream.kept, stream.ended) == (400, 400, True)

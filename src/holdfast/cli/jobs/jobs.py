@@ -99,7 +99,7 @@ def jobs(
       holdfast jobs --label team=vision --json | jq -r '.[].id'
     """
     pairs = read_pairs("--label", labels, "label")
-    only["since"] = None if since is None else _read_since(since, time.time())
+    only["since"] = None if since is None else read_since(since, time.time())
     only["owner"] = choose_owner(only["owner"], mine)
     only["executors"] = "only" if executors else "show" if everything else None
     with face.client() as client:
@@ -175,7 +175,7 @@ def jobs_table(rows: Sequence[JobRecord | ArrayRecord], *, wide: bool = False) -
     return "\n".join(out)
 
 
-def _read_since(text: str, now: float) -> float:
+def read_since(text: str, now: float) -> float:
     """Read a time that is over, as 2h ago or as a date; `now` is Unix seconds. Raises
     ValidationError."""
     from holdfast.client.specs import parse_start

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.cli import declare
 from holdfast.cli.endings import EXIT_FAILED, EXIT_INTERRUPTED
-from holdfast.cli.jobs.find import one_job
-from holdfast.cli.jobs.ranks_output import RankPrefixer
+from holdfast.cli.jobs.find import act_on, one_job
+from holdfast.cli.jobs.jobs import read_since
+from holdfast.cli.jobs.ranks_output import Excerpt, RankPrefixer, find_last_lines
 from holdfast.cli.options import COUNT, JOB, POSITIVE
 from holdfast.cli.output import Face, count_of, note, say_state, talks, write_stream
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from holdfast.cli.jobs.narrator import Narrator
     from holdfast.client import Client
     from holdfast.core.records import JobRecord
+    from holdfast.core.series.records import ArrayRecord
     from holdfast.wire.api import LogLine
 
 # Jobs run on while their controller is away for long, so only Ctrl-C gives up the following.
+_LINE_BYTES = 4096  # as many are read at first for each line of `-n`
 FOLLOW_RETRY_SECONDS = 24 * 3600.0
 
 
@@ -78,7 +84,11 @@ def exit_code_of_job(job: JobRecord, interrupt: int | None = None) -> int:
 
 
 def copy_output(
-    client: Client, job: JobRecord, narrator: Narrator | None, **which: Any
+    client: Client,
+    job: JobRecord,
+    narrator: Narrator | None,
+    excerpt: Excerpt | None = None,
+    **which: Any,
 ) -> tuple[JobRecord, Gaps]:
     """Write the job's output to stdout and stderr until it has ended, and return the ended job, and
     what could not be written."""
@@ -96,7 +106,7 @@ def copy_output(
             narrator.started()
         if item.gap:
             gaps.take(item)
-        data = item.data
+        data = item.data if excerpt is None else excerpt.take(item)
         if prefixer is not None:
             data = prefixer.feed(item.attempt, item.rank, item.stream, data)
         write_stream(item.stream, data)
@@ -113,15 +123,34 @@ def copy_output(
 @declare.option("--rank", type=COUNT, help="Only this rank of a gang.")
 @declare.option("--stream", type=declare.Choice(["stdout", "stderr", "both"]), default="both")
 @declare.option("--tail", type=COUNT, metavar="BYTES", help="Only the end of each stream.")
+@declare.option("--lines", "-n", type=COUNT, help="Only the last lines of each stream.")
+@declare.option(
+    "--timestamps", "-t", is_flag=True, help="Before each line, when the controller got it, in UTC."
+)
+@declare.option(
+    "--since", metavar="TIME", help="Only what came then or later: 10m ago, or an ISO time."
+)
 @declare.option(
     "--full", is_flag=True, help="Fetch what the controller did not keep from the host."
 )
 @talks
-def logs(face: Face, job_id: str, follow: bool, full: bool, **which: Any) -> None:
+def logs(
+    face: Face,
+    job_id: str,
+    follow: bool,
+    full: bool,
+    lines: int | None,
+    timestamps: bool,
+    since: str | None,
+    **which: Any,
+) -> None:
     """Print a job's output: its stdout to stdout, its stderr to stderr, byte for byte.
 
     A gang's output comes line by line, after the rank's number; --rank shows one rank's, byte for
-    byte.
+    byte. An array's comes member by member, each line after the member's index.
+
+    Times are not the program's: a time is that at which the controller was given a piece of output,
+    mostly less than a second after it was written, and later where it was away. --since goes by them.
 
     The controller keeps log_keep_mb of each stream, its head and its tail. --full fetches what is
     between them from the host that ran the job, which keeps it for an hour after the end; it exits
@@ -135,38 +164,122 @@ def logs(face: Face, job_id: str, follow: bool, full: bool, **which: Any) -> Non
       holdfast logs -f 06ch2v8wq1m4kz7d9x3t
       holdfast logs 06ch2v8wq1m4kz7d9x3t --attempt 1 --stream stderr --tail 4000
       holdfast logs -f 06ch2v8wq1m4kz7d9x3t --rank 3
+      holdfast logs -n 20 -t @last
+      holdfast logs --since 10m 06ch2v8wq1m4kz7d9x3t
     """
-    with face.client() as client, one_job(client, job_id) as job_id:
+    if lines is not None and which["tail"] is not None:
+        raise declare.usage_error("give either --lines or --tail, not both")
+    cut = Cut(lines, None if since is None else _read_time(since), timestamps)
+    with face.client() as client:
         if follow or full:
-            which |= {"full": full, "wait": follow}
-            sys.exit(_follow(face, client, client.job(job_id), which))
-        job = client.job(job_id) if which["rank"] is None else None
-        read = _read(client, job_id, which, _ranks_of(client, job, which))
-        if face.as_json:
-            face.show_json(
-                [{"stream": stream, "rank": rank, "data": data} for rank, stream, data in read]
-            )
-            return
-        prefixer = RankPrefixer(job.tasks) if job is not None and job.tasks > 1 else None
-        for rank, stream, data in read:
-            write_stream(stream, data if prefixer is None else prefixer.feed(0, rank, stream, data))
-        for stream, data in prefixer.close() if prefixer is not None else ():
+            with one_job(client, job_id) as job_id:
+                asked = {**which, "full": full, "wait": follow}
+                sys.exit(_follow(face, client, client.job(job_id), asked, cut))
+        act_on(
+            client,
+            job_id,
+            lambda found: _show_job(face, client, found, which, cut),
+            lambda array: _show_array(face, client, array, which, cut),
+        )
+
+
+class Cut(NamedTuple):
+    """Which part of an output is asked for, and whether with times."""
+
+    lines: int | None
+    since: datetime | None
+    stamps: bool
+
+
+def _show_job(face: Face, client: Client, job_id: str, which: dict[str, Any], cut: Cut) -> None:
+    """Print what there is of a job's output."""
+    if cut != Cut(None, None, False):
+        asked = {**which, "wait": False}
+        sys.exit(_follow(face, client, client.job(job_id), asked, cut))
+    job = client.job(job_id) if which["rank"] is None else None
+    read = _read(client, job_id, which, _ranks_of(client, job, which))
+    if face.as_json:
+        face.show_json(
+            [{"stream": stream, "rank": rank, "data": data} for rank, stream, data in read]
+        )
+        return
+    prefixer = RankPrefixer(job.tasks) if job is not None and job.tasks > 1 else None
+    for rank, stream, data in read:
+        write_stream(stream, data if prefixer is None else prefixer.feed(0, rank, stream, data))
+    for stream, data in prefixer.close() if prefixer is not None else ():
+        write_stream(stream, data)
+    if which["tail"] is None:
+        _tell_dropped(client, client.job(job_id), which)
+
+
+def _read_time(text: str) -> datetime:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(read_since(text, time.time()), UTC)
+
+
+def _make_excerpt(client: Client, job: JobRecord, which: dict[str, Any], cut: Cut) -> Excerpt:
+    """Find where the last lines of each stream begin."""
+    starts: dict[tuple[int, int, str], int] = {}
+    attempt = which["attempt"] or max(1, job.attempts)
+    for found in client.log_streams(job.id, attempt) if cut.lines is not None else ():
+        place: dict[str, Any] = {"attempt": attempt, "rank": found.rank, "stream": found.stream}
+        size = _LINE_BYTES * (cut.lines or 1)
+        while True:
+            data = b"".join(client.logs(job.id, **place, tail=min(size, found.size)))
+            count = find_last_lines(data, cut.lines or 0)
+            if count < len(data) or size >= found.size:
+                break
+            size *= 4
+        starts[attempt, found.rank, found.stream] = found.size - count
+    return Excerpt(starts, cut.since, stamps=cut.stamps)
+
+
+def _show_array(
+    face: Face, client: Client, array: ArrayRecord, which: dict[str, Any], cut: Cut
+) -> None:
+    """Print the output of each member of an array that has run, each line after its index."""
+    from holdfast.wire.api import LogLine
+
+    members = sorted(
+        client.jobs(array=array.id, page_size=500), key=lambda job: job.array_index or 0
+    )
+    prefixer = RankPrefixer((members[-1].array_index or 0) + 1 if members else 1)
+    for job in members:
+        if not job.attempts:
+            continue
+        index = job.array_index or 0
+        excerpt = _make_excerpt(client, job, which, cut)
+        for item in client.follow(job.id, **which, wait=False):
+            if not isinstance(item, LogLine):
+                continue
+            if face.as_json:
+                face.show_json_line(item)
+                continue
+            data = prefixer.feed(0, index, item.stream, excerpt.take(item))
+            write_stream(item.stream, data)
+        for stream, data in prefixer.close():
             write_stream(stream, data)
-        if which["tail"] is None:
-            _tell_dropped(client, client.job(job_id), which)
+        if not face.as_json and which["tail"] is None and cut.lines is None:
+            _tell_dropped(client, job, which)
 
 
-def _follow(face: Face, client: Client, job: JobRecord, which: dict[str, Any]) -> int:
+def _follow(face: Face, client: Client, job: JobRecord, which: dict[str, Any], cut: Cut) -> int:
     """Print output as it comes; return the exit code."""
+    import msgspec
+
     from holdfast.core.records import JobRecord
 
-    missing = 0
+    missing, excerpt = 0, _make_excerpt(client, job, which, cut)
     if face.as_json:
         for item in client.follow(job.id, retry_seconds=FOLLOW_RETRY_SECONDS, **which):
+            if isinstance(item, JobRecord):
+                job = item
+            else:
+                item = msgspec.structs.replace(item, data=excerpt.take(item))
             face.show_json_line(item)
-            job = item if isinstance(item, JobRecord) else job
     else:
-        job, gaps = copy_output(client, job, None, **which)
+        job, gaps = copy_output(client, job, None, excerpt, **which)
         missing = gaps.exit_code
     if not which["wait"] or which["attempt"] is not None or not job.state.terminal:
         return missing

@@ -1,7 +1,15 @@
-"""The output of several ranks in one terminal: whole lines, each after its rank's number."""
+"""The output of several ranks in one terminal: whole lines, each after its rank's number; and the
+part of an output that was asked for, with its times."""
+
+from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.wire.api import LogLine
 
 MAX_LINE_BYTES = 64 * 1024
 """A longer line is written in pieces."""
@@ -51,3 +59,53 @@ class RankPrefixer:
 
     def _mark(self, rank: int) -> bytes:
         return b"[%*d] " % (self._width, rank)
+
+
+class Excerpt:
+    """The part of an output that was asked for. starts: where it begins, by attempt, rank and stream;
+    since: nothing that the controller was given before; stamps: put that time before each line."""
+
+    def __init__(
+        self,
+        starts: Mapping[tuple[int, int, str], int],
+        since: datetime | None = None,
+        *,
+        stamps: bool = False,
+    ) -> None:
+        self._starts, self._since, self._stamps = starts, since, stamps
+        self._open: set[tuple[int, int, str]] = set()  # places within a line
+
+    def take(self, line: LogLine) -> bytes:
+        """Return what is to be shown of some bytes."""
+        place = (line.attempt, line.rank, line.stream)
+        data = line.data[max(0, self._starts.get(place, 0) - line.offset) :]
+        if self._since is not None and line.at is not None and line.at < self._since:
+            return b""
+        if not (self._stamps and data):
+            return data
+        stamp = _stamp(line.at)
+        lines = data.splitlines(keepends=True) if b"\r" not in data else data.split(b"\n")
+        if b"\r" in data:  # a progress bar is one line
+            lines = [part + b"\n" for part in lines[:-1]] + lines[-1:]
+        begun = place in self._open
+        (self._open.discard if data.endswith(b"\n") else self._open.add)(place)
+        first = b"" if begun else stamp
+        return first + stamp.join(part for part in lines if part)
+
+
+def _stamp(at: datetime | None) -> bytes:
+    if at is None:
+        return b"-" * 24 + b" "
+    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z ".encode()
+
+
+def find_last_lines(data: bytes, count: int) -> int:
+    """Return how many of the last bytes are the last `count` lines."""
+    at = len(data)
+    end = len(data) - data.endswith(b"\n")
+    for _ in range(count):
+        at = data.rfind(b"\n", 0, end) + 1
+        if at == 0:
+            break
+        end = at - 1
+    return len(data) - at if count else 0

@@ -37,10 +37,10 @@ async def list_streams(call: ApiCall) -> Response:
 
 
 async def get_logs(call: ApiCall) -> Response:
-    """Send the bytes, or a stream of events with `follow=1` or `full=1`."""
+    """Send the bytes, or a stream of events with `follow=1`, `full=1` or `events=1`."""
     query = call.query(LogsQuery)
     job = await find_job(call)
-    if is_on(query.follow) or is_on(query.full):
+    if is_on(query.follow) or is_on(query.full) or is_on(query.events):
         return StreamAnswer(call.controller, Follower(call.controller, job, query).lines())
     attempt = query.attempt or job.attempts
     streams = await _list_streams(call.controller, job.id, attempt, query)
@@ -168,6 +168,7 @@ class Follower:
                 data=chunk.data,
                 gap=max(0, chunk.offset - self._offsets[place]),
                 reason=self._why(chunk.offset - self._offsets[place]),
+                at=chunk.at,
             )
             self._offsets[place] = chunk.offset + len(chunk.data)
             yield event_bytes("log", line)

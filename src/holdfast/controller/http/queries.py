@@ -103,7 +103,7 @@ class LogsQuery(Query, frozen=True, kw_only=True):
     """Which bytes. `attempt`: absent means the last one, and with `follow` those that come after it,
     too. `since`: with `follow`, the attempt to begin with. `tail`: the last n bytes of each stream,
     instead of `offset`. `full`: what the controller did not keep comes from the host that ran it;
-    always a stream of events."""
+    always a stream of events. `events`: what there is as a stream of events, with its times."""
 
     attempt: Attempt | None = None
     since: Attempt | None = None
@@ -113,6 +113,7 @@ class LogsQuery(Query, frozen=True, kw_only=True):
     follow: Flag = "0"
     tail: Offset | None = None
     full: Flag = "0"
+    events: Flag = "0"
 
 
 class TelemetryQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -40,12 +40,13 @@ class MemoryLogs(InMemory):
         ranges = [Range(start, len(chunk)) for start, chunk in sorted(log.chunks.items())]
         plan = log_plan.plan_append(log.size, ranges, at, kept, append.keep_bytes)
         log.chunks.update(plan.pieces)
+        log.times.update((at, self.state.clock()) for at, _ in plan.pieces)
         if append.marked and plan.pieces:
             log.outputs += list_spans(at, kept)
         for old in [
             a for a, c in log.chunks.items() if a >= plan.head and a + len(c) <= plan.tail_start
         ]:
-            del log.chunks[old]
+            del log.chunks[old], log.times[old]
         log.outputs = [s for s in log.outputs if s.start < plan.head or s.end > plan.tail_start]
         log.size, log.kept = plan.size, sum(map(len, log.chunks.values()))
         log.ended = ends or (log.ended and not place.new)
@@ -107,9 +108,10 @@ class MemoryLogs(InMemory):
     ) -> list[LogChunk]:
         log = self.state.streams.get((job_id, attempt, rank, stream), MemoryStream())
         chunks = [(at, data) for at, data in sorted(log.chunks.items()) if at + len(data) > offset]
+        shown = log_plan.window(chunks, offset, limit_bytes)
         return [
-            LogChunk(stream=stream, rank=rank, offset=a, data=d)
-            for a, d in log_plan.window(chunks, offset, limit_bytes)
+            LogChunk(stream=stream, rank=rank, offset=a, data=d, at=log.times[begin])
+            for (begin, _), (a, d) in zip(chunks, shown, strict=False)
         ]
 
     async def list_log_lives(

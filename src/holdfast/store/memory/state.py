@@ -185,12 +185,13 @@ class MemoryProject(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class MemoryStream(msgspec.Struct, kw_only=True):
-    """A log stream and its chunks by offset. outputs: where those of calls begin."""
+    """A log stream, its chunks by offset, and when these came. outputs: where those of calls begin."""
 
     size: int = 0
     kept: int = 0
     ended: bool = False
     chunks: dict[int, bytes] = {}
+    times: dict[int, datetime] = {}
     outputs: list[CallSpan] = []
 
 

@@ -66,7 +66,10 @@ class PostgresLogs(OnSession):
         chunks = log_plan.window(
             [(row["offset"], row["data"]) for row in rows], offset, limit_bytes
         )
-        return [LogChunk(stream=stream, rank=rank, offset=at, data=data) for at, data in chunks]
+        return [
+            LogChunk(stream=stream, rank=rank, offset=at, data=data, at=row["at"])
+            for row, (at, data) in zip(rows, chunks, strict=False)
+        ]
 
     async def list_log_lives(
         self, job_id: str, attempt: int, rank: int, stream: str

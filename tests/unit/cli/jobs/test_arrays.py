@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from holdfast.cli.series.arrays import SHOWN, list_some
-from tests.unit.cli.stub import JOB, Answer, Stub, job_record
+from holdfast.wire.api import LogLine
+from tests.unit.cli.stub import JOB, Answer, Stub, events, job_record
 
 ARRAY = "06ch2v8wq1m4kz7d9x3s"
 
@@ -154,7 +155,7 @@ def test_the_last_one_submitted_may_be_an_array(
     assert stub.run("submit", "--array", "0-999%50", "--", "./fit.sh").stdout == f"{ARRAY}\n"
     assert ARRAY in stub.run("show", "@last").stdout
     assert ARRAY in stub.run("cancel", "@last").stdout
-    assert f"name one of them, as {ARRAY}[0]" in stub.run("logs", "@last").stderr
+    assert f"name one of them, as {ARRAY}[0]" in stub.run("logs", "-f", "@last").stderr
     stub.on(f"GET /v1/jobs/{ARRAY}%5B7%5D", Answer(job_record(array_index=7)))
     reasons = {"job_id": JOB, "state": "waiting", "summary": "its turn", "lines": []}
     stub.on(f"GET /v1/jobs/{JOB}/why", Answer(reasons))
@@ -162,11 +163,29 @@ def test_the_last_one_submitted_may_be_an_array(
 
 
 @pytest.mark.parametrize("word", ["fit", ARRAY])
-@pytest.mark.parametrize("command", ["logs", "attempts"])
-def test_what_an_array_has_not_is_asked_of_its_members(stub: Stub, command: str, word: str) -> None:
+@pytest.mark.parametrize("command", [("logs", "-f"), ("attempts",)])
+def test_what_an_array_has_not_is_asked_of_its_members(
+    stub: Stub, command: tuple[str, ...], word: str
+) -> None:
     stub.on("GET /v1/jobs", page())
     stub.on("GET /v1/arrays", page(record()))
     stub.on(f"GET /v1/arrays/{ARRAY}", Answer(record()))
-    done = stub.run(command, word)
+    done = stub.run(*command, word)
     assert done.exit_code == 3
     assert f"'{word}' is an array of 1000 jobs; name one of them, as {word}[0]" in done.stderr
+
+
+def test_the_logs_of_an_array_come_member_by_member(stub: Stub) -> None:
+    stub.on("GET /v1/arrays", page(record()))
+    stub.on(f"GET /v1/arrays/{ARRAY}", Answer(record()))
+    members = [job_record(id=f"{n}" * 20, array_index=n, state="succeeded") for n in (10, 2)]
+    stub.on("GET /v1/jobs", page(*members))
+    for job in members:
+        text = LogLine(
+            attempt=1, rank=0, stream="stdout", offset=0, data=f"of {job.id[0]}".encode()
+        )
+        told = events(("log", text), ("end", job))
+        stub.on(f"GET /v1/jobs/{job.id}/logs", Answer(told, kind="text/event-stream"))
+        stub.on(f"GET /v1/jobs/{job.id}/logs/streams", page())
+    done = stub.run("logs", ARRAY)
+    assert (done.exit_code, done.stdout) == (0, "[ 2] of 2\n[10] of 1\n"), done.stderr

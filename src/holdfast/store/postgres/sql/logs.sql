@@ -89,7 +89,7 @@ order by attempt, rank, stream;
 
 -- name: read_log
 -- Chunks that begin before the window's end; the caller trims the first and the last.
-select "offset", data from log_chunks
+select "offset", data, at from log_chunks
 where job_id = %(job_id)s and attempt = %(attempt)s and rank = %(rank)s and stream = %(stream)s
   and "offset" + length > %(offset)s
 order by "offset"
