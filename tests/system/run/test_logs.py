@@ -120,7 +120,7 @@ def test_binary_output_is_exact_through_run_and_logs(shared: Cluster) -> None:
     done = shared.cli("logs", job.id)
     assert (done.returncode, done.stdout == out, done.stderr == err) == (0, True, True)
     done = shared.cli("logs", "-f", job.id, "--stream", "stdout")
-    assert (done.returncode, done.stdout == out) == (0, True)
+    assert (done.returncode, done.stdout == out) == (4, True), "it exits as its job did"
 
 
 def test_logs_outlive_their_host(shared: Cluster) -> None:
