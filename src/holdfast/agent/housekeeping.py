@@ -48,8 +48,7 @@ class Housekeeper:
     def put_away(self, task: AgentTask) -> None:
         """Clean up after a task whose end and logs are on record."""
         self._leave_work_folder(task)
-        kept = all(task.saved.shipped.get(stream, 0) <= task.keep_bytes for stream in STREAMS)
-        if kept and not any(end.lost_bytes for end in task.saved.output.values()):
+        if all(_count_here(task, stream) <= task.keep_bytes for stream in STREAMS):
             if task.facts is not None and task.facts.unkillable:
                 self._table.remove_folder(task.key)
             else:
@@ -163,3 +162,10 @@ class Housekeeper:
                 days = idle_seconds / 86_400
                 age = f"last seen {days:.1f} days ago"
                 log.info(f"removed the work folder of a job {age}: {folder.name}")
+
+
+def _count_here(task: AgentTask, stream: str) -> int:
+    """Return how many bytes of a shipped stream the disk had: a full one must not stay full for the
+    sake of those that it did not take."""
+    told = task.saved.output.get(stream)
+    return task.saved.shipped.get(stream, 0) - (told.lost_bytes if told is not None else 0)

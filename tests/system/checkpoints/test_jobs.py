@@ -126,7 +126,7 @@ def test_a_killed_agent_loses_no_save(cluster: Cluster) -> None:
     host.proxy.cut()
     (cluster.folder / "go").touch()
     wait_until((cluster.folder / "saved").exists, what="the save")
-    wait_until(lambda: "a checkpoint waits on disk" in host.log(), what="an upload that fails")
+    wait_until(lambda: "waits on its host's disk" in host.log(), what="an upload that fails")
     host.kill_agent()
     assert cluster.client.checkpoints(job) == []
     host.proxy.restore()
