@@ -206,6 +206,7 @@ def test_the_help_teaches() -> None:
         "--sweep",
         "--at-once",
         "--detach",
+        "--stdin",
         "--gpus",
         "--tasks",
         "--placement",

@@ -71,6 +71,7 @@ class SubmitFields(TypedDict, total=False):
     recovery_timeout: Duration | None
     recovery_timeout_seconds: Duration | None
     start_at: Any
+    stdin: str
     parent: str
     detached: bool
     executor: str

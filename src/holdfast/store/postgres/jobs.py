@@ -22,6 +22,7 @@ from holdfast.moves.values import JobFilter, NewJob, NodeOrigin, Submitted
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.connection.ports import OnSession, reads, transacts, transacts_beside
 from holdfast.store.postgres.connection.session import Session, Tx, to_json
+from holdfast.store.postgres.job_lists import find_listed
 from holdfast.store.postgres.moves import load_moves, load_unhanded, write_moves
 from holdfast.store.postgres.series.dependencies import find_parents, say_waits, write_dependencies
 from holdfast.store.postgres.settings import check_quotas, hold_quotas
@@ -84,7 +85,13 @@ class PostgresJobs(OnSession):
     async def list_jobs(self, filter: JobFilter) -> list[JobRecord]:
         # Executors are never handed over, and the leader asks for them all the time.
         session = self.beside if filter.executors == "only" else self.session
-        return await session.single(lambda tx: _list_jobs(tx, filter))
+
+        async def work(tx: Tx) -> list[JobRecord]:
+            ids = await find_listed(tx, filter)
+            found = await read_jobs(tx, ids)
+            return [found[job_id] for job_id in ids if job_id in found]
+
+        return await session.single(work)
 
     async def count_children(self, job_id: str) -> int:
         (row,) = await self.session.rows("count_children", job_id=job_id)
@@ -370,24 +377,6 @@ def ask_insert(jobs: Sequence[NewJob], now: datetime | None) -> dict[str, Any]:
         "limited_too": True,
         "silent": False,
     }
-
-
-async def _list_jobs(tx: Tx, filter: JobFilter) -> list[JobRecord]:
-    states = list(filter.states) or None
-    params = {
-        "states": states, "indexed": None if {"queued", "succeeded"} & set(states or ()) else states,
-        "lined": states == ["queued"],
-        "queue": filter.queue, "project": filter.project, "owner": filter.owner, "name": filter.name,
-        "parent": filter.parent, "part": filter.part, "since": filter.since,
-        "labels": to_json(dict(filter.labels)) if filter.labels else None,
-        "cause": filter.cause, "min_retries": filter.min_retries, "max_retries": filter.max_retries,
-        "host_id": filter.host_id, "before": filter.before, "limit": filter.limit, "prefix": filter.prefix,
-        "array_id": filter.array_id, "single": filter.single,
-        "executors": filter.executors, "family": filter.family,
-    }  # fmt: skip
-    ids = [row["id"] for row in await tx.rows("list_job_ids", **params)]
-    found = await read_jobs(tx, ids)
-    return [found[job_id] for job_id in ids if job_id in found]
 
 
 async def insert_jobs(
