@@ -17,6 +17,7 @@ from holdfast.agent.folders import READY_FOLDERS
 from holdfast.agent.guardian.loop import EXIT_FOLDER_GONE
 from holdfast.core.causes import Cause
 from holdfast.core.ids import TaskKey
+from holdfast.process.files import read_bound
 from holdfast.process.table import read_marks, read_table
 from holdfast.wire.agent import MAX_WAIT_SECONDS, Gang, GangHost, RegisterRequest
 from holdfast.wire.api import Problem
@@ -239,7 +240,7 @@ def test_guardian_killed_ends_everything(controller: FakeController, host: Host)
     agent = host.agent_pid()
     os.kill(host.guardian_pid, signal.SIGKILL)
     wait_until(lambda: not is_alive(pid) and not is_alive(agent))
-    marks = (str(key), (Path(host.config.state_dir) / "mark").read_text())
+    marks = (str(key), read_bound(Path(host.config.state_dir) / "mark")[0])
     wait_until(
         lambda: not [e for e in read_table().values() if e.alive and read_marks(e.pid) == marks]
     )
