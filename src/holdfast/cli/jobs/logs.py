@@ -169,7 +169,7 @@ def logs(
     """
     if lines is not None and which["tail"] is not None:
         raise declare.usage_error("give either --lines or --tail, not both")
-    cut = Cut(lines, None if since is None else _read_time(since), timestamps)
+    cut = LinesCut(lines, None if since is None else _read_time(since), timestamps)
     with face.client() as client:
         if follow or full:
             with one_job(client, job_id) as job_id:
@@ -183,7 +183,7 @@ def logs(
         )
 
 
-class Cut(NamedTuple):
+class LinesCut(NamedTuple):
     """Which part of an output is asked for, and whether with times."""
 
     lines: int | None
@@ -191,9 +191,11 @@ class Cut(NamedTuple):
     stamps: bool
 
 
-def _show_job(face: Face, client: Client, job_id: str, which: dict[str, Any], cut: Cut) -> None:
+def _show_job(
+    face: Face, client: Client, job_id: str, which: dict[str, Any], cut: LinesCut
+) -> None:
     """Print what there is of a job's output."""
-    if cut != Cut(None, None, False):
+    if cut != LinesCut(None, None, False):
         asked = {**which, "wait": False}
         sys.exit(_follow(face, client, client.job(job_id), asked, cut))
     job = client.job(job_id) if which["rank"] is None else None
@@ -218,7 +220,7 @@ def _read_time(text: str) -> datetime:
     return datetime.fromtimestamp(read_since(text, time.time()), UTC)
 
 
-def _make_excerpt(client: Client, job: JobRecord, which: dict[str, Any], cut: Cut) -> Excerpt:
+def _make_excerpt(client: Client, job: JobRecord, which: dict[str, Any], cut: LinesCut) -> Excerpt:
     """Find where the last lines of each stream begin."""
     starts: dict[tuple[int, int, str], int] = {}
     attempt = which["attempt"] or max(1, job.attempts)
@@ -236,7 +238,7 @@ def _make_excerpt(client: Client, job: JobRecord, which: dict[str, Any], cut: Cu
 
 
 def _show_array(
-    face: Face, client: Client, array: ArrayRecord, which: dict[str, Any], cut: Cut
+    face: Face, client: Client, array: ArrayRecord, which: dict[str, Any], cut: LinesCut
 ) -> None:
     """Print the output of each member of an array that has run, each line after its index."""
     from holdfast.wire.api import LogLine
@@ -264,7 +266,9 @@ def _show_array(
             _tell_dropped(client, job, which)
 
 
-def _follow(face: Face, client: Client, job: JobRecord, which: dict[str, Any], cut: Cut) -> int:
+def _follow(
+    face: Face, client: Client, job: JobRecord, which: dict[str, Any], cut: LinesCut
+) -> int:
     """Print output as it comes; return the exit code."""
     import msgspec
 

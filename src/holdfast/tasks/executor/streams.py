@@ -6,15 +6,24 @@ PRINT-1  What a call wrote has left the process when the write returns, whole li
           the same log.
 """
 
+import _posixsubprocess
+import functools
 import io
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
 from holdfast.core.calls.marks import make_mark
 
-# Audit events before which a child that may write comes into being.
-_STARTS = frozenset({"subprocess.Popen", "os.system", "os.posix_spawn", "os.fork", "os.forkpty"})
+# What starts a child that may write, besides a fork. Each is wrapped, because a hook of the
+# interpreter's audit events would make every call of `id` slower.
+_STARTS: tuple[tuple[Any, str], ...] = (
+    (os, "system"),
+    (os, "posix_spawn"),
+    (os, "posix_spawnp"),
+    (_posixsubprocess, "fork_exec"),  # of `subprocess` and `multiprocessing`
+)
 _hear_start: Callable[[], None] | None = None
 
 
@@ -79,12 +88,27 @@ def _announce_at_starts(marked: list[MarkedStream]) -> None:
             stream.announce()
 
     if _hear_start is None:
-        sys.addaudithook(_hear)
+        os.register_at_fork(before=_hear)
+        for module, name in _STARTS:
+            start = _announcing(getattr(module, name))
+            setattr(module, name, start)
+            there = sys.modules.get("subprocess")
+            if name == "fork_exec" and hasattr(there, "_fork_exec"):
+                setattr(there, "_fork_exec", start)  # noqa: B010  mypy knows no such name
     _hear_start = announce
 
 
-def _hear(event: str, _: object) -> None:
-    if event in _STARTS and _hear_start is not None:
+def _announcing(start: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(start)
+    def announced(*args: Any, **kwargs: Any) -> Any:
+        _hear()
+        return start(*args, **kwargs)
+
+    return announced
+
+
+def _hear() -> None:
+    if _hear_start is not None:
         try:
             _hear_start()
         except (OSError, ValueError):
