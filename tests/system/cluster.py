@@ -25,7 +25,7 @@ from holdfast.core.records import AttemptRecord, JobRecord
 from holdfast.process import table
 from holdfast.process.files import read_bound
 from holdfast.process.sweep import sweep
-from tests.system.forks import find_origin
+from tests.system.forks import READ_AT_START, find_origin
 from tests.system.proxy import Proxy
 from tests.waits import crowding, free_port, is_alive, run_patiently, wait_exit, wait_until
 
@@ -159,6 +159,21 @@ class Controller:
                 self.process.wait()
 
 
+def _start_really(
+    words: list[str], environment: Mapping[str, str], output: int
+) -> subprocess.Popen[bytes]:
+    """Start a host by an exec, because its environment has what an interpreter reads then."""
+    program = "import sys; from holdfast.agent.config import read_config, run_host; "
+    program += "sys.exit(run_host(read_config(sys.argv[1])))"
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", program, *words],
+        env=dict(environment),
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+    )
+
+
 class Host:
     """One host: a guardian and its agent, with a folder and an identity of their own."""
 
@@ -185,7 +200,10 @@ class Host:
         with self.log_path.open("ab") as log:
             environment = {**clean_environment(), **self._environment}
             words = [str(self._options_path)]
-            self.guardians.append(find_origin("host").start(words, environment, log.fileno()))
+            if any(name.startswith(READ_AT_START) for name in self._environment):
+                self.guardians.append(_start_really(words, environment, log.fileno()))
+            else:
+                self.guardians.append(find_origin("host").start(words, environment, log.fileno()))
         return self
 
     @property

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple, NoReturn, cast
 _ORDER_BYTES = 1 << 18
 _ROOM_BYTES = 1 << 15  # for the words and the environment that a fork shows
 # An interpreter or a loader reads these once, at its start.
-_READ_AT_START = ("PYTHON", "LD_")
+READ_AT_START = ("PYTHON", "LD_")
 
 
 class ForkedProcess:
@@ -116,7 +116,7 @@ class Origin:
 
 
 def _pick_read_at_start(environment: dict[str, str]) -> dict[str, str]:
-    return {k: v for k, v in environment.items() if k.startswith(_READ_AT_START)}
+    return {k: v for k, v in environment.items() if k.startswith(READ_AT_START)}
 
 
 @functools.cache
