@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import socket
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from holdfast.agent.config import AgentConfig
@@ -50,7 +51,15 @@ async def read_host_facts(
         version=VERSION,
         probe="scripted" if probe.kind == "scripted" else "real",
         memory_limits=memory_limits,
+        boot_id=_read_boot_id(),
     )
+
+
+def _read_boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 async def _look_up_address(url: str) -> str:

@@ -21,6 +21,8 @@ from holdfast.moves.values import HostSync
 from holdfast.wire.agent import HostFacts
 
 MAX_EARLIER_INCARNATIONS = 16
+BOOT_SECONDS = 10.0
+"""No machine starts again sooner after its last word."""
 _ASKED = frozenset(map(HostEvent, ("drain", "undrain", "quarantine", "release", "terminate")))
 
 GIVING_BACK = (HostState.DRAINING, HostState.QUARANTINED)
@@ -87,6 +89,27 @@ def take_name(name: str, other: Namesake) -> Conflict:
         f"another host called {name} is on record ({other.id}, which {heard}); give this one another "
         f"name (`--name`), or end the other with `holdfast hosts terminate {other.id}`",
         code="host_name_taken",
+    )
+
+
+def check_boot(host_id: str, before: str, facts: HostFacts, silent_seconds: float | None) -> None:
+    """Let a key be used under another boot only where its host is silent (NAME-3): a machine that was
+    started again has been, and a clone of a machine's disk has not. It would end the work of the
+    original, which has the same key.
+
+    before: the boot on record. silent_seconds: since the host's last word.
+
+    Raises:
+        Conflict: the host lives under the other boot.
+    """
+    known = before and facts.boot_id and before != facts.boot_id
+    if not known or silent_seconds is None or silent_seconds >= BOOT_SECONDS:
+        return
+    raise Conflict(
+        f"host {host_id} ({facts.name}) was heard {silent_seconds:.0f} s ago from another machine, or "
+        "before a start of this one a moment ago. Two machines must not share a key: on a cloned one "
+        "delete the agent's state folder, and start it with a join token and a name of its own",
+        code="host_lives_elsewhere",
     )
 
 

@@ -52,6 +52,7 @@ class HostFacts(AgentMessage, frozen=True, kw_only=True):
     address: how other hosts of a gang reach it (`agent --advertise`). pool: "" for a host of none.
     probe: "real", or "scripted" in tests; a scripted probe is shown wherever the host is.
     memory_limits: what ends a task over its memory limit, a control group or the agent's watch.
+    boot_id: of the kernel that it runs under (`/proc/sys/kernel/random/boot_id`).
     """
 
     name: Name
@@ -65,6 +66,7 @@ class HostFacts(AgentMessage, frozen=True, kw_only=True):
     version: ShortText = ""
     probe: Literal["real", "scripted"] = "real"
     memory_limits: Literal["group", "watch", ""] = ""
+    boot_id: Annotated[str, Meta(max_length=64)] = ""
 
 
 class RegisterRequest(AgentMessage, frozen=True, kw_only=True):

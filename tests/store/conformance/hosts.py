@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from holdfast.core.causes import Cause
@@ -12,6 +13,7 @@ from holdfast.core.host_faults import Hindrance
 from holdfast.core.placement.plan import plan_admission
 from holdfast.core.states import HostState, JobState, TaskState
 from holdfast.errors import Conflict, NotFound
+from holdfast.moves import registration
 from holdfast.moves.values import JobFilter
 from holdfast.wire.agent import HostFacts
 from tests.store.conformance.shared import HASH
@@ -323,3 +325,19 @@ async def test_a_key_that_was_revoked_opens_nothing(rig: Rig, way: str) -> None:
         await rig.store.hosts.revoke_key("nobody", "", now=rig.now)
     await rig.host("h1")
     assert (await rig.sync("h1")).status == "ok", "it joined again"
+
+
+async def test_a_key_under_another_boot_is_refused_while_its_host_lives(rig: Rig) -> None:
+    """NAME-3: a clone of a machine's disk has its key, and would end its work."""
+    facts = HostFacts(name="h1", boot_id="one")
+    register = rig.store.hosts.register_host
+    await register("h1", b"key", "incarnation-1", facts, now=rig.now)
+    rig.tick(5)
+    clone = msgspec.structs.replace(facts, boot_id="two")
+    with pytest.raises(Conflict, match="must not share a key") as refused:
+        await register("h1", None, "incarnation-2", clone, now=rig.now)
+    assert refused.value.code == "host_lives_elsewhere"
+    await register("h1", None, "incarnation-3", facts, now=rig.now)  # its own guardian, anew
+    rig.tick(registration.BOOT_SECONDS)
+    host = await register("h1", None, "incarnation-4", clone, now=rig.now)
+    assert host.incarnation == "incarnation-4"

@@ -35,6 +35,7 @@ log = logging.getLogger("holdfast.agent.uplink.identity")
 
 _RETRY_SECONDS = (0.2, 10.0)
 _REFUSED_SECONDS = 30.0
+_UNTIL_SILENT = ("host_name_taken", "host_lives_elsewhere")  # the other one may fall silent
 _TAKEN_SECONDS = 5.0
 
 
@@ -136,7 +137,7 @@ class Registrar:
                 if error.code == "stale_incarnation":
                     raise
                 self._say(logging.ERROR, f"the controller does not register this host: {error}")
-                taken = error.code == "host_name_taken"  # until the other one is silent
+                taken = error.code in _UNTIL_SILENT
                 await asyncio.sleep(_TAKEN_SECONDS if taken else _REFUSED_SECONDS)
 
     async def _handle_refusal(self, error: HoldfastError, *, with_key: bool) -> bool:

@@ -48,6 +48,10 @@ class MemoryHosts(InMemory):
         others = find_namesakes(s, host_id, facts.name, at)
         known_name = None if before is None else before.name
         registration.check_name(known_name, facts, rental, others)
+        if before is not None and key_hash is None:
+            heard = before.heartbeat_at
+            silent = None if heard is None else (at - heard).total_seconds()
+            registration.check_boot(host_id, before.boot_id, facts, silent)
         fresh = before is None or before.state is not state or state is HostState.PREFLIGHT
         s.hosts[host_id] = MemoryHost(
             **shared_fields(facts, MemoryHost)

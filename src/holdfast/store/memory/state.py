@@ -122,6 +122,7 @@ class MemoryHost(msgspec.Struct, kw_only=True):
     drain_deadline: datetime | None = None
     drain_cause: Cause = Cause.HOST_DRAINED
     memory_limits: str = ""
+    boot_id: str = ""
     faults: tuple[Hindrance, ...] = ()
     earlier_incarnations: tuple[str, ...] = ()
     state_at: datetime

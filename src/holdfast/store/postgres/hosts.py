@@ -45,7 +45,7 @@ class PostgresHosts(OnSession):
     ) -> HostRecord:
         at = await tx.now(now)
         before = await tx.value("lock_host", id=host_id)
-        row = await tx.one("read_host_state", id=host_id)
+        row = await tx.one("read_host_state", id=host_id, now=at)
         if row is None and key_hash is None:
             raise registration.no_host(host_id)
         known = () if row is None else row["earlier_incarnations"]
@@ -61,6 +61,8 @@ class PostgresHosts(OnSession):
         )
         known_name = None if row is None else row["name"]
         registration.check_name(known_name, facts, rented, others)
+        if row is not None and key_hash is None:
+            registration.check_boot(host_id, row["boot_id"], facts, row["silent_seconds"])
         params = _host_params(host_id, key_hash, facts, state, faults, at)
         await tx.run("put_host", **params, earlier=list(earlier))
         await tx.run("put_heartbeat", id=host_id, incarnation=incarnation, now=at)
@@ -128,7 +130,7 @@ class PostgresHosts(OnSession):
     ) -> HostRecord:
         at = await tx.now(now)
         await tx.value("lock_host", id=host_id)
-        row = await tx.one("read_host_state", id=host_id)
+        row = await tx.one("read_host_state", id=host_id, now=None)
         if row is None:
             raise registration.no_host(host_id)
         before = HostState(row["state"])
@@ -161,7 +163,7 @@ class PostgresHosts(OnSession):
     async def revoke_key(self, tx: Tx, host_id: str, reason: str, *, now: Now = None) -> HostRecord:
         at = await tx.now(now)
         await tx.value("lock_host", id=host_id)
-        row = await tx.one("read_host_state", id=host_id)
+        row = await tx.one("read_host_state", id=host_id, now=None)
         if row is None:
             raise registration.no_host(host_id)
         await tx.run("forget_key", id=host_id)
@@ -275,7 +277,7 @@ async def _drain_due_host(tx: Tx, *, host_id: str, now: datetime | None) -> list
     if host_id not in causes:
         return []
     await tx.run("clear_drain_deadline", id=host_id)
-    row = await tx.one("read_host_state", id=host_id)
+    row = await tx.one("read_host_state", id=host_id, now=None)
     name = host_id if row is None else row["name"]
     m = await _load_host(tx, host_id, at)
     begun = registration.drain_jobs_for(
@@ -320,6 +322,7 @@ def _host_params(
         "labels": to_json(facts.labels),
         "gpus": to_json(facts.gpus),
         "address": facts.address.replace("\x00", ""),
+        "boot_id": facts.boot_id.replace("\x00", ""),
         "version": facts.version.replace("\x00", ""),
         "faults": to_json(list(faults)),
         "now": at,
@@ -342,7 +345,7 @@ async def write_faults(
 async def quarantine_host(tx: Tx, host_id: str, reason: str, at: datetime) -> None:
     """Take a host out of service on a task's evidence, where its state allows it. The caller holds
     the host's lock."""
-    row = await tx.one("read_host_state", id=host_id)
+    row = await tx.one("read_host_state", id=host_id, now=None)
     if row is None or HostState(row["state"]) not in sources(HOST, HostEvent.QUARANTINE):
         return
     before = HostState(row["state"])
@@ -355,7 +358,7 @@ async def retire_host(tx: Tx, sync: HostSync, name: str, at: datetime) -> list[s
     that drain for it. The state is read again, because the same sync's report may have quarantined
     the host."""
     host_id = sync.host_id
-    row = await tx.one("read_host_state", id=host_id)
+    row = await tx.one("read_host_state", id=host_id, now=None)
     before = HostState.TERMINATED if row is None else HostState(row["state"])
     if before is HostState.TERMINATED:
         return []

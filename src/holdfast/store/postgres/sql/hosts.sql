@@ -58,20 +58,22 @@ where h.state not in ('terminated', 'spawning') order by h.id;
 select b.incarnation from heartbeats b where b.host_id = %(id)s for update;
 
 -- name: read_host_state
-select state, name, earlier_incarnations, faults from hosts where id = %(id)s;
+select h.state, h.name, h.earlier_incarnations, h.faults, h.boot_id,
+       extract(epoch from %(now)s::timestamptz - b.heartbeat_at)::double precision as silent_seconds
+from hosts h left join heartbeats b on b.host_id = h.id where h.id = %(id)s;
 
 -- name: put_host
 -- On a re-registration the key stays unless a join token was exchanged again.
-insert into hosts (id, name, key_hash, pool, state, reason, queues, labels, cpu_slots, memory_bytes, gpus, address,
+insert into hosts (id, name, key_hash, pool, state, reason, queues, labels, cpu_slots, memory_bytes, gpus, address, boot_id,
                    version, probe, memory_limits, faults, registered_at, earlier_incarnations, state_at)
 values (%(id)s, %(name)s, %(key_hash)s, %(pool)s, %(state)s, %(reason)s, %(queues)s, %(labels)s::jsonb, %(cpu_slots)s,
-        %(memory_bytes)s, %(gpus)s::jsonb, %(address)s, %(version)s, %(probe)s, %(memory_limits)s, %(faults)s::jsonb, %(now)s,
+        %(memory_bytes)s, %(gpus)s::jsonb, %(address)s, %(boot_id)s, %(version)s, %(probe)s, %(memory_limits)s, %(faults)s::jsonb, %(now)s,
         %(earlier)s, %(now)s)
 on conflict (id) do update set
   name = excluded.name, key_hash = coalesce(excluded.key_hash, hosts.key_hash), pool = excluded.pool,
   state = excluded.state, reason = excluded.reason, queues = excluded.queues, labels = excluded.labels,
   cpu_slots = excluded.cpu_slots, memory_bytes = excluded.memory_bytes, gpus = excluded.gpus,
-  address = excluded.address, version = excluded.version, probe = excluded.probe, memory_limits = excluded.memory_limits,
+  address = excluded.address, boot_id = excluded.boot_id, version = excluded.version, probe = excluded.probe, memory_limits = excluded.memory_limits,
   faults = excluded.faults, registered_at = excluded.registered_at,
   earlier_incarnations = excluded.earlier_incarnations,
   state_at = case when hosts.state <> excluded.state or excluded.state = 'preflight' then excluded.state_at else hosts.state_at end;
