@@ -486,7 +486,7 @@ class WorkerHealth(Record, frozen=True, kw_only=True):
 
 
 class WorkerPerformance(Record, frozen=True, kw_only=True):
-    """What a host did, from the attempts that are kept. mean_seconds: of an attempt there."""
+    """What a host did: the attempts that are kept, and calls of functions. mean_seconds: of one there."""
 
     host: str
     done: int

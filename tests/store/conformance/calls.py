@@ -119,6 +119,8 @@ async def test_calls_run_in_order_and_their_set_ends(rig: Rig) -> None:
     await say(rig, key, ends=[done(batch.id, 2)], held=[batch.id])
     assert await counts(rig) == (5, 0, 0, "ended")
     assert [i for i, _, _ in await results(rig)] == [0, 1, 2, 3, 4]
+    (host,) = await rig.store.views.list_performance()
+    assert (host.done, host.failed, host.mean_seconds) == (5, 0, pytest.approx(0.01))
     assert [i for i, _, _ in await results(rig, first=1, limit=2)] == [1, 2]
     assert (await rig.store.calls.read_results("s1"))[3].attempts == 1
 

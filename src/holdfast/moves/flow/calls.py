@@ -16,6 +16,7 @@ from holdfast.core.calls.values import CallCharges, CallState, FunctionSpec
 from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
 from holdfast.moves.flow.explain import explain_end
+from holdfast.moves.flow.host_calls import HostCalls
 from holdfast.moves.flow.pieces import (
     Piece,
     Ranges,
@@ -160,6 +161,7 @@ class CallMoves:
         self.charges: dict[tuple[int, int], CallCharges] = {}
         self.changed: dict[int, OpenBatch] = {}
         self.gone: set[int] = set()
+        self.counted: dict[str, HostCalls] = {}
         self._cancelled_pieces: list[tuple[str, Piece]] = []  # with the reason
 
     # ---- first step: needs the batches alone
@@ -176,6 +178,8 @@ class CallMoves:
                 del fresh[position]
         if not fresh:
             return
+        counted = self.counted.get(batch.host_id, HostCalls())
+        self.counted[batch.host_id] = counted.add(fresh.values())
         for at, piece in place_pieces(batch.pieces):
             self._take_run(batch, piece, at, fresh, hosts)
         self._settle(batch, add_ranges(ended, list_ranges(sorted(fresh))))

@@ -42,6 +42,7 @@ from holdfast.core.spec import JobSpec
 from holdfast.core.states import HostState, InstanceState, JobState
 from holdfast.core.workflows.advance import NodeRow, RunRow
 from holdfast.core.workflows.values import NodeSpec
+from holdfast.moves.flow.host_calls import HostCalls
 from holdfast.moves.flow.workflows import Post
 from holdfast.moves.moves import LIVE_JOB_STATES, Moves, last_beat
 from holdfast.moves.quotas import Use
@@ -274,6 +275,7 @@ class MemoryState:
         self.on_host: dict[str, dict[tuple[str, int], None]] = {}
         self.attempts: dict[str, list[AttemptRecord]] = {}
         self.hosts: dict[str, MemoryHost] = {}
+        self.host_calls: dict[str, HostCalls] = {}
         self.events: list[EventRecord] = []
         self.pruned_event: str | None = None
         self.streams: dict[StreamKey, MemoryStream] = {}

@@ -3,6 +3,7 @@
 from holdfast.core.records import OrchestratorStatus, WorkerHealth, WorkerPerformance
 from holdfast.core.states import HostState, InstanceState, JobState, Outcome
 from holdfast.moves.fleet.pools import seconds_since
+from holdfast.moves.flow.host_calls import HostCalls
 from holdfast.store.memory.state import MemoryHost, MemoryState
 
 
@@ -68,7 +69,9 @@ class MemoryFleetViews:
             for chain in self.state.attempts.values()
             for a in chain
             if host.id in a.host_ids and a.started_at is not None and a.ended_at is not None
+            if not self.state.jobs[a.job_id].spec.executor
         ]
+        calls = self.state.host_calls.get(host.id, HostCalls())
         done = sum(a.outcome is Outcome.SUCCEEDED for a in ended)
         failed = sum(a.outcome is not Outcome.SUCCEEDED and a.cause is not None for a in ended)
         seconds = [
@@ -76,11 +79,13 @@ class MemoryFleetViews:
             for a in ended
             if a.ended_at is not None and a.started_at is not None
         ]
+        done, failed = done + calls.done, failed + calls.failed
+        count = len(seconds) + calls.done + calls.failed
         return WorkerPerformance(
             host=host.name,
             done=done,
             failed=failed,
             success_rate=done / (done + failed) if done + failed else None,
-            mean_seconds=sum(seconds) / len(seconds) if seconds else None,
+            mean_seconds=(sum(seconds) + calls.seconds) / count if count else None,
             uptime=seconds_since(self.state.at(None), host.registered_at),
         )

@@ -14,6 +14,7 @@ from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.states import TaskState
 from holdfast.moves.flow.calls import CALL_LOST, CallMoves, OpenBatch
 from holdfast.moves.flow.exchange import Exchange, Standing
+from holdfast.moves.flow.host_calls import sum_counts
 from holdfast.moves.flow.pieces import Piece, list_ranges, make_pages, subtract_ranges
 from holdfast.moves.flow.sets import (
     ABSENT,
@@ -242,15 +243,10 @@ class MemoryCalls(CallTables):
 
     async def read_failures(self, set_id: str, index: int) -> list[Mapping[str, object]]:
         found = self.failures.get((self.get_set(set_id).n, index), [])
+        place = ("set_n", "index")
         return [
-            {
-                **{
-                    name: getattr(row, name)
-                    for name in row.__struct_fields__
-                    if name not in ("set_n", "index")
-                },
-                "host": self._name_host(row.host_id),
-            }
+            {n: getattr(row, n) for n in row.__struct_fields__ if n not in place}
+            | {"host": self._name_host(row.host_id)}
             for row in found
         ]
 
@@ -322,10 +318,11 @@ class MemoryCalls(CallTables):
         standings = [self._stand(turn) for turn in turns]
         ex = Exchange(at, turns, standings, [*self.batches.values()])
         ex.take()
+        self.state.host_calls = sum_counts(self.state.host_calls, ex.moves.counted)
         self.judge(ex.moves, policy_of, rules)
         touched = self.write(ex.moves)
-        heads = [self.look_at(feed, at, cold_wait_of) for feed in self.feeds.values()]
-        ex.choose([head for head in heads if head is not None])
+        looks = (self.look_at(feed, at, cold_wait_of) for feed in self.feeds.values())
+        ex.choose([head for head in looks if head is not None])
         self._claim(ex, at)
         rows = {n: row_of(found) for n, found in self.sets.items()}
         pages = {(n, p): texts for n, found in self.pages.items() for p, texts in found.items()}

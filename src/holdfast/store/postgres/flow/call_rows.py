@@ -108,6 +108,14 @@ def list_writes(moves: CallMoves) -> Steps:
     return steps + list_backs(moves)
 
 
+def count_host_calls(moves: CallMoves) -> Steps:
+    """Return the write of how many calls ended on each host."""
+    return [
+        ("count_host_calls", {"host": host, **calls._asdict()})
+        for host, calls in sorted(moves.counted.items())
+    ]
+
+
 def list_backs(moves: CallMoves) -> Steps:
     """Return the writes of calls that come back, and of their failures."""
     steps: Steps = []

@@ -20,6 +20,7 @@ from holdfast.store.postgres.connection.session import Rows, Tx
 from holdfast.store.postgres.flow.call_rows import (
     Steps,
     count_columns,
+    count_host_calls,
     encode_rows,
     end_columns,
     index_sets,
@@ -89,7 +90,9 @@ class CallExchanges:
         if pages or counts["sets"] or ex.moves.gone or ex.moves.changed:
             given = {**ends, **_claim_columns(ex), **counts}
             given["pages"] = encode_rows([{"set_n": n, "first": page} for n, page in pages])
-            rows, *more = await tx.last(("exchange_calls", given), *sets)
+            told = count_host_calls(ex.moves)
+            rows, *more = await tx.last(("exchange_calls", given), *told, *sets)
+            del more[: len(told)]
             ex.number(_numbers(rows[0]["batches"] or "[]"))
             texts = {(r["set_n"], r["first"]): read_page(r["args"]) for r in rows if r["args"]}
             touched = _names(rows[0]["touched"] or "[]")

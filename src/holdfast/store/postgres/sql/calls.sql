@@ -479,3 +479,8 @@ select * from call_batches where %(n)s = any(sets) order by id;
 
 -- name: read_call_family
 select family from call_feeds where id = %(id)s;
+
+-- name: count_host_calls
+insert into host_calls (host_id, done, failed, seconds) values (%(host)s, %(done)s, %(failed)s, %(seconds)s)
+on conflict (host_id) do update set done = host_calls.done + excluded.done, failed = host_calls.failed + excluded.failed,
+  seconds = host_calls.seconds + excluded.seconds;

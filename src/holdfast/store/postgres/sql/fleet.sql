@@ -279,6 +279,8 @@ with old as (
   order by i.gone_at limit %(limit)s
 ), beats as (
   delete from heartbeats b using old where b.host_id = old.host_id
+), counted as (
+  delete from host_calls c using old where c.host_id = old.host_id
 ), tokened as (
   delete from tokens t using old where t.host_id = old.host_id
 ), hosted as (

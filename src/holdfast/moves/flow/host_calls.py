@@ -1,0 +1,37 @@
+"""How many calls ended on each host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from holdfast.wire.calls import CallEnd
+
+
+class HostCalls(NamedTuple):
+    """How many calls ended on a host, and the seconds that they took together."""
+
+    done: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+
+    def add(self, ends: Iterable[CallEnd]) -> HostCalls:
+        """Return these and more."""
+        done, failed, seconds = self
+        for end in ends:
+            done, failed = done + (not end.error), failed + end.error
+            seconds += end.seconds
+        return HostCalls(done, failed, seconds)
+
+
+def sum_counts(
+    before: Mapping[str, HostCalls], more: Mapping[str, HostCalls]
+) -> dict[str, HostCalls]:
+    """Return the counts by host with more of some."""
+    total = dict(before)
+    for host, calls in more.items():
+        old = total.get(host, HostCalls())
+        total[host] = HostCalls(
+            old.done + calls.done, old.failed + calls.failed, old.seconds + calls.seconds
+        )
+    return total
