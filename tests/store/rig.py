@@ -97,7 +97,7 @@ class Rig:
         append = LogAppend(
             key=key, stream=stream, offset=offset, data=data, ended=ended, keep_bytes=keep_bytes
         )
-        (size,) = await self.store.logs.append_logs(host, [append])
+        (size,) = await self.store.logs.append_logs(host, [append], now=self.now)
         return size
 
     @staticmethod

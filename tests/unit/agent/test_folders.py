@@ -20,6 +20,7 @@ from holdfast.agent.folders import (
     READY_STATE,
     SOON_SECONDS,
     STATE_FILE,
+    TOKEN_FILE,
     TaskFolders,
     WorkFolders,
 )
@@ -43,7 +44,7 @@ def order(job: str, *, attempt: int = 1, fresh: bool = False) -> LaunchOrder:
     )
 
 
-MADE_AHEAD = {ORDER_FILE, PEERS_FILE, READY_STATE, f"stdout{READY}", "stderr"}
+MADE_AHEAD = {ORDER_FILE, PEERS_FILE, TOKEN_FILE, READY_STATE, f"stdout{READY}", "stderr"}
 
 
 def use(folders: TaskFolders, path: Path) -> int:
@@ -55,7 +56,7 @@ def use(folders: TaskFolders, path: Path) -> int:
     assert not list((path / OUT_FOLDER).iterdir())
     assert path.stat().st_mode & 0o777 == (path / OUT_FOLDER).stat().st_mode & 0o777 == 0o700
     (path / f"stdout{READY}").unlink(missing_ok=True)  # it becomes the log
-    for name in ("order.json", "stdout", "stderr"):
+    for name in ("order.json", "token", "stdout", "stderr"):
         (path / name).write_text("secret")
     return path.stat().st_ino
 

@@ -98,6 +98,8 @@ def test_a_guardian_outlives_whatever_its_agent_says(tmp_path: Path) -> None:
         for seed in range(3000 if os.environ.get("HOLDFAST_HYPOTHESIS") == "long" else 300):
             maker = Maker(seed, {**known, "argv[]": [["true"]], "stdout": ["/dev/null"], "stderr": ["/dev/null"]})  # fmt: skip
             rig.send_frames(encode_frame(maker.encode_packed(maker.pick(kinds))))
+            while rig.hear(0):  # a guardian reads no more from an agent that does not read
+                pass
         ended = rig.run_task(["sh", "-c", "exit 7"], job="after")
         assert ended.exit_code == 7
         assert (rig.guardian.pid, rig.guardian.poll()) == (pid, None)

@@ -1,6 +1,7 @@
 """Logs and forensics in memory."""
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from holdfast.core import log_plan
 from holdfast.core.calls.marks import list_spans
@@ -17,16 +18,19 @@ from holdfast.wire.agent import Forensics, LogReadAnswer, LogReadOrder
 class MemoryLogs(InMemory):
     """`LogStore` in memory."""
 
-    async def append_logs(self, host_id: str, appends: Sequence[LogAppend]) -> list[int | None]:
+    async def append_logs(
+        self, host_id: str, appends: Sequence[LogAppend], *, now: Now = None
+    ) -> list[int | None]:
+        at = now or self.state.clock()
         sizes: list[int | None] = []
         for append in appends:
             try:
-                sizes.append(self._append(host_id, append))
+                sizes.append(self._append(host_id, append, at))
             except Stale:
                 sizes.append(None)
         return sizes
 
-    def _append(self, host_id: str, append: LogAppend) -> int:
+    def _append(self, host_id: str, append: LogAppend, now: datetime) -> int:
         key, stream, ended = append.key, append.stream, append.ended
         attempt = self._find_attempt(host_id, key)
         log = self.state.streams.setdefault(
@@ -40,7 +44,7 @@ class MemoryLogs(InMemory):
         ranges = [Range(start, len(chunk)) for start, chunk in sorted(log.chunks.items())]
         plan = log_plan.plan_append(log.size, ranges, at, kept, append.keep_bytes)
         log.chunks.update(plan.pieces)
-        log.times.update((at, self.state.clock()) for at, _ in plan.pieces)
+        log.times.update((at, now) for at, _ in plan.pieces)
         if append.marked and plan.pieces:
             log.outputs += list_spans(at, kept)
         for old in [

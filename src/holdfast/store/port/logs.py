@@ -15,7 +15,9 @@ LOG_READ_SECONDS = 120.0
 class LogStore(Protocol):
     """What tasks wrote, and what was found of them before a kill."""
 
-    async def append_logs(self, host_id: str, appends: Sequence[LogAppend]) -> list[int | None]:
+    async def append_logs(
+        self, host_id: str, appends: Sequence[LogAppend], *, now: Now = None
+    ) -> list[int | None]:
         """Store bytes of streams of tasks this host ran, in their order and in one transaction; of
         each stream the head (1/8) and the tail of `keep_bytes` are kept. Idempotent by offset.
         Returns each stream's size after it, None where no attempt of that job and epoch ran on this

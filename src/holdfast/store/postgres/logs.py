@@ -26,10 +26,10 @@ class PostgresLogs(OnSession):
 
     @transacts
     async def append_logs(
-        self, tx: Tx, host_id: str, appends: Sequence[LogAppend]
+        self, tx: Tx, host_id: str, appends: Sequence[LogAppend], *, now: Now = None
     ) -> list[int | None]:
         found = await _lock_streams(tx, host_id, [a for a in appends if is_storable_key(a.key)])
-        writing = _Writing(tx)
+        writing = _Writing(tx, now)
         sizes: list[int | None] = []
         for append in appends:
             stream = found.get((append.key, append.stream))
@@ -180,8 +180,8 @@ async def _lock_streams(
 class _Writing:
     """Appends to locked streams. Gathers their steps and sends them with the COMMIT."""
 
-    def __init__(self, tx: Tx) -> None:
-        self._tx = tx
+    def __init__(self, tx: Tx, now: Now) -> None:
+        self._tx, self._now = tx, now
         self._steps: list[tuple[str, dict[str, Any]]] = []
 
     async def append(self, stream: _Stream, append: LogAppend) -> int:
@@ -200,9 +200,8 @@ class _Writing:
         change = sum(len(piece) for _, piece in plan.pieces)
         if plan.pieces:
             offsets, pieces = [at for at, _ in plan.pieces], [piece for _, piece in plan.pieces]
-            self._steps.append(
-                ("insert_chunks", {**stream.where, "offsets": offsets, "pieces": pieces})
-            )
+            written = {"offsets": offsets, "pieces": pieces, "now": self._now}
+            self._steps.append(("insert_chunks", {**stream.where, **written}))
         spans = list_spans(at, kept) if append.marked and plan.pieces else []
         if spans:
             self._steps.append(("insert_call_outputs", {**stream.where, "spans": to_json(spans)}))

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from holdfast.controller.runtime.auth import hash_secret
+from holdfast.controller.sync.route import LIVE_SECONDS
 from holdfast.core.fleet.instances import CreateOrder
 from holdfast.core.states import HostState
 from holdfast.errors import Unauthorized
@@ -33,7 +34,7 @@ async def present(world: World, order: CreateOrder, intent: str = "") -> str:
         intent=intent,
     )
     secret = hash_secret(order.env["HOLDFAST_JOIN_TOKEN"])
-    return (await world.controller.joins.join(secret, request))[0]
+    return (await world.controller.joins.join(secret, request, LIVE_SECONDS))[0]
 
 
 async def test_a_second_machine_is_refused_and_the_first_goes_on(world: World) -> None:

@@ -15,6 +15,7 @@ import msgspec
 from holdfast.controller.fleet.cycle import PoolCycles
 from holdfast.controller.runtime.auth import hash_secret
 from holdfast.controller.runtime.context import Controller
+from holdfast.controller.sync.route import LIVE_SECONDS
 from holdfast.core.fleet.actions import CycleSummary
 from holdfast.core.fleet.instances import CreateOrder, Machine, MachineState, Offer, Quote
 from holdfast.core.fleet.pools import HostChecks, PoolSpec
@@ -229,7 +230,7 @@ class World:
         request = RegisterRequest(incarnation=f"incarnation-{ref}", facts=facts, claim=ref)
         digest = hash_secret(order.env["HOLDFAST_JOIN_TOKEN"])
         try:
-            _, self.keys[ref] = await self.controller.joins.join(digest, request)
+            _, self.keys[ref] = await self.controller.joins.join(digest, request, LIVE_SECONDS)
         except Forbidden:
             self.dead.add(ref)  # it was given up before it called
 

@@ -169,11 +169,6 @@ async def new_incarnation(pair: Pair) -> None:
     assert (await pair.agents[0].register()).status_code == 200
 
 
-async def leave(pair: Pair) -> None:
-    pair.silent.add("h0")
-    await pair.agents[0].sync(pair.live["h0"], leaving=True)
-
-
 async def lapse(pair: Pair) -> None:
     """Both leases: the first is the failure, and the other is gone without a word."""
     pair.silent |= {"h0", "h1"}
@@ -200,7 +195,6 @@ REASONS: list[tuple[Ask, str, int, bool]] = [
     (trip, "stalled", 1, True),
     (terminate_host, "agent_transient", 1, True),
     (new_incarnation, "agent_transient", 1, True),
-    (leave, "agent_transient", 1, True),
     (lapse, "agent_transient", 1, True),
     (cancel, "user_cancelled", 2, False),
     (cancel_hard, "user_cancelled", 2, False),

@@ -49,8 +49,9 @@ where job_id = %(job_id)s and attempt = %(attempt)s and rank = %(rank)s and stre
 order by "offset";
 
 -- name: insert_chunks
-insert into log_chunks (job_id, attempt, rank, stream, "offset", length, data)
-select %(job_id)s, %(attempt)s, %(rank)s, %(stream)s, x.at, octet_length(x.data), x.data
+insert into log_chunks (job_id, attempt, rank, stream, "offset", length, data, at)
+select %(job_id)s, %(attempt)s, %(rank)s, %(stream)s, x.at, octet_length(x.data), x.data,
+  coalesce(%(now)s::timestamptz, now())
 from unnest(%(offsets)s::bigint[], %(pieces)s::bytea[]) as x(at, data);
 
 -- name: drop_chunks
