@@ -24,7 +24,7 @@ def test_a_project_borrows_idle_hosts_and_gives_them_back(cluster: Cluster, way:
         assert b"share_cpu_slots=3" in done.stdout
     else:
         cluster.client.put_project("owner", {"share_cpu_slots": 3})
-        cluster.client.put_project("guest", {})
+    cluster.client.put_project("guest", {})
     old = cluster.submit(*SLEEPS, project="guest", cpus=1, priority=90, tasks=2)
     cluster.until(old, "running", seconds=40)
     young = cluster.submit(*SLEEPS, project="guest", cpus=1, priority=90, tasks=2)
