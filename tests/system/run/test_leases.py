@@ -244,9 +244,10 @@ def test_an_operators_word_frees_a_dead_machine_at_once(cluster: Cluster) -> Non
     assert wait_exit(host.guardian, 20) == 0
     assert cluster.snapshot(job) == before
     assert cluster.client.job(job).state == "running"
-    # Started again it is an owned machine under its old key, and serves.
+    # Its key opens nothing any more; started again, it asks for a join token.
     host.start()
-    cluster.wait_host("still")
+    wait_until(lambda: "the controller refuses this host's key" in host.log(), what="a refusal")
+    assert [h.name for h in cluster.client.hosts()] == ["spare"]
 
 
 def test_a_machine_that_slept_through_its_lease_ends_its_task_when_it_wakes(
