@@ -20,24 +20,22 @@ def test_a_gang_goes_on_elsewhere_once_the_provider_says_that_the_machine_is_gon
 ) -> None:
     """ASK-1: the next poll is an hour away, and the lease lasts for minutes."""
     client, folder = cluster.client, tmp_path / "machines"
-    client.put_pool(
-        "p",
-        {
-            "provider": "local",
-            "config": {"folder": str(folder), "grace_seconds": 2},
-            "offers": [{"name": "one"}],
-            "min": 2,
-            "max": 3,
-            "poll_seconds": 3600,
-            "checks": {"enabled": False},
-        },
-    )
+    pool = {
+        "provider": "local",
+        "config": {"folder": str(folder), "grace_seconds": 2},
+        "offers": [{"name": "one"}],
+        "min": 2,
+        "max": 3,
+        "checks": {"enabled": False},
+    }
+    client.put_pool("p", pool | {"poll_seconds": 1})
     try:
         wait_until(
             lambda: sum(host.state == "active" for host in client.hosts()) == 2,
             60,
             what="two hosts",
         )
+        client.put_pool("p", pool | {"poll_seconds": 3600})
         job = cluster.submit("sleep", "600", tasks=2, lease_ttl_seconds=300)
         cluster.until(job, "running", seconds=30)
         wait_until(
@@ -56,5 +54,6 @@ def test_a_gang_goes_on_elsewhere_once_the_provider_says_that_the_machine_is_gon
     finally:
         for left in [found for found in client.jobs() if not found.state.terminal]:
             client.cancel(left.id, hard=True)
+        client.put_pool("p", pool | {"poll_seconds": 1})
         client.delete_pool("p")
         wait_until(lambda: client.pools() == [], 60, what="the pool to be gone")

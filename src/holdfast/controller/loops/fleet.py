@@ -16,6 +16,8 @@ ASK_AGAIN_SECONDS = 10.0
 LEAST_SECONDS = 0.1
 GAP_SECONDS = 0.5
 """Between two cycles of one pool that were asked for by hints."""
+GOING_SECONDS = 10.0
+"""Between two listings of a deleted pool, because no machine is paid for until a late poll."""
 
 
 class FleetLoop(Loop):
@@ -55,16 +57,18 @@ class FleetLoop(Loop):
                 continue
             if name in doubted:
                 self._due[name], self._doubted[name] = now, now
-            due = self._due.get(name, now)
+            poll = _choose_poll(pool)
+            # A poll may have become shorter since.
+            due = self._due[name] = min(self._due.get(name, now), self._begun.get(name, now) + poll)
             early = hinted != self._seen or self._fleet.of(name).rentals.unsure
             if early:
                 due = min(due, self._begun.get(name, 0.0) + GAP_SECONDS)
             if due > now:
                 waits.append(due - now)
                 continue
-            listing = self._due.get(name, now) <= now
+            listing = self._due[name] <= now
             if listing:
-                self._due[name] = now + pool.spec.poll_seconds
+                self._due[name] = now + poll
             waits.append(self._due[name] - now)
             self._begun[name] = now
             begun.append(name)
@@ -104,3 +108,9 @@ class FleetLoop(Loop):
         except Exception:
             controller.metrics.fleet.cycle_failures.labels(pool.name).inc()
             log.exception("the cycle of pool %s failed; the next one comes", pool.name)
+
+
+def _choose_poll(pool: PoolRecord) -> float:
+    """How long after a cycle with a listing the next one begins, in seconds."""
+    poll = pool.spec.poll_seconds
+    return poll if pool.deleted_at is None else min(poll, GOING_SECONDS)
