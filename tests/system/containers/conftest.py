@@ -225,7 +225,9 @@ def make_host(
     def make(**fields: Any) -> Host:
         folder = tmp_path / f"host{len(hosts)}"
         folder.mkdir()
-        hosts.append(Host(folder, url, environment=engine.environment, **fields))
+        hosts.append(
+            Host(folder, url, environment=engine.environment, pass_env=["FAKE_*"], **fields)
+        )
         return hosts[-1]
 
     with serve(controller) as url:

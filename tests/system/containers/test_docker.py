@@ -85,7 +85,7 @@ def make_host(
         def make(**fields: Any) -> Host:
             folder = tmp_path / "host"
             folder.mkdir()
-            hosts.append(Host(folder, url, **fields))
+            hosts.append(Host(folder, url, pass_env=["FAKE_*"], **fields))
             return hosts[-1]
 
         yield make

@@ -126,7 +126,9 @@ def test_a_host_that_can_start_nothing_does_not_eat_a_job_s_budgets(cluster: Clu
     tasks.rename(host.state / "tasks-away")
     tasks.write_text("no folder can be made here")
     job = cluster.submit("true", queue="q")
-    wait_until(lambda: b"is set aside" in cluster.cli("why", job).stdout, 20, what="the host's word")
+    wait_until(
+        lambda: b"is set aside" in cluster.cli("why", job).stdout, 20, what="the host's word"
+    )
     found = cluster.client.job(job)
     assert (found.cause, found.start_failures) == ("start_timeout", 1)
     assert (found.infra_charged, found.retries_charged) == (0, 0)

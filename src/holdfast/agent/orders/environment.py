@@ -2,10 +2,11 @@
 variables.
 
 ENV-1  Of the agent's own environment a task gets what is named here: where programs, libraries and
-       certificates are, the language, how libraries for GPUs, networks and threads are tuned, and
-       what the operator names (`agent --pass-env`). Everything else stays with the agent, because
-       it was started in a shell or by a service that may hold passwords of databases and keys of
-       clouds. PATH, HOME, USER, LANG, SHELL and TMPDIR are completed where they are missing.
+       certificates are, how container engines are reached, the language, how libraries for GPUs,
+       networks and threads are tuned, and what the operator names (`agent --pass-env`).
+       Everything else stays with the agent, because it was started in a shell or by a service that
+       may hold passwords of databases and keys of clouds. PATH, HOME, USER, LANG, SHELL and TMPDIR
+       are completed where they are missing.
 ENV-2  The user cannot override Holdfast's variables, except `PYTHONUNBUFFERED` and
        `OMP_NUM_THREADS`.
 ENV-3  A task without GPUs on a host that has some sees none of them: an empty device list, never an
@@ -39,13 +40,13 @@ PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TERM COLORTERM NO_COLOR TMPDIR TMP
 LD_LIBRARY_PATH LD_PRELOAD LIBRARY_PATH CPATH C_INCLUDE_PATH CPLUS_INCLUDE_PATH PKG_CONFIG_PATH
 MANPATH INFOPATH VIRTUAL_ENV CC CXX CFLAGS CXXFLAGS LDFLAGS MODULEPATH MODULESHOME LOADEDMODULES
 _LMFILES_ SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE HF_HOME HF_HUB_CACHE
-HF_HUB_OFFLINE HF_DATASETS_CACHE TRANSFORMERS_CACHE KERAS_HOME WANDB_MODE WANDB_DIR
+REGISTRY_AUTH_FILE HF_HUB_OFFLINE HF_DATASETS_CACHE TRANSFORMERS_CACHE KERAS_HOME WANDB_MODE WANDB_DIR
 """
 _PASSED = frozenset(_PASSED_WORDS.split())
 _PREFIX_WORDS = """
 LC_ XDG_ PYTHON CONDA_ MAMBA_ LMOD_ CUDA_ NVIDIA_ NCCL_ RCCL_ HIP_ HSA_ ROCM_ ROCR_ MIOPEN_ AMD_ OMP_
 KMP_ MKL_ OPENBLAS_ GOTO_ NUMEXPR_ VECLIB_ GLOO_ UCX_ FI_ OMPI_ PMIX_ TORCH PYTORCH_ TRITON_ TF_ XLA_
-JAX_ TPU_ MALLOC_ SLURM_ KUBERNETES_
+JAX_ TPU_ MALLOC_ SLURM_ KUBERNETES_ DOCKER_ CONTAINERS_ CONTAINER_ PODMAN_
 """
 _PASSED_PREFIXES = tuple(_PREFIX_WORDS.split())
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
