@@ -6,6 +6,8 @@ import msgspec
 
 MAX_DEPTH = 32
 MAX_LEARNED = 256
+IDLE_SECTION = "no processes"
+"""The section of a host manager that has nothing to run (IDLE-1)."""
 
 
 class OpenSection(msgspec.Struct, frozen=True):

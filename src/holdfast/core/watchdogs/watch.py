@@ -8,7 +8,8 @@ A `TaskWatch` is made new for every attempt, so the evidence of a hang never out
 
 EXCUSE-1  A rank of a gang in a section excuses the ranks that are in none, because they may wait for
           it: their clocks of silence and idleness stand still, for no longer than the section's own
-          timeout, or the silence limit. A rank in a section is excused by no other, so two that hang
+          timeout, or the silence limit. A host manager that has nothing to run (IDLE-1) excuses
+          none, because no rank waits for it. A rank in a section is excused by no other, so two that hang
           in theirs do not excuse each other.
 """
 
@@ -25,6 +26,7 @@ from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.watchdogs.gpu_health import GpuHealth, watches_health
 from holdfast.core.watchdogs.lost_lease import LostLease
 from holdfast.core.watchdogs.operator_stop import OperatorStop
+from holdfast.core.watchdogs.sections import IDLE_SECTION
 from holdfast.core.watchdogs.signals import Reading
 from holdfast.core.watchdogs.stall import Stall
 from holdfast.core.watchdogs.time_limit import TimeLimit
@@ -128,7 +130,8 @@ class TaskWatch:
     def excuses_until(self) -> float:
         """Return until when the work's section excuses other ranks; -inf outside of any (EXCUSE-1)."""
         stall, settings = self._state.stall, self._settings
-        if not stall.sections.open or self._state.trip is not None:
+        idle = stall.sections.contains(IDLE_SECTION)
+        if not stall.sections.open or idle or self._state.trip is not None:
             return -math.inf
         replaced = stall.sections.timeout(settings.section_factor)
         if replaced is None:

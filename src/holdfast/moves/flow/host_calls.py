@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+
+import msgspec
 
 from holdfast.wire.calls import CallEnd
 
 
-class HostCalls(NamedTuple):
+class HostCalls(msgspec.Struct, frozen=True):
     """How many calls ended on a host, and the seconds that they took together."""
 
     done: int = 0
@@ -17,7 +18,7 @@ class HostCalls(NamedTuple):
 
     def add(self, ends: Iterable[CallEnd]) -> HostCalls:
         """Return these and more."""
-        done, failed, seconds = self
+        done, failed, seconds = self.done, self.failed, self.seconds
         for end in ends:
             done, failed = done + (not end.error), failed + end.error
             seconds += end.seconds

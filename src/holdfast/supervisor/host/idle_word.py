@@ -10,10 +10,10 @@ import contextlib
 import socket
 from collections.abc import Mapping
 
+from holdfast.core.watchdogs.sections import IDLE_SECTION
 from holdfast.process.table import TASK_VARIABLE
 from holdfast.wire.beat import Beat, encode_beat
 
-SECTION = "no processes"
 _FOREVER_SECONDS = 30 * 86_400.0  # the longest that a section may ask for
 
 
@@ -22,7 +22,9 @@ class IdleWord:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         task, self._path = environ.get(TASK_VARIABLE, ""), environ.get("HOLDFAST_BEAT_SOCKET", "")
-        self._datagram = encode_beat(Beat(task=task, section=SECTION, timeout=_FOREVER_SECONDS))
+        self._datagram = encode_beat(
+            Beat(task=task, section=IDLE_SECTION, timeout=_FOREVER_SECONDS)
+        )
         self._socket: socket.socket | None = None
         if task and self._path:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)

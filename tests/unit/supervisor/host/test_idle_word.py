@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from holdfast.core.settings.resolve import Effective
 from holdfast.core.settings.watch import WatchSettings, watch_settings
-from holdfast.supervisor.host.idle_word import SECTION, IdleWord
+from holdfast.core.watchdogs.sections import IDLE_SECTION
+from holdfast.supervisor.host.idle_word import IdleWord
 from holdfast.wire.beat import decode_beat
 
 
@@ -45,7 +46,7 @@ def test_it_is_said_once_when_the_last_process_has_ended(agent: socket.socket) -
     assert said(agent) == []  # what never ran did not stop
     for busy in (False, False, True, False):
         word.look(busy=busy)
-    assert said(agent) == [SECTION, SECTION]
+    assert said(agent) == [IDLE_SECTION, IDLE_SECTION]
     word.close()
 
 
@@ -58,7 +59,7 @@ def test_it_waits_for_an_agent_that_is_away(agent: socket.socket, tmp_path: Path
     (tmp_path / "elsewhere").rename(away)
     word.look(busy=False)
     word.look(busy=False)
-    assert said(agent) == [SECTION]
+    assert said(agent) == [IDLE_SECTION]
     away.rename(tmp_path / "elsewhere")
     for busy in (True, False, True):
         word.look(busy=busy)

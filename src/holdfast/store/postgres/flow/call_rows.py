@@ -111,7 +111,7 @@ def list_writes(moves: CallMoves) -> Steps:
 def count_host_calls(moves: CallMoves) -> Steps:
     """Return the write of how many calls ended on each host."""
     return [
-        ("count_host_calls", {"host": host, **calls._asdict()})
+        ("count_host_calls", {"host": host, **msgspec.structs.asdict(calls)})
         for host, calls in sorted(moves.counted.items())
     ]
 
