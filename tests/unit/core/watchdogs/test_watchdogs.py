@@ -19,6 +19,7 @@ from holdfast.core.watchdogs import (
     TreeReading,
     Verdict,
 )
+from holdfast.core.watchdogs.sections import IDLE_SECTION
 from holdfast.core.watchdogs.signals import MB, Signal, extend_window, judge, open_window
 from holdfast.core.watchdogs.watch import ends_hangs
 from holdfast.errors import ValidationError
@@ -833,6 +834,14 @@ def test_a_rank_is_excused_while_another_saves_and_no_longer() -> None:
     idles.run(700.0)
     assert idles.trip is not None
     assert (idles.trip[0], idles.trip[1]) == (pytest.approx(301.0 + 119.0 + 2.0, abs=1.5), 76)
+
+
+def test_a_host_manager_with_nothing_to_run_excuses_no_rank() -> None:
+    """EXCUSE-1: no rank waits for it, and a rank that hangs was never found."""
+    idle = Driver(STALL, cpu()).beat()
+    idle.run(1.0)
+    idle.beat(section=IDLE_SECTION, timeout=86_400.0)
+    assert idle.watch.excuses_until() == float("-inf")
 
 
 def test_a_section_excuses_no_longer_than_its_own_timeout_and_no_rank_in_a_section() -> None:
