@@ -3,6 +3,7 @@
 DRAIN-2  The trigger is the initiating failure, not the loudest. A rank that reports a peer's death
          is part of the cascade while another rank fell of something else; among the others the
          first in time counts, and where several fell together, the one with the strongest evidence.
+         A rank that was asked to end and survived SIGKILL began no fall where another rank fell.
          Where the gang was asked to go (preempted, its host drained, its start too slow) no rank
          began the fall: a rank that dies of that is charged with nothing, unless its own fault was
          measured.
@@ -66,12 +67,16 @@ def find_trigger(
     if asked and len(tasks) > 1:
         own = [t for t in own if t.facts is not None and weigh_evidence(t.facts) == MEASURED]
     else:
-        own = own or failed
+        own = [task for task in own if not _outlives_its_stop(task.facts)] or own or failed
     ends = [task.ended_at for task in own if task.ended_at is not None]
     if ends:
         until = min(ends) + TOGETHER
         own = [task for task in own if task.ended_at is not None and task.ended_at <= until]
     return min(own, key=_order, default=None)
+
+
+def _outlives_its_stop(facts: TaskFacts | None) -> bool:
+    return facts is not None and facts.stopped and facts.unkillable and facts.trip is None
 
 
 def _order(task: TaskRecord) -> tuple[int, bool, float, int]:
