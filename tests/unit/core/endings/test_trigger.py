@@ -31,6 +31,7 @@ EXIT_1 = TaskFacts(
 KILLED = TaskFacts(signal=9)
 OOM = TaskFacts(signal=9, oom=True)
 TERMED = TaskFacts(signal=15)
+STUCK = TaskFacts(unkillable=True, stopped=True)
 LOST = TaskFacts(lost="lease_lapsed")
 XID = TaskFacts(exit_code=1, xids=(79,))
 STALLED = TaskFacts(
@@ -103,6 +104,8 @@ def complete(job: JobRecord, tasks: Sequence[TaskRecord], policy: Policy = RETRY
         ([(0, 0.0, NCCL), (1, 30.0, STALLED)], 1, [0]),
         # A plain `kill` of one rank by hand, with peers that die of it: no rank fell of anything else.
         ([(0, 0.5, GLOO), (1, 0.0, TERMED)], 1, [0]),
+        # Asked to end with the others, and stuck in the kernel: it began nothing.
+        ([(0, 0.0, KILLED), (1, 1.5, STUCK)], 0, []),
         # Two plain failures: the first in time.
         ([(0, 1.5, EXIT_1), (1, 1.0, EXIT_1)], 1, []),
         # At the same instant: the lowest rank, so that it is the same on every replica.
