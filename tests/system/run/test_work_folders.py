@@ -38,7 +38,8 @@ def test_attempts_share_a_folder_unless_each_has_its_own(cluster: Cluster, way: 
         job = cluster.submit(shell=LEAVES, retry=retry, fresh_workdir=way == "rest")
     cluster.until(job, "succeeded", seconds=60)
     said = [
-        cluster.cli("logs", job, "--attempt", str(n)).stdout.decode().splitlines() for n in (1, 2)
+        cluster.cli("logs", "-f", job, "--attempt", str(n)).stdout.decode().splitlines()
+        for n in (1, 2)
     ]
     left = [lines[1:] for lines in said]
     if way == "shared":
@@ -52,7 +53,12 @@ def test_attempts_share_a_folder_unless_each_has_its_own(cluster: Cluster, way: 
 def test_each_attempt_and_rank_reads_the_input_from_its_start(cluster: Cluster) -> None:
     cluster.add_host("only", cpu_slots=2)
     (cluster.folder / "words").write_bytes(b"one\0two\n")
-    line = "cat; echo $HOLDFAST_ATTEMPT; exit $((2 - HOLDFAST_ATTEMPT))"
+    # No rank fails before both have read, because the fall of one ends the other.
+    line = (
+        f"cat; echo $HOLDFAST_ATTEMPT; cd {cluster.folder}; touch read-$HOLDFAST_ATTEMPT-$RANK;"
+        " while [ $(ls read-$HOLDFAST_ATTEMPT-* | wc -l) -lt 2 ]; do sleep 0.01; done;"
+        " exit $((2 - HOLDFAST_ATTEMPT))"
+    )
     retry = ("--tasks", "2", "--max-retries", "1", "--retry-delay", "0s")
     done = cluster.cli("submit", "--stdin", "words", *retry, "--shell", line)
     assert done.returncode == 0, done.stderr
@@ -60,7 +66,7 @@ def test_each_attempt_and_rank_reads_the_input_from_its_start(cluster: Cluster) 
     cluster.until(job, "succeeded", seconds=60)
     for attempt in (1, 2):
         for rank in (0, 1):
-            words = ("--attempt", str(attempt), "--rank", str(rank))
+            words = ("-f", "--attempt", str(attempt), "--rank", str(rank))
             read = cluster.cli("logs", job, *words).stdout
             assert read == b"one\0two\n%d\n" % attempt, (attempt, rank)
 

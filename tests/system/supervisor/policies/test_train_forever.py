@@ -13,6 +13,7 @@ from tests.system.supervisor.policies.rig import POLICIES, run_policy
 # What happens at each start: a rank fails; one hangs; the warden of one is killed, and with it its
 # host; one host fails twice, and has to go; then nothing. Steps are judged only of the rank that
 # hangs, and only once it does: all else is a section, in which a rank may be as slow as its machine.
+# The other rank leaves its section too then, because a section of one rank excuses those that wait for it.
 WORKER = """
 import os, sys, time
 from pathlib import Path
@@ -33,7 +34,10 @@ for step in range(8):
             for message in {"section": None}, {"step": 5}, {"step": 6}: queue.send(message)
             read_a_slow_disk()
         if start == 2: os.kill(os.getppid(), 9)
-while start < 4: time.sleep(0.1)
+if start == 1: queue.send({"section": None})
+while start < 4:
+    time.sleep(0.1)
+    if start == 1: queue.send({"step": (step := step + 1)})
 """
 
 
