@@ -41,6 +41,9 @@ class HostStore(Protocol):
         """Return the hosts with these keys, by the hash of each; unknown ones are missing. What a
         host was handed a moment ago may be missing from what it holds (HANDOVER-1)."""
 
+    async def find_ended_host(self, key_hash: bytes) -> str | None:
+        """Return the name of the host that had this key until it was terminated, or None."""
+
     async def get_host(self, host: str) -> HostRecord:
         """Return a host by id or name. Raises NotFound."""
 
