@@ -29,11 +29,9 @@ from holdfast.moves.values import JobFilter, TaskBeat
 from holdfast.store.memory.store import MemoryStore
 from holdfast.store.postgres.connection.session import Tx
 from holdfast.store.postgres.store import PostgresStore
-from holdfast.store.postgres.sync import handovers
 from tests.store.pg_fixture import PgServer
 from tests.store.rig import OK, START, STOPPED, Rig, fails
 
-HANDED_FROM = handovers.HANDED_FROM
 HOSTS = ("h1", "h2", "h3")
 PROJECTS = ("default", "other")
 TRIPPED = TaskFacts(
@@ -81,7 +79,6 @@ class Agreement(RuleBasedStateMachine):
         self.places: dict[TaskKey, str] = {}  # where each life of a rank was
 
     def teardown(self) -> None:
-        handovers.HANDED_FROM = HANDED_FROM
         left = self.loop.run_until_complete(find_misplaced(self.postgres))
         assert not left, "queued jobs and places in the queue, and not one of both"
         self.loop.run_until_complete(self.postgres.store.close())
@@ -115,9 +112,8 @@ class Agreement(RuleBasedStateMachine):
             if task["host_id"] is not None:
                 self.places[TaskKey(task["job_id"], task["rank"], task["epoch"])] = task["host_id"]
 
-    @initialize(handed_from=st.sampled_from([1, HANDED_FROM]))
-    def hosts(self, handed_from: int) -> None:
-        handovers.HANDED_FROM = handed_from  # else a host must take many jobs at once
+    @initialize()
+    def hosts(self) -> None:
         for name in HOSTS:
             self.both("host", name, slots=3, gpus=1)
 
@@ -518,7 +514,6 @@ async def find_misplaced(rig: Rig) -> list[str]:
         )
         return [row["id"] for row in await rows.fetchall()]
 
-    await rig.store.jobs.list_jobs(JobFilter())  # which sees all jobs in their own rows
     return await rig.store.session.single(find)
 
 

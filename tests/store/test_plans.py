@@ -26,14 +26,14 @@ HOT = (
     "read_offered_jobs", "read_offered_secrets", "read_offered_seats", "read_preempts",
     "lock_jobs", "lock_job_ids", "lock_tasks", "write_jobs", "write_tasks", "write_attempts",
     "write_events", "clear_tasks", "reserve_jobs", "read_host_state", "move_host", "put_faults",
-    "end_instance", "begin_takes", "read_room", "read_takable", "read_kinds", "take_jobs",
-    "insert_jobs", "lock_hosts", "rewrite_tasks", "begin_placing", "place_job", "find_handed",
-    "hand_over", "settle_handovers", "read_room_but", "read_jobs_as_kept",
+    "end_instance", "begin_takes", "read_room", "read_takable", "read_takable_specs", "take_jobs",
+    "insert_jobs", "lock_hosts", "rewrite_tasks", "begin_placing", "place_job",
+    "read_room_but", "read_jobs_as_kept",
 )  # fmt: skip
 PLANNED = ("read_candidates", "share_queues")
 """Statements of the hot path that are planned for their parameters."""
 GROWING = frozenset((
-    "jobs", "ready_jobs", "tasks", "attempts", "events", "event_batches", "handovers", "hosts",
+    "jobs", "ready_jobs", "tasks", "attempts", "events", "event_batches", "hosts",
     "heartbeats", "job_secrets",
     "call_sets", "call_pages", "call_ready", "call_outputs", "call_waiting", "call_results",
     "call_charges", "call_failures",
@@ -108,10 +108,7 @@ def test_no_plan_of_the_hot_path_depends_on_luck(pg_migrated: str, state: str) -
     assert {name: found for name, found in faults.items() if found} == {}
 
 
-@pytest.mark.parametrize("name", ["hand_over", "take_jobs"])
-def test_jobs_are_taken_by_keys_from_a_queue_that_was_empty_for_a_moment(
-    pg_migrated: str, name: str
-) -> None:
+def test_jobs_are_taken_by_keys_from_a_queue_that_was_empty_for_a_moment(pg_migrated: str) -> None:
     """Its indexes are large and it is thought to be empty, so to read a whole index seems to cost
     less than to look jobs up."""
     with psycopg.connect(pg_migrated, autocommit=True) as connection:
@@ -123,32 +120,11 @@ def test_jobs_are_taken_by_keys_from_a_queue_that_was_empty_for_a_moment(
         connection.execute("vacuum analyze")
         connection.execute(b"begin")
         connection.execute(KEEP_PLANS)
-        before = re.findall(rb"set_config\('\w+', '\w+', true\)", QUERIES["read_takable"])
-        connection.execute(b"select " + b", ".join(before))
-        plan = explain(connection, QUERIES[name].decode())
+        plan = explain(connection, QUERIES["take_jobs"].decode())
     assert find_faults(plan) == []
     used = {node["Index Name"] for node in walk(plan) if "Index Name" in node}
     assert "ready_jobs_pkey" in used
     assert not used & {"ready_jobs_order", "ready_jobs_of_project"}
-
-
-@pytest.mark.parametrize("state", ["never analysed", "vacuumed while empty"])
-def test_handovers_are_unpacked_by_keys(pg_migrated: str, state: str) -> None:
-    """The first calls of a server's process often find small tables, and it keeps their plan."""
-    with psycopg.connect(pg_migrated, autocommit=True) as connection:
-        if state == "vacuumed while empty":
-            connection.execute("vacuum analyze")
-        text, settings = connection.execute(
-            "select prosrc, coalesce(proconfig, '{}') from pg_proc where proname = 'unpack_handovers'"
-        ).fetchall()[0]
-        connection.execute(b"begin")
-        for setting in settings:
-            name, _, value = setting.partition("=")
-            connection.execute("select set_config(%s, %s, true)", (name, value))
-        plan = explain(connection, re.sub(r"\bhosts\b", "%(hosts)s::text[]", text))
-    faults = find_faults(plan)
-    # There are few handovers, and all are asked for.
-    assert [f for f in faults if not f.startswith("all of handovers")] == []
 
 
 @pytest.mark.parametrize("state", ["never analysed", "vacuumed while empty"])
@@ -210,12 +186,13 @@ def test_a_job_that_succeeds_is_written_in_place(pg_migrated: str) -> None:
         ).fetchall()
         indexed = {name for (name,) in found}
     assert {"id", "indexed_state", "wait_cause"} <= indexed  # the catalogue was read
-    for name in ("settle_handovers", "finish_jobs"):
-        ended = re.search(r"update jobs j set\s(.+?)\sfrom\s", QUERIES[name].decode(), re.DOTALL)
-        assert ended is not None
-        written = set(re.findall(r"(?:^|, )\s*(\w+) = ", ended[1], re.MULTILINE))
-        assert {"state", "ended_at", "revision"} <= written
-        assert not written & indexed, name
+    ended = re.search(
+        r"update jobs j set\s(.+?)\sfrom\s", QUERIES["finish_jobs"].decode(), re.DOTALL
+    )
+    assert ended is not None
+    written = set(re.findall(r"(?:^|, )\s*(\w+) = ", ended[1], re.MULTILINE))
+    assert {"state", "ended_at", "revision"} <= written
+    assert not written & indexed
 
 
 def test_a_sample_of_a_hot_table_is_small(pg_migrated: str) -> None:

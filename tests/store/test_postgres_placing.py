@@ -41,7 +41,7 @@ async def test_a_room_that_is_as_it_was_costs_no_second_transaction(rigs: tuple[
     rig = rigs[0]
     await place_one(rig, slots=2)
     assert isinstance(rig.store, PostgresStore)
-    session = rig.store.leases.beside
+    session = rig.store.leases.session
     transact = session.transact
 
     async def refuse(*_: object, **__: object) -> object:
@@ -220,7 +220,7 @@ class Reading:
         but = dict(steps)["read_takable"]["but"]
         ids = [job_id for job_id in ("job-0", "job-1") if job_id not in but]
         queued: dict[str, list[object]] = {"ids": [*ids], "epochs": [0], "queues": ["cpu"]}
-        queued |= {"kinds": ["k"], "shuns": [None], "fresh": [True], "plain": [True]}
+        queued |= {"specs": ["k"], "shuns": [None], "fresh": [True]}
         room = {"host_id": "h1", "name": "h1", "incarnation": "i", "queues": [], "labels": {}}
         room |= {"cpu_slots": 1, "memory_bytes": 0, "gpus": [], "faults": []}
         room |= {"busy_cpu_slots": 0, "busy_memory_bytes": 0, "busy_devices": []}

@@ -263,7 +263,7 @@ async def test_a_fall_and_its_next_attempt_take_few_round_trips(
         count(name)
     await rig.sync(ended=[(keys[0], fails()), (keys[1], STOPPED)])
     assert trips == [
-        "touch_hosts+lock_jobs+find_handed+lock_tasks",
+        "touch_hosts+lock_jobs+lock_tasks",
         "write_tasks+write_jobs+write_attempts+write_events",
     ]
     trips.clear()

@@ -67,8 +67,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `tasks` is then 1, and it counts against no quota and no queue's limit, because its job does.
     supervised: its script may replace members, so it is never taken by a host itself (TAKE-1).
     may_wait: it has had no attempt yet, and is neither interactive nor an executor of calls, so that
-    a host may hold it ahead (AHEAD-1). plain: it may be handed over (HANDOVER-1). Both are known where
-    hosts take.
+    a host may hold it ahead (AHEAD-1); it is known where hosts take.
     """
 
     job_id: str
@@ -93,7 +92,6 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     runtime: str = ""
     supervised: bool = False
     may_wait: bool = False
-    plain: bool = False
 
     @property
     def span_seconds(self) -> float | None:

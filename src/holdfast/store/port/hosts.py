@@ -38,8 +38,7 @@ class HostStore(Protocol):
         """
 
     async def find_hosts_by_keys(self, key_hashes: Collection[bytes]) -> dict[bytes, HostRecord]:
-        """Return the hosts with these keys, by the hash of each; unknown ones are missing. What a
-        host was handed a moment ago may be missing from what it holds (HANDOVER-1)."""
+        """Return the hosts with these keys, by the hash of each; unknown ones are missing."""
 
     async def get_host(self, host: str) -> HostRecord:
         """Return a host by id or name. Raises NotFound."""

@@ -29,7 +29,7 @@ from holdfast.moves.requests import DUE
 from holdfast.moves.room import RoomCheck, plan_headroom, serves
 from holdfast.moves.values import AdmissionSnapshot, Released, Reserved
 from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.ports import OnSession, reads_beside, transacts_beside
+from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Rows, Session, Tx, to_json
 from holdfast.store.postgres.jobs import read_jobs
 from holdfast.store.postgres.moves import load_moves, write_moves
@@ -53,7 +53,7 @@ class PostgresAdmission(OnSession):
         self.environment = environment
 
     async def release_due(self, retry_limit: int | None = None, *, now: Now = None) -> Released:
-        held_projects = await self.beside.single(lambda tx: self._look(tx, now))
+        held_projects = await self.session.single(lambda tx: self._look(tx, now))
         done, more = Released(), held_projects is not None
         while more:
             rest = None if retry_limit is None else max(0, retry_limit - done.retries)
@@ -132,7 +132,7 @@ class PostgresAdmission(OnSession):
         )
         return Released(started=count, retries=len(due), held=len(held), left=left), full
 
-    @reads_beside
+    @reads
     async def read_admission(
         self,
         tx: Tx,
@@ -191,12 +191,12 @@ class PostgresAdmission(OnSession):
 
     async def note_passed(self, job_ids: Sequence[str], *, holds: bool, now: Now = None) -> None:
         given = {"ids": list(job_ids), "holds": holds, "now": now}
-        await self.beside.transact(lambda tx: tx.run("note_passed", **given), relaxed=True)
+        await self.session.transact(lambda tx: tx.run("note_passed", **given), relaxed=True)
 
     async def recall_ahead(
         self, *, queue: str | None = None, below: int | None = None
     ) -> list[str]:
-        rows = await self.beside.rows("recall_ahead", queue=queue, host=None, below=below)
+        rows = await self.session.rows("recall_ahead", queue=queue, host=None, below=below)
         return sorted({row["host_id"] for row in rows})
 
     async def read_running(self, *, now: Now = None) -> list[RunningTask]:
@@ -204,10 +204,10 @@ class PostgresAdmission(OnSession):
 
     async def read_spans(self, kin: Collection[Kin]) -> dict[Kin, float]:
         of, names = [project for project, _ in kin], [name for _, name in kin]
-        rows = await self.beside.rows("read_spans", projects=of, kin=names)
+        rows = await self.session.rows("read_spans", projects=of, kin=names)
         return {(row["project"], row["kin"]): row["seconds"] for row in rows}
 
-    @reads_beside
+    @reads
     async def list_reserved(
         self, tx: Tx, ids: Sequence[str] | None = None, *, now: Now = None
     ) -> list[Reserved]:
@@ -224,7 +224,7 @@ class PostgresAdmission(OnSession):
             if row["id"] in jobs
         ]
 
-    @transacts_beside
+    @transacts
     async def reserve(
         self,
         tx: Tx,
@@ -236,7 +236,7 @@ class PostgresAdmission(OnSession):
         found = await plan_reservation(tx, self.environment, placements, ttls, now)
         return [] if found is None else found.list_applied((await tx.last(*found.steps))[1])
 
-    @transacts_beside
+    @transacts
     async def expire_reservations(
         self, tx: Tx, reservation_seconds: float, *, now: Now = None
     ) -> list[str]:

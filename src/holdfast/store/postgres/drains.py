@@ -22,7 +22,7 @@ from holdfast.moves.values import DrainNews, DrainSnapshot, HostSync, Restarted,
 from holdfast.store.port.clock import Now
 from holdfast.store.port.drains import Fall, FallTaken
 from holdfast.store.postgres.admission import Step, as_capacity, ask_capacity, ask_room, take_room
-from holdfast.store.postgres.connection.ports import OnSession, reads_beside, transacts
+from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Session, Tx
 from holdfast.store.postgres.hosts import quarantine_host
 from holdfast.store.postgres.jobs import read_jobs
@@ -57,7 +57,7 @@ class PostgresDrains(OnSession):
 
         self.session.tell_drains = hear
 
-    @reads_beside
+    @reads
     async def list_drains(self, tx: Tx, limit: int) -> list[DrainSnapshot]:
         likely, self._likely = list(self._likely), {}
         looked = ("find_drained", {"limit": limit})
@@ -78,7 +78,7 @@ class PostgresDrains(OnSession):
             if i in jobs
         ]
 
-    @reads_beside
+    @reads
     async def list_slow_drains(self, tx: Tx, before: datetime) -> list[JobRecord]:
         ids = [row["id"] for row in await tx.rows("find_slow_drains", before=before)]
         jobs = await read_jobs(tx, ids)
@@ -114,7 +114,7 @@ class PostgresDrains(OnSession):
         else:
             found = await tx.many(*first, *ask_moves([job_id]))
         (at,) = found[0][0].values()
-        m = take_moves(at, *found[-3:])
+        m = take_moves(at, *found[-2:])
         job = _find_ready(m, job_id, epoch)
         if job is None:
             return False
@@ -172,9 +172,9 @@ class PostgresDrains(OnSession):
         plans: Step = ("keep_plans", None)  # not before `read_capacity`, which is for any hosts
         locks = (*others, plans, *ask_moves([job_id]))
         paused, *found = await tx.many(queues, *ASK_SWITCHES, *locks)
-        room = [paused, *found[2:-4]]
+        room = [paused, *found[2:-3]]
         (at,) = room[-1][0].values()
-        m = take_moves(at, *found[-3:])
+        m = take_moves(at, *found[-2:])
         job = _find_ready(m, job_id, epoch)
         if job is None:
             return None

@@ -5,8 +5,8 @@ whose tasks were reported started or ended, then renewals, then offers. A batch 
 offers nothing commits relaxed.
 """
 
-from collections.abc import Mapping, Sequence, Set
-from datetime import datetime, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -38,8 +38,8 @@ from holdfast.moves.values import (
 )
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.admission import plan_reservation
-from holdfast.store.postgres.connection.ports import OnSession, transacts_beside
-from holdfast.store.postgres.connection.session import HandedOverError, Rows, Session, Tx
+from holdfast.store.postgres.connection.ports import OnSession, transacts
+from holdfast.store.postgres.connection.session import Rows, Session, Tx
 from holdfast.store.postgres.hosts import quarantine_host, retire_host, write_faults
 from holdfast.store.postgres.moves import (
     ask_moves,
@@ -50,7 +50,6 @@ from holdfast.store.postgres.moves import (
 )
 from holdfast.store.postgres.sync.choices import NOTHING, Choices, Step, TakeChoice, give_taken
 from holdfast.store.postgres.sync.ends import finish_jobs, split_ends
-from holdfast.store.postgres.sync.handovers import HANDED_SECONDS, EarlySettling, settle_handovers
 from holdfast.store.postgres.sync.kinds import TakableKinds, make_offered
 from holdfast.store.postgres.sync.placing import Placing
 
@@ -61,7 +60,7 @@ class PostgresLeases(OnSession):
     def __init__(self, session: Session, environment: Mapping[str, Value]) -> None:
         super().__init__(session)
         kinds = TakableKinds()
-        self._placing = Placing(self.beside, kinds)
+        self._placing = Placing(self.session, kinds)
         self._choices = Choices(kinds)
         self.environment = environment
 
@@ -91,7 +90,7 @@ class PostgresLeases(OnSession):
         # A batch that moves state or offers a task is committed for good before its answer
         # (`_give_orders`).
         relaxed = not any(s.started or s.ended or s.claimed or s.leaving for s in syncs)
-        drafts = await self.beside.transact(
+        drafts = await self.session.transact(
             lambda tx: _sync(tx, syncs, rules, terms, self._choices, now),
             relaxed=relaxed,
             keep_plans=True,
@@ -110,7 +109,7 @@ class PostgresLeases(OnSession):
     ) -> tuple[Submitted, HostSynced] | None:
         return await self._placing.submit_to_host(job, taker, terms, tell, foretell, now)
 
-    @transacts_beside
+    @transacts
     async def reserve_and_offer(
         self,
         tx: Tx,
@@ -140,11 +139,9 @@ class PostgresLeases(OnSession):
             for row in await self.session.rows("live_tasks_of_host", id=host_id)
         ]
 
-    @transacts_beside
+    @transacts
     async def lapse_leases(self, tx: Tx, leading_since: datetime, *, now: Now = None) -> list[str]:
         at = await tx.now(now)
-        before = at - timedelta(seconds=HANDED_SECONDS)
-        await tx.rows("unpack_old_handovers", before=before)
         found = await tx.rows("find_lapsed", now=at, leading_since=leading_since)
         if not found:
             return []
@@ -173,13 +170,10 @@ async def _sync(
     now: datetime | None,
 ) -> list[Draft]:
     drafts = [Draft(s, "ok") for s in syncs]
-    early = EarlySettling(choices.pick_handed(drafts), now)
-    rows, *locked = await _touch_hosts(tx, drafts, now, early)
+    rows, *locked = await _touch_hosts(tx, drafts, now)
     found = {row["host_id"]: row for row in rows}
     at = rows[0]["now"] if rows else now
     known = {host_id for host_id, row in found.items() if row["fresh"]}
-    if not early.list_asked() <= known and not early.list_settled() <= known:
-        raise HandedOverError  # it is undone, and runs again without
     if len(known) < len(drafts):
         old = {host_id: "stale" for host_id in found if host_id not in known}
         drafts = [
@@ -194,11 +188,8 @@ async def _sync(
         d.name, d.orders, d.reads = row["name"], row["orders"], row["reads"]
         d.fenced = row["reason"] if row["state"] == HostState.ERROR else ""
     await _note_health(tx, fresh, found, at)
-    handed = [d for d in fresh if found[d.sync.host_id]["handed"]]
-    settled = await settle_handovers(tx, handed, at, early)
     last = not any(d.orders or d.sync.takes or d.sync.leaving or d.holds_work() for d in fresh)
-    # What was locked before is as it was unless handed over then.
-    moved = await _take_moves(tx, fresh, settled, rules, at, () if handed else locked, last=last)
+    moved = await _take_moves(tx, fresh, rules, at, locked, last=last)
     for d in fresh:
         stuck = reports.find_stuck(d)
         if stuck is not None:
@@ -214,22 +205,15 @@ async def _sync(
         listening = [d for d in staying if d.orders or (moved and d.holds_work())]
         if listening or taking.steps:
             await _give_orders(tx, listening, staying, taking, at)
-            choices.note_handed(taking)
     finally:
         choices.release(taking)
     return drafts
 
 
-async def _touch_hosts(
-    tx: Tx, drafts: Sequence[Draft], now: datetime | None, early: EarlySettling
-) -> Sequence[Rows]:
+async def _touch_hosts(tx: Tx, drafts: Sequence[Draft], now: datetime | None) -> Sequence[Rows]:
     """Lock the hosts, and the rows of jobs that are known to be moved: what these return."""
     moved = reports.expect_moves([d.sync for d in drafts])
-    if moved:
-        return await tx.many(ask_hosts(drafts, now), *ask_moves(moved))
-    touched, *found = await tx.send(ask_hosts(drafts, now), early.ask)
-    early.take(found)
-    return [touched.rows]
+    return await tx.many(ask_hosts(drafts, now), *(ask_moves(moved) if moved else ()))
 
 
 def ask_hosts(drafts: Sequence[Draft], now: datetime | None) -> Step:
@@ -275,20 +259,19 @@ async def _note_health(
 async def _take_moves(
     tx: Tx,
     drafts: Sequence[Draft],
-    settled: Set[TaskKey],
     rules: Sequence[OperatorRule],
     at: datetime,
     locked: Sequence[Rows],
     *,
     last: bool,
 ) -> bool:
-    """Take starts, claims and ends but those that are settled. Returns whether any of them may bring
-    orders to a host: more than the ends of jobs of one task that succeeded.
+    """Take starts, claims and ends. Returns whether any of them may bring orders to a host: more than
+    the ends of jobs of one task that succeeded.
 
     locked: the rows of the jobs that are moved, where they were locked before. last: nothing but
     these may have to be written.
     """
-    good, left = split_ends(drafts, settled)  # the others that ended are for the moves
+    good, left = split_ends(drafts)  # the others that ended are for the moves
     told = [key for d in drafts for key in (*d.started(), *d.returned())]
     claims = [(d, key, port) for d in drafts for key, port in d.claimed().items()]
     if not good and not left and not told and not claims:
@@ -299,8 +282,7 @@ async def _take_moves(
         both |= {key.job_id for _, key, _ in claims}
         await tx.rows("lock_job_ids", ids=sorted(rest | both))
     full = await _take_claims(tx, claims, at) if claims else set()
-    taken = set(settled)
-    taken.update(await finish_jobs(tx, good, at) if good else ())
+    taken = set(await finish_jobs(tx, good, at) if good else ())
     left += [key for some in good for key in some.keys if key not in taken]
     ids = full | {key.job_id for key in left} | {key.job_id for key in told if key not in taken}
     if ids:
@@ -391,7 +373,7 @@ async def _give_orders(
     if asked:
         _fill_orders(listening, *found[: len(asked)])
     if taking.steps:
-        give_taken(staying, taking, found[len(asked) :])
+        give_taken(staying, taking, found[-1])
 
 
 def ask_for_polls(

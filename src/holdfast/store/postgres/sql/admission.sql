@@ -8,8 +8,7 @@ select q.name, q.settings, q.paused_at, q.paused_reason, q.hard, q.created_at fr
 -- reservations would only run out one after the other. Devices are looked for where there are some: hosts without
 -- have the most tasks. What the job `but` holds counts as free, because all of it ends with this transaction.
 select h.id as host_id, h.name, b.incarnation, h.queues, h.labels, h.cpu_slots, h.memory_bytes, h.gpus, h.state, h.faults,
-       coalesce(u.cpu_slots, 0) + coalesce(o.cpu_slots, 0) as busy_cpu_slots,
-       coalesce(u.memory_bytes, 0) + coalesce(o.memory_bytes, 0) as busy_memory_bytes,
+       coalesce(u.cpu_slots, 0) as busy_cpu_slots, coalesce(u.memory_bytes, 0) as busy_memory_bytes,
        coalesce(case when h.gpus <> '[]' then (
          select array_agg(d) from tasks t cross join lateral unnest(t.devices) as x(d)
          where t.host_id = h.id and t.state in ('reserved', 'running', 'preempting') and t.job_id is distinct from %(but)s::text
@@ -20,9 +19,6 @@ left join lateral (
   from tasks t where t.host_id = h.id and t.state in ('reserved', 'running', 'preempting')
     and t.job_id is distinct from %(but)s::text
 ) u on true
-left join (
-  select host_id, sum(cpu_slots)::bigint as cpu_slots, sum(memory_bytes)::bigint as memory_bytes from handovers group by host_id
-) o on o.host_id = h.id
 where h.state = 'active' and not h.faults @> '[{"part": "starts"}]' -- ASIDE-1
   and (%(ids)s::text[] is null or h.id = any(%(ids)s))
   and (%(silence)s::double precision is null
@@ -95,11 +91,8 @@ select c.settings_rev, c.settings, w.queued as anything_queued, w.blocked as any
          %(limits)s::boolean or c.settings ? 'max_running' or exists (select from queues where settings ? 'max_running')
        ) then (
          select coalesce(jsonb_object_agg(l.queue, l.n), '{}') from (
-           select queue, count(*) as n from (
-             select j.queue from jobs j where j.indexed_state in ('reserved', 'running', 'draining')
-             union all
-             select unnest(h.queues) from handovers h
-           ) live group by queue
+           select j.queue, count(*) as n from jobs j
+           where j.indexed_state in ('reserved', 'running', 'draining') group by j.queue
          ) l
        ) end as live,
        case when w.queued then (

@@ -169,9 +169,7 @@ on conflict (pool, offer) do update set refusals = offer_troubles.refusals + 1, 
 delete from offer_troubles where pool = %(pool)s and offer = %(offer)s;
 
 -- name: count_leases
--- With those of a take for whose commit the caller waited.
-select (select count(*) from tasks where host_id = %(id)s and state in ('reserved', 'running', 'preempting'))
-     + (select coalesce(sum(cardinality(job_ids)), 0) from handovers where host_id = %(id)s);
+select count(*) from tasks where host_id = %(id)s and state in ('reserved', 'running', 'preempting');
 
 -- name: read_instances
 select i.host_id, h.name, i.pool, i.offer, i.usd_per_hour, i.state, h.state as host_state, i.ref, i.reason, i.fault, i.said,

@@ -43,9 +43,8 @@ with limits as materialized (
   on conflict do nothing
   returning *
 ), lined as (
-  insert into ready_jobs (job_id, project, queue, priority, place, epoch, since, kind)
-  select w.id, w.project, w.queue, w.priority, w.place, w.epoch, w.queued_at,
-         case when w.gpus = 0 and w.array_id is null and w.origin_run is null and not w.preemptible then w.spec_hash end
+  insert into ready_jobs (job_id, project, queue, priority, place, epoch, since)
+  select w.id, w.project, w.queue, w.priority, w.place, w.epoch, w.queued_at
   from written w where w.state = 'queued'
 ), apart as (
   insert into job_secrets (job_id, secrets)
@@ -120,11 +119,7 @@ limit %(limit)s;
 -- Unfinished jobs only: each part is a scan of an index that has no others, or of few rows.
 select queue, 'queued' as state, count(*) from ready_jobs group by 1, 2
 union all
-select queue, state, sum(n)::bigint from (
-  select queue, indexed_state as state, count(*) as n from jobs where indexed_state in ('reserved', 'running', 'draining') group by 1, 2
-  union all
-  select q.queue, 'reserved', count(*) from handovers h cross join unnest(h.queues) as q(queue) group by 1, 2
-) live group by 1, 2
+select queue, state, count(*) from jobs where indexed_state in ('reserved', 'running', 'draining') group by 1, 2
 union all
 select queue, state, count(*) from jobs where indexed_state = 'waiting' group by 1, 2;
 

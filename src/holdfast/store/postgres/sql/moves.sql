@@ -24,16 +24,6 @@ where t.job_id = any(%(ids)s)
 order by t.job_id, t.rank
 for update of t;
 
--- name: find_handed
--- A statement of its own after the jobs' locks, as lock_tasks: which of these jobs a host has just been handed (HANDOVER-2).
--- The others' places are locked, so no host is handed them meanwhile.
-with lined as (
-  select job_id from ready_jobs where job_id = any(%(ids)s) order by job_id for update
-), found as materialized (
-  select id, state from jobs where id = any(%(ids)s)
-)
-select f.id from found f where f.state = 'queued' and f.id not in (select job_id from lined);
-
 -- name: write_jobs
 with written as (
   update jobs j set
@@ -47,8 +37,7 @@ with written as (
 )
 insert into ready_jobs (job_id, project, queue, priority, place, epoch, since)
 select w.id, w.project, w.queue, w.priority, w.place, w.epoch, w.queued_at from written w where w.state = 'queued'
-on conflict (job_id) do update set place = excluded.place, epoch = excluded.epoch, since = excluded.since,
-  kind = null; -- its row may say more of it now
+on conflict (job_id) do update set place = excluded.place, epoch = excluded.epoch, since = excluded.since;
 
 -- name: write_tasks
 -- The rows were locked when they were loaded, so a beat that is written back is never older.

@@ -11,9 +11,6 @@ with pending as (
     select r.project from ready_jobs r
     union all
     select j.project from jobs j where j.indexed_state = 'waiting'
-    union all
-    select j.project from jobs j
-    where j.id = any(array(select e.job_id from handovers h cross join unnest(h.job_ids) as e(job_id)))
   ) p
   where %(names)s::text[] is null or p.project = any(%(names)s)
   group by p.project
@@ -28,18 +25,11 @@ select project, coalesce(p.jobs, 0) + coalesce(r.jobs, 0) as jobs, coalesce(r.jo
 from pending p full join running r using (project);
 
 -- name: running_of_projects
--- As above, for admission: nothing but what runs. Hosts are handed no jobs where a quota or a share is set, but a take may
--- have read the settings just before a change to them.
-with live as (
-  select j.project, j.gpus, j.tasks, j.cpu_slots from jobs j where j.indexed_state in ('reserved', 'running', 'draining')
-  union all
-  select j.project, j.gpus, j.tasks, j.cpu_slots from jobs j
-  where j.id = any(array(select e.job_id from handovers h cross join unnest(h.job_ids) as e(job_id)))
-)
+-- As above, for admission: nothing but what runs.
 select j.project, count(*) as running_jobs, sum(j.gpus::bigint * j.tasks)::bigint as running_gpus,
        coalesce(sum(j.cpu_slots::bigint * j.tasks) filter (where j.gpus = 0), 0)::bigint as running_cpu_slots
-from live j
-where %(names)s::text[] is null or j.project = any(%(names)s)
+from jobs j
+where j.indexed_state in ('reserved', 'running', 'draining') and (%(names)s::text[] is null or j.project = any(%(names)s))
 group by j.project;
 
 -- name: unfinished_of_project
@@ -48,10 +38,6 @@ select count(*) as jobs, coalesce(sum(u.gpus), 0)::bigint as gpus from (
   select j.id, j.gpus::bigint * j.tasks as gpus from jobs j where j.indexed_state = 'waiting' and j.project = %(name)s
   union all
   select j.id, j.gpus::bigint * j.tasks from ready_jobs r join jobs j on j.id = r.job_id where r.project = %(name)s
-  union all
-  select j.id, j.gpus::bigint * j.tasks from jobs j
-  where j.project = %(name)s
-    and j.id = any(array(select e.job_id from handovers h cross join unnest(h.job_ids) as e(job_id)))
   union all
   select j.id, j.gpus::bigint * j.tasks from jobs j
   where j.indexed_state in ('reserved', 'running', 'draining') and j.project = %(name)s
@@ -95,7 +81,6 @@ delete from projects where name = %(name)s;
 
 -- name: project_in_use
 select exists (select from ready_jobs where project = %(name)s)
-    or exists (select from jobs j join handovers h on j.id = any(h.job_ids) where j.project = %(name)s)
     or exists (select from jobs where project = %(name)s and indexed_state = 'waiting')
     or exists (select from jobs where project = %(name)s and indexed_state in ('reserved', 'running', 'draining'));
 

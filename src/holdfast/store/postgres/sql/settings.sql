@@ -26,7 +26,6 @@ select name from queues where name = %(name)s for update;
 
 -- name: has_unfinished
 select exists (select from ready_jobs where queue = %(name)s)
-    or exists (select from handovers where %(name)s = any(queues))
     or exists (select from jobs where queue = %(name)s and indexed_state in ('reserved', 'running', 'draining'))
     or exists (select from jobs where queue = %(name)s and indexed_state = 'waiting');
 

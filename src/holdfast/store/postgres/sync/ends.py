@@ -1,6 +1,6 @@
 """Ends of jobs of one task that succeeded, many in one statement."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -25,18 +25,14 @@ class Succeeded(NamedTuple):
     facts: list[TaskFacts]
 
 
-def split_ends(
-    drafts: Sequence[Draft], but: Collection[TaskKey] = ()
-) -> tuple[list[Succeeded], list[TaskKey]]:
-    """Return the tasks that succeeded, and those that ended in another way. but: left out."""
+def split_ends(drafts: Sequence[Draft]) -> tuple[list[Succeeded], list[TaskKey]]:
+    """Return the tasks that succeeded, and those that ended in another way."""
     good: list[Succeeded] = []
     fell: list[TaskKey] = []
     for d in drafts:
         keys: list[TaskKey] = []
         told: list[TaskFacts] = []
         for key, facts in d.ended():
-            if key in but:
-                continue
             if facts.succeeded and not facts.notices:  # a notice is an event of its own
                 keys.append(key)
                 told.append(facts)
@@ -56,8 +52,7 @@ async def finish_jobs(tx: Tx, good: Sequence[Succeeded], at: datetime) -> list[T
 
 
 def ask_ends(good: Sequence[Succeeded], at: datetime | None) -> dict[str, Any]:
-    """Return what `finish_jobs` and `settle_handovers` are told of tasks that succeeded: all but their
-    hosts."""
+    """Return what `finish_jobs` is told of tasks that succeeded: all but their hosts."""
     beats: list[TaskBeat | None] = []
     beaten = False
     for draft, mine, _ in good:

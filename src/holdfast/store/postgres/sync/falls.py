@@ -106,7 +106,7 @@ def _greet(draft: Draft, hosts: Rows) -> datetime:
     (host,) = hosts
     told = msgspec.convert(host["faults"], tuple[Hindrance, ...])
     same = draft.sync.faults is None or draft.sync.faults == told
-    quiet = host["flagged_dead_at"] is None and not host["handed"] and not host["orders"]
+    quiet = host["flagged_dead_at"] is None and not host["orders"]
     _check(same and quiet and host["state"] == HostState.ACTIVE)
     draft.name, draft.reads = host["name"], host["reads"]
     at: datetime = host["now"]

@@ -17,7 +17,7 @@ from holdfast.store.postgres.connection.session import Rows, Tx
 MAX_ALIKE = 512
 MAX_ALIKE_CHARS = 16_384
 Name = tuple[str, str]
-"""A queue, and what `read_takable` calls a kind."""
+"""A queue, and what `read_takable` calls a spec."""
 _decode_spec = msgspec.json.Decoder(JobSpec).decode
 _decode_shuns = msgspec.json.Decoder(tuple[tuple[str, ...], tuple[str, ...]]).decode
 
@@ -56,16 +56,16 @@ class TakableKinds:
             return Takable((), {})
         ids = columns["ids"]
         runs = _split_runs(columns, len(ids))
-        known = await self._find(tx, {(queue, kind): ids[at] for (queue, kind, *_), at, _ in runs})
+        known = await self._find(tx, {(queue, spec): ids[at] for (queue, spec, *_), at, _ in runs})
         epochs = _spread(columns["epochs"], len(ids))
         groups: list[Alike] = []
         offered: dict[str, OfferedJob] = {}
-        for (queue, word, shuns, fresh, plain), at, end in runs:
-            if (kind := known.get((queue, word))) is not None:
+        for (queue, spec, shuns, fresh), at, end in runs:
+            if (kind := known.get((queue, spec))) is not None:
                 offered[kind.job.job_id] = kind.offered
                 job = kind.job
-                if not (fresh and plain) or shuns is not None:
-                    job = _mark(job, shuns, fresh=fresh, plain=plain)
+                if not fresh or shuns is not None:
+                    job = _mark(job, shuns, fresh=fresh)
                 groups.append(Alike(job, ids[at:end], epochs[at:end]))
         return Takable(groups, offered)
 
@@ -74,7 +74,7 @@ class TakableKinds:
         new = {job_id: name for name, job_id in some.items() if name not in self._known}
         if not new:
             return self._known
-        rows = await tx.rows("read_kinds", ids=list(new))
+        rows = await tx.rows("read_takable_specs", ids=list(new))
         found = {new[row["job_id"]]: _read_kind(row) for row in rows}
         known = {**self._known, **found}
         short = {new[row["job_id"]] for row in rows if len(row["spec"]) <= MAX_ALIKE_CHARS}
@@ -85,7 +85,7 @@ class TakableKinds:
 
 def _split_runs(columns: Mapping[str, Any], count: int) -> list[tuple[Any, int, int]]:
     """Return what jobs that follow each other have in common, with where they begin and end."""
-    given = [columns[name] for name in ("queues", "kinds", "shuns", "fresh", "plain")]
+    given = [columns[name] for name in ("queues", "specs", "shuns", "fresh")]
     if all(len(column) == 1 for column in given):
         return [(tuple(column[0] for column in given), 0, count)]
     marks = zip(*(_spread(column, count) for column in given), strict=True)
@@ -117,20 +117,15 @@ def _read_kind(row: dict[str, Any]) -> TakableKind:
         runtime=find_runtime_word(spec.image, spec.runtime),
         supervised=spec.supervised,
         may_wait=not (spec.executor or spec.interactive),
-        plain=not (spec.executor or spec.interactive or spec.supervised),
     )
     return TakableKind(job, offered)
 
 
-def _mark(job: Candidate, shuns: str | None, *, fresh: bool, plain: bool) -> Candidate:
-    """Return a kind's job as one that had an attempt, or shuns hosts, or is not to be handed over."""
+def _mark(job: Candidate, shuns: str | None, *, fresh: bool) -> Candidate:
+    """Return a kind's job as one that had an attempt, or shuns hosts."""
     avoid, barred = ((), ()) if shuns is None else _decode_shuns(shuns)
     return msgspec.structs.replace(
-        job,
-        avoid_hosts=avoid,
-        barred_hosts=barred,
-        may_wait=job.may_wait and fresh,
-        plain=job.plain and plain,
+        job, avoid_hosts=avoid, barred_hosts=barred, may_wait=job.may_wait and fresh
     )
 
 

@@ -108,7 +108,7 @@ class Placing:
         cut = queued.count() >= limit
         choice = choose_jobs([draft], terms, found[0], rooms, queued, cut=cut)
         if choice.steps:
-            give_taken([draft], choice, await tx.last(*choice.steps))
+            give_taken([draft], choice, (await tx.last(*choice.steps))[0])
         if [offer.task.key.job_id for offer in draft.offers] == [job.id] and queued.count() == 1:
             if len(self._rooms) >= MAX_ROOMS:
                 self._rooms.clear()
