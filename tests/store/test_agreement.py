@@ -27,7 +27,6 @@ from holdfast.core.records import TaskRecord
 from holdfast.errors import HoldfastError
 from holdfast.moves.values import JobFilter, TaskBeat
 from holdfast.store.memory.store import MemoryStore
-from holdfast.store.postgres.connection.session import Tx
 from holdfast.store.postgres.store import PostgresStore
 from tests.store.pg_fixture import PgServer
 from tests.store.rig import OK, START, STOPPED, Rig, fails
@@ -79,8 +78,6 @@ class Agreement(RuleBasedStateMachine):
         self.places: dict[TaskKey, str] = {}  # where each life of a rank was
 
     def teardown(self) -> None:
-        left = self.loop.run_until_complete(find_misplaced(self.postgres))
-        assert not left, "queued jobs and places in the queue, and not one of both"
         self.loop.run_until_complete(self.postgres.store.close())
         self.loop.close()
         self.server.give_back(self.database)
@@ -498,23 +495,6 @@ async def view(rig: Rig) -> dict[str, Any]:
         "events": sorted(({**plain(e), "id": None} for e in await rig.events()), key=lambda e: e["job_id"] or ""),
     }  # fmt: skip
     return {name: plain(part) for name, part in seen.items()}
-
-
-async def find_misplaced(rig: Rig) -> list[str]:
-    """Return jobs that are queued without a place in their queue, or have one and are not."""
-    assert isinstance(rig.store, PostgresStore)
-
-    async def find(tx: Tx) -> list[str]:
-        rows = await tx.conn.execute(
-            """select coalesce(j.id, r.job_id) as id
-               from (select * from jobs where state = 'queued') j
-               full join ready_jobs r on r.job_id = j.id and (r.project, r.queue, r.priority, r.place, r.epoch, r.since)
-                 is not distinct from (j.project, j.queue, j.priority, j.place, j.epoch, j.queued_at)
-               where j.id is null or r.job_id is null"""
-        )
-        return [row["id"] for row in await rows.fetchall()]
-
-    return await rig.store.session.single(find)
 
 
 @pytest.mark.slow

@@ -27,18 +27,15 @@ order by h.id;
 
 -- name: read_candidates
 -- The top of each queue by exactly the index's order, then merged: the depth of the queues does not matter.
-with top as materialized (
-  select r.* from unnest(%(queues)s::text[]) as q(name) cross join lateral (
-    select r.job_id, r.priority, r.place from ready_jobs r
-    where r.queue = q.name and r.job_id not in (select unnest(%(but)s::text[]))
-    order by r.priority desc, r.place
-    limit %(limit)s
-  ) r
-)
 select {candidate:c}
-from top r join jobs c on c.id = r.job_id
-where c.id = any(array(select job_id from top))
-order by r.priority desc, r.place;
+from unnest(%(queues)s::text[]) as q(name)
+cross join lateral (
+  select j.* from jobs j
+  where j.state = 'queued' and j.queue = q.name and j.id not in (select unnest(%(but)s::text[]))
+  order by j.priority desc, j.place
+  limit %(limit)s
+) c
+order by c.priority desc, c.place;
 
 -- name: read_candidates_in_quota
 -- As above, without the jobs that their projects' quotas forbid now: a project at its limit would fill the list with
@@ -46,12 +43,12 @@ order by r.priority desc, r.place;
 select {candidate:c}
 from unnest(%(queues)s::text[]) as q(name)
 cross join lateral (
-  select j.* from ready_jobs r cross join lateral (select * from jobs j where j.id = r.job_id offset 0) j
+  select j.* from jobs j
   left join unnest(%(projects)s::text[], %(jobs_left)s::bigint[], %(gpus_left)s::bigint[]) as l(project, jobs, gpus)
     on l.project = j.project
-  where r.queue = q.name and r.job_id not in (select unnest(%(but)s::text[]))
+  where j.state = 'queued' and j.queue = q.name and j.id not in (select unnest(%(but)s::text[]))
     and (l.jobs is null or l.jobs > 0) and (l.gpus is null or j.gpus = 0 or l.gpus >= j.gpus::bigint * j.tasks)
-  order by r.priority desc, r.place
+  order by j.priority desc, j.place
   limit %(limit)s
 ) c
 order by c.priority desc, c.place;
@@ -63,12 +60,11 @@ select {candidate:c}
 from unnest(%(queues)s::text[]) as q(name)
 cross join unnest(%(projects)s::text[], %(gpus)s::bigint[], %(cpu_slots)s::bigint[]) as o(project, gpus, cpu_slots)
 cross join lateral (
-  select r.job_id from ready_jobs r
-  where r.project = o.project and r.queue = q.name and r.job_id not in (select unnest(%(but)s::text[]))
-  order by r.priority desc, r.place
+  select j.* from jobs j
+  where j.state = 'queued' and j.project = o.project and j.queue = q.name and j.id not in (select unnest(%(but)s::text[]))
+  order by j.priority desc, j.place
   limit %(limit)s
-) r
-cross join lateral (select * from jobs j where j.id = r.job_id offset 0) c
+) c
 where case when c.gpus > 0 then c.gpus::bigint * c.tasks <= o.gpus else c.cpu_slots::bigint * c.tasks <= o.cpu_slots end
 order by c.priority desc, c.place;
 
@@ -92,11 +88,11 @@ select c.settings_rev, c.settings, w.queued as anything_queued, w.blocked as any
        ) then (
          select coalesce(jsonb_object_agg(l.queue, l.n), '{}') from (
            select j.queue, count(*) as n from jobs j
-           where j.indexed_state in ('reserved', 'running', 'draining') group by j.queue
+           where j.state in ('reserved', 'running', 'draining') group by j.queue
          ) l
        ) end as live,
        case when w.queued then (
-         select min(j.priority) from jobs j where j.preemptible and j.indexed_state in ('reserved', 'running', 'draining')
+         select min(j.priority) from jobs j where j.preemptible and j.state in ('reserved', 'running', 'draining')
        ) end as lowest_preemptible,
        case when w.queued then
          coalesce(c.settings->>'quota_jobs', c.settings->>'quota_gpus') is not null
@@ -107,7 +103,8 @@ select c.settings_rev, c.settings, w.queued as anything_queued, w.blocked as any
          or exists (select from projects where settings ?| array['share_gpus', 'share_cpu_slots'])
        end as shared
 from cluster c cross join (
-  select b.blocked, b.blocked or exists (select from ready_jobs) as queued
+  select b.blocked, b.blocked or (
+    select j.place from jobs j where j.state = 'queued' order by j.queue, j.priority desc, j.place limit 1) is not null as queued
   from (select exists (select from tasks where state = 'blocked') as blocked) b
 ) w;
 
@@ -116,7 +113,7 @@ from cluster c cross join (
 -- member of another that waits, a limit, a quota, a share. One look into the index for each queue.
 select exists (
          select from jobs j cross join queues q cross join lateral (
-           select f.priority, f.place from ready_jobs f where f.queue = q.name
+           select f.priority, f.place from jobs f where f.state = 'queued' and f.queue = q.name
            order by f.priority desc, f.place
            limit 1
          ) f
@@ -192,12 +189,10 @@ with clock as materialized (
     and j.queue <> all(%(paused)s)
   order by j.id
   for update of j
-), claimed as materialized (
-  delete from ready_jobs r where r.job_id = any(array(select id from locked)) returning r.job_id
 ), moved as (
   update jobs j set state = 'reserved', epoch = j.epoch + 1, attempts = j.attempts + 1, reason = 'reserved on ' || l.hosts,
          barred_hosts = '{}', revision = j.revision + 1, started_at = null, step = null, total = null, beat_at = null, trigger_rank = null
-  from locked l where j.id = any(array(select job_id from claimed)) and j.id = l.id
+  from locked l where j.id = any(array(select id from locked)) and j.id = l.id
   returning j.id, j.tasks, j.epoch, j.attempts, j.retries_charged, j.queue, j.project, j.gpus, j.cpu_slots, j.memory_bytes,
             j.reason, l.n, l.ttl, l.host_id, l.hosts, l.host_ids, coalesce((j.spec->>'supervised')::boolean, false) as supervised
 ), placed as (
@@ -233,7 +228,7 @@ where holds <> %(holds)s or job_ids <> %(ids)s::text[]
 -- name: find_unoffered
 -- Candidates only; each is checked again under its lock.
 select j.id from jobs j join attempts a on a.job_id = j.id and a.number = j.attempts
-where j.indexed_state = 'reserved' and a.reserved_at <= %(before)s
+where j.state = 'reserved' and a.reserved_at <= %(before)s
   and exists (select from tasks t where t.job_id = j.id and t.state = 'reserved' and t.replaced = 0
               and (t.offered_at is null or (t.claimed_at is null and not t.barrier)))
 order by j.id;
@@ -271,7 +266,7 @@ from unnest(%(projects)s::text[], %(kin)s::text[]) as p(project, kin) cross join
    limit 10)
   union all
   (select extract(epoch from m.ended_at - m.started_at) from jobs m
-   where m.array_id = substr(p.kin, 7) and p.kin like 'array:%%' and m.indexed_state = 'succeeded' and m.project = p.project
+   where m.array_id = substr(p.kin, 7) and p.kin like 'array:%%' and m.state = 'succeeded' and m.project = p.project
      and m.attempts = 1
    order by m.id desc
    limit 10)
@@ -285,5 +280,5 @@ select j.id, a.reserved_at, coalesce(%(now)s::timestamptz, clock_timestamp()) as
          select from attempts e where e.job_id = j.id and e.number < j.attempts and e.started_at is not null
            and (e.cause is null or e.cause <> all(%(unstarted)s::text[]))) as ran_before
 from jobs j join attempts a on a.job_id = j.id and a.number = j.attempts
-where j.indexed_state = 'reserved' and (%(ids)s::text[] is null or j.id = any(%(ids)s))
+where j.state = 'reserved' and (%(ids)s::text[] is null or j.id = any(%(ids)s))
 order by j.id;

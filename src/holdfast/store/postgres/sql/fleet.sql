@@ -234,7 +234,7 @@ order by h.id, c.at desc;
 with shapes as materialized (
   select j.queue, j.project, j.tasks, j.gpus, j.cpu_slots, j.memory_bytes, j.spec->'host_labels' as host_labels,
          count(*) as jobs, min(j.queued_at) as queued_at
-  from ready_jobs r join jobs j on j.id = r.job_id
+  from jobs j where j.state = 'queued'
   group by j.queue, j.project, j.tasks, j.gpus, j.cpu_slots, j.memory_bytes, j.spec->'host_labels'
 )
 select s.queue, s.project, s.jobs, s.tasks, s.gpus, s.cpu_slots, s.memory_bytes,

@@ -222,9 +222,9 @@ where h.id = %(id)s::text and h.state = 'active' and not h.faults @> '[{"part": 
 with top as materialized (
   select r.* from queues q
   cross join lateral (
-    select r.job_id, r.priority, r.place from ready_jobs r
-    where r.queue = q.name and r.job_id not in (select unnest(%(but)s::text[]))
-    order by r.priority desc, r.place
+    select j.* from jobs j
+    where j.state = 'queued' and j.queue = q.name and j.id not in (select unnest(%(but)s::text[]))
+    order by j.priority desc, j.place
     limit %(limit)s
   ) r
   where q.paused_at is null
@@ -244,9 +244,8 @@ from (
          case when j.array_id is null then encode(j.spec_hash, 'hex') else j.id end collate "C" as spec,
          case when j.avoid_hosts <> '{}' or j.barred_hosts <> '{}' then jsonb_build_array(j.avoid_hosts, j.barred_hosts)::text end as shuns,
          j.attempts = 0 as fresh
-  from top r join jobs j on j.id = r.job_id
-  where j.id = any(array(select job_id from top))
-  order by r.priority desc, r.place
+  from top j
+  order by j.priority desc, j.place
 ) c;
 
 -- name: read_takable_specs
@@ -275,21 +274,17 @@ with batch as materialized (
   order by q.name
   for share skip locked
 ), locked as materialized (
-  select j.id from jobs j
-  where j.id = any(%(jobs)s::text[]) and j.state = any(%(reserve_from)s) and j.queue in (select name from open)
+  select j.id from jobs j join given g on g.job_id = j.id
+  where j.id = any(%(jobs)s::text[]) and j.state = any(%(reserve_from)s) and j.epoch = g.epoch and j.queue in (select name from open)
   order by j.id
-  for update skip locked
-), claimed as materialized (
-  delete from ready_jobs r using given g
-  where r.job_id = any(array(select id from locked)) and r.job_id = g.job_id and r.epoch = g.epoch
-  returning r.job_id
+  for update of j skip locked
 ), moved as (
   update jobs j set state = 'reserved', epoch = j.epoch + 1, attempts = j.attempts + 1,
          reason = case when g.ahead then 'held ahead on ' || g.host || ', begins when a slot is free'
                        else 'reserved on ' || g.host || ', which took it' end,
          barred_hosts = '{}', revision = j.revision + 1, started_at = null, step = null, total = null, beat_at = null, trigger_rank = null
   from given g
-  where j.id = any(array(select job_id from claimed)) and g.job_id = j.id
+  where j.id = any(array(select id from locked)) and g.job_id = j.id
   returning j.id, j.epoch, j.attempts, j.reason, j.queue, j.project, j.gpus, j.cpu_slots, j.memory_bytes,
             j.retries_charged as charged, g.n, g.ttl, g.host_id, g.host, g.incarnation, g.devices::integer[] as devices, g.ahead
 ), placed as (
@@ -350,7 +345,9 @@ with clock as materialized (
     and not exists (select from projects where coalesce(settings->>'quota_jobs', settings->>'quota_gpus') is not null)
     and exists (select from room r where to_jsonb(r) = %(room)s::jsonb)
     and not exists (
-      select from queues w cross join lateral (select from ready_jobs r where r.queue = w.name limit 1) r
+      select from queues w cross join lateral (
+        select from jobs r where r.state = 'queued' and r.queue = w.name order by r.priority desc, r.place limit 1
+      ) r
       where w.paused_at is null
         and ((select queues from room) = '{}' or w.name = any(array(select unnest(queues) from room))))
   for share of q skip locked
@@ -504,7 +501,7 @@ select host_id, said from instances where lost = 'preempted';
 -- Draining jobs whose every task is confirmed (DRAIN-1), the longest draining first.
 select j.id, greatest(0, extract(epoch from clock_timestamp() - j.drain_since))::double precision as seconds
 from jobs j
-where j.indexed_state = 'draining'
+where j.state = 'draining'
   and not exists (select from tasks t where t.job_id = j.id and t.state in ('reserved', 'running', 'preempting'))
 order by j.drain_since, j.id
 limit %(limit)s;
