@@ -1,27 +1,23 @@
 """Takes on PostgreSQL: a room that is as it was when a job is submitted, two controllers that find the
-same room, and two takes at the same time (TAKE-4)."""
+same room, and two takes at the same time."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, datetime
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
 import psycopg
 import pytest
 
-from holdfast.core.placement.takes import TakeTerms
 from holdfast.core.spec import JobSpec
 from holdfast.errors import Unavailable
-from holdfast.moves.reports import Draft
-from holdfast.moves.values import Foretell, HostSync, HostSynced, NewJob
+from holdfast.moves.values import Foretell, HostSynced, NewJob
 from holdfast.store.postgres.connection.session import Tx
 from holdfast.store.postgres.store import PostgresStore
-from holdfast.store.postgres.sync.choices import Choices
-from holdfast.store.postgres.sync.kinds import TakableKinds
 from tests.store.conformance.takes import place_one, taken
 from tests.store.rig import OK, Rig
+from tests.store.test_postgres_takes import NEXT_BATCH, wait_for_locks
 from tests.waits import within
 
 WAIT_SECONDS = 30.0
@@ -182,80 +178,25 @@ async def test_a_warm_store_has_planned_what_places_a_job(pg_emptied: str, warm:
         await store.close()
 
 
-async def take_beside(rig: Rig, dsn: str, then: Callable[[Any], Awaitable[object]]) -> list[Any]:
-    """Let two hosts of two slots take at the same time, do `then` while both wait to write, and
-    return their answers, or what they failed of."""
+async def test_of_two_takes_at_the_same_time_the_later_finds_less(
+    rigs: tuple[Rig, Rig], pg_emptied: str
+) -> None:
+    """It leaves alone what the first holds, waits for nothing, and its host is not settled: it has
+    room, and jobs are left that it may take with its next sync."""
+    rig = rigs[0]
     for name in ("h1", "h2"):
         await rig.host(name, slots=2)
     for number in range(5):
         await rig.submit(f"job-{number}")
-    async with await psycopg.AsyncConnection.connect(dsn) as conn:
-        await conn.execute(b"lock table tasks in share mode")
-        calls = []
-        for number, name in enumerate(("h1", "h2"), 1):
-            calls.append(asyncio.create_task(rig.sync(name, takes=True)))
-            async with within(WAIT_SECONDS):
-                while await ask(dsn) < number:
-                    await asyncio.sleep(0.01)
-        await then(conn)
-    return await asyncio.gather(*calls, return_exceptions=True)
-
-
-async def test_of_two_takes_at_the_same_time_each_has_jobs_of_its_own(
-    rigs: tuple[Rig, Rig], pg_emptied: str
-) -> None:
-    found = await take_beside(rigs[0], pg_emptied, lambda conn: conn.commit())
-    assert [taken(answer) for answer in found] == [["job-0", "job-1"], ["job-2", "job-3"]]
-    assert [answer.settled for answer in found] == [True, True]
-
-
-class Reading:
-    """A transaction that reads a queue of two jobs as it was before `meanwhile` was done."""
-
-    def __init__(self, meanwhile: Callable[[], None] = lambda: None) -> None:
-        self._meanwhile = meanwhile
-
-    async def many(self, *steps: tuple[str, dict[str, Any]]) -> list[list[dict[str, Any]]]:
-        self._meanwhile()
-        but = dict(steps)["read_takable"]["but"]
-        ids = [job_id for job_id in ("job-0", "job-1") if job_id not in but]
-        queued: dict[str, list[object]] = {"ids": [*ids], "epochs": [0], "queues": ["cpu"]}
-        queued |= {"specs": ["k"], "shuns": [None], "fresh": [True]}
-        room = {"host_id": "h1", "name": "h1", "incarnation": "i", "queues": [], "labels": {}}
-        room |= {"cpu_slots": 1, "memory_bytes": 0, "gpus": [], "faults": []}
-        room |= {"busy_cpu_slots": 0, "busy_memory_bytes": 0, "busy_devices": []}
-        return [[{"allowed": True, "passed": (), "now": None}], [room], [queued]]
-
-    async def rows(self, *_: object, ids: Sequence[str]) -> list[dict[str, Any]]:
-        plain = {"name": "true", "queue": "cpu", "project": "default", "priority": 50, "tasks": 1}
-        plain |= {"gpus": 0, "cpu_slots": 1, "memory_bytes": 0, "spec": '{"argv": ["true"]}'}
-        return [{"job_id": job_id, **plain} for job_id in ids]
-
-
-async def test_a_take_that_is_written_while_a_queue_is_read_is_not_chosen_again() -> None:
-    """The rows that are read may be those from before its commit."""
-    choices, terms = Choices(TakableKinds()), TakeTerms(revision=0, ttls={"cpu": 60.0}, whole=True)
-    drafts = [Draft(HostSync(host_id="h1", incarnation="i", takes=True), "ok")]
-    at = datetime(2026, 1, 1, tzinfo=UTC)
-    first = await choices.choose(cast(Tx, Reading()), drafts, terms, at)
-    beside = Reading(lambda: choices.release(first))
-    second = await choices.choose(cast(Tx, beside), drafts, terms, at)
-    assert [choice.job_ids for choice in (first, second)] == [["job-0"], ["job-1"]]
-
-
-async def test_what_a_failed_take_had_chosen_is_taken_by_the_next(
-    rigs: tuple[Rig, Rig], pg_emptied: str
-) -> None:
-    async def cancel_first(conn: Any) -> None:
-        await conn.execute(
-            b"select pg_cancel_backend(pid) from pg_locks where not granted order by waitstart limit 1"
-        )
-        await conn.commit()
-
-    found = await take_beside(rigs[0], pg_emptied, cancel_first)
-    assert isinstance(found[0], Unavailable)
-    assert taken(found[1]) == ["job-2", "job-3"]
-    assert taken(await rigs[0].sync("h1", takes=True)) == ["job-0", "job-1"]
+    async with await psycopg.AsyncConnection.connect(pg_emptied) as conn:
+        await conn.execute(NEXT_BATCH)
+        first = asyncio.create_task(rig.sync("h1", takes=True))
+        await wait_for_locks(pg_emptied, 1, first)
+        later = await asyncio.wait_for(rig.sync("h2", takes=True), WAIT_SECONDS)
+        await conn.rollback()
+    assert (taken(later), later.settled) == ([], False)
+    assert (taken(await first), (await first).settled) == (["job-0", "job-1"], True)
+    assert taken(await rig.sync("h2", takes=True)) == ["job-2", "job-3"]
 
 
 async def ask(dsn: str) -> int:

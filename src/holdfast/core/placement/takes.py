@@ -10,9 +10,6 @@ TAKE-2  It takes them in their order, and stops at the first that it serves and 
         no other host may have room.
 TAKE-3  It takes none while a job that fell on it is not decided about: that one may be queued again
         at the front, and has the room that it left before all that wait behind it.
-TAKE-4  Transactions that take at the same time, in one process, choose different jobs: each goes past
-        what those beside it have chosen, as past jobs that are taken. If such a one fails, its jobs
-        are queued in their old place.
 AHEAD-1  Beyond its slots, a host takes at most as many jobs as it asks for, and holds them until a
          slot of its own is free: plain jobs of one CPU slot, without devices or a container, that
          have had no attempt yet and are neither interactive nor executors of calls. It goes past

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -18,11 +18,8 @@ from holdfast.core.placement.plan import (
     Share,
     silence_seconds,
 )
-from holdfast.core.placement.ranks import say_names
 from holdfast.core.placement.types import Kin
 from holdfast.core.settings.resolve import Value, resolve
-from holdfast.core.states import JobEvent
-from holdfast.core.transitions import JOB, sources
 from holdfast.moves import dispatch, members, requests
 from holdfast.moves.quotas import Allotment, plan_owned, sets_quota, sets_share
 from holdfast.moves.requests import DUE
@@ -30,7 +27,7 @@ from holdfast.moves.room import RoomCheck, plan_headroom, serves
 from holdfast.moves.values import AdmissionSnapshot, Released, Reserved
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
-from holdfast.store.postgres.connection.session import Rows, Session, Tx, to_json
+from holdfast.store.postgres.connection.session import Rows, Session, Step, Tx
 from holdfast.store.postgres.jobs import read_jobs
 from holdfast.store.postgres.moves import load_moves, write_moves
 from holdfast.store.postgres.settings import (
@@ -40,9 +37,9 @@ from holdfast.store.postgres.settings import (
     read_shares,
     read_switches,
 )
+from holdfast.store.postgres.sync.reserve import Reservation
 
 RELEASE_BATCH = 1000
-Step = tuple[str, Mapping[str, Any] | None]
 
 
 class PostgresAdmission(OnSession):
@@ -234,7 +231,10 @@ class PostgresAdmission(OnSession):
         now: Now = None,
     ) -> list[str]:
         found = await plan_reservation(tx, self.environment, placements, ttls, now)
-        return [] if found is None else found.list_applied((await tx.last(*found.steps))[1])
+        if found is None:
+            return []
+        _, written = await tx.last(("keep_plans", None), found.ask())
+        return found.list_applied(written)
 
     @transacts
     async def expire_reservations(
@@ -251,20 +251,6 @@ class PostgresAdmission(OnSession):
         expired = [job.id for job in late if requests.expire_start(m, job, reservation_seconds)]
         await write_moves(tx, m)
         return expired
-
-
-class Reservation(NamedTuple):
-    """The statements of a reservation, the last of which returns the jobs that it left alone, the
-    ids of all jobs that it is to write, and the time under its locks."""
-
-    steps: list[Step]
-    ids: list[str]
-    at: datetime
-
-    def list_applied(self, left: Rows) -> list[str]:
-        """Return the ids of the jobs that were written."""
-        refused = {row["job_id"] for row in left}
-        return [job_id for job_id in self.ids if job_id not in refused] if refused else self.ids
 
 
 async def plan_reservation(
@@ -304,22 +290,14 @@ async def take_room(
     asked: Sequence[Rows],
 ) -> Reservation | None:
     """Return the reservation on what `ask_room` has read; None where nothing fits any more."""
-    queues, limited, _, capacity, clock = asked
+    _, limited, _, capacity, clock = asked
     room = RoomCheck(as_capacity(row) for row in capacity)
     allotment = Allotment({})
     if limited[0]["limited"] or sets_quota(environment):
         allotment = await _allot(tx, environment, {p.project for p in placements})
     fitting = [p for p in placements if p.tasks and _fits(p, room, allotment)]
     (at,) = clock[0].values()
-    if not fitting:
-        return None
-    given = {
-        **_reservation_rows(fitting, ttls, room),
-        "paused": [row["name"] for row in queues if row["paused"]],
-        "now": now,
-        "reserve_from": [str(s) for s in sources(JOB, JobEvent.RESERVE)],
-    }
-    return Reservation([("keep_plans", None), ("reserve_jobs", given)], given["jobs"], at)
+    return Reservation(fitting, ttls, room.name, at) if fitting else None
 
 
 def _open_queues(
@@ -411,50 +389,6 @@ def _ask_candidates(
         "gpus_left": [q.gpus for q in quotas.values()],
     }
     return "read_candidates_in_quota", {**asked, **left, "projects": list(quotas)}
-
-
-def _reservation_rows(
-    fitting: Sequence[JobPlacement], ttls: Mapping[str, float], room: RoomCheck
-) -> dict[str, Any]:
-    """Return what `reserve_jobs` writes, as columns beside each other: jobs, their places, and the
-    hosts. Numbers of jobs and hosts begin with 1."""
-    hosts: dict[str, int] = {}
-    incarnations: list[str] = []  # a host's is one, as `_fits` has seen
-    seats: list[tuple[int, int, int, int, str]] = []
-    homes: list[tuple[str | None, str, str | None]] = []
-    for number, placement in enumerate(fitting, 1):
-        for some in placement.tasks:
-            host = hosts.get(some.host_id)
-            if host is None:
-                host = hosts[some.host_id] = len(hosts) + 1
-                incarnations.append(some.incarnation)
-            # Arrays in an array would have to be of one length.
-            devices = f"{{{','.join(map(str, some.devices))}}}" if some.devices else ""
-            seats.append((number, host, some.rank, some.count, devices))
-        named = {some.host_id: None for some in placement.tasks}
-        if len(named) == 1:
-            homes.append((some.host_id, room.name(some.host_id), None))
-        else:
-            by_rank = [some.host_id for some in placement.tasks for _ in range(some.count)]
-            homes.append((None, say_names(map(room.name, named), 3), to_json(by_rank)))
-    numbers, host_numbers, firsts, counts, devices_of = map(list, zip(*seats, strict=True))
-    homes_of, names, places = map(list, zip(*homes, strict=True))
-    return {
-        "jobs": [p.job_id for p in fitting],
-        "epochs": [p.epoch for p in fitting],
-        "tasks": [p.size for p in fitting],
-        "ttls": [float(ttls[p.job_id]) for p in fitting],
-        "homes": homes_of,
-        "names": names,
-        "places": places if any(places) else None,
-        "job_numbers": numbers,
-        "host_numbers": host_numbers,
-        "firsts": firsts,
-        "counts": counts,
-        "devices": devices_of if any(devices_of) else None,
-        "hosts": list(hosts),
-        "incarnations": incarnations,
-    }
 
 
 def _ask_owned(

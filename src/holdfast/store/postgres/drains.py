@@ -21,9 +21,9 @@ from holdfast.moves.rows import JobRow
 from holdfast.moves.values import DrainNews, DrainSnapshot, HostSync, Restarted, TellDrains
 from holdfast.store.port.clock import Now
 from holdfast.store.port.drains import Fall, FallTaken
-from holdfast.store.postgres.admission import Step, as_capacity, ask_capacity, ask_room, take_room
+from holdfast.store.postgres.admission import as_capacity, ask_capacity, ask_room, take_room
 from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
-from holdfast.store.postgres.connection.session import Session, Tx
+from holdfast.store.postgres.connection.session import Session, Step, Tx
 from holdfast.store.postgres.hosts import quarantine_host
 from holdfast.store.postgres.jobs import read_jobs
 from holdfast.store.postgres.leases import answer_polls, ask_for_polls
@@ -189,13 +189,13 @@ class PostgresDrains(OnSession):
             taken = await take_room(tx, self.environment, [placement], ttls, now, room)
         if taken is not None:
             drafts, asked = ask_for_polls(polls, [placement], at)
-            steps = [*steps, *taken.steps, *asked]
+            steps = [*steps, taken.ask(), *asked]
         rows = await tx.last(*steps)
         tx.drain_news += m.drain_news
         if taken is None:
             return Restarted(started=False)
-        _, left, *orders = rows[len(steps) - len(taken.steps) - len(asked) :]
-        started = bool(taken.list_applied(left))
+        written, *orders = rows[len(steps) - 1 - len(asked) :]
+        started = bool(taken.list_applied(written))
         return Restarted(started=started, answers=tuple(answer_polls(drafts, orders)))
 
 

@@ -39,7 +39,7 @@ from holdfast.moves.values import (
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.admission import plan_reservation
 from holdfast.store.postgres.connection.ports import OnSession, transacts
-from holdfast.store.postgres.connection.session import Rows, Session, Tx
+from holdfast.store.postgres.connection.session import Rows, Session, Step, Tx
 from holdfast.store.postgres.hosts import quarantine_host, retire_host, write_faults
 from holdfast.store.postgres.moves import (
     ask_moves,
@@ -48,10 +48,10 @@ from holdfast.store.postgres.moves import (
     write_events,
     write_moves,
 )
-from holdfast.store.postgres.sync.choices import NOTHING, Choices, Step, TakeChoice, give_taken
+from holdfast.store.postgres.sync.alike import AlikeJobs, make_offered
 from holdfast.store.postgres.sync.ends import finish_jobs, split_ends
-from holdfast.store.postgres.sync.kinds import TakableKinds, make_offered
 from holdfast.store.postgres.sync.placing import Placing
+from holdfast.store.postgres.sync.takes import Take, plan_take
 
 
 class PostgresLeases(OnSession):
@@ -59,9 +59,8 @@ class PostgresLeases(OnSession):
 
     def __init__(self, session: Session, environment: Mapping[str, Value]) -> None:
         super().__init__(session)
-        kinds = TakableKinds()
-        self._placing = Placing(self.session, kinds)
-        self._choices = Choices(kinds)
+        self._alike = AlikeJobs()
+        self._placing = Placing(self.session, self._alike)
         self.environment = environment
 
     async def sync_hosts(
@@ -91,7 +90,7 @@ class PostgresLeases(OnSession):
         # (`_give_orders`).
         relaxed = not any(s.started or s.ended or s.claimed or s.leaving for s in syncs)
         drafts = await self.session.transact(
-            lambda tx: _sync(tx, syncs, rules, terms, self._choices, now),
+            lambda tx: _sync(tx, syncs, rules, terms, self._alike, now),
             relaxed=relaxed,
             keep_plans=True,
         )
@@ -123,8 +122,8 @@ class PostgresLeases(OnSession):
         if found is None:
             return [], []
         drafts, asked = ask_for_polls(polls, placements, found.at)
-        _, left, *orders = await tx.last(*found.steps, *asked)
-        return found.list_applied(left), answer_polls(drafts, orders)
+        _, written, *orders = await tx.last(("keep_plans", None), found.ask(), *asked)
+        return found.list_applied(written), answer_polls(drafts, orders)
 
     async def list_live_tasks(self, host_id: str) -> list[LiveTask]:
         return [
@@ -166,7 +165,7 @@ async def _sync(
     syncs: Sequence[HostSync],
     rules: Sequence[OperatorRule],
     terms: TakeTerms | None,
-    choices: Choices,
+    alike: AlikeJobs,
     now: datetime | None,
 ) -> list[Draft]:
     drafts = [Draft(s, "ok") for s in syncs]
@@ -200,13 +199,10 @@ async def _sync(
             d.draining.extend(await retire_host(tx, d.sync, d.name, at))
     staying = [d for d in fresh if not d.sync.leaving]
     takers = [d for d in staying if d.sync.takes and not d.fenced]
-    taking = await choices.choose(tx, takers, terms, at) if takers and terms else NOTHING
-    try:
-        listening = [d for d in staying if d.orders or (moved and d.holds_work())]
-        if listening or taking.steps:
-            await _give_orders(tx, listening, staying, taking, at)
-    finally:
-        choices.release(taking)
+    take = await plan_take(tx, alike, takers, terms, at) if takers and terms else None
+    listening = [d for d in staying if d.orders or (moved and d.holds_work())]
+    if listening or take is not None:
+        await _give_orders(tx, listening, staying, take, at)
     return drafts
 
 
@@ -364,16 +360,17 @@ def _list_renewed(drafts: Sequence[Draft]) -> list[tuple[Draft, TaskKey]]:
 
 
 async def _give_orders(
-    tx: Tx, listening: Sequence[Draft], staying: Sequence[Draft], taking: TakeChoice, at: datetime
+    tx: Tx, listening: Sequence[Draft], staying: Sequence[Draft], take: Take | None, at: datetime
 ) -> None:
     """Commit with what brings the orders: first those of the leader, then what hosts take."""
     asked = _ask_orders(listening, at) if listening else []
     lasting: list[Step] = [("commit_for_good", {})] if tx.relaxed else []
-    found = (await tx.last(*lasting, *asked, *taking.steps))[len(lasting) :]
+    taking = [] if take is None else [take.reservation.ask()]
+    found = (await tx.last(*lasting, *asked, *taking))[len(lasting) :]
     if asked:
         _fill_orders(listening, *found[: len(asked)])
-    if taking.steps:
-        give_taken(staying, taking, found[-1])
+    if take is not None:
+        take.give(staying, found[-1])
 
 
 def ask_for_polls(

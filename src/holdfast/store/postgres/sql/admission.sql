@@ -166,16 +166,18 @@ select exists (select from cluster where coalesce(settings->>'quota_jobs', setti
 select host_id from heartbeats where host_id = any(%(ids)s) order by host_id for no key update;
 
 -- name: reserve_jobs
--- Writes job, tasks, attempt and event where the job is still queued under the snapshot's epoch; returns the jobs that it
--- leaves alone. The events are rows of 500, so that few are read for the events of one job.
-with clock as materialized (
-  select coalesce(%(now)s::timestamptz, clock_timestamp()) as at
-), batches as materialized (
+-- The one way from queued to reserved: job, tasks, attempt and event of each placement, where the job is still queued under
+-- the epoch that its plan saw, its queue is open and, for what hosts take, the settings are those that let them (`revision`).
+-- The hosts are locked, and their room is as the plan found it. A queue that is being paused or changed, and a job that
+-- another transaction holds, is left alone: locks of queues come before those of hosts, so a wait here could be for ever.
+-- `granted`: where a host hears of it by the answer to its sync, its lease begins. `ahead`: it waits there for a slot.
+-- The events are rows of 500, so that few are read for the events of one job.
+with batches as materialized (
   select k, nextval('event_batches_n_seq') as n from generate_series(0, (cardinality(%(jobs)s::text[]) - 1) / 500) as k
 ), given as (
   select * from unnest(%(jobs)s::text[], %(epochs)s::bigint[], %(tasks)s::integer[], %(ttls)s::double precision[], %(homes)s::text[],
-                       %(names)s::text[], %(places)s::text[]) with ordinality
-    as g(job_id, epoch, tasks, ttl, host_id, hosts, host_ids, n)
+                       %(names)s::text[], %(places)s::text[], %(ahead)s::boolean[]) with ordinality
+    as g(job_id, epoch, tasks, ttl, host_id, hosts, host_ids, ahead, n)
 ), held as (
   select * from unnest(%(hosts)s::text[], %(incarnations)s::text[]) with ordinality as x(host_id, incarnation, n)
 ), seats as (
@@ -183,41 +185,57 @@ with clock as materialized (
   from unnest(%(job_numbers)s::integer[], %(host_numbers)s::integer[], %(firsts)s::integer[], %(counts)s::integer[], %(devices)s::text[])
     as x(n, host, first, count, devices)
   join held h on h.n = x.host
-), locked as (
-  select j.id, g.n, g.ttl, g.host_id, g.hosts, g.host_ids from jobs j join given g on g.job_id = j.id
+), open as materialized (
+  select q.name from queues q
+  where q.name = any(%(queues)s::text[]) and q.paused_at is null
+    and (%(revision)s::bigint is null or exists (select from cluster where settings_rev = %(revision)s))
+  order by q.name
+  for share skip locked
+), locked as materialized (
+  select j.id from jobs j join given g on g.job_id = j.id
   where j.id = any(%(jobs)s::text[]) and j.state = any(%(reserve_from)s) and j.epoch = g.epoch and j.tasks = g.tasks
-    and j.queue <> all(%(paused)s)
+    and j.queue in (select name from open)
   order by j.id
-  for update of j
+  for update of j skip locked
 ), moved as (
-  update jobs j set state = 'reserved', epoch = j.epoch + 1, attempts = j.attempts + 1, reason = 'reserved on ' || l.hosts,
+  update jobs j set state = 'reserved', epoch = j.epoch + 1, attempts = j.attempts + 1,
+         reason = case when g.ahead then 'held ahead on ' || g.hosts || ', begins when a slot is free'
+                       else 'reserved on ' || g.hosts || %(said)s::text end,
          barred_hosts = '{}', revision = j.revision + 1, started_at = null, step = null, total = null, beat_at = null, trigger_rank = null
-  from locked l where j.id = any(array(select id from locked)) and j.id = l.id
+  from given g where j.id = any(array(select id from locked)) and j.id = g.job_id
   returning j.id, j.tasks, j.epoch, j.attempts, j.retries_charged, j.queue, j.project, j.gpus, j.cpu_slots, j.memory_bytes,
-            j.reason, l.n, l.ttl, l.host_id, l.hosts, l.host_ids, coalesce((j.spec->>'supervised')::boolean, false) as supervised
+            j.reason, g.n, g.ttl, g.host_id, g.hosts, g.host_ids, coalesce(g.ahead, false) as ahead,
+            coalesce((j.spec->>'supervised')::boolean, false) as supervised
 ), placed as (
   insert into tasks (job_id, rank, epoch, attempt, state, queue, gpus, cpu_slots, memory_bytes, host_id, incarnation,
-                     devices, lease_ttl_seconds, barrier)
+                     devices, lease_ttl_seconds, barrier, offered_at, lease_until, ahead)
   select m.id, generate_series(s.first, s.last), m.epoch, m.attempts, 'reserved', m.queue, m.gpus, m.cpu_slots, m.memory_bytes,
-         s.host_id, s.incarnation, s.devices, m.ttl, m.tasks = 1 or (m.host_id is not null and not m.supervised)
+         s.host_id, s.incarnation, s.devices, m.ttl, m.tasks = 1 or (m.host_id is not null and not m.supervised),
+         %(granted)s::timestamptz, %(granted)s::timestamptz + m.ttl * interval '1 second', m.ahead
   from moved m join seats s on s.n = m.n
 ), chained as (
-  insert into attempts (job_id, number, parent, epoch, state, retry_count, reason, host, host_ids, reserved_at, taken_batch)
+  insert into attempts (job_id, number, parent, epoch, state, retry_count, reason, host, host_ids, road, reserved_at, taken_batch)
   select m.id, m.attempts, nullif(m.attempts - 1, 0), m.epoch, 'reserved', m.retries_charged, m.reason, m.hosts,
          case when m.host_ids is null then array_fill(m.host_id, array[m.tasks])
-              else array(select jsonb_array_elements_text(m.host_ids::jsonb)) end, (select at from clock), b.n
+              else array(select jsonb_array_elements_text(m.host_ids::jsonb)) end,
+         %(road)s, %(now)s::timestamptz, b.n
   from moved m join batches b on b.k = (m.n - 1) / 500
 ), logged as (
   insert into event_batches (n, at, kind, ids, began_ids, job_ids, attempts, epochs, host_ids, queues, projects, messages)
     overriding system value
-  select b.n, (select at from clock), 'job.reserved', array_agg(m.event_id), array_agg(null::bigint), array_agg(m.id),
+  select b.n, %(now)s::timestamptz, 'job.reserved', array_agg(m.event_id), array_agg(null::bigint), array_agg(m.id),
          array_agg(m.attempts), array_agg(m.epoch), array_agg(m.host_id), array_agg(m.queue), array_agg(m.project),
          array_agg(m.reason)
   from (select nextval('events_id_seq') as event_id, m.* from (select * from moved order by n) m) m
   join batches b on b.k = (m.n - 1) / 500
   group by b.n
 )
-select g.job_id from given g where g.n not in (select n from moved);
+-- ns: which of those given were written. secrets: of what hosts take, by job, where there are some.
+select array_agg(m.n) as ns, array_agg(m.attempts) as attempts,
+       case when %(granted)s::timestamptz is not null then (
+         select jsonb_object_agg(s.job_id, s.secrets) from job_secrets s where s.job_id = any(array(select id from moved))
+       ) end as secrets
+from moved m;
 
 -- name: note_passed
 -- Written only where it changes, or grows old (TAKE-2).

@@ -223,7 +223,7 @@ with top as materialized (
   select r.* from queues q
   cross join lateral (
     select j.* from jobs j
-    where j.state = 'queued' and j.queue = q.name and j.id not in (select unnest(%(but)s::text[]))
+    where j.state = 'queued' and j.queue = q.name
     order by j.priority desc, j.place
     limit %(limit)s
   ) r
@@ -253,66 +253,6 @@ from (
 select j.id as job_id, j.name, j.queue, j.project, j.priority, j.tasks, j.gpus, j.cpu_slots, j.memory_bytes, j.spec::text as spec
 from jobs j where j.id = any(%(ids)s::text[]);
 
--- name: take_jobs
--- As reserve_jobs and offer_tasks in one, for jobs of one task: the host's room was read under its lock. `ahead`: it
--- waits on the host for a slot (AHEAD-1). A queue that is being paused or changed, and a job that another
--- transaction holds, is left alone, because locks of queues come before those of hosts, and a wait here could be for
--- ever.
-with batch as materialized (
-  select nextval('event_batches_n_seq') as n
-), given as (
-  select j.job_id, j.epoch, j.devices, j.n, p.ttl, p.host_id, p.host, p.incarnation, p.ahead
-  from unnest(%(jobs)s::text[], %(parts)s::bigint[], %(epochs)s::bigint[], %(devices)s::text[]) with ordinality
-    as j(job_id, part, epoch, devices, n)
-  join unnest(%(ttls)s::double precision[], %(host_ids)s::text[], %(hosts)s::text[], %(incarnations)s::text[],
-              %(ahead)s::boolean[]) with ordinality
-    as p(ttl, host_id, host, incarnation, ahead, part) on p.part = j.part
-), open as materialized (
-  select q.name from queues q
-  where q.name = any(%(queues)s::text[]) and q.paused_at is null
-    and exists (select from cluster where settings_rev = %(revision)s)
-  order by q.name
-  for share skip locked
-), locked as materialized (
-  select j.id from jobs j join given g on g.job_id = j.id
-  where j.id = any(%(jobs)s::text[]) and j.state = any(%(reserve_from)s) and j.epoch = g.epoch and j.queue in (select name from open)
-  order by j.id
-  for update of j skip locked
-), moved as (
-  update jobs j set state = 'reserved', epoch = j.epoch + 1, attempts = j.attempts + 1,
-         reason = case when g.ahead then 'held ahead on ' || g.host || ', begins when a slot is free'
-                       else 'reserved on ' || g.host || ', which took it' end,
-         barred_hosts = '{}', revision = j.revision + 1, started_at = null, step = null, total = null, beat_at = null, trigger_rank = null
-  from given g
-  where j.id = any(array(select id from locked)) and g.job_id = j.id
-  returning j.id, j.epoch, j.attempts, j.reason, j.queue, j.project, j.gpus, j.cpu_slots, j.memory_bytes,
-            j.retries_charged as charged, g.n, g.ttl, g.host_id, g.host, g.incarnation, g.devices::integer[] as devices, g.ahead
-), placed as (
-  insert into tasks (job_id, rank, epoch, attempt, state, queue, gpus, cpu_slots, memory_bytes, host_id, incarnation,
-                     devices, lease_ttl_seconds, barrier, offered_at, lease_until, ahead)
-  select m.id, 0, m.epoch, m.attempts, 'reserved', m.queue, m.gpus, m.cpu_slots, m.memory_bytes, m.host_id,
-         m.incarnation, m.devices, m.ttl, true, %(now)s, %(now)s::timestamptz + m.ttl * interval '1 second', m.ahead
-  from moved m
-), chained as (
-  insert into attempts (job_id, number, parent, epoch, state, retry_count, reason, host, host_ids, road, reserved_at,
-                        taken_batch)
-  select m.id, m.attempts, nullif(m.attempts - 1, 0), m.epoch, 'reserved', m.charged, m.reason, m.host,
-         array[m.host_id], 'host', %(now)s, (select n from batch)
-  from moved m
-), logged as (
-  insert into event_batches (n, at, kind, ids, began_ids, job_ids, attempts, epochs, host_ids, queues, projects, messages)
-    overriding system value
-  select (select n from batch), %(now)s, 'job.reserved', array_agg(m.event_id), array_agg(null::bigint), array_agg(m.id),
-         array_agg(m.attempts), array_agg(m.epoch), array_agg(m.host_id), array_agg(m.queue), array_agg(m.project),
-         array_agg(m.reason)
-  from (select nextval('events_id_seq') as event_id, m.* from (select * from moved order by n) m) m
-  having count(*) > 0
-)
--- ns: which of those given were taken. secrets: of those that have some, by job.
-select array_agg(m.n) as ns, array_agg(m.attempts) as attempts,
-       (select jsonb_object_agg(s.job_id, s.secrets) from job_secrets s where s.job_id = any(array(select id from moved))) as secrets
-from moved m;
-
 -- name: begin_placing
 -- For a submission whose plan was made on a room that the host is guessed to have: the host's lock, under which that
 -- room is compared (`place_job`), and the settings of `keep_plans`, in one statement.
@@ -321,9 +261,9 @@ select set_config('plan_cache_mode', 'force_generic_plan', true), set_config('en
 from (select host_id from heartbeats where host_id = %(host_id)s for no key update) b;
 
 -- name: place_job
--- As insert_jobs and take_jobs in one, for a new job of one task that is alone in the queues of its host. Writes nothing
+-- As insert_jobs and reserve_jobs in one, for a new job of one task that is alone in the queues of its host. Writes nothing
 -- unless all that its plan was made of is so: the settings, no quota, the queue open, none other queued, and the host's
--- room as read_room finds it. A queue that is being paused is left alone, as by take_jobs.
+-- room as read_room finds it. A queue that is being paused is left alone, as by reserve_jobs.
 with clock as materialized (
   select coalesce(%(now)s::timestamptz, clock_timestamp()) as at
 ), mine as materialized (

@@ -20,8 +20,8 @@ from holdfast.moves.quotas import sets_quota
 from holdfast.moves.reports import Draft
 from holdfast.moves.values import HostSync
 from holdfast.store.port.drains import Fall, FallTaken
-from holdfast.store.postgres.admission import Step, take_room
-from holdfast.store.postgres.connection.session import Rows, Tx
+from holdfast.store.postgres.admission import take_room
+from holdfast.store.postgres.connection.session import Rows, Step, Tx
 from holdfast.store.postgres.leases import (
     answer_polls,
     ask_for_polls,
@@ -81,15 +81,15 @@ async def take_fall(
     drafts, asked = ask_for_polls([poll], [restart.placement], at)
     writes: list[Step] = [*list_writes(m)]
     renewals = ask_renewals([draft], at)
-    rows = await tx.last(*writes, *taken.steps, *asked, *renewals)
-    _, left, *orders = rows[len(writes) : len(rows) - len(renewals)]
+    rows = await tx.last(*writes, taken.ask(), *asked, *renewals)
+    written, *orders = rows[len(writes) : len(rows) - len(renewals)]
     if renewals:
         take_renewals([draft], rows[-1])
     for answer in answer_polls(drafts, orders):
         draft.offers += answer.offers
     return FallTaken(
         synced=msgspec.structs.replace(draft.answer(), fell=True),
-        started=bool(taken.list_applied(left)),
+        started=bool(taken.list_applied(written)),
         news=tuple(m.drain_news),
     )
 

@@ -30,8 +30,8 @@ from holdfast.store.postgres.admission import as_capacity
 from holdfast.store.postgres.connection.line import Found
 from holdfast.store.postgres.connection.session import Session, Step, Tx, to_json
 from holdfast.store.postgres.jobs import ask_insert, make_row
-from holdfast.store.postgres.sync.choices import ask_takes, choose_jobs, give_taken
-from holdfast.store.postgres.sync.kinds import TakableKinds, make_offered
+from holdfast.store.postgres.sync.alike import AlikeJobs, make_offered
+from holdfast.store.postgres.sync.takes import ask_takes, choose_jobs
 
 MAX_ROOMS = 1024
 
@@ -46,9 +46,9 @@ class Placing:
     is foretold, because a host that is foretold what does not come makes a call for nothing.
     """
 
-    def __init__(self, session: Session, kinds: TakableKinds) -> None:
+    def __init__(self, session: Session, alike: AlikeJobs) -> None:
         self._session = session
-        self._kinds = kinds
+        self._alike = alike
         self._rooms: dict[str, dict[str, Any]] = {}  # as read_room had them, by host
         self._guessed: set[str] = set()  # of these hosts, those whose last guess was right
 
@@ -104,11 +104,11 @@ class Placing:
         draft = Draft(taker, "ok")
         rooms = [room for room in found[1] if room["incarnation"] == taker.incarnation]
         draft.name = rooms[0]["name"] if rooms else ""
-        queued = await self._kinds.group(tx, found[2])
+        queued = await self._alike.group(tx, found[2])
         cut = queued.count() >= limit
-        choice = choose_jobs([draft], terms, found[0], rooms, queued, cut=cut)
-        if choice.steps:
-            give_taken([draft], choice, (await tx.last(*choice.steps))[0])
+        take = choose_jobs([draft], terms, found[0], rooms, queued, cut=cut)
+        if take is not None:
+            take.give([draft], *await tx.last(take.reservation.ask()))
         if [offer.task.key.job_id for offer in draft.offers] == [job.id] and queued.count() == 1:
             if len(self._rooms) >= MAX_ROOMS:
                 self._rooms.clear()

@@ -22,7 +22,7 @@ _decode_spec = msgspec.json.Decoder(JobSpec).decode
 _decode_shuns = msgspec.json.Decoder(tuple[tuple[str, ...], tuple[str, ...]]).decode
 
 
-class TakableKind(msgspec.Struct, frozen=True):
+class AlikeJob(msgspec.Struct, frozen=True):
     """What alike jobs have in common: for the plan, and for their orders.
 
     job: one of them, as if it had no attempt yet.
@@ -43,11 +43,11 @@ class Takable(msgspec.Struct, frozen=True):
         return sum(len(group.ids) for group in self.groups)
 
 
-class TakableKinds:
+class AlikeJobs:
     """The kinds of job that this process has seen, because most that are read are of one of them."""
 
     def __init__(self) -> None:
-        self._known: dict[Name, TakableKind] = {}
+        self._known: dict[Name, AlikeJob] = {}
 
     async def group(self, tx: Tx, found: Rows) -> Takable:
         """Return what `read_takable` found. A job that has gone meanwhile is left out."""
@@ -69,7 +69,7 @@ class TakableKinds:
                 groups.append(Alike(job, ids[at:end], epochs[at:end]))
         return Takable(groups, offered)
 
-    async def _find(self, tx: Tx, some: Mapping[Name, str]) -> Mapping[Name, TakableKind]:
+    async def _find(self, tx: Tx, some: Mapping[Name, str]) -> Mapping[Name, AlikeJob]:
         """Return the kinds of `some`, each with a job of it."""
         new = {job_id: name for name, job_id in some.items() if name not in self._known}
         if not new:
@@ -99,7 +99,7 @@ def _spread(column: Sequence[Any], count: int) -> Sequence[Any]:
     return [*column] * count if len(column) < count else column
 
 
-def _read_kind(row: dict[str, Any]) -> TakableKind:
+def _read_kind(row: dict[str, Any]) -> AlikeJob:
     offered = make_offered(row)
     spec = offered.spec
     job = Candidate(
@@ -118,7 +118,7 @@ def _read_kind(row: dict[str, Any]) -> TakableKind:
         supervised=spec.supervised,
         may_wait=not (spec.executor or spec.interactive),
     )
-    return TakableKind(job, offered)
+    return AlikeJob(job, offered)
 
 
 def _mark(job: Candidate, shuns: str | None, *, fresh: bool) -> Candidate:
