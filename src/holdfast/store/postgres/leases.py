@@ -24,7 +24,6 @@ from holdfast.moves.reports import Draft
 from holdfast.moves.rows import clean_text
 from holdfast.moves.values import (
     ClaimRow,
-    Foretell,
     GangSeat,
     HostSync,
     HostSynced,
@@ -34,7 +33,6 @@ from holdfast.moves.values import (
     PreemptRow,
     Submitted,
     TaskOffer,
-    TellOffers,
 )
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.admission import plan_reservation
@@ -52,7 +50,7 @@ from holdfast.store.postgres.sync.choices import NOTHING, Choices, Step, TakeCho
 from holdfast.store.postgres.sync.ends import finish_jobs, split_ends
 from holdfast.store.postgres.sync.handovers import HANDED_SECONDS, EarlySettling, settle_handovers
 from holdfast.store.postgres.sync.kinds import TakableKinds, make_offered
-from holdfast.store.postgres.sync.placing import Placing
+from holdfast.store.postgres.sync.placing import submit_and_take
 
 
 class PostgresLeases(OnSession):
@@ -60,9 +58,8 @@ class PostgresLeases(OnSession):
 
     def __init__(self, session: Session, environment: Mapping[str, Value]) -> None:
         super().__init__(session)
-        kinds = TakableKinds()
-        self._placing = Placing(self.beside, kinds)
-        self._choices = Choices(kinds)
+        self._kinds = TakableKinds()
+        self._choices = Choices(self._kinds)
         self.environment = environment
 
     async def sync_hosts(
@@ -99,16 +96,11 @@ class PostgresLeases(OnSession):
         return [d.answer() for d in drafts]
 
     async def submit_to_host(
-        self,
-        job: NewJob,
-        taker: HostSync,
-        terms: TakeTerms,
-        *,
-        tell: TellOffers | None = None,
-        foretell: Foretell | None = None,
-        now: Now = None,
+        self, job: NewJob, taker: HostSync, terms: TakeTerms, *, now: Now = None
     ) -> tuple[Submitted, HostSynced] | None:
-        return await self._placing.submit_to_host(job, taker, terms, tell, foretell, now)
+        return await self.beside.transact(
+            lambda tx: submit_and_take(tx, job, taker, terms, self._kinds, now), keep_plans=True
+        )
 
     @transacts_beside
     async def reserve_and_offer(
