@@ -1,6 +1,6 @@
 """Values that go into a store and come out of it, besides the records of `core`."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
@@ -394,14 +394,6 @@ class HostSynced(StoreValue, frozen=True, kw_only=True):
     recalls: tuple[TaskKey, ...] = ()
     returned: tuple[str, ...] = ()
     fell: bool = False
-
-
-TellOffers = Callable[[HostSynced], Awaitable[None]]
-"""Is told an answer with offers as soon as these are on record."""
-
-Foretell = Callable[[HostSynced], Callable[[bool], None] | None]
-"""Is told an answer that is being written down, and returns what is to be told whether it is on record
-then; None where the host does not wait for it."""
 
 
 class Seated(StoreValue, frozen=True, kw_only=True):

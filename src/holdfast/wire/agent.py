@@ -37,8 +37,6 @@ MAX_WAIT_SECONDS = 30.0
 MAX_AHEAD = 8  # orders held for each slot
 MAX_UNREAD = 64
 MAX_REPORTS = 65_536
-HELD_HEADER = "holdfast-held"
-RECORDED, NOT_RECORDED = b"\n", b"!"
 
 
 class AgentMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -140,8 +138,6 @@ class SyncRequest(AgentMessage, frozen=True, kw_only=True):
     shares_ports: it finds one port for all ranks of a gang whose orders name none.
     shares_orders: it reads further tasks from `LaunchOrder.also`; otherwise each has its own order.
     ahead: how many orders it would hold beyond its slots, those that it holds included.
-    hears_early: it takes an answer with `HELD_HEADER`, whose JSON is followed by one byte more:
-    `RECORDED`, or another where the rest is not to be carried out (FORETELL-1).
     """
 
     incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
@@ -156,7 +152,6 @@ class SyncRequest(AgentMessage, frozen=True, kw_only=True):
     faults: Annotated[list[Hindrance], Meta(max_length=16)] = []
     gpus: Annotated[list[GpuTelemetry], Meta(max_length=1024)] = []
     ahead: Annotated[int, Meta(ge=0, le=65_536)] = 0
-    hears_early: bool = False
 
 
 class ClaimOrder(AgentMessage, frozen=True, kw_only=True):

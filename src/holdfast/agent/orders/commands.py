@@ -195,7 +195,7 @@ class Commands:
         return self._end_unknown(key, TaskFacts(trip=trip))
 
     def prepare(self, answer: SyncAnswer, *, started_at: float) -> None:
-        """Prepare the launches that an answer may bring in a moment (SYNC-4). What fails here fails
+        """Prepare the launches that an answer may bring in a moment. What fails here fails
         again with that answer, and is reported then."""
         for order in answer.launch:
             deadline = host_deadline(started_at, order.ttl_seconds)

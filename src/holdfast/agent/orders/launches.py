@@ -1,6 +1,6 @@
 """How an order becomes a message to the guardian, also before the order is on record.
 
-EARLY-1  A launch that is prepared before its order is on record (SYNC-4) is a folder with the order in it, as an
+EARLY-1  A launch that is prepared before its order is on record is a folder with the order in it, as an
         agent leaves it that is killed before a launch, and a message that was not sent. The task is in
         no table, so no report tells of it, and the folder is deleted unless the order comes.
 """

@@ -9,8 +9,6 @@ SYNC-3  The state of the connection is logged when it changes, not at every try.
 SYNC-5  A call that brings no answer for a third of the shortest lease here has another beside it, on a
         new connection: a frozen replica, or a black hole, must not cost a lease. The first goes on,
         because a slow controller's answer renews as well.
-SYNC-4  What is foretold (FORETELL-1) is prepared, and carried out when it came on record. Else it is
-        undone, and asked for anew.
 """
 
 import asyncio
@@ -19,7 +17,6 @@ import logging
 import math
 import random
 from collections.abc import Callable
-from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -58,12 +55,6 @@ class SyncTaker(Protocol):
 
     def show_gpus(self) -> list[GpuTelemetry]:
         """The devices as they were last read."""
-
-    def prepare(self, answer: SyncAnswer, *, started_at: float) -> None:
-        """Prepare what an answer may say in a moment (SYNC-4)."""
-
-    def drop_prepared(self) -> None:
-        """Undo the launches that were prepared and not asked for."""
 
     def take_answer(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:
         """Carry out an answer. True when it held anything new."""
@@ -108,7 +99,7 @@ class SyncLoop:
         self._newest_taken = 0
         self._news = asyncio.Event()
         self._later: asyncio.TimerHandle | None = None
-        self._flights: dict[asyncio.Task[_Heard | HoldfastError | None], _Call] = {}
+        self._flights: dict[asyncio.Task[_Heard | HoldfastError], _Call] = {}
         self._lease_seconds = math.inf  # the shortest lease here
         self._connected: bool | None = None
         self.heard_at = read_boottime()  # the last answer
@@ -192,7 +183,6 @@ class SyncLoop:
             faults=self._taker.list_faults(),
             gpus=self._taker.show_gpus(),
             ahead=self._taker.count_ahead(),
-            hears_early=True,
         )
         now = read_boottime()
         patience_seconds = max(self._lease_seconds / 3, wait_seconds + _PATIENCE_SECONDS)
@@ -201,21 +191,16 @@ class SyncLoop:
             self._told_at = call.started_at
         self._flights[asyncio.create_task(self._fly(call, request))] = call
 
-    async def _fly(self, call: _Call, request: SyncRequest) -> _Heard | HoldfastError | None:
+    async def _fly(self, call: _Call, request: SyncRequest) -> _Heard | HoldfastError:
         """Make a call and carry its answer out at once: on an idle host each further turn of the
-        loop would be a part of what a job waits for. None where it is to be made anew."""
+        loop would be a part of what a job waits for."""
         try:
             return await self._hear(call, request)
         except HoldfastError as error:
             return error
-        finally:
-            self._taker.drop_prepared()
 
-    async def _hear(self, call: _Call, request: SyncRequest) -> _Heard | None:
-        prepare = partial(self._taker.prepare, started_at=call.started_at)
-        answer = await self._calls.sync(request, prepare)
-        if answer is None:
-            return None
+    async def _hear(self, call: _Call, request: SyncRequest) -> _Heard:
+        answer = await self._calls.sync(request)
         newest = call.seq > self._newest_taken
         self._newest_taken = max(call.seq, self._newest_taken)
         self._note_connected()
@@ -254,10 +239,8 @@ class SyncLoop:
             if news is not None:
                 news.cancel()
 
-    async def _land(self, flight: asyncio.Task[_Heard | HoldfastError | None]) -> None:
+    async def _land(self, flight: asyncio.Task[_Heard | HoldfastError]) -> None:
         call, heard = self._flights.pop(flight), flight.result()
-        if heard is None:
-            return
         if isinstance(heard, HoldfastError):
             if call.seq > self._newest_taken:
                 await self._fail(heard)

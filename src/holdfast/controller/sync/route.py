@@ -13,13 +13,12 @@ POLL-4  Ends that a drain waited for mostly bring a decision within milliseconds
         call more would cost the start the time and the cores. A newer call ends the wait.
 """
 
-import asyncio
 import logging
 from collections.abc import Sequence
 
 import msgspec
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive
 
 from holdfast.controller.http.bodies import (
     Gone,
@@ -104,7 +103,7 @@ async def sync(call: ApiCall) -> Response:
     if request.gpus:
         controller.telemetry.take(host.id, request.gpus)
     try:
-        answer, recorded = await _poll(controller, host, request, call.receive)
+        answer = await _poll(controller, host, request, call.receive)
     except Gone:
         newest = controller.wakes.host(host.id).is_newest(request.incarnation, request.seq)
         if host.pool and request.tasks and newest:
@@ -116,34 +115,13 @@ async def sync(call: ApiCall) -> Response:
         controller.wakes.forget_host(host.id)
     if unread:
         answer = msgspec.structs.replace(answer, unread=unread)
-    body = wire.encode(answer)
-    if recorded is not None:
-        return ForetoldAnswer(body, recorded)
-    return Response(body, 200, None, "application/json")
-
-
-class ForetoldAnswer(Response):
-    """An answer whose last byte says whether the rest came on record (FORETELL-1)."""
-
-    def __init__(self, body: bytes, recorded: asyncio.Future[bool]) -> None:
-        length = str(len(body) + len(wire.RECORDED))
-        headers = {wire.HELD_HEADER: "1", "content-length": length}
-        super().__init__(body, 200, headers, "application/json")
-        self._recorded = recorded
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        head = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-        await send(head)
-        await send({"type": "http.response.body", "body": self.body, "more_body": True})
-        word = wire.RECORDED if await self._recorded else wire.NOT_RECORDED
-        await send({"type": "http.response.body", "body": word})
+    return Response(wire.encode(answer), 200, None, "application/json")
 
 
 async def _poll(
     controller: Controller, host: HostRecord, request: wire.SyncRequest, receive: Receive
-) -> tuple[wire.SyncAnswer, asyncio.Future[bool] | None]:
-    """Return the first answer that says something, or the last one (POLL-1…3), and what tells
-    whether it is on record where that is not known yet (FORETELL-1)."""
+) -> wire.SyncAnswer:
+    """Return the first answer that says something, or the last one (POLL-1…3)."""
     wakes, line = controller.wakes, controller.wakes.host(host.id)
     newest = line.take(request.incarnation, request.seq)
     settings = await controller.settings.current()
@@ -163,8 +141,6 @@ async def _poll(
     )
     line.take_gift()  # the store has just offered what an earlier poll was to have
     line.room, line.poll = _guess_room(host, request), again
-    line.hears_early = request.hears_early
-    recorded: asyncio.Future[bool] | None = None
     while (
         (answer is ends or not _says_something(answer))
         and until > controller.clock()
@@ -180,9 +156,7 @@ async def _poll(
         seen = line.wake.version
         given = line.take_gift()
         called = line.take_poll() if given is None else None
-        found = (
-            await _ask_store(controller, host, called or again) if given is None else given.synced
-        )
+        found = given or await _ask_store(controller, host, called or again)
         if called is not None and not found.settled:
             controller.poke("admit")  # WAKE-4
         if not line.is_newest(request.incarnation, request.seq):
@@ -191,9 +165,7 @@ async def _poll(
         if given is None:  # an order that was placed already waits for no read
             settings = await controller.settings.current()
         answer = await _make_answer(controller, host, request, found, settings)
-        recorded = None if given is None else given.recorded
-    whole = answer if ends is None or answer is ends else _add_ends(answer, ends)
-    return whole, recorded
+    return answer if ends is None or answer is ends else _add_ends(answer, ends)
 
 
 async def _excuse(

@@ -19,7 +19,6 @@ from holdfast.moves.reports import Draft
 from holdfast.moves.rows import TaskRow
 from holdfast.moves.values import (
     ClaimRow,
-    Foretell,
     GangSeat,
     HostSync,
     HostSynced,
@@ -29,7 +28,6 @@ from holdfast.moves.values import (
     OfferedTask,
     Submitted,
     TaskOffer,
-    TellOffers,
 )
 from holdfast.store.memory.admission import MemoryAdmission
 from holdfast.store.memory.hosts import lose_host_tasks, quarantine_host, set_host_state
@@ -245,14 +243,7 @@ class MemoryLeases(InMemory):
                     )
 
     async def submit_to_host(
-        self,
-        job: NewJob,
-        taker: HostSync,
-        terms: TakeTerms,
-        *,
-        tell: TellOffers | None = None,
-        foretell: Foretell | None = None,
-        now: Now = None,
+        self, job: NewJob, taker: HostSync, terms: TakeTerms, *, now: Now = None
     ) -> tuple[Submitted, HostSynced] | None:
         s, at = self.state, self.state.at(now)
         layers = [s.settings, *(project.settings for project in s.projects.values())]
@@ -266,10 +257,7 @@ class MemoryLeases(InMemory):
         if host is not None and host.incarnation == taker.incarnation:
             draft.name = host.name
             self._take([draft], terms, at)
-        answer = draft.answer()
-        if answer.offers and tell is not None:
-            await tell(answer)
-        return submitted, answer
+        return submitted, draft.answer()
 
     async def reserve_and_offer(
         self,

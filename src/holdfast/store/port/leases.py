@@ -7,15 +7,7 @@ from typing import Protocol
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.placement.plan import JobPlacement
 from holdfast.core.placement.takes import TakeTerms
-from holdfast.moves.values import (
-    Foretell,
-    HostSync,
-    HostSynced,
-    LiveTask,
-    NewJob,
-    Submitted,
-    TellOffers,
-)
+from holdfast.moves.values import HostSync, HostSynced, LiveTask, NewJob, Submitted
 from holdfast.store.port.clock import Now
 
 
@@ -56,21 +48,10 @@ class LeaseStore(Protocol):
         """
 
     async def submit_to_host(
-        self,
-        job: NewJob,
-        taker: HostSync,
-        terms: TakeTerms,
-        *,
-        tell: TellOffers | None = None,
-        foretell: Foretell | None = None,
-        now: Now = None,
+        self, job: NewJob, taker: HostSync, terms: TakeTerms, *, now: Now = None
     ) -> tuple[Submitted, HostSynced] | None:
         """Write one new job, and let a host fill its free room in the same transaction, as a sync
         that `takes` does. Its answer has the offers, which are perhaps of jobs that came before.
-
-        tell: is told that answer if it has offers, when they are on record and before this returns,
-        because an order waits for nothing that only its submission is answered with. foretell: a store
-        may tell it first, when the answer is known and not yet on record (FORETELL-1).
 
         Returns None, and writes nothing, where the job is not new or a quota is set: it is then
         `submit_jobs` that decides.

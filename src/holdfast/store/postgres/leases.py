@@ -24,7 +24,6 @@ from holdfast.moves.reports import Draft
 from holdfast.moves.rows import clean_text
 from holdfast.moves.values import (
     ClaimRow,
-    Foretell,
     GangSeat,
     HostSync,
     HostSynced,
@@ -34,7 +33,6 @@ from holdfast.moves.values import (
     PreemptRow,
     Submitted,
     TaskOffer,
-    TellOffers,
 )
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.admission import plan_reservation
@@ -50,7 +48,7 @@ from holdfast.store.postgres.moves import (
 )
 from holdfast.store.postgres.sync.alike import AlikeJobs, make_offered
 from holdfast.store.postgres.sync.ends import finish_jobs, split_ends
-from holdfast.store.postgres.sync.placing import Placing
+from holdfast.store.postgres.sync.placing import submit_and_take
 from holdfast.store.postgres.sync.takes import Take, plan_take
 
 
@@ -60,7 +58,6 @@ class PostgresLeases(OnSession):
     def __init__(self, session: Session, environment: Mapping[str, Value]) -> None:
         super().__init__(session)
         self._alike = AlikeJobs()
-        self._placing = Placing(self.session, self._alike)
         self.environment = environment
 
     async def sync_hosts(
@@ -97,16 +94,11 @@ class PostgresLeases(OnSession):
         return [d.answer() for d in drafts]
 
     async def submit_to_host(
-        self,
-        job: NewJob,
-        taker: HostSync,
-        terms: TakeTerms,
-        *,
-        tell: TellOffers | None = None,
-        foretell: Foretell | None = None,
-        now: Now = None,
+        self, job: NewJob, taker: HostSync, terms: TakeTerms, *, now: Now = None
     ) -> tuple[Submitted, HostSynced] | None:
-        return await self._placing.submit_to_host(job, taker, terms, tell, foretell, now)
+        return await self.session.transact(
+            lambda tx: submit_and_take(tx, job, taker, terms, self._alike, now), keep_plans=True
+        )
 
     @transacts
     async def reserve_and_offer(

@@ -1,4 +1,4 @@
-"""SYNC-4, EARLY-1: launches that are prepared before their order is on record."""
+"""EARLY-1: launches that are prepared before their order is on record."""
 
 from __future__ import annotations
 
