@@ -14,8 +14,8 @@ from holdfast.store.port.store import Store
 from holdfast.store.postgres.admission import PostgresAdmission
 from holdfast.store.postgres.checkpoints import PostgresCheckpoints
 from holdfast.store.postgres.connection.leadership import PostgresLeadership
-from holdfast.store.postgres.connection.line import Asked
 from holdfast.store.postgres.connection.migrate import list_migrations
+from holdfast.store.postgres.connection.pipeline import Asked
 from holdfast.store.postgres.connection.session import Session, Tx
 from holdfast.store.postgres.drains import PostgresDrains
 from holdfast.store.postgres.events import PostgresEvents

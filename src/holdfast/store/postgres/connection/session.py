@@ -25,10 +25,10 @@ from psycopg_pool import PoolClosed, PoolTimeout
 from holdfast.errors import Stale, Unavailable, ValidationError
 from holdfast.moves.values import DrainNews, TellDrains, tell_nobody
 from holdfast.store.postgres.connection.arrays import ColumnDumper
-from holdfast.store.postgres.connection.line import (
+from holdfast.store.postgres.connection.pipeline import (
+    MAX_PREPARED,
     SERVER_FAILED,
     Asked,
-    Asking,
     Connection,
     Found,
     is_lost,
@@ -114,11 +114,6 @@ class Tx:
     async def many(self, *steps: Step) -> list[Rows]:
         """Run named queries in order, in one round trip; each sees the effects of those before
         it."""
-        return [found.rows for found in await self._pipe(steps, ())]
-
-    async def send(self, *steps: Step | Callable[[], Step | None]) -> list[Found]:
-        """Run `many` and return what it found, whose rows can be read later. A step may be a function
-        that returns it, or None: it is called while the server works at the steps before it."""
         return await self._pipe(steps, ())
 
     async def last(self, *steps: Step) -> list[Rows]:
@@ -131,16 +126,14 @@ class Tx:
             raise RuntimeError("there is no transaction to end")
         self.conn.check_open()
         self._committing()
-        return [found.rows for found in await self._pipe(steps, _commit_words())]
+        return await self._pipe(steps, _commit_words())
 
-    async def _pipe(
-        self, steps: Sequence[Step | Callable[[], Step | None]], end: tuple[Asked, ...]
-    ) -> list[Found]:
+    async def _pipe(self, steps: Sequence[Step], end: tuple[Asked, ...]) -> list[Rows]:
         before = len(self._begin)
         found = await self._run([_ask(step) for step in steps], end)
-        return found[before : len(found) - len(end)]
+        return [one.rows for one in found[before : len(found) - len(end)]]
 
-    async def _run(self, asked: Sequence[Asking], end: tuple[Asked, ...] = ()) -> list[Found]:
+    async def _run(self, asked: Sequence[Asked], end: tuple[Asked, ...] = ()) -> list[Found]:
         """Run statements after what opens the transaction, if that was not sent yet."""
         begin, self._begin = self._begin, ()
         return await self.conn.run_all((*map(Asked, begin), *asked, *end))
@@ -183,13 +176,7 @@ class Tx:
         return found
 
 
-def _ask(step: Step | Callable[[], Step | None]) -> Asking:
-    if callable(step):
-        return lambda: None if (found := step()) is None else _name(found)
-    return _name(step)
-
-
-def _name(step: Step) -> Asked:
+def _ask(step: Step) -> Asked:
     name, params = step
     return Asked(QUERIES[name], params, name not in _PLANNED_ANEW)
 
@@ -329,7 +316,7 @@ class Session:
                 # A connection too broken for it has rolled back already, and the error that led
                 # here must not be lost with it.
                 with suppress(psycopg.Error):
-                    await conn.run_all((Asked(b"rollback", prepared=False),))
+                    await conn.roll_back()
             raise
         # Otherwise the work sent nothing, or its COMMIT with its last statements.
         if conn.info.transaction_status == INTRANS:
@@ -440,6 +427,7 @@ def _count_cancels() -> int:
 async def _configure(conn: Connection) -> None:
     set_json_loads(msgspec.json.decode, conn)
     conn.adapters.register_dumper(list, ColumnDumper)
+    conn.prepared_max = MAX_PREPARED
     await conn.execute(write_session_settings(conn.info.server_version), prepare=False)
 
 
