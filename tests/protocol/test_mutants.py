@@ -609,7 +609,4 @@ def test_a_broken_holdfast_is_noticed(break_it: Break, monkeypatch: pytest.Monke
     # noticing.
     with pytest.raises((AssertionError, InvalidTransition)) as noticed:
         run_state_machine_as_test(seed(SEED)(Protocol), settings=profile)
-    print(
-        f"{break_it.__name__}: {type(noticed.value).__name__}: "
-        f"{str(noticed.value).splitlines()[0][:160]}"
-    )
+    print(f"{break_it.__name__}: {type(noticed.value).__name__}: {str(noticed.value)[:160]}")

@@ -21,6 +21,7 @@ from holdfast.moves import reports
 from holdfast.moves.drains import hold_retry, list_avoided, name_suspect
 from holdfast.moves.moves import Moves, last_beat
 from holdfast.moves.reports import Draft
+from holdfast.moves.requests import DUE
 from holdfast.moves.rows import BACK_OFF, RETRIES_HELD, JobRow
 from holdfast.moves.values import DrainSnapshot
 
@@ -132,6 +133,12 @@ def _expect_candidate(
         host_labels=spec.host_labels,
         runtime=find_runtime_word(spec.image, spec.runtime),
     )
+
+
+def release_start(m: Moves, job: JobRow) -> None:
+    """Queue a job whose start time has come."""
+    _leave_waiting(m, job, DUE)
+    m.log("job.released", job, job.reason)
 
 
 def _leave_waiting(m: Moves, job: JobRow, reason: str) -> None:

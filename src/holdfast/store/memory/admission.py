@@ -27,7 +27,6 @@ from holdfast.core.transitions import JOB, TASK, sources, step
 from holdfast.moves import dispatch, requests
 from holdfast.moves.moves import LIVE_JOB_STATES
 from holdfast.moves.quotas import NAMES, SHARES, Allotment, plan_owned, read_share
-from holdfast.moves.requests import DUE
 from holdfast.moves.room import RoomCheck, plan_headroom, serves
 from holdfast.moves.rows import BACK_OFF, RETRIES_HELD, START_TIME, TaskRow
 from holdfast.moves.values import AdmissionSnapshot, Released, Reserved
@@ -67,9 +66,7 @@ class MemoryAdmission(InMemory):
                 continue
             if job.wait_cause != BACK_OFF:
                 done["started"] += 1
-                m.move_job(job, JobEvent.RELEASE, DUE)
-                job.wait_cause, job.wait_until, job.queued_at = None, None, at
-                m.log("job.released", job, DUE)
+                dispatch.release_start(m, job)
             elif held is not None:
                 done["held"] += 1
                 dispatch.hold_due(m, job, held)

@@ -22,7 +22,6 @@ from holdfast.core.placement.types import Kin
 from holdfast.core.settings.resolve import Value, resolve
 from holdfast.moves import dispatch, members, requests
 from holdfast.moves.quotas import Allotment, plan_owned, sets_quota, sets_share
-from holdfast.moves.requests import DUE
 from holdfast.moves.room import RoomCheck, plan_headroom, serves
 from holdfast.moves.values import AdmissionSnapshot, Released, Reserved
 from holdfast.store.port.clock import Now
@@ -88,8 +87,8 @@ class PostgresAdmission(OnSession):
         switches = await read_switches(tx, self.environment)
         off, free = switches.projects_off, [p for p in held_projects if switches.held_by(p) is None]
         batch = RELEASE_BATCH if limit is None else min(limit, RELEASE_BATCH)
-        started, *found = await tx.many(
-            ("release_starts", {"now": at, "limit": RELEASE_BATCH, "reason": DUE}),
+        found = await tx.many(
+            ("find_due_starts", {"now": at, "limit": RELEASE_BATCH}),
             (
                 "find_due_held",
                 {
@@ -105,8 +104,10 @@ class PostgresAdmission(OnSession):
                 {"now": at, "limit": batch if switches.everywhere is None else 0, "off": off},
             ),
         )
-        held, resumed, due = ([row["id"] for row in rows] for rows in found)
-        m = await load_moves(tx, [*held, *resumed, *due], at)
+        starts, held, resumed, due = ([row["id"] for row in rows] for rows in found)
+        m = await load_moves(tx, [*starts, *held, *resumed, *due], at)
+        for job_id in starts:
+            dispatch.release_start(m, m.jobs[job_id])
         for job in (m.jobs[job_id] for job_id in held):
             dispatch.hold_due(m, job, switches.held_by(job.project) or "a kill switch")
         for job_id in resumed:
@@ -121,13 +122,12 @@ class PostgresAdmission(OnSession):
             and switches.everywhere is None
             and bool(await tx.value("retries_left", now=at, off=off))
         )
-        (count,) = started[0].values()
         full = (
-            max(count, len(held)) >= RELEASE_BATCH
+            max(len(starts), len(held)) >= RELEASE_BATCH
             or (len(due) >= batch and not spent)
             or bool(resumed)
         )
-        return Released(started=count, retries=len(due), held=len(held), left=left), full
+        return Released(started=len(starts), retries=len(due), held=len(held), left=left), full
 
     @reads
     async def read_admission(

@@ -116,22 +116,12 @@ select settings from cluster for share;
 -- A statement of its own after share_switch, so that it reads the change that was waited for.
 select name from projects where settings @> '{"retries_enabled": false}';
 
--- name: release_starts
--- In batches, skipping rows another replica is releasing.
-with due as (
-  select id from jobs where state = 'waiting' and wait_cause = 'start_time' and wait_until <= %(now)s
-  order by wait_until limit %(limit)s
-  for update skip locked
-), released as (
-  update jobs j set state = 'queued', wait_cause = null, wait_until = null, queued_at = %(now)s, reason = %(reason)s,
-         revision = j.revision + 1
-  from due where j.id = due.id
-  returning j.id, j.attempts, j.epoch, j.queue, j.project
-), logged as (
-  insert into events (at, kind, job_id, attempt, epoch, queue, project, message)
-  select %(now)s, 'job.released', r.id, nullif(r.attempts, 0), r.epoch, r.queue, r.project, %(reason)s from released r
-)
-select count(*) from released;
+-- name: find_due_starts
+-- Jobs whose start time has come, without the rows that another leader is releasing.
+select id from jobs
+where state = 'waiting' and wait_cause = 'start_time' and wait_until <= %(now)s
+order by wait_until, id limit %(limit)s
+for update skip locked;
 
 -- name: find_due_held
 -- Due retries under a kill switch; `everywhere`: the cluster's or its environment's.

@@ -72,8 +72,9 @@ where t.job_id = any(%(jobs)s::text[]) and t.job_id = l.job_id and t.rank = l.ra
 returning t.job_id, t.rank, t.epoch, t.lease_ttl_seconds;
 
 -- name: finish_jobs
--- The fast path of one-task jobs that succeeded: task, job, attempt and events in one statement. The moves take the
--- rest (gangs, drains, stale reports). Must equal `runs.end_task`; the conformance suite compares them.
+-- The ends of jobs of one task that succeeded, many at once: task, job, attempt and events in one statement. The moves take
+-- every other end (gangs, drains, failures, stale reports), and this one must equal what they write (`runs.end_task`); the
+-- conformance suite compares them. What it buys stands on top of sync/ends.py.
 with batch as materialized (
   select nextval('event_batches_n_seq') as n
 ), given as (

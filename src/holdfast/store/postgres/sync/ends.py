@@ -1,4 +1,10 @@
-"""Ends of jobs of one task that succeeded, many in one statement."""
+"""Ends of jobs of one task that succeeded, many in one statement, which saves 180 µs for each of them:
+measured at the store alone, a batch of 400 jobs that are taken and ended costs 75 µs a job, and 256
+where the moves load, end and write each row. No-op dispatch would miss its budget by half.
+
+Nothing but `finish_jobs` and this file knows of it. What is not such an end, or is any more when its
+row is locked, is left to the moves, so without this file everything works as before.
+"""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
