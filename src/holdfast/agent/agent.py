@@ -5,9 +5,9 @@ AGT-1  The agent may be killed, frozen or replaced at any line: the guardian hol
        by offset).
 AGT-3  An agent without a guardian ends the remains of its tasks and goes; it never runs anything by
        itself.
-AGT-4  A host that a newer incarnation has replaced ends its tasks and its guardian: the controller
-       has given their work away, and two incarnations of one host cannot both be right. That
-       happens when a state folder was copied to, or its guardian started on, a second machine.
+AGT-4  A host that a newer incarnation has replaced, or that was terminated, ends its tasks and its
+       guardian, because the controller has given their work away. A host is replaced when its state
+       folder was copied to, or its guardian started on, a second machine.
 """
 
 import asyncio
@@ -433,7 +433,7 @@ class Agent:
 
     async def mend(self, error: HoldfastError) -> None:
         """Answer a refusal. Tasks are kept until their leases end, except by AGT-4."""
-        if error.code == "stale_incarnation":
+        if error.code in ("stale_incarnation", "host_ended"):
             self._give_way(error)
         elif isinstance(error, _REFUSALS):
             log.error(f"the controller refuses this host ({error}); registering again")
@@ -449,11 +449,11 @@ class Agent:
         self._replaced = self._commands.closing = True
         self._checkpoints.let_go_all()
         self._commands.stop_fetches()
-        log.error(f"a newer incarnation of this host serves ({error}); the tasks of this one end")
+        log.error(f"this host's place is over, so its tasks end: {error}")
         now = read_boottime()
         for task in self._table:
             if not task.state.end_heard:
-                task.watch.lease_lost(now, "another incarnation of this host has registered")
+                task.watch.lease_lost(now, str(error))
                 task.watch.tick(now)
                 self._kills.kill(task)
         self._finish_stop()

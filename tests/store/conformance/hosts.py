@@ -318,6 +318,8 @@ async def test_a_key_that_was_revoked_opens_nothing(rig: Rig, way: str) -> None:
     else:
         await rig.store.hosts.move_host("h1", "terminate", "", now=rig.now)
     assert await rig.store.hosts.find_hosts_by_keys([key]) == {}
+    ended = "name-h1" if way == "terminate" else None
+    assert await rig.store.hosts.find_ended_host(key) == ended
     assert (await rig.sync("h1")).status == "stale"
     told = [e.data["event"] for e in await rig.events() if e.kind == "host.moved"]
     assert told == [way]

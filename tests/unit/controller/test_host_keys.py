@@ -31,6 +31,9 @@ class _Hosts:
             raise self.error
         return {each: self.keys[each] for each in key_hashes if each in self.keys}
 
+    async def find_ended_host(self, key_hash: bytes) -> str | None:
+        return "gone" if key_hash == hash_secret("key-of-gone") else None
+
 
 def _make(hosts: _Hosts) -> Guard:
     return Guard(cast(Store, SimpleNamespace(hosts=hosts, tokens=None)))
@@ -41,6 +44,15 @@ async def _begin(guard: Guard, *keys: str) -> list[asyncio.Task[Any]]:
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     return tasks
+
+
+async def test_the_key_of_an_ended_host_says_that_it_was_ended() -> None:
+    hosts = _Hosts()
+    hosts.may_answer.set()
+    for key, code in (("key-of-gone", "host_ended"), ("key-of-nobody", "unauthorized")):
+        with pytest.raises(Unauthorized) as refused:
+            await _make(hosts).find_host(f"Bearer {key}")
+        assert refused.value.code == code
 
 
 async def test_a_key_is_looked_up_anew_where_the_store_does_not_look_itself() -> None:

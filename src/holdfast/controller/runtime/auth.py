@@ -249,6 +249,12 @@ class Guard:
     async def _look_up_host(self, digest: bytes) -> HostRecord:
         host = await self._host_keys.find(digest)
         if host is None:
+            name = await self._store.hosts.find_ended_host(digest)
+            if name is not None:
+                raise Unauthorized(
+                    f"host {name} was ended here, so its tasks are to end; register with a join token",
+                    code="host_ended",
+                )
             raise Unauthorized(
                 "no host has this key; register with a join token (`holdfast token create --role "
                 "join`)"

@@ -85,6 +85,10 @@ class MemoryHosts(InMemory):
             if key is not None and key in key_hashes
         }
 
+    async def find_ended_host(self, key_hash: bytes) -> str | None:
+        ended = (h.name for h in self.state.hosts.values() if h.ended_key_hash == key_hash)
+        return next(ended, None)
+
     async def get_host(self, host: str) -> HostRecord:
         named = [h for _, h in sorted(self.state.hosts.items()) if host in (h.id, h.name)]
         named.sort(key=lambda h: h.registered_at, reverse=True)
@@ -158,7 +162,7 @@ class MemoryHosts(InMemory):
         set_host_state(s, host, HostEvent(event), reason, at, hard=hard, cause=cause)
         host.drain_deadline = registration.deadline_of(host.state, deadline_seconds, at)
         if host.state is HostState.TERMINATED:
-            host.key_hash = None
+            host.ended_key_hash, host.key_hash = host.key_hash or host.ended_key_hash, None
             lost = lose_host_tasks(s, host_id, "host_gone", at)
             s.log(registration.lost_event(host_id, host.name, "host_gone", lost), at)
         elif hard or (cause is Cause.SCALED_DOWN and deadline_seconds is None):

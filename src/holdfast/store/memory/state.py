@@ -128,6 +128,7 @@ class MemoryHost(msgspec.Struct, kw_only=True):
     earlier_incarnations: tuple[str, ...] = ()
     state_at: datetime
     busy_at: datetime | None = None
+    ended_key_hash: bytes | None = None
 
     @property
     def takes_work(self) -> bool:

@@ -40,6 +40,9 @@ class HostStore(Protocol):
     async def find_hosts_by_keys(self, key_hashes: Collection[bytes]) -> dict[bytes, HostRecord]:
         """Return the hosts with these keys, by the hash of each; unknown ones are missing."""
 
+    async def find_ended_host(self, key_hash: bytes) -> str | None:
+        """Return the name of the host that had this key until it was terminated, or None."""
+
     async def get_host(self, host: str) -> HostRecord:
         """Return a host by id or name. Raises NotFound."""
 

@@ -88,6 +88,11 @@ class PostgresHosts(OnSession):
         return {keys[host.id]: host for host in await read_hosts(tx, list(keys), True, False)}
 
     @reads
+    async def find_ended_host(self, tx: Tx, key_hash: bytes) -> str | None:
+        row = await tx.one("find_ended_host", key_hash=key_hash)
+        return None if row is None else str(row["name"])
+
+    @reads
     async def get_host(self, tx: Tx, host: str) -> HostRecord:
         found = await tx.rows("find_host", host=host)
         return await read_host(
@@ -150,7 +155,7 @@ class PostgresHosts(OnSession):
             cause=cause,
         )
         if state is HostState.TERMINATED:
-            await tx.run("forget_key", id=host_id)
+            await tx.run("end_key", id=host_id)
             lost = await lose_host_tasks(tx, host_id, "host_gone", at)
             await write_events(
                 tx, registration.lost_event(host_id, row["name"], "host_gone", lost), at

@@ -46,6 +46,12 @@ where h.name = %(name)s and h.id <> %(id)s and h.state <> 'terminated' order by 
 -- name: forget_key
 update hosts set key_hash = null where id = %(id)s;
 
+-- name: end_key
+update hosts set ended_key_hash = coalesce(key_hash, ended_key_hash), key_hash = null where id = %(id)s;
+
+-- name: find_ended_host
+select name from hosts where ended_key_hash = %(key_hash)s;
+
 -- name: find_hosts_by_keys
 select id, key_hash from hosts where key_hash = any(%(key_hashes)s::bytea[]);
 
