@@ -28,7 +28,7 @@ HOT = (
     "write_events", "clear_tasks", "reserve_jobs", "read_host_state", "move_host", "put_faults",
     "end_instance", "begin_takes", "read_room", "read_takable", "read_kinds", "take_jobs",
     "insert_jobs", "lock_hosts", "rewrite_tasks", "find_handed",
-    "hand_over", "settle_handovers", "read_room_but", "read_jobs_as_kept",
+    "hand_over", "settle_handovers",
 )  # fmt: skip
 PLANNED = ("read_candidates", "share_queues")
 """Statements of the hot path that are planned for their parameters."""
