@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.controller.sync.falls import find_fall
 from holdfast.core.causes import Cause
 from holdfast.core.endings import drain, replace
 from holdfast.core.endings.decide import Policy
@@ -31,41 +30,14 @@ from holdfast.core.records import AttemptRecord, EventRecord, JobRecord, TaskRec
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobEvent, JobState, TaskState
 from holdfast.errors import Stale
-from holdfast.moves.dispatch import plan_restart
-from holdfast.moves.values import DrainSnapshot, HostSync, HostSynced, JobFilter, NewJob
+from holdfast.moves.values import HostSync, HostSynced, JobFilter, NewJob
 from holdfast.store.memory.store import MemoryStore
-from holdfast.store.port.drains import Restart
 from holdfast.wire.agent import HostFacts
 from tests.protocol.host import Host, Process, Request
 from tests.protocol.transcript import Transcript
 from tests.protocol.truth import Truth, check_busy
 
 T = TypeVar("T")
-
-
-class _Fall:
-    """A gang that fell, decided by a world's policy."""
-
-    def __init__(self, world: World, job_id: str, queue: str) -> None:
-        self.world = world
-        self.job_id = job_id
-        self.queue = queue
-
-    async def decide(self, found: DrainSnapshot) -> Restart | None:
-        world = self.world
-        chance, drains = world.random.random(), world.store.drains
-        policy = msgspec.structs.replace(
-            world.policy, held="a switch" if world.truth.held else None
-        )
-        plan = drain.plan_completion(found.job, found.tasks, policy, (), chance=chance)
-        if plan is None or plan.decision.event is not JobEvent.BACK_OFF:
-            return None
-        hosts = await drains.read_open_room(self.job_id, None, now=world.now())
-        placement = plan_restart(found.job, found.tasks, plan, hosts) if hosts else None
-        if placement is None:
-            return None
-        ttl = world.times.lease_ttl_seconds
-        return Restart(completion=plan, placement=placement, ttl_seconds=ttl)
 
 
 @dataclass(frozen=True)
@@ -150,7 +122,6 @@ class World:
         dead = {"dead_host_seconds": times.dead_host_seconds}
         self.store = MemoryStore(clock=self.now, environment=dead)
         self.truth = Truth(policy)
-        self.falls = 0  # that were decided with their ends (FALL-2)
         self.hosts = [
             Host(
                 id=f"host{i}",
@@ -411,27 +382,11 @@ class World:
             whole=True,
             ahead=frozenset(layers.queues),
         )
-        fallen = self.take_fall(sync)
-        found = fallen or run(self.store.leases.sync_hosts([sync], terms=terms, now=self.now()))[0]
+        found = run(self.store.leases.sync_hosts([sync], terms=terms, now=self.now()))[0]
         if before is not None:
             assert found.status == "stale", "FENCE-1: an earlier incarnation was heard"
             assert self.view() == before, "FENCE-1: a stale report changed something"
         return found
-
-    def take_fall(self, sync: HostSync) -> HostSynced | None:
-        """As `Falls` does for every other attempt: decide a fall with its ends (FALL-2)."""
-        job_id = find_fall(sync)
-        if job_id is None or sync.ended[0][0].epoch % 4 > 1:
-            return None
-        fall = _Fall(self, job_id, run(self.store.jobs.get_job(job_id)).queue)
-        taken = run(self.store.drains.take_fall(sync, fall, now=self.now()))
-        if taken is None:
-            return None
-        for host in self.hosts:
-            running = [p.key for p in host.executing(self.t) if p.key.job_id == job_id]
-            assert not running, f"DRAIN-1: {job_id} was started anew while {running} run"
-        self.falls += 1
-        return taken.synced
 
     def view(self) -> tuple[Any, ...]:
         """Everything a stale report might change."""
@@ -599,7 +554,13 @@ class World:
 
     def write_completions(self, completions: tuple[tuple[str, int, Completion], ...]) -> None:
         for job_id, epoch, plan in completions:
-            if run(self.store.drains.complete_drain(job_id, epoch, plan, now=self.now())):
+            decision = plan.decision
+            at_once = decision.event is JobEvent.BACK_OFF and decision.delay_seconds <= 0
+            if run(
+                self.store.drains.complete_drain(
+                    job_id, epoch, plan, at_once=at_once, now=self.now()
+                )
+            ):
                 for host in self.hosts:
                     running = [p.key for p in host.executing(self.t) if p.key.job_id == job_id]
                     assert not running, (

@@ -15,7 +15,6 @@ from tests.store.conformance.calls import *  # noqa: F403
 from tests.store.conformance.dependencies import *  # noqa: F403
 from tests.store.conformance.drains import *  # noqa: F403
 from tests.store.conformance.events import *  # noqa: F403
-from tests.store.conformance.falls import *  # noqa: F403
 from tests.store.conformance.fleet import *  # noqa: F403
 from tests.store.conformance.health import *  # noqa: F403
 from tests.store.conformance.history import *  # noqa: F403

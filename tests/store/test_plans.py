@@ -27,7 +27,7 @@ HOT = (
     "lock_jobs", "lock_job_ids", "lock_tasks", "write_jobs", "write_tasks", "write_attempts",
     "write_events", "clear_tasks", "reserve_jobs", "read_host_state", "move_host", "put_faults",
     "end_instance", "begin_takes", "read_room", "read_takable", "read_takable_specs",
-    "insert_jobs", "lock_hosts", "rewrite_tasks", "read_room_but", "read_jobs_as_kept",
+    "insert_jobs", "lock_hosts", "rewrite_tasks",
 )  # fmt: skip
 PLANNED = ("read_candidates", "share_queues")
 """Statements of the hot path that are planned for their parameters."""

@@ -366,7 +366,7 @@ class HostSynced(StoreValue, frozen=True, kw_only=True):
     status: "ok"; "stale" (another incarnation has registered); "unknown" (no such host).
     succeeded: jobs this sync finished. draining: jobs it made drain; the completer has work.
     fenced: why the host is in error: no work for it, no lease renewed (CYCLE-1). reads: whether
-    readers wait for output from its disk. fell: its fall was decided with these ends (FALL-2).
+    readers wait for output from its disk.
     settled: its room was offered to the queues, and the leader could start nothing more on it.
     posted: a job of a workflow is among `succeeded` (POST-1). awaited: another job may wait for one of
     these, or for a place in its array.
@@ -393,7 +393,6 @@ class HostSynced(StoreValue, frozen=True, kw_only=True):
     awaited: bool = False
     recalls: tuple[TaskKey, ...] = ()
     returned: tuple[str, ...] = ()
-    fell: bool = False
 
 
 class Seated(StoreValue, frozen=True, kw_only=True):
@@ -467,14 +466,6 @@ class DrainSnapshot(StoreValue, frozen=True, kw_only=True):
     job: JobRecord
     tasks: tuple[TaskRecord, ...]
     seconds: float = 0.0
-
-
-class Restarted(StoreValue, frozen=True, kw_only=True):
-    """A drain that was completed. started: its next attempt has its place. answers: what the calls
-    that wait are told of it."""
-
-    started: bool
-    answers: tuple["HostSynced", ...] = ()
 
 
 class Gauges(StoreValue, frozen=True, kw_only=True):

@@ -14,7 +14,6 @@ from holdfast.controller.loops.silhouette import Loop, Summary
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.remembered import Spans
 from holdfast.controller.runtime.settings import Settings
-from holdfast.controller.sync.completions import tell_reserved
 from holdfast.core.causes import Cause
 from holdfast.core.placement.holds import foretell_end
 from holdfast.core.placement.parts import split_by_hosts
@@ -260,7 +259,7 @@ class AdmitLoop(Loop):
             controller.wakes.call_to_take()
         if applied:
             controller.poke("events")
-            tell_reserved([p for p in placements if p.job_id in applied and p.size > 1])
+            _tell_reserved([p for p in placements if p.job_id in applied and p.size > 1])
         return len(applied)
 
     async def _reserve_parts(
@@ -419,3 +418,11 @@ def _choose_ttls(
         own, gang = job.lease_ttl_seconds, job.tasks > 1 or job.member is not None
         ttls[job.job_id] = own or settings.lease_ttl_seconds(job.queue, gang=gang)
     return ttls
+
+
+def _tell_reserved(gangs: Sequence[JobPlacement]) -> None:
+    """Log one line for each gang. Jobs of one task are too many for that, and have their events."""
+    for gang in gangs:
+        hosts = len({task.host_id for task in gang.tasks})
+        about = {"job": gang.job_id, "epoch": gang.epoch + 1}
+        log.info("reserved: %d tasks on %d hosts", gang.size, hosts, extra=about)

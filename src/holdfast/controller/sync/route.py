@@ -8,9 +8,6 @@ POLL-2  A wake reads again with the same identity and no ends: the ends were tak
         longer listens.
 POLL-3  A client that hung up is never read for again, so nothing is offered to an agent that cannot
         hear it.
-POLL-4  Ends that a drain waited for mostly bring a decision within milliseconds, and orders with it,
-        such as a gang's next start. Their call waits for that, `DECISION_SECONDS` at most, because a
-        call more would cost the start the time and the cores. A newer call ends the wait.
 """
 
 import logging
@@ -46,7 +43,6 @@ from holdfast.moves.values import HostSync, HostSynced, LogAppend, TaskBeat
 from holdfast.wire import agent as wire
 
 log = logging.getLogger("holdfast.controller")
-DECISION_SECONDS = 0.05
 MOST_EXCUSED_SECONDS = 30.0  # at once: a section that ends early excuses no rank for much longer
 LIVE_SECONDS = 15.0
 """How long after its last word a host counts as one that lives, and its name is its own (NAME-2)."""
@@ -133,16 +129,13 @@ async def _poll(
     _act_on(controller, request, found)
     answer = await _make_answer(controller, host, request, found, settings)
     answer = msgspec.structs.replace(answer, excused=await _excuse(controller, host, request))
-    ends = answer if _brings_decision(found, answer) else None
-    if ends is not None:
-        until, seen = min(until, controller.clock() + DECISION_SECONDS), line.wake.version
     again = HostSync(
         host_id=host.id, incarnation=request.incarnation, live=wanted.live, claimed=wanted.claimed
     )
     line.take_gift()  # the store has just offered what an earlier poll was to have
     line.room, line.poll = _guess_room(host, request), again
     while (
-        (answer is ends or not _says_something(answer))
+        not _says_something(answer)
         and until > controller.clock()
         and not wakes.closing
         # A newer call may have come while this one was in the store, when nothing waited that it
@@ -165,7 +158,7 @@ async def _poll(
         if given is None:  # an order that was placed already waits for no read
             settings = await controller.settings.current()
         answer = await _make_answer(controller, host, request, found, settings)
-    return answer if ends is None or answer is ends else _add_ends(answer, ends)
+    return answer
 
 
 async def _excuse(
@@ -180,20 +173,6 @@ async def _excuse(
         await members.tell_sections(host.id, told)
     found = await members.find_excuses(waits) if waits else {}
     return [wire.Excused(key, min(seconds, MOST_EXCUSED_SECONDS)) for key, seconds in found.items()]
-
-
-def _brings_decision(found: HostSynced, answer: wire.SyncAnswer) -> bool:
-    """Whether the answer only takes note of ends that a drain waited for (POLL-4)."""
-    failed = len(found.acked) > len(found.succeeded)
-    alone = msgspec.structs.replace(answer, acked=[])
-    return failed and not _says_something(alone)
-
-
-def _add_ends(answer: wire.SyncAnswer, ends: wire.SyncAnswer) -> wire.SyncAnswer:
-    """Return what a call was answered after the decision, and that its ends are on record."""
-    return msgspec.structs.replace(
-        answer, acked=[*ends.acked, *answer.acked], renewed=[*ends.renewed, *answer.renewed]
-    )
 
 
 def _guess_room(host: HostRecord, request: wire.SyncRequest) -> WaitingRoom:
@@ -272,9 +251,7 @@ def _act_on(controller: Controller, request: wire.SyncRequest | None, found: Hos
         controller.poke("drain", "events")
     if found.returned:
         controller.poke("admit", "events")
-    if found.fell:  # all that it leads to is done, and the rest is told in a moment
-        pass
-    elif found.succeeded or found.acked:
+    if found.succeeded or found.acked:
         if len(found.acked) > len(found.succeeded):  # a drain may wait for the others
             controller.poke("drain")
             if {key.job_id for key in found.acked} - {*found.succeeded, *found.draining}:

@@ -26,7 +26,7 @@ from holdfast.core.states import AttemptState, JobEvent, JobState, TaskEvent, Ta
 from holdfast.core.transitions import JOB, TASK, sources, step
 from holdfast.moves import dispatch, requests
 from holdfast.moves.moves import LIVE_JOB_STATES
-from holdfast.moves.quotas import NAMES, SHARES, Allotment, plan_owned, read_share
+from holdfast.moves.quotas import SHARES, Allotment, plan_owned, read_share
 from holdfast.moves.room import RoomCheck, plan_headroom, serves
 from holdfast.moves.rows import BACK_OFF, RETRIES_HELD, START_TIME, TaskRow
 from holdfast.moves.values import AdmissionSnapshot, Released, Reserved
@@ -169,23 +169,6 @@ class MemoryAdmission(InMemory):
                 if size <= (gpus if job.gpus else cpu_slots):
                     found.append(job)
         return sorted(found, key=order_of)
-
-    def list_layers(self) -> list[Mapping[str, Value]]:
-        """Return the settings of the cluster, its environment, and all queues and projects."""
-        s = self.state
-        own = [layer.settings for some in (s.queues, s.projects) for layer in some.values()]
-        return [s.settings, self.environment, *own]
-
-    def has_rivals(self, job_id: str) -> bool:
-        """Return whether more than room decides if a job may start that is about to be queued in its
-        old place."""
-        s, place = self.state, order_of(self.state.jobs[job_id])
-        before = any(order_of(s.jobs[i]) < place for i in s.by_state[JobState.QUEUED])
-        blocked = any(
-            task.state is TaskState.BLOCKED for tasks in s.tasks.values() for task in tasks.values()
-        )
-        names = ("max_running", *NAMES, *SHARES)
-        return before or blocked or any(n in layer for layer in self.list_layers() for n in names)
 
     def _plan_headroom(self, cluster: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, int]:
         s = self.state

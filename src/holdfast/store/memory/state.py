@@ -464,9 +464,9 @@ class MemoryState:
             running=len(live),
         )
 
-    def capacity(self, host: MemoryHost, but: str | None = None) -> Capacity:
-        """Return the free room of a host. but: a job whose tasks do not count."""
-        live = [task for task in self.live_tasks(host.id) if task.job_id != but]
+    def capacity(self, host: MemoryHost) -> Capacity:
+        """Return the free room of a host."""
+        live = self.live_tasks(host.id)
         busy = {d for t in live for d in t.devices} | list_held(host.faults)
         return Capacity(
             host_id=host.id,

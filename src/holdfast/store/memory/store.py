@@ -87,7 +87,7 @@ class MemoryStore(Store):
         self.jobs = jobs = MemoryJobs(state, self.environment)
         self.leadership = MemoryLeadership()
         self.leases = MemoryLeases(state, self.admission, self.jobs)
-        self.drains = MemoryDrains(state, self.admission, self.leases)
+        self.drains = MemoryDrains(state, self.admission)
         self.logs = MemoryLogs(state)
         self.members = members
         self.schedules = MemorySchedules(state, jobs)

@@ -338,15 +338,10 @@ async def read_capacity(tx: Tx, ids: Sequence[str]) -> list[Capacity]:
 
 
 def ask_capacity(
-    ids: Sequence[str] | None,
-    *,
-    silence: float | None = None,
-    but: str | None = None,
-    now: Now = None,
+    ids: Sequence[str] | None, *, silence: float | None = None, now: Now = None
 ) -> Step:
-    """Return the question for the room of active hosts, of all where `ids` is None. but: a job whose
-    tasks do not count."""
-    given = {"ids": ids, "silence": silence, "but": but, "now": now}
+    """Return the question for the room of active hosts, of all where `ids` is None."""
+    given = {"ids": ids, "silence": silence, "now": now}
     return "read_capacity", given
 
 

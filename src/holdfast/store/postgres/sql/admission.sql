@@ -6,18 +6,17 @@ select q.name, q.settings, q.paused_at, q.paused_reason, q.hard, q.created_at fr
 -- name: read_capacity
 -- Busy comes from live leases, never from a host's own report. A silent host is given nothing, because its
 -- reservations would only run out one after the other. Devices are looked for where there are some: hosts without
--- have the most tasks. What the job `but` holds counts as free, because all of it ends with this transaction.
+-- have the most tasks.
 select h.id as host_id, h.name, b.incarnation, h.queues, h.labels, h.cpu_slots, h.memory_bytes, h.gpus, h.state, h.faults,
        coalesce(u.cpu_slots, 0) as busy_cpu_slots, coalesce(u.memory_bytes, 0) as busy_memory_bytes,
        coalesce(case when h.gpus <> '[]' then (
          select array_agg(d) from tasks t cross join lateral unnest(t.devices) as x(d)
-         where t.host_id = h.id and t.state in ('reserved', 'running', 'preempting') and t.job_id is distinct from %(but)s::text
+         where t.host_id = h.id and t.state in ('reserved', 'running', 'preempting')
        ) end, '{}') as busy_devices
 from hosts h join heartbeats b on b.host_id = h.id
 left join lateral (
   select sum(t.cpu_slots)::bigint as cpu_slots, sum(t.memory_bytes)::bigint as memory_bytes
   from tasks t where t.host_id = h.id and t.state in ('reserved', 'running', 'preempting')
-    and t.job_id is distinct from %(but)s::text
 ) u on true
 where h.state = 'active' and not h.faults @> '[{"part": "starts"}]' -- ASIDE-1
   and (%(ids)s::text[] is null or h.id = any(%(ids)s))
@@ -107,21 +106,6 @@ from cluster c cross join (
     select j.place from jobs j where j.state = 'queued' order by j.queue, j.priority desc, j.place limit 1) is not null as queued
   from (select exists (select from tasks where state = 'blocked') as blocked) b
 ) w;
-
--- name: look_for_rivals
--- Whether anything but room decides if a job may start that is about to be queued in its old place: a job before it, a
--- member of another that waits, a limit, a quota, a share. One look into the index for each queue.
-select exists (
-         select from jobs j cross join queues q cross join lateral (
-           select f.priority, f.place from jobs f where f.state = 'queued' and f.queue = q.name
-           order by f.priority desc, f.place
-           limit 1
-         ) f
-         where j.id = %(id)s and (f.priority > j.priority or (f.priority = j.priority and f.place < j.place)))
-    or exists (select from tasks where state = 'blocked')
-    or exists (select from queues where settings ? 'max_running')
-    or exists (select from cluster where settings ?| array['max_running', 'quota_jobs', 'quota_gpus', 'share_gpus', 'share_cpu_slots'])
-    or exists (select from projects where settings ?| array['quota_jobs', 'quota_gpus', 'share_gpus', 'share_cpu_slots']) as rivals;
 
 -- name: read_blocked
 -- Members of supervised jobs that wait for another host and whose time has come, with the hosts to be used last for

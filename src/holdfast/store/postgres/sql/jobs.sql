@@ -62,10 +62,6 @@ select j.id, j.project, j.idempotency_key, j.spec_hash from jobs j
 where j.id = any(%(ids)s)
    or (j.project, j.idempotency_key) in (select * from unnest(%(projects)s::text[], %(keys)s::text[]));
 
--- name: read_jobs_as_kept
--- With the beat of its own row, where the attempt's tasks are known anyway.
-select {columns:job:j} from jobs j where j.id = any(%(ids)s::text[]);
-
 -- name: read_jobs
 -- While an attempt lives its newest beat is in the tasks; after it, in the job's own row.
 select {columns:job:j but step total beat_at},

@@ -198,22 +198,6 @@ where h.id = any(%(ids)s::text[]) and h.state = 'active' and not h.faults @> '[{
   and not u.fallen -- TAKE-3
 order by h.id;
 
--- name: read_room_but
--- As read_room, of one host for the leader's own plan (so TAKE-3 does not matter), as if a job had ended there.
-select h.id as host_id, h.name, b.incarnation, h.queues, h.labels, h.cpu_slots, h.memory_bytes, h.gpus, h.faults,
-       coalesce(u.cpu_slots, 0)::bigint as busy_cpu_slots, coalesce(u.memory_bytes, 0)::bigint as busy_memory_bytes,
-       coalesce(case when h.gpus <> '[]' then (
-         select array_agg(d) from tasks t cross join lateral unnest(t.devices) as x(d)
-         where t.host_id = h.id and t.state in ('reserved', 'running', 'preempting') and t.job_id <> %(but)s::text
-       ) end, '{}') as busy_devices
-from hosts h join heartbeats b on b.host_id = %(id)s::text and b.host_id = h.id
-cross join lateral (
-  select sum(t.cpu_slots) as cpu_slots, sum(t.memory_bytes) as memory_bytes
-  from tasks t
-  where t.host_id = h.id and t.state in ('reserved', 'running', 'preempting') and t.job_id <> %(but)s::text
-) u
-where h.id = %(id)s::text and h.state = 'active' and not h.faults @> '[{"part": "starts"}]'; -- ASIDE-1
-
 -- name: read_takable
 -- As read_candidates, of the queues that these hosts serve, as columns of one row, because hundreds are read at once and
 -- most of their cost is their columns. A column that says one thing of all of them says it once. A queue that is paused
