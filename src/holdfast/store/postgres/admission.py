@@ -260,37 +260,18 @@ async def plan_reservation(
     ttls: Mapping[str, float],
     now: datetime | None,
 ) -> Reservation | None:
-    """Take the locks of a reservation; None where nothing fits any more."""
+    """Return the reservation of those of the leader's placements that still fit, None where there are
+    none, under its locks: in the one order, queues, hosts, and then projects, jobs, tasks."""
     if not placements:
         return None
-    return await take_room(
-        tx, environment, placements, ttls, now, await tx.many(*ask_room(placements, now))
-    )
-
-
-def ask_room(placements: Sequence[JobPlacement], now: datetime | None) -> list[Step]:
-    """Return the statements that lock and read what a reservation is made of, in the one order of
-    locks: queues, hosts, and then jobs, tasks."""
     host_ids = sorted({some.host_id for p in placements for some in p.tasks})
-    return [
+    _, limited, _, capacity, clock = await tx.many(
         ("share_queues", {"names": sorted({p.queue for p in placements})}),
         ("look_for_quotas", None),
         ("lock_hosts", {"ids": host_ids}),
         ask_capacity(host_ids),
         ("read_now", {"now": now}),
-    ]
-
-
-async def take_room(
-    tx: Tx,
-    environment: Mapping[str, Value],
-    placements: Sequence[JobPlacement],
-    ttls: Mapping[str, float],
-    now: datetime | None,
-    asked: Sequence[Rows],
-) -> Reservation | None:
-    """Return the reservation on what `ask_room` has read; None where nothing fits any more."""
-    _, limited, _, capacity, clock = asked
+    )
     room = RoomCheck(as_capacity(row) for row in capacity)
     allotment = Allotment({})
     if limited[0]["limited"] or sets_quota(environment):

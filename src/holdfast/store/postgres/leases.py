@@ -311,44 +311,30 @@ async def _ack_repeats(tx: Tx, repeats: Sequence[tuple[Draft, TaskKey]]) -> None
 
 
 async def _renew(tx: Tx, drafts: Sequence[Draft], at: datetime) -> None:
-    asked = ask_renewals(drafts, at)
-    if asked:
-        take_renewals(drafts, *await tx.many(*asked))
-
-
-def ask_renewals(drafts: Sequence[Draft], at: datetime) -> list[Step]:
-    """Return the statement that renews the leases of what lives; none where nothing does."""
-    given = [(d, key, d.beats().get(key)) for d, key in _list_renewed(drafts)]
+    """Renew the leases of what lives. What cannot be renewed is lost (FENCE-1)."""
+    given = [(d, key, d.beats().get(key)) for d in drafts if not d.fenced for key in d.live()]
     if not given:
-        return []
-    asked = {
-        "jobs": [k.job_id for _, k, _ in given],
-        "ranks": [k.rank for _, k, _ in given],
-        "epochs": [k.epoch for _, k, _ in given],
-        "hosts": [d.sync.host_id for d, _, _ in given],
-        "incarnations": [d.sync.incarnation for d, _, _ in given],
-        "beats": [b is not None for _, _, b in given],
-        "steps": [None if b is None else b.step for _, _, b in given],
-        "totals": [None if b is None else b.total for _, _, b in given],
-        "ages": [0.0 if b is None else b.age_seconds for _, _, b in given],
-        "sections": [None if b is None else b.section for _, _, b in given],
-        "now": at,
-    }
-    return [("renew_tasks", asked)]
-
-
-def take_renewals(drafts: Sequence[Draft], rows: Rows) -> None:
-    """Note what `ask_renewals` has renewed: what it has not is lost (FENCE-1)."""
+        return
+    rows = await tx.rows(
+        "renew_tasks",
+        jobs=[k.job_id for _, k, _ in given],
+        ranks=[k.rank for _, k, _ in given],
+        epochs=[k.epoch for _, k, _ in given],
+        hosts=[d.sync.host_id for d, _, _ in given],
+        incarnations=[d.sync.incarnation for d, _, _ in given],
+        beats=[b is not None for _, _, b in given],
+        steps=[None if b is None else b.step for _, _, b in given],
+        totals=[None if b is None else b.total for _, _, b in given],
+        ages=[0.0 if b is None else b.age_seconds for _, _, b in given],
+        sections=[None if b is None else b.section for _, _, b in given],
+        now=at,
+    )
     renewed = {TaskKey(r["job_id"], r["rank"], r["epoch"]): r["lease_ttl_seconds"] for r in rows}
-    for d, key in _list_renewed(drafts):
+    for d, key, _ in given:
         if key in renewed:
             d.renewed.append((key, renewed[key]))
         else:
             d.lost.append(key)
-
-
-def _list_renewed(drafts: Sequence[Draft]) -> list[tuple[Draft, TaskKey]]:
-    return [(d, key) for d in drafts if not d.fenced for key in d.live()]
 
 
 async def _give_orders(
