@@ -161,3 +161,26 @@ async def test_ends_are_told_once_the_controller_answers(
     lost, told = controller.requests
     assert (lost.passed, lost.failed) == (told.passed, told.failed) == (1, 2)
     assert told.failures == (("job-0", 1), ("job-2", 1))
+
+
+async def test_a_failure_while_the_controller_is_asked_is_told_with_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.agent.health import desk
+
+    monkeypatch.setattr(desk, "FAILURE_PAUSE_SECONDS", 0.0)
+    controller = Controller(HealthAnswer(next_seconds=3600.0))
+    health = HealthDesk(controller.ask, find_gpus, incarnation="incarnation", folder=tmp_path)
+    ask = controller.ask
+
+    async def ask_while_a_task_fails(request: HealthRequest) -> HealthAnswer:
+        if not controller.requests:
+            health.note_end("job-0", 1, failed=True)
+        return await ask(request)
+
+    monkeypatch.setattr(health, "_ask", ask_while_a_task_fails)
+    running = asyncio.create_task(health.run())
+    await in_time(controller.heard.wait(), 60)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert [request.failed for request in controller.requests] == [0, 1]

@@ -67,6 +67,7 @@ class HealthDesk:
         """Ask, measure and report for ever."""
         report: HealthReport | None = None
         while True:
+            self._news.clear()  # what fails while the controller is asked is told with the next call
             passed, failed, failures = self._passed, self._failed, tuple(self._failures)
             request = HealthRequest(
                 incarnation=self._incarnation,
@@ -88,7 +89,6 @@ class HealthDesk:
             if answer.order is not None:
                 report = await self._carry_out(answer.order)
                 continue
-            self._news.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(answer.next_seconds, MAX_WAIT_SECONDS)):
                     await self._news.wait()
