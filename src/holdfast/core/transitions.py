@@ -5,8 +5,8 @@ constraints and the conformance suite hold it to these edges, and `docs/referenc
 from here.
 
 Which statement of the store writes an edge. `insert_jobs` begins a job. `reserve_jobs` alone carries
-out `reserve` of a job, with its tasks and its attempt, whoever planned it: the leader, a host's own
-sync, or a submission that finds a waiting host. Every other edge of a job, a task or an attempt is
+out `reserve` of a job, with its tasks and its attempt, for each of three plans: the leader's, that of
+a host's own sync, and that of a submission that finds a waiting host. Every other edge of a job, a task or an attempt is
 decided in `moves` and written by `write_jobs`, `write_tasks` (`rewrite_tasks` where a member changes
 its place), `write_attempts` and `clear_tasks`. One edge has a second writer: `finish_jobs` ends jobs
 of one task that succeeded, and says why on top. `tests/store/test_writers.py` finds no other

@@ -23,7 +23,7 @@ from holdfast.store.postgres.connection.session import Rows, Step, to_json
 RESERVE_FROM = [str(s) for s in sources(JOB, JobEvent.RESERVE)]
 
 
-class Reserved(msgspec.Struct, frozen=True):
+class ReservedJob(msgspec.Struct, frozen=True):
     """A job that was reserved, and its attempt. secrets: of a job that a host takes."""
 
     placement: JobPlacement
@@ -60,19 +60,19 @@ class Reservation(msgspec.Struct, frozen=True):
             "now": self.at,
         }
 
-    def read(self, found: Rows) -> list[Reserved]:
+    def read(self, found: Rows) -> list[ReservedJob]:
         """Return what the statement has written."""
         (row,) = found
         secrets = row["secrets"] or {}
         written = sorted(zip(row["ns"] or (), row["attempts"] or (), strict=True))
         placed = [(self.placements[n - 1], attempt) for n, attempt in written]
-        return [Reserved(p, attempt, secrets.get(p.job_id, {})) for p, attempt in placed]
+        return [ReservedJob(p, attempt, secrets.get(p.job_id, {})) for p, attempt in placed]
 
     def list_applied(self, found: Rows) -> list[str]:
         """Return the ids of the jobs that the statement has written."""
         return [one.placement.job_id for one in self.read(found)]
 
-    def make_task(self, one: Reserved) -> OfferedTask:
+    def make_task(self, one: ReservedJob) -> OfferedTask:
         """Return the task of a job of one, for the host that takes it."""
         (seat,) = one.placement.tasks
         return OfferedTask(
