@@ -6,11 +6,11 @@ from here.
 
 Which statement of the store writes an edge. `insert_jobs` begins a job. `reserve_jobs` alone carries
 out `reserve` of a job, with its tasks and its attempt, for each of three plans: the leader's, that of
-a host's own sync, and that of a submission that finds a waiting host. Every other edge of a job, a task or an attempt is
-decided in `moves` and written by `write_jobs`, `write_tasks` (`rewrite_tasks` where a member changes
-its place), `write_attempts` and `clear_tasks`. One edge has a second writer: `finish_jobs` ends jobs
-of one task that succeeded, and says why on top. `tests/store/test_writers.py` finds no other
-statement that writes a state of these three.
+a host's own sync, and that of a submission that finds a waiting host. Every other edge of a job, a
+task or an attempt is decided in `moves` and written by `write_jobs`, `write_tasks` (`rewrite_tasks`
+where a member changes its place), `write_attempts` and `clear_tasks`. One edge has a second writer:
+`finish_jobs` ends jobs of one task that succeeded, and `store/postgres/sync/ends.py` says what that
+buys. `tests/store/test_writers.py` finds no other statement that writes a state of these three.
 
 How the machines are coupled. Each line below is one transaction of the store (`moves`), so no
 reader ever sees a part of it. A job has at most one attempt that has not ended, and one task for
