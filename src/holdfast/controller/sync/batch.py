@@ -12,10 +12,6 @@ from holdfast.moves.reports import count_wanted
 from holdfast.moves.values import HostSync, HostSynced
 from holdfast.store.port.store import Store
 
-_HEAVY = 32
-"""Jobs that hosts would take together from which their take goes beside another: it costs several
-times what the statements of a transaction cost by themselves."""
-
 
 def batch_syncs(
     store: Store, settings: SettingsCache, metrics: Metrics, outages: Outages
@@ -41,5 +37,4 @@ def batch_syncs(
         renews=True,
         weigh=count_wanted,
         most=MAX_TAKEN - SPARE,
-        heavy=_HEAVY,
     )

@@ -142,16 +142,12 @@ async def _poll(
         # could have woken.
         and line.is_newest(request.incarnation, request.seq)
     ):
-        # A call to take may have come to the call before.
-        woken = line.is_called or await _wait(line, seen, until - controller.clock(), receive)
+        woken = await _wait(line, seen, until - controller.clock(), receive)
         if not woken or not line.is_newest(request.incarnation, request.seq) or wakes.closing:
             break
         seen = line.wake.version
         given = line.take_gift()
-        called = line.take_poll() if given is None else None
-        found = given or await _ask_store(controller, host, called or again)
-        if called is not None and not found.settled:
-            controller.poke("admit")  # WAKE-4
+        found = given or await _ask_store(controller, host, again)
         if not line.is_newest(request.incarnation, request.seq):
             break
         _act_on(controller, None, found)

@@ -168,15 +168,6 @@ def _take_for(
     return taken, rest, waiting
 
 
-def are_for_any_host(jobs: Sequence[Candidate], terms: TakeTerms) -> bool:
-    """Return whether a plan would serve these jobs no better than the hosts that take them (TAKE-1):
-    it chooses which devices to fill, and places a job on a host to avoid where there is no other."""
-    return all(
-        _is_plain(job, terms.ttls) and not (job.gpus or job.avoid_hosts or job.barred_hosts)
-        for job in jobs
-    )
-
-
 def is_full(host: HostRoom) -> bool:
     """Return whether the host has neither a slot nor a device free."""
     return host.cpu_slots <= 0 and not host.devices

@@ -11,7 +11,6 @@ from holdfast.core.causes import UNSTARTED
 from holdfast.core.host_faults import find_runtime_word
 from holdfast.core.placement.plan import (
     Candidate,
-    Capacity,
     JobPlacement,
     RunningTask,
     Share,
@@ -80,12 +79,7 @@ class MemoryAdmission(InMemory):
         return Released(retries=count, left=count < len(retries), **done)
 
     async def read_admission(
-        self,
-        limit: int,
-        *,
-        but: Sequence[str] = (),
-        hosts: Sequence[Capacity] | None = None,
-        now: Now = None,
+        self, limit: int, *, but: Sequence[str] = (), now: Now = None
     ) -> AdmissionSnapshot:
         s, at = self.state, self.state.at(now)
         cluster = [("cluster", s.settings), ("environment", self.environment)]
@@ -97,8 +91,7 @@ class MemoryAdmission(InMemory):
         active = [
             h for _, h in sorted(s.hosts.items()) if h.takes_work and h.heartbeat_at >= at - silence
         ]
-        if hosts is None:
-            hosts = [s.capacity(h).without_ahead for h in active]
+        hosts = [s.capacity(h).without_ahead for h in active]
         quotas = quotas_left(
             s, self.environment, {s.jobs[i].row.project for i in s.by_state[JobState.QUEUED]}
         )

@@ -131,13 +131,7 @@ class PostgresAdmission(OnSession):
 
     @reads
     async def read_admission(
-        self,
-        tx: Tx,
-        limit: int,
-        *,
-        but: Sequence[str] = (),
-        hosts: Sequence[Capacity] | None = None,
-        now: Now = None,
+        self, tx: Tx, limit: int, *, but: Sequence[str] = (), now: Now = None
     ) -> AdmissionSnapshot:
         revision = await tx.one(
             "begin_admission", now=now, limits="max_running" in self.environment
@@ -165,15 +159,13 @@ class PostgresAdmission(OnSession):
         )
         silence = silence_seconds(dead, interval)
         asked = {"limit": limit, "but": list(but), "now": revision["now"]}
-        given = (
-            [] if hosts is not None else [ask_capacity(None, silence=silence, now=revision["now"])]
+        room, queued, *owned = await tx.many(
+            ask_capacity(None, silence=silence, now=revision["now"]),
+            _ask_candidates(names, quotas, asked),
+            *_ask_owned(names, shares, asked),
         )
-        queued, *more = await tx.many(
-            _ask_candidates(names, quotas, asked), *_ask_owned(names, shares, asked), *given
-        )
-        if hosts is None:
-            hosts = [as_capacity(row).without_ahead for row in more.pop()]
-        queued = _put_first(more[0], queued) if more else queued
+        hosts = [as_capacity(row).without_ahead for row in room]
+        queued = _put_first(owned[0], queued) if owned else queued
         served = serves(hosts)  # without the silent ones
         rows = [row for row in queued if served(row["queue"])]
         return AdmissionSnapshot(
