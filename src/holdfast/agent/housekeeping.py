@@ -83,9 +83,6 @@ class Housekeeper:
     def _take_leftover(self, key: TaskKey, now: float, follow: Callable[[AgentTask], None]) -> None:
         """Have its logs shipped, or keep them for a while. Raises ValidationError."""
         task = self._table.restore(key, now)
-        if task.saved.returned:  # the earlier agent may not have been heard
-            task.move(AgentTaskEvent.GIVE_UP)
-            return
         if not task.path_of("stdout").exists():  # the first that a start makes
             # An agent died between writing the order down and the launch, which is offered again.
             self._table.drop(task)

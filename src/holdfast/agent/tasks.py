@@ -55,8 +55,6 @@ START_TOLD_SECONDS = 0.03
 GANG_TOLD_SECONDS = 0.06
 # Ranks that are stopped together mostly end together, and are reported together, this late at most.
 ENDS_TOLD_SECONDS = 0.03
-# Where short tasks follow each other, starts and ends are told so late at most (AHEAD-4).
-PACE_SECONDS = 0.03
 _MAX_EXCUSE_SECONDS = 86_400.0
 _SAFE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -70,7 +68,6 @@ class TaskFile(msgspec.Struct, kw_only=True, omit_defaults=True):
     acked: the controller has its end. over_memory_bytes: what the memory watch ended it at.
     output: how much it wrote to each stream, and what of that is lost.
     notices: what its owner should know, told with its end.
-    returned: it was held ahead and given back (AHEAD-2).
     """
 
     watch: dict[str, Any] | None = None
@@ -84,7 +81,6 @@ class TaskFile(msgspec.Struct, kw_only=True, omit_defaults=True):
     output: dict[str, StreamEnd] = {}
     notices: list[str] = []
     acked: bool = False
-    returned: bool = False
 
 
 class AgentTask:
@@ -104,7 +100,6 @@ class AgentTask:
         self.state = AgentTaskState.ORDERED
         self.began = False  # the work itself ran
         self.fell = False  # it ended badly by itself, and its gang falls with it (FALL-1)
-        self.launched_at = 0.0  # CLOCK_BOOTTIME: since when it has its slots here
         self.pid = 0
         self.started_at = 0.0  # CLOCK_BOOTTIME; 0 before it runs
         self.deadline = 0.0  # CLOCK_BOOTTIME: when its lease ends, as far as the last answer said
@@ -120,11 +115,6 @@ class AgentTask:
     def gpus(self) -> tuple[int, ...]:
         """Device indices it was given."""
         return tuple(self.order.gpus) if self.order else ()
-
-    @property
-    def slots(self) -> int:
-        """CPU slots of this host that it takes."""
-        return self.order.cpu_slots if self.order else 0
 
     @property
     def in_container(self) -> bool:
@@ -194,10 +184,6 @@ class AgentTask:
 
     def report(self, now: float) -> TaskReport:
         """Its report in a sync."""
-        if self.saved.returned:
-            return TaskReport(key=self.key, state="returned")
-        if self.state is AgentTaskState.ORDERED:
-            return TaskReport(key=self.key, state="held")
         beat = self.watch.last_beat
         told = None
         if beat is not None:

@@ -91,7 +91,7 @@ def expect_starts(
                 free_devices=tuple(
                     d for d in host.free_devices if d not in devices.get(host.host_id, ())
                 ),
-            ).without_ahead
+            )
             if host.host_id in slots
             else host
             for host in snapshot.hosts

@@ -10,7 +10,6 @@ CMD-3  A stop for a task that is not known here is answered at once: ended, stop
        will run (CMD-1).
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,6 @@ import msgspec
 
 from holdfast.agent.containers.desk import ContainerDesk
 from holdfast.agent.journal import about
-from holdfast.agent.orders.ahead import AheadDesk
 from holdfast.agent.orders.claims import Claims
 from holdfast.agent.orders.launches import EarlyLaunches, TaskPlaces, make_launch
 from holdfast.agent.orders.link import GuardianLink
@@ -38,7 +36,6 @@ from holdfast.wire.agent import ClaimOrder, LaunchOrder, PreemptOrder, Renewed, 
 from holdfast.wire.guardian import LaunchTask
 
 log = logging.getLogger("holdfast.agent.orders.commands")
-LOOK_SECONDS = 0.25  # while orders are held: whether they are late
 
 
 @dataclass(eq=False)
@@ -67,12 +64,10 @@ class Commands:
     closing: bool = False  # this host starts nothing any more
     settings_rev: int = 0
     _peers: GangPeers = field(default_factory=GangPeers)
-    _late: asyncio.TimerHandle | None = None
     _unlogged: list[AgentTask] = field(default_factory=list)
     _unsaid: list[tuple[AgentTask, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.ahead = AheadDesk(self.table)
         self.early = EarlyLaunches(
             self.table, lambda order: self.places.works.leave(order.key.job_id, order)
         )
@@ -91,9 +86,6 @@ class Commands:
         self._renew(answer.renewed, started_at)
         if not newest:
             return news
-        self.ahead.seconds = answer.run_ahead_seconds
-        for key in answer.recall:
-            news = self._recall(key) or news
         for key in answer.lost:
             news = self._lose(key) or news
         with self.link.together():
@@ -215,71 +207,11 @@ class Commands:
         task = self.table.add(msgspec.structs.replace(order, peers=[]), now)
         peers = self._peers.leave(order, task.folder)
         task.deadline = deadline
-        if order.ahead and not order.fetches and self.ahead.must_wait(task):
-            self._hold(task, now)
-        elif not order.fetches:
+        if not order.fetches:
             self._start_task(task, order, peers)
         else:
             task.move(AgentTaskEvent.FETCH)
             self.table.works.begin(task.key, self._fetch_and_start(task, order))
-
-    # ---- orders held ahead (AHEAD-2)
-
-    def begin_held(self) -> None:
-        """Begin the orders that find a slot free."""
-        while not self.closing and (found := self.ahead.list_next()):
-            for task in found:
-                self.ahead.let_go(task)
-                if task.deadline <= read_boottime():  # it is offered again, or lapses (CMD-2)
-                    self.table.drop(task)
-                    self.table.remove_folder(task.key)
-                    continue
-                assert task.order is not None
-                self._start_or_fail(task, task.order)
-
-    def _hold(self, task: AgentTask, now: float) -> None:
-        self.ahead.hold(task, now)
-        if self._late is None:
-            self._look_again()
-
-    def _give_back_late(self) -> None:
-        self._late = None
-        for task in self.ahead.list_late(read_boottime()):
-            self._give_back(task)
-        if len(self.ahead):
-            self._look_again()
-
-    def _look_again(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._late = loop.call_later(LOOK_SECONDS, self._give_back_late)
-
-    def _recall(self, key: TaskKey) -> bool:
-        """Give an order back, also one that never came here; one that has begun goes on."""
-        task = self.table.get(key)
-        if task is not None:
-            return task.state is AgentTaskState.ORDERED and self._give_back(task)
-        if self.table.is_buried(key):
-            return False
-        try:
-            task = self.table.add_stub(key, read_boottime())
-        except ValidationError:
-            return False
-        return self._give_back(task)
-
-    def _give_back(self, task: AgentTask) -> bool:
-        """Have an order reported as given back, if the disk takes the word first: the next agent,
-        which is offered the order again, must not begin it (AHEAD-2). It has no logs to wait for."""
-        saved = task.saved
-        saved.returned = saved.shipped_whole = True
-        if task.folder.is_dir():
-            self.table.save(task, read_boottime())
-        if task.dirty and not self.closing:
-            saved.returned = saved.shipped_whole = False
-            return False
-        self.ahead.let_go(task)
-        task.move(AgentTaskEvent.GIVE_UP)
-        self.changed()
-        return True
 
     def _find_port(self, order: LaunchOrder, now: float) -> int:
         """A port for a rendezvous on this host alone: that of the gang's other ranks, whichever
@@ -347,7 +279,6 @@ class Commands:
 
     def _note_launch(self, task: AgentTask) -> None:
         task.move(AgentTaskEvent.LAUNCH)
-        task.launched_at = read_boottime()
         self._unlogged.append(task)
         self.launched(task)
 
@@ -392,15 +323,11 @@ class Commands:
 
     def stop_fetches(self) -> None:
         """End every task that is not launched yet: this host starts nothing any more."""
-        for held in self.ahead.list_all():
-            self._give_back(held)
         for task in self.table:
             self._stop_fetch(task, TaskFacts(stopped=True, stop_cause=Cause.HOST_DRAINED))
 
     def _stop_fetch(self, task: AgentTask, facts: TaskFacts) -> bool:
-        """End a task whose checkpoint is still fetched, or that is held ahead. False for another."""
-        if task.state is AgentTaskState.ORDERED:
-            return self._give_back(task)
+        """End a task whose checkpoint is still fetched. False for another."""
         if task.state is not AgentTaskState.FETCHING:
             return False
         self.table.works.stop(task.key)

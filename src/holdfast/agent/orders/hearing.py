@@ -64,7 +64,6 @@ class Hearing:
 
     def _take_status(self, task: AgentTask, status: TaskStatus) -> None:
         task.pid, task.started_at = status.pid, status.started_at
-        task.launched_at = status.started_at
         task.move(AgentTaskEvent.LAUNCH)
         if status.pid and task.in_container:
             self.containers.follow(task)
@@ -124,7 +123,4 @@ class Hearing:
         if task is None:
             self.link.ack([ended.key])  # this agent and the controller are done with it
         else:
-            if not task.state.end_heard:
-                self.commands.ahead.note_end(task, read_boottime())
             self.ends.begin(task, ended)
-            self.commands.begin_held()

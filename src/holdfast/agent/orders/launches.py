@@ -140,7 +140,7 @@ class EarlyLaunches:
         """Prepare the launch of a plain task of one rank; of another, nothing."""
         plain = asked.world_size == 1 and asked.image is None and not asked.executor
         plain = plain and "HOLDFAST_OUT_DIR" not in {**asked.env, **asked.secrets}
-        if not plain or asked.ahead or asked.also or asked.fetches:
+        if not plain or asked.also or asked.fetches:
             return
         order, now = asked, read_boottime()
         if not order.master_port:

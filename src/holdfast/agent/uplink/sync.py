@@ -39,7 +39,6 @@ _IN_FLIGHT = 2
 _ECHO_SECONDS = (0.02, 0.25)
 _SUPERSEDED_SECONDS = 2.0
 _PATIENCE_SECONDS = 1.0  # beyond the wait that was asked for, however short the lease (SYNC-5)
-_WEIGHT = 0.2  # of the newest answer in the mean of what they take
 _LAUNCH_SECONDS = 0.03
 _GANG_SECONDS = 0.07  # after the start of its ranks is told (`GANG_TOLD_SECONDS`)
 
@@ -52,9 +51,6 @@ class SyncTaker(Protocol):
 
     def list_faults(self) -> list[Hindrance]:
         """What a part of this host cannot do now."""
-
-    def count_ahead(self) -> int:
-        """How many orders it would hold beyond its slots."""
 
     def show_gpus(self) -> list[GpuTelemetry]:
         """The devices as they were last read."""
@@ -75,7 +71,6 @@ class SyncTaker(Protocol):
 class _Call(msgspec.Struct):
     seq: int
     started_at: float
-    news: bool
     overdue_at: float = math.inf
 
 
@@ -115,8 +110,6 @@ class SyncLoop:
         self._retry_seconds = _FIRST_RETRY_SECONDS
         self._retry_at = 0.0
         self._echo_seconds = 0.0
-        self._told_at = 0.0
-        self.answer_seconds = 0.0  # what an answer to ends takes
 
     def report(self, *, within_seconds: float = 0.0) -> None:
         """Something happened: tell the controller now, or this much later with what happens
@@ -130,10 +123,6 @@ class SyncLoop:
                 return
             self._later.cancel()
         self._later = loop.call_later(within_seconds, self._news.set)
-
-    def count_seconds_left(self) -> float:
-        """Return in how long the answer to the last news may be here."""
-        return max(0.0, self._told_at + self.answer_seconds - read_boottime())
 
     async def run(self) -> None:
         """Sync for ever."""
@@ -172,7 +161,6 @@ class SyncLoop:
         return max((call.overdue_at for call in self._flights.values()), default=math.inf)
 
     def _start(self, *, wait: bool = True) -> None:
-        news = self._news.is_set()
         self._news.clear()
         if self._later is not None:
             self._later.cancel()  # this call tells it
@@ -191,14 +179,11 @@ class SyncLoop:
             shares_orders=True,
             faults=self._taker.list_faults(),
             gpus=self._taker.show_gpus(),
-            ahead=self._taker.count_ahead(),
             hears_early=True,
         )
         now = read_boottime()
         patience_seconds = max(self._lease_seconds / 3, wait_seconds + _PATIENCE_SECONDS)
-        call = _Call(self._seq, now, news, now + patience_seconds)
-        if news:
-            self._told_at = call.started_at
+        call = _Call(self._seq, now, now + patience_seconds)
         self._flights[asyncio.create_task(self._fly(call, request))] = call
 
     async def _fly(self, call: _Call, request: SyncRequest) -> _Heard | HoldfastError | None:
@@ -264,8 +249,6 @@ class SyncLoop:
             return
         answer = heard.answer
         took_seconds = read_boottime() - call.started_at
-        if call.news and answer.acked:  # such an answer waits for nothing
-            self.answer_seconds += (took_seconds - self.answer_seconds) * _WEIGHT
         if (answer.launch or answer.preempt) and not self._flights and not self._news.is_set():
             # A call now would only say that they are being started or stopped, and slow that down.
             await self._pause(_GANG_SECONDS if answer.gangs else _LAUNCH_SECONDS)

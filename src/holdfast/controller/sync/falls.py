@@ -88,7 +88,7 @@ class Falls:
 def find_fall(sync: HostSync) -> str | None:
     """Return the gang whose ends are all that a sync tells beside what lives, and of which a rank
     failed by itself."""
-    if sync.started or sync.claimed or sync.returned or sync.leaving:
+    if sync.started or sync.claimed or sync.leaving:
         return None
     jobs = {(key.job_id, key.epoch) for key, _ in sync.ended}
     if len(jobs) != 1 or len(sync.ended) < 2 or any(facts.succeeded for _, facts in sync.ended):

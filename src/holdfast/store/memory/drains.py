@@ -107,7 +107,7 @@ class MemoryDrains(InMemory):
         s, at = self.state, self.state.at(now)
         silence = None if silence_seconds is None else timedelta(seconds=silence_seconds)
         return tuple(
-            s.capacity(host, but=job_id).without_ahead
+            s.capacity(host, but=job_id)
             for _, host in sorted(s.hosts.items())
             if host.takes_work and (silence is None or host.heartbeat_at >= at - silence)
         )

@@ -175,7 +175,7 @@ class PostgresAdmission(OnSession):
             _ask_candidates(names, quotas, asked), *_ask_owned(names, shares, asked), *given
         )
         if hosts is None:
-            hosts = [as_capacity(row).without_ahead for row in more.pop()]
+            hosts = [as_capacity(row) for row in more.pop()]
         queued = _put_first(more[0], queued) if more else queued
         served = serves(hosts)  # without the silent ones
         rows = [row for row in queued if served(row["queue"])]
@@ -192,12 +192,6 @@ class PostgresAdmission(OnSession):
     async def note_passed(self, job_ids: Sequence[str], *, holds: bool, now: Now = None) -> None:
         given = {"ids": list(job_ids), "holds": holds, "now": now}
         await self.beside.transact(lambda tx: tx.run("note_passed", **given), relaxed=True)
-
-    async def recall_ahead(
-        self, *, queue: str | None = None, below: int | None = None
-    ) -> list[str]:
-        rows = await self.beside.rows("recall_ahead", queue=queue, host=None, below=below)
-        return sorted({row["host_id"] for row in rows})
 
     async def read_running(self, *, now: Now = None) -> list[RunningTask]:
         return await self.session.list_of(RunningTask, "read_running", now=now)

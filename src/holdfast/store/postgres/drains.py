@@ -142,7 +142,7 @@ class PostgresDrains(OnSession):
         )
         if rivals[0]["rivals"]:
             return None
-        return tuple(as_capacity(row).without_ahead for row in found)
+        return tuple(as_capacity(row) for row in found)
 
     async def take_fall(
         self, sync: HostSync, fall: Fall, *, rules: Sequence[OperatorRule] = (), now: Now = None

@@ -127,7 +127,6 @@ def test_what_is_not_launched_any_more_is_not_prepared_or_undone(
         {"world_size": 2, "local_world_size": 2},
         {"image": "i"},
         {"executor": "e"},
-        {"ahead": True},
         {"env": {"HOLDFAST_OUT_DIR": "out"}},
         {"checkpoint": CheckpointOffer(number=1, size=1, sha256="0" * 64)},
         {"also": [AlikeTask(TaskKey("b", 0, 1), 1, [], 300.0)]},

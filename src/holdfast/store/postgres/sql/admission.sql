@@ -260,7 +260,7 @@ cross join lateral (select j.state = 'running' and (
   j.tasks = 1 or coalesce((j.spec->>'supervised')::boolean, false) or coalesce(j.spec->>'on_partial', 'fail') = 'restart'
   or not exists (select from tasks d where d.job_id = j.id and d.state = 'done')) as stoppable) s
 cross join (select coalesce(%(now)s::timestamptz, clock_timestamp()) as at) c
-where t.state in ('running', 'preempting') or (t.state = 'reserved' and not t.ahead); -- that holds no slot (AHEAD-1)
+where t.state in ('reserved', 'running', 'preempting');
 
 -- name: read_spans
 -- How long jobs of these names took, or members of these arrays: the longest of the last ten that succeeded with their

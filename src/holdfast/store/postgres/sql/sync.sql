@@ -38,7 +38,7 @@ with given as (
 select k.host_id, k.name, k.state, k.faults, k.reason, k.fresh, k.flagged_dead_at, k.heartbeat_at,
        k.fresh and exists (
          select from tasks t where t.host_id = k.host_id and t.state in ('reserved', 'preempting')
-           and (t.state = 'preempting' or t.offered_at is null or t.claimed_at is not null or t.recalled
+           and (t.state = 'preempting' or t.offered_at is null or t.claimed_at is not null
                 or (t.job_id, t.rank, t.epoch) not in (select job_id, rank, epoch from live))) as orders,
        k.fresh and exists (select from handovers o where o.host_id = k.host_id) as handed,
        k.fresh and exists (select from log_reads r where r.host_id = k.host_id and r.at is null) as reads,
@@ -246,7 +246,7 @@ update tasks t set
   lease_until = greatest(t.lease_until, %(now)s::timestamptz + t.lease_ttl_seconds * interval '1 second')
 from locked l
 where t.job_id = any(array(select job_id from locked)) and t.job_id = l.job_id and t.rank = l.rank and t.state = 'reserved'
-returning t.job_id, t.rank, t.epoch, t.attempt, t.host_id, t.devices, t.lease_ttl_seconds, t.replaced, t.ahead, t.barrier;
+returning t.job_id, t.rank, t.epoch, t.attempt, t.host_id, t.devices, t.lease_ttl_seconds, t.replaced, t.barrier;
 
 -- name: begin_takes
 -- Whether hosts may take jobs under these settings, and what the leader has just passed over (TAKE-2).
@@ -306,7 +306,7 @@ where h.id = %(id)s::text and h.state = 'active' and not h.faults @> '[{"part": 
 -- most of their cost is their columns. A column that says one thing of all of them says it once. A queue that is paused
 -- is asked again under its lock.
 -- kinds: jobs of one kind and queue have one spec. The members of an array share the digest of their array.
--- shuns: the hosts that a job avoids, and those that it bars; null where there are none. fresh: without an attempt yet.
+-- shuns: the hosts that a job avoids, and those that it bars; null where there are none.
 -- plain: it may be handed over (HANDOVER-1), as far as its row says.
 -- Jobs whose places say the same of them all (`ready_jobs.kind`) are alike, and none of their rows is read.
 -- by_keys: what follows in the transaction finds rows by keys alone. A queue that was long, empty when PostgreSQL looked,
@@ -333,7 +333,7 @@ with top as materialized (
   from top t
 )
 select ids, '{0}'::bigint[] as epochs, array(select queue from first) as queues, array(select encode(kind, 'hex') from first) as kinds,
-       '{null}'::text[] as shuns, '{true}'::boolean[] as fresh, '{true}'::boolean[] as plain,
+       '{null}'::text[] as shuns, '{true}'::boolean[] as plain,
        set_config('enable_indexscan', 'off', true) as by_keys
 from seen where alike
 union all
@@ -342,14 +342,12 @@ select array_agg(c.id) as ids,
        case when min(c.queue) = max(c.queue) then array[min(c.queue)] else array_agg(c.queue) end as queues,
        case when min(c.kind) = max(c.kind) then array[min(c.kind)] else array_agg(c.kind) end as kinds,
        case when count(c.shuns) = 0 then array[null::text] else array_agg(c.shuns) end as shuns,
-       case when bool_and(c.fresh) = bool_or(c.fresh) then array[bool_and(c.fresh)] else array_agg(c.fresh) end as fresh,
        case when bool_and(c.plain) = bool_or(c.plain) then array[bool_and(c.plain)] else array_agg(c.plain) end as plain,
        set_config('enable_indexscan', 'off', true) as by_keys
 from (
   select j.id, j.epoch, j.queue collate "C" as queue,
          case when j.array_id is null then encode(j.spec_hash, 'hex') else j.id end collate "C" as kind,
          case when j.avoid_hosts <> '{}' or j.barred_hosts <> '{}' then jsonb_build_array(j.avoid_hosts, j.barred_hosts)::text end as shuns,
-         j.attempts = 0 as fresh,
          j.epoch = 0 and j.gpus = 0 and j.array_id is null and j.origin_run is null and not j.preemptible as plain
   from top r join jobs j on j.id = r.job_id
   where j.id = any(case when (select alike from seen) then '{}' else array(select job_id from top) end)
@@ -363,19 +361,17 @@ select j.id as job_id, j.name, j.queue, j.project, j.priority, j.tasks, j.gpus, 
 from jobs j where j.id = any(%(ids)s::text[]);
 
 -- name: take_jobs
--- As reserve_jobs and offer_tasks in one, for jobs of one task: the host's room was read under its lock. `ahead`: it
--- waits on the host for a slot (AHEAD-1). A queue that is being paused or changed, and a job that another
--- transaction holds, is left alone, because locks of queues come before those of hosts, and a wait here could be for
--- ever.
+-- As reserve_jobs and offer_tasks in one, for jobs of one task: the host's room was read under its lock. A queue that
+-- is being paused or changed, and a job that another transaction holds, is left alone, because locks of queues come
+-- before those of hosts, and a wait here could be for ever.
 with batch as materialized (
   select nextval('event_batches_n_seq') as n
 ), given as (
-  select j.job_id, j.epoch, j.devices, j.n, p.ttl, p.host_id, p.host, p.incarnation, p.ahead
+  select j.job_id, j.epoch, j.devices, j.n, p.ttl, p.host_id, p.host, p.incarnation
   from unnest(%(jobs)s::text[], %(parts)s::bigint[], %(epochs)s::bigint[], %(devices)s::text[]) with ordinality
     as j(job_id, part, epoch, devices, n)
-  join unnest(%(ttls)s::double precision[], %(host_ids)s::text[], %(hosts)s::text[], %(incarnations)s::text[],
-              %(ahead)s::boolean[]) with ordinality
-    as p(ttl, host_id, host, incarnation, ahead, part) on p.part = j.part
+  join unnest(%(ttls)s::double precision[], %(host_ids)s::text[], %(hosts)s::text[], %(incarnations)s::text[]) with ordinality
+    as p(ttl, host_id, host, incarnation, part) on p.part = j.part
 ), open as materialized (
   select q.name from queues q
   where q.name = any(%(queues)s::text[]) and q.paused_at is null
@@ -393,18 +389,17 @@ with batch as materialized (
   returning r.job_id
 ), moved as (
   update jobs j set state = 'reserved', epoch = j.epoch + 1, attempts = j.attempts + 1,
-         reason = case when g.ahead then 'held ahead on ' || g.host || ', begins when a slot is free'
-                       else 'reserved on ' || g.host || ', which took it' end,
+         reason = 'reserved on ' || g.host || ', which took it',
          barred_hosts = '{}', revision = j.revision + 1, started_at = null, step = null, total = null, beat_at = null, trigger_rank = null
   from given g
   where j.id = any(array(select job_id from claimed)) and g.job_id = j.id
   returning j.id, j.epoch, j.attempts, j.reason, j.queue, j.project, j.gpus, j.cpu_slots, j.memory_bytes,
-            j.retries_charged as charged, g.n, g.ttl, g.host_id, g.host, g.incarnation, g.devices::integer[] as devices, g.ahead
+            j.retries_charged as charged, g.n, g.ttl, g.host_id, g.host, g.incarnation, g.devices::integer[] as devices
 ), placed as (
   insert into tasks (job_id, rank, epoch, attempt, state, queue, gpus, cpu_slots, memory_bytes, host_id, incarnation,
-                     devices, lease_ttl_seconds, barrier, offered_at, lease_until, ahead)
+                     devices, lease_ttl_seconds, barrier, offered_at, lease_until)
   select m.id, 0, m.epoch, m.attempts, 'reserved', m.queue, m.gpus, m.cpu_slots, m.memory_bytes, m.host_id,
-         m.incarnation, m.devices, m.ttl, true, %(now)s, %(now)s::timestamptz + m.ttl * interval '1 second', m.ahead
+         m.incarnation, m.devices, m.ttl, true, %(now)s, %(now)s::timestamptz + m.ttl * interval '1 second'
   from moved m
 ), chained as (
   insert into attempts (job_id, number, parent, epoch, state, retry_count, reason, host, host_ids, road, reserved_at,
@@ -614,29 +609,15 @@ set local synchronous_commit to default;
 -- What the transaction wrote may be lost by a crash of the server.
 set local synchronous_commit to off;
 
--- name: recall_ahead
--- Marks tasks that hosts hold ahead, to be given back unless they have begun (AHEAD-2).
-with held as (
-  select t.job_id, t.rank from tasks t join jobs j on j.id = t.job_id
-  where t.state = 'reserved' and t.ahead and not t.recalled
-    and (%(queue)s::text is null or t.queue = %(queue)s) and (%(host)s::text is null or t.host_id = %(host)s)
-    and (%(below)s::integer is null or j.priority < %(below)s)
-  order by t.job_id, t.rank
-  for no key update of t
-)
-update tasks t set recalled = true from held h where t.job_id = h.job_id and t.rank = h.rank and t.state = 'reserved'
-returning t.host_id;
-
 -- name: read_preempts
--- With the tasks that are recalled. A member of a supervised job may be stopped by itself; a drain of its job then goes
--- first.
+-- A member of a supervised job may be stopped by itself; a drain of its job then goes first.
 with stopping as materialized (
   select t.* from tasks t
   join unnest(%(hosts)s::text[], %(incarnations)s::text[]) as g(host_id, incarnation)
     on g.host_id = t.host_id and g.incarnation = t.incarnation
-  where t.host_id = any(%(hosts)s::text[]) and (t.state = 'preempting' or (t.state = 'reserved' and t.recalled))
+  where t.host_id = any(%(hosts)s::text[]) and t.state = 'preempting'
 )
-select t.job_id, t.rank, t.epoch, t.host_id, t.state = 'reserved' as recalled, coalesce(j.drain_cause, t.stop_cause) as drain_cause,
+select t.job_id, t.rank, t.epoch, t.host_id, coalesce(j.drain_cause, t.stop_cause) as drain_cause,
        case when j.drain_cause is null then t.stop_reason else j.drain_reason end as drain_reason,
        case when j.drain_cause is null then t.stop_hard else j.drain_hard end as drain_hard, j.drain_operator_stop,
        case when j.drain_cause is not null then j.trigger_rank end as trigger_rank

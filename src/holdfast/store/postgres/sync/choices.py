@@ -111,12 +111,7 @@ def choose_jobs(
         return NOTHING
     by_host = {d.sync.host_id: d for d in drafts}
     found = plan_takes(
-        queued.groups,
-        [as_capacity(row) for row in rooms],
-        terms,
-        begun[0]["passed"],
-        ahead={d.sync.host_id: d.sync.ahead for d in drafts},
-        cut=cut,
+        queued.groups, [as_capacity(row) for row in rooms], terms, begun[0]["passed"], cut=cut
     )
     for host_id in found.settled:
         by_host[host_id].settled = terms.whole
@@ -161,7 +156,6 @@ def _ask(
         "devices": [
             f"{{{','.join(map(str, devices))}}}" for part in parts for devices in part.devices
         ],
-        "ahead": [part.ahead for part in parts],
         "reserve_from": RESERVE_FROM,
     }
 
@@ -176,7 +170,7 @@ def give_taken(drafts: Sequence[Draft], choice: TakeChoice, found: Sequence[Rows
         missed = missed or len(taken) < len(offered)
         job_ids, parts = asked["jobs"], asked["parts"]
         host_ids, ttls = asked["host_ids"], asked["ttls"]
-        epochs, devices, ahead = (asked.get(name) for name in ("epochs", "devices", "ahead"))
+        epochs, devices = asked.get("epochs"), asked.get("devices")
         attempts = row["attempts"] or [1] * len(taken)  # what is handed over has its first
         for n, attempt in sorted(zip(taken, attempts, strict=True)):
             at, part = n - 1, parts[n - 1] - 1
@@ -187,7 +181,6 @@ def give_taken(drafts: Sequence[Draft], choice: TakeChoice, found: Sequence[Rows
                 host_id=host_id,
                 devices=_read_devices(devices[at]) if devices else (),
                 lease_ttl_seconds=ttls[part],
-                ahead=ahead is not None and ahead[part],
             )
             offer = TaskOffer(task=task, job=offered[at], secrets=secrets.get(job_id, {}))
             by_host[host_id].offers.append(offer)

@@ -4,8 +4,8 @@ A job that has ended by then is written once, in place of eight rows.
 
 HANDOVER-1  Eight or more jobs that one host takes in one sync are one row of `handovers`. Each is of
             one task without GPUs, in its first attempt, and nothing else looks for it: it is no node
-            of a workflow, no member of an array, no executor, and neither interactive, preemptible,
-            supervised nor held ahead.
+            of a workflow, no member of an array, no executor, and neither interactive, preemptible
+            nor supervised.
 HANDOVER-2  To delete a job's place in its queue (`ready_jobs`) is to claim the job. A move of a
             queued job holds its place; where there is none, a host has just been handed the job.
 HANDOVER-3  Every other transaction looks for handovers first, and runs again when they have been
@@ -49,7 +49,7 @@ def split_handed(taken: Sequence[Taken]) -> tuple[list[Taken], list[Taken]]:
 
 
 def _may_be_handed(part: Taken) -> bool:
-    return part.jobs.job.plain and not part.ahead
+    return part.jobs.job.plain
 
 
 class EarlySettling:

@@ -60,12 +60,12 @@ class TakableKinds:
         epochs = _spread(columns["epochs"], len(ids))
         groups: list[Alike] = []
         offered: dict[str, OfferedJob] = {}
-        for (queue, word, shuns, fresh, plain), at, end in runs:
+        for (queue, word, shuns, plain), at, end in runs:
             if (kind := known.get((queue, word))) is not None:
                 offered[kind.job.job_id] = kind.offered
                 job = kind.job
-                if not (fresh and plain) or shuns is not None:
-                    job = _mark(job, shuns, fresh=fresh, plain=plain)
+                if not plain or shuns is not None:
+                    job = _mark(job, shuns, plain=plain)
                 groups.append(Alike(job, ids[at:end], epochs[at:end]))
         return Takable(groups, offered)
 
@@ -85,7 +85,7 @@ class TakableKinds:
 
 def _split_runs(columns: Mapping[str, Any], count: int) -> list[tuple[Any, int, int]]:
     """Return what jobs that follow each other have in common, with where they begin and end."""
-    given = [columns[name] for name in ("queues", "kinds", "shuns", "fresh", "plain")]
+    given = [columns[name] for name in ("queues", "kinds", "shuns", "plain")]
     if all(len(column) == 1 for column in given):
         return [(tuple(column[0] for column in given), 0, count)]
     marks = zip(*(_spread(column, count) for column in given), strict=True)
@@ -116,21 +116,16 @@ def _read_kind(row: dict[str, Any]) -> TakableKind:
         host_labels=spec.host_labels,
         runtime=find_runtime_word(spec.image, spec.runtime),
         supervised=spec.supervised,
-        may_wait=not (spec.executor or spec.interactive),
         plain=not (spec.executor or spec.interactive or spec.supervised),
     )
     return TakableKind(job, offered)
 
 
-def _mark(job: Candidate, shuns: str | None, *, fresh: bool, plain: bool) -> Candidate:
-    """Return a kind's job as one that had an attempt, or shuns hosts, or is not to be handed over."""
+def _mark(job: Candidate, shuns: str | None, *, plain: bool) -> Candidate:
+    """Return a kind's job as one that shuns hosts, or is not to be handed over."""
     avoid, barred = ((), ()) if shuns is None else _decode_shuns(shuns)
     return msgspec.structs.replace(
-        job,
-        avoid_hosts=avoid,
-        barred_hosts=barred,
-        may_wait=job.may_wait and fresh,
-        plain=job.plain and plain,
+        job, avoid_hosts=avoid, barred_hosts=barred, plain=job.plain and plain
     )
 
 

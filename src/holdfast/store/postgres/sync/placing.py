@@ -144,12 +144,7 @@ class _Guess:
         job, room = self._job, self._room
         row = make_row(job, requests.hash_spec(job.spec))
         takes = plan_takes(
-            group_alike([_make_candidate(job)]),
-            [as_capacity(room)],
-            self._terms,
-            (),
-            ahead={},
-            cut=False,
+            group_alike([_make_candidate(job)]), [as_capacity(room)], self._terms, (), cut=False
         )
         if not takes.taken:
             return None
