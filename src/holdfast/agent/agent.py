@@ -398,14 +398,6 @@ class Agent:
         """The devices as they were last read."""
         return self._telemetry.show()
 
-    def prepare(self, answer: SyncAnswer, *, started_at: float) -> None:
-        """Prepare what an answer may say in a moment."""
-        self._commands.prepare(answer, started_at=started_at)
-
-    def drop_prepared(self) -> None:
-        """Undo the launches that were prepared and not asked for."""
-        self._commands.early.drop()
-
     def take_answer(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:
         """Carry out an answer."""
         if self._held_back:

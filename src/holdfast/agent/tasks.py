@@ -308,21 +308,13 @@ class TaskTable:
 
     def add(self, order: LaunchOrder, now: float) -> AgentTask:
         """Take an order and write it down (KEEP-1). Raises OSError, ValidationError."""
-        task = self.write_down(order, now)
-        self.take(task)
-        return task
-
-    def write_down(self, order: LaunchOrder, now: float) -> AgentTask:
-        """Write an order down that is not taken yet. Raises OSError, ValidationError."""
         folder = self.folder_of(order.key)
         self._folders.make(folder)
         # An agent that is killed here has launched nothing, and the order is offered again.
         write_new(f"{folder}/{ORDER_FILE}", msgspec.json.encode(order))
-        return AgentTask(order.key, folder, order, now, self._make_token(order.key))
-
-    def take(self, task: AgentTask) -> None:
-        """Take a task whose order was written down."""
+        task = AgentTask(order.key, folder, order, now, self._make_token(order.key))
         self._tasks[task.key] = task
+        return task
 
     def add_stub(self, key: TaskKey, now: float) -> AgentTask:
         """Take a task that has only an end to tell. Raises ValidationError."""

@@ -19,7 +19,7 @@ import msgspec
 from holdfast.agent.containers.desk import ContainerDesk
 from holdfast.agent.journal import about
 from holdfast.agent.orders.claims import Claims
-from holdfast.agent.orders.launches import EarlyLaunches, TaskPlaces, make_launch
+from holdfast.agent.orders.launches import TaskPlaces, make_launch
 from holdfast.agent.orders.link import GuardianLink
 from holdfast.agent.orders.peers import GangPeers, Peers, find_peers
 from holdfast.agent.tasks import AgentTask, TaskTable
@@ -66,11 +66,6 @@ class Commands:
     _peers: GangPeers = field(default_factory=GangPeers)
     _unlogged: list[AgentTask] = field(default_factory=list)
     _unsaid: list[tuple[AgentTask, str]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.early = EarlyLaunches(
-            self.table, lambda order: self.places.works.leave(order.key.job_id, order)
-        )
 
     def carry_out(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:
         """Carry out an answer (SYNC-1). True when any of it was new."""
@@ -186,22 +181,7 @@ class Commands:
         trip = make_trip(Watchdog.LOST_LEASE, reason, {"source": "a launch of an ended task"})
         return self._end_unknown(key, TaskFacts(trip=trip))
 
-    def prepare(self, answer: SyncAnswer, *, started_at: float) -> None:
-        """Prepare the launches that an answer may bring in a moment (SYNC-4). What fails here fails
-        again with that answer, and is reported then."""
-        for order in answer.launch:
-            deadline = host_deadline(started_at, order.ttl_seconds)
-            unknown = self.table.get(order.key) is None and not self.table.is_buried(order.key)
-            if unknown and not self.closing:
-                self.early.prepare(order, deadline, self.claims.ports.find, self._make_launch)
-
     def _start(self, order: LaunchOrder, deadline: float, now: float) -> None:
-        early = self.early.take(order)
-        if early is not None:
-            self.table.take(early.task)
-            self.link.launch_framed(order.key, early.frame)
-            self._note_launch(early.task)
-            return
         if not order.master_port:
             order = msgspec.structs.replace(order, master_port=self._find_port(order, now))
         task = self.table.add(msgspec.structs.replace(order, peers=[]), now)

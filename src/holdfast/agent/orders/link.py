@@ -162,9 +162,7 @@ class GuardianLink(asyncio.Protocol):
 
     def say(self, request: wire.Request) -> None:
         """Send one message; lost with the line, which then ends this agent anyway."""
-        self._send(make_frame(request))
-
-    def _send(self, frame: bytes) -> None:
+        frame = encode_frame(wire.encode(request))
         if self._held is not None:
             self._held.append(frame)
         elif self._transport is not None and not self._transport.is_closing():
@@ -210,11 +208,6 @@ class GuardianLink(asyncio.Protocol):
         self.say(launch)
         self._launched[launch.key] = self._hellos
 
-    def launch_framed(self, key: TaskKey, frame: bytes) -> None:
-        """Start a task whose launch was made before, by `make_frame`."""
-        self._send(frame)
-        self._launched[key] = self._hellos
-
     def must_be_held(self, key: TaskKey, number: int) -> bool:
         """Whether the launch was said before the hello of this number."""
         return self._launched.get(key, number) < number
@@ -239,8 +232,3 @@ class GuardianLink(asyncio.Protocol):
         """Hang up."""
         if self._transport is not None:
             self._transport.close()
-
-
-def make_frame(request: wire.Request) -> bytes:
-    """Return the bytes of a message. Raises ValidationError for one that is larger than a frame."""
-    return encode_frame(wire.encode(request))

@@ -9,8 +9,6 @@ SYNC-3  The state of the connection is logged when it changes, not at every try.
 SYNC-5  A call that brings no answer for a third of the shortest lease here has another beside it, on a
         new connection: a frozen replica, or a black hole, must not cost a lease. The first goes on,
         because a slow controller's answer renews as well.
-SYNC-4  What is foretold (FORETELL-1) is prepared, and carried out when it came on record. Else it is
-        undone, and asked for anew.
 """
 
 import asyncio
@@ -19,7 +17,6 @@ import logging
 import math
 import random
 from collections.abc import Callable
-from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -54,12 +51,6 @@ class SyncTaker(Protocol):
 
     def show_gpus(self) -> list[GpuTelemetry]:
         """The devices as they were last read."""
-
-    def prepare(self, answer: SyncAnswer, *, started_at: float) -> None:
-        """Prepare what an answer may say in a moment (SYNC-4)."""
-
-    def drop_prepared(self) -> None:
-        """Undo the launches that were prepared and not asked for."""
 
     def take_answer(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:
         """Carry out an answer. True when it held anything new."""
@@ -179,7 +170,6 @@ class SyncLoop:
             shares_orders=True,
             faults=self._taker.list_faults(),
             gpus=self._taker.show_gpus(),
-            hears_early=True,
         )
         now = read_boottime()
         patience_seconds = max(self._lease_seconds / 3, wait_seconds + _PATIENCE_SECONDS)
@@ -193,12 +183,9 @@ class SyncLoop:
             return await self._hear(call, request)
         except HoldfastError as error:
             return error
-        finally:
-            self._taker.drop_prepared()
 
     async def _hear(self, call: _Call, request: SyncRequest) -> _Heard | None:
-        prepare = partial(self._taker.prepare, started_at=call.started_at)
-        answer = await self._calls.sync(request, prepare)
+        answer = await self._calls.sync(request)
         if answer is None:
             return None
         newest = call.seq > self._newest_taken

@@ -25,7 +25,7 @@ class DeadController:
     def __init__(self) -> None:
         self.called = 0
 
-    async def sync(self, request: SyncRequest, foretold: object) -> SyncAnswer:
+    async def sync(self, request: SyncRequest) -> SyncAnswer:
         """Refuse, as a port without a listener does."""
         self.called += 1
         raise Unavailable("connection refused")
@@ -45,13 +45,6 @@ class Taker:
     def show_gpus(self) -> list[GpuTelemetry]:
         """None."""
         return []
-
-    def prepare(self, answer: SyncAnswer, *, started_at: float) -> None:
-        """Nothing is foretold."""
-        raise AssertionError("a dead controller answered")
-
-    def drop_prepared(self) -> None:
-        """Nothing was prepared."""
 
     def take_answer(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:
         """No answer ever comes."""
@@ -91,7 +84,7 @@ class CountingController:
     def __init__(self) -> None:
         self.called = 0
 
-    async def sync(self, request: SyncRequest, foretold: object) -> SyncAnswer:
+    async def sync(self, request: SyncRequest) -> SyncAnswer:
         """Wait, as a controller without news does."""
         self.called += 1
         mine = self.called
@@ -149,7 +142,7 @@ class FrozenReplica:
     def __init__(self) -> None:
         self.waits: list[float] = []
 
-    async def sync(self, request: SyncRequest, foretold: object) -> SyncAnswer:
+    async def sync(self, request: SyncRequest) -> SyncAnswer:
         """Answer, but for the second call."""
         self.waits.append(request.wait_seconds)
         if len(self.waits) == 2:
