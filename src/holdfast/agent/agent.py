@@ -208,6 +208,7 @@ class Agent:
         loops[0].cancel()
         await self._table.works.close()
         self._save_all()
+        self._keeper.sweep()
         await self._checkpoints.close()
         await self._probe.close()
         self._client.close()

@@ -11,11 +11,11 @@ import logging
 import os
 import shutil
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.agent.folders import ORDER_FILE, READY_FOLDERS, WorkFolders
+from holdfast.agent.folders import ORDER_FILE, TRIAL_FOLDER, WorkFolders
 from holdfast.agent.offload import run_aside
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.checkpoints import input_path
@@ -32,7 +32,6 @@ LOGS_KEEP_SECONDS = 3600.0
 WORK_KEEP_SECONDS = 7 * 86_400.0  # of a job's folder, after its last attempt here
 _ROUND_SECONDS = 60.0
 _SWEEP_SECONDS = 0.5
-_QUIET_SECONDS = 0.05  # since a folder was last put back, before files are made in it
 
 
 class Housekeeper:
@@ -41,19 +40,17 @@ class Housekeeper:
     def __init__(self, table: TaskTable, works: WorkFolders) -> None:
         self._table = table
         self._works = works
-        self._left = asyncio.Event()  # some work folder may be empty
-        self._spare = asyncio.Event()  # some task's folder was put back
+        self._over: deque[TaskKey] = deque()  # whose folders are to be deleted
+        self._left = asyncio.Event()  # there is something to delete
         self._kept: OrderedDict[TaskKey, float] = OrderedDict()  # → unix time of removal
 
     def put_away(self, task: AgentTask) -> None:
         """Clean up after a task whose end and logs are on record."""
         self._leave_work_folder(task)
         if all(_count_here(task, stream) <= task.keep_bytes for stream in STREAMS):
-            if task.facts is not None and task.facts.unkillable:
-                self._table.remove_folder(task.key)
-            else:
-                self._table.put_folder_back(task)
-                self._spare.set()
+            task.has_folder = False
+            self._over.append(task.key)
+            self._left.set()
             return
         self._table.save(task, read_boottime())  # for the next agent: its logs are shipped
         try:
@@ -105,7 +102,6 @@ class Housekeeper:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._clean_often())
             group.create_task(self._sweep_often())
-            group.create_task(self._prepare_often())
 
     async def _clean_often(self) -> None:
         while True:
@@ -114,22 +110,18 @@ class Housekeeper:
 
     async def _sweep_often(self) -> None:
         while True:
+            await self._left.wait()
             await asyncio.sleep(_SWEEP_SECONDS)  # many at once cost one thread
-            rests = not self._left.is_set()  # no task has ended since the last time
             self._left.clear()
-            await run_aside(self._works.sweep)
-            if rests:
-                await run_aside(self._works.prepare)
-                await self._left.wait()
+            await run_aside(self.sweep)  # no slot waits for a deletion
 
-    async def _prepare_often(self) -> None:
-        await asyncio.sleep(_SWEEP_SECONDS)
-        while True:
-            await run_aside(self._table.prepare_folders)
-            await self._spare.wait()
-            while self._spare.is_set():  # many short tasks cost nothing here
-                self._spare.clear()
-                await asyncio.sleep(_QUIET_SECONDS)
+    def sweep(self) -> None:
+        """Delete the folders of tasks that are over, and the empty ones of jobs that are not here any
+        more. Called in a thread, and once more when the agent goes."""
+        with contextlib.suppress(IndexError):
+            while True:
+                self._table.remove_folder(self._over.popleft())
+        self._works.sweep()
 
     def clean(self, now: float) -> None:
         """One round. `now` is Unix time, as files have it."""
@@ -139,7 +131,7 @@ class Housekeeper:
                 break
             del self._kept[key]
             self._table.remove_folder(key)
-        busy = {*READY_FOLDERS, *(task.key.job_id for task in self._table)}
+        busy = {TRIAL_FOLDER, *(task.key.job_id for task in self._table)}
         try:
             folders = list(os.scandir(self._works.root))
         except OSError:

@@ -11,6 +11,7 @@ KEEP-3  A task's state (`core.transitions.AGENT_TASK`) is not on disk: the next 
 
 import logging
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,10 @@ import msgspec
 from holdfast.agent.containers.plan import STATUS_FILE
 from holdfast.agent.folders import (
     ORDER_FILE,
-    READY_FOLDERS,
-    READY_STATE,
     STATE_FILE,
     TASKS_FOLDER,
-    TaskFolders,
+    TRIAL_FOLDER,
+    make_task_folder,
 )
 from holdfast.agent.journal import about
 from holdfast.agent.probes.faults import DeviceMarks
@@ -37,7 +37,7 @@ from holdfast.core.states import AgentTaskEvent, AgentTaskState
 from holdfast.core.transitions import AGENT_TASK, step
 from holdfast.core.watchdogs import TaskWatch
 from holdfast.errors import ValidationError
-from holdfast.process.files import make_private_folder, read_private, write_atomic, write_new
+from holdfast.process.files import make_private_folder, read_private, write_atomic
 from holdfast.process.output.lines import say_in_log
 from holdfast.wire.agent import BeatReport, LaunchOrder, TaskReport
 from holdfast.wire.beat import Beat
@@ -94,7 +94,7 @@ class AgentTask:
         self.folder = folder
         self.order = order
         self.saved = TaskFile()
-        self.has_folder = True  # until it is over and the folder is another's
+        self.has_folder = True  # until it is over and the folder is deleted
         self.dirty = False  # `saved` or the watch is ahead of the disk
         self.saved_at = now
         self.state = AgentTaskState.ORDERED
@@ -130,11 +130,6 @@ class AgentTask:
     def live(self) -> bool:
         """True until its end is reported."""
         return self.state.live
-
-    @property
-    def is_ending(self) -> bool:
-        """True from its stop, or its end, until it is forgotten."""
-        return self.saved.stop_asked or self.state.end_heard
 
     @property
     def told_seconds(self) -> float:
@@ -240,8 +235,7 @@ class AgentTask:
         """Write what changed. Raises OSError; `TaskTable.save` does not."""
         self.saved.watch = self.watch.dump(now)
         self.saved_at = now
-        state = msgspec.json.encode(self.saved)
-        write_atomic(self.folder / STATE_FILE, state, ready=self.folder / READY_STATE)
+        write_atomic(self.folder / STATE_FILE, msgspec.json.encode(self.saved))
         self.dirty = False
 
 
@@ -256,7 +250,6 @@ class TaskTable:
         self._folder = state_dir / TASKS_FOLDER
         self._tasks: dict[TaskKey, AgentTask] = {}
         self._tombstones: dict[TaskKey, None] = {}
-        self._folders = TaskFolders(self._folder)
         self._disk_failed = False
         self.works = TaskWorks()
 
@@ -309,9 +302,9 @@ class TaskTable:
     def add(self, order: LaunchOrder, now: float) -> AgentTask:
         """Take an order and write it down (KEEP-1). Raises OSError, ValidationError."""
         folder = self.folder_of(order.key)
-        self._folders.make(folder)
+        make_task_folder(folder)
         # An agent that is killed here has launched nothing, and the order is offered again.
-        write_new(f"{folder}/{ORDER_FILE}", msgspec.json.encode(order))
+        write_atomic(folder / ORDER_FILE, msgspec.json.encode(order))
         task = AgentTask(order.key, folder, order, now, self._make_token(order.key))
         self._tasks[task.key] = task
         return task
@@ -348,7 +341,7 @@ class TaskTable:
         """Keys that have a folder on disk."""
         keys = []
         for entry in self._folder.iterdir():
-            if entry.name in READY_FOLDERS:
+            if entry.name == TRIAL_FOLDER:
                 continue  # made for no task
             try:
                 job_id, rank, epoch = entry.name.rsplit(".", 2)
@@ -395,14 +388,4 @@ class TaskTable:
 
     def remove_folder(self, key: TaskKey) -> None:
         """Delete a task's files; files that cannot be deleted are left for the next try."""
-        self._folders.remove(self.folder_of(key))
-
-    def prepare_folders(self) -> None:
-        """Make what the next tasks need on disk (`TaskFolders.prepare`), while none ends. Called in a
-        thread."""
-        self._folders.prepare(lambda: not any(task.is_ending for task in self))
-
-    def put_folder_back(self, task: AgentTask) -> None:
-        """Delete the files of a task that is over; its folder may become another task's."""
-        task.has_folder = False
-        self._folders.put_back(task.folder)
+        shutil.rmtree(self.folder_of(key), ignore_errors=True)

@@ -17,7 +17,7 @@ typedef unsigned long word;
 __attribute__((used)) static const char words_given[] = "holdfast-starter words: 4";
 
 #if defined(__x86_64__)
-enum { OPEN_AT = 257, WRITE = 1, DUP3 = 292, CHDIR = 80, EXECVE = 59, EXIT = 231, FCNTL = 72, RENAME_AT = 264,
+enum { OPEN_AT = 257, WRITE = 1, DUP3 = 292, CHDIR = 80, EXECVE = 59, EXIT = 231, FCNTL = 72,
        GETPPID = 110, LSTAT_AT = 262, PRCTL = 157, PRLIMIT = 302, SETSID = 112, SIGACTION = 13,
        SIGPROCMASK = 14, CLOSE = 3, CLOSE_RANGE = 436, CLONE = 56, WAIT4 = 61, KILL = 62, GETPID = 39,
        SIGTIMEDWAIT = 128, TIMER_CREATE = 222, TIMER_SETTIME = 223, GETTIME = 228, MMAP = 9, READ = 0 };
@@ -59,7 +59,7 @@ __asm__(".globl start\n.type start, @function\nstart:\n"
         "  xor %ebp, %ebp\n  mov %r8, %rdi\n  mov %r9, %rsi\n  call become\n"
         "1:\n  ret\n");
 #elif defined(__aarch64__)
-enum { OPEN_AT = 56, WRITE = 64, DUP3 = 24, CHDIR = 49, EXECVE = 221, EXIT = 94, FCNTL = 25, RENAME_AT = 38,
+enum { OPEN_AT = 56, WRITE = 64, DUP3 = 24, CHDIR = 49, EXECVE = 221, EXIT = 94, FCNTL = 25,
        GETPPID = 173, LSTAT_AT = 79, PRCTL = 167, PRLIMIT = 261, SETSID = 157, SIGACTION = 134,
        SIGPROCMASK = 135, CLOSE = 57, CLOSE_RANGE = 436, CLONE = 220, WAIT4 = 260, KILL = 129, GETPID = 172,
        SIGTIMEDWAIT = 137, TIMER_CREATE = 107, TIMER_SETTIME = 110, GETTIME = 113, MMAP = 222, READ = 63 };
@@ -107,7 +107,7 @@ __asm__(".globl start\n.type start, %function\nstart:\n"
 enum { AT_CWD = -100, NO_FOLLOW = 0x100, CLOEXEC_FLAG = 02000000, SET_FD = 2,
        PDEATHSIG = 1, NOFILE = 7, LOCKS = 10, SET_MASK = 2, SIGNALS = 64, SIGSET_BYTES = 8,
        LOG_FLAGS = 01 | 02000 | 0100 | CLOEXEC_FLAG, FAILED = 127,
-       PATH_BYTES = 4096, NOT_THERE = 2, NO_ACCESS = 13, NO_FOLDER = 20,
+       NOT_THERE = 2, NO_ACCESS = 13, NO_FOLDER = 20,
        SIGKILL = 9, SIGALRM = 14, SIGCHLD = 17, BOOTTIME = 7, SUBREAPER = 36, SET_NAME = 15, CORE = 4,
        NO_HANG = 1, NO_CHILD = 10, PAGE_BYTES = 4096, SPACE_BYTES = 65536 };
 
@@ -188,19 +188,6 @@ static long limit(word resource, const char *soft, const char *hard) {
 static int is_there(const char *path) {
     char status[256];
     return call(LSTAT_AT, (word)AT_CWD, (word)path, (word)status, NO_FOLLOW) == 0;
-}
-
-/* Let the empty file that lies ready beside a log that is not there become it. */
-static void take_ready(const char *path) {
-    static const char suffix[] = ".ready";
-    char ready[PATH_BYTES + sizeof suffix];
-    word at = 0;
-    for (; path[at]; at++) {
-        if (at == PATH_BYTES) return;
-        ((volatile char *)ready)[at] = path[at];
-    }
-    for (word i = 0; i < sizeof suffix; i++) ((volatile char *)ready)[at + i] = suffix[i];
-    if (!is_there(path)) call(RENAME_AT, (word)AT_CWD, (word)ready, (word)AT_CWD, (word)path);
 }
 
 /* Try each candidate as a shell does: pass over the missing, remember what may not be run. */
@@ -306,8 +293,7 @@ static void keep(word child, struct slot *slot, char **given, word count) {
     }
 }
 
-/* Take the steps, and become the program. A path is given as "+path"; "" is none, and "*path" a log
- * that may lie ready. In memory that is shared with the parent nothing is written but this stack. */
+/* Take the steps, and become the program. A path is given as "+path"; "" is none. In memory that is shared with the parent nothing is written but this stack. */
 __attribute__((visibility("hidden"), used)) void become(char **given, char **env, word count) {
     if (count < 19) call(EXIT, 0, 0, 0, 0); /* only asked whether it can be run */
     char *death = given[2], *parent = given[3], *oom = given[8], *group = given[9];
@@ -363,7 +349,6 @@ __attribute__((visibility("hidden"), used)) void become(char **given, char **env
     }
     if (*cwd) check(errors, "cwd", call(CHDIR, (word)(cwd + 1), 0, 0, 0));
     put_in(errors, "stdin", *in ? in + 1 : "/dev/null", CLOEXEC_FLAG, 0);
-    if (*out == '*') take_ready(out + 1);
     if (*out) make_log(errors, "stdout", out + 1, out_pipe, 1);
     if (*err) make_log(errors, "stderr", err + 1, err_pipe, 2);
     call(SIGPROCMASK, SET_MASK, (word)&none, 0, SIGSET_BYTES);

@@ -113,7 +113,6 @@ def name_limit(pair: tuple[int, int] | None) -> tuple[str, str]:
     return str(soft % (1 << 64)), str(hard % (1 << 64))
 
 
-def name_path(path: str | None, *, ready: bool = False) -> str:
-    """Write a path as the starter reads it: it tells none from an empty one, and whether a file may
-    lie ready to become it."""
-    return "" if path is None else f"{'*' if ready else '+'}{path}"
+def name_path(path: str | None) -> str:
+    """Write a path as the starter reads it: it tells none from an empty one."""
+    return "" if path is None else f"+{path}"

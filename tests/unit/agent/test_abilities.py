@@ -63,7 +63,7 @@ def test_a_trial_names_what_is_wrong(tmp_path: Path) -> None:
 
 
 def make_blocked(folder: Path) -> Path:
-    (folder / "tasks" / ".ready-trial" / "stdout").mkdir(parents=True)
+    (folder / "tasks" / ".trial" / "stdout").mkdir(parents=True)
     return folder
 
 

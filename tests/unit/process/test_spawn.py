@@ -104,23 +104,6 @@ def test_only_the_standard_descriptors_are_inherited(watcher: Watcher, tmp_path:
     assert (tmp_path / "two").read_text() == "there\n"
 
 
-@pytest.mark.parametrize("wanted", [True, False])
-def test_a_file_that_lies_ready_becomes_the_log_where_there_is_none(
-    watcher: Watcher, tmp_path: Path, wanted: bool
-) -> None:
-    log, ready = tmp_path / "out", tmp_path / "out.ready"
-    ready.touch(0o600)
-    made = ready.stat().st_ino
-    assert run_python(watcher, tmp_path, "print('one')", ready=wanted) == "one"
-    assert (log.stat().st_ino == made, ready.exists()) == (wanted, not wanted)
-    ready.touch(0o600)
-    assert run_python(watcher, tmp_path, "print('two')", ready=wanted) == "one\ntwo"
-    assert ready.exists()
-    log.unlink()
-    ready.unlink()
-    assert run_python(watcher, tmp_path, "print('three')", ready=wanted) == "three"
-
-
 def test_signals_are_at_their_defaults_and_unblocked(watcher: Watcher, tmp_path: Path) -> None:
     old = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     old_realtime = signal.signal(signal.SIGRTMIN + 3, signal.SIG_IGN)

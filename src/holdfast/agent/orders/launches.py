@@ -14,7 +14,7 @@ from holdfast.agent.orders.peers import Peers
 from holdfast.agent.tasks import AgentTask
 from holdfast.agent.uplink.checkpoints import in_path, input_path
 from holdfast.errors import ValidationError
-from holdfast.process.files import write_new
+from holdfast.process.files import write_atomic
 from holdfast.wire.agent import LaunchOrder
 from holdfast.wire.guardian import LaunchTask
 
@@ -99,6 +99,6 @@ def _name_controller(task: AgentTask, controller: Mapping[str, str]) -> Mapping[
     OSError."""
     if not (task.token and controller):
         return {}
-    path = f"{task.folder}/{TOKEN_FILE}"
-    write_new(path, f"{task.token}\n".encode())
-    return {**controller, "HOLDFAST_TOKEN_FILE": path}
+    path = task.folder / TOKEN_FILE
+    write_atomic(path, f"{task.token}\n".encode())
+    return {**controller, "HOLDFAST_TOKEN_FILE": str(path)}
