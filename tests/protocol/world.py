@@ -622,7 +622,9 @@ class World:
         starts = [p for p in placements if not p.member]
         polls = self._list_polls()
         write = self.store.leases.reserve_and_offer(starts, ttls, polls, now=self.now())
-        for answer in run(write)[1]:
+        answers = run(write)[1]
+        self.check("loop: admit")  # an answer may launch what was reserved just now
+        for answer in answers:
             poll = self.polls[answer.host_id]
             if self.random.random() < 0.8:  # else the poll ends in that moment, or its client goes
                 del self.polls[answer.host_id]
