@@ -192,9 +192,7 @@ def spawn(request: SpawnRequest, *, spare_descriptors: int = SPARE_DESCRIPTORS) 
             for fd in (child_fd, request.stdout_pipe, request.stderr_pipe):
                 if fd >= 0:
                     os.set_inheritable(fd, True)
-            # STARTER-3
-            apart = (request.oom_score_adj, request.group_procs, request.keeper) != (None,) * 3
-            launch = Launch(starter, _name_start(plan, child_fd), plan.env, apart=apart)
+            launch = Launch(starter, _name_start(plan, child_fd), plan.env)
             pid = launch.pid
     except OSError:
         os.close(error_fd)
@@ -382,13 +380,13 @@ def read_start(child: Child, request: SpawnRequest) -> str | None:
         return None
     os.close(child.error_fd)
     child.error_fd = -1
-    if data:  # the child may not be over yet, so it keeps its memory
+    launch, child.launch = child.launch, None
+    if data:
         stage, _, number = data.decode(errors="replace").partition("\0")
         code = int(number or 0)
-    elif child.launch is not None and (code := child.launch.read_errno()):
+    elif launch is not None and (code := launch.read_errno()):
         stage = "exec" if code == errno.E2BIG else "prepare"
     else:
-        child.launch = None
         return ""
     child.hosts_fault = code in _SHORTAGES or stage in _OWN_STAGES
     if stage in ("exec", "cwd"):
