@@ -21,7 +21,7 @@ from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.checkpoints import input_path
 from holdfast.agent.uplink.logs import STREAMS
 from holdfast.core.ids import TaskKey
-from holdfast.core.states import AgentTaskEvent
+from holdfast.core.states import AgentTaskEvent, AgentTaskState
 from holdfast.errors import ValidationError
 from holdfast.process.syscalls import read_boottime
 
@@ -32,17 +32,41 @@ LOGS_KEEP_SECONDS = 3600.0
 WORK_KEEP_SECONDS = 7 * 86_400.0  # of a job's folder, after its last attempt here
 _ROUND_SECONDS = 60.0
 _SWEEP_SECONDS = 0.5
+_SETTLE_SECONDS = 2.0
 
 
 class Housekeeper:
-    """Removes task folders and job folders that are not needed any more."""
+    """Forgets tasks that are over, and removes task folders and job folders that are not needed any more."""
 
     def __init__(self, table: TaskTable, works: WorkFolders) -> None:
         self._table = table
         self._works = works
+        self._half_settled: set[AgentTask] = set()
         self._over: deque[TaskKey] = deque()  # whose folders are to be deleted
         self._left = asyncio.Event()  # there is something to delete
         self._kept: OrderedDict[TaskKey, float] = OrderedDict()  # → unix time of removal
+
+    def settle(self, task: AgentTask) -> None:
+        """Forget a task whose end and logs are on record; else have the disk know how far it is."""
+        if task.state is AgentTaskState.ACKNOWLEDGED and task.saved.shipped_whole:
+            self._table.forget(task)
+            self._half_settled.discard(task)
+            # After the orders of the same answer: a busy disk takes longer than a short task.
+            asyncio.get_running_loop().call_soon(self.put_away, task)
+            return
+        # Mostly the other half comes in a moment and all of it is deleted. An agent that is killed
+        # before leaves the next one a log to ship again, which changes nothing.
+        task.dirty = True
+        if not self._half_settled:
+            asyncio.get_running_loop().call_later(_SETTLE_SECONDS, self._save_half_settled)
+        self._half_settled.add(task)
+
+    def _save_half_settled(self) -> None:
+        """One timer saves all: with one for each short task, the loop's timers cost more than the
+        tasks."""
+        saved, self._half_settled = self._half_settled, set()
+        for task in saved:
+            self._table.save_changed(task, read_boottime())
 
     def put_away(self, task: AgentTask) -> None:
         """Clean up after a task whose end and logs are on record."""

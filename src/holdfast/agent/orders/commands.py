@@ -11,12 +11,14 @@ CMD-3  A stop for a task that is not known here is answered at once: ended, stop
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
+from holdfast.agent.abilities import Hindrances
 from holdfast.agent.containers.desk import ContainerDesk
+from holdfast.agent.housekeeping import Housekeeper
 from holdfast.agent.journal import about
 from holdfast.agent.orders.claims import Claims
 from holdfast.agent.orders.launches import TaskPlaces, make_launch
@@ -24,6 +26,9 @@ from holdfast.agent.orders.link import GuardianLink
 from holdfast.agent.orders.peers import GangPeers, Peers, find_peers
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.checkpoints import CheckpointDesk
+from holdfast.agent.uplink.logs import LogShipper
+from holdfast.agent.uplink.news import News
+from holdfast.agent.watch.runner import WatchRunner
 from holdfast.core.causes import Cause, Watchdog
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
@@ -42,21 +47,20 @@ log = logging.getLogger("holdfast.agent.orders.commands")
 class Commands:
     """Carries out sync answers.
 
-    changed: there is something to report. launched: a task's logs are to be followed, whether it
-    runs or is over already. poked: a watch is to be looked at soon. forgotten: a task's end is on
-    record. unable: this host could not prepare a task.
+    shipper: follows the logs of each task, whether it runs or is over already. keeper: forgets a task
+    whose end is on record. hindrances: takes what this host lacked for a start.
     """
 
     table: TaskTable
     link: GuardianLink
     places: TaskPlaces
-    changed: Callable[[], None]
-    launched: Callable[[AgentTask], None]
-    poked: Callable[[], None]
-    forgotten: Callable[[AgentTask], None]
     containers: ContainerDesk
     checkpoints: CheckpointDesk
-    unable: Callable[[str], None] = lambda reason: None
+    shipper: LogShipper
+    watching: WatchRunner
+    keeper: Housekeeper
+    hindrances: Hindrances
+    news: News
     claims: Claims = field(default_factory=Claims)
     host_id: str = ""
     host_gpus: int = 0
@@ -98,9 +102,13 @@ class Commands:
             task = self.table.get(change.key)
             if task is not None:
                 task.watch.change_settings(read_boottime(), change.watch)
-                self.poked()
+                self.watching.poke()
         self.settings_rev = answer.settings_rev
         return news or bool(answer.watch)
+
+    def show_settings_rev(self) -> int:
+        """Return the revision of the settings that its tasks are watched by."""
+        return self.settings_rev
 
     def _settle(self, keys: list[TaskKey]) -> bool:
         """Have the guardian and this agent forget ends that are on record, or never will be."""
@@ -112,7 +120,7 @@ class Commands:
         self.link.ack([task.key for task in settled])
         for task in settled:
             task.move(AgentTaskEvent.ACKNOWLEDGE)
-            self.forgotten(task)
+            self.keeper.settle(task)
         return bool(settled)
 
     def _renew(self, renewed: Sequence[Renewed], started_at: float) -> None:
@@ -135,7 +143,7 @@ class Commands:
         known = self.table.get(key) is not None or self.table.is_buried(key)
         if self.closing or known or deadline <= now or not self.claims.keep(order, deadline, now):
             return False
-        self.changed()
+        self.news.report()
         return True
 
     def _launch(self, order: LaunchOrder, started_at: float) -> bool:
@@ -159,7 +167,7 @@ class Commands:
         try:
             self._start(order, deadline, now)
         except OSError as error:
-            self.unable(f"it cannot prepare tasks: {error}")
+            self.hindrances.note_start(f"it cannot prepare tasks: {error}")
             self._fail_start(key, str(error))
         except ValidationError as error:
             self._fail_start(key, str(error))
@@ -228,7 +236,7 @@ class Commands:
             peers = find_peers(task.folder) if order.world_size > 1 else None
             self._start_task(task, order, peers)
         except OSError as error:
-            self.unable(f"it cannot prepare tasks: {error}")
+            self.hindrances.note_start(f"it cannot prepare tasks: {error}")
             self._fail_start(task.key, str(error))
         except ValidationError as error:
             self._fail_start(task.key, str(error))
@@ -260,7 +268,7 @@ class Commands:
     def _note_launch(self, task: AgentTask) -> None:
         task.move(AgentTaskEvent.LAUNCH)
         self._unlogged.append(task)
-        self.launched(task)
+        self.shipper.follow(task)
 
     def _log_launches(self) -> None:
         """Write them to the journal, after the guardian was told: it has a task to start."""
@@ -273,8 +281,8 @@ class Commands:
 
     def _give_up(self, task: AgentTask, facts: TaskFacts) -> None:
         task.end(AgentTaskEvent.GIVE_UP, facts)
-        self.launched(task)  # its logs, too, must be known to have ended
-        self.changed()
+        self.shipper.follow(task)  # its logs, too, must be known to have ended
+        self.news.report()
 
     def _end_unknown(self, key: TaskKey, facts: TaskFacts) -> bool:
         """Report the end of a task that is not known here. False for a key that is no id: the
@@ -331,7 +339,7 @@ class Commands:
         if order.operator_stop:
             task.watch.stop_by_operator(read_boottime(), order.reason or str(order.cause))
             self._tick_unwatched(task)
-            self.poked()
+            self.watching.poke()
         if self._stop(task, grace_seconds, f"{order.cause}: {order.reason}") and order.hard:
             self.checkpoints.let_go(order.key)
         return True
@@ -385,7 +393,7 @@ class Commands:
                 return True
             task.saved.kill_sent = True
             self.link.stop(key, 0.0)
-        self.poked()
+        self.watching.poke()
         return True
 
     def _tick_unwatched(self, task: AgentTask) -> None:

@@ -22,6 +22,7 @@ from typing import Protocol
 import msgspec
 
 from holdfast.agent.uplink.calls import ControllerCalls
+from holdfast.agent.uplink.news import News
 from holdfast.core.gpus import GpuTelemetry
 from holdfast.core.host_faults import Hindrance
 from holdfast.errors import HoldfastError, Unavailable
@@ -79,6 +80,7 @@ class SyncLoop:
         self,
         calls: ControllerCalls,
         taker: SyncTaker,
+        news: News,
         *,
         incarnation: str,
         interval_seconds: float,
@@ -86,14 +88,13 @@ class SyncLoop:
     ) -> None:
         self._calls = calls
         self._taker = taker
+        self._news = news
         self._incarnation = incarnation
         self.interval_seconds = interval_seconds
         self._settings_rev = settings_rev
         # Grows over restarts of the agent, too: the controller may still hold a dead agent's call.
         self._seq = int(read_boottime() * 1000)
         self._newest_taken = 0
-        self._news = asyncio.Event()
-        self._later: asyncio.TimerHandle | None = None
         self._flights: dict[asyncio.Task[_Heard | HoldfastError | None], _Call] = {}
         self._lease_seconds = math.inf  # the shortest lease here
         self._connected: bool | None = None
@@ -101,19 +102,6 @@ class SyncLoop:
         self._retry_seconds = _FIRST_RETRY_SECONDS
         self._retry_at = 0.0
         self._echo_seconds = 0.0
-
-    def report(self, *, within_seconds: float = 0.0) -> None:
-        """Something happened: tell the controller now, or this much later with what happens
-        meanwhile."""
-        if within_seconds <= 0.0:
-            self._news.set()
-            return
-        loop = asyncio.get_running_loop()
-        if self._later is not None:
-            if self._later.when() <= loop.time() + within_seconds:
-                return
-            self._later.cancel()
-        self._later = loop.call_later(within_seconds, self._news.set)
 
     async def run(self) -> None:
         """Sync for ever."""
@@ -132,13 +120,13 @@ class SyncLoop:
     def _start_due(self, now: float) -> None:
         if self._retry_at > now:
             return
-        if self._news.is_set() and len(self._flights) >= _IN_FLIGHT:
+        if self._news.due and len(self._flights) >= _IN_FLIGHT:
             oldest = min(self._flights, key=lambda f: self._flights[f].seq)
             # It should have been answered when it was superseded; a black hole holds it.
             if now - max(call.started_at for call in self._flights.values()) > _SUPERSEDED_SECONDS:
                 oldest.cancel()
                 del self._flights[oldest]
-        if not self._flights or (self._news.is_set() and len(self._flights) < _IN_FLIGHT):
+        if not self._flights or (self._news.due and len(self._flights) < _IN_FLIGHT):
             self._start()
         elif self._find_overdue() <= now:
             if len(self._flights) >= _IN_FLIGHT:
@@ -152,10 +140,7 @@ class SyncLoop:
         return max((call.overdue_at for call in self._flights.values()), default=math.inf)
 
     def _start(self, *, wait: bool = True) -> None:
-        self._news.clear()
-        if self._later is not None:
-            self._later.cancel()  # this call tells it
-            self._later = None
+        self._news.take()
         self._seq += 1
         longest = min(self.interval_seconds, MAX_WAIT_SECONDS, self._lease_seconds / 6)
         wait_seconds = longest if self._connected and wait else 0.0
@@ -208,13 +193,13 @@ class SyncLoop:
     async def _wait(self, now: float) -> None:
         """Wait until a call ends, something happens here, or a retry is due."""
         pause = self._retry_at - now
-        timeout = pause if pause > 0 else (_SUPERSEDED_SECONDS if self._news.is_set() else None)
+        timeout = pause if pause > 0 else (_SUPERSEDED_SECONDS if self._news.due else None)
         overdue = self._find_overdue() - now
         if pause <= 0 and overdue < math.inf:
             timeout = max(0.0, overdue if timeout is None else min(timeout, overdue))
         waits: set[asyncio.Task[object]] = set(self._flights)
         news = None
-        if not self._news.is_set() and pause <= 0:
+        if not self._news.due and pause <= 0:
             news = asyncio.create_task(self._news.wait())
             waits.add(news)
         try:
@@ -236,7 +221,7 @@ class SyncLoop:
             return
         answer = heard.answer
         took_seconds = read_boottime() - call.started_at
-        if (answer.launch or answer.preempt) and not self._flights and not self._news.is_set():
+        if (answer.launch or answer.preempt) and not self._flights and not self._news.due:
             # A call now would only say that they are being started or stopped, and slow that down.
             await self._pause(_GANG_SECONDS if answer.gangs else _LAUNCH_SECONDS)
         if heard.news or took_seconds > _ECHO_SECONDS[1]:
@@ -244,7 +229,7 @@ class SyncLoop:
         else:
             low, high = _ECHO_SECONDS
             self._echo_seconds = min(high, max(low, self._echo_seconds * 2))
-            if not self._flights and not self._news.is_set():
+            if not self._flights and not self._news.due:
                 await self._pause(self._echo_seconds)
 
     async def _pause(self, seconds: float) -> None:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from holdfast.agent.uplink import sync
+from holdfast.agent.uplink.news import News
 from holdfast.core.gpus import GpuTelemetry
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
@@ -66,7 +67,7 @@ async def test_a_retry_that_falls_due_between_two_readings_of_the_clock_is_made(
     monkeypatch.setattr(sync, "read_boottime", lambda: 1000.0 + next(readings) * 0.14)
     calls = DeadController()
     loop = sync.SyncLoop(
-        calls, Taker(), incarnation="i", interval_seconds=0.01, settings_rev=lambda: 0
+        calls, Taker(), News(), incarnation="i", interval_seconds=0.01, settings_rev=lambda: 0
     )  # type: ignore[arg-type]  # what the loop uses of it
     running = asyncio.create_task(loop.run())
     try:
@@ -94,17 +95,17 @@ class CountingController:
 
 
 @contextlib.asynccontextmanager
-async def run_loop(calls: CountingController | FrozenReplica) -> AsyncIterator[sync.SyncLoop]:
+async def run_loop(calls: CountingController | FrozenReplica) -> AsyncIterator[News]:
     """Run a loop whose taker finds something new in every answer, for 20 s at most."""
-    taker = Taker()
+    taker, news = Taker(), News()
     taker.take_answer = lambda *_, **__: True  # type: ignore[method-assign]  # a double
     loop = sync.SyncLoop(
-        calls, taker, incarnation="i", interval_seconds=60.0, settings_rev=lambda: 0
+        calls, taker, news, incarnation="i", interval_seconds=60.0, settings_rev=lambda: 0
     )  # type: ignore[arg-type]  # what the loop uses of it
     running = asyncio.create_task(loop.run())
     try:
         async with within(20):
-            yield loop
+            yield news
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -112,12 +113,12 @@ async def run_loop(calls: CountingController | FrozenReplica) -> AsyncIterator[s
 
 async def test_what_may_wait_a_little_goes_with_the_next_call_and_costs_none_of_its_own() -> None:
     calls = CountingController()
-    async with run_loop(calls) as loop:
+    async with run_loop(calls) as news:
         while calls.called < 1:
             await asyncio.sleep(0.001)
         for _ in range(3):
-            loop.report(within_seconds=0.2)
-        loop.report()
+            news.report(within_seconds=0.2)
+        news.report()
         while calls.called < 2:
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.3)
@@ -126,12 +127,12 @@ async def test_what_may_wait_a_little_goes_with_the_next_call_and_costs_none_of_
 
 async def test_news_that_may_wait_less_go_before_others() -> None:
     calls = CountingController()
-    async with run_loop(calls) as loop:
+    async with run_loop(calls) as news:
         while calls.called < 1:
             await asyncio.sleep(0.001)
-        loop.report(within_seconds=60.0)
-        loop.report(within_seconds=0.01)
-        loop.report(within_seconds=60.0)
+        news.report(within_seconds=60.0)
+        news.report(within_seconds=0.01)
+        news.report(within_seconds=60.0)
         while calls.called < 2:
             await asyncio.sleep(0.001)
 
