@@ -134,7 +134,6 @@ class World:
                 note_end=self._note_end,
                 note_claim=self._note_claim,
                 note_offers=self._note_offers,
-                note_return=self._note_return,
                 tell=self._tell,
                 grace_seconds=times.grace_seconds,
             )
@@ -169,10 +168,6 @@ class World:
 
     def _note_offers(self, host: Host, keys: list[TaskKey]) -> None:
         self.truth.note_offers(self.t, host, keys)
-
-    def _note_return(self, host: Host, key: TaskKey) -> None:
-        self.transcript.say(self.t, host.id, f"gives {key} back before it began")
-        self.truth.note_return(self.t, host, key)
 
     def _note_claim(self, host: Host, key: TaskKey) -> None:
         self.transcript.say(self.t, host.id, f"keeps a place for {key}")
@@ -221,7 +216,7 @@ class World:
         return job_id
 
     def submit_crowd(self, count: int) -> None:
-        """Submit plain jobs at once, more than the hosts start, so that they hold some ahead."""
+        """Submit plain jobs at once, more than the hosts start."""
         spec = JobSpec(argv=("true",), cpus=1, priority=60)
         jobs = []
         for _ in range(count):
@@ -329,7 +324,6 @@ class World:
             found.offers
             or found.claims
             or found.preempts
-            or found.recalls
             or found.lost
             or found.acked
             or found.refused
@@ -361,15 +355,12 @@ class World:
         sync = HostSync(
             host_id=request.host_id,
             incarnation=request.incarnation,
-            live=(*request.live, *request.held),
+            live=request.live,
             started=() if again else request.started,
             ended=() if again else request.ended,
             claimed=request.claimed,
             leaving=request.leaving and not again,
             takes=bool(request.ended) and not again,
-            ahead=0 if again else request.ahead,
-            held=0 if again else len(request.held),
-            returned=() if again else request.returned,
         )
         before = None
         host = run(self.store.hosts.get_host(request.host_id))
@@ -380,7 +371,6 @@ class World:
             revision=layers.revision,
             ttls=dict.fromkeys(layers.queues, self.times.lease_ttl_seconds),
             whole=True,
-            ahead=frozenset(layers.queues),
         )
         found = run(self.store.leases.sync_hosts([sync], terms=terms, now=self.now()))[0]
         if before is not None:
@@ -413,7 +403,6 @@ class World:
                 found.offers
                 or found.claims
                 or found.preempts
-                or found.recalls
                 or found.lost
                 or found.status != "ok"
                 or poll.until <= self.t
@@ -485,15 +474,7 @@ class World:
                     )
                 )
                 self.check("loop: admit")
-        self._recall(plan)
         self.write_placements(plan.placements)
-
-    def _recall(self, plan: AdmissionPlan) -> None:
-        """As `AdmitLoop` does: a more important job waits, so hosts give back what they hold
-        ahead."""
-        waiting = [j.priority for j in self.jobs() if j.id in plan.refusals]
-        if waiting:
-            run(self.store.admission.recall_ahead(below=max(waiting)))
 
     def _check_lapse(self, task: TaskRecord, since: datetime, at: datetime) -> None:
         """LEASE-4: nothing is reaped in a leader's first TTL."""
@@ -602,7 +583,9 @@ class World:
         starts = [p for p in placements if not p.member]
         polls = self._list_polls()
         write = self.store.leases.reserve_and_offer(starts, ttls, polls, now=self.now())
-        for answer in run(write)[1]:
+        answers = run(write)[1]
+        self.check("loop: admit")  # an answer may launch what was reserved just now
+        for answer in answers:
             poll = self.polls[answer.host_id]
             if self.random.random() < 0.8:  # else the poll ends in that moment, or its client goes
                 del self.polls[answer.host_id]

@@ -181,10 +181,7 @@ class Rig:
         """Hosts may take jobs everywhere, under the settings as they are now."""
         layers = await self.store.settings.read_settings()
         return TakeTerms(
-            revision=layers.revision,
-            ttls=dict.fromkeys(layers.queues, 300.0),
-            whole=True,
-            ahead=frozenset(layers.queues),
+            revision=layers.revision, ttls=dict.fromkeys(layers.queues, 300.0), whole=True
         )
 
     async def sync(
@@ -200,9 +197,6 @@ class Rig:
         claimed: Sequence[tuple[TaskKey, int]] = (),
         faults: Sequence[Hindrance] | None = None,
         takes: bool = False,
-        ahead: int = 0,
-        held: int = 0,
-        returned: Sequence[TaskKey] = (),
     ) -> HostSynced:
         sync = self.make_sync(
             host,
@@ -215,9 +209,6 @@ class Rig:
             claimed=tuple(claimed),
             faults=None if faults is None else tuple(faults),
             takes=takes,
-            ahead=ahead,
-            held=held,
-            returned=tuple(returned),
         )
         terms = await self.terms() if takes else None
         return (await self.store.leases.sync_hosts([sync], terms=terms, now=self.now))[0]

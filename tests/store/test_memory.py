@@ -8,7 +8,6 @@ from holdfast.store.memory.store import MemoryStore
 
 # Each store runs these suites as they are (F403).
 from tests.store.conformance.admission import *  # noqa: F403
-from tests.store.conformance.ahead import *  # noqa: F403
 from tests.store.conformance.arrays import *  # noqa: F403
 from tests.store.conformance.call_checkpoints import *  # noqa: F403
 from tests.store.conformance.calls import *  # noqa: F403

@@ -14,7 +14,6 @@ from holdfast.store.postgres.store import PostgresStore
 
 # Each store runs these suites as they are (F403).
 from tests.store.conformance.admission import *  # noqa: F403
-from tests.store.conformance.ahead import *  # noqa: F403
 from tests.store.conformance.arrays import *  # noqa: F403
 from tests.store.conformance.call_checkpoints import *  # noqa: F403
 from tests.store.conformance.calls import *  # noqa: F403

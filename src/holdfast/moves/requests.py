@@ -1,8 +1,4 @@
-"""The requests of people and loops about jobs: submit, cancel, retry, give a reservation up, lapse.
-
-AHEAD-3  A job that its host held ahead and did not begin is queued again in its old place, at no
-         charge: given back, or left behind by a host that is lost or silent.
-"""
+"""The requests of people and loops about jobs: submit, cancel, retry, give a reservation up, lapse."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -169,25 +165,6 @@ def expire_start(m: Moves, job: JobRow, reservation_seconds: float) -> bool:
     return True
 
 
-def give_back(m: Moves, job: JobRow, task: TaskRow) -> bool:
-    """Take a job back from a host that held it ahead and has not begun it (AHEAD-2): queued again
-    in its old place, at no charge. Return whether it was held so."""
-    if not task.held_ahead:
-        return False
-    expire(m, job, f"host {task.host_name} gave it back before it began; queued in its old place")
-    return True
-
-
-def lose_task(m: Moves, job: JobRow, task: TaskRow, lost: str) -> None:
-    """End a task whose host is lost or silent: its job drains, or, where it was held ahead, is
-    queued in its old place (AHEAD-3)."""
-    if task.held_ahead:
-        host = task.host_name
-        expire(m, job, f"host {host} was lost and held it ahead; queued in its old place")
-    else:
-        runs.lose_task(m, job, task, lost)
-
-
 def run_out(m: Moves, job: JobRow, reason: str, missing: TaskRow) -> None:
     """Give up a reservation that only some of its hosts took in time: those give it back together."""
     drains.begin_drain(m, job, Cause.START_TIMEOUT, reason, trigger=missing)
@@ -259,7 +236,7 @@ def lapse(m: Moves, leading_since: datetime, preempted: Mapping[str, str]) -> li
             if task.lease_until + margin < m.now and leading_since + ttl < m.now:
                 said = preempted.get(task.host_id or "")
                 lost = "lease_lapsed" if said is None else make_lost("host_preempted", said)
-                lose_task(m, job, task, lost)
+                runs.lose_task(m, job, task, lost)
                 lapsed.append(job.id)
     return list(dict.fromkeys(lapsed))
 

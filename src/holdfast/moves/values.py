@@ -209,9 +209,7 @@ class HostSync(StoreValue, frozen=True, kw_only=True):
     live: started or starting, so their leases are renewed. started: a process runs. claimed: places
     kept for ranks of gangs, and rank 0's port (0: none). faults: None where it says nothing of them.
     takes: what is free on the host after its ends may be filled at once (TAKE-1). room: for how many
-    jobs that may be enough, by the count of its tasks; what they hold is the store's to say. ahead:
-    how many jobs it would hold beyond its slots; held: how many of `live` it holds so already.
-    returned: jobs that it held and gives back before they began (AHEAD-2).
+    jobs that may be enough, by the count of its tasks; what they hold is the store's to say.
     """
 
     host_id: str
@@ -225,9 +223,6 @@ class HostSync(StoreValue, frozen=True, kw_only=True):
     faults: tuple[Hindrance, ...] | None = None
     takes: bool = False
     room: int = 0
-    ahead: int = 0
-    held: int = 0
-    returned: tuple[TaskKey, ...] = ()
 
 
 class GangSeat(StoreValue, frozen=True, kw_only=True):
@@ -258,7 +253,6 @@ class OfferedTask(StoreValue, frozen=True, kw_only=True, gc=False):
     devices: tuple[int, ...]
     lease_ttl_seconds: float
     replaced: int = 0
-    ahead: bool = False
 
 
 class OfferedJob(StoreValue, frozen=True, kw_only=True):
@@ -370,7 +364,6 @@ class HostSynced(StoreValue, frozen=True, kw_only=True):
     settled: its room was offered to the queues, and the leader could start nothing more on it.
     posted: a job of a workflow is among `succeeded` (POST-1). awaited: another job may wait for one of
     these, or for a place in its array.
-    recalls: tasks held ahead, to be given back unless begun. returned: jobs given back, now queued.
     """
 
     host_id: str
@@ -391,8 +384,6 @@ class HostSynced(StoreValue, frozen=True, kw_only=True):
     settled: bool = False
     posted: bool = False
     awaited: bool = False
-    recalls: tuple[TaskKey, ...] = ()
-    returned: tuple[str, ...] = ()
 
 
 class Seated(StoreValue, frozen=True, kw_only=True):

@@ -171,7 +171,6 @@ class AdmitLoop(Loop):
             self._whole_at = controller.clock() + self.interval_seconds
             controller.refusals.replace(plan.refusals)
         await self._note_passed(snapshot, plan, look.settings)
-        await self._recall(snapshot, plan)
 
     async def _apply(self, look: Look) -> int:
         """Write the placements, and return how many jobs and members start."""
@@ -213,13 +212,6 @@ class AdmitLoop(Loop):
         if said != self._said or (passed and now >= self._said_at + RENEW_SECONDS):
             await self._controller.store.admission.note_passed(passed, holds=plan.holds)
             self._said, self._said_at = said, now
-
-    async def _recall(self, snapshot: AdmissionSnapshot, plan: AdmissionPlan) -> None:
-        """Have hosts give back what they hold ahead of a more important job that waits (AHEAD-2)."""
-        waiting = [job.priority for job in snapshot.candidates if job.job_id in plan.refusals]
-        if waiting:
-            asked = await self._controller.store.admission.recall_ahead(below=max(waiting))
-            self._controller.poke(*(f"host:{host_id}" for host_id in asked))
 
     async def _plan(
         self, snapshot: AdmissionSnapshot, settings: Settings

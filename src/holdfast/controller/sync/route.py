@@ -189,7 +189,7 @@ def _read_request(host: HostRecord, request: wire.SyncRequest, *, newest: bool) 
     return HostSync(
         host_id=host.id,
         incarnation=request.incarnation,
-        live=tuple(t.key for t in others if t.state in ("starting", "running", "held")),
+        live=tuple(t.key for t in others if t.state in ("starting", "running")),
         started=tuple(t.key for t in others if t.state == "running"),
         claimed=tuple((t.key, t.port) for t in others if t.state == "claimed"),
         ended=tuple((t.key, t.facts or NO_FACTS) for t in ended),
@@ -208,9 +208,6 @@ def _read_request(host: HostRecord, request: wire.SyncRequest, *, newest: bool) 
         faults=_read_faults(request.faults),
         takes=newest and bool(ended) and not any(t.facts and t.facts.stopped for t in ended),
         room=guess_room(host.cpu_slots, len(request.tasks) - len(ended), len(ended)),
-        ahead=min(request.ahead, wire.MAX_AHEAD * host.cpu_slots),
-        held=sum(t.state == "held" for t in others),
-        returned=tuple(t.key for t in others if t.state == "returned"),
     )
 
 
@@ -245,8 +242,6 @@ def _act_on(controller: Controller, request: wire.SyncRequest | None, found: Hos
         controller.poke(*(f"host:{host_id}" for host_id in found.opened))
     if found.draining:
         controller.poke("drain", "events")
-    if found.returned:
-        controller.poke("admit", "events")
     if found.succeeded or found.acked:
         if len(found.acked) > len(found.succeeded):  # a drain may wait for the others
             controller.poke("drain")
@@ -324,7 +319,6 @@ async def _make_answer(
         ),
         gangs=controller.layouts.list_gangs(offers) if shared else [],
         preempt=preempt,
-        recall=list(found.recalls),
         renewed=[wire.Renewed(key=key, ttl_seconds=ttl) for key, ttl in found.renewed],
         lost=list(found.lost),
         acked=list(found.acked),
@@ -334,14 +328,13 @@ async def _make_answer(
         fenced=found.fenced,
         settings_rev=settings.rev,
         sync_interval_seconds=settings.number("sync_interval_seconds"),
-        run_ahead_seconds=settings.number("run_ahead_seconds"),
     )
 
 
 def _says_something(answer: wire.SyncAnswer) -> bool:
     orders = answer.claim or answer.launch or answer.preempt or answer.watch or answer.reads
     excuses = any(each.seconds > ASK_AGAIN_SECONDS for each in answer.excused)
-    found = answer.recall or answer.lost or answer.acked or answer.refused
+    found = answer.lost or answer.acked or answer.refused
     return bool(orders or found or excuses)
 
 

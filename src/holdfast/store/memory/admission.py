@@ -91,7 +91,7 @@ class MemoryAdmission(InMemory):
         active = [
             h for _, h in sorted(s.hosts.items()) if h.takes_work and h.heartbeat_at >= at - silence
         ]
-        hosts = [s.capacity(h).without_ahead for h in active]
+        hosts = [s.capacity(h) for h in active]
         quotas = quotas_left(
             s, self.environment, {s.jobs[i].row.project for i in s.by_state[JobState.QUEUED]}
         )
@@ -177,18 +177,13 @@ class MemoryAdmission(InMemory):
             at=self.state.at(now), holds=holds, job_ids=frozenset(job_ids)
         )
 
-    async def recall_ahead(
-        self, *, queue: str | None = None, below: int | None = None
-    ) -> list[str]:
-        return self.state.recall_ahead(queue=queue, below=below)
-
     async def read_running(self, *, now: Now = None) -> list[RunningTask]:
         s, at, running = self.state, self.state.at(now), []
         for state in LIVE_JOB_STATES:
             for job_id in s.by_state[state]:
                 job = s.jobs[job_id]
                 for task in s.tasks[job_id].values():
-                    if not task.state.holds_lease or task.held_ahead:
+                    if not task.state.holds_lease:
                         continue
                     began = task.started_at
                     running.append(
@@ -296,8 +291,6 @@ class MemoryAdmission(InMemory):
         hosts = say_names((s.hosts[t.host_id].name for t in ranks), 3)
         how = ", which took it" if road == "host" else ""
         reason = f"reserved on {hosts}{how}"
-        if any(place.ahead for place in ranks):
-            reason = f"held ahead on {hosts}, begins when a slot is free"
         m.move_job(row, JobEvent.RESERVE, reason)
         row.epoch += 1
         row.attempts += 1

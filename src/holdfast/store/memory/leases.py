@@ -87,7 +87,7 @@ class MemoryLeases(InMemory):
                 s.log(faults_event(host.id, host.name, host.faults, d.sync.faults), at)
                 host.faults = d.sync.faults
         ids = {key.job_id for d in drafts for key, _ in d.ended()} | {
-            key.job_id for d in drafts for key in (*d.started(), *d.claimed(), *d.returned())
+            key.job_id for d in drafts for key in (*d.started(), *d.claimed())
         }
         m = s.load(ids, at)
         repeats = reports.apply_reports(m, drafts, set(), rules)
@@ -162,9 +162,7 @@ class MemoryLeases(InMemory):
                 _grant(task, at)
                 kept = s.checkpoints
                 self._offer(d, task, saved=any(kept[p] for p in kept if p[0] == task.job_id))
-            if task.state is TaskState.RESERVED and task.recalled:
-                d.recalls.append(task.key)
-            elif task.state is TaskState.PREEMPTING:
+            if task.state is TaskState.PREEMPTING:
                 row = s.jobs[task.job_id].row
                 alone = row.drain_cause is None  # one member of a supervised job, stopped by itself
                 d.preempts.append(
@@ -208,7 +206,6 @@ class MemoryLeases(InMemory):
                     devices=tuple(task.devices),
                     lease_ttl_seconds=task.lease_ttl_seconds,
                     replaced=task.replaced,
-                    ahead=task.ahead,
                 ),
                 job=OfferedJob(**shared_fields(s.job_record(task.job_id), OfferedJob)),
                 secrets=dict(job.secrets),

@@ -34,14 +34,6 @@ class AdmissionStore(Protocol):
         """Tell the hosts which jobs the leader's round passed over, and whether it held room back
         for any (TAKE-2). It may be lost in a crash of the server."""
 
-    async def recall_ahead(
-        self, *, queue: str | None = None, below: int | None = None
-    ) -> list[str]:
-        """Ask hosts for tasks back that they hold ahead (AHEAD-2): of this queue, of jobs of a
-        lower priority than `below`. Their syncs are answered with `recalls` until the tasks begin
-        or are given back. Returns the ids of the hosts asked now. A host that is drained or
-        quarantined is asked in the same transaction."""
-
     async def read_running(self, *, now: Now = None) -> list[RunningTask]:
         """Return every task that holds room. `ends_in_seconds` is left to the caller, which knows
         the settings."""

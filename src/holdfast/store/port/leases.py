@@ -37,9 +37,6 @@ class LeaseStore(Protocol):
         preempting and `facts.stopped`. A job whose tasks are all done succeeds here (attempt ended,
         task rows deleted, events job.started if it was missed, and job.succeeded). A failed task
         makes its job drain: trigger on record, siblings preempting, event job.draining.
-        `ahead` → it takes so many beyond its slots (AHEAD-1). `returned` → a task held ahead, and
-        not begun, is queued again in its old place: attempt ended, outcome expired, event
-        job.expired, no charge; one that was to stop is confirmed; any other is refused.
         `leaving` → the host is terminated after its ends are taken; one that leaves ends untold, of
         tasks that have begun or that it says live, is as before, and given no orders.
         A key that matches no live task of this host and incarnation is `lost` if reported live,

@@ -164,7 +164,7 @@ class PostgresAdmission(OnSession):
             _ask_candidates(names, quotas, asked),
             *_ask_owned(names, shares, asked),
         )
-        hosts = [as_capacity(row).without_ahead for row in room]
+        hosts = [as_capacity(row) for row in room]
         queued = _put_first(owned[0], queued) if owned else queued
         served = serves(hosts)  # without the silent ones
         rows = [row for row in queued if served(row["queue"])]
@@ -181,12 +181,6 @@ class PostgresAdmission(OnSession):
     async def note_passed(self, job_ids: Sequence[str], *, holds: bool, now: Now = None) -> None:
         given = {"ids": list(job_ids), "holds": holds, "now": now}
         await self.session.transact(lambda tx: tx.run("note_passed", **given), relaxed=True)
-
-    async def recall_ahead(
-        self, *, queue: str | None = None, below: int | None = None
-    ) -> list[str]:
-        rows = await self.session.rows("recall_ahead", queue=queue, host=None, below=below)
-        return sorted({row["host_id"] for row in rows})
 
     async def read_running(self, *, now: Now = None) -> list[RunningTask]:
         return await self.session.list_of(RunningTask, "read_running", now=now)

@@ -232,8 +232,6 @@ async def set_host_state(
         "now": at,
     }
     await tx.run("move_host", **params)
-    if after in registration.GIVING_BACK:
-        await tx.run("recall_ahead", host=host_id, queue=None, below=None)
     if after is HostState.TERMINATED:
         await tx.run("end_instance", id=host_id, reason=reason, now=at)
     scaled = cause is Cause.SCALED_DOWN

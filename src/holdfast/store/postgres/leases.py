@@ -260,7 +260,7 @@ async def _take_moves(
     these may have to be written.
     """
     good, left = split_ends(drafts)  # the others that ended are for the moves
-    told = [key for d in drafts for key in (*d.started(), *d.returned())]
+    told = [key for d in drafts for key in d.started()]
     claims = [(d, key, port) for d in drafts for key, port in d.claimed().items()]
     if not good and not left and not told and not claims:
         return False
@@ -405,11 +405,7 @@ def _fill_orders(
         by_host[row["host_id"]].claims.append(claim)
     _give_offers([row for row in rows if row["barrier"]], found, secrets, seats, by_host)
     for row in (row for told in stops for row in told):
-        d = by_host[row["host_id"]]
-        if row["recalled"]:
-            d.recalls.append(TaskKey(row["job_id"], row["rank"], row["epoch"]))
-        else:
-            d.preempts.append(_preempt(row))
+        by_host[row["host_id"]].preempts.append(_preempt(row))
 
 
 def _give_offers(
@@ -433,7 +429,6 @@ def _give_offers(
             devices=tuple(row["devices"]),
             lease_ttl_seconds=row["lease_ttl_seconds"],
             replaced=row["replaced"],
-            ahead=row["ahead"],
         )
         offer = TaskOffer(
             task=task,

@@ -154,14 +154,14 @@ select host_id from heartbeats where host_id = any(%(ids)s) order by host_id for
 -- the epoch that its plan saw, its queue is open and, for what hosts take, the settings are those that let them (`revision`).
 -- The hosts are locked, and their room is as the plan found it. A queue that is being paused or changed, and a job that
 -- another transaction holds, is left alone: locks of queues come before those of hosts, so a wait here could be for ever.
--- `granted`: where a host hears of it by the answer to its sync, its lease begins. `ahead`: it waits there for a slot.
+-- `granted`: where a host hears of it by the answer to its sync, its lease begins.
 -- The events are rows of 500, so that few are read for the events of one job.
 with batches as materialized (
   select k, nextval('event_batches_n_seq') as n from generate_series(0, (cardinality(%(jobs)s::text[]) - 1) / 500) as k
 ), given as (
   select * from unnest(%(jobs)s::text[], %(epochs)s::bigint[], %(tasks)s::integer[], %(ttls)s::double precision[], %(homes)s::text[],
-                       %(names)s::text[], %(places)s::text[], %(ahead)s::boolean[]) with ordinality
-    as g(job_id, epoch, tasks, ttl, host_id, hosts, host_ids, ahead, n)
+                       %(names)s::text[], %(places)s::text[]) with ordinality
+    as g(job_id, epoch, tasks, ttl, host_id, hosts, host_ids, n)
 ), held as (
   select * from unnest(%(hosts)s::text[], %(incarnations)s::text[]) with ordinality as x(host_id, incarnation, n)
 ), seats as (
@@ -183,19 +183,17 @@ with batches as materialized (
   for update of j skip locked
 ), moved as (
   update jobs j set state = 'reserved', epoch = j.epoch + 1, attempts = j.attempts + 1,
-         reason = case when g.ahead then 'held ahead on ' || g.hosts || ', begins when a slot is free'
-                       else 'reserved on ' || g.hosts || %(said)s::text end,
+         reason = 'reserved on ' || g.hosts || %(said)s::text,
          barred_hosts = '{}', revision = j.revision + 1, started_at = null, step = null, total = null, beat_at = null, trigger_rank = null
   from given g where j.id = any(array(select id from locked)) and j.id = g.job_id
   returning j.id, j.tasks, j.epoch, j.attempts, j.retries_charged, j.queue, j.project, j.gpus, j.cpu_slots, j.memory_bytes,
-            j.reason, g.n, g.ttl, g.host_id, g.hosts, g.host_ids, coalesce(g.ahead, false) as ahead,
-            coalesce((j.spec->>'supervised')::boolean, false) as supervised
+            j.reason, g.n, g.ttl, g.host_id, g.hosts, g.host_ids, coalesce((j.spec->>'supervised')::boolean, false) as supervised
 ), placed as (
   insert into tasks (job_id, rank, epoch, attempt, state, queue, gpus, cpu_slots, memory_bytes, host_id, incarnation,
-                     devices, lease_ttl_seconds, barrier, offered_at, lease_until, ahead)
+                     devices, lease_ttl_seconds, barrier, offered_at, lease_until)
   select m.id, generate_series(s.first, s.last), m.epoch, m.attempts, 'reserved', m.queue, m.gpus, m.cpu_slots, m.memory_bytes,
          s.host_id, s.incarnation, s.devices, m.ttl, m.tasks = 1 or (m.host_id is not null and not m.supervised),
-         %(granted)s::timestamptz, %(granted)s::timestamptz + m.ttl * interval '1 second', m.ahead
+         %(granted)s::timestamptz, %(granted)s::timestamptz + m.ttl * interval '1 second'
   from moved m join seats s on s.n = m.n
 ), chained as (
   insert into attempts (job_id, number, parent, epoch, state, retry_count, reason, host, host_ids, road, reserved_at, taken_batch)
@@ -250,7 +248,7 @@ cross join lateral (select j.state = 'running' and (
   j.tasks = 1 or coalesce((j.spec->>'supervised')::boolean, false) or coalesce(j.spec->>'on_partial', 'fail') = 'restart'
   or not exists (select from tasks d where d.job_id = j.id and d.state = 'done')) as stoppable) s
 cross join (select coalesce(%(now)s::timestamptz, clock_timestamp()) as at) c
-where t.state in ('running', 'preempting') or (t.state = 'reserved' and not t.ahead); -- that holds no slot (AHEAD-1)
+where t.state in ('reserved', 'running', 'preempting');
 
 -- name: read_spans
 -- How long jobs of these names took, or members of these arrays: the longest of the last ten that succeeded with their

@@ -38,7 +38,7 @@ with given as (
 select k.host_id, k.name, k.state, k.faults, k.reason, k.fresh, k.flagged_dead_at, k.heartbeat_at,
        k.fresh and exists (
          select from tasks t where t.host_id = k.host_id and t.state in ('reserved', 'preempting')
-           and (t.state = 'preempting' or t.offered_at is null or t.claimed_at is not null or t.recalled
+           and (t.state = 'preempting' or t.offered_at is null or t.claimed_at is not null
                 or (t.job_id, t.rank, t.epoch) not in (select job_id, rank, epoch from live))) as orders,
        k.fresh and exists (select from log_reads r where r.host_id = k.host_id and r.at is null) as reads,
        coalesce(%(now)s, clock_timestamp()) as now
@@ -167,7 +167,7 @@ update tasks t set
   lease_until = greatest(t.lease_until, %(now)s::timestamptz + t.lease_ttl_seconds * interval '1 second')
 from locked l
 where t.job_id = any(array(select job_id from locked)) and t.job_id = l.job_id and t.rank = l.rank and t.state = 'reserved'
-returning t.job_id, t.rank, t.epoch, t.attempt, t.host_id, t.devices, t.lease_ttl_seconds, t.replaced, t.ahead, t.barrier;
+returning t.job_id, t.rank, t.epoch, t.attempt, t.host_id, t.devices, t.lease_ttl_seconds, t.replaced, t.barrier;
 
 -- name: begin_takes
 -- Whether hosts may take jobs under these settings, and what the leader has just passed over (TAKE-2).
@@ -203,7 +203,7 @@ order by h.id;
 -- most of their cost is their columns. A column that says one thing of all of them says it once. A queue that is paused
 -- is asked again under its lock.
 -- specs: jobs that name the same one have one spec. The members of an array share the digest of their array.
--- shuns: the hosts that a job avoids, and those that it bars; null where there are none. fresh: without an attempt yet.
+-- shuns: the hosts that a job avoids, and those that it bars; null where there are none.
 with top as materialized (
   select r.* from queues q
   cross join lateral (
@@ -222,13 +222,11 @@ select array_agg(c.id) as ids,
        case when min(c.epoch) = max(c.epoch) then array[min(c.epoch)] else array_agg(c.epoch) end as epochs,
        case when min(c.queue) = max(c.queue) then array[min(c.queue)] else array_agg(c.queue) end as queues,
        case when min(c.spec) = max(c.spec) then array[min(c.spec)] else array_agg(c.spec) end as specs,
-       case when count(c.shuns) = 0 then array[null::text] else array_agg(c.shuns) end as shuns,
-       case when bool_and(c.fresh) = bool_or(c.fresh) then array[bool_and(c.fresh)] else array_agg(c.fresh) end as fresh
+       case when count(c.shuns) = 0 then array[null::text] else array_agg(c.shuns) end as shuns
 from (
   select j.id, j.epoch, j.queue collate "C" as queue,
          case when j.array_id is null then encode(j.spec_hash, 'hex') else j.id end collate "C" as spec,
-         case when j.avoid_hosts <> '{}' or j.barred_hosts <> '{}' then jsonb_build_array(j.avoid_hosts, j.barred_hosts)::text end as shuns,
-         j.attempts = 0 as fresh
+         case when j.avoid_hosts <> '{}' or j.barred_hosts <> '{}' then jsonb_build_array(j.avoid_hosts, j.barred_hosts)::text end as shuns
   from top j
   order by j.priority desc, j.place
 ) c;
@@ -307,29 +305,15 @@ set local synchronous_commit to default;
 -- What the transaction wrote may be lost by a crash of the server.
 set local synchronous_commit to off;
 
--- name: recall_ahead
--- Marks tasks that hosts hold ahead, to be given back unless they have begun (AHEAD-2).
-with held as (
-  select t.job_id, t.rank from tasks t join jobs j on j.id = t.job_id
-  where t.state = 'reserved' and t.ahead and not t.recalled
-    and (%(queue)s::text is null or t.queue = %(queue)s) and (%(host)s::text is null or t.host_id = %(host)s)
-    and (%(below)s::integer is null or j.priority < %(below)s)
-  order by t.job_id, t.rank
-  for no key update of t
-)
-update tasks t set recalled = true from held h where t.job_id = h.job_id and t.rank = h.rank and t.state = 'reserved'
-returning t.host_id;
-
 -- name: read_preempts
--- With the tasks that are recalled. A member of a supervised job may be stopped by itself; a drain of its job then goes
--- first.
+-- A member of a supervised job may be stopped by itself; a drain of its job then goes first.
 with stopping as materialized (
   select t.* from tasks t
   join unnest(%(hosts)s::text[], %(incarnations)s::text[]) as g(host_id, incarnation)
     on g.host_id = t.host_id and g.incarnation = t.incarnation
-  where t.host_id = any(%(hosts)s::text[]) and (t.state = 'preempting' or (t.state = 'reserved' and t.recalled))
+  where t.host_id = any(%(hosts)s::text[]) and t.state = 'preempting'
 )
-select t.job_id, t.rank, t.epoch, t.host_id, t.state = 'reserved' as recalled, coalesce(j.drain_cause, t.stop_cause) as drain_cause,
+select t.job_id, t.rank, t.epoch, t.host_id, coalesce(j.drain_cause, t.stop_cause) as drain_cause,
        case when j.drain_cause is null then t.stop_reason else j.drain_reason end as drain_reason,
        case when j.drain_cause is null then t.stop_hard else j.drain_hard end as drain_hard, j.drain_operator_stop,
        case when j.drain_cause is not null then j.trigger_rank end as trigger_rank

@@ -89,7 +89,7 @@ select h.state, count(*), count(*) filter (where b.flagged_dead_at is not null a
 from hosts h join heartbeats b on b.host_id = h.id group by h.state;
 
 -- name: gauge_busy
-select coalesce(sum(cpu_slots) filter (where state <> 'reserved' or not ahead), 0)::bigint as slots,
+select coalesce(sum(cpu_slots), 0)::bigint as slots,
        coalesce(sum(cardinality(devices)), 0)::bigint as gpus
 from tasks where state in ('reserved', 'running', 'preempting');
 

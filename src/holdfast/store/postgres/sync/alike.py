@@ -61,12 +61,12 @@ class AlikeJobs:
         epochs = _spread(columns["epochs"], len(ids))
         groups: list[Alike] = []
         offered: dict[str, OfferedJob] = {}
-        for (queue, spec, shuns, fresh), at, end in runs:
+        for (queue, spec, shuns), at, end in runs:
             if (like := known.get((queue, spec))) is not None:
                 offered[like.job.job_id] = like.offered
                 job = like.job
-                if not fresh or shuns is not None:
-                    job = _mark(job, shuns, fresh=fresh)
+                if shuns is not None:
+                    job = _mark(job, shuns)
                 groups.append(Alike(job, ids[at:end], epochs[at:end]))
         return Takable(groups, offered)
 
@@ -86,7 +86,7 @@ class AlikeJobs:
 
 def _split_runs(columns: Mapping[str, Any], count: int) -> list[tuple[Any, int, int]]:
     """Return what jobs that follow each other have in common, with where they begin and end."""
-    given = [columns[name] for name in ("queues", "specs", "shuns", "fresh")]
+    given = [columns[name] for name in ("queues", "specs", "shuns")]
     if all(len(column) == 1 for column in given):
         return [(tuple(column[0] for column in given), 0, count)]
     marks = zip(*(_spread(column, count) for column in given), strict=True)
@@ -117,17 +117,14 @@ def _read_alike(row: dict[str, Any]) -> AlikeJob:
         host_labels=spec.host_labels,
         runtime=find_runtime_word(spec.image, spec.runtime),
         supervised=spec.supervised,
-        may_wait=not (spec.executor or spec.interactive),
     )
     return AlikeJob(job, offered)
 
 
-def _mark(job: Candidate, shuns: str | None, *, fresh: bool) -> Candidate:
-    """Return a job as one that had an attempt, or shuns hosts."""
-    avoid, barred = ((), ()) if shuns is None else _decode_shuns(shuns)
-    return msgspec.structs.replace(
-        job, avoid_hosts=avoid, barred_hosts=barred, may_wait=job.may_wait and fresh
-    )
+def _mark(job: Candidate, shuns: str) -> Candidate:
+    """Return a job as one that shuns hosts."""
+    avoid, barred = _decode_shuns(shuns)
+    return msgspec.structs.replace(job, avoid_hosts=avoid, barred_hosts=barred)
 
 
 def make_offered(row: dict[str, Any]) -> OfferedJob:

@@ -81,7 +81,6 @@ class Reservation(msgspec.Struct, frozen=True):
             host_id=seat.host_id,
             devices=seat.devices,
             lease_ttl_seconds=self.ttls[one.placement.job_id],
-            ahead=seat.ahead,
         )
 
 
@@ -111,12 +110,10 @@ def _write_columns(
             homes.append((None, say_names(map(name_of, named), 3), to_json(by_rank)))
     numbers, host_numbers, firsts, counts, devices_of = map(list, zip(*seats, strict=True))
     homes_of, names, places = map(list, zip(*homes, strict=True))
-    ahead = [placement.tasks[0].ahead for placement in placements]
     return {
         "jobs": [p.job_id for p in placements],
         "epochs": [p.epoch for p in placements],
         "tasks": [p.size for p in placements],
-        "ahead": ahead if any(ahead) else None,
         "homes": homes_of,
         "names": names,
         "places": places if any(places) else None,

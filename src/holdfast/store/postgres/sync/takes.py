@@ -68,12 +68,7 @@ def choose_jobs(
         return None
     by_host = {d.sync.host_id: d for d in drafts}
     found = plan_takes(
-        queued.groups,
-        [as_capacity(row) for row in rooms],
-        terms,
-        begun[0]["passed"],
-        ahead={d.sync.host_id: d.sync.ahead for d in drafts},
-        cut=cut,
+        queued.groups, [as_capacity(row) for row in rooms], terms, begun[0]["passed"], cut=cut
     )
     for host_id in found.settled:
         by_host[host_id].settled = terms.whole
