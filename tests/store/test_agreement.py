@@ -410,10 +410,6 @@ class Agreement(RuleBasedStateMachine):
         else:
             self.both("settings.put_project", project, changes)
 
-    @rule()
-    def restart(self) -> None:
-        self.both("restart")
-
     @rule(project=st.sampled_from(PROJECTS))
     def delete_project(self, project: str) -> None:
         self.both("settings.delete_project", project)
