@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping
 
 from holdfast.core.causes import CHARGED_TO, Budget
 from holdfast.core.settings.resolve import Value
-from holdfast.core.states import JobEvent, JobState
+from holdfast.core.states import JobState
 from holdfast.moves.drains import hold_retry
-from holdfast.moves.moves import Moves
+from holdfast.moves.moves import Moves, leave_waiting
 from holdfast.moves.requests import DUE
 from holdfast.moves.rows import BACK_OFF, RETRIES_HELD, JobRow
 
@@ -40,7 +40,7 @@ class Switches:
 def dispatch_retry(m: Moves, job: JobRow) -> None:
     """Queue a retry whose back-off is over. The event is its audit entry."""
     due_at = job.retry_at or job.wait_until or m.now
-    _leave_waiting(m, job, _say(job, "its back-off is over"))
+    leave_waiting(m, job, _say(job, "its back-off is over"))
     m.log(
         "job.retry_dispatched",
         job,
@@ -61,14 +61,8 @@ def dispatch_at_once(m: Moves, job: JobRow, switches: Switches) -> None:
 
 def release_start(m: Moves, job: JobRow) -> None:
     """Queue a job whose start time has come."""
-    _leave_waiting(m, job, DUE)
+    leave_waiting(m, job, DUE)
     m.log("job.released", job, job.reason)
-
-
-def _leave_waiting(m: Moves, job: JobRow, reason: str) -> None:
-    m.move_job(job, JobEvent.RELEASE, reason)
-    job.wait_cause = job.wait_until = job.retry_at = None
-    job.queued_at = m.now
 
 
 def hold_due(m: Moves, job: JobRow, held: str) -> None:
