@@ -25,12 +25,10 @@ def copy_queued(connection: psycopg.Connection[Any], made: int, count: int) -> N
     ).fetchall()
     columns = ", ".join(f'"{row[0]}"' for row in names)
     connection.execute(
-        f"with copied as (insert into jobs (id, place, {columns}) "
+        f"insert into jobs (id, place, {columns}) "
         f"select lpad((%s + n)::text, 20, '0'), nextval('job_order'), {columns} "
-        "from (select * from jobs where id in (select job_id from ready_jobs limit 1)) as pattern, "
-        "generate_series(1, %s) as n order by n returning *) "
-        "insert into ready_jobs (job_id, project, queue, priority, place, epoch, since) "
-        "select id, project, queue, priority, place, epoch, queued_at from copied".encode(),
+        "from (select * from jobs where state = 'queued' limit 1) as pattern, "
+        "generate_series(1, %s) as n order by n".encode(),
         (made, count),
     )
 

@@ -21,8 +21,6 @@ from holdfast.core.watchdogs.verdicts import make_trip
 from holdfast.moves.values import ClaimRow, HostSynced, PreemptRow, TaskOffer
 from holdfast.wire.guardian import TaskEnded
 
-HELD_SECONDS = 3.0
-"""How long an order is held at most; the steps of time are too coarse for the product's second."""
 MAX_KILL_SECONDS = 1.5
 """From KILL to the last breath; LEASE-2 leaves 2 × margin for it, less what a clock drifts."""
 
@@ -76,9 +74,6 @@ class Request:
     started: tuple[TaskKey, ...] = ()
     ended: tuple[tuple[TaskKey, TaskFacts], ...] = ()
     claimed: tuple[tuple[TaskKey, int], ...] = ()
-    held: tuple[TaskKey, ...] = ()
-    returned: tuple[TaskKey, ...] = ()
-    ahead: int = 0
     leaving: bool = False
 
 
@@ -88,15 +83,6 @@ class Claim:
 
     deadline: float
     port: int
-
-
-@dataclass
-class HeldOrder:
-    """An order that waits for a slot (`agent/orders/ahead.py`). Its times are host times."""
-
-    offer: TaskOffer
-    deadline: float
-    since: float
 
 
 @dataclass
@@ -112,7 +98,6 @@ class Host:
     note_end: Callable[[Host, Process], None]
     note_claim: Callable[[Host, TaskKey], None]
     note_offers: Callable[[Host, list[TaskKey]], None]
-    note_return: Callable[[Host, TaskKey], None]
     tell: Callable[[Host, str], None]  # for the transcript
     draw: Callable[[], float]  # chance, from the seed of the run
     grace_seconds: float = 3.0
@@ -132,8 +117,6 @@ class Host:
     buried: set[TaskKey] = field(default_factory=set)  # the agent's memory only
     claims: dict[TaskKey, Claim] = field(default_factory=dict)  # the agent's memory only
     tombstones: set[TaskKey] = field(default_factory=set)  # the guardian's
-    held: dict[TaskKey, HeldOrder] = field(default_factory=dict)  # the agent's memory only
-    returned: set[TaskKey] = field(default_factory=set)  # on disk
 
     @property
     def incarnation(self) -> str:
@@ -160,7 +143,6 @@ class Host:
         self.newest_taken = 0
         self.processes, self.stubs, self.claims = {}, {}, {}
         self.buried, self.tombstones = set(), set()
-        self.held, self.returned = {}, set()
         self.tell(self, f"boots as {self.incarnation}")
 
     def crash(self) -> None:
@@ -168,7 +150,6 @@ class Host:
         self.tell(self, "goes down, and its tasks with it")
         self.up = self.agent_up = False
         self.processes, self.stubs, self.claims = {}, {}, {}
-        self.held, self.returned = {}, set()
 
     def kill_agent(self) -> None:
         """Tasks are the guardian's and go on. Calls under way are lost, stubs and tombstones of the
@@ -181,7 +162,7 @@ class Host:
         self.agent_up, self.hasty = True, False
         self.agent += 1
         self.newest_taken = 0
-        self.stubs, self.buried, self.claims, self.held = {}, set(), {}, {}
+        self.stubs, self.buried, self.claims = {}, set(), {}
 
     def shut_down(self, now: float, *, hasty: bool = False) -> None:
         """The guardian was told to go: TERM and grace for every task, then a last word.
@@ -190,8 +171,6 @@ class Host:
         """
         self.tell(self, "is told to shut down")
         self.closing, self.hasty = True, hasty
-        for key in list(self.held):
-            self._give_back(key)
         for process in self.processes.values():
             if process.live:
                 self._stop(process, self.grace_seconds, now)
@@ -221,8 +200,6 @@ class Host:
             if process.killed_at is not None and process.killed_at + process.kill_seconds <= now:
                 signal = 15 if process.heeded_term else 9
                 self._finish(process, TaskEnded(key=process.key, signal=signal))
-        if self.agent_up:
-            self._turn_held(now)
         if self.replaced and not any(p.live for p in self.processes.values()):
             self.crash()  # AGT-4: the guardian is told to go
 
@@ -284,26 +261,6 @@ class Host:
                 self.tell(self, f"stops {process.key}, because its gang fell here: TERM")
                 self._stop(process, self.grace_seconds, now)
 
-    # ---- orders held ahead (AHEAD-2)
-
-    def _turn_held(self, now: float) -> None:
-        """Begin what finds a slot free, and give back what was held for too long."""
-        for key, held in list(self.held.items()):
-            slots = held.offer.job.spec.cpu_slots
-            if sum(p.slots for p in self.processes.values() if p.live) + slots > self.slots:
-                break
-            del self.held[key]
-            if held.deadline > self.clock(now):  # else it is offered again, or lapses (CMD-2)
-                self._begin(held.offer, held.deadline, now)
-        for key, held in list(self.held.items()):
-            if held.since + HELD_SECONDS <= self.clock(now):
-                self._give_back(key)
-
-    def _give_back(self, key: TaskKey) -> None:
-        del self.held[key]
-        self.returned.add(key)
-        self.note_return(self, key)
-
     # ---- the agent: state up
 
     def make_request(self, now: float) -> Request:
@@ -325,9 +282,6 @@ class Host:
             started=started,
             ended=(*ended, *self.stubs.items()),
             claimed=claimed,
-            held=tuple(self.held),
-            returned=tuple(sorted(self.returned)),
-            ahead=0 if self.closing else int(self.draw() * (self.slots + 1)),
             leaving=leaving,
         )
 
@@ -352,20 +306,13 @@ class Host:
                 process.deadline = max(
                     process.deadline, lease.host_deadline(request.started_at, ttl)
                 )
-            if key in self.held:
-                held = self.held[key]
-                held.deadline = max(held.deadline, lease.host_deadline(request.started_at, ttl))
             claim = self.claims.get(key)
             if claim is not None:
                 claim.deadline = max(claim.deadline, lease.host_deadline(request.started_at, ttl))
         if not newest:
             return
-        for key in answer.recalls:
-            self._recall(key)
         for key in answer.lost:
             self.claims.pop(key, None)
-            if key in self.held:
-                self._give_back(key)
             if key in self.processes and self.processes[key].live:
                 self.trip(key, Watchdog.LOST_LEASE, now)
         for order in answer.preempts:
@@ -386,26 +333,12 @@ class Host:
         if self.agent_up and request.agent == self.agent:
             self.registered = True
 
-    def _recall(self, key: TaskKey) -> None:
-        """Give an order back, also one that never came here; one that has begun goes on."""
-        if key in self.held:
-            self._give_back(key)
-        elif not self._knows(key):
-            self.returned.add(key)
-            self.note_return(self, key)
-
     def _knows(self, key: TaskKey) -> bool:
         """Whether the agent has this key in its table, or has buried it."""
-        return any(
-            key in known
-            for known in (self.processes, self.stubs, self.buried, self.held, self.returned)
-        )
+        return any(key in known for known in (self.processes, self.stubs, self.buried))
 
     def _settle(self, key: TaskKey) -> None:
         process = self.processes.get(key)
-        if key in self.returned:
-            self.returned.remove(key)
-            self.buried.add(key)
         if key in self.stubs:
             del self.stubs[key]
             self.buried.add(key)
@@ -437,18 +370,6 @@ class Host:
         deadline = lease.host_deadline(started_at, task.lease_ttl_seconds)
         if deadline <= self.clock(now):
             return
-        busy = sum(p.slots for p in self.processes.values() if p.live)
-        if task.ahead and busy + offer.job.spec.cpu_slots > self.slots:
-            self._hold(offer, deadline, now)
-        else:
-            self._begin(offer, deadline, now)
-
-    def _hold(self, offer: TaskOffer, deadline: float, now: float) -> None:
-        self.held[offer.task.key] = HeldOrder(offer, deadline, self.clock(now))
-        self.tell(self, f"holds {offer.task.key} until a slot is free")
-
-    def _begin(self, offer: TaskOffer, deadline: float, now: float) -> None:
-        task = offer.task
         process = Process(
             key=task.key,
             devices=task.devices,
@@ -466,11 +387,8 @@ class Host:
     def _preempt(self, order: PreemptRow, now: float) -> None:
         self.claims.pop(order.key, None)
         process = self.processes.get(order.key)
-        if order.key in self.held:
-            self._give_back(order.key)
-            return
         if process is None:
-            if order.key not in self.stubs and order.key not in self.returned:
+            if order.key not in self.stubs:
                 self.stubs[order.key] = TaskFacts(stopped=True)  # CMD-3
             return
         if not process.live or (process.stop_asked and (process.hard or not order.hard)):

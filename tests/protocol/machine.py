@@ -503,11 +503,11 @@ class Protocol(RuleBasedStateMachine):
         seconds=st.sampled_from([0.5, 0.5, 2.0, 4.0, 16.5]),
         again=st.booleans(),
     )
-    def hold_ahead(
+    def take_from_a_deep_queue(
         self, i: int, ends: int, what: str, mode: str, seconds: float, again: bool
     ) -> None:
-        """AHEAD-2, AHEAD-3: a deep queue, so that a host holds orders beyond its slots; then
-        something happens to it, perhaps while it gives them back."""
+        """TAKE-1: a host takes from a deep queue while its tasks end; then something happens to the
+        host, or to what it has just taken."""
         w = self.w
         if w.outage:
             return
@@ -517,7 +517,7 @@ class Protocol(RuleBasedStateMachine):
             host.start_agent()
         w.submit_crowd(10 + host.slots * len(w.hosts))
         w.wait(1.0)
-        for _ in range(ends):  # each makes room, and perhaps has an order held
+        for _ in range(ends):  # each makes room
             w.turn_hosts()
             live = [p.key for p in host.processes.values() if host.up and p.executes(w.t)]
             if live:
@@ -533,7 +533,7 @@ class Protocol(RuleBasedStateMachine):
             w.submit(tasks=4, gpus=0, late=False, priority=90)
             w.run_loops()
         elif what == "cancel":
-            for key in list(host.held):
+            for key in list(host.processes):
                 w.cancel(key.job_id)
         elif what == "reboot" and host.up:
             host.crash()
@@ -546,7 +546,7 @@ class Protocol(RuleBasedStateMachine):
             host.kill_agent()
             host.start_agent()
             w.links[host.id] = "ok"
-            w.wait(0.5)  # it is offered again what the agent before it held, or had given back
+            w.wait(0.5)  # it is offered again what the agent before it had not begun
             for process in list(host.processes.values())[:1]:
                 if process.live:
                     host.exit(process.key, TaskEnded(key=process.key, exit_code=0))
@@ -664,7 +664,7 @@ class Protocol(RuleBasedStateMachine):
         host=INDEX,
         ok=st.booleans(),
         shift=st.sampled_from([0, 0, -1, 1]),
-        what=st.sampled_from(["live", "ended", "claimed", "returned"]),
+        what=st.sampled_from(["live", "ended", "claimed"]),
     )
     def stale_report(self, i: int, host: int, ok: bool, shift: int, what: str) -> None:
         """FENCE-1: a report under a key that is not this host's changes nothing of the job."""
@@ -692,7 +692,6 @@ class Protocol(RuleBasedStateMachine):
             started=(key,) if what == "live" else (),
             ended=((key, facts),) if what == "ended" else (),
             claimed=((key, 4711),) if what == "claimed" else (),
-            returned=(key,) if what == "returned" else (),
         )
         found = run(w.store.leases.sync_hosts([sync], now=w.now()))[0]
         assert self.view_of(key.job_id) == before, (
@@ -701,9 +700,7 @@ class Protocol(RuleBasedStateMachine):
         assert key not in [k for k, _ in found.renewed], (
             f"FENCE-1: a stale report of {key} renewed a lease"
         )
-        if what == "returned":
-            assert key in found.refused
-        elif what != "ended":
+        if what != "ended":
             assert key in found.lost
         w.check()
 
@@ -784,9 +781,7 @@ class Protocol(RuleBasedStateMachine):
             j.state.terminal or (j.state is JobState.QUEUED and not self.has_room(w, j.id, gone))
             for j in w.jobs()
         )
-        return over and not any(
-            h.processes or h.stubs or h.held or h.returned for h in w.hosts if h.up
-        )
+        return over and not any(h.processes or h.stubs for h in w.hosts if h.up)
 
     def check_ended(self, w: World, gone: set[str]) -> None:
         for job in w.jobs():
@@ -805,5 +800,5 @@ class Protocol(RuleBasedStateMachine):
                     JobState.CANCELLED,
                 ), f"liveness: {job.id} has no room and is {job.state}\n{w.truth.explain(job.id)}"
         for host in w.hosts:
-            left = host.processes or host.stubs or host.held or host.returned
+            left = host.processes or host.stubs
             assert not host.up or not left, f"liveness: {host.id} holds what the controller forgot"

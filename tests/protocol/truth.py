@@ -68,7 +68,6 @@ class Truth:
         self.replaced: dict[
             str, list[tuple[int, str, str]]
         ] = {}  # job → attempt, rank and charge of its replacements
-        self.returned: set[TaskKey] = set()  # orders given back before they began, for ever
         self.claimed: set[TaskKey] = set()  # places hosts have kept, for ever
         self.drained: set[tuple[str, int]] = set()  # (job, epoch) whose drain has begun
         self.tripped: Counter[str] = (
@@ -117,9 +116,6 @@ class Truth:
         assert key not in self.launched, (
             f"CMD-1: {key} is launched a second time, first on {self.launched[key]}"
         )
-        assert key not in self.returned, (
-            f"AHEAD-2: {key} begins, and was given back\n{self.explain(key.job_id)}"
-        )
         self.launched[key] = place
         self._tell(now, key.job_id, f"{key} starts on {place}")
 
@@ -127,14 +123,6 @@ class Truth:
         """The attempt's number that a life of a task is of: an attempt's members come under epochs
         after its own."""
         return sum(epoch <= key.epoch for epoch in self.begun.get(key.job_id, []))
-
-    def note_return(self, now: float, host: Host, key: TaskKey) -> None:
-        """AHEAD-2: what was given back has not begun, and never will."""
-        assert key not in self.launched, (
-            f"AHEAD-2: {key} is given back, and has begun\n{self.explain(key.job_id)}"
-        )
-        self.returned.add(key)
-        self._tell(now, key.job_id, f"{key} is given back by {host.id}/{host.incarnation}")
 
     def note_claim(self, now: float, host: Host, key: TaskKey) -> None:
         self.claimed.add(key)
@@ -494,10 +482,6 @@ def check_busy(
         assert len(devices) == len(set(devices)), f"ADMIT-2: {host.id} gives devices twice: {here}"
         assert set(devices) <= {g.index for g in host.gpus}
         slots = sum(jobs[t.job_id].cpu_slots for t in here)
-        ahead = sum(jobs[t.job_id].cpu_slots for t in here if t.ahead)
-        assert slots - ahead <= host.cpu_slots, f"ADMIT-2: {host.id} gives {slots - ahead} slots"
-        assert slots <= 2 * host.cpu_slots, f"AHEAD-1: {host.id} has {ahead} slots of held jobs"
+        assert slots <= host.cpu_slots, f"ADMIT-2: {host.id} gives {slots} slots"
         shown: tuple[Any, ...] = (host.busy_gpus, host.busy_cpu_slots, host.running)
-        held = [t for t in here if t.held_ahead]
-        busy = slots - sum(jobs[t.job_id].cpu_slots for t in held)
-        assert shown == (tuple(devices), busy, len(here)), f"busy figures {shown}, leases {here}"
+        assert shown == (tuple(devices), slots, len(here)), f"busy figures {shown}, leases {here}"

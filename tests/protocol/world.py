@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.controller.sync.falls import find_fall
 from holdfast.core.causes import Cause
 from holdfast.core.endings import drain, replace
 from holdfast.core.endings.decide import Policy
@@ -31,41 +30,14 @@ from holdfast.core.records import AttemptRecord, EventRecord, JobRecord, TaskRec
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobEvent, JobState, TaskState
 from holdfast.errors import Stale
-from holdfast.moves.dispatch import plan_restart
-from holdfast.moves.values import DrainSnapshot, HostSync, HostSynced, JobFilter, NewJob
+from holdfast.moves.values import HostSync, HostSynced, JobFilter, NewJob
 from holdfast.store.memory.store import MemoryStore
-from holdfast.store.port.drains import Restart
 from holdfast.wire.agent import HostFacts
 from tests.protocol.host import Host, Process, Request
 from tests.protocol.transcript import Transcript
 from tests.protocol.truth import Truth, check_busy
 
 T = TypeVar("T")
-
-
-class _Fall:
-    """A gang that fell, decided by a world's policy."""
-
-    def __init__(self, world: World, job_id: str, queue: str) -> None:
-        self.world = world
-        self.job_id = job_id
-        self.queue = queue
-
-    async def decide(self, found: DrainSnapshot) -> Restart | None:
-        world = self.world
-        chance, drains = world.random.random(), world.store.drains
-        policy = msgspec.structs.replace(
-            world.policy, held="a switch" if world.truth.held else None
-        )
-        plan = drain.plan_completion(found.job, found.tasks, policy, (), chance=chance)
-        if plan is None or plan.decision.event is not JobEvent.BACK_OFF:
-            return None
-        hosts = await drains.read_open_room(self.job_id, None, now=world.now())
-        placement = plan_restart(found.job, found.tasks, plan, hosts) if hosts else None
-        if placement is None:
-            return None
-        ttl = world.times.lease_ttl_seconds
-        return Restart(completion=plan, placement=placement, ttl_seconds=ttl)
 
 
 @dataclass(frozen=True)
@@ -150,7 +122,6 @@ class World:
         dead = {"dead_host_seconds": times.dead_host_seconds}
         self.store = MemoryStore(clock=self.now, environment=dead)
         self.truth = Truth(policy)
-        self.falls = 0  # that were decided with their ends (FALL-2)
         self.hosts = [
             Host(
                 id=f"host{i}",
@@ -163,7 +134,6 @@ class World:
                 note_end=self._note_end,
                 note_claim=self._note_claim,
                 note_offers=self._note_offers,
-                note_return=self._note_return,
                 tell=self._tell,
                 grace_seconds=times.grace_seconds,
             )
@@ -198,10 +168,6 @@ class World:
 
     def _note_offers(self, host: Host, keys: list[TaskKey]) -> None:
         self.truth.note_offers(self.t, host, keys)
-
-    def _note_return(self, host: Host, key: TaskKey) -> None:
-        self.transcript.say(self.t, host.id, f"gives {key} back before it began")
-        self.truth.note_return(self.t, host, key)
 
     def _note_claim(self, host: Host, key: TaskKey) -> None:
         self.transcript.say(self.t, host.id, f"keeps a place for {key}")
@@ -250,7 +216,7 @@ class World:
         return job_id
 
     def submit_crowd(self, count: int) -> None:
-        """Submit plain jobs at once, more than the hosts start, so that they hold some ahead."""
+        """Submit plain jobs at once, more than the hosts start."""
         spec = JobSpec(argv=("true",), cpus=1, priority=60)
         jobs = []
         for _ in range(count):
@@ -358,7 +324,6 @@ class World:
             found.offers
             or found.claims
             or found.preempts
-            or found.recalls
             or found.lost
             or found.acked
             or found.refused
@@ -390,15 +355,12 @@ class World:
         sync = HostSync(
             host_id=request.host_id,
             incarnation=request.incarnation,
-            live=(*request.live, *request.held),
+            live=request.live,
             started=() if again else request.started,
             ended=() if again else request.ended,
             claimed=request.claimed,
             leaving=request.leaving and not again,
             takes=bool(request.ended) and not again,
-            ahead=0 if again else request.ahead,
-            held=0 if again else len(request.held),
-            returned=() if again else request.returned,
         )
         before = None
         host = run(self.store.hosts.get_host(request.host_id))
@@ -409,29 +371,12 @@ class World:
             revision=layers.revision,
             ttls=dict.fromkeys(layers.queues, self.times.lease_ttl_seconds),
             whole=True,
-            ahead=frozenset(layers.queues),
         )
-        fallen = self.take_fall(sync)
-        found = fallen or run(self.store.leases.sync_hosts([sync], terms=terms, now=self.now()))[0]
+        found = run(self.store.leases.sync_hosts([sync], terms=terms, now=self.now()))[0]
         if before is not None:
             assert found.status == "stale", "FENCE-1: an earlier incarnation was heard"
             assert self.view() == before, "FENCE-1: a stale report changed something"
         return found
-
-    def take_fall(self, sync: HostSync) -> HostSynced | None:
-        """As `Falls` does for every other attempt: decide a fall with its ends (FALL-2)."""
-        job_id = find_fall(sync)
-        if job_id is None or sync.ended[0][0].epoch % 4 > 1:
-            return None
-        fall = _Fall(self, job_id, run(self.store.jobs.get_job(job_id)).queue)
-        taken = run(self.store.drains.take_fall(sync, fall, now=self.now()))
-        if taken is None:
-            return None
-        for host in self.hosts:
-            running = [p.key for p in host.executing(self.t) if p.key.job_id == job_id]
-            assert not running, f"DRAIN-1: {job_id} was started anew while {running} run"
-        self.falls += 1
-        return taken.synced
 
     def view(self) -> tuple[Any, ...]:
         """Everything a stale report might change."""
@@ -458,7 +403,6 @@ class World:
                 found.offers
                 or found.claims
                 or found.preempts
-                or found.recalls
                 or found.lost
                 or found.status != "ok"
                 or poll.until <= self.t
@@ -530,15 +474,7 @@ class World:
                     )
                 )
                 self.check("loop: admit")
-        self._recall(plan)
         self.write_placements(plan.placements)
-
-    def _recall(self, plan: AdmissionPlan) -> None:
-        """As `AdmitLoop` does: a more important job waits, so hosts give back what they hold
-        ahead."""
-        waiting = [j.priority for j in self.jobs() if j.id in plan.refusals]
-        if waiting:
-            run(self.store.admission.recall_ahead(below=max(waiting)))
 
     def _check_lapse(self, task: TaskRecord, since: datetime, at: datetime) -> None:
         """LEASE-4: nothing is reaped in a leader's first TTL."""
@@ -599,7 +535,13 @@ class World:
 
     def write_completions(self, completions: tuple[tuple[str, int, Completion], ...]) -> None:
         for job_id, epoch, plan in completions:
-            if run(self.store.drains.complete_drain(job_id, epoch, plan, now=self.now())):
+            decision = plan.decision
+            at_once = decision.event is JobEvent.BACK_OFF and decision.delay_seconds <= 0
+            if run(
+                self.store.drains.complete_drain(
+                    job_id, epoch, plan, at_once=at_once, now=self.now()
+                )
+            ):
                 for host in self.hosts:
                     running = [p.key for p in host.executing(self.t) if p.key.job_id == job_id]
                     assert not running, (
@@ -641,7 +583,9 @@ class World:
         starts = [p for p in placements if not p.member]
         polls = self._list_polls()
         write = self.store.leases.reserve_and_offer(starts, ttls, polls, now=self.now())
-        for answer in run(write)[1]:
+        answers = run(write)[1]
+        self.check("loop: admit")  # an answer may launch what was reserved just now
+        for answer in answers:
             poll = self.polls[answer.host_id]
             if self.random.random() < 0.8:  # else the poll ends in that moment, or its client goes
                 del self.polls[answer.host_id]

@@ -21,7 +21,6 @@ from holdfast.core.placement.takes import TakeTerms
 from holdfast.core.records import EventRecord, JobRecord
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.spec import JobSpec
-from holdfast.moves.dispatch import plan_restart
 from holdfast.moves.requests import Changed
 from holdfast.moves.values import HostSync, HostSynced, LogAppend, NewJob, Released, TaskBeat
 from holdfast.store.port.store import Store
@@ -182,10 +181,7 @@ class Rig:
         """Hosts may take jobs everywhere, under the settings as they are now."""
         layers = await self.store.settings.read_settings()
         return TakeTerms(
-            revision=layers.revision,
-            ttls=dict.fromkeys(layers.queues, 300.0),
-            whole=True,
-            ahead=frozenset(layers.queues),
+            revision=layers.revision, ttls=dict.fromkeys(layers.queues, 300.0), whole=True
         )
 
     async def sync(
@@ -201,9 +197,6 @@ class Rig:
         claimed: Sequence[tuple[TaskKey, int]] = (),
         faults: Sequence[Hindrance] | None = None,
         takes: bool = False,
-        ahead: int = 0,
-        held: int = 0,
-        returned: Sequence[TaskKey] = (),
     ) -> HostSynced:
         sync = self.make_sync(
             host,
@@ -216,9 +209,6 @@ class Rig:
             claimed=tuple(claimed),
             faults=None if faults is None else tuple(faults),
             takes=takes,
-            ahead=ahead,
-            held=held,
-            returned=tuple(returned),
         )
         terms = await self.terms() if takes else None
         return (await self.store.leases.sync_hosts([sync], terms=terms, now=self.now))[0]
@@ -292,26 +282,6 @@ class Rig:
                 snap.job.id, snap.job.epoch, plan, at_once=at_once, now=self.now
             ):
                 done.append(snap.job.id)
-        return done
-
-    async def restart(self) -> list[str]:
-        """Complete every drain that is ready, with the next attempt where its room is open: what the
-        leader does with retries that are due at once. Returns the jobs that were started."""
-        policy, done = Policy(retry=RetryPolicy(max_retries=9, retry_delay=0.0)), []
-        for snap in await self.store.drains.list_drains(100):
-            plan = plan_completion(snap.job, snap.tasks, policy, (), chance=0.0)
-            assert plan is not None
-            hosts = await self.store.drains.read_open_room(snap.job.id, None)
-            placement = plan_restart(snap.job, snap.tasks, plan, hosts) if hosts else None
-            here = (snap.job.id, snap.job.epoch, plan)
-            if placement is None:
-                await self.store.drains.complete_drain(*here, at_once=True, now=self.now)
-                continue
-            polls = [self.make_sync(host) for host in sorted(self.incarnations)]
-            found = await self.store.drains.restart_drained(
-                *here, placement, 300.0, polls, now=self.now
-            )
-            done += [snap.job.id] * bool(found and found.started)
         return done
 
     async def release(self, retry_limit: int | None = None) -> Released:

@@ -27,13 +27,10 @@ from holdfast.core.records import TaskRecord
 from holdfast.errors import HoldfastError
 from holdfast.moves.values import JobFilter, TaskBeat
 from holdfast.store.memory.store import MemoryStore
-from holdfast.store.postgres.connection.session import Tx
 from holdfast.store.postgres.store import PostgresStore
-from holdfast.store.postgres.sync import handovers
 from tests.store.pg_fixture import PgServer
 from tests.store.rig import OK, START, STOPPED, Rig, fails
 
-HANDED_FROM = handovers.HANDED_FROM
 HOSTS = ("h1", "h2", "h3")
 PROJECTS = ("default", "other")
 TRIPPED = TaskFacts(
@@ -81,9 +78,6 @@ class Agreement(RuleBasedStateMachine):
         self.places: dict[TaskKey, str] = {}  # where each life of a rank was
 
     def teardown(self) -> None:
-        handovers.HANDED_FROM = HANDED_FROM
-        left = self.loop.run_until_complete(find_misplaced(self.postgres))
-        assert not left, "queued jobs and places in the queue, and not one of both"
         self.loop.run_until_complete(self.postgres.store.close())
         self.loop.close()
         self.server.give_back(self.database)
@@ -115,9 +109,8 @@ class Agreement(RuleBasedStateMachine):
             if task["host_id"] is not None:
                 self.places[TaskKey(task["job_id"], task["rank"], task["epoch"])] = task["host_id"]
 
-    @initialize(handed_from=st.sampled_from([1, HANDED_FROM]))
-    def hosts(self, handed_from: int) -> None:
-        handovers.HANDED_FROM = handed_from  # else a host must take many jobs at once
+    @initialize()
+    def hosts(self) -> None:
         for name in HOSTS:
             self.both("host", name, slots=3, gpus=1)
 
@@ -417,10 +410,6 @@ class Agreement(RuleBasedStateMachine):
         else:
             self.both("settings.put_project", project, changes)
 
-    @rule()
-    def restart(self) -> None:
-        self.both("restart")
-
     @rule(project=st.sampled_from(PROJECTS))
     def delete_project(self, project: str) -> None:
         self.both("settings.delete_project", project)
@@ -502,24 +491,6 @@ async def view(rig: Rig) -> dict[str, Any]:
         "events": sorted(({**plain(e), "id": None} for e in await rig.events()), key=lambda e: e["job_id"] or ""),
     }  # fmt: skip
     return {name: plain(part) for name, part in seen.items()}
-
-
-async def find_misplaced(rig: Rig) -> list[str]:
-    """Return jobs that are queued without a place in their queue, or have one and are not."""
-    assert isinstance(rig.store, PostgresStore)
-
-    async def find(tx: Tx) -> list[str]:
-        rows = await tx.conn.execute(
-            """select coalesce(j.id, r.job_id) as id
-               from (select * from jobs where state = 'queued') j
-               full join ready_jobs r on r.job_id = j.id and (r.project, r.queue, r.priority, r.place, r.epoch, r.since)
-                 is not distinct from (j.project, j.queue, j.priority, j.place, j.epoch, j.queued_at)
-               where j.id is null or r.job_id is null"""
-        )
-        return [row["id"] for row in await rows.fetchall()]
-
-    await rig.store.jobs.list_jobs(JobFilter())  # which sees all jobs in their own rows
-    return await rig.store.session.single(find)
 
 
 @pytest.mark.slow

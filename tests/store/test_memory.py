@@ -8,14 +8,12 @@ from holdfast.store.memory.store import MemoryStore
 
 # Each store runs these suites as they are (F403).
 from tests.store.conformance.admission import *  # noqa: F403
-from tests.store.conformance.ahead import *  # noqa: F403
 from tests.store.conformance.arrays import *  # noqa: F403
 from tests.store.conformance.call_checkpoints import *  # noqa: F403
 from tests.store.conformance.calls import *  # noqa: F403
 from tests.store.conformance.dependencies import *  # noqa: F403
 from tests.store.conformance.drains import *  # noqa: F403
 from tests.store.conformance.events import *  # noqa: F403
-from tests.store.conformance.falls import *  # noqa: F403
 from tests.store.conformance.fleet import *  # noqa: F403
 from tests.store.conformance.health import *  # noqa: F403
 from tests.store.conformance.history import *  # noqa: F403

@@ -15,7 +15,6 @@ from holdfast.errors import Unavailable
 from holdfast.moves.values import NewJob, Released
 from holdfast.store.postgres.connection.session import Tx
 from holdfast.store.postgres.store import PostgresStore
-from tests.store.conformance.falls import OneFall
 from tests.store.rig import STOPPED, Rig, fails
 from tests.waits import within
 
@@ -243,8 +242,8 @@ async def test_a_batch_that_another_leader_holds_is_passed_over(
 async def test_a_fall_and_its_next_attempt_take_few_round_trips(
     rigs: tuple[Rig, Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A gang's restart waits for each of them: ends are locked with their host and committed as
-    they are written, and the next attempt is locked and written with its completion."""
+    """A gang's restart waits for each of them: ends are locked with their host and committed as they
+    are written, and so is a completion."""
     trips: list[str] = []
 
     def count(name: str) -> None:
@@ -263,39 +262,11 @@ async def test_a_fall_and_its_next_attempt_take_few_round_trips(
         count(name)
     await rig.sync(ended=[(keys[0], fails()), (keys[1], STOPPED)])
     assert trips == [
-        "touch_hosts+lock_jobs+find_handed+lock_tasks",
+        "touch_hosts+lock_jobs+lock_tasks",
         "write_tasks+write_jobs+write_attempts+write_events",
     ]
     trips.clear()
-    assert await rig.restart() == [job_id]
+    assert await rig.complete(at_once=True, max_retries=9, retry_delay=0.0) == [job_id]
     found = ["find_drained", "read_jobs+read_tasks"]  # one where the store is told of drains
-    assert trips[:3] == [*found, "look_for_rivals+read_capacity"]
-    assert len(trips) == 5, trips
-
-
-async def test_a_fall_that_is_decided_with_its_ends_takes_two_round_trips(
-    rigs: tuple[Rig, Rig], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """FALL-2. Its statements keep their plans: planning one anew takes as long as all others."""
-    trips: list[list[str]] = []
-
-    def count(name: str) -> None:
-        real = getattr(Tx, name)
-
-        async def counted(tx: Tx, *steps: Any) -> Any:
-            trips.append([step[0] for step in steps])
-            return await real(tx, *steps)
-
-        monkeypatch.setattr(Tx, name, counted)
-
-    rig, _ = rigs
-    await rig.host(slots=2)
-    job_id, keys = await rig.running_gang(2)
-    fall = OneFall(rig, job_id)
-    count("many")
-    count("last")
-    assert await fall.take([(keys[0], fails()), (keys[1], STOPPED)]) is not None
-    first, room, last = trips
-    assert room == ["look_for_rivals", "read_capacity"], "beside, on a connection of its own"
-    assert first[0] == "keep_plans"
-    assert "reserve_jobs" in last
+    assert trips[:2] == found
+    assert len(trips) == 4, trips

@@ -11,15 +11,15 @@ import logging
 import os
 import shutil
 import subprocess
-from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.agent.containers.desk import ContainerDesk
 from holdfast.agent.folders import TASKS_FOLDER, WORK_FOLDER, make_trial
 from holdfast.agent.offload import run_aside
+from holdfast.agent.tasks import TaskTable
+from holdfast.agent.uplink.news import News
 from holdfast.core.host_faults import Hindrance, Probation
-from holdfast.core.ids import TaskKey
 from holdfast.process.syscalls import read_boottime
 
 log = logging.getLogger("holdfast.agent.abilities")
@@ -32,28 +32,56 @@ _LONGEST_PAUSE_SECONDS = 60.0
 
 
 @dataclass(eq=False)
+class Hindrances:
+    """What this host does not do for a while, because it failed by the host's own fault."""
+
+    news: News
+    starts: Probation = field(default_factory=Probation)
+    engines: Probation = field(default_factory=Probation)
+    poke: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def note_start(self, reason: str) -> None:
+        """A task could not be started for want of something of this host's."""
+        before = self.starts.reason
+        self.starts = self.starts.fail(read_boottime(), reason)
+        if before is None:
+            log.error(f"this host is set aside: {reason}")
+        self._tell()
+
+    def note_engine(self, reason: str) -> None:
+        """A container could not be made, because its engine was away."""
+        before = self.engines.reason
+        self.engines = self.engines.fail(read_boottime(), reason)
+        if before is None:
+            log.error(f"no containers can be started here now: {reason}")
+        self._tell()
+
+    def _tell(self) -> None:
+        self.poke.set()
+        self.news.report()
+
+
+@dataclass(eq=False)
 class Abilities:
-    """The host's own judgement of what it can do. changed: the controller is to be told. living:
-    tasks whose containers stay. freed: nothing of an earlier incarnation runs any more."""
+    """The host's own judgement of what it can do. freed: nothing of an earlier incarnation runs any
+    more, which was not known when the host registered."""
 
     folder: Path
+    table: TaskTable
     containers: ContainerDesk
-    changed: Callable[[], None]
-    living: Callable[[], Iterable[TaskKey]]
-    freed: Callable[[], Awaitable[None]]
-    _starts: Probation = field(default_factory=Probation)
-    _engines: Probation = field(default_factory=Probation)
+    hindrances: Hindrances
+    news: News
+    freed: asyncio.Event = field(default_factory=asyncio.Event)
     _swept: bool = False
-    _poke: asyncio.Event = field(default_factory=asyncio.Event)
 
     def list_faults(self) -> list[Hindrance]:
         """What to tell the controller."""
         faults = []
-        if self._starts.reason is not None:
-            faults.append(Hindrance(part="starts", reason=self._starts.reason[:1024]))
-        if self._engines.reason is not None:
+        if self.hindrances.starts.reason is not None:
+            faults.append(Hindrance(part="starts", reason=self.hindrances.starts.reason[:1024]))
+        if self.hindrances.engines.reason is not None:
             words, devices = self.containers.list_lacking()
-            reason = self._engines.reason[:1024]
+            reason = self.hindrances.engines.reason[:1024]
             faults.append(
                 Hindrance(part="containers", reason=reason, runtimes=words, devices=devices)
             )
@@ -64,63 +92,43 @@ class Abilities:
         """Whether containers of an earlier incarnation may still run."""
         return not self._swept
 
-    def note_start(self, reason: str) -> None:
-        """A task could not be started for want of something of this host's."""
-        before = self._starts.reason
-        self._starts = self._starts.fail(read_boottime(), reason)
-        if before is None:
-            log.error(f"this host is set aside: {reason}")
-        self._tell()
-
-    def note_engine(self, reason: str) -> None:
-        """A container could not be made, because its engine was away."""
-        before = self._engines.reason
-        self._engines = self._engines.fail(read_boottime(), reason)
-        if before is None:
-            log.error(f"no containers can be started here now: {reason}")
-        self._tell()
-
     async def look_first(self) -> None:
         """Look once before the host registers, without waiting long for an engine."""
         trouble = await self._try_start()
         if trouble is not None:
-            self.note_start(trouble)
+            self.hindrances.note_start(trouble)
         sweeping = asyncio.create_task(self._sweep())
         await asyncio.wait([sweeping], timeout=_FIRST_SWEEP_SECONDS)
         if not sweeping.done():
             sweeping.cancel()
             await asyncio.gather(sweeping, return_exceptions=True)
-            self.note_engine(self.containers.say_unanswered())
+            self.hindrances.note_engine(self.containers.say_unanswered())
 
     async def run(self) -> None:
         """Try what is set aside, for ever."""
         while True:
-            self._poke.clear()
+            self.hindrances.poke.clear()
             now = read_boottime()
-            due = min(self._starts.try_at, self._engines.try_at)
+            due = min(self.hindrances.starts.try_at, self.hindrances.engines.try_at)
             try:
                 async with asyncio.timeout(min(max(0.05, due - now), _LONGEST_PAUSE_SECONDS)):
-                    await self._poke.wait()
+                    await self.hindrances.poke.wait()
             except TimeoutError:
                 pass
-            if self._starts.try_at <= read_boottime():
+            if self.hindrances.starts.try_at <= read_boottime():
                 await self._end_trial_of_starts()
-            if self._engines.try_at <= read_boottime():
+            if self.hindrances.engines.try_at <= read_boottime():
                 await self._sweep()
-
-    def _tell(self) -> None:
-        self._poke.set()
-        self.changed()
 
     async def _end_trial_of_starts(self) -> None:
         trouble = await self._try_start()
         now = read_boottime()
         if trouble is not None:
-            self._starts = self._starts.fail_trial(now, trouble)
+            self.hindrances.starts = self.hindrances.starts.fail_trial(now, trouble)
         else:
-            self._starts = self._starts.pass_trial(now)
+            self.hindrances.starts = self.hindrances.starts.pass_trial(now)
             log.info("this host can start tasks again")
-        self.changed()
+        self.news.report()
 
     async def _try_start(self) -> str | None:
         trial = run_aside(lambda: try_start(self.folder))
@@ -131,22 +139,22 @@ class Abilities:
 
     async def _sweep(self) -> None:
         """Remove what no living task owns, and see whether the engines answer (DESK-1)."""
-        was_aside = self._engines.reason is not None
-        trouble = await self.containers.sweep(self.living())
+        was_aside = self.hindrances.engines.reason is not None
+        trouble = await self.containers.sweep([task.key for task in self.table if task.live])
         now = read_boottime()
         if trouble is not None:
             if not was_aside:
                 log.error(f"no containers can be started here now: {trouble}")
-            self._engines = self._engines.fail_trial(now, trouble)
-            self.changed()
+            self.hindrances.engines = self.hindrances.engines.fail_trial(now, trouble)
+            self.news.report()
             return
-        self._engines = self._engines.pass_trial(now)
+        self.hindrances.engines = self.hindrances.engines.pass_trial(now)
         first, self._swept = not self._swept, True
         if was_aside:
             log.info("containers can be started here again")
             if first:
-                await self.freed()
-            self.changed()
+                self.freed.set()
+            self.news.report()
 
 
 def try_start(folder: Path) -> str | None:

@@ -6,8 +6,14 @@ AGT-5  A goodbye follows the last end: an agent that is to go while tasks live s
 """
 
 import asyncio
+import logging
+import os
 import signal
-from collections.abc import Callable
+
+from holdfast.agent.orders.link import GuardianLink
+from holdfast.agent.tasks import TaskTable
+
+log = logging.getLogger("holdfast.agent")
 
 _STOPPING_SECONDS = 0.5  # after a TERM of its own, a guardian that has it too has said so
 
@@ -15,13 +21,14 @@ _STOPPING_SECONDS = 0.5  # after a TERM of its own, a guardian that has it too h
 class Departure:
     """What tells an agent to go.
 
-    host_stops: whether the guardian said that the host shuts down. count_live: how many ends are
-    still to be reported. over: this agent goes. told: it was told to.
+    host_stops: the guardian said that the host shuts down. replaced: this host's place is over
+    (AGT-4). line_lost: the line to the guardian ended. over: this agent goes. told: it was told to.
     """
 
-    def __init__(self, host_stops: Callable[[], bool], count_live: Callable[[], int]) -> None:
-        self._host_stops = host_stops
-        self._count_live = count_live
+    def __init__(self, table: TaskTable, link: GuardianLink) -> None:
+        self._table = table
+        self._link = link
+        self.host_stops = self.replaced = self.line_lost = False
         self.over = asyncio.Event()
         self.told = asyncio.Event()
 
@@ -37,11 +44,27 @@ class Departure:
         self.told.set()
         self.over.set()
 
+    def lose_line(self) -> None:
+        """Go, because the guardian's next agent takes over on a new line, or there is no guardian."""
+        self.line_lost = True
+        self.go()
+
+    def go_when_empty(self) -> None:
+        """Go, where the host does and no task lives any more."""
+        if not (self.host_stops or self.replaced) or self._table.count_live():
+            return
+        if self.replaced:
+            log.error("its tasks are ended, and the guardian is told to go")
+            self._link.ack([task.key for task in self._table])  # no controller takes these ends
+            os.kill(os.getppid(), signal.SIGTERM)
+        else:
+            self.over.set()
+
     def _take_term(self) -> None:
         self.told.set()
-        seconds = 0.0 if self._host_stops() else _STOPPING_SECONDS
+        seconds = 0.0 if self.host_stops else _STOPPING_SECONDS
         asyncio.get_running_loop().call_later(seconds, self._go_unless_needed)
 
     def _go_unless_needed(self) -> None:
-        if not (self._host_stops() and self._count_live()):
+        if not (self.host_stops and self._table.count_live()):
             self.over.set()  # else with the last end

@@ -3,9 +3,9 @@
 `end_task` awaits its steps in this order: the container is gone, the facts are gathered with the
 last lines of the log, the devices have been asked, the calls of an executor are told of, the
 checkpoints are uploaded, the report is due.
-`settle` forgets the task once the controller has its end and its logs. No step writes the task's
-state down (KEEP-3): the guardian repeats an end until it is acknowledged, so after a kill at any
-step the next agent takes the same steps anew.
+`Housekeeper.settle` forgets the task once the controller has its end and its logs. No step writes the
+task's state down (KEEP-3): the guardian repeats an end until it is acknowledged, so after a kill at
+any step the next agent takes the same steps anew.
 
 FALL-1  Where every rank of a gang is on this host, one that ends badly by itself has the others
         stopped at once, as the controller's order would a call later: its decision is known
@@ -15,19 +15,23 @@ FALL-1  Where every rank of a gang is on this host, one that ends badly by itsel
 
 import asyncio
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
 from holdfast.agent.calls.desk import ExecutorDesk
+from holdfast.agent.calls.places import CallWatches
 from holdfast.agent.containers.desk import ContainerDesk, add_container_facts
-from holdfast.agent.housekeeping import Housekeeper
+from holdfast.agent.departure import Departure
+from holdfast.agent.health.desk import HealthDesk
+from holdfast.agent.orders.commands import Commands
 from holdfast.agent.orders.exit_facts import make_facts
-from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.tasks import ENDS_TOLD_SECONDS, AgentTask, TaskTable
 from holdfast.agent.uplink.checkpoints import CheckpointDesk
-from holdfast.agent.uplink.logs import read_log_tail
+from holdfast.agent.uplink.logs import LogShipper, read_log_tail
+from holdfast.agent.uplink.news import News
 from holdfast.agent.watch.faults import FaultDesk
+from holdfast.agent.watch.runner import WatchRunner
 from holdfast.core.facts import TaskFacts
 from holdfast.core.states import AgentTaskEvent, AgentTaskState
 from holdfast.process.syscalls import read_boottime
@@ -35,24 +39,23 @@ from holdfast.wire.guardian import TaskEnded
 
 log = logging.getLogger("holdfast.agent.ends")
 
-_SETTLE_SECONDS = 2.0
-
 
 @dataclass(eq=False)
 class TaskEnds:
-    """Ends the tasks of this agent. `reported` is called when an end is due in the next sync, `fell`
-    when a rank has fallen whose gang is to be stopped."""
+    """Ends the tasks of this agent. commands: stops the ranks that fall with another."""
 
     table: TaskTable
     containers: ContainerDesk
     faults: FaultDesk
     checkpoints: CheckpointDesk
-    keeper: Housekeeper
-    reported: Callable[[AgentTask], None]
     calls: ExecutorDesk
-    fell: Callable[[AgentTask], None] = lambda task: None
-    host_stops: bool = False
-    _half_settled: set[AgentTask] = field(default_factory=set)
+    places: CallWatches
+    commands: Commands
+    watching: WatchRunner
+    shipper: LogShipper
+    health: HealthDesk
+    departure: Departure
+    news: News
 
     def begin(self, task: AgentTask, ended: TaskEnded) -> None:
         """Start on an end; the guardian's repeats of it are ignored."""
@@ -72,7 +75,8 @@ class TaskEnds:
         together = task.order is not None and task.order.falls_together
         if together and not facts.succeeded and not facts.stopped:
             task.fell = True
-            self.fell(task)
+            self.commands.stop_others(task)
+            self.shipper.rest()
         facts = await self.faults.add_faults(task, facts)
         if task.order is not None and task.order.executor:
             await self.calls.end(task, facts)
@@ -94,7 +98,7 @@ class TaskEnds:
                 f"processes {ended.survivors} survive SIGKILL: this host is suspect",
                 extra=task.about(),
             )
-        self.reported(task)
+        self._tell(task)
 
     async def _let_fallen_go_first(self, task: AgentTask) -> None:
         """Wait for the end that began this one (FALL-1)."""
@@ -109,7 +113,7 @@ class TaskEnds:
             trip=task.watch.trip,
             kill_sent=task.saved.kill_sent,
             stop_asked=task.saved.stop_asked,
-            host_stops=self.host_stops,
+            host_stops=self.departure.host_stops,
             log_tail="" if ended.exit_code == 0 else read_log_tail(task),
             memory_limit_bytes=task.order.memory_bytes if task.order else 0,
             over_memory_bytes=task.saved.over_memory_bytes,
@@ -123,27 +127,21 @@ class TaskEnds:
             self.containers.note_unable(asked, status.lost)
         return add_container_facts(facts, ended, status, task, unkillable=unkillable)
 
-    def settle(self, task: AgentTask) -> None:
-        """Forget a task whose end and logs are on record; else have the disk know how far it is."""
-        if task.state is AgentTaskState.ACKNOWLEDGED and task.saved.shipped_whole:
-            self.table.forget(task)
-            self._half_settled.discard(task)
-            # After the orders of the same answer: a busy disk takes longer than a short task.
-            asyncio.get_running_loop().call_soon(self.keeper.put_away, task)
-            return
-        # Mostly the other half comes in a moment and all of it is deleted. An agent that is killed
-        # before leaves the next one a log to ship again, which changes nothing.
-        task.dirty = True
-        if not self._half_settled:
-            asyncio.get_running_loop().call_later(_SETTLE_SECONDS, self._save_half_settled)
-        self._half_settled.add(task)
+    def _tell(self, task: AgentTask) -> None:
+        """Have the next sync say the end, and the parts of the agent forget the task."""
+        together = self.table.ends_with_others(task)
+        self.news.report(within_seconds=ENDS_TOLD_SECONDS if together else 0.0)
+        self.shipper.hurry()
+        self.watching.forget(task.key)
+        self.places.forget(task.key)
+        self._note_health(task)
+        self.departure.go_when_empty()
 
-    def _save_half_settled(self) -> None:
-        """One timer saves all: with one for each short task, the loop's timers cost more than the
-        tasks."""
-        saved, self._half_settled = self._half_settled, set()
-        for task in saved:
-            self.table.save_changed(task, read_boottime())
+    def _note_health(self, task: AgentTask) -> None:
+        facts = task.facts
+        if facts is None or facts.stopped or facts.stop_cause is not None or facts.lost is not None:
+            return  # it did not end by itself
+        self.health.note_end(task.key.job_id, task.attempt, failed=not facts.succeeded)
 
     async def report_held(self) -> None:
         """Report now every end that waits for an upload: this host goes."""

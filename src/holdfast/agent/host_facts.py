@@ -14,6 +14,7 @@ from holdfast.agent.probes import Probe
 from holdfast.agent.probes.real import RealProbe
 from holdfast.agent.probes.scripted import ScriptedProbe
 from holdfast.agent.probes.visible import declare_visible
+from holdfast.core.gpus import Gpu
 from holdfast.version import VERSION
 from holdfast.wire.agent import HostFacts
 
@@ -24,6 +25,25 @@ def make_probe(config: AgentConfig) -> Probe:
     """Return the probe the config asks for."""
     kind, _, path = config.probe.partition(":")
     return ScriptedProbe(path) if kind == "scripted" else RealProbe()
+
+
+class FactsReader:
+    """Reads the facts of this host anew each time, because devices come and go."""
+
+    def __init__(
+        self, config: AgentConfig, probe: Probe, memory_limits: MemoryLimits = "watch"
+    ) -> None:
+        self._config = config
+        self._probe = probe
+        self._memory_limits = memory_limits
+
+    async def read(self) -> HostFacts:
+        """Return all facts."""
+        return await read_host_facts(self._config, self._probe, self._memory_limits)
+
+    async def find_gpus(self) -> list[Gpu]:
+        """Return the devices."""
+        return (await self.read()).gpus
 
 
 async def read_host_facts(

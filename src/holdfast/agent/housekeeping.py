@@ -11,17 +11,17 @@ import logging
 import os
 import shutil
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.agent.folders import ORDER_FILE, READY_FOLDERS, WorkFolders
+from holdfast.agent.folders import ORDER_FILE, TRIAL_FOLDER, WorkFolders
 from holdfast.agent.offload import run_aside
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.checkpoints import input_path
 from holdfast.agent.uplink.logs import STREAMS
 from holdfast.core.ids import TaskKey
-from holdfast.core.states import AgentTaskEvent
+from holdfast.core.states import AgentTaskEvent, AgentTaskState
 from holdfast.errors import ValidationError
 from holdfast.process.syscalls import read_boottime
 
@@ -32,28 +32,49 @@ LOGS_KEEP_SECONDS = 3600.0
 WORK_KEEP_SECONDS = 7 * 86_400.0  # of a job's folder, after its last attempt here
 _ROUND_SECONDS = 60.0
 _SWEEP_SECONDS = 0.5
-_QUIET_SECONDS = 0.05  # since a folder was last put back, before files are made in it
+_SETTLE_SECONDS = 2.0
 
 
 class Housekeeper:
-    """Removes task folders and job folders that are not needed any more."""
+    """Forgets tasks that are over, and removes task folders and job folders that are not needed any more."""
 
     def __init__(self, table: TaskTable, works: WorkFolders) -> None:
         self._table = table
         self._works = works
-        self._left = asyncio.Event()  # some work folder may be empty
-        self._spare = asyncio.Event()  # some task's folder was put back
+        self._half_settled: set[AgentTask] = set()
+        self._over: deque[TaskKey] = deque()  # whose folders are to be deleted
+        self._left = asyncio.Event()  # there is something to delete
         self._kept: OrderedDict[TaskKey, float] = OrderedDict()  # → unix time of removal
+
+    def settle(self, task: AgentTask) -> None:
+        """Forget a task whose end and logs are on record; else have the disk know how far it is."""
+        if task.state is AgentTaskState.ACKNOWLEDGED and task.saved.shipped_whole:
+            self._table.forget(task)
+            self._half_settled.discard(task)
+            # After the orders of the same answer: a busy disk takes longer than a short task.
+            asyncio.get_running_loop().call_soon(self.put_away, task)
+            return
+        # Mostly the other half comes in a moment and all of it is deleted. An agent that is killed
+        # before leaves the next one a log to ship again, which changes nothing.
+        task.dirty = True
+        if not self._half_settled:
+            asyncio.get_running_loop().call_later(_SETTLE_SECONDS, self._save_half_settled)
+        self._half_settled.add(task)
+
+    def _save_half_settled(self) -> None:
+        """One timer saves all: with one for each short task, the loop's timers cost more than the
+        tasks."""
+        saved, self._half_settled = self._half_settled, set()
+        for task in saved:
+            self._table.save_changed(task, read_boottime())
 
     def put_away(self, task: AgentTask) -> None:
         """Clean up after a task whose end and logs are on record."""
         self._leave_work_folder(task)
         if all(_count_here(task, stream) <= task.keep_bytes for stream in STREAMS):
-            if task.facts is not None and task.facts.unkillable:
-                self._table.remove_folder(task.key)
-            else:
-                self._table.put_folder_back(task)
-                self._spare.set()
+            task.has_folder = False
+            self._over.append(task.key)
+            self._left.set()
             return
         self._table.save(task, read_boottime())  # for the next agent: its logs are shipped
         try:
@@ -83,9 +104,6 @@ class Housekeeper:
     def _take_leftover(self, key: TaskKey, now: float, follow: Callable[[AgentTask], None]) -> None:
         """Have its logs shipped, or keep them for a while. Raises ValidationError."""
         task = self._table.restore(key, now)
-        if task.saved.returned:  # the earlier agent may not have been heard
-            task.move(AgentTaskEvent.GIVE_UP)
-            return
         if not task.path_of("stdout").exists():  # the first that a start makes
             # An agent died between writing the order down and the launch, which is offered again.
             self._table.drop(task)
@@ -108,7 +126,6 @@ class Housekeeper:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._clean_often())
             group.create_task(self._sweep_often())
-            group.create_task(self._prepare_often())
 
     async def _clean_often(self) -> None:
         while True:
@@ -117,22 +134,18 @@ class Housekeeper:
 
     async def _sweep_often(self) -> None:
         while True:
+            await self._left.wait()
             await asyncio.sleep(_SWEEP_SECONDS)  # many at once cost one thread
-            rests = not self._left.is_set()  # no task has ended since the last time
             self._left.clear()
-            await run_aside(self._works.sweep)
-            if rests:
-                await run_aside(self._works.prepare)
-                await self._left.wait()
+            await run_aside(self.sweep)  # no slot waits for a deletion
 
-    async def _prepare_often(self) -> None:
-        await asyncio.sleep(_SWEEP_SECONDS)
-        while True:
-            await run_aside(self._table.prepare_folders)
-            await self._spare.wait()
-            while self._spare.is_set():  # many short tasks cost nothing here
-                self._spare.clear()
-                await asyncio.sleep(_QUIET_SECONDS)
+    def sweep(self) -> None:
+        """Delete the folders of tasks that are over, and the empty ones of jobs that are not here any
+        more. Called in a thread, and once more when the agent goes."""
+        with contextlib.suppress(IndexError):
+            while True:
+                self._table.remove_folder(self._over.popleft())
+        self._works.sweep()
 
     def clean(self, now: float) -> None:
         """One round. `now` is Unix time, as files have it."""
@@ -142,7 +155,7 @@ class Housekeeper:
                 break
             del self._kept[key]
             self._table.remove_folder(key)
-        busy = {*READY_FOLDERS, *(task.key.job_id for task in self._table)}
+        busy = {TRIAL_FOLDER, *(task.key.job_id for task in self._table)}
         try:
             folders = list(os.scandir(self._works.root))
         except OSError:

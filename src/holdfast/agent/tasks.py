@@ -11,6 +11,7 @@ KEEP-3  A task's state (`core.transitions.AGENT_TASK`) is not on disk: the next 
 
 import logging
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,10 @@ import msgspec
 from holdfast.agent.containers.plan import STATUS_FILE
 from holdfast.agent.folders import (
     ORDER_FILE,
-    READY_FOLDERS,
-    READY_STATE,
     STATE_FILE,
     TASKS_FOLDER,
-    TaskFolders,
+    TRIAL_FOLDER,
+    make_task_folder,
 )
 from holdfast.agent.journal import about
 from holdfast.agent.probes.faults import DeviceMarks
@@ -37,7 +37,7 @@ from holdfast.core.states import AgentTaskEvent, AgentTaskState
 from holdfast.core.transitions import AGENT_TASK, step
 from holdfast.core.watchdogs import TaskWatch
 from holdfast.errors import ValidationError
-from holdfast.process.files import make_private_folder, read_private, write_atomic, write_new
+from holdfast.process.files import make_private_folder, read_private, write_atomic
 from holdfast.process.output.lines import say_in_log
 from holdfast.wire.agent import BeatReport, LaunchOrder, TaskReport
 from holdfast.wire.beat import Beat
@@ -55,8 +55,6 @@ START_TOLD_SECONDS = 0.03
 GANG_TOLD_SECONDS = 0.06
 # Ranks that are stopped together mostly end together, and are reported together, this late at most.
 ENDS_TOLD_SECONDS = 0.03
-# Where short tasks follow each other, starts and ends are told so late at most (AHEAD-4).
-PACE_SECONDS = 0.03
 _MAX_EXCUSE_SECONDS = 86_400.0
 _SAFE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -70,7 +68,6 @@ class TaskFile(msgspec.Struct, kw_only=True, omit_defaults=True):
     acked: the controller has its end. over_memory_bytes: what the memory watch ended it at.
     output: how much it wrote to each stream, and what of that is lost.
     notices: what its owner should know, told with its end.
-    returned: it was held ahead and given back (AHEAD-2).
     """
 
     watch: dict[str, Any] | None = None
@@ -84,7 +81,6 @@ class TaskFile(msgspec.Struct, kw_only=True, omit_defaults=True):
     output: dict[str, StreamEnd] = {}
     notices: list[str] = []
     acked: bool = False
-    returned: bool = False
 
 
 class AgentTask:
@@ -98,13 +94,12 @@ class AgentTask:
         self.folder = folder
         self.order = order
         self.saved = TaskFile()
-        self.has_folder = True  # until it is over and the folder is another's
+        self.has_folder = True  # until it is over and the folder is deleted
         self.dirty = False  # `saved` or the watch is ahead of the disk
         self.saved_at = now
         self.state = AgentTaskState.ORDERED
         self.began = False  # the work itself ran
         self.fell = False  # it ended badly by itself, and its gang falls with it (FALL-1)
-        self.launched_at = 0.0  # CLOCK_BOOTTIME: since when it has its slots here
         self.pid = 0
         self.started_at = 0.0  # CLOCK_BOOTTIME; 0 before it runs
         self.deadline = 0.0  # CLOCK_BOOTTIME: when its lease ends, as far as the last answer said
@@ -122,11 +117,6 @@ class AgentTask:
         return tuple(self.order.gpus) if self.order else ()
 
     @property
-    def slots(self) -> int:
-        """CPU slots of this host that it takes."""
-        return self.order.cpu_slots if self.order else 0
-
-    @property
     def in_container(self) -> bool:
         """Whether it runs in a container; told by its runner's file where the order was lost."""
         return self.order.image is not None if self.order else (self.folder / STATUS_FILE).exists()
@@ -140,11 +130,6 @@ class AgentTask:
     def live(self) -> bool:
         """True until its end is reported."""
         return self.state.live
-
-    @property
-    def is_ending(self) -> bool:
-        """True from its stop, or its end, until it is forgotten."""
-        return self.saved.stop_asked or self.state.end_heard
 
     @property
     def told_seconds(self) -> float:
@@ -194,10 +179,6 @@ class AgentTask:
 
     def report(self, now: float) -> TaskReport:
         """Its report in a sync."""
-        if self.saved.returned:
-            return TaskReport(key=self.key, state="returned")
-        if self.state is AgentTaskState.ORDERED:
-            return TaskReport(key=self.key, state="held")
         beat = self.watch.last_beat
         told = None
         if beat is not None:
@@ -254,8 +235,7 @@ class AgentTask:
         """Write what changed. Raises OSError; `TaskTable.save` does not."""
         self.saved.watch = self.watch.dump(now)
         self.saved_at = now
-        state = msgspec.json.encode(self.saved)
-        write_atomic(self.folder / STATE_FILE, state, ready=self.folder / READY_STATE)
+        write_atomic(self.folder / STATE_FILE, msgspec.json.encode(self.saved))
         self.dirty = False
 
 
@@ -270,7 +250,6 @@ class TaskTable:
         self._folder = state_dir / TASKS_FOLDER
         self._tasks: dict[TaskKey, AgentTask] = {}
         self._tombstones: dict[TaskKey, None] = {}
-        self._folders = TaskFolders(self._folder)
         self._disk_failed = False
         self.works = TaskWorks()
 
@@ -322,21 +301,13 @@ class TaskTable:
 
     def add(self, order: LaunchOrder, now: float) -> AgentTask:
         """Take an order and write it down (KEEP-1). Raises OSError, ValidationError."""
-        task = self.write_down(order, now)
-        self.take(task)
-        return task
-
-    def write_down(self, order: LaunchOrder, now: float) -> AgentTask:
-        """Write an order down that is not taken yet. Raises OSError, ValidationError."""
         folder = self.folder_of(order.key)
-        self._folders.make(folder)
+        make_task_folder(folder)
         # An agent that is killed here has launched nothing, and the order is offered again.
-        write_new(f"{folder}/{ORDER_FILE}", msgspec.json.encode(order))
-        return AgentTask(order.key, folder, order, now, self._make_token(order.key))
-
-    def take(self, task: AgentTask) -> None:
-        """Take a task whose order was written down."""
+        write_atomic(folder / ORDER_FILE, msgspec.json.encode(order))
+        task = AgentTask(order.key, folder, order, now, self._make_token(order.key))
         self._tasks[task.key] = task
+        return task
 
     def add_stub(self, key: TaskKey, now: float) -> AgentTask:
         """Take a task that has only an end to tell. Raises ValidationError."""
@@ -370,7 +341,7 @@ class TaskTable:
         """Keys that have a folder on disk."""
         keys = []
         for entry in self._folder.iterdir():
-            if entry.name in READY_FOLDERS:
+            if entry.name == TRIAL_FOLDER:
                 continue  # made for no task
             try:
                 job_id, rank, epoch = entry.name.rsplit(".", 2)
@@ -417,14 +388,4 @@ class TaskTable:
 
     def remove_folder(self, key: TaskKey) -> None:
         """Delete a task's files; files that cannot be deleted are left for the next try."""
-        self._folders.remove(self.folder_of(key))
-
-    def prepare_folders(self) -> None:
-        """Make what the next tasks need on disk (`TaskFolders.prepare`), while none ends. Called in a
-        thread."""
-        self._folders.prepare(lambda: not any(task.is_ending for task in self))
-
-    def put_folder_back(self, task: AgentTask) -> None:
-        """Delete the files of a task that is over; its folder may become another task's."""
-        task.has_folder = False
-        self._folders.put_back(task.folder)
+        shutil.rmtree(self.folder_of(key), ignore_errors=True)

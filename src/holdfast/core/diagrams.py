@@ -7,17 +7,24 @@ _HEAD = """# States
 
 Generated from `core/transitions.py` and `core/workflows/transitions.py`
 by `python -m holdfast.core.diagrams`; a test holds the two together.
-Each edge is `event`, then the reason why it exists.
+Each edge is `event`, then the reason why it exists, and what writes it: a statement of
+`store/postgres/sql/`, and after a colon the functions of `moves/` that decide on it.
 """
 
 
 def render_table(title: str, table: Table[S, E]) -> str:
     """Return one machine: a Mermaid diagram and the table of its edges."""
     lines = [f"## {title}", "", "```mermaid", "stateDiagram-v2"]
-    lines += [f"    {state} --> {after}: {event}" for (state, event), (after, _) in table.items()]
-    lines += ["```", "", "| state | event | becomes | because |", "|---|---|---|---|"]
+    lines += [f"    {state} --> {after}: {event}" for (state, event), (after, *_) in table.items()]
     lines += [
-        f"| {state} | {event} | {after} | {why} |" for (state, event), (after, why) in table.items()
+        "```",
+        "",
+        "| state | event | becomes | because | written by |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {state} | {event} | {after} | {why} | {writer} |"
+        for (state, event), (after, why, writer) in table.items()
     ]
     return "\n".join([*lines, ""])
 

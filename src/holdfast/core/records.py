@@ -148,7 +148,6 @@ class TaskFields(msgspec.Struct, kw_only=True):
     reserved_at: of a replacement. ready_at: while `blocked`: not before; None where it is parked.
     start_failures: its starts in a row that failed, before this place.
     stop_cause, stop_reason: why this task alone was stopped, or is parked.
-    ahead: its host took it beyond its slots, and begins it in one that becomes free (AHEAD-1).
     """
 
     job_id: str
@@ -179,12 +178,6 @@ class TaskFields(msgspec.Struct, kw_only=True):
     start_failures: int = 0
     stop_cause: Cause | None = None
     stop_reason: str | None = None
-    ahead: bool = False
-
-    @property
-    def held_ahead(self) -> bool:
-        """Whether it waits for a slot of its host, as far as that has told."""
-        return self.ahead and self.state is TaskState.RESERVED
 
     @property
     def key(self) -> TaskKey:
@@ -282,8 +275,7 @@ class CheckpointRecord(Record, frozen=True, kw_only=True):
 
 
 class HostRecord(Record, frozen=True, kw_only=True):
-    """A host. `busy_*` come from live leases, never from the host's own report; a job that it holds
-    ahead is among `running` and has no slot (AHEAD-1).
+    """A host. `busy_*` come from live leases, never from the host's own report.
 
     incarnation: "" before its agent's first call. offer, usd_per_hour: of a host that a pool rents.
     memory_limits: what ends a task over its memory: the kernel, by a control group of the task's

@@ -1,8 +1,23 @@
-"""Every state machine, one table each: (state, event) → (state, why the edge exists).
+"""Every state machine, one table each: (state, event) → the state that follows, why the edge exists, and
+what writes it.
 
-A pair that is missing raises `InvalidTransition`; nothing is ignored silently. The store's SQL
-carries out these edges as guarded updates, its CHECK constraints and the conformance suite hold it
-to them, and `docs/reference/states.md` is drawn from here.
+A pair that is missing raises `InvalidTransition`; nothing is ignored silently. The store's CHECK
+constraints and the conformance suite hold it to these edges, and `docs/reference/states.md` is drawn
+from here.
+
+How to think of it. Many places plan, and one writes. `reserve_jobs` alone carries out `reserve` of a
+job, with its tasks and its attempt, for each of three plans: the leader's, that of a host's own sync,
+and that of a submission that finds a waiting host. Every other edge of a job, a task or an attempt is
+decided by the functions of `moves` that its row names, on rows that are locked, and the statement that
+is named before them writes it: `write_jobs`, `write_tasks` (`rewrite_tasks` where a member changes its
+place), `write_attempts`. `tests/store/test_writers.py` reads the SQL and the moves, and finds no other
+place.
+
+What is ugly. `succeed` of a job of one task has a second text, `finish_jobs`, in SQL: it ends hundreds of
+such jobs in one statement, and says on top what that buys; a conformance suite holds it to
+`runs.end_task`. `clear_tasks` deletes the rows of an attempt that is over, so that the last state of a
+task is mostly found in its attempt's members alone. `store/memory` writes `reserve` by itself, as the
+model of `reserve_jobs`.
 
 How the machines are coupled. Each line below is one transaction of the store (`moves`), so no
 reader ever sees a part of it. A job has at most one attempt that has not ended, and one task for
@@ -61,7 +76,7 @@ The agent's task and the store's task meet in `sync` alone, and each may be ahea
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from holdfast.core.states import (
     AgentTaskEvent,
@@ -81,153 +96,287 @@ from holdfast.errors import InvalidTransition
 
 S = TypeVar("S", bound=StrEnum)
 E = TypeVar("E", bound=StrEnum)
-Table = Mapping[tuple[S, E], tuple[S, str]]
 
+
+class Transition(NamedTuple, Generic[S]):
+    """Where an event leads, why the edge exists, and what writes it: a statement of the store, or one of
+    two, and after a colon the functions of `moves` that decide. Where no store is concerned, a method."""
+
+    becomes: S
+    because: str
+    writer: str
+
+
+Table = Mapping[tuple[S, E], Transition[S]]
+
+_RELEASE = "write_jobs: moves.leave_waiting"
+_CANCEL = "write_jobs: moves.cancel_idle"
+_RESERVE = "reserve_jobs"
+_START_JOB = "write_jobs: runs.start_job"
+_GIVE_UP = "write_jobs: requests._give_up"
+_DRAIN = "write_jobs: drains.begin_drain"
+_COMPLETE = "write_jobs: drains.complete_drain"
+_SUCCEED = "write_jobs, finish_jobs: runs._succeed"
+_REVIVE = "write_jobs: requests.revive"
 _J, _JE = JobState, JobEvent
 JOB: Table[JobState, JobEvent] = {
-    (_J.WAITING, _JE.RELEASE): (_J.QUEUED, "its wait is over"),
-    (_J.WAITING, _JE.CANCEL): (_J.CANCELLED, "nothing runs, so nothing needs a drain"),
-    (_J.QUEUED, _JE.RESERVE): (_J.RESERVED, "admission reserved every task in one transaction"),
-    (_J.QUEUED, _JE.CANCEL): (_J.CANCELLED, "nothing runs, so nothing needs a drain"),
-    (_J.RESERVED, _JE.START): (_J.RUNNING, "every task was claimed and started"),
-    (_J.RESERVED, _JE.EXPIRE): (
+    (_J.WAITING, _JE.RELEASE): Transition(_J.QUEUED, "its wait is over", _RELEASE),
+    (_J.WAITING, _JE.CANCEL): Transition(
+        _J.CANCELLED, "nothing runs, so nothing needs a drain", _CANCEL
+    ),
+    (_J.QUEUED, _JE.RESERVE): Transition(
+        _J.RESERVED, "a plan gave every task its place, in one transaction", _RESERVE
+    ),
+    (_J.QUEUED, _JE.CANCEL): Transition(
+        _J.CANCELLED, "nothing runs, so nothing needs a drain", _CANCEL
+    ),
+    (_J.RESERVED, _JE.START): Transition(
+        _J.RUNNING, "every task was claimed and started", _START_JOB
+    ),
+    (_J.RESERVED, _JE.EXPIRE): Transition(
         _J.QUEUED,
         "no host was told of it in time, or its host gave it back before it began",
+        _GIVE_UP,
     ),
-    (_J.RESERVED, _JE.DRAIN): (
-        _J.DRAINING,
-        "some tasks may have started, so they are stopped together",
+    (_J.RESERVED, _JE.DRAIN): Transition(
+        _J.DRAINING, "some tasks may have started, so they are stopped together", _DRAIN
     ),
-    (_J.RESERVED, _JE.SUCCEED): (_J.SUCCEEDED, "it ran and ended between two reports"),
-    (_J.RUNNING, _JE.SUCCEED): (_J.SUCCEEDED, "every task is done"),
-    (_J.RUNNING, _JE.DRAIN): (
-        _J.DRAINING,
-        "a task fell, or a person or a more important job needs its place",
+    (_J.RESERVED, _JE.SUCCEED): Transition(
+        _J.SUCCEEDED, "it ran and ended between two reports", _SUCCEED
     ),
-    (_J.DRAINING, _JE.REQUEUE): (_J.QUEUED, "the decision was to run it again at once"),
-    (_J.DRAINING, _JE.BACK_OFF): (_J.WAITING, "the decision was to run it again later"),
-    (_J.DRAINING, _JE.FAIL): (_J.FAILED, "the decision was to give up"),
-    (_J.DRAINING, _JE.CANCEL): (
-        _J.CANCELLED,
-        "a person asked, and every task is confirmed stopped",
+    (_J.RUNNING, _JE.SUCCEED): Transition(_J.SUCCEEDED, "every task is done", _SUCCEED),
+    (_J.RUNNING, _JE.DRAIN): Transition(
+        _J.DRAINING, "a task fell, or a person or a more important job needs its place", _DRAIN
     ),
-    (_J.DRAINING, _JE.SUCCEED): (
-        _J.SUCCEEDED,
-        "every task finished by itself before the stop reached it",
+    (_J.DRAINING, _JE.REQUEUE): Transition(
+        _J.QUEUED, "the decision was to run it again at once", _COMPLETE
     ),
-    (_J.FAILED, _JE.REVIVE): (_J.QUEUED, "a person asked for another attempt"),
-    (_J.CANCELLED, _JE.REVIVE): (_J.QUEUED, "a person asked for another attempt"),
-    (_J.FAILED, _JE.LINE_UP): (_J.WAITING, "the same, when its array has room"),
-    (_J.CANCELLED, _JE.LINE_UP): (_J.WAITING, "the same, when its array has room"),
+    (_J.DRAINING, _JE.BACK_OFF): Transition(
+        _J.WAITING, "the decision was to run it again later", _COMPLETE
+    ),
+    (_J.DRAINING, _JE.FAIL): Transition(_J.FAILED, "the decision was to give up", _COMPLETE),
+    (_J.DRAINING, _JE.CANCEL): Transition(
+        _J.CANCELLED, "a person asked, and every task is confirmed stopped", _COMPLETE
+    ),
+    (_J.DRAINING, _JE.SUCCEED): Transition(
+        _J.SUCCEEDED, "every task finished by itself before the stop reached it", _COMPLETE
+    ),
+    (_J.FAILED, _JE.REVIVE): Transition(_J.QUEUED, "a person asked for another attempt", _REVIVE),
+    (_J.CANCELLED, _JE.REVIVE): Transition(
+        _J.QUEUED, "a person asked for another attempt", _REVIVE
+    ),
+    (_J.FAILED, _JE.LINE_UP): Transition(_J.WAITING, "the same, when its array has room", _REVIVE),
+    (_J.CANCELLED, _JE.LINE_UP): Transition(
+        _J.WAITING, "the same, when its array has room", _REVIVE
+    ),
 }
 
+_SEAT = "rewrite_tasks: members.seat_members"
+_RELEASE_TASK = "rewrite_tasks, clear_tasks: members.release_unoffered, requests._give_up"
+_START_TASK = "write_tasks: runs.start_task, runs._start_late"
+_FINISH = "write_tasks, finish_jobs: runs.end_task"
+_END_TASK = "write_tasks: runs.end_task"
+_FAIL_TASK = "write_tasks: runs._fail_task"
+_PREEMPT = "write_tasks, rewrite_tasks: drains.begin_drain, members.stop_member"
+_CONFIRM = "write_tasks, rewrite_tasks: runs._confirm_task, drains.begin_drain, members.stop_member"
+_RESET = "rewrite_tasks: members.replace_member"
 _T, _TE = TaskState, TaskEvent
 TASK: Table[TaskState, TaskEvent] = {
-    (_T.BLOCKED, _TE.RESERVE): (_T.RESERVED, "admission chose its host"),
-    (_T.RESERVED, _TE.RELEASE): (_T.BLOCKED, "its job expired before it started"),
-    (_T.RESERVED, _TE.START): (_T.RUNNING, "its agent reported the process"),
-    (_T.RESERVED, _TE.FINISH): (_T.DONE, "it started and ended between two reports"),
-    (_T.RESERVED, _TE.FAIL): (_T.FAILED, "it could not be started, or ended between two reports"),
-    (_T.RESERVED, _TE.PREEMPT): (
-        _T.PREEMPTING,
-        "the agent may already have started it, so it must confirm",
+    (_T.BLOCKED, _TE.RESERVE): Transition(_T.RESERVED, "admission chose its host", _SEAT),
+    (_T.RESERVED, _TE.RELEASE): Transition(
+        _T.BLOCKED, "its job expired before it started", _RELEASE_TASK
     ),
-    (_T.RUNNING, _TE.FINISH): (_T.DONE, "exit code 0"),
-    (_T.RUNNING, _TE.FAIL): (_T.FAILED, "it ended otherwise, tripped, or its lease lapsed"),
-    (_T.RUNNING, _TE.PREEMPT): (_T.PREEMPTING, "its attempt drains"),
-    (_T.PREEMPTING, _TE.CONFIRM): (_T.PREEMPTED, "the agent confirmed the end, or the lease did"),
-    (_T.PREEMPTING, _TE.FINISH): (
-        _T.DONE,
-        "it ended by itself before the signal: its own outcome stands",
+    (_T.RESERVED, _TE.START): Transition(_T.RUNNING, "its agent reported the process", _START_TASK),
+    (_T.RESERVED, _TE.FINISH): Transition(
+        _T.DONE, "it started and ended between two reports", _FINISH
     ),
-    (_T.PREEMPTING, _TE.FAIL): (
-        _T.FAILED,
-        "it failed by itself before the signal: its own outcome stands",
+    (_T.RESERVED, _TE.FAIL): Transition(
+        _T.FAILED, "it could not be started, or ended between two reports", _FAIL_TASK
     ),
-    (_T.PREEMPTED, _TE.RESET): (_T.BLOCKED, "a member of a supervised job waits for another host"),
-    (_T.FAILED, _TE.RESET): (_T.BLOCKED, "a member of a supervised job waits for another host"),
+    (_T.RESERVED, _TE.PREEMPT): Transition(
+        _T.PREEMPTING, "the agent may already have started it, so it must confirm", _PREEMPT
+    ),
+    (_T.RUNNING, _TE.FINISH): Transition(_T.DONE, "exit code 0", _FINISH),
+    (_T.RUNNING, _TE.FAIL): Transition(
+        _T.FAILED, "it ended otherwise, tripped, or its lease lapsed", _FAIL_TASK
+    ),
+    (_T.RUNNING, _TE.PREEMPT): Transition(_T.PREEMPTING, "its attempt drains", _PREEMPT),
+    (_T.PREEMPTING, _TE.CONFIRM): Transition(
+        _T.PREEMPTED, "the agent confirmed the end, or the lease did", _CONFIRM
+    ),
+    (_T.PREEMPTING, _TE.FINISH): Transition(
+        _T.DONE, "it ended by itself before the signal: its own outcome stands", _END_TASK
+    ),
+    (_T.PREEMPTING, _TE.FAIL): Transition(
+        _T.FAILED, "it failed by itself before the signal: its own outcome stands", _FAIL_TASK
+    ),
+    (_T.PREEMPTED, _TE.RESET): Transition(
+        _T.BLOCKED, "a member of a supervised job waits for another host", _RESET
+    ),
+    (_T.FAILED, _TE.RESET): Transition(
+        _T.BLOCKED, "a member of a supervised job waits for another host", _RESET
+    ),
 }
 
+_START_ATTEMPT = "write_attempts: runs.start_job"
+_DRAIN_ATTEMPT = "write_attempts: drains.begin_drain"
+_END_RESERVED = "write_attempts, finish_jobs: runs._succeed, requests._give_up"
+_END_RUNNING = "write_attempts, finish_jobs: runs._succeed"
+_COMPLETE_ATTEMPT = "write_attempts: drains.complete_drain"
 _A, _AE = AttemptState, AttemptEvent
 ATTEMPT: Table[AttemptState, AttemptEvent] = {
-    (_A.RESERVED, _AE.START): (_A.RUNNING, "every task started"),
-    (_A.RESERVED, _AE.DRAIN): (_A.DRAINING, "stopped before every task had started"),
-    (_A.RESERVED, _AE.END): (_A.ENDED, "expired, given back, or over between two reports"),
-    (_A.RUNNING, _AE.DRAIN): (_A.DRAINING, "a task fell, or it was told to stop"),
-    (_A.RUNNING, _AE.END): (_A.ENDED, "every task is done"),
-    (_A.DRAINING, _AE.END): (_A.ENDED, "every task is confirmed and the decision is written"),
+    (_A.RESERVED, _AE.START): Transition(_A.RUNNING, "every task started", _START_ATTEMPT),
+    (_A.RESERVED, _AE.DRAIN): Transition(
+        _A.DRAINING, "stopped before every task had started", _DRAIN_ATTEMPT
+    ),
+    (_A.RESERVED, _AE.END): Transition(
+        _A.ENDED, "expired, given back, or over between two reports", _END_RESERVED
+    ),
+    (_A.RUNNING, _AE.DRAIN): Transition(
+        _A.DRAINING, "a task fell, or it was told to stop", _DRAIN_ATTEMPT
+    ),
+    (_A.RUNNING, _AE.END): Transition(_A.ENDED, "every task is done", _END_RUNNING),
+    (_A.DRAINING, _AE.END): Transition(
+        _A.ENDED, "every task is confirmed and the decision is written", _COMPLETE_ATTEMPT
+    ),
 }
 
+_REGISTER = "put_host"
+_PASS = "put_host, move_host"
+_MOVE_HOST = "move_host"
 _H, _HE = HostState, HostEvent
 HOST: Table[HostState, HostEvent] = {
-    (_H.SPAWNING, _HE.REGISTER): (_H.PREFLIGHT, "its agent called"),
-    (_H.SPAWNING, _HE.FAIL): (_H.ERROR, "it did not come up in time"),
-    (_H.SPAWNING, _HE.TERMINATE): (_H.TERMINATED, "no longer wanted"),
-    (_H.PREFLIGHT, _HE.REGISTER): (_H.PREFLIGHT, "a new incarnation starts over"),
-    (_H.PREFLIGHT, _HE.PASS): (_H.ACTIVE, "its checks passed"),
-    (_H.PREFLIGHT, _HE.FAIL): (_H.ERROR, "a check failed"),
-    (_H.PREFLIGHT, _HE.QUARANTINE): (_H.QUARANTINED, "an operator or the evidence said so"),
-    (_H.PREFLIGHT, _HE.TERMINATE): (_H.TERMINATED, "no longer wanted"),
-    (_H.ACTIVE, _HE.REGISTER): (_H.PREFLIGHT, "a new incarnation is checked again"),
-    (_H.ACTIVE, _HE.DRAIN): (_H.DRAINING, "no new work; running work ends or is drained"),
-    (_H.ACTIVE, _HE.QUARANTINE): (_H.QUARANTINED, "an operator or the evidence said so"),
-    (_H.ACTIVE, _HE.TERMINATE): (_H.TERMINATED, "gone"),
-    (_H.ACTIVE, _HE.FAIL): (_H.ERROR, "it fell silent, is stuck, or its machine is gone"),
-    (_H.DRAINING, _HE.REGISTER): (_H.DRAINING, "a restart does not lift an operator's word"),
-    (_H.DRAINING, _HE.DRAIN): (
+    (_H.SPAWNING, _HE.REGISTER): Transition(_H.PREFLIGHT, "its agent called", _REGISTER),
+    (_H.SPAWNING, _HE.FAIL): Transition(_H.ERROR, "it did not come up in time", _MOVE_HOST),
+    (_H.SPAWNING, _HE.TERMINATE): Transition(_H.TERMINATED, "no longer wanted", _MOVE_HOST),
+    (_H.PREFLIGHT, _HE.REGISTER): Transition(
+        _H.PREFLIGHT, "a new incarnation starts over", _REGISTER
+    ),
+    (_H.PREFLIGHT, _HE.PASS): Transition(_H.ACTIVE, "its checks passed", _PASS),
+    (_H.PREFLIGHT, _HE.FAIL): Transition(_H.ERROR, "a check failed", _MOVE_HOST),
+    (_H.PREFLIGHT, _HE.QUARANTINE): Transition(
+        _H.QUARANTINED, "an operator or the evidence said so", _MOVE_HOST
+    ),
+    (_H.PREFLIGHT, _HE.TERMINATE): Transition(_H.TERMINATED, "no longer wanted", _MOVE_HOST),
+    (_H.ACTIVE, _HE.REGISTER): Transition(
+        _H.PREFLIGHT, "a new incarnation is checked again", _REGISTER
+    ),
+    (_H.ACTIVE, _HE.DRAIN): Transition(
+        _H.DRAINING, "no new work; running work ends or is drained", _MOVE_HOST
+    ),
+    (_H.ACTIVE, _HE.QUARANTINE): Transition(
+        _H.QUARANTINED, "an operator or the evidence said so", _MOVE_HOST
+    ),
+    (_H.ACTIVE, _HE.TERMINATE): Transition(_H.TERMINATED, "gone", _MOVE_HOST),
+    (_H.ACTIVE, _HE.FAIL): Transition(
+        _H.ERROR, "it fell silent, is stuck, or its machine is gone", _MOVE_HOST
+    ),
+    (_H.DRAINING, _HE.REGISTER): Transition(
+        _H.DRAINING, "a restart does not lift an operator's word", _REGISTER
+    ),
+    (_H.DRAINING, _HE.DRAIN): Transition(
         _H.DRAINING,
         "another deadline, or an end to the waiting; asked twice is as asked once",
+        _MOVE_HOST,
     ),
-    (_H.DRAINING, _HE.UNDRAIN): (_H.ACTIVE, "an operator changed their mind"),
-    (_H.DRAINING, _HE.QUARANTINE): (_H.QUARANTINED, "an operator or the evidence said so"),
-    (_H.DRAINING, _HE.TERMINATE): (_H.TERMINATED, "empty, and no longer wanted"),
-    (_H.DRAINING, _HE.FAIL): (_H.ERROR, "it fell silent, is stuck, or its machine is gone"),
-    (_H.QUARANTINED, _HE.REGISTER): (_H.QUARANTINED, "a restart does not lift a quarantine"),
-    (_H.QUARANTINED, _HE.RELEASE): (_H.ACTIVE, "an operator let it back"),
-    (_H.QUARANTINED, _HE.TERMINATE): (_H.TERMINATED, "given back to its provider"),
-    (_H.QUARANTINED, _HE.FAIL): (_H.ERROR, "it fell silent, or its machine is gone"),
-    (_H.ERROR, _HE.REGISTER): (_H.PREFLIGHT, "it called after all"),
-    (_H.ERROR, _HE.TERMINATE): (_H.TERMINATED, "given back to its provider"),
-    (_H.TERMINATED, _HE.REGISTER): (_H.PREFLIGHT, "an owned machine came back under its key"),
+    (_H.DRAINING, _HE.UNDRAIN): Transition(_H.ACTIVE, "an operator changed their mind", _MOVE_HOST),
+    (_H.DRAINING, _HE.QUARANTINE): Transition(
+        _H.QUARANTINED, "an operator or the evidence said so", _MOVE_HOST
+    ),
+    (_H.DRAINING, _HE.TERMINATE): Transition(
+        _H.TERMINATED, "empty, and no longer wanted", _MOVE_HOST
+    ),
+    (_H.DRAINING, _HE.FAIL): Transition(
+        _H.ERROR, "it fell silent, is stuck, or its machine is gone", _MOVE_HOST
+    ),
+    (_H.QUARANTINED, _HE.REGISTER): Transition(
+        _H.QUARANTINED, "a restart does not lift a quarantine", _REGISTER
+    ),
+    (_H.QUARANTINED, _HE.RELEASE): Transition(_H.ACTIVE, "an operator let it back", _MOVE_HOST),
+    (_H.QUARANTINED, _HE.TERMINATE): Transition(
+        _H.TERMINATED, "given back to its provider", _MOVE_HOST
+    ),
+    (_H.QUARANTINED, _HE.FAIL): Transition(
+        _H.ERROR, "it fell silent, or its machine is gone", _MOVE_HOST
+    ),
+    (_H.ERROR, _HE.REGISTER): Transition(_H.PREFLIGHT, "it called after all", _REGISTER),
+    (_H.ERROR, _HE.TERMINATE): Transition(_H.TERMINATED, "given back to its provider", _MOVE_HOST),
+    (_H.TERMINATED, _HE.REGISTER): Transition(
+        _H.PREFLIGHT, "an owned machine came back under its key", _REGISTER
+    ),
 }
 
+_ASK = "ask_instance"
+_MAKE = "make_instance"
+_END = "end_instance"
+_LOSE = "lose_instance"
 _I, _IE = InstanceState, InstanceEvent
 INSTANCE: Table[InstanceState, InstanceEvent] = {
-    (_I.INTENDED, _IE.ASK): (_I.ASKED, "on record before the provider is asked (RENT-1)"),
-    (_I.INTENDED, _IE.END): (_I.GONE, "no longer wanted, and nothing was made"),
-    (_I.ASKED, _IE.MAKE): (_I.MADE, "the provider answered, or a listing showed it"),
-    (_I.ASKED, _IE.DENY): (_I.GONE, "the provider said that it made nothing"),
-    (_I.ASKED, _IE.MISS): (_I.GONE, "listings long after the question do not show it"),
-    (_I.ASKED, _IE.END): (_I.ENDING, "no longer wanted; a listing may still show it"),
-    (_I.MADE, _IE.END): (_I.ENDING, "no longer wanted, or in error"),
-    (_I.MADE, _IE.VANISH): (_I.GONE, "the provider is believed that it is gone"),
-    (_I.ENDING, _IE.END): (_I.ENDING, "asked twice is as asked once"),
-    (_I.ENDING, _IE.MAKE): (_I.ENDING, "its id became known late, and its end is still wanted"),
-    (_I.ENDING, _IE.MISS): (_I.GONE, "listings long after the question do not show it"),
-    (_I.ENDING, _IE.VANISH): (_I.GONE, "the provider confirmed its end"),
+    (_I.INTENDED, _IE.ASK): Transition(
+        _I.ASKED, "on record before the provider is asked (RENT-1)", _ASK
+    ),
+    (_I.INTENDED, _IE.END): Transition(_I.GONE, "no longer wanted, and nothing was made", _END),
+    (_I.ASKED, _IE.MAKE): Transition(
+        _I.MADE, "the provider answered, or a listing showed it", _MAKE
+    ),
+    (_I.ASKED, _IE.DENY): Transition(_I.GONE, "the provider said that it made nothing", _LOSE),
+    (_I.ASKED, _IE.MISS): Transition(
+        _I.GONE, "listings long after the question do not show it", _LOSE
+    ),
+    (_I.ASKED, _IE.END): Transition(
+        _I.ENDING, "no longer wanted; a listing may still show it", _END
+    ),
+    (_I.MADE, _IE.END): Transition(_I.ENDING, "no longer wanted, or in error", _END),
+    (_I.MADE, _IE.VANISH): Transition(_I.GONE, "the provider is believed that it is gone", _LOSE),
+    (_I.ENDING, _IE.END): Transition(_I.ENDING, "asked twice is as asked once", _END),
+    (_I.ENDING, _IE.MAKE): Transition(
+        _I.ENDING, "its id became known late, and its end is still wanted", _MAKE
+    ),
+    (_I.ENDING, _IE.MISS): Transition(
+        _I.GONE, "listings long after the question do not show it", _LOSE
+    ),
+    (_I.ENDING, _IE.VANISH): Transition(_I.GONE, "the provider confirmed its end", _LOSE),
 }
 
+_MOVE = "AgentTask.move"
 _G, _GE = AgentTaskState, AgentTaskEvent
 AGENT_TASK: Table[AgentTaskState, AgentTaskEvent] = {
-    (_G.ORDERED, _GE.FETCH): (_G.FETCHING, "it starts from a checkpoint (SAVE-3)"),
-    (_G.ORDERED, _GE.LAUNCH): (_G.LAUNCHED, "it starts from nothing"),
-    (_G.ORDERED, _GE.GIVE_UP): (
-        _G.REPORTED,
-        "it cannot be started here, or was stopped or given back before",
+    (_G.ORDERED, _GE.FETCH): Transition(_G.FETCHING, "it starts from a checkpoint (SAVE-3)", _MOVE),
+    (_G.ORDERED, _GE.LAUNCH): Transition(_G.LAUNCHED, "it starts from nothing", _MOVE),
+    (_G.ORDERED, _GE.GIVE_UP): Transition(
+        _G.REPORTED, "it cannot be started here, or was stopped or given back before", _MOVE
     ),
-    (_G.FETCHING, _GE.LAUNCH): (_G.LAUNCHED, "its checkpoint is here"),
-    (_G.FETCHING, _GE.GIVE_UP): (_G.REPORTED, "its checkpoint cannot be had, or it was stopped"),
-    (_G.ORDERED, _GE.SALVAGE): (_G.ACKNOWLEDGED, "no guardian holds it: only its logs are left"),
-    (_G.LAUNCHED, _GE.RUN): (_G.RUNNING, "its process, or its container's first one, is there"),
-    (_G.LAUNCHED, _GE.END): (_G.ENDING, "it could not be started, or is over already"),
-    (_G.LAUNCHED, _GE.GIVE_UP): (_G.REPORTED, "the guardian does not hold it"),
-    (_G.RUNNING, _GE.END): (_G.ENDING, "its whole tree is gone"),
-    (_G.RUNNING, _GE.GIVE_UP): (_G.REPORTED, "the guardian does not hold it any more"),
-    (_G.ENDING, _GE.SAVE): (_G.SAVING, "it left checkpoints for the next attempt (SAVE-1)"),
-    (_G.ENDING, _GE.REPORT): (_G.REPORTED, "all is known, and nothing has to be uploaded"),
-    (_G.SAVING, _GE.REPORT): (_G.REPORTED, "they are uploaded, or the wait is over"),
-    (_G.REPORTED, _GE.ACKNOWLEDGE): (_G.ACKNOWLEDGED, "the controller has its end, or never will"),
-    (_G.ACKNOWLEDGED, _GE.FORGET): (_G.DONE, "its logs are on record as well"),
+    (_G.FETCHING, _GE.LAUNCH): Transition(_G.LAUNCHED, "its checkpoint is here", _MOVE),
+    (_G.FETCHING, _GE.GIVE_UP): Transition(
+        _G.REPORTED, "its checkpoint cannot be had, or it was stopped", _MOVE
+    ),
+    (_G.ORDERED, _GE.SALVAGE): Transition(
+        _G.ACKNOWLEDGED, "no guardian holds it: only its logs are left", _MOVE
+    ),
+    (_G.LAUNCHED, _GE.RUN): Transition(
+        _G.RUNNING, "its process, or its container's first one, is there", _MOVE
+    ),
+    (_G.LAUNCHED, _GE.END): Transition(
+        _G.ENDING, "it could not be started, or is over already", _MOVE
+    ),
+    (_G.LAUNCHED, _GE.GIVE_UP): Transition(_G.REPORTED, "the guardian does not hold it", _MOVE),
+    (_G.RUNNING, _GE.END): Transition(_G.ENDING, "its whole tree is gone", _MOVE),
+    (_G.RUNNING, _GE.GIVE_UP): Transition(
+        _G.REPORTED, "the guardian does not hold it any more", _MOVE
+    ),
+    (_G.ENDING, _GE.SAVE): Transition(
+        _G.SAVING, "it left checkpoints for the next attempt (SAVE-1)", _MOVE
+    ),
+    (_G.ENDING, _GE.REPORT): Transition(
+        _G.REPORTED, "all is known, and nothing has to be uploaded", _MOVE
+    ),
+    (_G.SAVING, _GE.REPORT): Transition(
+        _G.REPORTED, "they are uploaded, or the wait is over", _MOVE
+    ),
+    (_G.REPORTED, _GE.ACKNOWLEDGE): Transition(
+        _G.ACKNOWLEDGED, "the controller has its end, or never will", _MOVE
+    ),
+    (_G.ACKNOWLEDGED, _GE.FORGET): Transition(_G.DONE, "its logs are on record as well", _MOVE),
 }
 
 
@@ -239,7 +388,7 @@ def step(table: Table[S, E], state: S, event: E) -> S:
         accepts.
     """
     try:
-        return table[state, event][0]
+        return table[state, event].becomes
     except KeyError:
         accepted = sorted(str(e) for s, e in table if s == state) or ["nothing: the state is final"]
         raise InvalidTransition(

@@ -12,9 +12,10 @@ FENCE-1  Callers match (task, epoch, host, incarnation) before they call; no rep
 from collections.abc import Iterable
 from datetime import datetime
 
+from holdfast.core.causes import Cause
 from holdfast.core.endings.decide import Charges
 from holdfast.core.endings.drain import Completion
-from holdfast.core.states import AttemptEvent, AttemptState, JobEvent, JobState, TaskEvent
+from holdfast.core.states import AttemptEvent, AttemptState, JobEvent, JobState, Outcome, TaskEvent
 from holdfast.core.transitions import ATTEMPT, JOB, TASK, step
 from holdfast.moves.rows import AttemptChange, EndedWork, JobRow, NewEvent, TaskRow
 from holdfast.moves.values import DrainNews, Seated
@@ -112,6 +113,22 @@ class Moves:
             )
         change.state = after
         return change
+
+
+def leave_waiting(m: Moves, job: JobRow, reason: str) -> None:
+    """Queue a job whose wait is over."""
+    m.move_job(job, JobEvent.RELEASE, reason)
+    job.wait_cause = job.wait_until = job.retry_at = None
+    job.queued_at = m.now
+
+
+def cancel_idle(m: Moves, job: JobRow, cause: Cause, reason: str) -> None:
+    """Cancel a job that has no attempt."""
+    m.move_job(job, JobEvent.CANCEL, reason)
+    job.wait_cause = job.wait_until = job.retry_at = None
+    job.outcome, job.cause, job.exit_code = Outcome.CANCELLED, cause, None
+    job.ended_at = m.now
+    m.log("job.cancelled", job, reason, cause=str(cause))
 
 
 def end_attempt(m: Moves, job: JobRow, change: AttemptChange, completion: Completion) -> None:

@@ -13,7 +13,7 @@ from holdfast.core.records import HostRecord
 from holdfast.core.states import HostEvent, HostState, JobState
 from holdfast.core.transitions import HOST, step
 from holdfast.errors import Conflict, InvalidTransition, NotFound, Stale
-from holdfast.moves import drains, members, requests
+from holdfast.moves import drains, members, runs
 from holdfast.moves.fleet.rented import RentedHost, check_registration
 from holdfast.moves.moves import Moves
 from holdfast.moves.rows import NewEvent
@@ -24,9 +24,6 @@ MAX_EARLIER_INCARNATIONS = 16
 BOOT_SECONDS = 10.0
 """No machine starts again sooner after its last word."""
 _ASKED = frozenset(map(HostEvent, ("drain", "undrain", "quarantine", "release", "terminate")))
-
-GIVING_BACK = (HostState.DRAINING, HostState.QUARANTINED)
-"""Of a host that begins nothing new: it is asked for what it holds ahead (AHEAD-2)."""
 
 
 def register_state(
@@ -285,7 +282,7 @@ def lose_tasks_on(
         for task in m.ranks(job):
             here = task.host_id == host_id and task.incarnation != keep
             if here and task.state.holds_lease and task.key not in held:
-                requests.lose_task(m, job, task, lost)
+                runs.lose_task(m, job, task, lost)
                 freed.append(job.id)
     return list(dict.fromkeys(freed))
 

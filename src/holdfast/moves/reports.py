@@ -8,7 +8,7 @@ from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import JobState, TaskState
-from holdfast.moves import requests, runs
+from holdfast.moves import runs
 from holdfast.moves.moves import Moves
 from holdfast.moves.rows import JobRow, NewEvent, TaskRow, clamp_count, clean_text, is_storable_key
 from holdfast.moves.values import ClaimRow, HostSync, HostSynced, PreemptRow, TaskBeat, TaskOffer
@@ -39,8 +39,6 @@ class Draft:
         self.succeeded: list[str] = []
         self.retried: list[str] = []
         self.draining: list[str] = []
-        self.recalls: list[TaskKey] = []
-        self.given_back: list[str] = []
         self.settled = False
         self.posted = self.awaited = False
         # A rank that fell is taken before those that were stopped for it (DRAIN-2, FALL-1).
@@ -48,7 +46,6 @@ class Draft:
         if any(facts.stopped for _, facts in ended):
             ended = sorted(ended, key=lambda end: end[1].stopped)
         self._ended = {key: facts for key, facts in ended if is_storable_key(key)}
-        self._returned = [k for k in dict.fromkeys(sync.returned) if is_storable_key(k)]
         started = [k for k in dict.fromkeys(sync.started) if k not in self._ended]
         self._started = [k for k in started if is_storable_key(k)]
         claimed = {key: port for key, port in sync.claimed if key not in self._ended}
@@ -59,11 +56,10 @@ class Draft:
         self._live = [k for k in live if is_storable_key(k)]
         if status == "ok":
             self.lost += [k for k in live if not is_storable_key(k)]
-            told = [*[key for key, _ in sync.ended if key not in self._ended], *sync.returned]
-            self.refused += [key for key in told if not is_storable_key(key)]
+            self.refused += [key for key, _ in sync.ended if not is_storable_key(key)]
         else:
             self.lost += live
-            self.refused += [*(key for key, _ in sync.ended), *sync.returned]
+            self.refused += [key for key, _ in sync.ended]
         self._beats = {beat.key: _storable(beat) for beat in sync.beats}
 
     def ended(self) -> Iterator[tuple[TaskKey, TaskFacts]]:
@@ -75,10 +71,6 @@ class Draft:
         its end is not on record yet."""
         live = [k for k in self._live if k not in self._claimed] if self._claimed else self._live
         return [*live, *self._ended]
-
-    def returned(self) -> Sequence[TaskKey]:
-        """Tasks held ahead that are given back."""
-        return self._returned
 
     def started(self) -> Sequence[TaskKey]:
         """Starts reported, without those that have ended since."""
@@ -96,7 +88,7 @@ class Draft:
     def holds_work(self) -> bool:
         """Return whether a move may bring the host orders: a task to stop, or to start. One whose
         every task has ended has none until the leader places some there."""
-        return bool(self._live or self._claimed or self._started or self._returned)
+        return bool(self._live or self._claimed or self._started)
 
     def claimed(self) -> dict[TaskKey, int]:
         """Return the places kept for ranks of gangs, and rank 0's port; none of a fenced host."""
@@ -136,8 +128,6 @@ class Draft:
             succeeded=tuple(dict.fromkeys(self.succeeded)),
             retried=tuple(dict.fromkeys(self.retried)),
             draining=tuple(dict.fromkeys(self.draining)),
-            recalls=tuple(self.recalls),
-            returned=tuple(self.given_back),
             fenced=self.fenced,
             settled=self.settled,
             posted=self.posted,
@@ -167,10 +157,10 @@ def guess_room(slots: int, live: int, ends: int) -> int:
 
 
 def count_wanted(sync: HostSync) -> int:
-    """Return how many jobs a host could take and hold ahead."""
+    """Return how many jobs a host could take."""
     if not sync.takes:
         return 0
-    return max(len(sync.ended), sync.room) + max(0, sync.ahead - sync.held)
+    return max(len(sync.ended), sync.room)
 
 
 def group_syncs(syncs: Sequence[HostSync]) -> list[list[int]]:
@@ -195,7 +185,7 @@ def expect_moves(syncs: Sequence[HostSync]) -> set[str]:
     only later."""
     if any(sync.claimed or any(facts.succeeded for _, facts in sync.ended) for sync in syncs):
         return set()
-    told = [(*s.started, *s.returned, *(key for key, _ in s.ended)) for s in syncs]
+    told = [(*s.started, *(key for key, _ in s.ended)) for s in syncs]
     return {key.job_id for keys in told for key in keys if is_storable_key(key)}
 
 
@@ -220,9 +210,6 @@ def apply_reports(
                 d.disown(key)
             else:
                 runs.start_task(m, *rows)
-    for d in drafts:
-        for key in d.returned():
-            _take_back(m, d, key, rules)
     repeats: list[tuple[Draft, TaskKey]] = []
     for d in drafts:
         for key, facts in d.ended():
@@ -250,23 +237,6 @@ def apply_reports(
                 elif job.state is JobState.DRAINING:
                     d.draining.append(job.id)
     return repeats
-
-
-def _take_back(m: Moves, d: Draft, key: TaskKey, rules: Sequence[OperatorRule]) -> None:
-    """Take a task back that did not begin (AHEAD-2); where it was to stop, that confirms it. A
-    report that comes again is refused, and the agent forgets the task all the same."""
-    rows = _find(m, d, key)
-    if rows is None:
-        d.refused.append(key)
-    elif requests.give_back(m, *rows):
-        d.acked.append(key)
-        d.given_back.append(key.job_id)
-    elif rows[1].state is TaskState.PREEMPTING:
-        runs.end_task(m, *rows, TaskFacts(stopped=True), rules)
-        d.acked.append(key)
-        d.draining.append(key.job_id)
-    else:
-        d.refused.append(key)
 
 
 def _find(m: Moves, draft: Draft, key: TaskKey) -> tuple[JobRow, TaskRow] | None:

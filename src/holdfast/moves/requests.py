@@ -1,8 +1,4 @@
-"""The requests of people and loops about jobs: submit, cancel, retry, give a reservation up, lapse.
-
-AHEAD-3  A job that its host held ahead and did not begin is queued again in its old place, at no
-         charge: given back, or left behind by a host that is lost or silent.
-"""
+"""The requests of people and loops about jobs: submit, cancel, retry, give a reservation up, lapse."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -20,10 +16,10 @@ from holdfast.core.series.arrays import IN_LINE
 from holdfast.core.series.differences import say_differences
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import AttemptEvent, JobEvent, JobState, Outcome, TaskEvent, TaskState
-from holdfast.core.transitions import JOB, sources, step
+from holdfast.core.transitions import JOB, sources
 from holdfast.errors import Conflict, HoldfastError, NotFound, ValidationError
 from holdfast.moves import drains, runs
-from holdfast.moves.moves import Moves, clear
+from holdfast.moves.moves import Moves, cancel_idle, clear, leave_waiting
 from holdfast.moves.rows import BACK_OFF, PARKED, JobRow, TaskRow
 from holdfast.moves.values import NewJob
 
@@ -110,7 +106,7 @@ def cancel(m: Moves, job: JobRow, reason: str, *, hard: bool) -> None:
     if job.state.terminal:
         return
     if job.state in (JobState.WAITING, JobState.QUEUED):
-        _cancel_idle(m, job, reason)
+        cancel_idle(m, job, Cause.USER_CANCELLED, reason)
         return
     if job.state is JobState.DRAINING:
         if job.drain_cause is Cause.USER_CANCELLED and (job.drain_hard or not hard):
@@ -127,32 +123,27 @@ def cancel(m: Moves, job: JobRow, reason: str, *, hard: bool) -> None:
     drains.begin_drain(m, job, Cause.USER_CANCELLED, reason, hard=hard)
 
 
-def _cancel_idle(m: Moves, job: JobRow, reason: str) -> None:
-    m.move_job(job, JobEvent.CANCEL, reason)
-    job.wait_cause = job.wait_until = job.retry_at = None
-    job.outcome, job.cause, job.exit_code = Outcome.CANCELLED, Cause.USER_CANCELLED, None
-    job.ended_at = m.now
-    m.log("job.cancelled", job, reason, cause=str(Cause.USER_CANCELLED))
-
-
 def _cancel_unoffered(m: Moves, job: JobRow, reason: str) -> None:
     """Cancel a job that no host knows of, so nothing has to be stopped."""
-    change = m.move_attempt(job, job.state, AttemptEvent.END)
-    change.outcome, change.cause, change.reason = Outcome.CANCELLED, Cause.USER_CANCELLED, reason
-    change.ended_at = m.now
-    _release_tasks(m, job)
-    job.state = step(JOB, job.state, JobEvent.EXPIRE)
-    _cancel_idle(m, job, reason)
+    _give_up(m, job, Outcome.CANCELLED, Cause.USER_CANCELLED, reason)
+    cancel_idle(m, job, Cause.USER_CANCELLED, reason)
 
 
 def expire(m: Moves, job: JobRow, reason: str) -> None:
     """Give up a reservation that no host was told of in time: back to its old place, at no charge;
     its attempt number is not reused."""
-    change = m.move_attempt(job, job.state, AttemptEvent.END)
-    change.outcome, change.reason, change.ended_at = Outcome.EXPIRED, reason, m.now
-    _release_tasks(m, job)
-    m.move_job(job, JobEvent.EXPIRE, reason)
+    _give_up(m, job, Outcome.EXPIRED, None, reason)
     m.log("job.expired", job, reason)
+
+
+def _give_up(m: Moves, job: JobRow, outcome: Outcome, cause: Cause | None, reason: str) -> None:
+    change = m.move_attempt(job, job.state, AttemptEvent.END)
+    change.outcome, change.cause, change.reason = outcome, cause, reason
+    change.ended_at = m.now
+    for task in m.ranks(job):
+        m.move_task(task, TaskEvent.RELEASE)
+    clear(m, job)
+    m.move_job(job, JobEvent.EXPIRE, reason)
 
 
 def expire_start(m: Moves, job: JobRow, reservation_seconds: float) -> bool:
@@ -169,34 +160,9 @@ def expire_start(m: Moves, job: JobRow, reservation_seconds: float) -> bool:
     return True
 
 
-def give_back(m: Moves, job: JobRow, task: TaskRow) -> bool:
-    """Take a job back from a host that held it ahead and has not begun it (AHEAD-2): queued again
-    in its old place, at no charge. Return whether it was held so."""
-    if not task.held_ahead:
-        return False
-    expire(m, job, f"host {task.host_name} gave it back before it began; queued in its old place")
-    return True
-
-
-def lose_task(m: Moves, job: JobRow, task: TaskRow, lost: str) -> None:
-    """End a task whose host is lost or silent: its job drains, or, where it was held ahead, is
-    queued in its old place (AHEAD-3)."""
-    if task.held_ahead:
-        host = task.host_name
-        expire(m, job, f"host {host} was lost and held it ahead; queued in its old place")
-    else:
-        runs.lose_task(m, job, task, lost)
-
-
 def run_out(m: Moves, job: JobRow, reason: str, missing: TaskRow) -> None:
     """Give up a reservation that only some of its hosts took in time: those give it back together."""
     drains.begin_drain(m, job, Cause.START_TIMEOUT, reason, trigger=missing)
-
-
-def _release_tasks(m: Moves, job: JobRow) -> None:
-    for task in m.ranks(job):
-        m.move_task(task, TaskEvent.RELEASE)
-    clear(m, job)
 
 
 def revive(m: Moves, job: JobRow, reason: str, *, made: int | None) -> None:
@@ -220,7 +186,10 @@ def revive(m: Moves, job: JobRow, reason: str, *, made: int | None) -> None:
             m.move_job(job, JobEvent.LINE_UP, reason)
         job.wait_cause, job.wait_until, job.retry_at = IN_LINE, None, None
     else:
-        m.move_job(job, JobEvent.RELEASE if waited else JobEvent.REVIVE, reason)
+        if waited:
+            leave_waiting(m, job, reason)
+        else:
+            m.move_job(job, JobEvent.REVIVE, reason)
         job.wait_cause = job.wait_until = job.retry_at = None
     job.start_failures = job.infra_in_row = 0
     if not backed_off:  # else it has its charge and keeps its place
@@ -259,7 +228,7 @@ def lapse(m: Moves, leading_since: datetime, preempted: Mapping[str, str]) -> li
             if task.lease_until + margin < m.now and leading_since + ttl < m.now:
                 said = preempted.get(task.host_id or "")
                 lost = "lease_lapsed" if said is None else make_lost("host_preempted", said)
-                lose_task(m, job, task, lost)
+                runs.lose_task(m, job, task, lost)
                 lapsed.append(job.id)
     return list(dict.fromkeys(lapsed))
 

@@ -48,15 +48,13 @@ class JobRow(JobFields, kw_only=True):
 
 
 class TaskRow(TaskFields, kw_only=True):
-    """A task of a live attempt as moves change it. recalled: its host is asked to give it back, if
-    it has not begun it (AHEAD-2)."""
+    """A task of a live attempt as moves change it."""
 
     queue: str = ""
     gpus: int = 0
     cpu_slots: int = 0
     memory_bytes: int = 0
     stop_hard: bool = False
-    recalled: bool = False
 
 
 class AttemptChange(Row, kw_only=True):

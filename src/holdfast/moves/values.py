@@ -1,6 +1,6 @@
 """Values that go into a store and come out of it, besides the records of `core`."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
@@ -209,9 +209,7 @@ class HostSync(StoreValue, frozen=True, kw_only=True):
     live: started or starting, so their leases are renewed. started: a process runs. claimed: places
     kept for ranks of gangs, and rank 0's port (0: none). faults: None where it says nothing of them.
     takes: what is free on the host after its ends may be filled at once (TAKE-1). room: for how many
-    jobs that may be enough, by the count of its tasks; what they hold is the store's to say. ahead:
-    how many jobs it would hold beyond its slots; held: how many of `live` it holds so already.
-    returned: jobs that it held and gives back before they began (AHEAD-2).
+    jobs that may be enough, by the count of its tasks; what they hold is the store's to say.
     """
 
     host_id: str
@@ -225,9 +223,6 @@ class HostSync(StoreValue, frozen=True, kw_only=True):
     faults: tuple[Hindrance, ...] | None = None
     takes: bool = False
     room: int = 0
-    ahead: int = 0
-    held: int = 0
-    returned: tuple[TaskKey, ...] = ()
 
 
 class GangSeat(StoreValue, frozen=True, kw_only=True):
@@ -258,7 +253,6 @@ class OfferedTask(StoreValue, frozen=True, kw_only=True, gc=False):
     devices: tuple[int, ...]
     lease_ttl_seconds: float
     replaced: int = 0
-    ahead: bool = False
 
 
 class OfferedJob(StoreValue, frozen=True, kw_only=True):
@@ -366,11 +360,10 @@ class HostSynced(StoreValue, frozen=True, kw_only=True):
     status: "ok"; "stale" (another incarnation has registered); "unknown" (no such host).
     succeeded: jobs this sync finished. draining: jobs it made drain; the completer has work.
     fenced: why the host is in error: no work for it, no lease renewed (CYCLE-1). reads: whether
-    readers wait for output from its disk. fell: its fall was decided with these ends (FALL-2).
+    readers wait for output from its disk.
     settled: its room was offered to the queues, and the leader could start nothing more on it.
     posted: a job of a workflow is among `succeeded` (POST-1). awaited: another job may wait for one of
     these, or for a place in its array.
-    recalls: tasks held ahead, to be given back unless begun. returned: jobs given back, now queued.
     """
 
     host_id: str
@@ -391,17 +384,6 @@ class HostSynced(StoreValue, frozen=True, kw_only=True):
     settled: bool = False
     posted: bool = False
     awaited: bool = False
-    recalls: tuple[TaskKey, ...] = ()
-    returned: tuple[str, ...] = ()
-    fell: bool = False
-
-
-TellOffers = Callable[[HostSynced], Awaitable[None]]
-"""Is told an answer with offers as soon as these are on record."""
-
-Foretell = Callable[[HostSynced], Callable[[bool], None] | None]
-"""Is told an answer that is being written down, and returns what is to be told whether it is on record
-then; None where the host does not wait for it."""
 
 
 class Seated(StoreValue, frozen=True, kw_only=True):
@@ -475,14 +457,6 @@ class DrainSnapshot(StoreValue, frozen=True, kw_only=True):
     job: JobRecord
     tasks: tuple[TaskRecord, ...]
     seconds: float = 0.0
-
-
-class Restarted(StoreValue, frozen=True, kw_only=True):
-    """A drain that was completed. started: its next attempt has its place. answers: what the calls
-    that wait are told of it."""
-
-    started: bool
-    answers: tuple["HostSynced", ...] = ()
 
 
 class Gauges(StoreValue, frozen=True, kw_only=True):

@@ -7,15 +7,10 @@ FILE-2  A bound file ends in the number of its own inode. A copy of it has anoth
         again.
 """
 
-import fcntl
 import os
-import signal
-import stat
 from pathlib import Path
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-_THERE = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW  # waits for no reader of a pipe
-_PRIVATE = stat.S_IFREG | 0o600
 
 
 def make_private_folder(path: Path) -> None:
@@ -23,17 +18,14 @@ def make_private_folder(path: Path) -> None:
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
-def write_atomic(
-    path: Path, data: bytes, *, durable: bool = False, ready: Path | None = None
-) -> None:
+def write_atomic(path: Path, data: bytes, *, durable: bool = False) -> None:
     """Replace `path` (0600) by `data` (FILE-1). Raises OSError, and then the old file is untouched;
     no other user can read the data at any moment.
 
-    ready: a file that `make_empty` may have made beside it, to be written and renamed in place of a
-    new one. durable: also survives a loss of power, at the price of a disk flush. A file that only has to
+    durable: also survives a loss of power, at the price of a disk flush. A file that only has to
     survive kill -9 does without: after a boot it would mean nothing to the new incarnation.
     """
-    _replace(path, data, durable=durable, ready=ready)
+    _replace(path, data, durable=durable)
 
 
 def write_bound(path: Path, word: str) -> None:
@@ -50,10 +42,8 @@ def read_bound(path: Path) -> tuple[str, bool]:
     return words[0], words[1] != str(path.stat().st_ino)
 
 
-def _replace(
-    path: Path, data: bytes, *, durable: bool, ready: Path | None = None, bound: bool = False
-) -> None:
-    part, fd = _open_part(path, ready)
+def _replace(path: Path, data: bytes, *, durable: bool, bound: bool = False) -> None:
+    part, fd = _open_part(path)
     try:
         try:
             write_all(fd, data + b" %d\n" % os.fstat(fd).st_ino if bound else data)
@@ -73,88 +63,14 @@ def _replace(
             os.close(folder_fd)
 
 
-def _open_part(path: Path, ready: Path | None) -> tuple[Path, int]:
+def _open_part(path: Path) -> tuple[Path, int]:
     """Open the file that becomes `path` when it is whole. Raises OSError."""
-    made = None if ready is None else _open_made(str(ready))
-    if ready is not None and made is not None:
-        return ready, made
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         return part, os.open(part, _NEW, 0o600)
     except FileExistsError:  # left by a process that was killed, or laid by another user
         part.unlink()
         return part, os.open(part, _NEW, 0o600)
-
-
-def make_empty(path: str) -> None:
-    """Make an empty file (0600), for `write_new` or `write_atomic` to write later. Raises OSError."""
-    os.close(os.open(path, _NEW, 0o600))
-
-
-def empty(path: str, *, alone: bool = True) -> bool:
-    """Make a file as `make_empty` makes it, in place of deleting it and making another. Returns False,
-    and leaves it as it is, unless it is private.
-
-    alone: and unless nothing has it open, because a process that is left over would write into what
-    comes next."""
-    try:
-        fd = os.open(path, _THERE)
-    except OSError:
-        return False
-    try:
-        found = os.fstat(fd)
-        if (found.st_mode, found.st_nlink) != (_PRIVATE, 1):
-            return False
-        # The kernel refuses a write lease on a file that is open elsewhere. Should another process
-        # open it before this one closes it, it waits, and the signal that tells of it is ignored.
-        if alone:
-            fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
-            fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-        if found.st_size:
-            os.ftruncate(fd, 0)
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
-
-
-def write_new(path: str, data: bytes) -> None:
-    """Write a file (0600) that is mostly empty or not there yet, without FILE-1: after a kill a
-    part of it may stand. Raises OSError, and then nothing does."""
-    fd = _open_empty(path)
-    if fd is None:
-        write_atomic(Path(path), data)
-        return
-    try:
-        write_all(fd, data)
-    except OSError:
-        os.unlink(path)
-        raise
-    finally:
-        os.close(fd)
-
-
-def _open_empty(path: str) -> int | None:
-    """Return a descriptor of a file that is new, or as `make_empty` made it; None for any other.
-    Raises OSError."""
-    try:
-        return os.open(path, _NEW, 0o600)
-    except FileExistsError:
-        return _open_made(path)
-
-
-def _open_made(path: str) -> int | None:
-    """Return a descriptor of a file that is as `make_empty` made it; None for any other."""
-    try:
-        fd = os.open(path, _THERE)
-    except OSError:
-        return None
-    found = os.fstat(fd)
-    if (found.st_mode, found.st_nlink, found.st_size) == (_PRIVATE, 1, 0):
-        return fd
-    os.close(fd)
-    return None
 
 
 def write_all(fd: int, data: bytes) -> None:

@@ -34,8 +34,6 @@ from holdfast.process.starter import Launch, find_starter, name_limit, name_path
 
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 _LOG_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-READY = ".ready"
-"""Ends the name of an empty file that lies ready to become a log."""
 _CHILD_FAILED = 127
 CANNOT_EXECUTE, NOT_FOUND = 126, 127  # as shells have it
 _PIPE_BYTES = 4096
@@ -58,9 +56,8 @@ class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
     argv: the program and its arguments; a name without a slash is looked up in the PATH of `env`.
     env: the whole environment. cwd: None is the caller's. stdin: a file to read; None is /dev/null.
     stdout, stderr: files to append to, made 0600; None inherits. stdout_pipe, stderr_pipe: where they
-    are not -1, what the child writes goes there, and the files are only made. ready: where `stdout` is
-    not there, the file called so with `READY` at its end becomes it, because an idle machine takes
-    0.2 ms to make one. group_procs: path of the `cgroup.procs` to join before the exec.
+    are not -1, what the child writes goes there, and the files are only made. group_procs: path of
+    the `cgroup.procs` to join before the exec.
     oom_score_adj: written when not None. pass_fds: descriptors to inherit under the same numbers;
     all others are closed. parent_death_signal: sent to the child when the caller dies; 0 for a
     child that outlives it. descriptor_limit: the (soft, hard) RLIMIT_NOFILE of the child, None for
@@ -76,7 +73,6 @@ class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
     stderr: str | None = None
     stdout_pipe: int = -1
     stderr_pipe: int = -1
-    ready: bool = False
     group_procs: str | None = None
     oom_score_adj: int | None = None
     pass_fds: tuple[int, ...] = ()
@@ -196,9 +192,7 @@ def spawn(request: SpawnRequest, *, spare_descriptors: int = SPARE_DESCRIPTORS) 
             for fd in (child_fd, request.stdout_pipe, request.stderr_pipe):
                 if fd >= 0:
                     os.set_inheritable(fd, True)
-            # STARTER-3
-            apart = (request.oom_score_adj, request.group_procs, request.keeper) != (None,) * 3
-            launch = Launch(starter, _name_start(plan, child_fd), plan.env, apart=apart)
+            launch = Launch(starter, _name_start(plan, child_fd), plan.env)
             pid = launch.pid
     except OSError:
         os.close(error_fd)
@@ -226,8 +220,7 @@ def _name_start(plan: _SpawnPlan, error_fd: int) -> syscalls.WordArray:
         *name_limit(request.brand),
         "" if score is None else str(score),
         *map(name_path, (request.group_procs, request.cwd)),
-        name_path(request.stdout, ready=request.ready),
-        name_path(request.stderr),
+        *map(name_path, (request.stdout, request.stderr)),
         *("" if fd < 0 else str(fd) for fd in (request.stdout_pipe, request.stderr_pipe)),
         "" if keeper is None else f"{keeper.fd}:{keeper.offset}",
         name_path(request.stdin),
@@ -316,9 +309,6 @@ def _become(plan: _SpawnPlan, argv: syscalls.WordArray, error_fd: int, parent: i
         stage = "stdin"
         os.dup2(os.open(request.stdin or os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0)
         stage = "stdout"
-        if request.ready and request.stdout is not None and not os.path.lexists(request.stdout):
-            with contextlib.suppress(OSError):
-                os.rename(f"{request.stdout}{READY}", request.stdout)
         _open_log(request.stdout, 1, request.stdout_pipe)
         stage = "stderr"
         _open_log(request.stderr, 2, request.stderr_pipe)
@@ -390,13 +380,13 @@ def read_start(child: Child, request: SpawnRequest) -> str | None:
         return None
     os.close(child.error_fd)
     child.error_fd = -1
-    if data:  # the child may not be over yet, so it keeps its memory
+    launch, child.launch = child.launch, None
+    if data:
         stage, _, number = data.decode(errors="replace").partition("\0")
         code = int(number or 0)
-    elif child.launch is not None and (code := child.launch.read_errno()):
+    elif launch is not None and (code := launch.read_errno()):
         stage = "exec" if code == errno.E2BIG else "prepare"
     else:
-        child.launch = None
         return ""
     child.hosts_fault = code in _SHORTAGES or stage in _OWN_STAGES
     if stage in ("exec", "cwd"):

@@ -1,23 +1,22 @@
 /* The native starter, a library and a program in one file; see starter.py.
  *
- * As a library it makes a process without a copy of its parent, which does what must happen before
- * the task's own program, the same steps as `_become` in spawn.py: at once in the parent's memory
- * (`start`), or as this program, in memory of its own (`launch`). The error pipe is closed by the
- * exec of the task's program, or told "<stage>\0<errno>". It needs no C library, because an exec of
- * it must cost less than a fork of Python, and because a C library keeps state in the memory that is
- * shared.
+ * As a library it makes a process without a copy of its parent (`launch`), which execs this file at
+ * once. As a program it does what must happen before the task's own program, the same steps as
+ * `_become` in spawn.py. The error pipe is closed by the exec of the task's program, or told
+ * "<stage>\0<errno>". It needs no C library, because an exec of it must cost less than a fork of
+ * Python.
  *
- * As a program it may stay, as the keeper of the one that it starts (keeper.py): the parent that the
+ * The program may stay, as the keeper of the one that it starts (keeper.py): the parent that the
  * task sees and may kill, and what ends it where its lease is over and the guardian does not turn.
  */
 
 typedef unsigned long word;
 
 /* Says which words it is given, so that one that was built for others is not used (STARTER-1). */
-__attribute__((used)) static const char words_given[] = "holdfast-starter words: 4";
+__attribute__((used)) static const char words_given[] = "holdfast-starter words: 5";
 
 #if defined(__x86_64__)
-enum { OPEN_AT = 257, WRITE = 1, DUP3 = 292, CHDIR = 80, EXECVE = 59, EXIT = 231, FCNTL = 72, RENAME_AT = 264,
+enum { OPEN_AT = 257, WRITE = 1, DUP3 = 292, CHDIR = 80, EXECVE = 59, EXIT = 231, FCNTL = 72,
        GETPPID = 110, LSTAT_AT = 262, PRCTL = 157, PRLIMIT = 302, SETSID = 112, SIGACTION = 13,
        SIGPROCMASK = 14, CLOSE = 3, CLOSE_RANGE = 436, CLONE = 56, WAIT4 = 61, KILL = 62, GETPID = 39,
        SIGTIMEDWAIT = 128, TIMER_CREATE = 222, TIMER_SETTIME = 223, GETTIME = 228, MMAP = 9, READ = 0 };
@@ -51,15 +50,8 @@ __asm__(".globl launch\n.type launch, @function\nlaunch:\n"
         "  mov %r8, %rdi\n  mov %r9, %rsi\n  mov $59, %eax\n  syscall\n"
         "  neg %eax\n  mov %eax, (%rsp)\n  mov $127, %edi\n  mov $231, %eax\n  syscall\n"
         "1:\n  ret\n");
-
-/* long start(given, env, stack, count): the same clone, and `become` in the child. */
-__asm__(".globl start\n.type start, @function\nstart:\n"
-        "  mov %rdi, %r8\n  mov %rsi, %r9\n  mov %rdx, %rsi\n  mov %rcx, %rdx\n  mov $0x111, %edi\n"
-        "  xor %r10d, %r10d\n  mov $56, %eax\n  syscall\n  test %rax, %rax\n  jnz 1f\n"
-        "  xor %ebp, %ebp\n  mov %r8, %rdi\n  mov %r9, %rsi\n  call become\n"
-        "1:\n  ret\n");
 #elif defined(__aarch64__)
-enum { OPEN_AT = 56, WRITE = 64, DUP3 = 24, CHDIR = 49, EXECVE = 221, EXIT = 94, FCNTL = 25, RENAME_AT = 38,
+enum { OPEN_AT = 56, WRITE = 64, DUP3 = 24, CHDIR = 49, EXECVE = 221, EXIT = 94, FCNTL = 25,
        GETPPID = 173, LSTAT_AT = 79, PRCTL = 167, PRLIMIT = 261, SETSID = 157, SIGACTION = 134,
        SIGPROCMASK = 135, CLOSE = 57, CLOSE_RANGE = 436, CLONE = 220, WAIT4 = 260, KILL = 129, GETPID = 172,
        SIGTIMEDWAIT = 137, TIMER_CREATE = 107, TIMER_SETTIME = 110, GETTIME = 113, MMAP = 222, READ = 63 };
@@ -94,12 +86,6 @@ __asm__(".globl launch\n.type launch, %function\nlaunch:\n"
         "  mov x0, x9\n  mov x1, x10\n  mov x8, #221\n  svc 0\n"
         "  neg w0, w0\n  str w0, [sp]\n  mov x0, #127\n  mov x8, #94\n  svc 0\n"
         "1:\n  ret\n");
-
-__asm__(".globl start\n.type start, %function\nstart:\n"
-        "  mov x9, x0\n  mov x10, x1\n  mov x1, x2\n  mov x11, x3\n  mov x0, #0x111\n  mov x2, #0\n"
-        "  mov x3, #0\n  mov x4, #0\n  mov x8, #220\n  svc 0\n  cbnz x0, 1f\n"
-        "  mov x29, #0\n  mov x0, x9\n  mov x1, x10\n  mov x2, x11\n  bl become\n"
-        "1:\n  ret\n");
 #else
 #error "no system call numbers for this machine: Holdfast forks in Python instead"
 #endif
@@ -107,14 +93,11 @@ __asm__(".globl start\n.type start, %function\nstart:\n"
 enum { AT_CWD = -100, NO_FOLLOW = 0x100, CLOEXEC_FLAG = 02000000, SET_FD = 2,
        PDEATHSIG = 1, NOFILE = 7, LOCKS = 10, SET_MASK = 2, SIGNALS = 64, SIGSET_BYTES = 8,
        LOG_FLAGS = 01 | 02000 | 0100 | CLOEXEC_FLAG, FAILED = 127,
-       PATH_BYTES = 4096, NOT_THERE = 2, NO_ACCESS = 13, NO_FOLDER = 20,
+       NOT_THERE = 2, NO_ACCESS = 13, NO_FOLDER = 20,
        SIGKILL = 9, SIGALRM = 14, SIGCHLD = 17, BOOTTIME = 7, SUBREAPER = 36, SET_NAME = 15, CORE = 4,
        NO_HANG = 1, NO_CHILD = 10, PAGE_BYTES = 4096, SPACE_BYTES = 65536 };
 
-/* QUIT, ILL, TRAP, ABRT, BUS, FPE, SEGV, XCPU, XFSZ and SYS wait for the exec, because an older kernel
- * that writes a core ends all processes that share its memory. */
 #define BIT(number) (1ul << ((number) - 1))
-static const word DUMPS = BIT(3) | BIT(4) | BIT(5) | BIT(6) | BIT(7) | BIT(8) | BIT(11) | BIT(24) | BIT(25) | BIT(31);
 
 static word length(const char *text) {
     word n = 0;
@@ -188,19 +171,6 @@ static long limit(word resource, const char *soft, const char *hard) {
 static int is_there(const char *path) {
     char status[256];
     return call(LSTAT_AT, (word)AT_CWD, (word)path, (word)status, NO_FOLLOW) == 0;
-}
-
-/* Let the empty file that lies ready beside a log that is not there become it. */
-static void take_ready(const char *path) {
-    static const char suffix[] = ".ready";
-    char ready[PATH_BYTES + sizeof suffix];
-    word at = 0;
-    for (; path[at]; at++) {
-        if (at == PATH_BYTES) return;
-        ((volatile char *)ready)[at] = path[at];
-    }
-    for (word i = 0; i < sizeof suffix; i++) ((volatile char *)ready)[at + i] = suffix[i];
-    if (!is_there(path)) call(RENAME_AT, (word)AT_CWD, (word)ready, (word)AT_CWD, (word)path);
 }
 
 /* Try each candidate as a shell does: pass over the missing, remember what may not be run. */
@@ -306,9 +276,8 @@ static void keep(word child, struct slot *slot, char **given, word count) {
     }
 }
 
-/* Take the steps, and become the program. A path is given as "+path"; "" is none, and "*path" a log
- * that may lie ready. In memory that is shared with the parent nothing is written but this stack. */
-__attribute__((visibility("hidden"), used)) void become(char **given, char **env, word count) {
+/* Take the steps, and become the program. A path is given as "+path"; "" is none. */
+static void become(char **given, char **env, word count) {
     if (count < 19) call(EXIT, 0, 0, 0, 0); /* only asked whether it can be run */
     char *death = given[2], *parent = given[3], *oom = given[8], *group = given[9];
     char *cwd = given[10], *out = given[11], *err = given[12];
@@ -338,10 +307,10 @@ __attribute__((visibility("hidden"), used)) void become(char **given, char **env
     call(FCNTL, errors, SET_FD, 1, 0);
     if (errors > 3) call(CLOSE_RANGE, 3, errors - 1, 0, 0);
     call(CLOSE_RANGE, errors + 1, 0xFFFFFFFF, 0, 0);
-    word handler[4], none = 0, dumps = DUMPS; /* the kernel's sigaction: SIG_DFL, no flags, no mask */
+    word handler[4], none = 0; /* the kernel's sigaction: SIG_DFL, no flags, no mask */
     for (word i = 0; i < 4; i++) ((volatile word *)handler)[i] = 0;
     for (word n = 1; n <= SIGNALS; n++) call(SIGACTION, n, (word)handler, 0, SIGSET_BYTES);
-    call(SIGPROCMASK, SET_MASK, (word)&dumps, 0, SIGSET_BYTES);
+    call(SIGPROCMASK, SET_MASK, (word)&none, 0, SIGSET_BYTES);
     if (*given[4]) check(errors, "prepare", limit(NOFILE, given[4], given[5]));
     if (*given[6]) limit(LOCKS, given[6], given[7]); /* only root may raise a lower one */
     if (*oom) write_file("/proc/self/oom_score_adj", oom); /* an ordinary user may not lower it */
@@ -358,15 +327,13 @@ __attribute__((visibility("hidden"), used)) void become(char **given, char **env
         check(errors, "prepare", call(PRCTL, PDEATHSIG, SIGKILL, 0, 0));
         if ((word)call(GETPPID, 0, 0, 0, 0) != self) leave();
         call(SETSID, 0, 0, 0, 0);
-        call(SIGPROCMASK, SET_MASK, (word)&dumps, 0, SIGSET_BYTES);
+        call(SIGPROCMASK, SET_MASK, (word)&none, 0, SIGSET_BYTES);
         slot->pid = (word)call(GETPID, 0, 0, 0, 0); /* before the exec tells that it runs */
     }
     if (*cwd) check(errors, "cwd", call(CHDIR, (word)(cwd + 1), 0, 0, 0));
     put_in(errors, "stdin", *in ? in + 1 : "/dev/null", CLOEXEC_FLAG, 0);
-    if (*out == '*') take_ready(out + 1);
     if (*out) make_log(errors, "stdout", out + 1, out_pipe, 1);
     if (*err) make_log(errors, "stderr", err + 1, err_pipe, 2);
-    call(SIGPROCMASK, SET_MASK, (word)&none, 0, SIGSET_BYTES);
     exec_first(errors, given + 18, candidates, given + 18 + candidates, env);
 }
 

@@ -2,10 +2,10 @@
 of their large parent.
 
 A fork of Python copies its page tables, and parent and child then pay for every page that either
-touches. The starter makes a process that shares its parent's memory until its exec: it enters the
-working folder, opens the logs and becomes the task's program, while the parent has long gone on.
-`posix_spawn` would do as well, but suspends its caller until the exec, and so for as long as the new
-process waits for a core.
+touches. The starter makes a process that shares its parent's memory until it execs the starter as a
+program, in memory of its own: that enters the working folder, opens the logs and becomes the task's
+program, while the parent has long gone on. `posix_spawn` would do as well, but suspends its caller
+until the exec, and so for as long as the new process waits for a core.
 
 The package has the file where a C compiler was there when it was built. `HOLDFAST_STARTER=off` does
 without it.
@@ -13,11 +13,9 @@ without it.
 STARTER-1  The starter is an optional part: where it is missing, may not be run, or was built for
            other words than this version gives it, a start takes the way of `spawn.py`, and ends the
            same.
-STARTER-2  The memory that a new process shares with its parent is kept until it has exec'd or is
-           reaped. It writes to nothing of it but its stack.
-STARTER-3  A process that is given an out-of-memory score or a control group execs the starter first,
-           as a program, and takes its steps in memory of its own: the kernel gives a score to all
-           processes that share a memory, and ends all of them where one's group runs out of it.
+STARTER-2  The memory that a new process shares with its parent is kept until the start is decided. The
+           process writes to nothing of it but its stack, and takes no step there but the exec: the
+           kernel gives an out-of-memory score to all processes that share a memory.
 """
 
 import ctypes
@@ -29,31 +27,23 @@ from holdfast.process.syscalls import WordArray, block_all_signals, restore_sign
 
 SWITCH = "HOLDFAST_STARTER"
 _FILE = Path(__file__).with_name("starter")
-_WORDS = b"holdfast-starter words: 4"  # as in starter.c
-_STACK_BYTES = 1 << 14  # three times what the steps need; the last 16 take an errno
+_WORDS = b"holdfast-starter words: 5"  # as in starter.c
+_STACK_BYTES = 1 << 12  # the exec needs none of it but the last 16, which take its errno
 
 
 class Launch:
-    """A process that was made, and the memory that it reads until its exec (STARTER-2).
+    """A process that was made, and the memory that it reads until its exec (STARTER-2)."""
 
-    apart: it execs the starter first (STARTER-3).
-    """
+    __slots__ = ("_env", "_stack", "_top", "_words", "pid")
 
-    __slots__ = ("_env", "_stack", "_top", "_words", "apart", "pid")
-
-    def __init__(
-        self, starter: "Starter", words: WordArray, env: WordArray, *, apart: bool
-    ) -> None:
-        self._words, self._env, self.apart = words, env, apart
+    def __init__(self, starter: "Starter", words: WordArray, env: WordArray) -> None:
+        self._words, self._env = words, env
         self._stack = ctypes.create_string_buffer(_STACK_BYTES)
         self._top = top = (ctypes.addressof(self._stack) + _STACK_BYTES - 16) & ~15
         # Blocked until its handlers are reset (SPAWN-1).
         mask = block_all_signals()
         try:
-            if apart:
-                self.pid: int = starter.launch(starter.path, words.address, env.address, top)
-            else:
-                self.pid = starter.start(words.address, env.address, top, words.count)
+            self.pid: int = starter.launch(starter.path, words.address, env.address, top)
         finally:
             restore_signals(mask)
         if self.pid < 0:
@@ -61,24 +51,23 @@ class Launch:
 
     def read_errno(self) -> int:
         """Return why the exec of the starter failed; 0 where it did not, or not yet."""
-        return ctypes.c_int.from_address(self._top).value if self.apart else 0
+        return ctypes.c_int.from_address(self._top).value
 
 
 class Starter:
-    """The starter as this process may use it: its two functions, and the path of the program."""
+    """The starter as this process may use it: its function, and the path of the program."""
 
     def __init__(self, path: str) -> None:
         self.path = path.encode()
-        # PyDLL keeps the interpreter lock: the calls never block.
+        # PyDLL keeps the interpreter lock: the call never blocks.
         library, pointer = ctypes.PyDLL(str(_FILE)), ctypes.c_void_p
-        self.launch, self.start = library.launch, library.start
+        self.launch = library.launch
         self.launch.argtypes = [ctypes.c_char_p, pointer, pointer, pointer]
-        self.start.argtypes = [pointer, pointer, pointer, ctypes.c_ulong]
-        self.launch.restype = self.start.restype = ctypes.c_long
+        self.launch.restype = ctypes.c_long
 
-    def works(self, *, apart: bool) -> bool:
+    def works(self) -> bool:
         """Return whether a process could be made and came to its end. Raises OSError."""
-        trial = Launch(self, WordArray([b"starter"]), WordArray([]), apart=apart)
+        trial = Launch(self, WordArray([b"starter"]), WordArray([]))
         return os.waitpid(trial.pid, 0)[1] == 0
 
 
@@ -97,7 +86,7 @@ def find_starter() -> Starter | None:
             raise OSError("it was built from an earlier starter.c")
         os.write(fd, data)
         starter = Starter(f"/proc/self/fd/{fd}")
-        if starter.works(apart=True) and starter.works(apart=False):
+        if starter.works():
             return starter
     except (OSError, AttributeError):
         pass
@@ -113,7 +102,6 @@ def name_limit(pair: tuple[int, int] | None) -> tuple[str, str]:
     return str(soft % (1 << 64)), str(hard % (1 << 64))
 
 
-def name_path(path: str | None, *, ready: bool = False) -> str:
-    """Write a path as the starter reads it: it tells none from an empty one, and whether a file may
-    lie ready to become it."""
-    return "" if path is None else f"{'*' if ready else '+'}{path}"
+def name_path(path: str | None) -> str:
+    """Write a path as the starter reads it: it tells none from an empty one."""
+    return "" if path is None else f"+{path}"

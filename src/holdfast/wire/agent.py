@@ -34,11 +34,8 @@ MAX_SYNC_BYTES = 8 * 1024 * 1024
 MAX_LOG_CHUNK_BYTES = 1024 * 1024
 MAX_FORENSICS_BYTES = 2 * 1024 * 1024
 MAX_WAIT_SECONDS = 30.0
-MAX_AHEAD = 8  # orders held for each slot
 MAX_UNREAD = 64
 MAX_REPORTS = 65_536
-HELD_HEADER = "holdfast-held"
-RECORDED, NOT_RECORDED = b"\n", b"!"
 
 
 class AgentMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -107,8 +104,6 @@ class BeatReport(AgentMessage, frozen=True, kw_only=True):
 class TaskReport(AgentMessage, frozen=True, kw_only=True, gc=False):
     """One task as its agent knows it. `facts` is there exactly when it "ended", until acknowledged.
 
-    held: an order that waits for a slot (`LaunchOrder.ahead`). returned: one that did so and is given
-    back before it began, until it is acknowledged or refused.
     claimed: a rank of a gang whose place is kept and which waits for the others (the start
     barrier). port: with it, from rank 0: a free port on this host, for the rendezvous. counts: totals
     of a policy script in this task, for metrics; a lost report is made good by the next.
@@ -118,7 +113,7 @@ class TaskReport(AgentMessage, frozen=True, kw_only=True, gc=False):
     """
 
     key: TaskKey
-    state: Literal["claimed", "held", "returned", "starting", "running", "ended"]
+    state: Literal["claimed", "starting", "running", "ended"]
     pid: Count = 0
     port: Annotated[int, Meta(ge=0, le=65535)] = 0
     beat: BeatReport | None = None
@@ -139,9 +134,6 @@ class SyncRequest(AgentMessage, frozen=True, kw_only=True):
     shares_peers: the agent reads peers from `SyncAnswer.gangs`; otherwise each order lists them.
     shares_ports: it finds one port for all ranks of a gang whose orders name none.
     shares_orders: it reads further tasks from `LaunchOrder.also`; otherwise each has its own order.
-    ahead: how many orders it would hold beyond its slots, those that it holds included.
-    hears_early: it takes an answer with `HELD_HEADER`, whose JSON is followed by one byte more:
-    `RECORDED`, or another where the rest is not to be carried out (FORETELL-1).
     """
 
     incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
@@ -155,8 +147,6 @@ class SyncRequest(AgentMessage, frozen=True, kw_only=True):
     shares_orders: bool = False
     faults: Annotated[list[Hindrance], Meta(max_length=16)] = []
     gpus: Annotated[list[GpuTelemetry], Meta(max_length=1024)] = []
-    ahead: Annotated[int, Meta(ge=0, le=65_536)] = 0
-    hears_early: bool = False
 
 
 class ClaimOrder(AgentMessage, frozen=True, kw_only=True):
@@ -221,14 +211,12 @@ class AlikeTask(AgentMessage, frozen=True, array_like=True, gc=False):
     attempt: Count
     gpus: list[Count]
     ttl_seconds: Elapsed
-    ahead: bool = False
 
 
 class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
     """Run this task. `env`: the user's variables; the agent adds HOLDFAST_*, devices, torchrun's.
 
     ttl_seconds counts from the *start* of the sync that brought it (LEASE-1). attempt: from 1.
-    cpu_slots: how many of the host's it takes. ahead: it begins when these are free, or is given back.
     gpus: device indices on this host. visible_gpus: where the task sees more: with one device a
     rank, those of all the gang's ranks here in their order, so that LOCAL_RANK is the index of its
     own.
@@ -282,8 +270,6 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
     app: str = ""
     limits: ExecutorLimits = ExecutorLimits()
     falls_together: bool = False
-    cpu_slots: Count = 0
-    ahead: bool = False
     also: list[AlikeTask] = []
     stdin: Annotated[str, Meta(max_length=64)] = ""
 
@@ -299,12 +285,7 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
         first = msgspec.structs.replace(self, also=[])
         others = [
             msgspec.structs.replace(
-                first,
-                key=a.key,
-                attempt=a.attempt,
-                gpus=a.gpus,
-                ttl_seconds=a.ttl_seconds,
-                ahead=a.ahead,
+                first, key=a.key, attempt=a.attempt, gpus=a.gpus, ttl_seconds=a.ttl_seconds
             )
             for a in self.also
         ]
@@ -387,16 +368,13 @@ class SyncAnswer(AgentMessage, frozen=True, kw_only=True):
     acked: ends that are on record; forget them. refused: ends that were stale; forget them too.
     unread: what of this sync cannot be read and was left out, and why. gangs: those of `launch`.
     fenced: why this host is in error: nothing is renewed, so its tasks end with their leases.
-    reads: output that a reader waits for. recall: held orders to be given back, unless they have
-    begun. run_ahead_seconds: how much work it may hold beyond its slots. excused: of the ranks that
-    wait.
+    reads: output that a reader waits for. excused: of the ranks that wait.
     """
 
     claim: list[ClaimOrder] = []
     launch: list[LaunchOrder] = []
     gangs: list[Gang] = []
     preempt: list[PreemptOrder] = []
-    recall: list[TaskKey] = []
     renewed: list[Renewed] = []
     lost: list[TaskKey] = []
     acked: list[TaskKey] = []
@@ -408,7 +386,6 @@ class SyncAnswer(AgentMessage, frozen=True, kw_only=True):
     excused: list[Excused] = []
     settings_rev: Large = 0
     sync_interval_seconds: Elapsed = 5.0
-    run_ahead_seconds: Elapsed = 0.0
 
 
 class Forensics(AgentMessage, frozen=True, kw_only=True):

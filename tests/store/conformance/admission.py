@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -14,18 +13,10 @@ import pytest
 from holdfast.core.causes import Cause, Watchdog
 from holdfast.core.facts import TaskFacts, Trip
 from holdfast.core.host_faults import Hindrance
-from holdfast.core.placement.plan import (
-    Candidate,
-    JobPlacement,
-    QuotaLeft,
-    Share,
-    TaskPlacement,
-    plan_admission,
-)
+from holdfast.core.placement.plan import Candidate, JobPlacement, QuotaLeft, Share, TaskPlacement
 from holdfast.core.series.arrays import Member
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobState, Outcome
-from holdfast.moves.room import expect_starts
 from holdfast.moves.values import NewArray, Released
 from tests.store.conformance.shared import TRIPPED, events_of
 from tests.store.rig import OK, START, STOPPED, Rig, fails
@@ -795,39 +786,6 @@ async def test_what_runs_says_whether_it_may_give_its_room_back(rig: Rig) -> Non
             bool(spec.get("preemptible")),
         )
         await rig.sync(ended=[(key, OK)])
-
-
-async def test_what_is_being_reserved_can_be_counted_before_it_is_written(rig: Rig) -> None:
-    """The leader plans its next round while a round is written."""
-    now = rig.now
-    await rig.host("h1", slots=6, gpus=4)
-    await rig.host("h2", slots=9)
-    await rig.store.settings.put_queue("gpu", {"max_running": 5}, now=now)
-    await rig.store.settings.put_project("p", {"quota_jobs": 4, "quota_gpus": 4}, now=now)
-    await rig.store.settings.put_project("q", {"share_gpus": 2, "share_cpu_slots": 3}, now=now)
-    first = [
-        await rig.submit(tasks=2, project="p", gpus=1, queue="gpu"),
-        await rig.submit(tasks=3, project="q", memory_bytes=1 << 20),
-        await rig.submit(project="q", gpus=1),
-        await rig.submit(tasks=4),
-    ]
-    more = [await rig.submit(project=project) for project in ("p", "q", "q", "p")]
-    read = partial(rig.store.admission.read_admission, now=now)
-    seen = await read(4)
-    plan = plan_admission(
-        seen.candidates, seen.hosts, seen.headroom, seen.quotas, shares=seen.shares
-    )
-    assert {*first} <= {p.job_id for p in plan.placements}
-    beside = await read(3, but=[p.job_id for p in plan.placements])
-    expected = expect_starts(beside, seen.candidates, plan.placements)
-    ttls = dict.fromkeys((p.job_id for p in plan.placements), 300.0)
-    assert len(await rig.store.admission.reserve(plan.placements, ttls, now=now)) == len(ttls)
-    after = await read(3)
-    assert [c.job_id for c in after.candidates] == [j for j in more if j not in ttls]
-    assert after.candidates
-    assert expected == after
-    known = await read(3, hosts=expected.hosts[:1])
-    assert known == msgspec.structs.replace(after, hosts=expected.hosts[:1]), "not read again"
 
 
 async def test_how_long_jobs_of_a_name_took_is_read_from_those_that_succeeded_at_once(

@@ -5,19 +5,15 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-import msgspec
 import pytest
 
 from holdfast.core.causes import Cause
 from holdfast.core.endings.decide import Policy
-from holdfast.core.endings.drain import Completion, plan_completion
+from holdfast.core.endings.drain import plan_completion
 from holdfast.core.facts import TaskFacts
-from holdfast.core.placement.plan import JobPlacement
-from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import HostState, JobState, Outcome, TaskState
 from holdfast.moves.checkpoints import NewCheckpoint
-from holdfast.moves.dispatch import plan_restart
-from holdfast.moves.values import DrainSnapshot, Released, Restarted, TaskBeat
+from holdfast.moves.values import Released, TaskBeat
 from tests.store.conformance.shared import claim_gang, events_of, start_gang, succeed
 from tests.store.rig import OK, STOPPED, Rig, fails
 
@@ -422,44 +418,6 @@ async def test_progress_is_kept_and_a_lack_of_it_ends_the_job(rig: Rig) -> None:
     assert (job.best_step, job.no_progress) == (None, 0)
 
 
-async def _fall(rig: Rig, **policy: Any) -> tuple[DrainSnapshot, Completion, JobPlacement]:
-    """A gang of two on h1 that fell, how its drain ends, and where its next attempt goes."""
-    _, keys = await rig.running_gang(2)
-    await rig.sync(live=keys[1:], ended=[(keys[0], fails())])
-    await rig.sync(ended=[(keys[1], STOPPED)])
-    (snap,) = await rig.store.drains.list_drains(10)
-    retry = RetryPolicy(**{"max_retries": 1, "retry_delay": 0.0, **policy})
-    plan = plan_completion(snap.job, snap.tasks, Policy(retry=retry), (), chance=0.0)
-    hosts = await rig.store.drains.read_open_room(snap.job.id, None)
-    assert plan is not None
-    assert hosts is not None
-    placement = plan_restart(snap.job, snap.tasks, plan, hosts)
-    assert placement is not None
-    return snap, plan, placement
-
-
-async def test_a_drained_gang_gets_its_next_attempt_with_its_completion(rig: Rig) -> None:
-    await rig.host(slots=2)
-    snap, plan, placement = await _fall(rig)
-    asked = snap.job.id, snap.job.epoch, plan, placement, 120.0, [rig.make_sync()]
-    found = await rig.store.drains.restart_drained(*asked, now=rig.now)
-    assert found is not None
-    assert found.started
-    job, tasks = await rig.job(snap.job.id), await rig.store.jobs.list_tasks(snap.job.id)
-    assert (job.state, job.attempts, job.epoch) == (JobState.RESERVED, 2, snap.job.epoch + 2)
-    assert job.retries_charged == 1
-    (answer,) = found.answers
-    assert [o.task.key for o in answer.offers] == [t.key for t in tasks]
-    assert {(t.host_id, t.lease_until) for t in tasks} == {("h1", rig.now + timedelta(seconds=120))}
-    old, new = await rig.store.jobs.list_attempts(job.id)
-    assert (old.outcome, old.trigger_rank, new.outcome) == (Outcome.REQUEUED, 0, None)
-    kinds = await rig.kinds(job.id)
-    told = ["job.requeued", "job.retry_scheduled", "job.retry_dispatched", "job.reserved"]
-    assert kinds[-4:] == told
-    assert await rig.store.drains.restart_drained(*asked, now=rig.now) is None
-    assert await rig.kinds(job.id) == kinds
-
-
 @pytest.mark.parametrize("saves", [False, True])
 async def test_an_offer_tells_whether_its_job_has_checkpoints(rig: Rig, saves: bool) -> None:
     await rig.host(slots=2)
@@ -470,118 +428,26 @@ async def test_an_offer_tells_whether_its_job_has_checkpoints(rig: Rig, saves: b
         await rig.store.checkpoints.add_checkpoint(*here, new, 2, now=rig.now)
     await rig.sync(live=keys[1:], ended=[(keys[0], fails())])
     await rig.sync(ended=[(keys[1], STOPPED)])
-    assert await rig.restart() == [job_id]
+    assert await rig.complete(at_once=True, max_retries=9, retry_delay=0.0) == [job_id]
+    assert await rig.admit() == [job_id]
     assert [offer.saved for offer in (await rig.sync()).offers] == [saves, saves]
 
 
-async def test_the_next_attempt_goes_where_admission_would_place_it(rig: Rig) -> None:
-    """ADMIT-3: away from the host of the rank that fell, where another has room."""
+async def test_a_drained_gang_whose_retry_is_due_is_queued_with_its_completion(rig: Rig) -> None:
+    """Its next attempt is admission's, away from the host of the rank that fell (ADMIT-3)."""
     await rig.host(slots=2)
-    snap, plan, placement = await _fall(rig)
-    hosts = await rig.store.drains.read_open_room(snap.job.id, None)
-    assert hosts is not None
-    assert {task.host_id for task in placement.tasks} == {"h1"}
     await rig.host("h2", slots=2)
-    wider = await rig.store.drains.read_open_room(snap.job.id, None)
-    assert wider is not None
-    elsewhere = plan_restart(snap.job, snap.tasks, plan, wider)
-    assert elsewhere is not None
-    assert {task.host_id for task in elsewhere.tasks} == {"h2"}
-    found = await rig.store.drains.restart_drained(
-        snap.job.id, snap.job.epoch, plan, elsewhere, 120.0, [rig.make_sync()], now=rig.now
-    )
-    assert found == Restarted(started=True)
-    assert {t.host_id for t in await rig.store.jobs.list_tasks(snap.job.id)} == {"h2"}
-
-
-async def test_what_blames_a_host_or_has_members_is_not_placed_with_its_completion(
-    rig: Rig,
-) -> None:
-    await rig.host(slots=2)
-    snap, plan, _ = await _fall(rig)
-    hosts = await rig.store.drains.read_open_room(snap.job.id, None)
-    assert hosts is not None
-    decision = msgspec.structs.replace(plan.decision, quarantine_host=True)
-    blames = msgspec.structs.replace(plan, decision=decision)
-    assert plan_restart(snap.job, snap.tasks, blames, hosts) is None
-    spec = msgspec.structs.replace(snap.job.spec, supervised=True)
-    supervised = msgspec.structs.replace(snap.job, spec=spec)
-    assert plan_restart(supervised, snap.tasks, plan, hosts) is None
-    assert plan_restart(snap.job, snap.tasks, plan, ()) is None
-
-
-@pytest.mark.parametrize(
-    "why", ["paused", "kill switch", "later", "room taken", "new incarnation", "quota", "drained"]
-)
-async def test_a_restart_that_is_not_to_be_is_left_to_admission(rig: Rig, why: str) -> None:
-    """Whatever has come between the plan and the write: the drain is completed all the same."""
-    await rig.host(slots=2)
-    snap, plan, placement = await _fall(rig, retry_delay=60.0 if why == "later" else 0.0)
-    settings = rig.store.settings
-    if why == "paused":
-        await settings.pause_queue("cpu", "now", hard=False, now=rig.now)
-    elif why == "kill switch":
-        await settings.write_cluster_settings({"retries_enabled": False}, now=rig.now)
-    elif why == "room taken":
-        await rig.submit()
-        assert len(await rig.admit()) == 1
-    elif why == "new incarnation":
-        await rig.host(slots=2)
-    elif why == "quota":
-        await settings.write_cluster_settings({"quota_jobs": 9}, now=rig.now)
-    elif why == "drained":
-        await rig.store.hosts.move_host("h1", "drain", "service", now=rig.now)
-    found = await rig.store.drains.restart_drained(
-        snap.job.id, snap.job.epoch, plan, placement, 120.0, [rig.make_sync()], now=rig.now
-    )
-    assert found == Restarted(started=False)
-    job = await rig.job(snap.job.id)
-    waits = why in ("kill switch", "later")
-    assert job.state is (JobState.WAITING if waits else JobState.QUEUED)
-    assert (job.attempts, job.epoch, job.retries_charged) == (1, snap.job.epoch + 1, 1)
-    assert await rig.store.jobs.list_tasks(job.id) == []
-
-
-@pytest.mark.parametrize(
-    ("rival", "open_to"),
-    [
-        ("none", True),
-        ("a job after it", True),
-        ("a job before it", False),
-        ("a more important job", False),
-        ("a limit", False),
-        ("a quota", False),
-        ("a project's quota", False),
-        ("a share", False),
-    ],
-)
-async def test_room_is_open_where_nothing_else_decides(rig: Rig, rival: str, open_to: bool) -> None:
-    await rig.host(slots=2)
-    settings, before = rig.store.settings, await rig.submit("early", tasks=9)
-    if rival != "a job before it":
-        await rig.store.jobs.cancel_job(before, "away", now=rig.now)
-    job_id, _ = await rig.running_gang(2)
-    if rival == "a job after it":
-        await rig.submit()
-    elif rival == "a more important job":
-        await rig.submit(priority=90)
-    elif rival == "a limit":
-        await rig.set_queue("cpu", max_running=9)
-    elif rival == "a quota":
-        await settings.write_cluster_settings({"quota_gpus": 9}, now=rig.now)
-    elif rival == "a project's quota":
-        await settings.put_project("other", {"quota_jobs": 9}, now=rig.now)
-    elif rival == "a share":
-        await settings.put_project("other", {"share_cpu_slots": 1}, now=rig.now)
-    found = await rig.store.drains.read_open_room(job_id, None)
-    assert (found is not None) is open_to
-
-
-async def test_open_room_is_that_of_hosts_that_were_heard(rig: Rig) -> None:
-    await rig.host("silent")
-    rig.tick(60)
-    await rig.host()
-    job_id = await rig.submit()
-    found = await rig.store.drains.read_open_room(job_id, 30.0, now=rig.now)
-    assert found is not None
-    assert [host.host_id for host in found] == ["h1"]
+    job_id, keys = await rig.running_gang(2)
+    await rig.sync(live=keys[1:], ended=[(keys[0], fails())])
+    await rig.sync(ended=[(keys[1], STOPPED)])
+    assert await rig.complete(at_once=True, max_retries=1, retry_delay=0.0) == [job_id]
+    job = await rig.job(job_id)
+    assert (job.state, job.attempts, job.epoch) == (JobState.QUEUED, 1, keys[0].epoch + 1)
+    assert job.retries_charged == 1
+    told = ["job.requeued", "job.retry_scheduled", "job.retry_dispatched"]
+    assert (await rig.kinds(job_id))[-3:] == told
+    assert await rig.store.jobs.list_tasks(job_id) == []
+    assert await rig.admit() == [job_id]
+    assert {t.host_id for t in await rig.store.jobs.list_tasks(job_id)} == {"h2"}
+    old, new = await rig.store.jobs.list_attempts(job_id)
+    assert (old.outcome, old.trigger_rank, new.outcome) == (Outcome.REQUEUED, 0, None)

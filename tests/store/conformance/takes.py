@@ -260,28 +260,6 @@ async def test_a_submission_places_its_job_on_a_host_with_room(rig: Rig) -> None
     assert taken(again) == ["first"], "an answer that was lost is given again"
 
 
-async def test_offers_of_a_submission_are_told_when_they_are_on_record(rig: Rig) -> None:
-    """An order never leaves before what it says would survive a crash of the controller."""
-    await place_one(rig, slots=1)
-    told: list[tuple[HostSynced, JobState]] = []
-
-    async def tell(answer: HostSynced) -> None:
-        told.append((answer, (await rig.job(answer.offers[0].task.key.job_id)).state))
-
-    for name in ("like before", "full", "anew"):
-        if name == "anew":  # another room than the last time
-            await rig.host("h2", slots=3)
-        taker = rig.make_sync("h2" if name == "anew" else "h1", takes=True)
-        terms = await rig.terms()
-        found = await rig.store.leases.submit_to_host(
-            new_job(name), taker, terms, tell=tell, now=rig.now
-        )
-        assert found is not None
-        assert [answer for answer, _ in told] == ([] if name == "full" else [found[1]])
-        assert all(state is JobState.RESERVED for _, state in told)
-        told.clear()
-
-
 async def test_a_submission_overtakes_nothing(rig: Rig) -> None:
     await rig.host(slots=1)
     earlier = await rig.submit()

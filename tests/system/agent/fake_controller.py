@@ -34,9 +34,6 @@ class FakeController:
         self.launches: dict[TaskKey, wire.LaunchOrder] = {}
         self.gangs: list[wire.Gang] = []
         self.preempts: dict[TaskKey, wire.PreemptOrder] = {}
-        self.recalls: set[TaskKey] = set()
-        self.run_ahead_seconds = 5.0
-        self.returned: set[TaskKey] = set()
         self.known: set[TaskKey] = set()
         self.lost: set[TaskKey] = set()
         self.states: dict[TaskKey, str] = {}
@@ -77,11 +74,6 @@ class FakeController:
             self.preempts[key] = msgspec.convert(
                 {"key": msgspec.to_builtins(key), **fields}, wire.PreemptOrder
             )
-            self._tell()
-
-    def recall(self, *keys: TaskKey) -> None:
-        with self.changed:
-            self.recalls.update(keys)
             self._tell()
 
     def lose(self, key: TaskKey) -> None:
@@ -196,14 +188,6 @@ class FakeController:
                 self.preempts.pop(key, None)
                 acked.append(key)
                 continue
-            if report.state == "returned":
-                self.states[key] = "returned"
-                self.returned.add(key)
-                self.recalls.discard(key)
-                self.launches.pop(key, None)
-                self.preempts.pop(key, None)
-                acked.append(key)
-                continue
             live.append(key)
             if key in self.ends:
                 continue
@@ -221,8 +205,6 @@ class FakeController:
             launch=list(self.launches.values()),
             gangs=self.gangs,
             preempt=list(self.preempts.values()),
-            recall=list(self.recalls),
-            run_ahead_seconds=self.run_ahead_seconds,
             lost=lost,
             acked=acked,
             refused=refused,

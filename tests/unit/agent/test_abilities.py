@@ -9,11 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.agent.abilities import Abilities, try_start
+from holdfast.agent.abilities import Abilities, Hindrances, try_start
 from holdfast.agent.containers.desk import ContainerDesk, ContainerOptions
 from holdfast.agent.containers.left import may_still_run, read_left
 from holdfast.agent.containers.plan import RunnerStatus, mark_path, write_status
 from holdfast.agent.tasks import TaskTable
+from holdfast.agent.uplink.news import News
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskEvent
 from holdfast.wire.agent import LaunchOrder
@@ -63,7 +64,7 @@ def test_a_trial_names_what_is_wrong(tmp_path: Path) -> None:
 
 
 def make_blocked(folder: Path) -> Path:
-    (folder / "tasks" / ".ready-trial" / "stdout").mkdir(parents=True)
+    (folder / "tasks" / ".trial" / "stdout").mkdir(parents=True)
     return folder
 
 
@@ -106,14 +107,10 @@ async def test_an_engine_that_is_away_costs_containers_and_their_devices_alone(
     desk = make_desk(tmp_path / "containers")
     assert desk.find_left(table) == [KEY]
     mark_path(str(desk.folder), "docker").touch()
-    freed: list[bool] = []
-
-    async def free() -> None:
-        freed.append(True)
 
     def make(desk: ContainerDesk) -> Abilities:
-        changed = lambda: None  # noqa: E731  shorter, and typed by its use
-        return Abilities(tmp_path / "t", desk, changed=changed, living=list, freed=free)
+        news = News()
+        return Abilities(tmp_path / "t", TaskTable(tmp_path / "none"), desk, Hindrances(news), news)
 
     abilities = make(desk)
     await abilities.look_first()
@@ -131,7 +128,8 @@ async def test_an_engine_that_is_away_costs_containers_and_their_devices_alone(
         while abilities.list_faults():
             await asyncio.sleep(0.05)
     running.cancel()
-    assert (freed, abilities.is_unswept, read_left(desk.folder)) == ([True], False, {})
+    assert abilities.freed.is_set()
+    assert (abilities.is_unswept, read_left(desk.folder)) == (False, {})
 
 
 async def test_an_engine_that_never_answered_is_set_aside_by_the_job_that_needed_it(

@@ -12,23 +12,32 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from holdfast.agent.abilities import Hindrances
+from holdfast.agent.calls.apps import AppTrials
 from holdfast.agent.calls.desk import ExecutorDesk
 from holdfast.agent.calls.home import ExecutorHome
+from holdfast.agent.calls.lines import ExecutorLines
+from holdfast.agent.calls.places import CallWatches
+from holdfast.agent.calls.rooms import ModelRooms
 from holdfast.agent.config import AgentConfig
 from holdfast.agent.containers.desk import ContainerDesk, ContainerOptions
+from holdfast.agent.departure import Departure
 from holdfast.agent.ends import TaskEnds
 from holdfast.agent.folders import WorkFolders
-from holdfast.agent.host_facts import make_probe
+from holdfast.agent.health.desk import HealthDesk
+from holdfast.agent.host_facts import FactsReader, make_probe
 from holdfast.agent.housekeeping import Housekeeper
 from holdfast.agent.orders.commands import Commands
 from holdfast.agent.orders.hearing import Hearing
 from holdfast.agent.orders.launches import TaskPlaces
 from holdfast.agent.orders.link import GuardianLink
+from holdfast.agent.orders.starts import TaskStarts
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.calls import ControllerCalls
 from holdfast.agent.uplink.checkpoints import OUT_FOLDER, CheckpointDesk
 from holdfast.agent.uplink.http import HttpClient
 from holdfast.agent.uplink.logs import LogShipper
+from holdfast.agent.uplink.news import News
 from holdfast.agent.uplink.transfers import SavedCheckpoint, Transfers, Wire
 from holdfast.agent.watch.faults import FaultDesk
 from holdfast.agent.watch.forensics import ForensicsDesk
@@ -72,7 +81,7 @@ class Guardian(GuardianLink):
     """Holds what a guardian would, whichever agent speaks to it."""
 
     def __init__(self) -> None:
-        super().__init__(lambda answer: None, lambda: None)
+        super().__init__()
         self.held: dict[TaskKey, TaskStatus] = {}
 
     def say(self, request: Request) -> None:
@@ -118,73 +127,102 @@ class Logs:
         return LogsAnswer()
 
 
+class Told(CallWatches):
+    """Knows whose end is due in the next sync."""
+
+    def __init__(self, lines: ExecutorLines) -> None:
+        super().__init__(lines.find_batch, lines.find_limits)
+        self.keys: list[TaskKey] = []
+
+    def forget(self, key: TaskKey) -> None:
+        self.keys.append(key)
+
+
 class Life:
     """One agent's memory of its tasks."""
 
     def __init__(self, folder: Path, guardian: Guardian, uplink: Uplink) -> None:
         self.guardian = guardian
-        self.reported: list[TaskKey] = []
         self.table = TaskTable(folder)
         self.table.open()
         works = WorkFolders(folder / "work")
         works.root.mkdir(exist_ok=True)
         probe = make_probe(AgentConfig(url="http://c", state_dir=str(folder)))
+        calls = ControllerCalls(HttpClient("http://c", ca_file=None))
+        news, lines = News(), ExecutorLines()
+        self.told = Told(lines)
+        hindrances = Hindrances(news)
+        kills = Kills(self.table, guardian, ForensicsDesk(calls, probe))
         self.checkpoints = CheckpointDesk(self.table, uplink)
-        containers = ContainerDesk(
-            folder / "containers", mark="m", options=ContainerOptions(), begun=lambda *_: None
-        )
+        watching = WatchRunner(self.table, probe, trip=kills.take_trip, first_beat=news.report)
         faults = FaultDesk(probe, self.table)
-        keeper = Housekeeper(self.table, works)
+        starts = TaskStarts(watching, faults, news)
+        containers = ContainerDesk(
+            folder / "containers", mark="m", options=ContainerOptions(), begun=starts.begin
+        )
+        self.keeper = Housekeeper(self.table, works)
+        self.shipper = LogShipper(cast(ControllerCalls, Logs()), lambda t: self.keeper.settle(t))
+        places = TaskPlaces(
+            host_mark="m",
+            beat_socket="/b",
+            works=works,
+            inherited={},
+            executors=ExecutorHome(folder=folder / "calls", socket="/c"),
+        )
+        self.commands = Commands(
+            self.table,
+            guardian,
+            places,
+            containers=containers,
+            checkpoints=self.checkpoints,
+            shipper=self.shipper,
+            watching=watching,
+            keeper=self.keeper,
+            hindrances=hindrances,
+            news=news,
+        )
         self.ends = TaskEnds(
             self.table,
             containers=containers,
             faults=faults,
             checkpoints=self.checkpoints,
-            keeper=keeper,
-            reported=lambda task: self.reported.append(task.key),
             calls=ExecutorDesk(
                 self.table,
-                cast(ControllerCalls, None),
+                calls,
                 "i" * 8,
                 move_blob=lambda way, sha256: None,
                 move_checkpoint=lambda key, save: False,
-                kill=lambda task: None,
-                poked=lambda: None,
+                lines=lines,
+                rooms=ModelRooms(self.table, probe, lines.find_declared, lines.wake),
+                watching=watching,
+                kills=kills,
+                apps=AppTrials(news),
             ),
-        )
-        self.shipper = LogShipper(cast(ControllerCalls, Logs()), self.ends.settle)
-        watching = WatchRunner(self.table, probe, trip=lambda *_: None, first_beat=lambda: None)
-        self.commands = Commands(
-            self.table,
-            guardian,
-            TaskPlaces(
-                host_mark="m",
-                beat_socket="/b",
-                works=works,
-                inherited={},
-                executors=ExecutorHome(folder=folder / "calls", socket="/c"),
+            places=self.told,
+            commands=self.commands,
+            watching=watching,
+            shipper=self.shipper,
+            health=HealthDesk(
+                calls.ask_health,
+                FactsReader(AgentConfig(url="http://c", state_dir=str(folder)), probe).find_gpus,
+                incarnation="i" * 8,
+                folder=folder,
             ),
-            changed=lambda: None,
-            launched=self.shipper.follow,
-            poked=lambda: None,
-            forgotten=self.ends.settle,
-            containers=containers,
-            checkpoints=self.checkpoints,
+            departure=Departure(self.table, guardian),
+            news=news,
         )
-        calls = ControllerCalls(HttpClient("http://c", ca_file=None))
         self.hearing = Hearing(
             self.table,
             guardian,
             commands=self.commands,
             ends=self.ends,
-            kills=Kills(self.table, guardian, ForensicsDesk(calls, probe)),
+            kills=kills,
             containers=containers,
             checkpoints=self.checkpoints,
-            faults=faults,
-            watching=watching,
             shipper=self.shipper,
-            keeper=keeper,
-            changed=lambda: None,
+            keeper=self.keeper,
+            starts=starts,
+            hindrances=hindrances,
         )
         self.hearing.take_over(guardian.look())
 
@@ -276,19 +314,16 @@ async def test_a_task_goes_its_whole_way_whenever_its_agents_are_killed(
             again = walk.life.table.get(KEY)
             if state is S.REPORTED:  # the guardian says the end again, and its steps are taken anew
                 await walk.life.until(lambda: walk.life.task().state is S.REPORTED)
-            elif state is not S.DONE:
+            elif state is S.DONE:  # its folder was still there, so its log is shipped again
+                await walk.reach(S.DONE)
+            else:
                 expected = S.ENDING if state is S.SAVING else state
                 assert again is not None
                 assert again.state is expected
     assert walk.life.table.get(KEY) is None
     assert walk.guardian.held == {}
-    assert not list_files(walk.folder / "tasks" / "job.0.1")
-
-
-def list_files(folder: Path) -> list[Path]:
-    """What is left of a task; its folder may be kept for another one, with empty files (FOLDER-1)."""
-    files = (path for path in folder.rglob("*") if not path.is_dir())
-    return [path for path in files if path.name == "stdout" or path.read_bytes()]
+    walk.life.keeper.sweep()
+    assert not (walk.folder / "tasks" / "job.0.1").exists()
 
 
 async def reach_shipped(walk: Walk) -> Path:
@@ -310,22 +345,21 @@ async def test_an_answers_orders_go_before_what_its_ends_leave_behind(walk: Walk
     assert launched.state is S.LAUNCHED
     assert (walk.life.table.get(KEY), folder.exists()) == (None, True)
     await asyncio.sleep(0)
-    assert not list_files(folder)
+    walk.life.keeper.sweep()
+    assert not folder.exists()
     assert (walk.folder / "work" / KEY.job_id).exists()  # the next attempt stands in it
 
 
 async def test_what_an_agent_killed_meanwhile_left_is_put_away_by_the_next(walk: Walk) -> None:
-    class Killed:
-        def put_away(self, task: AgentTask) -> None: ...
-
     folder = await reach_shipped(walk)
-    walk.life.ends.keeper = cast(Housekeeper, Killed())
+    walk.life.keeper.put_away = lambda task: None  # type: ignore[method-assign]  # it is killed here
     walk.life.hear(SyncAnswer(acked=[KEY]))
     await walk.kill()
     assert folder.exists()
     await walk.reach(S.DONE)
     await asyncio.sleep(0)
-    assert not list_files(folder)
+    walk.life.keeper.sweep()
+    assert not folder.exists()
 
 
 async def test_an_order_that_was_not_launched_leaves_nothing_to_the_next_agent(walk: Walk) -> None:
@@ -377,7 +411,7 @@ async def test_an_acknowledgement_that_the_guardian_never_heard_is_said_again(wa
     await walk.kill()
     assert walk.guardian.held == {}
     assert walk.life.task().state is S.ACKNOWLEDGED
-    assert walk.life.reported == []
+    assert walk.life.told.keys == []
 
 
 async def test_an_end_is_reported_once_however_often_it_is_heard(walk: Walk) -> None:
@@ -387,7 +421,7 @@ async def test_an_end_is_reported_once_however_often_it_is_heard(walk: Walk) -> 
     await walk.reach(S.REPORTED)
     walk.life.hearing.take_end(ENDED)
     await asyncio.sleep(0)
-    assert walk.life.reported == [KEY]
+    assert walk.life.told.keys == [KEY]
 
 
 def test_what_an_earlier_version_wrote_is_read(tmp_path: Path) -> None:
@@ -428,7 +462,7 @@ async def test_a_bad_end_has_the_gang_stopped_where_it_is_whole_on_this_host(
 ) -> None:
     """FALL-1."""
     fell: list[TaskKey] = []
-    walk.life.ends.fell = lambda task: fell.append(task.key)
+    walk.life.commands.stop_others = lambda task: fell.append(task.key)  # type: ignore[method-assign]  # a double
     order = msgspec.structs.replace(ORDER, world_size=2, falls_together=together)
     walk.life.hear(SyncAnswer(launch=[order]))
     walk.life.hearing.take_start(TaskStarted(key=KEY, pid=4321, started_at=1.0))
@@ -440,7 +474,6 @@ async def test_a_bad_end_has_the_gang_stopped_where_it_is_whole_on_this_host(
 async def test_the_end_that_began_a_fall_is_reported_no_later_than_the_others(walk: Walk) -> None:
     """FALL-1: the others wait while its last checkpoint is uploaded, so that it is charged."""
     life, other = walk.life, TaskKey(KEY.job_id, 1, KEY.epoch)
-    life.ends.fell = life.commands.stop_others
     for key in (KEY, other):
         order = msgspec.structs.replace(ORDER, key=key, world_size=2, falls_together=True)
         life.hear(SyncAnswer(launch=[order]))
@@ -454,7 +487,7 @@ async def test_the_end_that_began_a_fall_is_reported_no_later_than_the_others(wa
     life.hearing.take_end(TaskEnded(key=other, signal=15, stopped=True, runtime_seconds=1.5))
     for _ in range(20):
         await asyncio.sleep(0.002)
-    assert (life.reported, sibling.state) == ([], S.ENDING)
+    assert (life.told.keys, sibling.state) == ([], S.ENDING)
     walk.uplink.there = True
     await life.until(lambda: sibling.state is S.REPORTED)
-    assert life.reported == [KEY, other]
+    assert life.told.keys == [KEY, other]

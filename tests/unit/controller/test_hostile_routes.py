@@ -112,12 +112,12 @@ class World:
             items = answer.json()["items"] if answer.status_code == 200 else []
             return [item[field] for item in items if item[field] != self.job["id"]][:6]
 
-        answer = await self.bad.post_sync(ahead=2)
+        answer = await self.bad.post_sync()
         if answer.status_code != 200:
             self.bad.key = "" if answer.status_code == 401 else self.bad.key
             self.bad.incarnation += "x"
             assert (await self.bad.register()).status_code == 200
-            answer = await self.bad.post_sync(ahead=2)
+            answer = await self.bad.post_sync()
         said = wire.decode_sync_answer(answer.content)
         orders = [order for each in said.launch for order in each.list_all()]
         await self.bad.post_sync(*(self.bad.running(order) for order in orders))

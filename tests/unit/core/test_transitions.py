@@ -45,7 +45,7 @@ def test_every_pair_either_steps_or_raises_with_what_is_accepted(name: str) -> N
         accepted = {event for event in events if (state, event) in table}
         for event in events:
             if event in accepted:
-                assert step(table, state, event) is table[state, event][0]
+                assert step(table, state, event) is table[state, event].becomes
             else:
                 with pytest.raises(InvalidTransition) as raised:
                     step(table, state, event)
@@ -54,13 +54,14 @@ def test_every_pair_either_steps_or_raises_with_what_is_accepted(name: str) -> N
 
 
 @each
-def test_every_edge_is_of_its_enums_and_says_why(name: str) -> None:
+def test_every_edge_is_of_its_enums_and_says_why_and_what_writes_it(name: str) -> None:
     table, states, events, _ = MACHINES[name]
-    for (state, event), (target, why) in table.items():
+    for (state, event), (target, why, writer) in table.items():
         assert isinstance(state, states)
         assert isinstance(event, events)
         assert isinstance(target, states)
         assert len(why) > 3
+        assert writer
 
 
 @each
@@ -69,7 +70,7 @@ def test_every_state_is_reached_and_every_event_is_used(name: str) -> None:
     reached, fresh = {start}, [start]
     while fresh:
         state = fresh.pop()
-        for (source, _), (target, _) in table.items():
+        for (source, _), (target, *_) in table.items():
             if source is state and target not in reached:
                 reached.add(target)
                 fresh.append(target)
@@ -90,7 +91,7 @@ def test_an_end_can_be_reached_from_everywhere(name: str) -> None:
     }[name]
     good = set(ends)
     while True:
-        more = {source for (source, _), (target, _) in table.items() if target in good} - good
+        more = {source for (source, _), (target, *_) in table.items() if target in good} - good
         if not more:
             break
         good |= more
@@ -122,7 +123,7 @@ def test_a_terminal_job_leaves_only_by_a_persons_retry() -> None:
 def test_a_job_that_may_run_is_stopped_only_by_a_drain() -> None:
     """One way down: from reserved and running nothing but success or an expiry goes
     round the drain."""
-    for (source, event), (target, _) in JOB.items():
+    for (source, event), (target, *_) in JOB.items():
         if source in (JobState.RESERVED, JobState.RUNNING) and target not in (
             JobState.RUNNING,
             JobState.SUCCEEDED,
@@ -132,7 +133,7 @@ def test_a_job_that_may_run_is_stopped_only_by_a_drain() -> None:
 
 def test_a_task_gives_up_its_lease_only_when_its_end_is_confirmed() -> None:
     """GANG-3."""
-    for (source, event), (target, _) in TASK.items():
+    for (source, event), (target, *_) in TASK.items():
         if source.holds_lease and not target.holds_lease:
             assert event in (TaskEvent.FINISH, TaskEvent.FAIL, TaskEvent.CONFIRM, TaskEvent.RELEASE)
         if target.holds_lease and not source.holds_lease:
@@ -140,12 +141,12 @@ def test_a_task_gives_up_its_lease_only_when_its_end_is_confirmed() -> None:
 
 
 def test_only_preflight_or_an_operator_makes_a_host_active() -> None:
-    into = {event for (_, event), (target, _) in HOST.items() if target is HostState.ACTIVE}
+    into = {event for (_, event), (target, *_) in HOST.items() if target is HostState.ACTIVE}
     assert into == {HostEvent.PASS, HostEvent.UNDRAIN, HostEvent.RELEASE}
 
 
 def test_a_rental_is_over_only_by_its_providers_word_or_before_it_was_asked() -> None:
-    into = {pair for pair, (target, _) in INSTANCE.items() if target is InstanceState.GONE}
+    into = {pair for pair, (target, *_) in INSTANCE.items() if target is InstanceState.GONE}
     by_word = (InstanceEvent.DENY, InstanceEvent.MISS, InstanceEvent.VANISH)
     assert all(e in by_word or s is InstanceState.INTENDED for s, e in into)
 

@@ -1,4 +1,4 @@
-"""Programs are started in three ways that must not differ (STARTER-1)."""
+"""Programs are started in two ways that must not differ (STARTER-1)."""
 
 import os
 import shutil
@@ -6,10 +6,10 @@ import shutil
 import pytest
 
 from holdfast.process import spawn as spawning
-from holdfast.process.starter import SWITCH, Launch, find_starter
+from holdfast.process.starter import SWITCH, find_starter
 
 
-@pytest.fixture(params=["starter", "apart", "fork"])
+@pytest.fixture(params=["starter", "fork"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The way of all starts of a test, and of the Pythons that it starts."""
     if request.param == "fork":
@@ -20,6 +20,4 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
         if os.environ.get("HOLDFAST_TESTS_NEED_STARTER") and shutil.which("cc"):
             pytest.fail(reason)
         pytest.skip(reason)
-    elif request.param == "apart":
-        monkeypatch.setattr(spawning, "Launch", lambda *given, **_: Launch(*given, apart=True))
     return str(request.param)

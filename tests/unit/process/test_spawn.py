@@ -7,20 +7,18 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from holdfast.errors import ValidationError
 from holdfast.process import starter
-from holdfast.process.spawn import Child, SpawnRequest, read_start, signal_group, spawn
+from holdfast.process.spawn import SpawnRequest, read_start, signal_group, spawn
 from holdfast.process.watch import MAX_EXITS, Exit, Watcher
-from tests.waits import wait_exit, wait_until
+from tests.waits import wait_exit
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
-CORE_SIGNALS = (3, 4, 5, 6, 7, 8, 11, 24, 25, 31)  # signal(7), those whose action is "Core"
 pytestmark = pytest.mark.usefixtures("way")
 
 
@@ -43,12 +41,6 @@ def run(watcher: Watcher, request: SpawnRequest) -> tuple[str, Exit]:
         for found in watcher.collect():
             if found.pid == child.pid:
                 return sentence, found
-
-
-def blocks(pid: int, signals: Sequence[int]) -> bool:
-    """Whether a process blocks these signals and no others."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.split("SigBlk:")[1].split()[0], 16) == sum(1 << (n - 1) for n in signals)
 
 
 def make_request(folder: Path, *argv: str, **more: object) -> SpawnRequest:
@@ -102,23 +94,6 @@ def test_only_the_standard_descriptors_are_inherited(watcher: Watcher, tmp_path:
     finally:
         os.close(leaked)
     assert (tmp_path / "two").read_text() == "there\n"
-
-
-@pytest.mark.parametrize("wanted", [True, False])
-def test_a_file_that_lies_ready_becomes_the_log_where_there_is_none(
-    watcher: Watcher, tmp_path: Path, wanted: bool
-) -> None:
-    log, ready = tmp_path / "out", tmp_path / "out.ready"
-    ready.touch(0o600)
-    made = ready.stat().st_ino
-    assert run_python(watcher, tmp_path, "print('one')", ready=wanted) == "one"
-    assert (log.stat().st_ino == made, ready.exists()) == (wanted, not wanted)
-    ready.touch(0o600)
-    assert run_python(watcher, tmp_path, "print('two')", ready=wanted) == "one\ntwo"
-    assert ready.exists()
-    log.unlink()
-    ready.unlink()
-    assert run_python(watcher, tmp_path, "print('three')", ready=wanted) == "three"
 
 
 def test_signals_are_at_their_defaults_and_unblocked(watcher: Watcher, tmp_path: Path) -> None:
@@ -290,61 +265,16 @@ def test_a_start_that_waits_for_a_disk_holds_up_nothing(watcher: Watcher, tmp_pa
     os.close(reader)
 
 
-def test_what_writes_a_core_waits_for_the_exec(watcher: Watcher, tmp_path: Path, way: str) -> None:
-    """An older kernel ends all processes that share the memory of one that writes a core."""
-    if way == "fork":
-        pytest.skip(reason="a fork shares no memory")
-    os.mkfifo(tmp_path / "stuck")
-    stuck = make_request(tmp_path, "sleep", "600", stdout=str(tmp_path / "stuck"))
-    children = [spawn(stuck) for _ in range(2)]
-    for child in children:
-        watcher.watch_child(child.pid, child.pidfd)
-        wait_until(partial(blocks, child.pid, CORE_SIGNALS), what="the log")
-    os.kill(children[0].pid, signal.SIGQUIT)
-    os.kill(children[1].pid, signal.SIGTERM)
-    ends: dict[int, int | None] = {}
-
-    def is_over(child: Child) -> bool:
-        ends.update((found.pid, found.signal) for found in watcher.collect())
-        return child.pid in ends
-
-    wait_until(partial(is_over, children[1]))
-    assert not is_over(children[0])
-    assert read_start(children[0], stuck) is None
-    reader = os.open(tmp_path / "stuck", os.O_RDONLY)
-    wait_until(partial(is_over, children[0]))
-    assert [ends[child.pid] for child in children] == [signal.SIGQUIT, signal.SIGTERM]
-    assert [read_start(child, stuck) for child in children] == ["", ""]
-    os.close(reader)
-
-
-def test_steps_are_taken_apart_where_the_kernel_treats_a_shared_memory_as_one(
+def test_the_memory_that_is_shared_is_kept_until_the_start_is_decided(
     watcher: Watcher, tmp_path: Path, way: str
 ) -> None:
-    """STARTER-3."""
-    if way != "starter":
-        pytest.skip(reason="this way has no choice")
-    procs = tmp_path / "procs"
-    procs.touch()
-    asked: list[dict[str, object]] = [{}, {"oom_score_adj": 7}, {"group_procs": str(procs)}]
-    requests = [make_request(tmp_path, "true", **more) for more in asked]
-    children = [spawn(request) for request in requests]
-    launches = [child.launch for child in children]
-    for child, request in zip(children, requests, strict=True):
-        os.waitid(os.P_PIDFD, child.pidfd, os.WEXITED | os.WNOWAIT)
-        assert read_start(child, request) == ""
-        watcher.watch_child(child.pid, child.pidfd)
-    watcher.collect()
-    assert [launch.apart for launch in launches if launch] == [False, True, True]
-
-
-def test_a_start_that_fails_keeps_its_memory(watcher: Watcher, tmp_path: Path, way: str) -> None:
-    """STARTER-2: it has said why before it is over."""
+    """STARTER-2."""
     request = make_request(tmp_path, "there-is-no-such-program")
     child = spawn(request)
+    assert (child.launch is not None) == (way != "fork")
     select.select([child.error_fd], [], [], 10)
     assert "no such program" in (read_start(child, request) or "")
-    assert (child.launch is not None) == (way != "fork")
+    assert child.launch is None
     watcher.watch_child(child.pid, child.pidfd)
     select.select([watcher], [], [], 10)
     watcher.collect()
@@ -385,7 +315,7 @@ def test_a_starter_that_was_built_for_other_words_is_not_used(
     old = tmp_path / "starter"
     if not starter._FILE.exists():
         pytest.skip("the package was built without the native starter")
-    old.write_bytes(starter._FILE.read_bytes().replace(b"starter words: 4", b"starter words: 1"))
+    old.write_bytes(starter._FILE.read_bytes().replace(starter._WORDS, b"starter words: 1"))
     monkeypatch.setattr(starter, "_FILE", old)
     monkeypatch.delenv(starter.SWITCH, raising=False)
     assert starter.find_starter.__wrapped__() is None

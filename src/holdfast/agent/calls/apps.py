@@ -8,13 +8,13 @@ ABLE-4  An executor that ended while it imported its app, however it did, or bec
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
 
 from holdfast.agent.calls.places import Place, read_place
 from holdfast.agent.tasks import AgentTask
+from holdfast.agent.uplink.news import News
 from holdfast.core.facts import TaskFacts
 from holdfast.core.host_faults import Hindrance
 from holdfast.wire.calls import PHASE_LOADING, PHASE_UNABLE
@@ -56,9 +56,9 @@ class AppTrial(msgspec.Struct, frozen=True):
 
 @dataclass(eq=False)
 class AppTrials:
-    """The apps of this host that failed lately. changed: the controller is to be told."""
+    """The apps of this host that failed lately."""
 
-    changed: Callable[[], None]
+    news: News
     _trials: dict[str, AppTrial] = field(default_factory=dict)
 
     def list_faults(self) -> list[Hindrance]:
@@ -78,7 +78,7 @@ class AppTrials:
         if trial.reason is not None and before.reason is None:
             log.error(f"app {app} is taken off this host for {trial.pause_seconds:g} s: {why}")
             asyncio.get_running_loop().call_later(trial.pause_seconds, self._try_again, app)
-            self.changed()
+            self.news.report()
         return msgspec.structs.replace(facts, app_error=why[:4096])
 
     def note_success(self, task: AgentTask | None) -> None:
@@ -87,13 +87,13 @@ class AppTrials:
             return
         trial = self._trials.pop(task.order.app, None)
         if trial is not None and trial.reason is not None:
-            self.changed()
+            self.news.report()
 
     def _try_again(self, app: str) -> None:
         trial = self._trials.get(app)
         if trial is not None and trial.reason is not None:
             self._trials[app] = trial.try_again()
-            self.changed()
+            self.news.report()
 
 
 def find_app_error(app: str, facts: TaskFacts, place: Place | None) -> str | None:

@@ -22,12 +22,14 @@ from pathlib import Path
 import msgspec
 
 from holdfast.agent.calls.apps import AppTrials
-from holdfast.agent.calls.lines import ExecutorLine, drop_recorded, fit_ends
+from holdfast.agent.calls.lines import ExecutorLine, ExecutorLines, drop_recorded, fit_ends
 from holdfast.agent.calls.places import read_place
-from holdfast.agent.calls.rooms import UNBOUND, ModelRoom
+from holdfast.agent.calls.rooms import UNBOUND, ModelRoom, ModelRooms
 from holdfast.agent.offload import Asides, run_aside
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.calls import ControllerCalls
+from holdfast.agent.watch.kills import Kills
+from holdfast.agent.watch.runner import WatchRunner
 from holdfast.bounds import UNREADABLE
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
@@ -40,7 +42,6 @@ from holdfast.wire.calls import (
     PHASE_LOADING,
     TAKES,
     AgentFrame,
-    Batch,
     BlobDone,
     CallsAnswer,
     CallSave,
@@ -49,7 +50,6 @@ from holdfast.wire.calls import (
     ExecutorAnswer,
     ExecutorFrame,
     ExecutorReport,
-    ModelLimits,
     SaveDone,
 )
 from holdfast.wire.frames import FrameReader
@@ -79,24 +79,20 @@ CheckpointMover = Callable[[TaskKey, CallSave], bool]
 
 @dataclass(eq=False)
 class ExecutorDesk:
-    """All executors. move_blob: carries large values; move_checkpoint: what calls save. kill: ends
-    one. poked: a watch is to be looked at soon. find_room: memory for a model; greeted: an executor
-    began; changed: the apps that this host can run are others. apps: those that fail here."""
+    """All executors. move_blob: carries large values; move_checkpoint: what calls save. rooms: memory
+    for their models. apps: those that fail here."""
 
     table: TaskTable
     calls: ControllerCalls
     incarnation: str
     move_blob: BlobMover
     move_checkpoint: CheckpointMover
-    kill: Callable[[AgentTask], None]
-    poked: Callable[[], None]
-    find_room: Callable[[TaskKey], ModelRoom] = lambda key: UNBOUND
-    greeted: Callable[[], None] = lambda: None
-    changed: Callable[[], None] = lambda: None
-    apps: AppTrials = field(init=False)
-    _lines: dict[TaskKey, ExecutorLine] = field(default_factory=dict)
+    lines: ExecutorLines
+    rooms: ModelRooms
+    watching: WatchRunner
+    kills: Kills
+    apps: AppTrials
     _closings: dict[TaskKey, tuple[ExecutorReport, asyncio.Event]] = field(default_factory=dict)
-    _news: asyncio.Event = field(default_factory=asyncio.Event)
     _asides: Asides = field(default_factory=Asides)
     _warned: set[tuple[TaskKey, int, int]] = field(default_factory=set)
     _server: asyncio.Server | None = None
@@ -104,9 +100,6 @@ class ExecutorDesk:
     _away: bool = False
     _closed: bool = False
     _seq: int = field(default_factory=lambda: int(read_boottime() * 1000))
-
-    def __post_init__(self) -> None:
-        self.apps = AppTrials(self.changed)
 
     async def open(self, address: str) -> None:
         """Listen for executors. Raises OSError."""
@@ -119,31 +112,9 @@ class ExecutorDesk:
         """Listen no more, and close every line."""
         if self._server is not None:
             self._server.close()
-        for line in self._lines.values():
+        for line in self.lines.known.values():
             if line.writer is not None:
                 line.writer.close()
-
-    # ---- what others ask
-
-    def find_batch(self, key: TaskKey, number: int) -> Batch | None:
-        """Return a batch that an executor was handed, without arguments."""
-        line = self._lines.get(key)
-        return None if line is None else line.batches.get(number)
-
-    def find_limits(self, key: TaskKey, model: str) -> ModelLimits:
-        """Return the limits of a model, as its executor says."""
-        line = self._lines.get(key)
-        return ModelLimits() if line is None else line.models.get(model, ModelLimits())
-
-    def find_declared(self, key: TaskKey) -> float | None:
-        """Return the memory that the loaded model of an executor declares, in GB; 0 without one, None
-        where it declares none."""
-        line = self._lines.get(key)
-        return 0.0 if line is None else line.declared_gb
-
-    def wake(self) -> None:
-        """Ask the controller anew, beside the call that waits."""
-        self._news.set()
 
     # ---- executors
 
@@ -174,7 +145,7 @@ class ExecutorDesk:
             key = TaskKey.parse(text)
             task = self.table.get(key)
             if task is not None and task.live and task.order is not None and task.order.executor:
-                return self._lines.setdefault(key, ExecutorLine(key))
+                return self.lines.known.setdefault(key, ExecutorLine(key))
         log.warning(f"{text[:64]!r} is no executor of this host; its line is closed")
         return None
 
@@ -187,10 +158,10 @@ class ExecutorDesk:
                 self._asides.start(self._move_blob(line, way, sha256))
         for save in frame.saves:
             self._asides.start(self._move_checkpoint(line, save))
-        self._news.set()
+        self.lines.news.set()
         if frame.hello:
-            self.poked()
-            self.greeted()
+            self.watching.poke()
+            self.rooms.poke()
 
     async def _move_blob(self, line: ExecutorLine, way: str, sha256: str) -> None:
         error = None
@@ -219,17 +190,17 @@ class ExecutorDesk:
 
     async def end(self, task: AgentTask, facts: TaskFacts) -> None:
         """Tell of the end of an executor, and wait until that is on record (CALLS-1)."""
-        line = self._lines.get(task.key) or ExecutorLine(task.key)
+        line = self.lines.known.get(task.key) or ExecutorLine(task.key)
         with contextlib.suppress(TimeoutError):  # what it said last is still in the socket
             await asyncio.wait_for(line.closed.wait(), _EOF_SECONDS)
         report = msgspec.structs.replace(
             line.report(), want=0, closing=make_closing(task.folder, facts, task.watch.last_beat)
         )
         told = asyncio.Event()
-        self._lines.pop(task.key, None)
+        self.lines.known.pop(task.key, None)
         self._closings[task.key] = report, told
         self._warned = {place for place in self._warned if place[0] != task.key}
-        self._news.set()
+        self.lines.news.set()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(told.wait(), _LAST_SECONDS if self._closed else None)
 
@@ -248,10 +219,10 @@ class ExecutorDesk:
         pause, echo = _AGAIN_SECONDS[0], 0.0
         try:
             while True:
-                if not flights and not self._lines and not self._closings:
-                    await self._news.wait()
-                if not flights or (self._news.is_set() and len(flights) < _IN_FLIGHT):
-                    self._news.clear()
+                if not flights and not self.lines.known and not self._closings:
+                    await self.lines.news.wait()
+                if not flights or (self.lines.news.is_set() and len(flights) < _IN_FLIGHT):
+                    self.lines.news.clear()
                     request = self._ask()
                     flights[asyncio.create_task(self.calls.exchange_calls(request))] = request
                 await self._wait(flights)
@@ -268,16 +239,16 @@ class ExecutorDesk:
                     low, high = _ECHO_SECONDS
                     echo = min(high, max(low, 2 * echo)) if quiet else 0.0
                     gap = echo if quiet else self._choose_gap()
-                    if gap and not flights and not self._news.is_set():
+                    if gap and not flights and not self.lines.news.is_set():
                         with contextlib.suppress(TimeoutError):
-                            await asyncio.wait_for(self._news.wait(), gap)
+                            await asyncio.wait_for(self.lines.news.wait(), gap)
         finally:
             for flight in flights:
                 flight.cancel()
             await asyncio.gather(*flights, return_exceptions=True)
 
     def _choose_gap(self) -> float:
-        wants = any(line.wants for line in self._lines.values())
+        wants = any(line.wants for line in self.lines.known.values())
         return SHORT_GAP_SECONDS if wants else GAP_SECONDS
 
     async def _wait(self, flights: Iterable[asyncio.Task[CallsAnswer]]) -> None:
@@ -285,7 +256,7 @@ class ExecutorDesk:
         waits: set[asyncio.Task[object]] = {*flights}
         news = None
         if len(waits) < _IN_FLIGHT:
-            news = asyncio.create_task(self._news.wait())
+            news = asyncio.create_task(self.lines.news.wait())
             waits.add(news)
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -296,8 +267,8 @@ class ExecutorDesk:
     def _ask(self) -> CallsRequest:
         self._seq += 1
         executors = [
-            add_room(line.report(), self.find_room(line.key))
-            for line in self._lines.values()
+            add_room(line.report(), self.rooms.find(line.key))
+            for line in self.lines.known.values()
             if line.writer is not None
         ]
         closings = [report for report, _ in self._closings.values()]
@@ -314,13 +285,13 @@ class ExecutorDesk:
         news = False
         if (takes := (*TAKES, *answer.takes)) != self._takes:
             self._takes = takes
-            for each in self._lines.values():
+            for each in self.lines.known.values():
                 each.say(AgentFrame(takes=takes))
         fresh = {report.key for report in request.executors if report.fresh}
         closed = {report.key for report in request.executors if report.closing is not None}
         for said in answer.executors:
             news = self._close(said, closes=said.key in closed) or news
-            line = self._lines.get(said.key)
+            line = self.lines.known.get(said.key)
             if line is not None:
                 line.fresh = line.fresh and said.key not in fresh
                 news = self._hand_on(line, said) or news
@@ -343,7 +314,7 @@ class ExecutorDesk:
         task = self.table.get(said.key)
         if said.lost and task is not None and task.live:
             task.watch.lease_lost(read_boottime(), "the exchange of calls")
-            self.poked()
+            self.watching.poke()
         self._end_cancelled_later(line, said.cancelled)
         for batch_id, position in said.killed:
             self._end_call(said.key, (batch_id, position), (PHASE_CALLING, PHASE_LOADING))
@@ -359,7 +330,7 @@ class ExecutorDesk:
             return said.lost
         line.say(frame)
         if said.batches:
-            self.poked()
+            self.watching.poke()
         return bool(said.batches or said.recorded or said.dropped)
 
     def _end_cancelled_later(
@@ -389,11 +360,11 @@ class ExecutorDesk:
             return False
         if (place.batch, place.position) != call:
             return False
-        self.kill(task)
+        self.kills.kill(task)
         return True
 
     def _note_away(self, error: HoldfastError) -> None:
-        for line in self._lines.values():
+        for line in self.lines.known.values():
             line.fresh = True  # an answer may be lost
         if not self._away:
             self._away = True

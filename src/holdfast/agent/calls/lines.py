@@ -188,3 +188,31 @@ def drop_recorded(report: ExecutorReport, recorded: Collection[tuple[int, int]])
         for b in report.ends
     ]
     return msgspec.structs.replace(report, ends=[b for b in ends if b.ends])
+
+
+class ExecutorLines:
+    """The lines of all executors of this host, and whether the controller is to be asked anew."""
+
+    def __init__(self) -> None:
+        self.known: dict[TaskKey, ExecutorLine] = {}
+        self.news = asyncio.Event()
+
+    def find_batch(self, key: TaskKey, number: int) -> Batch | None:
+        """Return a batch that an executor was handed, without arguments."""
+        line = self.known.get(key)
+        return None if line is None else line.batches.get(number)
+
+    def find_limits(self, key: TaskKey, model: str) -> ModelLimits:
+        """Return the limits of a model, as its executor says."""
+        line = self.known.get(key)
+        return ModelLimits() if line is None else line.models.get(model, ModelLimits())
+
+    def find_declared(self, key: TaskKey) -> float | None:
+        """Return the memory that the loaded model of an executor declares, in GB; 0 without one, None
+        where it declares none."""
+        line = self.known.get(key)
+        return 0.0 if line is None else line.declared_gb
+
+    def wake(self) -> None:
+        """Ask the controller anew, beside the call that waits."""
+        self.news.set()

@@ -279,7 +279,6 @@ class HostTasks:
             stdin=launch.stdin or None,
             stdout=launch.stdout,
             stderr=launch.stderr,
-            ready=True,
             group_procs=task.group.procs_path if task.group else None,
             oom_score_adj=self._oom_score_adj,
             descriptor_limit=self._descriptor_limit,

@@ -10,22 +10,25 @@ CMD-3  A stop for a task that is not known here is answered at once: ended, stop
        will run (CMD-1).
 """
 
-import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
+from holdfast.agent.abilities import Hindrances
 from holdfast.agent.containers.desk import ContainerDesk
+from holdfast.agent.housekeeping import Housekeeper
 from holdfast.agent.journal import about
-from holdfast.agent.orders.ahead import AheadDesk
 from holdfast.agent.orders.claims import Claims
-from holdfast.agent.orders.launches import EarlyLaunches, TaskPlaces, make_launch
+from holdfast.agent.orders.launches import TaskPlaces, make_launch
 from holdfast.agent.orders.link import GuardianLink
 from holdfast.agent.orders.peers import GangPeers, Peers, find_peers
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.checkpoints import CheckpointDesk
+from holdfast.agent.uplink.logs import LogShipper
+from holdfast.agent.uplink.news import News
+from holdfast.agent.watch.runner import WatchRunner
 from holdfast.core.causes import Cause, Watchdog
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
@@ -38,28 +41,26 @@ from holdfast.wire.agent import ClaimOrder, LaunchOrder, PreemptOrder, Renewed, 
 from holdfast.wire.guardian import LaunchTask
 
 log = logging.getLogger("holdfast.agent.orders.commands")
-LOOK_SECONDS = 0.25  # while orders are held: whether they are late
 
 
 @dataclass(eq=False)
 class Commands:
     """Carries out sync answers.
 
-    changed: there is something to report. launched: a task's logs are to be followed, whether it
-    runs or is over already. poked: a watch is to be looked at soon. forgotten: a task's end is on
-    record. unable: this host could not prepare a task.
+    shipper: follows the logs of each task, whether it runs or is over already. keeper: forgets a task
+    whose end is on record. hindrances: takes what this host lacked for a start.
     """
 
     table: TaskTable
     link: GuardianLink
     places: TaskPlaces
-    changed: Callable[[], None]
-    launched: Callable[[AgentTask], None]
-    poked: Callable[[], None]
-    forgotten: Callable[[AgentTask], None]
     containers: ContainerDesk
     checkpoints: CheckpointDesk
-    unable: Callable[[str], None] = lambda reason: None
+    shipper: LogShipper
+    watching: WatchRunner
+    keeper: Housekeeper
+    hindrances: Hindrances
+    news: News
     claims: Claims = field(default_factory=Claims)
     host_id: str = ""
     host_gpus: int = 0
@@ -67,15 +68,8 @@ class Commands:
     closing: bool = False  # this host starts nothing any more
     settings_rev: int = 0
     _peers: GangPeers = field(default_factory=GangPeers)
-    _late: asyncio.TimerHandle | None = None
     _unlogged: list[AgentTask] = field(default_factory=list)
     _unsaid: list[tuple[AgentTask, str]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.ahead = AheadDesk(self.table)
-        self.early = EarlyLaunches(
-            self.table, lambda order: self.places.works.leave(order.key.job_id, order)
-        )
 
     def carry_out(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:
         """Carry out an answer (SYNC-1). True when any of it was new."""
@@ -91,9 +85,6 @@ class Commands:
         self._renew(answer.renewed, started_at)
         if not newest:
             return news
-        self.ahead.seconds = answer.run_ahead_seconds
-        for key in answer.recall:
-            news = self._recall(key) or news
         for key in answer.lost:
             news = self._lose(key) or news
         with self.link.together():
@@ -111,9 +102,13 @@ class Commands:
             task = self.table.get(change.key)
             if task is not None:
                 task.watch.change_settings(read_boottime(), change.watch)
-                self.poked()
+                self.watching.poke()
         self.settings_rev = answer.settings_rev
         return news or bool(answer.watch)
+
+    def show_settings_rev(self) -> int:
+        """Return the revision of the settings that its tasks are watched by."""
+        return self.settings_rev
 
     def _settle(self, keys: list[TaskKey]) -> bool:
         """Have the guardian and this agent forget ends that are on record, or never will be."""
@@ -125,7 +120,7 @@ class Commands:
         self.link.ack([task.key for task in settled])
         for task in settled:
             task.move(AgentTaskEvent.ACKNOWLEDGE)
-            self.forgotten(task)
+            self.keeper.settle(task)
         return bool(settled)
 
     def _renew(self, renewed: Sequence[Renewed], started_at: float) -> None:
@@ -148,7 +143,7 @@ class Commands:
         known = self.table.get(key) is not None or self.table.is_buried(key)
         if self.closing or known or deadline <= now or not self.claims.keep(order, deadline, now):
             return False
-        self.changed()
+        self.news.report()
         return True
 
     def _launch(self, order: LaunchOrder, started_at: float) -> bool:
@@ -172,7 +167,7 @@ class Commands:
         try:
             self._start(order, deadline, now)
         except OSError as error:
-            self.unable(f"it cannot prepare tasks: {error}")
+            self.hindrances.note_start(f"it cannot prepare tasks: {error}")
             self._fail_start(key, str(error))
         except ValidationError as error:
             self._fail_start(key, str(error))
@@ -194,92 +189,17 @@ class Commands:
         trip = make_trip(Watchdog.LOST_LEASE, reason, {"source": "a launch of an ended task"})
         return self._end_unknown(key, TaskFacts(trip=trip))
 
-    def prepare(self, answer: SyncAnswer, *, started_at: float) -> None:
-        """Prepare the launches that an answer may bring in a moment (SYNC-4). What fails here fails
-        again with that answer, and is reported then."""
-        for order in answer.launch:
-            deadline = host_deadline(started_at, order.ttl_seconds)
-            unknown = self.table.get(order.key) is None and not self.table.is_buried(order.key)
-            if unknown and not self.closing:
-                self.early.prepare(order, deadline, self.claims.ports.find, self._make_launch)
-
     def _start(self, order: LaunchOrder, deadline: float, now: float) -> None:
-        early = self.early.take(order)
-        if early is not None:
-            self.table.take(early.task)
-            self.link.launch_framed(order.key, early.frame)
-            self._note_launch(early.task)
-            return
         if not order.master_port:
             order = msgspec.structs.replace(order, master_port=self._find_port(order, now))
         task = self.table.add(msgspec.structs.replace(order, peers=[]), now)
         peers = self._peers.leave(order, task.folder)
         task.deadline = deadline
-        if order.ahead and not order.fetches and self.ahead.must_wait(task):
-            self._hold(task, now)
-        elif not order.fetches:
+        if not order.fetches:
             self._start_task(task, order, peers)
         else:
             task.move(AgentTaskEvent.FETCH)
             self.table.works.begin(task.key, self._fetch_and_start(task, order))
-
-    # ---- orders held ahead (AHEAD-2)
-
-    def begin_held(self) -> None:
-        """Begin the orders that find a slot free."""
-        while not self.closing and (found := self.ahead.list_next()):
-            for task in found:
-                self.ahead.let_go(task)
-                if task.deadline <= read_boottime():  # it is offered again, or lapses (CMD-2)
-                    self.table.drop(task)
-                    self.table.remove_folder(task.key)
-                    continue
-                assert task.order is not None
-                self._start_or_fail(task, task.order)
-
-    def _hold(self, task: AgentTask, now: float) -> None:
-        self.ahead.hold(task, now)
-        if self._late is None:
-            self._look_again()
-
-    def _give_back_late(self) -> None:
-        self._late = None
-        for task in self.ahead.list_late(read_boottime()):
-            self._give_back(task)
-        if len(self.ahead):
-            self._look_again()
-
-    def _look_again(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._late = loop.call_later(LOOK_SECONDS, self._give_back_late)
-
-    def _recall(self, key: TaskKey) -> bool:
-        """Give an order back, also one that never came here; one that has begun goes on."""
-        task = self.table.get(key)
-        if task is not None:
-            return task.state is AgentTaskState.ORDERED and self._give_back(task)
-        if self.table.is_buried(key):
-            return False
-        try:
-            task = self.table.add_stub(key, read_boottime())
-        except ValidationError:
-            return False
-        return self._give_back(task)
-
-    def _give_back(self, task: AgentTask) -> bool:
-        """Have an order reported as given back, if the disk takes the word first: the next agent,
-        which is offered the order again, must not begin it (AHEAD-2). It has no logs to wait for."""
-        saved = task.saved
-        saved.returned = saved.shipped_whole = True
-        if task.folder.is_dir():
-            self.table.save(task, read_boottime())
-        if task.dirty and not self.closing:
-            saved.returned = saved.shipped_whole = False
-            return False
-        self.ahead.let_go(task)
-        task.move(AgentTaskEvent.GIVE_UP)
-        self.changed()
-        return True
 
     def _find_port(self, order: LaunchOrder, now: float) -> int:
         """A port for a rendezvous on this host alone: that of the gang's other ranks, whichever
@@ -316,7 +236,7 @@ class Commands:
             peers = find_peers(task.folder) if order.world_size > 1 else None
             self._start_task(task, order, peers)
         except OSError as error:
-            self.unable(f"it cannot prepare tasks: {error}")
+            self.hindrances.note_start(f"it cannot prepare tasks: {error}")
             self._fail_start(task.key, str(error))
         except ValidationError as error:
             self._fail_start(task.key, str(error))
@@ -347,9 +267,8 @@ class Commands:
 
     def _note_launch(self, task: AgentTask) -> None:
         task.move(AgentTaskEvent.LAUNCH)
-        task.launched_at = read_boottime()
         self._unlogged.append(task)
-        self.launched(task)
+        self.shipper.follow(task)
 
     def _log_launches(self) -> None:
         """Write them to the journal, after the guardian was told: it has a task to start."""
@@ -362,8 +281,8 @@ class Commands:
 
     def _give_up(self, task: AgentTask, facts: TaskFacts) -> None:
         task.end(AgentTaskEvent.GIVE_UP, facts)
-        self.launched(task)  # its logs, too, must be known to have ended
-        self.changed()
+        self.shipper.follow(task)  # its logs, too, must be known to have ended
+        self.news.report()
 
     def _end_unknown(self, key: TaskKey, facts: TaskFacts) -> bool:
         """Report the end of a task that is not known here. False for a key that is no id: the
@@ -392,15 +311,11 @@ class Commands:
 
     def stop_fetches(self) -> None:
         """End every task that is not launched yet: this host starts nothing any more."""
-        for held in self.ahead.list_all():
-            self._give_back(held)
         for task in self.table:
             self._stop_fetch(task, TaskFacts(stopped=True, stop_cause=Cause.HOST_DRAINED))
 
     def _stop_fetch(self, task: AgentTask, facts: TaskFacts) -> bool:
-        """End a task whose checkpoint is still fetched, or that is held ahead. False for another."""
-        if task.state is AgentTaskState.ORDERED:
-            return self._give_back(task)
+        """End a task whose checkpoint is still fetched. False for another."""
         if task.state is not AgentTaskState.FETCHING:
             return False
         self.table.works.stop(task.key)
@@ -424,7 +339,7 @@ class Commands:
         if order.operator_stop:
             task.watch.stop_by_operator(read_boottime(), order.reason or str(order.cause))
             self._tick_unwatched(task)
-            self.poked()
+            self.watching.poke()
         if self._stop(task, grace_seconds, f"{order.cause}: {order.reason}") and order.hard:
             self.checkpoints.let_go(order.key)
         return True
@@ -478,7 +393,7 @@ class Commands:
                 return True
             task.saved.kill_sent = True
             self.link.stop(key, 0.0)
-        self.poked()
+        self.watching.poke()
         return True
 
     def _tick_unwatched(self, task: AgentTask) -> None:

@@ -4,23 +4,21 @@ Every answer may come twice, or after others were lost (HEAR-1): an answer that 
 does not wait for any more is ignored.
 """
 
-import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 
+from holdfast.agent.abilities import Hindrances
 from holdfast.agent.containers.desk import ContainerDesk
 from holdfast.agent.ends import TaskEnds
 from holdfast.agent.housekeeping import Housekeeper
 from holdfast.agent.orders.commands import Commands
 from holdfast.agent.orders.link import GuardianLink
 from holdfast.agent.orders.resync import find_missed
+from holdfast.agent.orders.starts import TaskStarts
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.checkpoints import CheckpointDesk
 from holdfast.agent.uplink.logs import LogShipper
-from holdfast.agent.watch.faults import FaultDesk
 from holdfast.agent.watch.kills import Kills
-from holdfast.agent.watch.runner import WatchRunner
 from holdfast.core.states import AgentTaskEvent, AgentTaskState
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.guardian import Snapshot, TaskEnded, TaskStarted, TaskStatus
@@ -30,8 +28,7 @@ log = logging.getLogger("holdfast.agent.orders.hearing")
 
 @dataclass(eq=False)
 class Hearing:
-    """Carries out the guardian's answers. changed: there is something to report. unable: this host
-    lacked what a task needs to start."""
+    """Carries out the guardian's answers. hindrances: takes what this host lacked for a start."""
 
     table: TaskTable
     link: GuardianLink
@@ -40,12 +37,10 @@ class Hearing:
     kills: Kills
     containers: ContainerDesk
     checkpoints: CheckpointDesk
-    faults: FaultDesk
-    watching: WatchRunner
     shipper: LogShipper
     keeper: Housekeeper
-    changed: Callable[[], None]
-    unable: Callable[[str], None] = lambda reason: None
+    starts: TaskStarts
+    hindrances: Hindrances
 
     def take_over(self, snapshot: Snapshot) -> None:
         """Go on with the tasks of an earlier agent: the states of all are derived here (KEEP-3)."""
@@ -64,7 +59,6 @@ class Hearing:
 
     def _take_status(self, task: AgentTask, status: TaskStatus) -> None:
         task.pid, task.started_at = status.pid, status.started_at
-        task.launched_at = status.started_at
         task.move(AgentTaskEvent.LAUNCH)
         if status.pid and task.in_container:
             self.containers.follow(task)
@@ -100,31 +94,14 @@ class Hearing:
         if task.in_container:
             self.containers.follow(task)
         else:
-            self.begin(task, started.pid, started.started_at)
-
-    def begin(self, task: AgentTask, pid: int, started_at: float) -> None:
-        """The work itself runs, as process `pid`."""
-        task.move(AgentTaskEvent.RUN)
-        task.pid, task.started_at = pid, started_at
-        task.watch.started(started_at)  # not written down: the guardian says it again
-        self.watching.poke()
-        self.faults.begin(task)
-        loop = asyncio.get_running_loop()
-        loop.call_later(task.told_seconds + 0.002, self._tell_start, task)
-
-    def _tell_start(self, task: AgentTask) -> None:
-        if task.live:
-            self.changed()
+            self.starts.begin(task, started.pid, started.started_at)
 
     def take_end(self, ended: TaskEnded) -> None:
         """A task and its whole tree are gone."""
         if ended.hosts_fault and ended.start_error:
-            self.unable(f"it cannot start tasks: {ended.start_error}")
+            self.hindrances.note_start(f"it cannot start tasks: {ended.start_error}")
         task = self.table.get(ended.key)
         if task is None:
             self.link.ack([ended.key])  # this agent and the controller are done with it
         else:
-            if not task.state.end_heard:
-                self.commands.ahead.note_end(task, read_boottime())
             self.ends.begin(task, ended)
-            self.commands.begin_held()

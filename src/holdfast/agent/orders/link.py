@@ -40,17 +40,14 @@ _MAX_ASKED = 10  # in a row
 
 
 class GuardianLink(asyncio.Protocol):
-    """Requests and answers. `hear` gets every answer; `lose` is called once, at the line's end."""
+    """Requests and answers. What is said before the line is open, or after its end, is lost.
 
-    def __init__(
-        self,
-        hear: Callable[[wire.Answer], None],
-        lose: Callable[[], None],
-        *,
-        incarnation: str = "",
-    ) -> None:
-        self._hear = hear
-        self._lose = lose
+    incarnation: a snapshot of another incarnation of the guardian is refused.
+    """
+
+    def __init__(self, incarnation: str = "") -> None:
+        self._hear: Callable[[wire.Answer], None] = lambda answer: None
+        self._lose: Callable[[], None] = lambda: None
         self._incarnation = incarnation
         self._reader = FrameReader()
         self._transport: asyncio.Transport | None = None
@@ -62,23 +59,16 @@ class GuardianLink(asyncio.Protocol):
         self._deaf_since: float | None = None
         self.refused = 0
 
-    @classmethod
     async def open(
-        cls,
-        fd: int,
-        hear: Callable[[wire.Answer], None],
-        lose: Callable[[], None],
-        *,
-        incarnation: str = "",
-    ) -> GuardianLink:
-        """Take over the socket `fd` and say hello; the snapshot comes to `hear`. A snapshot of
-        another `incarnation` of the guardian is refused. Raises OSError."""
+        self, fd: int, hear: Callable[[wire.Answer], None], lose: Callable[[], None]
+    ) -> None:
+        """Take over the socket `fd` and say hello. `hear` gets every answer, the snapshot first; `lose`
+        is called once, at the line's end. Raises OSError."""
+        self._hear, self._lose = hear, lose
         line = socket.socket(fileno=fd)
         line.setblocking(False)
-        link = cls(hear, lose, incarnation=incarnation)
-        await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=line)
-        link.say_hello()
-        return link
+        await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=line)
+        self.say_hello()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the loop."""
@@ -162,9 +152,7 @@ class GuardianLink(asyncio.Protocol):
 
     def say(self, request: wire.Request) -> None:
         """Send one message; lost with the line, which then ends this agent anyway."""
-        self._send(make_frame(request))
-
-    def _send(self, frame: bytes) -> None:
+        frame = encode_frame(wire.encode(request))
         if self._held is not None:
             self._held.append(frame)
         elif self._transport is not None and not self._transport.is_closing():
@@ -210,11 +198,6 @@ class GuardianLink(asyncio.Protocol):
         self.say(launch)
         self._launched[launch.key] = self._hellos
 
-    def launch_framed(self, key: TaskKey, frame: bytes) -> None:
-        """Start a task whose launch was made before, by `make_frame`."""
-        self._send(frame)
-        self._launched[key] = self._hellos
-
     def must_be_held(self, key: TaskKey, number: int) -> bool:
         """Whether the launch was said before the hello of this number."""
         return self._launched.get(key, number) < number
@@ -239,8 +222,3 @@ class GuardianLink(asyncio.Protocol):
         """Hang up."""
         if self._transport is not None:
             self._transport.close()
-
-
-def make_frame(request: wire.Request) -> bytes:
-    """Return the bytes of a message. Raises ValidationError for one that is larger than a frame."""
-    return encode_frame(wire.encode(request))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.agent.folders import PEERS_FILE
-from holdfast.process.files import write_new
+from holdfast.process.files import write_atomic
 from holdfast.wire.agent import Gang, LaunchOrder
 
 
@@ -41,7 +41,7 @@ class GangPeers:
             return None
         found = Peers(f"{folder}/{PEERS_FILE}", text)
         # An agent that is killed here has launched nothing.
-        write_new(found.path, text.encode())
+        write_atomic(Path(found.path), text.encode())
         return found
 
     def _text_of(self, order: LaunchOrder) -> str | None:

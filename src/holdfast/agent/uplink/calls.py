@@ -6,7 +6,7 @@ from typing import TypeVar
 import msgspec
 
 from holdfast import errors
-from holdfast.agent.uplink.http import Early, HttpAnswer, HttpClient
+from holdfast.agent.uplink.http import HttpAnswer, HttpClient
 from holdfast.bounds import UNREADABLE
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.wire import agent as wire
@@ -59,29 +59,11 @@ class ControllerCalls:
         )
         return decode_body(wire.decode_register_answer, body)
 
-    async def sync(
-        self, request: wire.SyncRequest, foretold: Callable[[wire.SyncAnswer], None] | None = None
-    ) -> wire.SyncAnswer | None:
-        """State up, commands down; waits for `request.wait_seconds` at most.
-
-        foretold: gets an answer that is not on record yet, to be prepared and not carried out. Returns
-        None where one did not come on record (FORETELL-1): it is as if there was no answer.
-        """
+    async def sync(self, request: wire.SyncRequest) -> wire.SyncAnswer:
+        """State up, commands down; waits for `request.wait_seconds` at most."""
         seconds, data = request.wait_seconds + CALL_SECONDS, wire.encode(request)
-        told: list[wire.SyncAnswer] = []
-
-        def hear(body: bytes) -> None:
-            told.append(decode_body(wire.decode_sync_answer, body))
-            if foretold is not None:
-                foretold(told[0])
-
-        early = Early(wire.HELD_HEADER, hear) if request.hears_early else None
-        answer = await self._ask("/v1/agent/sync", data, timeout_seconds=seconds, early=early)
-        if not answer.held:
-            return decode_body(wire.decode_sync_answer, answer.body)
-        if not answer.body.endswith(wire.RECORDED):
-            return None
-        return told[0] if told else decode_body(wire.decode_sync_answer, answer.body[:-1])
+        body = await self._post("/v1/agent/sync", data, timeout_seconds=seconds)
+        return decode_body(wire.decode_sync_answer, body)
 
     async def send_logs(
         self, uploads: list[wire.LogUpload], reads: list[wire.LogReadAnswer] | None = None
@@ -123,28 +105,14 @@ class ControllerCalls:
         token: str | None = None,
         kind: str = "application/json",
     ) -> bytes:
-        return (
-            await self._ask(path, data, timeout_seconds=timeout_seconds, token=token, kind=kind)
-        ).body
-
-    async def _ask(
-        self,
-        path: str,
-        data: bytes,
-        *,
-        timeout_seconds: float,
-        token: str | None = None,
-        kind: str = "application/json",
-        early: Early | None = None,
-    ) -> HttpAnswer:
         headers = {"Authorization": f"Bearer {token or self.token}", "Content-Type": kind}
         answer = await self._client.call(
-            "POST", path, data, headers=headers, timeout_seconds=timeout_seconds, early=early
+            "POST", path, data, headers=headers, timeout_seconds=timeout_seconds
         )
         if answer.status // 100 != 2:
             raise read_problem(answer)
         self.answered()
-        return answer
+        return answer.body
 
 
 def decode_body(decode: Callable[[bytes], Value], body: bytes) -> Value:

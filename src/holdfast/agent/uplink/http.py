@@ -14,7 +14,6 @@ CALL-2  Where the controller's name has several addresses, each new connection b
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import msgspec
@@ -29,19 +28,10 @@ _IDLE_CONNECTIONS = 4
 
 
 class HttpAnswer(msgspec.Struct, frozen=True):
-    """A whole answer. held: its last byte is the server's word on the rest (`Early`)."""
+    """A whole answer."""
 
     status: int
     body: bytes
-    held: bool = False
-
-
-class Early(msgspec.Struct, frozen=True):
-    """What is done with the body of an answer whose last byte comes later. header: such an answer has
-    it. hear: gets the body without that byte, if it comes before it."""
-
-    header: str
-    hear: Callable[[bytes], None]
 
 
 class _Lost(Exception):
@@ -54,8 +44,8 @@ class _Connection:
         self._writer = writer
         self._answer = AnswerReader()
 
-    async def exchange(self, request: bytes, early: Early | None = None) -> HttpAnswer:
-        began = held = False
+    async def exchange(self, request: bytes) -> HttpAnswer:
+        began = False
         answer = self._answer = AnswerReader()
         try:
             self._writer.write(request)
@@ -71,11 +61,7 @@ class _Connection:
                         too_long = f"the controller's answer is over {MAX_ANSWER_BYTES} bytes"
                         raise Unavailable(too_long)
                     chunks.append(chunk)
-                if early is not None and not held and early.header in answer.headers:
-                    held = answer.done or _lacks_a_byte(answer, size)
-                    if held and not answer.done:
-                        early.hear(b"".join(chunks))
-            return HttpAnswer(answer.status, b"".join(chunks), held)
+            return HttpAnswer(answer.status, b"".join(chunks))
         except (OSError, BadAnswer) as error:
             if not began:
                 raise _Lost(str(error)) from error
@@ -91,10 +77,6 @@ class _Connection:
 
     def close(self) -> None:
         self._writer.transport.abort()
-
-
-def _lacks_a_byte(answer: AnswerReader, size: int) -> bool:
-    return answer.headers.get("content-length") == str(size + 1)
 
 
 class HttpClient:
@@ -129,7 +111,6 @@ class HttpClient:
         *,
         headers: dict[str, str],
         timeout_seconds: float,
-        early: Early | None = None,
     ) -> HttpAnswer:
         """Make one call. Raises Unavailable: no connection, no whole answer in `timeout_seconds`,
         or one that broke off."""
@@ -143,10 +124,10 @@ class HttpClient:
                         kept.close()
                         continue
                     try:
-                        return await self._exchange(kept, request, early)
+                        return await self._exchange(kept, request)
                     except _Lost:
                         break  # CALL-1
-                return await self._exchange(await self._connect(), request, early)
+                return await self._exchange(await self._connect(), request)
         except _Lost as error:
             raise Unavailable(f"the controller at {self.url} hung up: {error}") from error
         except TimeoutError:
@@ -154,12 +135,10 @@ class HttpClient:
                 f"the controller at {self.url} did not answer in {timeout_seconds:.0f} s"
             ) from None
 
-    async def _exchange(
-        self, connection: _Connection, request: bytes, early: Early | None
-    ) -> HttpAnswer:
+    async def _exchange(self, connection: _Connection, request: bytes) -> HttpAnswer:
         kept = False
         try:
-            answer = await connection.exchange(request, early)
+            answer = await connection.exchange(request)
             kept = connection.keep()
             return answer
         finally:

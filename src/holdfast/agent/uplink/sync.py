@@ -9,8 +9,6 @@ SYNC-3  The state of the connection is logged when it changes, not at every try.
 SYNC-5  A call that brings no answer for a third of the shortest lease here has another beside it, on a
         new connection: a frozen replica, or a black hole, must not cost a lease. The first goes on,
         because a slow controller's answer renews as well.
-SYNC-4  What is foretold (FORETELL-1) is prepared, and carried out when it came on record. Else it is
-        undone, and asked for anew.
 """
 
 import asyncio
@@ -19,12 +17,12 @@ import logging
 import math
 import random
 from collections.abc import Callable
-from functools import partial
 from typing import Protocol
 
 import msgspec
 
 from holdfast.agent.uplink.calls import ControllerCalls
+from holdfast.agent.uplink.news import News
 from holdfast.core.gpus import GpuTelemetry
 from holdfast.core.host_faults import Hindrance
 from holdfast.errors import HoldfastError, Unavailable
@@ -39,7 +37,6 @@ _IN_FLIGHT = 2
 _ECHO_SECONDS = (0.02, 0.25)
 _SUPERSEDED_SECONDS = 2.0
 _PATIENCE_SECONDS = 1.0  # beyond the wait that was asked for, however short the lease (SYNC-5)
-_WEIGHT = 0.2  # of the newest answer in the mean of what they take
 _LAUNCH_SECONDS = 0.03
 _GANG_SECONDS = 0.07  # after the start of its ranks is told (`GANG_TOLD_SECONDS`)
 
@@ -53,17 +50,8 @@ class SyncTaker(Protocol):
     def list_faults(self) -> list[Hindrance]:
         """What a part of this host cannot do now."""
 
-    def count_ahead(self) -> int:
-        """How many orders it would hold beyond its slots."""
-
     def show_gpus(self) -> list[GpuTelemetry]:
         """The devices as they were last read."""
-
-    def prepare(self, answer: SyncAnswer, *, started_at: float) -> None:
-        """Prepare what an answer may say in a moment (SYNC-4)."""
-
-    def drop_prepared(self) -> None:
-        """Undo the launches that were prepared and not asked for."""
 
     def take_answer(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:
         """Carry out an answer. True when it held anything new."""
@@ -75,7 +63,6 @@ class SyncTaker(Protocol):
 class _Call(msgspec.Struct):
     seq: int
     started_at: float
-    news: bool
     overdue_at: float = math.inf
 
 
@@ -93,6 +80,7 @@ class SyncLoop:
         self,
         calls: ControllerCalls,
         taker: SyncTaker,
+        news: News,
         *,
         incarnation: str,
         interval_seconds: float,
@@ -100,40 +88,20 @@ class SyncLoop:
     ) -> None:
         self._calls = calls
         self._taker = taker
+        self._news = news
         self._incarnation = incarnation
         self.interval_seconds = interval_seconds
         self._settings_rev = settings_rev
         # Grows over restarts of the agent, too: the controller may still hold a dead agent's call.
         self._seq = int(read_boottime() * 1000)
         self._newest_taken = 0
-        self._news = asyncio.Event()
-        self._later: asyncio.TimerHandle | None = None
-        self._flights: dict[asyncio.Task[_Heard | HoldfastError | None], _Call] = {}
+        self._flights: dict[asyncio.Task[_Heard | HoldfastError], _Call] = {}
         self._lease_seconds = math.inf  # the shortest lease here
         self._connected: bool | None = None
         self.heard_at = read_boottime()  # the last answer
         self._retry_seconds = _FIRST_RETRY_SECONDS
         self._retry_at = 0.0
         self._echo_seconds = 0.0
-        self._told_at = 0.0
-        self.answer_seconds = 0.0  # what an answer to ends takes
-
-    def report(self, *, within_seconds: float = 0.0) -> None:
-        """Something happened: tell the controller now, or this much later with what happens
-        meanwhile."""
-        if within_seconds <= 0.0:
-            self._news.set()
-            return
-        loop = asyncio.get_running_loop()
-        if self._later is not None:
-            if self._later.when() <= loop.time() + within_seconds:
-                return
-            self._later.cancel()
-        self._later = loop.call_later(within_seconds, self._news.set)
-
-    def count_seconds_left(self) -> float:
-        """Return in how long the answer to the last news may be here."""
-        return max(0.0, self._told_at + self.answer_seconds - read_boottime())
 
     async def run(self) -> None:
         """Sync for ever."""
@@ -152,13 +120,13 @@ class SyncLoop:
     def _start_due(self, now: float) -> None:
         if self._retry_at > now:
             return
-        if self._news.is_set() and len(self._flights) >= _IN_FLIGHT:
+        if self._news.due and len(self._flights) >= _IN_FLIGHT:
             oldest = min(self._flights, key=lambda f: self._flights[f].seq)
             # It should have been answered when it was superseded; a black hole holds it.
             if now - max(call.started_at for call in self._flights.values()) > _SUPERSEDED_SECONDS:
                 oldest.cancel()
                 del self._flights[oldest]
-        if not self._flights or (self._news.is_set() and len(self._flights) < _IN_FLIGHT):
+        if not self._flights or (self._news.due and len(self._flights) < _IN_FLIGHT):
             self._start()
         elif self._find_overdue() <= now:
             if len(self._flights) >= _IN_FLIGHT:
@@ -172,11 +140,7 @@ class SyncLoop:
         return max((call.overdue_at for call in self._flights.values()), default=math.inf)
 
     def _start(self, *, wait: bool = True) -> None:
-        news = self._news.is_set()
-        self._news.clear()
-        if self._later is not None:
-            self._later.cancel()  # this call tells it
-            self._later = None
+        self._news.take()
         self._seq += 1
         longest = min(self.interval_seconds, MAX_WAIT_SECONDS, self._lease_seconds / 6)
         wait_seconds = longest if self._connected and wait else 0.0
@@ -191,31 +155,22 @@ class SyncLoop:
             shares_orders=True,
             faults=self._taker.list_faults(),
             gpus=self._taker.show_gpus(),
-            ahead=self._taker.count_ahead(),
-            hears_early=True,
         )
         now = read_boottime()
         patience_seconds = max(self._lease_seconds / 3, wait_seconds + _PATIENCE_SECONDS)
-        call = _Call(self._seq, now, news, now + patience_seconds)
-        if news:
-            self._told_at = call.started_at
+        call = _Call(self._seq, now, now + patience_seconds)
         self._flights[asyncio.create_task(self._fly(call, request))] = call
 
-    async def _fly(self, call: _Call, request: SyncRequest) -> _Heard | HoldfastError | None:
+    async def _fly(self, call: _Call, request: SyncRequest) -> _Heard | HoldfastError:
         """Make a call and carry its answer out at once: on an idle host each further turn of the
-        loop would be a part of what a job waits for. None where it is to be made anew."""
+        loop would be a part of what a job waits for."""
         try:
             return await self._hear(call, request)
         except HoldfastError as error:
             return error
-        finally:
-            self._taker.drop_prepared()
 
-    async def _hear(self, call: _Call, request: SyncRequest) -> _Heard | None:
-        prepare = partial(self._taker.prepare, started_at=call.started_at)
-        answer = await self._calls.sync(request, prepare)
-        if answer is None:
-            return None
+    async def _hear(self, call: _Call, request: SyncRequest) -> _Heard:
+        answer = await self._calls.sync(request)
         newest = call.seq > self._newest_taken
         self._newest_taken = max(call.seq, self._newest_taken)
         self._note_connected()
@@ -236,13 +191,13 @@ class SyncLoop:
     async def _wait(self, now: float) -> None:
         """Wait until a call ends, something happens here, or a retry is due."""
         pause = self._retry_at - now
-        timeout = pause if pause > 0 else (_SUPERSEDED_SECONDS if self._news.is_set() else None)
+        timeout = pause if pause > 0 else (_SUPERSEDED_SECONDS if self._news.due else None)
         overdue = self._find_overdue() - now
         if pause <= 0 and overdue < math.inf:
             timeout = max(0.0, overdue if timeout is None else min(timeout, overdue))
         waits: set[asyncio.Task[object]] = set(self._flights)
         news = None
-        if not self._news.is_set() and pause <= 0:
+        if not self._news.due and pause <= 0:
             news = asyncio.create_task(self._news.wait())
             waits.add(news)
         try:
@@ -254,19 +209,15 @@ class SyncLoop:
             if news is not None:
                 news.cancel()
 
-    async def _land(self, flight: asyncio.Task[_Heard | HoldfastError | None]) -> None:
+    async def _land(self, flight: asyncio.Task[_Heard | HoldfastError]) -> None:
         call, heard = self._flights.pop(flight), flight.result()
-        if heard is None:
-            return
         if isinstance(heard, HoldfastError):
             if call.seq > self._newest_taken:
                 await self._fail(heard)
             return
         answer = heard.answer
         took_seconds = read_boottime() - call.started_at
-        if call.news and answer.acked:  # such an answer waits for nothing
-            self.answer_seconds += (took_seconds - self.answer_seconds) * _WEIGHT
-        if (answer.launch or answer.preempt) and not self._flights and not self._news.is_set():
+        if (answer.launch or answer.preempt) and not self._flights and not self._news.due:
             # A call now would only say that they are being started or stopped, and slow that down.
             await self._pause(_GANG_SECONDS if answer.gangs else _LAUNCH_SECONDS)
         if heard.news or took_seconds > _ECHO_SECONDS[1]:
@@ -274,7 +225,7 @@ class SyncLoop:
         else:
             low, high = _ECHO_SECONDS
             self._echo_seconds = min(high, max(low, self._echo_seconds * 2))
-            if not self._flights and not self._news.is_set():
+            if not self._flights and not self._news.due:
                 await self._pause(self._echo_seconds)
 
     async def _pause(self, seconds: float) -> None:

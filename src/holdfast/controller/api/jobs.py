@@ -5,7 +5,6 @@ import difflib
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from functools import partial
 
 import msgspec
 from starlette.responses import Response
@@ -36,7 +35,7 @@ from holdfast.core.spec import JobSpec, check_spec
 from holdfast.core.states import JobState, Outcome
 from holdfast.errors import HoldfastError, NotFound, Unavailable, ValidationError
 from holdfast.moves.requests import Changed
-from holdfast.moves.values import HostSync, HostSynced, JobFilter, NewJob, Submitted
+from holdfast.moves.values import HostSync, JobFilter, NewJob, Submitted
 from holdfast.store.port.store import Store
 from holdfast.wire.api import (
     BatchRequest,
@@ -166,19 +165,13 @@ async def _submit_to_host(controller: Controller, job: NewJob) -> Submitted | No
         return None
     host_id, incarnation = taker
     sync = HostSync(host_id=host_id, incarnation=incarnation, takes=True)
-
-    line = controller.wakes.host(host_id)
-
-    async def give(answer: HostSynced) -> None:
-        line.give(incarnation, answer)
-        await asyncio.sleep(0)  # the order leaves first; the submission's answer is made meanwhile
-
-    found = await controller.store.leases.submit_to_host(
-        job, sync, terms, tell=give, foretell=partial(line.foretell, incarnation)
-    )
+    found = await controller.store.leases.submit_to_host(job, sync, terms)
     if found is None:
         return None
     submitted, answer = found
+    if answer.offers:
+        controller.wakes.give(answer, incarnation)
+        await asyncio.sleep(0)  # the order leaves first; the submission's answer is made meanwhile
     controller.poke_soon("events", *(() if answer.settled else ("admit",)))
     return submitted
 

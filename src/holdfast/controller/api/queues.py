@@ -45,8 +45,7 @@ async def pause_queue(call: ApiCall) -> Response:
     request = await call.body(PauseRequest, default=PauseRequest())
     reason = request.reason or f"paused by {call.caller_name}"
     await controller.store.settings.pause_queue(name, reason, hard=request.hard)
-    asked = await controller.store.admission.recall_ahead(queue=name)
-    controller.poke("drain", "events", *(f"host:{host_id}" for host_id in asked))
+    controller.poke("drain", "events")
     return answer_json(await controller.store.settings.get_queue(name))
 
 

@@ -1,7 +1,11 @@
-"""Admission: queued jobs and free room → reservations, and drains of jobs that are to make room. No
-job starts in another way."""
+"""Admission: queued jobs and free room → reservations, and drains of jobs that are to make room.
 
-import asyncio
+Each round is a snapshot, a plan made of it, and the plan's writing. Nothing is written beside a plan that is
+being made, because the store's guards alone say whether a plan still holds. Hosts take plain jobs by
+themselves where they have just made room (`core/placement/takes.py`), and write them by the same
+reservation, so a plan may come late for its jobs: it is made again then.
+"""
+
 import logging
 import math
 from collections import Counter
@@ -14,10 +18,8 @@ from holdfast.controller.loops.silhouette import Loop, Summary
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.remembered import Spans
 from holdfast.controller.runtime.settings import Settings
-from holdfast.controller.sync.completions import tell_reserved
 from holdfast.core.causes import Cause
 from holdfast.core.placement.holds import foretell_end
-from holdfast.core.placement.parts import split_by_hosts
 from holdfast.core.placement.plan import (
     AdmissionPlan,
     Candidate,
@@ -27,8 +29,7 @@ from holdfast.core.placement.plan import (
     plan_admission,
 )
 from holdfast.core.placement.preemption import say_preempted, say_reclaimed
-from holdfast.core.placement.takes import MAX_PASSED, are_for_any_host
-from holdfast.moves.room import expect_starts
+from holdfast.core.placement.takes import MAX_PASSED
 from holdfast.moves.values import AdmissionSnapshot
 
 log = logging.getLogger("holdfast.loops")
@@ -39,9 +40,8 @@ DEEP_LIMIT = 10_000
 DEEP_PAGES = 20
 """How many times as far it looks down, where nothing on the way can start."""
 MAX_ROUNDS = 50
-WRITERS = 2
-SPLIT_JOBS = 2 * LIMIT
-"""From so many jobs on, a round is written by `WRITERS` transactions at once."""
+MAX_LATE = 3
+"""How often a plan is made again that came late for all of its jobs, because hosts took them."""
 RENEW_SECONDS = 1.0
 DEEP_SHARE = 0.05
 """Of the loop's time, at most, for looks beyond the first `LIMIT` jobs of a queue."""
@@ -62,20 +62,12 @@ class Round(msgspec.Struct, frozen=True):
 
 class Look(NamedTuple):
     """One reading of the queues, and the plan made of it. running: the tasks that hold room, where
-    the plan needed them. room_at: when the hosts' room was read."""
+    the plan needed them."""
 
     snapshot: AdmissionSnapshot
     settings: Settings
     plan: AdmissionPlan
     running: Sequence[RunningTask]
-    room_at: float
-
-    @property
-    def starts_all(self) -> bool:
-        """Whether every job that was read starts, and none is a member of one that runs."""
-        placements = self.plan.placements
-        whole = len(placements) == len(self.snapshot.candidates)
-        return whole and not any(p.member for p in placements)
 
 
 class AdmitLoop(Loop):
@@ -90,19 +82,18 @@ class AdmitLoop(Loop):
 
     name = "admit"
     topic = "admit"
-    also = "retries"  # of a drain that went straight on: no job has ended that others wait for
+    also = "retries"  # of a drain whose job is queued again: none has ended that others wait for
     interval_seconds = 2.0
 
     def __init__(self, controller: Controller) -> None:
         super().__init__(controller)
         self._deep_at = 0.0
         self._whole_at = 0.0
-        self._left_first = ""
         self._said: tuple[list[str], bool] | None = None
         self._said_at = 0.0
 
     async def run_once(self) -> Summary:
-        started, limit = 0, SHALLOW_LIMIT
+        started, late, limit = 0, 0, SHALLOW_LIMIT
         for _ in range(MAX_ROUNDS):
             done = await self._run_round(limit)
             if not done.started and done.cut:
@@ -112,7 +103,8 @@ class AdmitLoop(Loop):
                 if done.room_left:
                     done = await self._look_deeper(done.cut)
             started += done.started
-            if not done.started or not done.more:
+            late = 0 if done.started else late + 1
+            if not done.more or late > MAX_LATE:
                 break
             if done.full:
                 limit = min(LIMIT, limit * 8)
@@ -143,11 +135,6 @@ class AdmitLoop(Loop):
         if look is None:
             self._controller.refusals.replace({})
             return Round()
-        if self._leave_to_hosts(look, limit):
-            await self._note(look, limit)
-            return Round()
-        if not but and limit == LIMIT and look.starts_all and _count_cut(look.snapshot, limit):
-            return await self._reserve_on(look, limit)
         await self._note(look, limit, part=bool(but))
         if look.plan.preemptions:
             await self._preempt(look.plan.preemptions, look.running)
@@ -161,78 +148,18 @@ class AdmitLoop(Loop):
         started, read = await self._apply(look), len(look.snapshot.candidates)
         return Round(started=started, full=started == read, more=started < read or started >= limit)
 
-    def _leave_to_hosts(self, look: Look, limit: int) -> bool:
-        """Call the hosts that wait to take these jobs, if all that have room do (WAKE-4). Not twice
-        for the same first job, because a host may be kept from taking by what this reading does not
-        show."""
-        controller, terms, jobs = (
-            self._controller,
-            look.settings.take_terms,
-            look.snapshot.candidates,
-        )
-        if terms is None or not look.starts_all or not _count_cut(look.snapshot, limit):
-            return False
-        first = jobs[0].job_id
-        if first == self._left_first or not are_for_any_host(jobs, terms):
-            return False
-        free = {h.host_id for h in look.snapshot.hosts if h.free_cpu_slots > 0 or h.free_devices}
-        if not free <= controller.wakes.list_takers():
-            return False
-        self._left_first = first
-        controller.wakes.call_to_take()
-        return True
-
-    async def _look(
-        self, limit: int, ahead: Look | None = None, *, but: Sequence[str] = ()
-    ) -> Look | None:
-        """Read the queues and plan; None where no job is queued. but: jobs that are passed by.
-
-        ahead: a plan that is being written meanwhile. It is taken as done; where that is wrong, the
-        guards of the next write see it, as they see any other change since the reading. So the
-        room that it leaves is not read again for `interval_seconds`.
-        """
+    async def _look(self, limit: int, *, but: Sequence[str] = ()) -> Look | None:
+        """Read the queues and plan; None where no job is queued. but: jobs that are passed by."""
         # A job that is queued from now on wakes the loop by itself.
         controller = self._controller
-        room_at = controller.clock()
-        if ahead is None:
-            snapshot = await controller.store.admission.read_admission(limit, but=but)
-        else:
-            jobs, placements = ahead.snapshot.candidates, ahead.plan.placements
-            known = room_at < ahead.room_at + self.interval_seconds
-            found = await controller.store.admission.read_admission(
-                limit,
-                but=[p.job_id for p in placements],
-                hosts=ahead.snapshot.hosts if known else None,
-            )
-            snapshot = expect_starts(found, jobs, placements)
-            room_at = ahead.room_at if known else room_at
+        snapshot = await controller.store.admission.read_admission(limit, but=but)
         if not snapshot.candidates:
             return None
         settings = await controller.settings.current()
         if settings.rev < snapshot.settings_rev:
             settings = await controller.settings.refresh()
         plan, running = await self._plan(snapshot, settings)
-        return Look(snapshot, settings, plan, running, room_at)
-
-    async def _reserve_on(self, look: Look, limit: int) -> Round:
-        """Write a plan and make the next one meanwhile, for as long as all jobs that are read start,
-        because the store's writing and this process's planning would wait for each other."""
-        started = 0
-        for _ in range(MAX_ROUNDS):
-            await self._note(look, limit)
-            wrote, ahead = await asyncio.gather(
-                self._apply(look), self._look(limit, look), return_exceptions=True
-            )
-            if isinstance(wrote, BaseException):
-                raise wrote
-            if isinstance(ahead, BaseException):
-                raise ahead
-            started += wrote
-            whole = wrote == len(look.plan.placements)
-            if ahead is None or not ahead.starts_all or not whole:
-                break  # that plan is made again of what there is then
-            look = ahead
-        return Round(started=started, full=True, more=ahead is not None or not whole)
+        return Look(snapshot, settings, plan, running)
 
     async def _note(self, look: Look, limit: int, *, part: bool = False) -> None:
         """Tell of the jobs that were passed over. part: not all of the first ones were read."""
@@ -244,7 +171,6 @@ class AdmitLoop(Loop):
             self._whole_at = controller.clock() + self.interval_seconds
             controller.refusals.replace(plan.refusals)
         await self._note_passed(snapshot, plan, look.settings)
-        await self._recall(snapshot, plan)
 
     async def _apply(self, look: Look) -> int:
         """Write the placements, and return how many jobs and members start."""
@@ -253,33 +179,13 @@ class AdmitLoop(Loop):
         seats = [p for p in placements if p.member]
         seated = await controller.store.members.seat_members(seats, ttls) if seats else []
         starts = [p for p in placements if not p.member]
-        applied = {*seated, *await self._reserve_parts(starts, ttls)}
+        applied = {*seated, *await self._reserve(starts, ttls)}
         by_member = [p for p in placements if p.job_id in seated]
         controller.poke(*{f"host:{task.host_id}" for p in by_member for task in p.tasks})
-        if len(applied) < len(look.plan.placements) and look.settings.take_terms is not None:
-            controller.wakes.call_to_take()
         if applied:
             controller.poke("events")
-            tell_reserved([p for p in placements if p.job_id in applied and p.size > 1])
+            _tell_reserved([p for p in placements if p.job_id in applied and p.size > 1])
         return len(applied)
-
-    async def _reserve_parts(
-        self, placements: Sequence[JobPlacement], ttls: Mapping[str, float]
-    ) -> list[str]:
-        """Reserve, by several transactions on different hosts where there is much to write. Each is
-        whole by itself, and all have ended when one has failed."""
-        if len(placements) < SPLIT_JOBS:
-            return await self._reserve(placements, ttls)
-        parts = split_by_hosts(placements, WRITERS)
-        found = await asyncio.gather(
-            *(self._reserve(part, ttls) for part in parts), return_exceptions=True
-        )
-        applied: list[str] = []
-        for wrote in found:
-            if isinstance(wrote, BaseException):
-                raise wrote
-            applied += wrote
-        return applied
 
     async def _reserve(
         self, placements: Sequence[JobPlacement], ttls: Mapping[str, float]
@@ -306,13 +212,6 @@ class AdmitLoop(Loop):
         if said != self._said or (passed and now >= self._said_at + RENEW_SECONDS):
             await self._controller.store.admission.note_passed(passed, holds=plan.holds)
             self._said, self._said_at = said, now
-
-    async def _recall(self, snapshot: AdmissionSnapshot, plan: AdmissionPlan) -> None:
-        """Have hosts give back what they hold ahead of a more important job that waits (AHEAD-2)."""
-        waiting = [job.priority for job in snapshot.candidates if job.job_id in plan.refusals]
-        if waiting:
-            asked = await self._controller.store.admission.recall_ahead(below=max(waiting))
-            self._controller.poke(*(f"host:{host_id}" for host_id in asked))
 
     async def _plan(
         self, snapshot: AdmissionSnapshot, settings: Settings
@@ -419,3 +318,11 @@ def _choose_ttls(
         own, gang = job.lease_ttl_seconds, job.tasks > 1 or job.member is not None
         ttls[job.job_id] = own or settings.lease_ttl_seconds(job.queue, gang=gang)
     return ttls
+
+
+def _tell_reserved(gangs: Sequence[JobPlacement]) -> None:
+    """Log one line for each gang. Jobs of one task are too many for that, and have their events."""
+    for gang in gangs:
+        hosts = len({task.host_id for task in gang.tasks})
+        about = {"job": gang.job_id, "epoch": gang.epoch + 1}
+        log.info("reserved: %d tasks on %d hosts", gang.size, hosts, extra=about)

@@ -1,7 +1,8 @@
-"""The completer: drains whose every end is confirmed → requeue, success, failure or cancel. No job
-ends or goes back to its queue in another way."""
+"""The completer: drains whose every end is confirmed → requeue, success, failure or cancel. Only it ends
+a drain: it lists what is ready, plans each completion, and writes it. Jobs of one task that succeed
+have no drain, and end with their host's sync; a queued job's next attempt is admission's.
+"""
 
-import asyncio
 import logging
 from datetime import timedelta
 from enum import Enum, auto
@@ -9,10 +10,17 @@ from enum import Enum, auto
 from holdfast.controller.loops.silhouette import Loop, Summary
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
-from holdfast.controller.sync.completions import about_drain, tell_reserved
-from holdfast.core.endings.drain import Completion
-from holdfast.core.placement.plan import JobPlacement
-from holdfast.moves.dispatch import plan_restart
+from holdfast.core.causes import Cause
+from holdfast.core.endings.classify import HOST_START, NEVER_STARTS
+from holdfast.core.endings.decide import Decision
+from holdfast.core.endings.drain import (
+    Completion,
+    do_others_serve,
+    may_start_elsewhere,
+    plan_completion,
+)
+from holdfast.core.records import JobRecord
+from holdfast.core.states import JobEvent
 from holdfast.moves.values import DrainSnapshot
 
 log = logging.getLogger("holdfast.loops")
@@ -21,11 +29,10 @@ FORCE_SECONDS = 1.0  # between two looks for slow drains; a wake for a confirmed
 
 
 class _Next(Enum):
-    """The news of a drain's completion: nothing yet, its own next attempt started with it or to be
-    started at once, or news for other jobs and loops."""
+    """The news of a drain's completion: nothing yet, a retry that is queued again, or news for other
+    jobs and loops."""
 
     NOTHING = auto()
-    STARTED = auto()
     RETRY = auto()
     OTHERS = auto()
 
@@ -62,8 +69,7 @@ class DrainsLoop(Loop):
             if _Next.OTHERS in ended:
                 self._controller.poke("admit", "events", "logs", "flow")
             elif completed:
-                if _Next.RETRY in ended:
-                    self._controller.poke("retries")
+                self._controller.poke("retries")
                 self._controller.poke_soon("events", "logs")
             if len(drains) < LIMIT or not completed:
                 return done
@@ -87,7 +93,7 @@ class DrainsLoop(Loop):
                 forced += tasks
                 controller.metrics.force_drained.inc(tasks)
                 text = "drain forced: %d tasks have not confirmed their end"
-                log.warning(text, tasks, extra=about_drain(job))
+                log.warning(text, tasks, extra=_about_drain(job))
                 controller.poke_hosts_of(job.id)
         return forced
 
@@ -95,55 +101,92 @@ class DrainsLoop(Loop):
         controller, job = self._controller, drain.job
         try:
             settings = await controller.settings.current()
-            found = controller.completions.plan(drain, settings)
-            completion = await controller.completions.plan_start(drain, settings, found)
+            completion = await self._plan(drain, settings)
             if completion is None:
                 return _Next.NOTHING
-            at_once = controller.completions.take_turn(completion.decision, settings)
-            news = await self._write(drain, completion, settings, at_once=at_once)
-            if news is _Next.NOTHING:
+            at_once = self._take_turn(completion.decision, settings)
+            done = await controller.store.drains.complete_drain(
+                job.id, job.epoch, completion, at_once=at_once
+            )
+            if not done:
                 if at_once:
-                    controller.completions.give_turn_back()
-                return news
+                    controller.allowance.spend(-1)  # the turn was not used
+                return _Next.NOTHING
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             # One job that cannot be decided must not hold the others up.
-            log.exception("drain of job %s could not be decided", job.id, extra=about_drain(job))
+            log.exception("drain of job %s could not be decided", job.id, extra=_about_drain(job))
             return _Next.NOTHING
-        controller.completions.tell(drain, completion, at_once=at_once)
-        return news
+        self._tell(drain, completion, at_once=at_once)
+        return _Next.RETRY if at_once else _Next.OTHERS
 
-    async def _write(
-        self, drain: DrainSnapshot, completion: Completion, settings: Settings, *, at_once: bool
-    ) -> _Next:
-        """Write a completion; with it the next attempt of a job that goes on at once, where that has
-        room and no other job could want it."""
-        controller, job = self._controller, drain.job
-        drains = controller.store.drains
-        placement = await self._place(drain, completion, settings) if at_once else None
-        if placement is None:
-            done = await drains.complete_drain(job.id, job.epoch, completion, at_once=at_once)
-            return (_Next.RETRY if at_once else _Next.OTHERS) if done else _Next.NOTHING
-        hosts = {task.host_id for task in placement.tasks}
-        polls = controller.wakes.list_polls(sorted(hosts))
-        ttl = job.spec.lease_ttl_seconds or settings.lease_ttl_seconds(
-            job.queue, gang=job.tasks > 1
-        )
-        restarted = await drains.restart_drained(
-            job.id, job.epoch, completion, placement, ttl, polls
-        )
-        if restarted is None:
-            return _Next.NOTHING
-        if not restarted.started:
-            return _Next.RETRY
-        controller.hand_out(hosts, polls, restarted.answers)
-        await asyncio.sleep(0)  # the orders leave before anything is said of them
-        if job.tasks > 1:
-            tell_reserved([placement])
-        return _Next.STARTED
+    async def _plan(self, drain: DrainSnapshot, settings: Settings) -> Completion | None:
+        """Return how the drain ends; None where a task holds its lease. After a start that failed the
+        other hosts count, too, and after a time limit the checkpoints that the attempt left (BUDGET-8)."""
+        job, store, chance = drain.job, self._controller.store, self._controller.chance()
+        policy = settings.policy(job.queue, job.spec)
+        found = plan_completion(job, drain.tasks, policy, settings.rules, chance=chance)
+        if found is None or not _needs_more(found.decision):
+            return found
+        known = dict[str, bool]()
+        if found.decision.cause is Cause.TIME_LIMIT:
+            checkpoints = await store.checkpoints.list_checkpoints(job.id)
+            known["saved"] = any(each.attempt == job.attempts for each in checkpoints)
+        else:
+            hosts = await store.hosts.list_hosts()
+            known["elsewhere"] = may_start_elsewhere(job, drain.tasks, hosts)
+            known["others_serve"] = do_others_serve(job, drain.tasks, hosts)
+        return plan_completion(job, drain.tasks, policy, settings.rules, chance=chance, **known)
 
-    async def _place(
-        self, drain: DrainSnapshot, completion: Completion, settings: Settings
-    ) -> JobPlacement | None:
-        """Return where the next attempt goes, None where that is for admission to find out."""
-        hosts = await self._controller.completions.read_room(drain.job.id, settings)
-        return plan_restart(drain.job, drain.tasks, completion, hosts) if hosts else None
+    def _take_turn(self, decision: Decision, settings: Settings) -> bool:
+        """Return whether the job's retry is due at once and the rate limit lets it go (RATE-1); its
+        turn is spent then."""
+        if not _backs_off(decision) or decision.delay_seconds > 0:
+            return False
+        limit, allowance = settings.value("retry_rate_limit"), self._controller.allowance
+        left = allowance.refill(None if limit is None else float(limit), self._controller.clock())
+        if left is not None and left < 1:
+            return False
+        allowance.spend(1)
+        return True
+
+    def _tell(self, drain: DrainSnapshot, completion: Completion, *, at_once: bool) -> None:
+        """Log and count a drain that was completed. at_once: its retry was dispatched with it."""
+        job, decision, metrics = drain.job, completion.decision, self._controller.metrics
+        log.info(
+            "drain completed: attempt %d %s: %s",
+            job.attempts,
+            decision.outcome,
+            decision.reason,
+            extra={**_about_drain(job), "queue": job.queue},
+        )
+        self._count(job, decision)
+        metrics.drain_seconds.observe(drain.seconds)
+        if at_once:
+            metrics.retry_dispatched.inc()
+        elif _backs_off(decision):
+            self._controller.dues.expect(decision.delay_seconds)
+
+    def _count(self, job: JobRecord, decision: Decision) -> None:
+        metrics, cause = self._controller.metrics, str(decision.cause or "")
+        metrics.ended.labels(str(decision.outcome), cause).inc()
+        metrics.drains_completed.labels(str(decision.outcome)).inc()
+        if decision.retry == "scheduled":
+            metrics.retry_scheduled.labels(cause).inc()
+        elif decision.retry == "exhausted":
+            metrics.retry_exhausted.labels(cause).inc()
+        if decision.event is JobEvent.SUCCEED and job.was_retried:
+            metrics.retry_succeeded.inc()
+
+
+def _needs_more(decision: Decision) -> bool:
+    """Return whether more than the drain decides."""
+    return decision.rule in (NEVER_STARTS, HOST_START) or decision.cause is Cause.TIME_LIMIT
+
+
+def _about_drain(job: JobRecord) -> dict[str, object]:
+    """Return what a line of the log about a job's drain carries."""
+    return {"job": job.id, "attempt": job.attempts, "epoch": job.epoch}
+
+
+def _backs_off(decision: Decision) -> bool:
+    return decision.event is JobEvent.BACK_OFF and decision.held is None

@@ -25,8 +25,6 @@ from holdfast.controller.runtime.telemetry import TelemetryDesk
 from holdfast.controller.runtime.wakes import WakeBus
 from holdfast.controller.runtime.webhook_sender import Sender
 from holdfast.controller.sync.batch import batch_syncs
-from holdfast.controller.sync.completions import Completions
-from holdfast.controller.sync.falls import Falls
 from holdfast.controller.sync.joins import Joins
 from holdfast.controller.sync.orders import GangLayouts
 from holdfast.core.settings.resolve import Value
@@ -87,19 +85,7 @@ class Controller:
         self.leadership = Leadership(store, clock, self.outages)
         self.dues = DueTimes(clock, self.wakes)
         self.allowance = Allowance()
-        self.completions = Completions(
-            store, self.metrics, self.allowance, self.dues, clock, chance
-        )
-        falls = Falls(
-            store,
-            self.settings,
-            self.specs,
-            self.completions,
-            self.leadership,
-            self.background,
-            self._tell_fall,
-        )
-        self.batcher = batch_syncs(store, self.settings, self.metrics, self.outages, falls)
+        self.batcher = batch_syncs(store, self.settings, self.metrics, self.outages)
         store.drains.watch_drains(self._tell_drains)
 
     def poke(self, *topics: str) -> None:
@@ -146,14 +132,6 @@ class Controller:
         """Log drains that began; then wake the hosts that have tasks to stop, and the completer."""
         hosts = self._log_drains(news)
         self.poke("drain", "events", *(f"host:{host_id}" for host_id in hosts))
-
-    def _tell_fall(self, news: Sequence[DrainNews], started: bool) -> None:
-        """Log a drain that began and is completed. Its next attempt that has no place yet is
-        admission's."""
-        self._log_drains(news)
-        if not started:
-            self.poke("retries")
-        self.poke_soon("events", "logs")
 
     def _log_drains(self, news: Sequence[DrainNews]) -> list[str]:
         """Log the beginning of every drain and each task that goes with it, one line each. Return

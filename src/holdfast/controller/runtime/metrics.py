@@ -51,7 +51,7 @@ class _StoreGauges(Collector):
             ("retries_held", "Jobs whose retry a kill switch holds back.", held),
             ("retries_backing_off", "Jobs that wait for the time of their retry.", backing_off),
             ("dead_hosts", "Hosts flagged dead: no heartbeat while work runs there.", found.dead_hosts),
-            ("busy_cpu_slots", "CPU slots in use, by live leases. A job held ahead has none.", found.busy_cpu_slots),
+            ("busy_cpu_slots", "CPU slots in use, by live leases.", found.busy_cpu_slots),
             ("busy_gpus", "GPUs under live leases.", found.busy_gpus),
             ("cpu_slots", "CPU slots of hosts that are not terminated.", found.total_cpu_slots),
             ("gpus", "GPUs of hosts that are not terminated.", found.total_gpus),

@@ -128,12 +128,7 @@ class Settings:
             return None
         free = [name for name in self.queues if self.value("max_running", name) is None]
         ttls = {name: self.lease_ttl_seconds(name, gang=False) for name in free}
-        return TakeTerms(
-            revision=self.rev,
-            ttls=ttls,
-            whole=len(free) == len(self.queues),
-            ahead=frozenset(name for name in free if self.number("run_ahead_seconds", name) > 0),
-        )
+        return TakeTerms(revision=self.rev, ttls=ttls, whole=len(free) == len(self.queues))
 
     def watch(self, queue: str, spec: JobSpec) -> WatchSettings:
         """Return the watchdogs' settings for the tasks of a job."""

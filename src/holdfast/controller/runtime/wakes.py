@@ -5,23 +5,12 @@ WAKE-1  A wake between a read and the wait that follows it is never lost: the wa
 WAKE-2  What a transaction placed on a host that waits, a submission's own or the leader's, answers
         that host's poll. The offer is on record, so that a poll which ended meanwhile loses nothing:
         the next one has it.
-FORETELL-1  What is being placed on a host that waits may answer its poll before it is on record: the
-        answer is made and sent but for its last byte, which says whether it came on record. The agent
-        carries it out after that byte alone, so an answer that breaks off, or is not on record, is as
-        if it were never sent. The host is woken with that byte, too: a newer poll may have read before
-        the commit, and would wait beside an answer that no agent hears any more.
-WAKE-3  Where hosts take jobs before the leader's plan for them is written, those that wait here with
-        slots free are called to take, too. Otherwise a few hosts would work through a queue of short
-        jobs, and the leader be late for each.
-WAKE-4  Where all hosts with room wait here, and the queues are deep and begin with jobs that any host
-        takes by itself, these hosts are called and the leader plans nothing: its rounds and their
-        takes would wait for each other's locks. One that leaves room wakes the leader.
 """
 
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -29,7 +18,7 @@ import msgspec
 from holdfast.moves.values import HostSync, HostSynced
 
 MAX_LOOKED_AT = 64
-"""Hosts that a submission looks at, and that are called to take; the leader looks at every one."""
+"""Hosts that a submission looks at; the leader looks at every one."""
 
 
 class Wake:
@@ -105,18 +94,11 @@ class WaitingRoom(msgspec.Struct):
         return serves and self.cpu_slots >= cpu_slots and self.devices >= gpus
 
 
-class Gift(msgspec.Struct, frozen=True):
-    """What answers a poll. recorded: tells whether it is on record; None where it is (FORETELL-1)."""
-
-    synced: HostSynced
-    recorded: asyncio.Future[bool] | None = None
-
-
 class HostLine:
     """One host's place in the bus: its wake, and which call of its agent is the newest."""
 
     __slots__ = (
-        "_called", "_gift", "_incarnation", "_seq", "hears_early", "poll", "room", "waiting", "wake",
+        "_gift", "_incarnation", "_seq", "poll", "room", "waiting", "wake",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -126,9 +108,7 @@ class HostLine:
         self.waiting = 0
         self.room: WaitingRoom | None = None
         self.poll: HostSync | None = None  # what the newest call asks when it is woken
-        self.hears_early = False  # the agent of the newest call takes an answer that is foretold
-        self._gift: Gift | None = None
-        self._called = False
+        self._gift: HostSynced | None = None
 
     def take(self, incarnation: str, seq: int) -> bool:
         """Note a call, which ends the wait of an older one. False when a newer call of this
@@ -152,54 +132,13 @@ class HostLine:
     def give(self, incarnation: str, gift: HostSynced) -> None:
         """Answer the poll that waits; one that is on its way looks again (WAKE-2)."""
         if self.waiting and incarnation == self._incarnation:
-            self._gift = Gift(gift)
+            self._gift = gift
         self.wake.fire()
 
-    def foretell(self, incarnation: str, gift: HostSynced) -> Callable[[bool], None] | None:
-        """Answer the poll that waits with what is being written, and return what is told whether it
-        came on record (FORETELL-1); None where no poll waits that could hear it."""
-        heard = self.waiting and self.hears_early and incarnation == self._incarnation
-        if not heard or self._gift is not None:
-            return None
-        recorded: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._gift = Gift(gift, recorded)
-        self.wake.fire()
-
-        def decide(written: bool) -> None:
-            if not recorded.done():
-                recorded.set_result(written)
-            if written:
-                self.wake.fire()
-
-        return decide
-
-    def take_gift(self) -> Gift | None:
+    def take_gift(self) -> HostSynced | None:
         """Return what was given since the last look."""
         gift, self._gift = self._gift, None
         return gift
-
-    def call_to_take(self) -> None:
-        """Have the poll that waits take jobs for the slots that are free, if there are any."""
-        if self.has_room:
-            self._called = True
-            self.wake.fire()
-
-    @property
-    def is_called(self) -> bool:
-        """Whether it was called to take since the last look."""
-        return self._called
-
-    @property
-    def has_room(self) -> bool:
-        """Whether a poll waits and slots are free."""
-        return self.waiting > 0 and self.room is not None and self.room.cpu_slots > 0
-
-    def take_poll(self) -> HostSync | None:
-        """Return what the poll asks where it was called to take since the last look."""
-        called, self._called = self._called, False
-        if not called or self.poll is None or self.room is None:
-            return None
-        return msgspec.structs.replace(self.poll, takes=True, room=self.room.cpu_slots)
 
     @contextlib.contextmanager
     def wait(self) -> Iterator[None]:
@@ -260,16 +199,6 @@ class WakeBus:
         lines = (self._hosts.get(host_id) for host_id in host_ids)
         polls = (line.poll for line in lines if line is not None and line.waiting)
         return [poll for poll in polls if poll is not None]
-
-    def call_to_take(self) -> None:
-        """Have hosts that wait here take jobs (WAKE-3), the first ones."""
-        for line in itertools.islice(self._hosts.values(), MAX_LOOKED_AT):
-            line.call_to_take()
-
-    def list_takers(self) -> set[str]:
-        """Return the hosts that `call_to_take` would call."""
-        lines = itertools.islice(self._hosts.items(), MAX_LOOKED_AT)
-        return {host_id for host_id, line in lines if line.has_room}
 
     def give(self, gift: HostSynced, incarnation: str) -> None:
         """Answer the call of a host that waits (WAKE-2)."""

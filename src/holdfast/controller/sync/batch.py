@@ -6,38 +6,24 @@ from collections.abc import Sequence
 from holdfast.controller.runtime.metrics import Metrics
 from holdfast.controller.runtime.outages import Outages
 from holdfast.controller.runtime.settings import SettingsCache
-from holdfast.controller.sync.falls import Falls
 from holdfast.controller.sync.group_commit import GroupCommit
 from holdfast.core.placement.takes import MAX_TAKEN, SPARE
 from holdfast.moves.reports import count_wanted
 from holdfast.moves.values import HostSync, HostSynced
 from holdfast.store.port.store import Store
 
-_HEAVY = 32
-"""Jobs that hosts would take together from which their take goes beside another: it costs several
-times what the statements of a transaction cost by themselves."""
-
 
 def batch_syncs(
-    store: Store,
-    settings: SettingsCache,
-    metrics: Metrics,
-    outages: Outages,
-    falls: Falls | None = None,
+    store: Store, settings: SettingsCache, metrics: Metrics, outages: Outages
 ) -> GroupCommit[HostSync, HostSynced]:
-    """Return the group commit of syncs. falls: takes what a sync tells of a gang that fell."""
+    """Return the group commit of syncs."""
 
     async def send(syncs: Sequence[HostSync]) -> Sequence[HostSynced]:
         began = time.perf_counter()
         current = await settings.current()
-        fall = await falls.take(syncs[0]) if falls is not None and len(syncs) == 1 else None
-        answers: Sequence[HostSynced]
-        if fall is not None:
-            answers = [fall]
-        else:
-            answers = await store.leases.sync_hosts(
-                syncs, rules=current.rules, terms=current.take_terms
-            )
+        answers = await store.leases.sync_hosts(
+            syncs, rules=current.rules, terms=current.take_terms
+        )
         metrics.sync_seconds.observe(time.perf_counter() - began)
         metrics.sync_batch.observe(len(syncs))
         metrics.syncs.inc(len(syncs))
@@ -51,5 +37,4 @@ def batch_syncs(
         renews=True,
         weigh=count_wanted,
         most=MAX_TAKEN - SPARE,
-        heavy=_HEAVY,
     )

@@ -117,9 +117,7 @@ async def make_orders(
         plain = not (offer.seats or offer.secrets) and checkpoint is None
         if plain and (alike := first.get(id(offer.job))) is not None:
             devices, ttl_seconds = list(task.devices), task.lease_ttl_seconds
-            alike.also.append(
-                wire.AlikeTask(task.key, task.attempt, devices, ttl_seconds, task.ahead)
-            )
+            alike.also.append(wire.AlikeTask(task.key, task.attempt, devices, ttl_seconds))
             continue
         layout = layouts.find(offer)
         place = (
@@ -149,8 +147,6 @@ def _make_order(
         shell=spec.shell,
         stdin=spec.stdin or "",
         gpus=list(task.devices),
-        cpu_slots=job.cpu_slots,
-        ahead=task.ahead,
         memory_bytes=job.memory_bytes,
         world_size=job.tasks,
         ttl_seconds=task.lease_ttl_seconds,

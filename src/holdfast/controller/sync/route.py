@@ -8,18 +8,14 @@ POLL-2  A wake reads again with the same identity and no ends: the ends were tak
         longer listens.
 POLL-3  A client that hung up is never read for again, so nothing is offered to an agent that cannot
         hear it.
-POLL-4  Ends that a drain waited for mostly bring a decision within milliseconds, and orders with it,
-        such as a gang's next start. Their call waits for that, `DECISION_SECONDS` at most, because a
-        call more would cost the start the time and the cores. A newer call ends the wait.
 """
 
-import asyncio
 import logging
 from collections.abc import Sequence
 
 import msgspec
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive
 
 from holdfast.controller.http.bodies import (
     Gone,
@@ -47,7 +43,6 @@ from holdfast.moves.values import HostSync, HostSynced, LogAppend, TaskBeat
 from holdfast.wire import agent as wire
 
 log = logging.getLogger("holdfast.controller")
-DECISION_SECONDS = 0.05
 MOST_EXCUSED_SECONDS = 30.0  # at once: a section that ends early excuses no rank for much longer
 LIVE_SECONDS = 15.0
 """How long after its last word a host counts as one that lives, and its name is its own (NAME-2)."""
@@ -104,7 +99,7 @@ async def sync(call: ApiCall) -> Response:
     if request.gpus:
         controller.telemetry.take(host.id, request.gpus)
     try:
-        answer, recorded = await _poll(controller, host, request, call.receive)
+        answer = await _poll(controller, host, request, call.receive)
     except Gone:
         newest = controller.wakes.host(host.id).is_newest(request.incarnation, request.seq)
         if host.pool and request.tasks and newest:
@@ -116,34 +111,13 @@ async def sync(call: ApiCall) -> Response:
         controller.wakes.forget_host(host.id)
     if unread:
         answer = msgspec.structs.replace(answer, unread=unread)
-    body = wire.encode(answer)
-    if recorded is not None:
-        return ForetoldAnswer(body, recorded)
-    return Response(body, 200, None, "application/json")
-
-
-class ForetoldAnswer(Response):
-    """An answer whose last byte says whether the rest came on record (FORETELL-1)."""
-
-    def __init__(self, body: bytes, recorded: asyncio.Future[bool]) -> None:
-        length = str(len(body) + len(wire.RECORDED))
-        headers = {wire.HELD_HEADER: "1", "content-length": length}
-        super().__init__(body, 200, headers, "application/json")
-        self._recorded = recorded
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        head = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-        await send(head)
-        await send({"type": "http.response.body", "body": self.body, "more_body": True})
-        word = wire.RECORDED if await self._recorded else wire.NOT_RECORDED
-        await send({"type": "http.response.body", "body": word})
+    return Response(wire.encode(answer), 200, None, "application/json")
 
 
 async def _poll(
     controller: Controller, host: HostRecord, request: wire.SyncRequest, receive: Receive
-) -> tuple[wire.SyncAnswer, asyncio.Future[bool] | None]:
-    """Return the first answer that says something, or the last one (POLL-1…3), and what tells
-    whether it is on record where that is not known yet (FORETELL-1)."""
+) -> wire.SyncAnswer:
+    """Return the first answer that says something, or the last one (POLL-1…3)."""
     wakes, line = controller.wakes, controller.wakes.host(host.id)
     newest = line.take(request.incarnation, request.seq)
     settings = await controller.settings.current()
@@ -155,45 +129,32 @@ async def _poll(
     _act_on(controller, request, found)
     answer = await _make_answer(controller, host, request, found, settings)
     answer = msgspec.structs.replace(answer, excused=await _excuse(controller, host, request))
-    ends = answer if _brings_decision(found, answer) else None
-    if ends is not None:
-        until, seen = min(until, controller.clock() + DECISION_SECONDS), line.wake.version
     again = HostSync(
         host_id=host.id, incarnation=request.incarnation, live=wanted.live, claimed=wanted.claimed
     )
     line.take_gift()  # the store has just offered what an earlier poll was to have
     line.room, line.poll = _guess_room(host, request), again
-    line.hears_early = request.hears_early
-    recorded: asyncio.Future[bool] | None = None
     while (
-        (answer is ends or not _says_something(answer))
+        not _says_something(answer)
         and until > controller.clock()
         and not wakes.closing
         # A newer call may have come while this one was in the store, when nothing waited that it
         # could have woken.
         and line.is_newest(request.incarnation, request.seq)
     ):
-        # A call to take may have come to the call before.
-        woken = line.is_called or await _wait(line, seen, until - controller.clock(), receive)
+        woken = await _wait(line, seen, until - controller.clock(), receive)
         if not woken or not line.is_newest(request.incarnation, request.seq) or wakes.closing:
             break
         seen = line.wake.version
         given = line.take_gift()
-        called = line.take_poll() if given is None else None
-        found = (
-            await _ask_store(controller, host, called or again) if given is None else given.synced
-        )
-        if called is not None and not found.settled:
-            controller.poke("admit")  # WAKE-4
+        found = given or await _ask_store(controller, host, again)
         if not line.is_newest(request.incarnation, request.seq):
             break
         _act_on(controller, None, found)
         if given is None:  # an order that was placed already waits for no read
             settings = await controller.settings.current()
         answer = await _make_answer(controller, host, request, found, settings)
-        recorded = None if given is None else given.recorded
-    whole = answer if ends is None or answer is ends else _add_ends(answer, ends)
-    return whole, recorded
+    return answer
 
 
 async def _excuse(
@@ -208,20 +169,6 @@ async def _excuse(
         await members.tell_sections(host.id, told)
     found = await members.find_excuses(waits) if waits else {}
     return [wire.Excused(key, min(seconds, MOST_EXCUSED_SECONDS)) for key, seconds in found.items()]
-
-
-def _brings_decision(found: HostSynced, answer: wire.SyncAnswer) -> bool:
-    """Whether the answer only takes note of ends that a drain waited for (POLL-4)."""
-    failed = len(found.acked) > len(found.succeeded)
-    alone = msgspec.structs.replace(answer, acked=[])
-    return failed and not _says_something(alone)
-
-
-def _add_ends(answer: wire.SyncAnswer, ends: wire.SyncAnswer) -> wire.SyncAnswer:
-    """Return what a call was answered after the decision, and that its ends are on record."""
-    return msgspec.structs.replace(
-        answer, acked=[*ends.acked, *answer.acked], renewed=[*ends.renewed, *answer.renewed]
-    )
 
 
 def _guess_room(host: HostRecord, request: wire.SyncRequest) -> WaitingRoom:
@@ -242,7 +189,7 @@ def _read_request(host: HostRecord, request: wire.SyncRequest, *, newest: bool) 
     return HostSync(
         host_id=host.id,
         incarnation=request.incarnation,
-        live=tuple(t.key for t in others if t.state in ("starting", "running", "held")),
+        live=tuple(t.key for t in others if t.state in ("starting", "running")),
         started=tuple(t.key for t in others if t.state == "running"),
         claimed=tuple((t.key, t.port) for t in others if t.state == "claimed"),
         ended=tuple((t.key, t.facts or NO_FACTS) for t in ended),
@@ -261,9 +208,6 @@ def _read_request(host: HostRecord, request: wire.SyncRequest, *, newest: bool) 
         faults=_read_faults(request.faults),
         takes=newest and bool(ended) and not any(t.facts and t.facts.stopped for t in ended),
         room=guess_room(host.cpu_slots, len(request.tasks) - len(ended), len(ended)),
-        ahead=min(request.ahead, wire.MAX_AHEAD * host.cpu_slots),
-        held=sum(t.state == "held" for t in others),
-        returned=tuple(t.key for t in others if t.state == "returned"),
     )
 
 
@@ -298,11 +242,7 @@ def _act_on(controller: Controller, request: wire.SyncRequest | None, found: Hos
         controller.poke(*(f"host:{host_id}" for host_id in found.opened))
     if found.draining:
         controller.poke("drain", "events")
-    if found.returned:
-        controller.poke("admit", "events")
-    if found.fell:  # all that it leads to is done, and the rest is told in a moment
-        pass
-    elif found.succeeded or found.acked:
+    if found.succeeded or found.acked:
         if len(found.acked) > len(found.succeeded):  # a drain may wait for the others
             controller.poke("drain")
             if {key.job_id for key in found.acked} - {*found.succeeded, *found.draining}:
@@ -379,7 +319,6 @@ async def _make_answer(
         ),
         gangs=controller.layouts.list_gangs(offers) if shared else [],
         preempt=preempt,
-        recall=list(found.recalls),
         renewed=[wire.Renewed(key=key, ttl_seconds=ttl) for key, ttl in found.renewed],
         lost=list(found.lost),
         acked=list(found.acked),
@@ -389,14 +328,13 @@ async def _make_answer(
         fenced=found.fenced,
         settings_rev=settings.rev,
         sync_interval_seconds=settings.number("sync_interval_seconds"),
-        run_ahead_seconds=settings.number("run_ahead_seconds"),
     )
 
 
 def _says_something(answer: wire.SyncAnswer) -> bool:
     orders = answer.claim or answer.launch or answer.preempt or answer.watch or answer.reads
     excuses = any(each.seconds > ASK_AGAIN_SECONDS for each in answer.excused)
-    found = answer.recall or answer.lost or answer.acked or answer.refused
+    found = answer.lost or answer.acked or answer.refused
     return bool(orders or found or excuses)
 
 

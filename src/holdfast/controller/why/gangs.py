@@ -95,13 +95,6 @@ def explain_claims(found: Circumstances) -> Iterator[WhyLine]:
     job, tasks = found.job, found.tasks
     closed = [t for t in tasks if t.state is TaskState.RESERVED and not t.barrier]
     unclaimed = [t for t in closed if t.claimed_at is None]
-    held = [t for t in tasks if t.held_ahead]  # of jobs of one task (AHEAD-1)
-    if held:
-        message = (
-            f"it is held ahead on host {held[0].host_name}, and begins when a slot is free there"
-        )
-        yield line("held_ahead", message, "a host that takes longer than it meant to gives it back")
-        return
     waits = [t for t in tasks if t.state is TaskState.RESERVED and t.barrier and not t.replaced]
     if job.tasks > 1 and closed:
         have = len(tasks) - len(unclaimed)

@@ -1,8 +1,7 @@
 """plan_admission(…): which queued jobs start now, and where. Pure.
 
 ADMIT-1  A job gets all of its tasks placed or none (gangs and single jobs alike).
-ADMIT-2  A task's devices and slots are free, by live leases, at the moment of the snapshot: those of
-         tasks that a host holds ahead count too, because each waits for a slot of that host. The
+ADMIT-2  A task's devices and slots are free, by live leases, at the moment of the snapshot. The
          store applies a placement only where the job is still queued under the same epoch and the
          hosts still active, in one transaction.
 ADMIT-3  A host that a job avoids is used only when no other has room.

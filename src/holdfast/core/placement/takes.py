@@ -10,14 +10,6 @@ TAKE-2  It takes them in their order, and stops at the first that it serves and 
         no other host may have room.
 TAKE-3  It takes none while a job that fell on it is not decided about: that one may be queued again
         at the front, and has the room that it left before all that wait behind it.
-TAKE-4  Transactions that take at the same time, in one process, choose different jobs: each goes past
-        what those beside it have chosen, as past jobs that are taken. If such a one fails, its jobs
-        are queued in their old place.
-AHEAD-1  Beyond its slots, a host takes at most as many jobs as it asks for, and holds them until a
-         slot of its own is free: plain jobs of one CPU slot, without devices or a container, that
-         have had no attempt yet and are neither interactive nor executors of calls. It goes past
-         none that it serves, and takes them only from a queue deeper than what was read of it, so
-         that its end is left to all hosts alike. Their memory is held like any other's (ADMIT-2).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -47,13 +39,12 @@ class TakeTerms(msgspec.Struct, frozen=True, kw_only=True):
     """In which queues hosts may take jobs, and the lease of each queue's jobs.
 
     revision: of the settings that say so. The store takes nothing under another one.
-    whole: no other queue is left to the leader. ahead: queues whose jobs may be held ahead.
+    whole: no other queue is left to the leader.
     """
 
     revision: int
     ttls: Mapping[str, float]
     whole: bool
-    ahead: frozenset[str] = frozenset()
 
 
 class Alike(msgspec.Struct, frozen=True):
@@ -76,13 +67,12 @@ class Alike(msgspec.Struct, frozen=True):
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
-    """Alike jobs that one host takes, with the devices of each. ahead: beyond its slots (AHEAD-1)."""
+    """Alike jobs that one host takes, with the devices of each."""
 
     jobs: Alike
     host_id: str
     incarnation: str
     devices: Sequence[tuple[int, ...]]
-    ahead: bool = False
 
 
 class Takes(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,23 +105,20 @@ def plan_takes(
     terms: TakeTerms,
     passed: Collection[str],
     *,
-    ahead: Mapping[str, int],
     cut: bool,
 ) -> Takes:
     """Let each host take from `candidates`, which stand in the order of admission. How they are
     grouped makes no difference.
 
     passed: jobs that the leader has just passed over; empty where it held room back for any.
-    ahead: how many jobs each host would hold beyond its slots, those that it holds already
-    included. cut: there may be more candidates than these.
+    cut: there may be more candidates than these.
     """
     left = list(candidates)
     taken: list[Taken] = []
     settled = set()
     for capacity in hosts:
         host = HostRoom(capacity, Kind(capacity))
-        most = ahead.get(capacity.host_id, 0) if cut else 0
-        mine, left, waiting = _take_for(host, left, terms, passed, most)
+        mine, left, waiting = _take_for(host, left, terms, passed)
         taken += mine
         if is_full(host) or not (waiting or cut):
             settled.add(host.host_id)
@@ -139,7 +126,7 @@ def plan_takes(
 
 
 def _take_for(
-    host: HostRoom, left: Sequence[Alike], terms: TakeTerms, passed: Collection[str], most: int
+    host: HostRoom, left: Sequence[Alike], terms: TakeTerms, passed: Collection[str]
 ) -> tuple[list[Taken], list[Alike], bool]:
     """Return what one host takes, what it leaves, and whether a job is left that it serves and waits
     for."""
@@ -149,7 +136,7 @@ def _take_for(
     for at, group in enumerate(left):
         job, plain = group.job, _is_plain(group.job, terms.ttls)
         while group.ids:
-            if is_full(host) and (waiting or host.cpu_slots + most <= 0):
+            if is_full(host):
                 return taken, [*rest, group, *left[at + 1 :]], waiting
             if not _serves(host, job):
                 rest.append(group)
@@ -157,11 +144,6 @@ def _take_for(
             if plain and (count := _count_fitting(job, host, len(group.ids))):
                 mine, group = group.split(count)
                 taken.append(_take(mine, host))
-            elif not waiting and (count := _count_ahead(group, host, terms, most)):
-                mine, group = group.split(count)
-                taken.append(_take(mine, host, ahead=True))
-            elif is_full(host):
-                return taken, [*rest, group, *left[at + 1 :]], waiting
             elif group.ids[0] in passed and host.host_id not in job.avoid_hosts:
                 first, group = group.split(1)
                 rest.append(first)
@@ -169,15 +151,6 @@ def _take_for(
             else:
                 return taken, [*rest, group, *left[at + 1 :]], True
     return taken, rest, waiting
-
-
-def are_for_any_host(jobs: Sequence[Candidate], terms: TakeTerms) -> bool:
-    """Return whether a plan would serve these jobs no better than the hosts that take them (TAKE-1):
-    it chooses which devices to fill, and places a job on a host to avoid where there is no other."""
-    return all(
-        _is_plain(job, terms.ttls) and not (job.gpus or job.avoid_hosts or job.barred_hosts)
-        for job in jobs
-    )
 
 
 def is_full(host: HostRoom) -> bool:
@@ -203,25 +176,12 @@ def _count_fitting(job: Candidate, host: HostRoom, limit: int) -> int:
     return 0 if host.host_id in job.avoid_hosts else count_fitting(job, host.free, limit)
 
 
-def _count_ahead(group: Alike, host: HostRoom, terms: TakeTerms, most: int) -> int:
-    """AHEAD-1."""
-    job = group.job
-    small = (job.tasks, job.cpu_slots, job.gpus, job.runtime) == (1, 1, 0, "")
-    if not (small and job.may_wait and job.queue in terms.ahead and _is_plain(job, terms.ttls)):
-        return 0
-    cpu_slots, memory_bytes, devices = host.free
-    if cpu_slots > 0 or host.host_id in job.avoid_hosts:
-        return 0
-    return count_fitting(job, (most + cpu_slots, memory_bytes, devices), len(group.ids))
-
-
-def _take(jobs: Alike, host: HostRoom, *, ahead: bool = False) -> Taken:
+def _take(jobs: Alike, host: HostRoom) -> Taken:
     return Taken(
         jobs=jobs,
         host_id=host.host_id,
         incarnation=host.capacity.incarnation,
         devices=host.take(jobs.job, len(jobs.ids)),
-        ahead=ahead,
     )
 
 
@@ -231,11 +191,7 @@ def _list_placements(taken: Taken) -> Sequence[JobPlacement]:
             msgspec.structs.replace(taken.jobs.job, job_id=job_id, epoch=epoch),
             (
                 TaskPlacement(
-                    rank=0,
-                    host_id=taken.host_id,
-                    incarnation=taken.incarnation,
-                    devices=devices,
-                    ahead=taken.ahead,
+                    rank=0, host_id=taken.host_id, incarnation=taken.incarnation, devices=devices
                 ),
             ),
         )

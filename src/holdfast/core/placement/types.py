@@ -25,14 +25,6 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     free_devices: tuple[int, ...]
     lacking: frozenset[str] = frozenset()
 
-    @property
-    def without_ahead(self) -> "Capacity":
-        """The room for jobs that start at once: a host that holds jobs ahead has no slot free, and
-        not fewer than none (AHEAD-1)."""
-        if self.free_cpu_slots >= 0:
-            return self
-        return msgspec.structs.replace(self, free_cpu_slots=0)
-
 
 Kin = tuple[str, str]
 """A project, and whose history in it tells how long a job takes (`find_kin`)."""
@@ -66,9 +58,6 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     member: the rank of a supervised job that waits for another host while the others run; its
     `tasks` is then 1, and it counts against no quota and no queue's limit, because its job does.
     supervised: its script may replace members, so it is never taken by a host itself (TAKE-1).
-    may_wait: it has had no attempt yet, and is neither interactive nor an executor of calls, so that
-    a host may hold it ahead (AHEAD-1). plain: it may be handed over (HANDOVER-1). Both are known where
-    hosts take.
     """
 
     job_id: str
@@ -92,8 +81,6 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     host_labels: Mapping[str, str] = {}
     runtime: str = ""
     supervised: bool = False
-    may_wait: bool = False
-    plain: bool = False
 
     @property
     def span_seconds(self) -> float | None:
@@ -122,14 +109,13 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
 class TaskPlacement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The host of `count` ranks, which follow each other from `rank` on, and their devices; ranks
-    that have devices stand each by itself. ahead: it waits there for a slot (AHEAD-1)."""
+    that have devices stand each by itself."""
 
     rank: int
     count: int = 1
     host_id: str
     incarnation: str
     devices: tuple[int, ...]
-    ahead: bool = False
 
 
 class JobPlacement(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -10,9 +10,9 @@ import msgspec
 
 from holdfast.core.causes import Cause
 from holdfast.core.series.dependencies import ParentEnd, Wants, is_met, say_broken
-from holdfast.core.states import JobEvent, JobState, Outcome
+from holdfast.core.states import JobState
 from holdfast.errors import ValidationError
-from holdfast.moves.moves import Moves
+from holdfast.moves.moves import Moves, cancel_idle, leave_waiting
 from holdfast.moves.rows import DEPENDENCY, START_TIME, JobRow
 
 MET = "all that it waited for has ended as it wants"
@@ -80,11 +80,7 @@ def decide_edges(
 
 def cancel_waiting(m: Moves, job: JobRow, reason: str) -> None:
     """Cancel a job that waits, because what it waits for cannot come any more."""
-    m.move_job(job, JobEvent.CANCEL, reason)
-    job.wait_cause = job.wait_until = job.retry_at = None
-    job.outcome, job.cause, job.exit_code = Outcome.CANCELLED, Cause.DEPENDENCY, None
-    job.ended_at = m.now
-    m.log("job.cancelled", job, reason, cause=str(Cause.DEPENDENCY))
+    cancel_idle(m, job, Cause.DEPENDENCY, reason)
 
 
 def release_waiting(m: Moves, job: JobRow, reason: str) -> None:
@@ -93,7 +89,5 @@ def release_waiting(m: Moves, job: JobRow, reason: str) -> None:
         job.wait_cause = START_TIME
         m.touch(job, f"{reason}; it waits for its start time")
         return
-    m.move_job(job, JobEvent.RELEASE, reason)
-    job.wait_cause = job.wait_until = None
-    job.queued_at = m.now
+    leave_waiting(m, job, reason)
     m.log("job.released", job, reason)

@@ -11,7 +11,6 @@ from holdfast.core.causes import UNSTARTED
 from holdfast.core.host_faults import find_runtime_word
 from holdfast.core.placement.plan import (
     Candidate,
-    Capacity,
     JobPlacement,
     RunningTask,
     Share,
@@ -26,8 +25,7 @@ from holdfast.core.states import AttemptState, JobEvent, JobState, TaskEvent, Ta
 from holdfast.core.transitions import JOB, TASK, sources, step
 from holdfast.moves import dispatch, requests
 from holdfast.moves.moves import LIVE_JOB_STATES
-from holdfast.moves.quotas import NAMES, SHARES, Allotment, plan_owned, read_share
-from holdfast.moves.requests import DUE
+from holdfast.moves.quotas import SHARES, Allotment, plan_owned, read_share
 from holdfast.moves.room import RoomCheck, plan_headroom, serves
 from holdfast.moves.rows import BACK_OFF, RETRIES_HELD, START_TIME, TaskRow
 from holdfast.moves.values import AdmissionSnapshot, Released, Reserved
@@ -67,9 +65,7 @@ class MemoryAdmission(InMemory):
                 continue
             if job.wait_cause != BACK_OFF:
                 done["started"] += 1
-                m.move_job(job, JobEvent.RELEASE, DUE)
-                job.wait_cause, job.wait_until, job.queued_at = None, None, at
-                m.log("job.released", job, DUE)
+                dispatch.release_start(m, job)
             elif held is not None:
                 done["held"] += 1
                 dispatch.hold_due(m, job, held)
@@ -83,12 +79,7 @@ class MemoryAdmission(InMemory):
         return Released(retries=count, left=count < len(retries), **done)
 
     async def read_admission(
-        self,
-        limit: int,
-        *,
-        but: Sequence[str] = (),
-        hosts: Sequence[Capacity] | None = None,
-        now: Now = None,
+        self, limit: int, *, but: Sequence[str] = (), now: Now = None
     ) -> AdmissionSnapshot:
         s, at = self.state, self.state.at(now)
         cluster = [("cluster", s.settings), ("environment", self.environment)]
@@ -100,8 +91,7 @@ class MemoryAdmission(InMemory):
         active = [
             h for _, h in sorted(s.hosts.items()) if h.takes_work and h.heartbeat_at >= at - silence
         ]
-        if hosts is None:
-            hosts = [s.capacity(h).without_ahead for h in active]
+        hosts = [s.capacity(h) for h in active]
         quotas = quotas_left(
             s, self.environment, {s.jobs[i].row.project for i in s.by_state[JobState.QUEUED]}
         )
@@ -173,23 +163,6 @@ class MemoryAdmission(InMemory):
                     found.append(job)
         return sorted(found, key=order_of)
 
-    def list_layers(self) -> list[Mapping[str, Value]]:
-        """Return the settings of the cluster, its environment, and all queues and projects."""
-        s = self.state
-        own = [layer.settings for some in (s.queues, s.projects) for layer in some.values()]
-        return [s.settings, self.environment, *own]
-
-    def has_rivals(self, job_id: str) -> bool:
-        """Return whether more than room decides if a job may start that is about to be queued in its
-        old place."""
-        s, place = self.state, order_of(self.state.jobs[job_id])
-        before = any(order_of(s.jobs[i]) < place for i in s.by_state[JobState.QUEUED])
-        blocked = any(
-            task.state is TaskState.BLOCKED for tasks in s.tasks.values() for task in tasks.values()
-        )
-        names = ("max_running", *NAMES, *SHARES)
-        return before or blocked or any(n in layer for layer in self.list_layers() for n in names)
-
     def _plan_headroom(self, cluster: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, int]:
         s = self.state
         live = Counter(s.jobs[i].row.queue for x in LIVE_JOB_STATES for i in s.by_state[x])
@@ -204,18 +177,13 @@ class MemoryAdmission(InMemory):
             at=self.state.at(now), holds=holds, job_ids=frozenset(job_ids)
         )
 
-    async def recall_ahead(
-        self, *, queue: str | None = None, below: int | None = None
-    ) -> list[str]:
-        return self.state.recall_ahead(queue=queue, below=below)
-
     async def read_running(self, *, now: Now = None) -> list[RunningTask]:
         s, at, running = self.state, self.state.at(now), []
         for state in LIVE_JOB_STATES:
             for job_id in s.by_state[state]:
                 job = s.jobs[job_id]
                 for task in s.tasks[job_id].values():
-                    if not task.state.holds_lease or task.held_ahead:
+                    if not task.state.holds_lease:
                         continue
                     began = task.started_at
                     running.append(
@@ -323,8 +291,6 @@ class MemoryAdmission(InMemory):
         hosts = say_names((s.hosts[t.host_id].name for t in ranks), 3)
         how = ", which took it" if road == "host" else ""
         reason = f"reserved on {hosts}{how}"
-        if any(place.ahead for place in ranks):
-            reason = f"held ahead on {hosts}, begins when a slot is free"
         m.move_job(row, JobEvent.RESERVE, reason)
         row.epoch += 1
         row.attempts += 1

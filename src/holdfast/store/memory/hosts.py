@@ -222,8 +222,6 @@ def set_host_state(
     before, host.state, host.reason = host.state, step(HOST, host.state, event), reason
     if before is not host.state:
         host.state_at = at
-    if host.state in registration.GIVING_BACK:
-        s.recall_ahead(host_id=host.id)
     if host.state is HostState.TERMINATED:
         end_instance(s, host.id, reason, at)
     host.drain_deadline, host.drain_cause = None, cause

@@ -19,7 +19,6 @@ from holdfast.moves.reports import Draft
 from holdfast.moves.rows import TaskRow
 from holdfast.moves.values import (
     ClaimRow,
-    Foretell,
     GangSeat,
     HostSync,
     HostSynced,
@@ -29,7 +28,6 @@ from holdfast.moves.values import (
     OfferedTask,
     Submitted,
     TaskOffer,
-    TellOffers,
 )
 from holdfast.store.memory.admission import MemoryAdmission
 from holdfast.store.memory.hosts import lose_host_tasks, quarantine_host, set_host_state
@@ -89,7 +87,7 @@ class MemoryLeases(InMemory):
                 s.log(faults_event(host.id, host.name, host.faults, d.sync.faults), at)
                 host.faults = d.sync.faults
         ids = {key.job_id for d in drafts for key, _ in d.ended()} | {
-            key.job_id for d in drafts for key in (*d.started(), *d.claimed(), *d.returned())
+            key.job_id for d in drafts for key in (*d.started(), *d.claimed())
         }
         m = s.load(ids, at)
         repeats = reports.apply_reports(m, drafts, set(), rules)
@@ -164,9 +162,7 @@ class MemoryLeases(InMemory):
                 _grant(task, at)
                 kept = s.checkpoints
                 self._offer(d, task, saved=any(kept[p] for p in kept if p[0] == task.job_id))
-            if task.state is TaskState.RESERVED and task.recalled:
-                d.recalls.append(task.key)
-            elif task.state is TaskState.PREEMPTING:
+            if task.state is TaskState.PREEMPTING:
                 row = s.jobs[task.job_id].row
                 alone = row.drain_cause is None  # one member of a supervised job, stopped by itself
                 d.preempts.append(
@@ -210,7 +206,6 @@ class MemoryLeases(InMemory):
                     devices=tuple(task.devices),
                     lease_ttl_seconds=task.lease_ttl_seconds,
                     replaced=task.replaced,
-                    ahead=task.ahead,
                 ),
                 job=OfferedJob(**shared_fields(s.job_record(task.job_id), OfferedJob)),
                 secrets=dict(job.secrets),
@@ -245,14 +240,7 @@ class MemoryLeases(InMemory):
                     )
 
     async def submit_to_host(
-        self,
-        job: NewJob,
-        taker: HostSync,
-        terms: TakeTerms,
-        *,
-        tell: TellOffers | None = None,
-        foretell: Foretell | None = None,
-        now: Now = None,
+        self, job: NewJob, taker: HostSync, terms: TakeTerms, *, now: Now = None
     ) -> tuple[Submitted, HostSynced] | None:
         s, at = self.state, self.state.at(now)
         layers = [s.settings, *(project.settings for project in s.projects.values())]
@@ -266,10 +254,7 @@ class MemoryLeases(InMemory):
         if host is not None and host.incarnation == taker.incarnation:
             draft.name = host.name
             self._take([draft], terms, at)
-        answer = draft.answer()
-        if answer.offers and tell is not None:
-            await tell(answer)
-        return submitted, answer
+        return submitted, draft.answer()
 
     async def reserve_and_offer(
         self,

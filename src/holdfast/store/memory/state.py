@@ -384,21 +384,6 @@ class MemoryState:
             place = f"{0:012x}-{self._event_number:012x}"
             self.events.append(EventRecord(id=place, at=now, **shared_fields(event, EventRecord)))
 
-    def recall_ahead(
-        self, *, queue: str | None = None, host_id: str | None = None, below: int | None = None
-    ) -> list[str]:
-        """Ask for tasks back that are held ahead; return their hosts."""
-        hosts: dict[str, None] = {}
-        for job_id in self.by_state[JobState.RESERVED]:
-            job = self.jobs[job_id]
-            for task in self.tasks[job_id].values():
-                meant = (queue in (None, task.queue), host_id in (None, task.host_id))
-                lower = below is None or job.priority < below
-                if task.held_ahead and not task.recalled and all(meant) and lower:
-                    task.recalled = True
-                    hosts[task.host_id or ""] = None
-        return sorted(hosts)
-
     # ---- reading
 
     def live_tasks(self, host_id: str) -> list[TaskRow]:
@@ -458,15 +443,15 @@ class MemoryState:
                 fields["provider_says"] = rented.said
         return HostRecord(
             **fields,
-            busy_cpu_slots=sum(t.cpu_slots for t in live if not t.held_ahead),
+            busy_cpu_slots=sum(t.cpu_slots for t in live),
             busy_memory_bytes=sum(t.memory_bytes for t in live),
             busy_gpus=tuple(sorted(d for t in live for d in t.devices)),
             running=len(live),
         )
 
-    def capacity(self, host: MemoryHost, but: str | None = None) -> Capacity:
-        """Return the free room of a host. but: a job whose tasks do not count."""
-        live = [task for task in self.live_tasks(host.id) if task.job_id != but]
+    def capacity(self, host: MemoryHost) -> Capacity:
+        """Return the free room of a host."""
+        live = self.live_tasks(host.id)
         busy = {d for t in live for d in t.devices} | list_held(host.faults)
         return Capacity(
             host_id=host.id,

@@ -87,7 +87,7 @@ class MemoryStore(Store):
         self.jobs = jobs = MemoryJobs(state, self.environment)
         self.leadership = MemoryLeadership()
         self.leases = MemoryLeases(state, self.admission, self.jobs)
-        self.drains = MemoryDrains(state, self.admission, self.leases)
+        self.drains = MemoryDrains(state, self.admission)
         self.logs = MemoryLogs(state)
         self.members = members
         self.schedules = MemorySchedules(state, jobs)
@@ -122,7 +122,7 @@ class MemoryStore(Store):
             jobs=await self.jobs.count_jobs(),
             hosts=hosts,
             dead_hosts=sum(h.flagged_dead_at is not None for h in alive),
-            busy_cpu_slots=sum(t.cpu_slots for t in live if not t.held_ahead),
+            busy_cpu_slots=sum(t.cpu_slots for t in live),
             busy_gpus=sum(len(t.devices) for t in live),
             total_cpu_slots=sum(h.cpu_slots for h in alive),
             total_gpus=sum(len(h.gpus) for h in alive),

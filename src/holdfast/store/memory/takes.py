@@ -4,8 +4,6 @@ import heapq
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-import msgspec
-
 from holdfast.core.placement.takes import (
     PASSED_SECONDS,
     TakeTerms,
@@ -13,11 +11,10 @@ from holdfast.core.placement.takes import (
     group_alike,
     plan_takes,
 )
-from holdfast.core.placement.types import Candidate
 from holdfast.core.states import JobState, TaskState
 from holdfast.moves.reports import Draft, count_wanted
 from holdfast.store.memory.admission import MemoryAdmission, candidate_of, order_of
-from holdfast.store.memory.state import MemoryJob, MemoryState
+from holdfast.store.memory.state import MemoryState
 
 
 def take_jobs(
@@ -44,11 +41,10 @@ def take_jobs(
     passed = s.passed_over
     known = not passed.holds and at - passed.at <= timedelta(seconds=PASSED_SECONDS)
     found = plan_takes(
-        group_alike([_candidate_of(job, at) for job in queued]),
+        group_alike([candidate_of(job, at) for job in queued]),
         [s.capacity(host) for host in hosts],
         terms,
         passed.job_ids if known else (),
-        ahead={host_id: d.sync.ahead for host_id, d in by_host.items()},
         cut=len(queued) >= limit,
     )
     for host_id in found.settled:
@@ -60,12 +56,6 @@ def take_jobs(
         admission.reserve_one(job, p, ttl, at, road="host")
         taken.append((by_host[p.tasks[0].host_id], p.job_id))
     return taken
-
-
-def _candidate_of(job: MemoryJob, at: datetime) -> Candidate:
-    spec = job.spec
-    may_wait = not (job.row.attempts or spec.executor or spec.interactive)
-    return msgspec.structs.replace(candidate_of(job, at), may_wait=may_wait)
 
 
 def _has_fallen(s: MemoryState, host_id: str) -> bool:

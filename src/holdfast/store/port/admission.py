@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from holdfast.core.placement.plan import Capacity, JobPlacement, RunningTask
+from holdfast.core.placement.plan import JobPlacement, RunningTask
 from holdfast.core.placement.types import Kin
 from holdfast.moves.values import AdmissionSnapshot, Released, Reserved
 from holdfast.store.port.clock import Now
@@ -23,31 +23,16 @@ class AdmissionStore(Protocol):
         """
 
     async def read_admission(
-        self,
-        limit: int,
-        *,
-        but: Sequence[str] = (),
-        hosts: Sequence[Capacity] | None = None,
-        now: Now = None,
+        self, limit: int, *, but: Sequence[str] = (), now: Now = None
     ) -> AdmissionSnapshot:
         """Return the candidates, at most `limit` of each queue, and the room for them.
 
-        but: jobs that are left out, because they are being reserved. What they are to hold is not
-        counted (`moves.room.expect_starts`). hosts: the room as an earlier snapshot had it, in place
-        of a reading, which goes over all tasks that are live.
+        but: jobs that are left out.
         """
 
     async def note_passed(self, job_ids: Sequence[str], *, holds: bool, now: Now = None) -> None:
         """Tell the hosts which jobs the leader's round passed over, and whether it held room back
         for any (TAKE-2). It may be lost in a crash of the server."""
-
-    async def recall_ahead(
-        self, *, queue: str | None = None, below: int | None = None
-    ) -> list[str]:
-        """Ask hosts for tasks back that they hold ahead (AHEAD-2): of this queue, of jobs of a
-        lower priority than `below`. Their syncs are answered with `recalls` until the tasks begin
-        or are given back. Returns the ids of the hosts asked now. A host that is drained or
-        quarantined is asked in the same transaction."""
 
     async def read_running(self, *, now: Now = None) -> list[RunningTask]:
         """Return every task that holds room. `ends_in_seconds` is left to the caller, which knows

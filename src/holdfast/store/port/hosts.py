@@ -38,8 +38,7 @@ class HostStore(Protocol):
         """
 
     async def find_hosts_by_keys(self, key_hashes: Collection[bytes]) -> dict[bytes, HostRecord]:
-        """Return the hosts with these keys, by the hash of each; unknown ones are missing. What a
-        host was handed a moment ago may be missing from what it holds (HANDOVER-1)."""
+        """Return the hosts with these keys, by the hash of each; unknown ones are missing."""
 
     async def find_ended_host(self, key_hash: bytes) -> str | None:
         """Return the name of the host that had this key until it was terminated, or None."""

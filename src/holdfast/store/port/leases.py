@@ -7,15 +7,7 @@ from typing import Protocol
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.placement.plan import JobPlacement
 from holdfast.core.placement.takes import TakeTerms
-from holdfast.moves.values import (
-    Foretell,
-    HostSync,
-    HostSynced,
-    LiveTask,
-    NewJob,
-    Submitted,
-    TellOffers,
-)
+from holdfast.moves.values import HostSync, HostSynced, LiveTask, NewJob, Submitted
 from holdfast.store.port.clock import Now
 
 
@@ -45,9 +37,6 @@ class LeaseStore(Protocol):
         preempting and `facts.stopped`. A job whose tasks are all done succeeds here (attempt ended,
         task rows deleted, events job.started if it was missed, and job.succeeded). A failed task
         makes its job drain: trigger on record, siblings preempting, event job.draining.
-        `ahead` → it takes so many beyond its slots (AHEAD-1). `returned` → a task held ahead, and
-        not begun, is queued again in its old place: attempt ended, outcome expired, event
-        job.expired, no charge; one that was to stop is confirmed; any other is refused.
         `leaving` → the host is terminated after its ends are taken; one that leaves ends untold, of
         tasks that have begun or that it says live, is as before, and given no orders.
         A key that matches no live task of this host and incarnation is `lost` if reported live,
@@ -56,21 +45,10 @@ class LeaseStore(Protocol):
         """
 
     async def submit_to_host(
-        self,
-        job: NewJob,
-        taker: HostSync,
-        terms: TakeTerms,
-        *,
-        tell: TellOffers | None = None,
-        foretell: Foretell | None = None,
-        now: Now = None,
+        self, job: NewJob, taker: HostSync, terms: TakeTerms, *, now: Now = None
     ) -> tuple[Submitted, HostSynced] | None:
         """Write one new job, and let a host fill its free room in the same transaction, as a sync
         that `takes` does. Its answer has the offers, which are perhaps of jobs that came before.
-
-        tell: is told that answer if it has offers, when they are on record and before this returns,
-        because an order waits for nothing that only its submission is answered with. foretell: a store
-        may tell it first, when the answer is known and not yet on record (FORETELL-1).
 
         Returns None, and writes nothing, where the job is not new or a quota is set: it is then
         `submit_jobs` that decides.

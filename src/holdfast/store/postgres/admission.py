@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -18,19 +18,15 @@ from holdfast.core.placement.plan import (
     Share,
     silence_seconds,
 )
-from holdfast.core.placement.ranks import say_names
 from holdfast.core.placement.types import Kin
 from holdfast.core.settings.resolve import Value, resolve
-from holdfast.core.states import JobEvent
-from holdfast.core.transitions import JOB, sources
 from holdfast.moves import dispatch, members, requests
 from holdfast.moves.quotas import Allotment, plan_owned, sets_quota, sets_share
-from holdfast.moves.requests import DUE
 from holdfast.moves.room import RoomCheck, plan_headroom, serves
 from holdfast.moves.values import AdmissionSnapshot, Released, Reserved
 from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.ports import OnSession, reads_beside, transacts_beside
-from holdfast.store.postgres.connection.session import Rows, Session, Tx, to_json
+from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
+from holdfast.store.postgres.connection.session import Rows, Session, Step, Tx
 from holdfast.store.postgres.jobs import read_jobs
 from holdfast.store.postgres.moves import load_moves, write_moves
 from holdfast.store.postgres.settings import (
@@ -40,9 +36,9 @@ from holdfast.store.postgres.settings import (
     read_shares,
     read_switches,
 )
+from holdfast.store.postgres.sync.reserve import Reservation
 
 RELEASE_BATCH = 1000
-Step = tuple[str, Mapping[str, Any] | None]
 
 
 class PostgresAdmission(OnSession):
@@ -53,7 +49,7 @@ class PostgresAdmission(OnSession):
         self.environment = environment
 
     async def release_due(self, retry_limit: int | None = None, *, now: Now = None) -> Released:
-        held_projects = await self.beside.single(lambda tx: self._look(tx, now))
+        held_projects = await self.session.single(lambda tx: self._look(tx, now))
         done, more = Released(), held_projects is not None
         while more:
             rest = None if retry_limit is None else max(0, retry_limit - done.retries)
@@ -91,8 +87,8 @@ class PostgresAdmission(OnSession):
         switches = await read_switches(tx, self.environment)
         off, free = switches.projects_off, [p for p in held_projects if switches.held_by(p) is None]
         batch = RELEASE_BATCH if limit is None else min(limit, RELEASE_BATCH)
-        started, *found = await tx.many(
-            ("release_starts", {"now": at, "limit": RELEASE_BATCH, "reason": DUE}),
+        found = await tx.many(
+            ("find_due_starts", {"now": at, "limit": RELEASE_BATCH}),
             (
                 "find_due_held",
                 {
@@ -108,8 +104,10 @@ class PostgresAdmission(OnSession):
                 {"now": at, "limit": batch if switches.everywhere is None else 0, "off": off},
             ),
         )
-        held, resumed, due = ([row["id"] for row in rows] for rows in found)
-        m = await load_moves(tx, [*held, *resumed, *due], at)
+        starts, held, resumed, due = ([row["id"] for row in rows] for rows in found)
+        m = await load_moves(tx, [*starts, *held, *resumed, *due], at)
+        for job_id in starts:
+            dispatch.release_start(m, m.jobs[job_id])
         for job in (m.jobs[job_id] for job_id in held):
             dispatch.hold_due(m, job, switches.held_by(job.project) or "a kill switch")
         for job_id in resumed:
@@ -124,23 +122,16 @@ class PostgresAdmission(OnSession):
             and switches.everywhere is None
             and bool(await tx.value("retries_left", now=at, off=off))
         )
-        (count,) = started[0].values()
         full = (
-            max(count, len(held)) >= RELEASE_BATCH
+            max(len(starts), len(held)) >= RELEASE_BATCH
             or (len(due) >= batch and not spent)
             or bool(resumed)
         )
-        return Released(started=count, retries=len(due), held=len(held), left=left), full
+        return Released(started=len(starts), retries=len(due), held=len(held), left=left), full
 
-    @reads_beside
+    @reads
     async def read_admission(
-        self,
-        tx: Tx,
-        limit: int,
-        *,
-        but: Sequence[str] = (),
-        hosts: Sequence[Capacity] | None = None,
-        now: Now = None,
+        self, tx: Tx, limit: int, *, but: Sequence[str] = (), now: Now = None
     ) -> AdmissionSnapshot:
         revision = await tx.one(
             "begin_admission", now=now, limits="max_running" in self.environment
@@ -168,15 +159,13 @@ class PostgresAdmission(OnSession):
         )
         silence = silence_seconds(dead, interval)
         asked = {"limit": limit, "but": list(but), "now": revision["now"]}
-        given = (
-            [] if hosts is not None else [ask_capacity(None, silence=silence, now=revision["now"])]
+        room, queued, *owned = await tx.many(
+            ask_capacity(None, silence=silence, now=revision["now"]),
+            _ask_candidates(names, quotas, asked),
+            *_ask_owned(names, shares, asked),
         )
-        queued, *more = await tx.many(
-            _ask_candidates(names, quotas, asked), *_ask_owned(names, shares, asked), *given
-        )
-        if hosts is None:
-            hosts = [as_capacity(row).without_ahead for row in more.pop()]
-        queued = _put_first(more[0], queued) if more else queued
+        hosts = [as_capacity(row) for row in room]
+        queued = _put_first(owned[0], queued) if owned else queued
         served = serves(hosts)  # without the silent ones
         rows = [row for row in queued if served(row["queue"])]
         return AdmissionSnapshot(
@@ -191,23 +180,17 @@ class PostgresAdmission(OnSession):
 
     async def note_passed(self, job_ids: Sequence[str], *, holds: bool, now: Now = None) -> None:
         given = {"ids": list(job_ids), "holds": holds, "now": now}
-        await self.beside.transact(lambda tx: tx.run("note_passed", **given), relaxed=True)
-
-    async def recall_ahead(
-        self, *, queue: str | None = None, below: int | None = None
-    ) -> list[str]:
-        rows = await self.beside.rows("recall_ahead", queue=queue, host=None, below=below)
-        return sorted({row["host_id"] for row in rows})
+        await self.session.transact(lambda tx: tx.run("note_passed", **given), relaxed=True)
 
     async def read_running(self, *, now: Now = None) -> list[RunningTask]:
         return await self.session.list_of(RunningTask, "read_running", now=now)
 
     async def read_spans(self, kin: Collection[Kin]) -> dict[Kin, float]:
         of, names = [project for project, _ in kin], [name for _, name in kin]
-        rows = await self.beside.rows("read_spans", projects=of, kin=names)
+        rows = await self.session.rows("read_spans", projects=of, kin=names)
         return {(row["project"], row["kin"]): row["seconds"] for row in rows}
 
-    @reads_beside
+    @reads
     async def list_reserved(
         self, tx: Tx, ids: Sequence[str] | None = None, *, now: Now = None
     ) -> list[Reserved]:
@@ -224,7 +207,7 @@ class PostgresAdmission(OnSession):
             if row["id"] in jobs
         ]
 
-    @transacts_beside
+    @transacts
     async def reserve(
         self,
         tx: Tx,
@@ -234,9 +217,12 @@ class PostgresAdmission(OnSession):
         now: Now = None,
     ) -> list[str]:
         found = await plan_reservation(tx, self.environment, placements, ttls, now)
-        return [] if found is None else found.list_applied((await tx.last(*found.steps))[1])
+        if found is None:
+            return []
+        _, written = await tx.last(("keep_plans", None), found.ask())
+        return found.list_applied(written)
 
-    @transacts_beside
+    @transacts
     async def expire_reservations(
         self, tx: Tx, reservation_seconds: float, *, now: Now = None
     ) -> list[str]:
@@ -253,20 +239,6 @@ class PostgresAdmission(OnSession):
         return expired
 
 
-class Reservation(NamedTuple):
-    """The statements of a reservation, the last of which returns the jobs that it left alone, the
-    ids of all jobs that it is to write, and the time under its locks."""
-
-    steps: list[Step]
-    ids: list[str]
-    at: datetime
-
-    def list_applied(self, left: Rows) -> list[str]:
-        """Return the ids of the jobs that were written."""
-        refused = {row["job_id"] for row in left}
-        return [job_id for job_id in self.ids if job_id not in refused] if refused else self.ids
-
-
 async def plan_reservation(
     tx: Tx,
     environment: Mapping[str, Value],
@@ -274,52 +246,25 @@ async def plan_reservation(
     ttls: Mapping[str, float],
     now: datetime | None,
 ) -> Reservation | None:
-    """Take the locks of a reservation; None where nothing fits any more."""
+    """Return the reservation of those of the leader's placements that still fit, None where there are
+    none, under its locks: in the one order, queues, hosts, and then projects, jobs, tasks."""
     if not placements:
         return None
-    return await take_room(
-        tx, environment, placements, ttls, now, await tx.many(*ask_room(placements, now))
-    )
-
-
-def ask_room(placements: Sequence[JobPlacement], now: datetime | None) -> list[Step]:
-    """Return the statements that lock and read what a reservation is made of, in the one order of
-    locks: queues, hosts, and then jobs, tasks."""
     host_ids = sorted({some.host_id for p in placements for some in p.tasks})
-    return [
+    _, limited, _, capacity, clock = await tx.many(
         ("share_queues", {"names": sorted({p.queue for p in placements})}),
         ("look_for_quotas", None),
         ("lock_hosts", {"ids": host_ids}),
         ask_capacity(host_ids),
         ("read_now", {"now": now}),
-    ]
-
-
-async def take_room(
-    tx: Tx,
-    environment: Mapping[str, Value],
-    placements: Sequence[JobPlacement],
-    ttls: Mapping[str, float],
-    now: datetime | None,
-    asked: Sequence[Rows],
-) -> Reservation | None:
-    """Return the reservation on what `ask_room` has read; None where nothing fits any more."""
-    queues, limited, _, capacity, clock = asked
+    )
     room = RoomCheck(as_capacity(row) for row in capacity)
     allotment = Allotment({})
     if limited[0]["limited"] or sets_quota(environment):
         allotment = await _allot(tx, environment, {p.project for p in placements})
     fitting = [p for p in placements if p.tasks and _fits(p, room, allotment)]
     (at,) = clock[0].values()
-    if not fitting:
-        return None
-    given = {
-        **_reservation_rows(fitting, ttls, room),
-        "paused": [row["name"] for row in queues if row["paused"]],
-        "now": now,
-        "reserve_from": [str(s) for s in sources(JOB, JobEvent.RESERVE)],
-    }
-    return Reservation([("keep_plans", None), ("reserve_jobs", given)], given["jobs"], at)
+    return Reservation(fitting, ttls, room.name, at) if fitting else None
 
 
 def _open_queues(
@@ -360,15 +305,10 @@ async def read_capacity(tx: Tx, ids: Sequence[str]) -> list[Capacity]:
 
 
 def ask_capacity(
-    ids: Sequence[str] | None,
-    *,
-    silence: float | None = None,
-    but: str | None = None,
-    now: Now = None,
+    ids: Sequence[str] | None, *, silence: float | None = None, now: Now = None
 ) -> Step:
-    """Return the question for the room of active hosts, of all where `ids` is None. but: a job whose
-    tasks do not count."""
-    given = {"ids": ids, "silence": silence, "but": but, "now": now}
+    """Return the question for the room of active hosts, of all where `ids` is None."""
+    given = {"ids": ids, "silence": silence, "now": now}
     return "read_capacity", given
 
 
@@ -411,50 +351,6 @@ def _ask_candidates(
         "gpus_left": [q.gpus for q in quotas.values()],
     }
     return "read_candidates_in_quota", {**asked, **left, "projects": list(quotas)}
-
-
-def _reservation_rows(
-    fitting: Sequence[JobPlacement], ttls: Mapping[str, float], room: RoomCheck
-) -> dict[str, Any]:
-    """Return what `reserve_jobs` writes, as columns beside each other: jobs, their places, and the
-    hosts. Numbers of jobs and hosts begin with 1."""
-    hosts: dict[str, int] = {}
-    incarnations: list[str] = []  # a host's is one, as `_fits` has seen
-    seats: list[tuple[int, int, int, int, str]] = []
-    homes: list[tuple[str | None, str, str | None]] = []
-    for number, placement in enumerate(fitting, 1):
-        for some in placement.tasks:
-            host = hosts.get(some.host_id)
-            if host is None:
-                host = hosts[some.host_id] = len(hosts) + 1
-                incarnations.append(some.incarnation)
-            # Arrays in an array would have to be of one length.
-            devices = f"{{{','.join(map(str, some.devices))}}}" if some.devices else ""
-            seats.append((number, host, some.rank, some.count, devices))
-        named = {some.host_id: None for some in placement.tasks}
-        if len(named) == 1:
-            homes.append((some.host_id, room.name(some.host_id), None))
-        else:
-            by_rank = [some.host_id for some in placement.tasks for _ in range(some.count)]
-            homes.append((None, say_names(map(room.name, named), 3), to_json(by_rank)))
-    numbers, host_numbers, firsts, counts, devices_of = map(list, zip(*seats, strict=True))
-    homes_of, names, places = map(list, zip(*homes, strict=True))
-    return {
-        "jobs": [p.job_id for p in fitting],
-        "epochs": [p.epoch for p in fitting],
-        "tasks": [p.size for p in fitting],
-        "ttls": [float(ttls[p.job_id]) for p in fitting],
-        "homes": homes_of,
-        "names": names,
-        "places": places if any(places) else None,
-        "job_numbers": numbers,
-        "host_numbers": host_numbers,
-        "firsts": firsts,
-        "counts": counts,
-        "devices": devices_of if any(devices_of) else None,
-        "hosts": list(hosts),
-        "incarnations": incarnations,
-    }
 
 
 def _ask_owned(

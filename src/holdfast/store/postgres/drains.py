@@ -8,34 +8,20 @@ from typing import Any
 import msgspec
 
 from holdfast.core.endings.drain import Completion
-from holdfast.core.endings.rules import OperatorRule
-from holdfast.core.placement.plan import Capacity, JobPlacement
 from holdfast.core.records import JobRecord, TaskRecord
 from holdfast.core.settings.resolve import Value
 from holdfast.core.states import JobState
 from holdfast.moves import dispatch, drains
 from holdfast.moves.moves import Moves
-from holdfast.moves.quotas import sets_quota, sets_share
-from holdfast.moves.reports import Draft
 from holdfast.moves.rows import JobRow
-from holdfast.moves.values import DrainNews, DrainSnapshot, HostSync, Restarted, TellDrains
+from holdfast.moves.values import DrainNews, DrainSnapshot, TellDrains
 from holdfast.store.port.clock import Now
-from holdfast.store.port.drains import Fall, FallTaken
-from holdfast.store.postgres.admission import Step, as_capacity, ask_capacity, ask_room, take_room
-from holdfast.store.postgres.connection.ports import OnSession, reads_beside, transacts
+from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Session, Tx
 from holdfast.store.postgres.hosts import quarantine_host
 from holdfast.store.postgres.jobs import read_jobs
-from holdfast.store.postgres.leases import answer_polls, ask_for_polls
-from holdfast.store.postgres.moves import (
-    ask_moves,
-    list_writes,
-    load_moves,
-    take_moves,
-    write_moves,
-)
+from holdfast.store.postgres.moves import ask_moves, load_moves, take_moves, write_moves
 from holdfast.store.postgres.settings import ASK_SWITCHES, take_switches
-from holdfast.store.postgres.sync.falls import OtherFallError, take_fall
 
 MAX_LIKELY = 32
 
@@ -57,7 +43,7 @@ class PostgresDrains(OnSession):
 
         self.session.tell_drains = hear
 
-    @reads_beside
+    @reads
     async def list_drains(self, tx: Tx, limit: int) -> list[DrainSnapshot]:
         likely, self._likely = list(self._likely), {}
         looked = ("find_drained", {"limit": limit})
@@ -78,7 +64,7 @@ class PostgresDrains(OnSession):
             if i in jobs
         ]
 
-    @reads_beside
+    @reads
     async def list_slow_drains(self, tx: Tx, before: datetime) -> list[JobRecord]:
         ids = [row["id"] for row in await tx.rows("find_slow_drains", before=before)]
         jobs = await read_jobs(tx, ids)
@@ -114,7 +100,7 @@ class PostgresDrains(OnSession):
         else:
             found = await tx.many(*first, *ask_moves([job_id]))
         (at,) = found[0][0].values()
-        m = take_moves(at, *found[-3:])
+        m = take_moves(at, *found[-2:])
         job = _find_ready(m, job_id, epoch)
         if job is None:
             return False
@@ -127,76 +113,6 @@ class PostgresDrains(OnSession):
             await write_moves(tx, m)
             await quarantine_host(tx, suspect, completion.decision.reason, at)
         return True
-
-    async def read_open_room(
-        self, job_id: str, silence_seconds: float | None, *, now: Now = None
-    ) -> tuple[Capacity, ...] | None:
-        limits = "max_running" in self.environment or sets_share(self.environment)
-        if limits or sets_quota(self.environment):
-            return None
-        rivals, found = await self.session.single(
-            lambda tx: tx.many(
-                ("look_for_rivals", {"id": job_id}),
-                ask_capacity(None, silence=silence_seconds, but=job_id, now=now),
-            )
-        )
-        if rivals[0]["rivals"]:
-            return None
-        return tuple(as_capacity(row).without_ahead for row in found)
-
-    async def take_fall(
-        self, sync: HostSync, fall: Fall, *, rules: Sequence[OperatorRule] = (), now: Now = None
-    ) -> FallTaken | None:
-        try:
-            return await self.session.transact(
-                lambda tx: take_fall(tx, self.environment, sync, fall, rules, now)
-            )
-        except OtherFallError:
-            return None
-
-    @transacts
-    async def restart_drained(
-        self,
-        tx: Tx,
-        job_id: str,
-        epoch: int,
-        completion: Completion,
-        placement: JobPlacement,
-        ttl: float,
-        polls: Sequence[HostSync],
-        *,
-        now: Now = None,
-    ) -> Restarted | None:
-        # A change of a queue locks it, and then the row of the switches.
-        queues, *others = ask_room([placement], now)
-        plans: Step = ("keep_plans", None)  # not before `read_capacity`, which is for any hosts
-        locks = (*others, plans, *ask_moves([job_id]))
-        paused, *found = await tx.many(queues, *ASK_SWITCHES, *locks)
-        room = [paused, *found[2:-4]]
-        (at,) = room[-1][0].values()
-        m = take_moves(at, *found[-3:])
-        job = _find_ready(m, job_id, epoch)
-        if job is None:
-            return None
-        drains.complete_drain(m, job, completion)
-        dispatch.dispatch_at_once(m, job, take_switches(self.environment, *found[:2]))
-        steps: list[Step] = [*list_writes(m)]
-        drafts, taken = list[Draft](), None
-        # A quota has locks of its own, which come before those of jobs.
-        limited = room[1][0]["limited"] or sets_quota(self.environment)
-        if job.state is JobState.QUEUED and not limited:
-            ttls = {job_id: ttl}
-            taken = await take_room(tx, self.environment, [placement], ttls, now, room)
-        if taken is not None:
-            drafts, asked = ask_for_polls(polls, [placement], at)
-            steps = [*steps, *taken.steps, *asked]
-        rows = await tx.last(*steps)
-        tx.drain_news += m.drain_news
-        if taken is None:
-            return Restarted(started=False)
-        _, left, *orders = rows[len(steps) - len(taken.steps) - len(asked) :]
-        started = bool(taken.list_applied(left))
-        return Restarted(started=started, answers=tuple(answer_polls(drafts, orders)))
 
 
 def _find_ready(m: Moves, job_id: str, epoch: int) -> JobRow | None:

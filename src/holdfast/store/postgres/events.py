@@ -23,18 +23,16 @@ class PostgresEvents(OnSession):
         tail: int = 0,
     ) -> list[EventRecord]:
         common = {"job_id": job_id, "kinds": list(kinds) or None}
-        # The events of one job are found by its attempts.
-        session = self.beside if job_id is None else self.session
         if after is None and tail > 0:
-            rows = await session.rows("tail_events", **common, limit=tail)
+            rows = await self.session.rows("tail_events", **common, limit=tail)
         else:
             tx, number = parse_event_id(after)
             params = {**common, "tx": str(tx), "id": number, "limit": limit}
-            rows = await session.rows("read_events", **params)
+            rows = await self.session.rows("read_events", **params)
         return [make_event(row) for row in rows]
 
     async def find_pruned(self) -> str | None:
-        (row,) = await self.beside.rows("find_pruned_event")
+        (row,) = await self.session.rows("find_pruned_event")
         last = int(row["tx"]), int(row["id"])
         return None if last == (0, 0) else format_event_id(*last)
 

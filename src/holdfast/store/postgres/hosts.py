@@ -21,7 +21,7 @@ from holdfast.moves.fleet.rented import RentedHost
 from holdfast.moves.moves import Moves
 from holdfast.moves.values import HostSync
 from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.ports import OnSession, reads, reads_beside, transacts
+from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Tx, to_json
 from holdfast.store.postgres.moves import load_moves, write_events, write_moves
 from holdfast.wire.agent import HostFacts
@@ -79,7 +79,7 @@ class PostgresHosts(OnSession):
         await write_events(tx, events, at)
         return await read_host(tx, host_id)
 
-    @reads_beside
+    @reads
     async def find_hosts_by_keys(
         self, tx: Tx, key_hashes: Collection[bytes]
     ) -> dict[bytes, HostRecord]:
@@ -109,7 +109,7 @@ class PostgresHosts(OnSession):
         return await self.session.single(lambda tx: read_hosts(tx, None, include_terminated, dead))
 
     async def host_sizes(self) -> list[Size]:
-        hosts, pools, seen = await self.beside.single(
+        hosts, pools, seen = await self.session.single(
             lambda tx: tx.many(
                 ("host_sizes", None), ("read_pools", {"names": None}), ("seen_memory", None)
             )
@@ -186,7 +186,7 @@ class PostgresHosts(OnSession):
             ]
 
         drained = {}
-        for host_id in await self.beside.single(find):
+        for host_id in await self.session.single(find):
             drained[host_id] = await self.session.transact(
                 partial(_drain_due_host, host_id=host_id, now=now)
             )
@@ -232,8 +232,6 @@ async def set_host_state(
         "now": at,
     }
     await tx.run("move_host", **params)
-    if after in registration.GIVING_BACK:
-        await tx.run("recall_ahead", host=host_id, queue=None, below=None)
     if after is HostState.TERMINATED:
         await tx.run("end_instance", id=host_id, reason=reason, now=at)
     scaled = cause is Cause.SCALED_DOWN
@@ -301,12 +299,8 @@ async def _drain_host_tasks(
 
 
 async def _load_host(tx: Tx, host_id: str, at: datetime, *, keep: str | None = None) -> Moves:
-    """Load the jobs with live tasks on a host, except those of incarnation `keep` alone. A take may
-    have been committed while the caller waited for the host's lock (HANDOVER-3)."""
-    _, rows = await tx.many(
-        ("unpack_handovers", {"hosts": [host_id]}),
-        ("jobs_on_host", {"id": host_id, "incarnation": keep}),
-    )
+    """Load the jobs with live tasks on a host, except those of incarnation `keep` alone."""
+    rows = await tx.rows("jobs_on_host", id=host_id, incarnation=keep)
     return await load_moves(tx, [row["job_id"] for row in rows], at)
 
 

@@ -6,10 +6,8 @@ from holdfast.store.postgres.connection.session import Tx, to_json
 
 async def find_listed(tx: Tx, filter: JobFilter) -> list[str]:
     """Return the ids of the jobs that pass a filter, newest first."""
-    states = list(filter.states) or None
     params = {
-        "states": states, "indexed": None if {"queued", "succeeded"} & set(states or ()) else states,
-        "lined": states == ["queued"],
+        "states": list(filter.states) or None,
         "queue": filter.queue, "project": filter.project, "owner": filter.owner, "name": filter.name,
         "parent": filter.parent, "part": filter.part, "since": filter.since,
         "labels": to_json(dict(filter.labels)) if filter.labels else None,

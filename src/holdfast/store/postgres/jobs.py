@@ -14,16 +14,15 @@ from holdfast.core.states import JobEvent
 from holdfast.core.transitions import JOB, sources
 from holdfast.errors import HoldfastError
 from holdfast.moves import drains, requests
-from holdfast.moves.moves import Moves
 from holdfast.moves.quotas import find_refused, sets_quota
 from holdfast.moves.requests import Changed
 from holdfast.moves.rows import DEPENDENCY, JobRow
 from holdfast.moves.values import JobFilter, NewJob, NodeOrigin, Submitted
 from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.ports import OnSession, reads, transacts, transacts_beside
+from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Session, Tx, to_json
 from holdfast.store.postgres.job_lists import find_listed
-from holdfast.store.postgres.moves import load_moves, load_unhanded, write_moves
+from holdfast.store.postgres.moves import load_moves, write_moves
 from holdfast.store.postgres.series.dependencies import find_parents, say_waits, write_dependencies
 from holdfast.store.postgres.settings import check_quotas, hold_quotas
 
@@ -68,10 +67,10 @@ class PostgresJobs(OnSession):
             # may be sent again. In any other case it writes nothing and the code below takes over.
             digest = requests.hash_spec(jobs[0].spec)
             given = {"rows": to_json([_new_row(jobs[0], digest, {})]), "limited_too": False}
-            written = await self.beside.rows("insert_jobs", **(params | given))
+            written = await self.session.rows("insert_jobs", **(params | given))
             if written:
                 return [Submitted(job=msgspec.convert(written[0], JobRecord), created=True)]
-        return await self.beside.transact(lambda tx: insert_jobs(tx, jobs, self.environment, now))
+        return await self.session.transact(lambda tx: insert_jobs(tx, jobs, self.environment, now))
 
     async def get_job(self, job_id: str) -> JobRecord:
         found = await self.session.single(lambda tx: read_jobs(tx, [job_id]))
@@ -83,15 +82,12 @@ class PostgresJobs(OnSession):
         return await self.session.single(lambda tx: read_jobs(tx, list(job_ids)))
 
     async def list_jobs(self, filter: JobFilter) -> list[JobRecord]:
-        # Executors are never handed over, and the leader asks for them all the time.
-        session = self.beside if filter.executors == "only" else self.session
-
         async def work(tx: Tx) -> list[JobRecord]:
             ids = await find_listed(tx, filter)
             found = await read_jobs(tx, ids)
             return [found[job_id] for job_id in ids if job_id in found]
 
-        return await session.single(work)
+        return await self.session.single(work)
 
     async def count_children(self, job_id: str) -> int:
         (row,) = await self.session.rows("count_children", job_id=job_id)
@@ -103,7 +99,7 @@ class PostgresJobs(OnSession):
     async def count_jobs(self) -> dict[tuple[str, str], int]:
         return {
             (row["queue"], row["state"]): row["count"]
-            for row in await self.beside.rows("count_jobs")
+            for row in await self.session.rows("count_jobs")
         }
 
     async def count_waiting(self) -> dict[tuple[str, str], int]:
@@ -171,22 +167,16 @@ class PostgresJobs(OnSession):
         await write_moves(tx, m)
         return (await read_jobs(tx, [job_id]))[job_id]
 
+    @transacts
     async def cancel_jobs(
-        self, job_ids: Collection[str], reason: str, *, hard: bool = False, now: Now = None
+        self, tx: Tx, job_ids: Collection[str], reason: str, *, hard: bool = False, now: Now = None
     ) -> Changed:
-        """HANDOVER-3: it looks for no handovers, because of hosts that take all the time it would
-        meet them each time. What was handed over is left out, unpacked, and cancelled then: it has a
-        row of its own by then, and no host can be handed it again."""
         ids = _once(job_ids)
-        found, handed = await self.beside.transact(
-            lambda tx: _cancel_unhanded(tx, ids, reason, hard, now)
-        )
-        if handed:
-            await self.beside.rows("unpack_jobs", ids=handed)
-            again = await self.beside.transact(
-                lambda tx: _cancel_loaded(tx, handed, reason, hard, now)
-            )
-            found |= again
+        m = await load_moves(tx, ids, await tx.now(now))
+        for job in m.jobs.values():
+            requests.cancel(m, job, reason, hard=hard)
+        await write_moves(tx, m)
+        found = await read_jobs(tx, list(m.jobs))
         missing: dict[str, HoldfastError] = {
             job_id: requests.no_job(job_id) for job_id in ids if job_id not in found
         }
@@ -229,7 +219,7 @@ class PostgresJobs(OnSession):
             await tx.rows("delete_checkpoints", job_id=job_id, rank=None, number=None)
         return (await read_jobs(tx, [job_id]))[job_id]
 
-    @transacts_beside
+    @transacts
     async def revive_jobs(
         self,
         tx: Tx,
@@ -239,7 +229,6 @@ class PostgresJobs(OnSession):
         from_scratch: bool = False,
         now: Now = None,
     ) -> Changed:
-        """No job that is handed over can be revived, so it looks for none (HANDOVER-3)."""
         at, refused = await tx.now(now), dict[str, HoldfastError]()
         known = await read_jobs(tx, sorted(reasons))
         _refuse_unrevivable(reasons, known, refused)
@@ -327,28 +316,6 @@ class PostgresJobs(OnSession):
                 partial(work, old=found[start : start + PRUNE_BATCH])
             )
         return total
-
-
-async def _cancel_unhanded(
-    tx: Tx, ids: Sequence[str], reason: str, hard: bool, now: datetime | None
-) -> tuple[dict[str, JobRecord], list[str]]:
-    """Cancel jobs but those that hosts have just been handed; return the cancelled ones, and the ids
-    of these."""
-    m, handed = await load_unhanded(tx, ids, await tx.now(now))
-    return await _cancel(tx, m, reason, hard), handed
-
-
-async def _cancel_loaded(
-    tx: Tx, ids: Sequence[str], reason: str, hard: bool, now: datetime | None
-) -> dict[str, JobRecord]:
-    return await _cancel(tx, await load_moves(tx, ids, await tx.now(now)), reason, hard)
-
-
-async def _cancel(tx: Tx, m: Moves, reason: str, hard: bool) -> dict[str, JobRecord]:
-    for job in m.jobs.values():
-        requests.cancel(m, job, reason, hard=hard)
-    await write_moves(tx, m)
-    return await read_jobs(tx, list(m.jobs))
 
 
 def _refuse_unrevivable(

@@ -5,8 +5,8 @@ whose tasks were reported started or ended, then renewals, then offers. A batch 
 offers nothing commits relaxed.
 """
 
-from collections.abc import Mapping, Sequence, Set
-from datetime import datetime, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -24,7 +24,6 @@ from holdfast.moves.reports import Draft
 from holdfast.moves.rows import clean_text
 from holdfast.moves.values import (
     ClaimRow,
-    Foretell,
     GangSeat,
     HostSync,
     HostSynced,
@@ -34,12 +33,11 @@ from holdfast.moves.values import (
     PreemptRow,
     Submitted,
     TaskOffer,
-    TellOffers,
 )
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.admission import plan_reservation
-from holdfast.store.postgres.connection.ports import OnSession, transacts_beside
-from holdfast.store.postgres.connection.session import HandedOverError, Rows, Session, Tx
+from holdfast.store.postgres.connection.ports import OnSession, transacts
+from holdfast.store.postgres.connection.session import Rows, Session, Step, Tx
 from holdfast.store.postgres.hosts import quarantine_host, retire_host, write_faults
 from holdfast.store.postgres.moves import (
     ask_moves,
@@ -48,11 +46,10 @@ from holdfast.store.postgres.moves import (
     write_events,
     write_moves,
 )
-from holdfast.store.postgres.sync.choices import NOTHING, Choices, Step, TakeChoice, give_taken
+from holdfast.store.postgres.sync.alike import AlikeJobs, make_offered
 from holdfast.store.postgres.sync.ends import finish_jobs, split_ends
-from holdfast.store.postgres.sync.handovers import HANDED_SECONDS, EarlySettling, settle_handovers
-from holdfast.store.postgres.sync.kinds import TakableKinds, make_offered
-from holdfast.store.postgres.sync.placing import Placing
+from holdfast.store.postgres.sync.placing import submit_and_take
+from holdfast.store.postgres.sync.takes import Take, plan_take
 
 
 class PostgresLeases(OnSession):
@@ -60,9 +57,7 @@ class PostgresLeases(OnSession):
 
     def __init__(self, session: Session, environment: Mapping[str, Value]) -> None:
         super().__init__(session)
-        kinds = TakableKinds()
-        self._placing = Placing(self.beside, kinds)
-        self._choices = Choices(kinds)
+        self._alike = AlikeJobs()
         self.environment = environment
 
     async def sync_hosts(
@@ -91,26 +86,21 @@ class PostgresLeases(OnSession):
         # A batch that moves state or offers a task is committed for good before its answer
         # (`_give_orders`).
         relaxed = not any(s.started or s.ended or s.claimed or s.leaving for s in syncs)
-        drafts = await self.beside.transact(
-            lambda tx: _sync(tx, syncs, rules, terms, self._choices, now),
+        drafts = await self.session.transact(
+            lambda tx: _sync(tx, syncs, rules, terms, self._alike, now),
             relaxed=relaxed,
             keep_plans=True,
         )
         return [d.answer() for d in drafts]
 
     async def submit_to_host(
-        self,
-        job: NewJob,
-        taker: HostSync,
-        terms: TakeTerms,
-        *,
-        tell: TellOffers | None = None,
-        foretell: Foretell | None = None,
-        now: Now = None,
+        self, job: NewJob, taker: HostSync, terms: TakeTerms, *, now: Now = None
     ) -> tuple[Submitted, HostSynced] | None:
-        return await self._placing.submit_to_host(job, taker, terms, tell, foretell, now)
+        return await self.session.transact(
+            lambda tx: submit_and_take(tx, job, taker, terms, self._alike, now), keep_plans=True
+        )
 
-    @transacts_beside
+    @transacts
     async def reserve_and_offer(
         self,
         tx: Tx,
@@ -124,8 +114,8 @@ class PostgresLeases(OnSession):
         if found is None:
             return [], []
         drafts, asked = ask_for_polls(polls, placements, found.at)
-        _, left, *orders = await tx.last(*found.steps, *asked)
-        return found.list_applied(left), answer_polls(drafts, orders)
+        _, written, *orders = await tx.last(("keep_plans", None), found.ask(), *asked)
+        return found.list_applied(written), answer_polls(drafts, orders)
 
     async def list_live_tasks(self, host_id: str) -> list[LiveTask]:
         return [
@@ -140,11 +130,9 @@ class PostgresLeases(OnSession):
             for row in await self.session.rows("live_tasks_of_host", id=host_id)
         ]
 
-    @transacts_beside
+    @transacts
     async def lapse_leases(self, tx: Tx, leading_since: datetime, *, now: Now = None) -> list[str]:
         at = await tx.now(now)
-        before = at - timedelta(seconds=HANDED_SECONDS)
-        await tx.rows("unpack_old_handovers", before=before)
         found = await tx.rows("find_lapsed", now=at, leading_since=leading_since)
         if not found:
             return []
@@ -169,17 +157,14 @@ async def _sync(
     syncs: Sequence[HostSync],
     rules: Sequence[OperatorRule],
     terms: TakeTerms | None,
-    choices: Choices,
+    alike: AlikeJobs,
     now: datetime | None,
 ) -> list[Draft]:
     drafts = [Draft(s, "ok") for s in syncs]
-    early = EarlySettling(choices.pick_handed(drafts), now)
-    rows, *locked = await _touch_hosts(tx, drafts, now, early)
+    rows, *locked = await _touch_hosts(tx, drafts, now)
     found = {row["host_id"]: row for row in rows}
     at = rows[0]["now"] if rows else now
     known = {host_id for host_id, row in found.items() if row["fresh"]}
-    if not early.list_asked() <= known and not early.list_settled() <= known:
-        raise HandedOverError  # it is undone, and runs again without
     if len(known) < len(drafts):
         old = {host_id: "stale" for host_id in found if host_id not in known}
         drafts = [
@@ -194,11 +179,8 @@ async def _sync(
         d.name, d.orders, d.reads = row["name"], row["orders"], row["reads"]
         d.fenced = row["reason"] if row["state"] == HostState.ERROR else ""
     await _note_health(tx, fresh, found, at)
-    handed = [d for d in fresh if found[d.sync.host_id]["handed"]]
-    settled = await settle_handovers(tx, handed, at, early)
     last = not any(d.orders or d.sync.takes or d.sync.leaving or d.holds_work() for d in fresh)
-    # What was locked before is as it was unless handed over then.
-    moved = await _take_moves(tx, fresh, settled, rules, at, () if handed else locked, last=last)
+    moved = await _take_moves(tx, fresh, rules, at, locked, last=last)
     for d in fresh:
         stuck = reports.find_stuck(d)
         if stuck is not None:
@@ -209,27 +191,17 @@ async def _sync(
             d.draining.extend(await retire_host(tx, d.sync, d.name, at))
     staying = [d for d in fresh if not d.sync.leaving]
     takers = [d for d in staying if d.sync.takes and not d.fenced]
-    taking = await choices.choose(tx, takers, terms, at) if takers and terms else NOTHING
-    try:
-        listening = [d for d in staying if d.orders or (moved and d.holds_work())]
-        if listening or taking.steps:
-            await _give_orders(tx, listening, staying, taking, at)
-            choices.note_handed(taking)
-    finally:
-        choices.release(taking)
+    take = await plan_take(tx, alike, takers, terms, at) if takers and terms else None
+    listening = [d for d in staying if d.orders or (moved and d.holds_work())]
+    if listening or take is not None:
+        await _give_orders(tx, listening, staying, take, at)
     return drafts
 
 
-async def _touch_hosts(
-    tx: Tx, drafts: Sequence[Draft], now: datetime | None, early: EarlySettling
-) -> Sequence[Rows]:
+async def _touch_hosts(tx: Tx, drafts: Sequence[Draft], now: datetime | None) -> Sequence[Rows]:
     """Lock the hosts, and the rows of jobs that are known to be moved: what these return."""
     moved = reports.expect_moves([d.sync for d in drafts])
-    if moved:
-        return await tx.many(ask_hosts(drafts, now), *ask_moves(moved))
-    touched, *found = await tx.send(ask_hosts(drafts, now), early.ask)
-    early.take(found)
-    return [touched.rows]
+    return await tx.many(ask_hosts(drafts, now), *(ask_moves(moved) if moved else ()))
 
 
 def ask_hosts(drafts: Sequence[Draft], now: datetime | None) -> Step:
@@ -275,21 +247,20 @@ async def _note_health(
 async def _take_moves(
     tx: Tx,
     drafts: Sequence[Draft],
-    settled: Set[TaskKey],
     rules: Sequence[OperatorRule],
     at: datetime,
     locked: Sequence[Rows],
     *,
     last: bool,
 ) -> bool:
-    """Take starts, claims and ends but those that are settled. Returns whether any of them may bring
-    orders to a host: more than the ends of jobs of one task that succeeded.
+    """Take starts, claims and ends. Returns whether any of them may bring orders to a host: more than
+    the ends of jobs of one task that succeeded.
 
     locked: the rows of the jobs that are moved, where they were locked before. last: nothing but
     these may have to be written.
     """
-    good, left = split_ends(drafts, settled)  # the others that ended are for the moves
-    told = [key for d in drafts for key in (*d.started(), *d.returned())]
+    good, left = split_ends(drafts)  # the others that ended are for the moves
+    told = [key for d in drafts for key in d.started()]
     claims = [(d, key, port) for d in drafts for key, port in d.claimed().items()]
     if not good and not left and not told and not claims:
         return False
@@ -299,8 +270,7 @@ async def _take_moves(
         both |= {key.job_id for _, key, _ in claims}
         await tx.rows("lock_job_ids", ids=sorted(rest | both))
     full = await _take_claims(tx, claims, at) if claims else set()
-    taken = set(settled)
-    taken.update(await finish_jobs(tx, good, at) if good else ())
+    taken = set(await finish_jobs(tx, good, at) if good else ())
     left += [key for some in good for key in some.keys if key not in taken]
     ids = full | {key.job_id for key in left} | {key.job_id for key in told if key not in taken}
     if ids:
@@ -341,57 +311,44 @@ async def _ack_repeats(tx: Tx, repeats: Sequence[tuple[Draft, TaskKey]]) -> None
 
 
 async def _renew(tx: Tx, drafts: Sequence[Draft], at: datetime) -> None:
-    asked = ask_renewals(drafts, at)
-    if asked:
-        take_renewals(drafts, *await tx.many(*asked))
-
-
-def ask_renewals(drafts: Sequence[Draft], at: datetime) -> list[Step]:
-    """Return the statement that renews the leases of what lives; none where nothing does."""
-    given = [(d, key, d.beats().get(key)) for d, key in _list_renewed(drafts)]
+    """Renew the leases of what lives. What cannot be renewed is lost (FENCE-1)."""
+    given = [(d, key, d.beats().get(key)) for d in drafts if not d.fenced for key in d.live()]
     if not given:
-        return []
-    asked = {
-        "jobs": [k.job_id for _, k, _ in given],
-        "ranks": [k.rank for _, k, _ in given],
-        "epochs": [k.epoch for _, k, _ in given],
-        "hosts": [d.sync.host_id for d, _, _ in given],
-        "incarnations": [d.sync.incarnation for d, _, _ in given],
-        "beats": [b is not None for _, _, b in given],
-        "steps": [None if b is None else b.step for _, _, b in given],
-        "totals": [None if b is None else b.total for _, _, b in given],
-        "ages": [0.0 if b is None else b.age_seconds for _, _, b in given],
-        "sections": [None if b is None else b.section for _, _, b in given],
-        "now": at,
-    }
-    return [("renew_tasks", asked)]
-
-
-def take_renewals(drafts: Sequence[Draft], rows: Rows) -> None:
-    """Note what `ask_renewals` has renewed: what it has not is lost (FENCE-1)."""
+        return
+    rows = await tx.rows(
+        "renew_tasks",
+        jobs=[k.job_id for _, k, _ in given],
+        ranks=[k.rank for _, k, _ in given],
+        epochs=[k.epoch for _, k, _ in given],
+        hosts=[d.sync.host_id for d, _, _ in given],
+        incarnations=[d.sync.incarnation for d, _, _ in given],
+        beats=[b is not None for _, _, b in given],
+        steps=[None if b is None else b.step for _, _, b in given],
+        totals=[None if b is None else b.total for _, _, b in given],
+        ages=[0.0 if b is None else b.age_seconds for _, _, b in given],
+        sections=[None if b is None else b.section for _, _, b in given],
+        now=at,
+    )
     renewed = {TaskKey(r["job_id"], r["rank"], r["epoch"]): r["lease_ttl_seconds"] for r in rows}
-    for d, key in _list_renewed(drafts):
+    for d, key, _ in given:
         if key in renewed:
             d.renewed.append((key, renewed[key]))
         else:
             d.lost.append(key)
 
 
-def _list_renewed(drafts: Sequence[Draft]) -> list[tuple[Draft, TaskKey]]:
-    return [(d, key) for d in drafts if not d.fenced for key in d.live()]
-
-
 async def _give_orders(
-    tx: Tx, listening: Sequence[Draft], staying: Sequence[Draft], taking: TakeChoice, at: datetime
+    tx: Tx, listening: Sequence[Draft], staying: Sequence[Draft], take: Take | None, at: datetime
 ) -> None:
     """Commit with what brings the orders: first those of the leader, then what hosts take."""
     asked = _ask_orders(listening, at) if listening else []
     lasting: list[Step] = [("commit_for_good", {})] if tx.relaxed else []
-    found = (await tx.last(*lasting, *asked, *taking.steps))[len(lasting) :]
+    taking = [] if take is None else [take.reservation.ask()]
+    found = (await tx.last(*lasting, *asked, *taking))[len(lasting) :]
     if asked:
         _fill_orders(listening, *found[: len(asked)])
-    if taking.steps:
-        give_taken(staying, taking, found[len(asked) :])
+    if take is not None:
+        take.give(staying, found[-1])
 
 
 def ask_for_polls(
@@ -448,11 +405,7 @@ def _fill_orders(
         by_host[row["host_id"]].claims.append(claim)
     _give_offers([row for row in rows if row["barrier"]], found, secrets, seats, by_host)
     for row in (row for told in stops for row in told):
-        d = by_host[row["host_id"]]
-        if row["recalled"]:
-            d.recalls.append(TaskKey(row["job_id"], row["rank"], row["epoch"]))
-        else:
-            d.preempts.append(_preempt(row))
+        by_host[row["host_id"]].preempts.append(_preempt(row))
 
 
 def _give_offers(
@@ -476,7 +429,6 @@ def _give_offers(
             devices=tuple(row["devices"]),
             lease_ttl_seconds=row["lease_ttl_seconds"],
             replaced=row["replaced"],
-            ahead=row["ahead"],
         )
         offer = TaskOffer(
             task=task,

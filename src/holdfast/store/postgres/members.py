@@ -14,7 +14,7 @@ from holdfast.moves.room import RoomCheck
 from holdfast.moves.values import DueMember
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.admission import read_capacity
-from holdfast.store.postgres.connection.ports import OnSession, reads_beside, transacts
+from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Tx
 from holdfast.store.postgres.hosts import quarantine_host
 from holdfast.store.postgres.jobs import read_jobs
@@ -36,17 +36,17 @@ class PostgresMembers(OnSession):
         self, host_id: str, told: Sequence[tuple[TaskKey, float]], *, now: Now = None
     ) -> None:
         given = {**_as_arrays([key for key, _ in told]), "seconds": [left for _, left in told]}
-        await self.beside.transact(
+        await self.session.transact(
             lambda tx: tx.run("tell_sections", host=host_id, now=now, **given), relaxed=True
         )
 
     async def find_excuses(
         self, keys: Sequence[TaskKey], *, now: Now = None
     ) -> dict[TaskKey, float]:
-        rows = await self.beside.rows("find_excuses", now=now, **_as_arrays(keys))
+        rows = await self.session.rows("find_excuses", now=now, **_as_arrays(keys))
         return {TaskKey(r["job_id"], r["rank"], r["epoch"]): r["seconds"] for r in rows}
 
-    @reads_beside
+    @reads
     async def list_members(self, tx: Tx, limit: int) -> list[DueMember]:
         found = await tx.rows("find_members", limit=limit)
         if not found:

@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.moves.moves import Moves
 from holdfast.moves.rows import JobRow, NewEvent, TaskRow
-from holdfast.store.postgres.connection.session import HandedOverError, Rows, Tx, to_json
+from holdfast.store.postgres.connection.session import Rows, Tx, to_json
 
 Step = tuple[str, dict[str, Any]]
 
@@ -20,24 +20,14 @@ async def load_moves(tx: Tx, job_ids: Collection[str], now: datetime) -> Moves:
     return take_moves(now, *await tx.many(*ask_moves(job_ids)))
 
 
-async def load_unhanded(tx: Tx, job_ids: Collection[str], now: datetime) -> tuple[Moves, list[str]]:
-    """Load jobs as `load_moves` does, but for those that hosts have just been handed (HANDOVER-2),
-    whose ids are returned instead."""
-    jobs, handed, tasks = await tx.many(*ask_moves(job_ids))
-    gone = {row["id"] for row in handed}
-    return take_moves(now, [row for row in jobs if row["id"] not in gone], [], tasks), sorted(gone)
-
-
 def ask_moves(job_ids: Collection[str]) -> list[Step]:
     """Return the statements that lock and read the rows of a move."""
     params = {"ids": sorted(set(job_ids))}
-    return [("lock_jobs", params), ("find_handed", params), ("lock_tasks", params)]
+    return [("lock_jobs", params), ("lock_tasks", params)]
 
 
-def take_moves(now: datetime, jobs: Rows, handed: Rows, tasks: Rows) -> Moves:
+def take_moves(now: datetime, jobs: Rows, tasks: Rows) -> Moves:
     """Return the rows that `ask_moves` has read ready to be moved."""
-    if handed:
-        raise HandedOverError
     return Moves(now, msgspec.convert(jobs, list[JobRow]), msgspec.convert(tasks, list[TaskRow]))
 
 

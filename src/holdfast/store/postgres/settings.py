@@ -17,7 +17,7 @@ from holdfast.moves.registration import drain_jobs_for
 from holdfast.moves.rows import NewEvent
 from holdfast.moves.values import SettingsLayers
 from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.ports import OnSession, reads_beside, transacts
+from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Rows, Tx, to_json
 from holdfast.store.postgres.moves import load_moves, write_events, write_moves
 
@@ -25,7 +25,7 @@ from holdfast.store.postgres.moves import load_moves, write_events, write_moves
 class PostgresSettings(OnSession):
     """`SettingsStore` on PostgreSQL."""
 
-    @reads_beside
+    @reads
     async def read_settings(self, tx: Tx) -> SettingsLayers:
         # The revision first, so that a change between the reads is seen again, never missed.
         row = await tx.one("read_revision") or {"settings_rev": 0, "settings": {}, "rules": ""}
@@ -61,11 +61,11 @@ class PostgresSettings(OnSession):
         await write_events(tx, [layers.rules_event()], at)
         return revision
 
-    @reads_beside
+    @reads
     async def list_queues(self, tx: Tx) -> list[QueueRecord]:
         return await _read_queues(tx)
 
-    @reads_beside
+    @reads
     async def get_queue(self, tx: Tx, name: str) -> QueueRecord:
         for queue in await _read_queues(tx):
             if queue.name == name:
@@ -109,10 +109,7 @@ class PostgresSettings(OnSession):
             await write_events(tx, [layers.paused_event(name, reason, hard)], at)
         if not hard:
             return []
-        # A take may have been committed while this waited for the queue's lock (HANDOVER-3).
-        _, found = await tx.many(
-            ("unpack_queue", {"name": name}), ("running_in_queue", {"name": name})
-        )
+        found = await tx.rows("running_in_queue", name=name)
         m = await load_moves(tx, [row["id"] for row in found], at)
         drained = drain_jobs_for(m, Cause.PREEMPTED, layers.pause_reason(name, reason), None)
         await write_moves(tx, m)

@@ -14,8 +14,8 @@ from holdfast.store.port.store import Store
 from holdfast.store.postgres.admission import PostgresAdmission
 from holdfast.store.postgres.checkpoints import PostgresCheckpoints
 from holdfast.store.postgres.connection.leadership import PostgresLeadership
-from holdfast.store.postgres.connection.line import Asked
 from holdfast.store.postgres.connection.migrate import list_migrations
+from holdfast.store.postgres.connection.pipeline import Asked
 from holdfast.store.postgres.connection.session import Session, Tx
 from holdfast.store.postgres.drains import PostgresDrains
 from holdfast.store.postgres.events import PostgresEvents
@@ -72,12 +72,11 @@ class PostgresStore(Store):
         if warm:
             session.warm_up_with(warm_up)
         self.environment = dict(environment or {})
-        self._beside = beside = session.beside_handovers()
-        self._leadership = PostgresLeadership(beside, lead_seconds)
+        self._leadership = PostgresLeadership(session, lead_seconds)
         self.admission = PostgresAdmission(session, self.environment)
         self.arrays = PostgresArrays(session, self.environment)
-        self.call_checkpoints = PostgresCallCheckpoints(beside)
-        self.calls = PostgresCalls(beside)
+        self.call_checkpoints = PostgresCallCheckpoints(session)
+        self.calls = PostgresCalls(session)
         self.checkpoints = PostgresCheckpoints(session)
         self.dependencies = PostgresDependencies(session)
         self.drains = PostgresDrains(session, self.environment)
@@ -92,16 +91,16 @@ class PostgresStore(Store):
         self.members = PostgresMembers(session)
         self.schedules = PostgresSchedules(session, self.environment)
         self.settings = PostgresSettings(session)
-        self.telemetry = PostgresTelemetry(beside)
-        self.tokens = PostgresTokens(beside)
+        self.telemetry = PostgresTelemetry(session)
+        self.tokens = PostgresTokens(session)
         self.views = PostgresFleetViews(session)
-        self.webhooks = PostgresWebhooks(beside)
-        self.workflows = PostgresWorkflows(beside)
+        self.webhooks = PostgresWebhooks(session)
+        self.workflows = PostgresWorkflows(session)
 
     async def open(self) -> None:
         await self.session.open()
         try:
-            await self._beside.single(_check_schema)
+            await self.session.single(_check_schema)
         except BaseException:
             await self.session.close()
             raise
@@ -112,13 +111,13 @@ class PostgresStore(Store):
         await self.session.close()
 
     async def ping(self) -> None:
-        await self._beside.single(lambda tx: tx.value("read_now", now=None), seconds=PING_SECONDS)
+        await self.session.single(lambda tx: tx.value("read_now", now=None), seconds=PING_SECONDS)
 
     async def now(self) -> datetime:
-        return await self._beside.single(lambda tx: tx.now(None))
+        return await self.session.single(lambda tx: tx.now(None))
 
     async def read_gauges(self, *, now: Now = None) -> Gauges:
-        return await self._beside.transact(lambda tx: _read_gauges(tx, now))
+        return await self.session.transact(lambda tx: _read_gauges(tx, now))
 
 
 async def _read_gauges(tx: Tx, now: datetime | None) -> Gauges:

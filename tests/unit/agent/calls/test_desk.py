@@ -10,15 +10,17 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
 import pytest
 
 from holdfast.agent.calls import desk
+from holdfast.agent.calls.apps import AppTrials
 from holdfast.agent.calls.desk import ExecutorDesk
 from holdfast.agent.calls.home import ExecutorHome, make_place
-from holdfast.agent.calls.lines import ExecutorLine
+from holdfast.agent.calls.lines import ExecutorLine, ExecutorLines
 from holdfast.agent.calls.places import (
     LOAD_SECONDS,
     CallWatches,
@@ -26,8 +28,14 @@ from holdfast.agent.calls.places import (
     names_stall,
     read_place,
 )
+from holdfast.agent.calls.rooms import ModelRooms
+from holdfast.agent.probes import Probe
+from holdfast.agent.probes.scripted import ScriptedProbe
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.calls import ControllerCalls
+from holdfast.agent.uplink.news import News
+from holdfast.agent.watch.kills import Kills
+from holdfast.agent.watch.runner import WatchRunner
 from holdfast.core.calls.values import FunctionSpec
 from holdfast.core.facts import TaskFacts, Trip
 from holdfast.core.ids import TaskKey
@@ -140,11 +148,15 @@ class ScriptedController:
         )
 
 
+NO_DEVICES = ScriptedProbe("")
+
+
 class Rig:
     """A desk, and an executor as its agent would start it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, probe: Probe = NO_DEVICES) -> None:
         self.folder = folder
+        self.probe = probe
         (folder / "pages.py").write_text(APP)
         self.table = TaskTable(folder)
         self.table.open()
@@ -161,15 +173,25 @@ class Rig:
         self.running: asyncio.Task[None] | None = None
 
     def make_desk(self) -> ExecutorDesk:
+        self.lines = ExecutorLines()
+        self.rooms = self.make_rooms()
         return ExecutorDesk(
             self.table,
             cast(ControllerCalls, self.controller),
             "i" * 8,
             move_blob=lambda way, sha256: self.moved.append((way, sha256)),
             move_checkpoint=self._carry,
-            kill=self._kill,
-            poked=lambda: None,
+            lines=self.lines,
+            rooms=self.rooms,
+            watching=WatchRunner(
+                self.table, NO_DEVICES, trip=lambda *_: None, first_beat=lambda: None
+            ),
+            kills=cast(Kills, SimpleNamespace(kill=self._kill)),
+            apps=AppTrials(News()),
         )
+
+    def make_rooms(self) -> ModelRooms:
+        return ModelRooms(self.table, self.probe, self.lines.find_declared, self.lines.wake)
 
     def _carry(self, key: TaskKey, save: CallSave) -> bool:
         if self.trouble:
@@ -315,7 +337,7 @@ def test_what_an_executor_gives_back_is_told_on(tmp_path: Path) -> None:
             await rig.until(lambda: any(r.busy == "long" for r in rig.controller.reports))
             assert not any(report.returned for report in rig.controller.reports)
             rig.controller.takes = (RETURNS,)
-            rig.desk.wake()
+            rig.lines.wake()
             await rig.until(lambda: rig.controller.reports[-1].returned == [(1, 1)])
             assert rig.controller.reports[-1].want == 0
             flag.unlink()
@@ -341,7 +363,7 @@ def test_a_new_agent_says_that_it_was_told_nothing_yet(tmp_path: Path) -> None:
             rig.give(2, ("double", {"n": 1}))
             await rig.until(lambda: not reports[-1].fresh)
             rig.controller.away = True
-            rig.desk.wake()
+            rig.lines.wake()
             await rig.until(lambda: rig.controller.missed)
             rig.controller.away, before = False, len(reports)
             await rig.until(lambda: any(report.fresh for report in reports[before:]))
@@ -376,8 +398,8 @@ def test_the_next_agent_goes_on_with_the_executor(tmp_path: Path) -> None:
             rig.give(1, ("hold", {"path": str(flag)}), ("double", {"n": 1}), time_limit_seconds=77)
             await rig.until(flag.exists)
             await rig.replace_desk()
-            await rig.until(lambda: rig.desk.find_batch(KEY, 1) is not None)
-            watches = CallWatches(rig.desk.find_batch, rig.desk.find_limits)
+            await rig.until(lambda: rig.lines.find_batch(KEY, 1) is not None)
+            watches = CallWatches(rig.lines.find_batch, rig.lines.find_limits)
             assert watches.look(rig.task, read_boottime())
             assert rig.task.watch.settings.time_limit_seconds == 77
             flag.unlink()
@@ -495,7 +517,7 @@ def test_each_call_is_watched_anew(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with rigged(tmp_path) as rig:
-            watches = CallWatches(rig.desk.find_batch, rig.desk.find_limits)
+            watches = CallWatches(rig.lines.find_batch, rig.lines.find_limits)
             one, two = tmp_path / "one", tmp_path / "two"
             watches.look(rig.task, read_boottime())
             assert rig.task.watch.settings == OWN
@@ -526,7 +548,10 @@ def test_a_call_that_only_waits_is_no_stall_and_one_that_beat_may_be(tmp_path: P
 
     async def run() -> None:
         async with rigged(tmp_path) as rig:
-            watches, path = CallWatches(rig.desk.find_batch, rig.desk.find_limits), tmp_path / "one"
+            watches, path = (
+                CallWatches(rig.lines.find_batch, rig.lines.find_limits),
+                tmp_path / "one",
+            )
             rig.give(1, ("hold", {"path": str(path)}), stall_timeout_seconds=2.0)
             await rig.until(path.exists)
             watches.look(rig.task, read_boottime())

@@ -109,9 +109,8 @@ def test_an_executor_takes_calls_once_its_gpu_was_read(
         words = ["--nvml", "tests.system.agent.fake_nvml", "--amd-root", "/nonexistent"]
         probe = RealProbe(ProbeWorker(words), guardian_pid=os.getpid())
         probe.pids_are_ours = True
-        rig = Rig(tmp_path)
-        rooms = ModelRooms(rig.table, probe, rig.desk.find_declared, rig.desk.wake)
-        rig.desk.find_room, rig.desk.greeted = rooms.find, rooms.poke
+        rig = Rig(tmp_path, probe)
+        rooms = rig.rooms
         await rig.start(gpus=[0])
         rig.task.pid = rig.process.pid
         rig.give(1, ("double", {"n": 3}))

@@ -9,17 +9,25 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.agent.abilities import Hindrances
 from holdfast.agent.calls.home import ExecutorHome
 from holdfast.agent.containers.desk import ContainerDesk, ContainerOptions
 from holdfast.agent.folders import WorkFolders
+from holdfast.agent.housekeeping import Housekeeper
 from holdfast.agent.orders.commands import Commands
 from holdfast.agent.orders.environment import inherit_environment, make_task_environment
 from holdfast.agent.orders.exit_facts import make_facts
 from holdfast.agent.orders.launches import TaskPlaces
 from holdfast.agent.orders.link import GuardianLink
-from holdfast.agent.tasks import TaskTable
+from holdfast.agent.probes.scripted import ScriptedProbe
+from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.uplink.calls import ControllerCalls
 from holdfast.agent.uplink.checkpoints import CheckpointDesk
+from holdfast.agent.uplink.http import HttpClient
+from holdfast.agent.uplink.logs import LogShipper
+from holdfast.agent.uplink.news import News
 from holdfast.agent.uplink.transfers import Transfers
+from holdfast.agent.watch.runner import WatchRunner
 from holdfast.core.calls.values import ExecutorLimits
 from holdfast.core.causes import Cause, Watchdog
 from holdfast.core.endings.classify import classify
@@ -118,7 +126,7 @@ class Line(GuardianLink):
     """Keeps what is said."""
 
     def __init__(self) -> None:
-        super().__init__(lambda answer: None, lambda: None)
+        super().__init__()
         self.said: list[Request] = []
         self.gathered: list[int] = []  # how many requests each call of `together` sent at once
 
@@ -149,12 +157,22 @@ def table(tmp_path: Path) -> TaskTable:
     return table
 
 
+class Forgetful(Housekeeper):
+    """Waits for no logs."""
+
+    def settle(self, task: AgentTask) -> None:
+        self._table.forget(task)
+
+
 @pytest.fixture
 def commands(table: TaskTable, line: Line, tmp_path: Path) -> Commands:
+    news, works = News(), WorkFolders(tmp_path / "work")
+    calls = ControllerCalls(HttpClient("http://127.0.0.1:9", ca_file=None))
+    keeper = Forgetful(table, works)
     places = TaskPlaces(
         host_mark="m",
         beat_socket="/b",
-        works=WorkFolders(tmp_path / "work"),
+        works=works,
         inherited={"PATH": "/bin"},
         executors=ExecutorHome(folder=tmp_path / "calls", socket="/c", python="/py", path="/app"),
     )
@@ -162,16 +180,19 @@ def commands(table: TaskTable, line: Line, tmp_path: Path) -> Commands:
         table,
         line,
         places,
-        changed=lambda: None,
-        launched=lambda task: None,
-        poked=lambda: None,
-        forgotten=lambda task: table.forget(task),
         containers=ContainerDesk(
             tmp_path / "containers", mark="m", options=ContainerOptions(), begun=lambda *_: None
         ),
         checkpoints=CheckpointDesk(
             table, Transfers("http://127.0.0.1:9", ca_file=None, incarnation="i" * 8, token=str)
         ),
+        shipper=LogShipper(calls, keeper.settle),
+        watching=WatchRunner(
+            table, ScriptedProbe(""), trip=lambda *_: None, first_beat=lambda: None
+        ),
+        keeper=keeper,
+        hindrances=Hindrances(news),
+        news=news,
     )
 
 

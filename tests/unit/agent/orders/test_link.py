@@ -89,9 +89,8 @@ async def open_wire(incarnation: str = "") -> Wire:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     wire = Wire(ours)
-    wire.link = await GuardianLink.open(
-        theirs.detach(), wire.heard.append, wire.lose, incarnation=incarnation
-    )
+    wire.link = GuardianLink(incarnation)
+    await wire.link.open(theirs.detach(), wire.heard.append, wire.lose)
     assert (await wire.read_hello()).number == 1
     return wire
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from holdfast.agent.uplink import sync
+from holdfast.agent.uplink.news import News
 from holdfast.core.gpus import GpuTelemetry
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
@@ -25,7 +26,7 @@ class DeadController:
     def __init__(self) -> None:
         self.called = 0
 
-    async def sync(self, request: SyncRequest, foretold: object) -> SyncAnswer:
+    async def sync(self, request: SyncRequest) -> SyncAnswer:
         """Refuse, as a port without a listener does."""
         self.called += 1
         raise Unavailable("connection refused")
@@ -45,17 +46,6 @@ class Taker:
     def show_gpus(self) -> list[GpuTelemetry]:
         """None."""
         return []
-
-    def count_ahead(self) -> int:
-        """None."""
-        return 0
-
-    def prepare(self, answer: SyncAnswer, *, started_at: float) -> None:
-        """Nothing is foretold."""
-        raise AssertionError("a dead controller answered")
-
-    def drop_prepared(self) -> None:
-        """Nothing was prepared."""
 
     def take_answer(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:
         """No answer ever comes."""
@@ -77,7 +67,7 @@ async def test_a_retry_that_falls_due_between_two_readings_of_the_clock_is_made(
     monkeypatch.setattr(sync, "read_boottime", lambda: 1000.0 + next(readings) * 0.14)
     calls = DeadController()
     loop = sync.SyncLoop(
-        calls, Taker(), incarnation="i", interval_seconds=0.01, settings_rev=lambda: 0
+        calls, Taker(), News(), incarnation="i", interval_seconds=0.01, settings_rev=lambda: 0
     )  # type: ignore[arg-type]  # what the loop uses of it
     running = asyncio.create_task(loop.run())
     try:
@@ -95,7 +85,7 @@ class CountingController:
     def __init__(self) -> None:
         self.called = 0
 
-    async def sync(self, request: SyncRequest, foretold: object) -> SyncAnswer:
+    async def sync(self, request: SyncRequest) -> SyncAnswer:
         """Wait, as a controller without news does."""
         self.called += 1
         mine = self.called
@@ -104,34 +94,18 @@ class CountingController:
         return SyncAnswer()
 
 
-class SlowController:
-    """Answers each call after 50 ms, and confirms an end where it is to."""
-
-    def __init__(self) -> None:
-        self.called = 0
-        self.confirms = False
-
-    async def sync(self, request: SyncRequest, foretold: object) -> SyncAnswer:
-        """Answer."""
-        self.called += 1
-        await asyncio.sleep(0.05)
-        return SyncAnswer(acked=[TaskKey("j", 0, 1)] if self.confirms else [])
-
-
 @contextlib.asynccontextmanager
-async def run_loop(
-    calls: CountingController | SlowController | FrozenReplica,
-) -> AsyncIterator[sync.SyncLoop]:
+async def run_loop(calls: CountingController | FrozenReplica) -> AsyncIterator[News]:
     """Run a loop whose taker finds something new in every answer, for 20 s at most."""
-    taker = Taker()
+    taker, news = Taker(), News()
     taker.take_answer = lambda *_, **__: True  # type: ignore[method-assign]  # a double
     loop = sync.SyncLoop(
-        calls, taker, incarnation="i", interval_seconds=60.0, settings_rev=lambda: 0
+        calls, taker, news, incarnation="i", interval_seconds=60.0, settings_rev=lambda: 0
     )  # type: ignore[arg-type]  # what the loop uses of it
     running = asyncio.create_task(loop.run())
     try:
         async with within(20):
-            yield loop
+            yield news
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -139,12 +113,12 @@ async def run_loop(
 
 async def test_what_may_wait_a_little_goes_with_the_next_call_and_costs_none_of_its_own() -> None:
     calls = CountingController()
-    async with run_loop(calls) as loop:
+    async with run_loop(calls) as news:
         while calls.called < 1:
             await asyncio.sleep(0.001)
         for _ in range(3):
-            loop.report(within_seconds=0.2)
-        loop.report()
+            news.report(within_seconds=0.2)
+        news.report()
         while calls.called < 2:
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.3)
@@ -153,31 +127,14 @@ async def test_what_may_wait_a_little_goes_with_the_next_call_and_costs_none_of_
 
 async def test_news_that_may_wait_less_go_before_others() -> None:
     calls = CountingController()
-    async with run_loop(calls) as loop:
+    async with run_loop(calls) as news:
         while calls.called < 1:
             await asyncio.sleep(0.001)
-        loop.report(within_seconds=60.0)
-        loop.report(within_seconds=0.01)
-        loop.report(within_seconds=60.0)
+        news.report(within_seconds=60.0)
+        news.report(within_seconds=0.01)
+        news.report(within_seconds=60.0)
         while calls.called < 2:
             await asyncio.sleep(0.001)
-
-
-async def test_what_an_answer_takes_is_measured_where_it_waited_for_nothing() -> None:
-    calls = SlowController()
-    async with run_loop(calls) as loop:
-        for confirms in (False, True):
-            assert loop.answer_seconds == 0.0
-            calls.confirms = confirms
-            told = calls.called
-            while calls.called < told + 6:
-                loop.report()
-                await asyncio.sleep(0.001)
-        assert loop.answer_seconds >= 0.2 * 0.05
-        loop.report()
-        while loop.count_seconds_left() == 0.0:
-            await asyncio.sleep(0.001)
-        assert loop.count_seconds_left() <= loop.answer_seconds
 
 
 class FrozenReplica:
@@ -186,7 +143,7 @@ class FrozenReplica:
     def __init__(self) -> None:
         self.waits: list[float] = []
 
-    async def sync(self, request: SyncRequest, foretold: object) -> SyncAnswer:
+    async def sync(self, request: SyncRequest) -> SyncAnswer:
         """Answer, but for the second call."""
         self.waits.append(request.wait_seconds)
         if len(self.waits) == 2:

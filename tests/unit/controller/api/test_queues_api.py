@@ -13,7 +13,7 @@ from tests.waits import within
 pytestmark = pytest.mark.parametrize("store", ["postgres"], indirect=True)
 COUNTS = (
     b"select count(*) from pg_stat_activity where wait_event_type = 'Lock' and "
-    b"datname = current_database() and query like '%count(*) from ready_jobs%'"
+    b"datname = current_database() and query like '%count(*) from jobs where state = %'"
 )
 
 
@@ -28,7 +28,7 @@ async def test_a_resume_counts_before_it_releases_and_locks_nothing_meanwhile(
         await psycopg.AsyncConnection.connect(pg_emptied) as slow,
         await psycopg.AsyncConnection.connect(pg_emptied, autocommit=True) as other,
     ):
-        await slow.execute(b"lock table ready_jobs in access exclusive mode")
+        await slow.execute(b"lock table jobs in access exclusive mode")
         resume = asyncio.create_task(served.call("POST", "/v1/queues/cpu/resume"))
         async with within(10):
             while (await (await other.execute(COUNTS)).fetchone()) == (0,):

@@ -13,7 +13,6 @@ import msgspec
 import pytest
 
 from holdfast.controller.loops.admit import AdmitLoop
-from holdfast.controller.sync import route
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.moves.values import HostSync, HostSynced
@@ -338,39 +337,6 @@ async def test_a_fall_that_is_told_whole_charges_the_rank_that_began_it(
     assert [e["rank"] for e in events if e["kind"] == "job.draining"] == [2]
 
 
-async def test_a_fall_and_the_next_start_are_one_answer(
-    served: Served, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """FALL-2, and what the fall wakes: no loop whose work it is not, neither the completer nor
-    admission, because the next attempt was placed with its ends."""
-    monkeypatch.setattr(route, "DECISION_SECONDS", 30.0)
-    # Where the drain takes longer, the leader looks at the room meanwhile, as is promised too.
-    monkeypatch.setattr(route, "ROOM_SECONDS", 30.0)
-    retry = {"max_retries": 2, "retry_delay": 0}
-    _, reports = await run_gang(served, agent, tasks=3, retry=retry)
-    ends = [ended(r.key, signal=15, stopped=True) for r in reports]
-    ends[0] = ended(reports[0].key, exit_code=7)
-    wakes, topics = served.controller.wakes, ("admit", "retries", "members", "flow", "drain")
-    before: dict[str, int] = {}
-    while (now := {name: wakes.topic(name).version for name in topics}) != before:
-        before = now  # what the start has woken is over
-        await asyncio.sleep(0.3)
-    hint, poked = served.store.leadership.hint, list[str]()  # not what comes back of pokes before
-
-    def note(topic: str) -> None:
-        poked.append(topic)
-        hint(topic)
-
-    monkeypatch.setattr(served.store.leadership, "hint", note)
-    answer = await agent.sync(*ends, wait=30.0)
-    assert sorted(answer.acked) == sorted(r.key for r in reports)
-    assert len(answer.launch) == 3
-    async with within(SECONDS):
-        while "events" not in poked:
-            await asyncio.sleep(0.01)
-    assert not set(topics) & set(poked), poked
-
-
 async def test_a_restart_is_admissions_where_another_job_is_before_it(
     served: Served, agent: FakeAgent
 ) -> None:
@@ -386,11 +352,9 @@ async def test_a_restart_is_admissions_where_another_job_is_before_it(
     assert {order.key.job_id for order in launch} == {urgent}
 
 
-async def test_ends_whose_decision_brings_no_order_are_acknowledged_soon(
-    served: Served, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+async def test_ends_are_acknowledged_before_what_becomes_of_them_is_decided(
+    served: Served, agent: FakeAgent
 ) -> None:
-    """POLL-4: also where the retry backs off, and where other hosts have not told their ends."""
-    monkeypatch.setattr(route, "DECISION_SECONDS", 0.01)
     await configure(served, sync_interval_seconds=30)
     _, reports = await run_gang(served, agent, tasks=2, retry={"max_retries": 2})
     ends = [ended(reports[0].key, exit_code=7), ended(reports[1].key, signal=15, stopped=True)]

@@ -1,4 +1,4 @@
-"""Group commit: one store call for many senders, and no neighbour fails with a bad one (BATCH-1…6)."""
+"""Group commit: one store call for many senders, and no neighbour fails with a bad one (BATCH-1…4)."""
 
 import asyncio
 from collections.abc import Sequence
@@ -59,31 +59,6 @@ async def test_a_batch_weighs_no_more_than_is_handed_over_at_once() -> None:
     assert asked.batches == [["a1", "b1"], ["c1"], ["c2"], ["d" * 9], ["e1"]]
 
 
-async def test_the_call_beside_goes_on_between_two_answers() -> None:
-    gates = {"a": asyncio.Event(), "c": asyncio.Event()}
-    told: list[str] = []
-
-    async def send(items: Sequence[str]) -> Sequence[str]:
-        await gates[items[0][0]].wait()
-        told.append(f"{items[0][0]} goes on")
-        return items
-
-    group: GroupCommit[str, str] = GroupCommit(
-        "turn", lambda item: item[0], send, Outages(lambda: 0.0), weigh=len, most=4, heavy=4
-    )
-
-    async def ask(item: str) -> None:
-        told.append(await group.submit(item))
-
-    asking = [asyncio.create_task(ask(item)) for item in ("a1", "b1", "c1", "d1")]
-    await asyncio.sleep(0)
-    gates["a"].set()
-    await asyncio.sleep(0)
-    gates["c"].set()  # heard a turn after the other, as from a socket
-    await asyncio.gather(*asking)
-    assert told == ["a goes on", "a1", "c goes on", "b1", "c1", "d1"]
-
-
 async def test_a_bad_member_fails_alone() -> None:
     asked = Asked()
     asked.gate.set()
@@ -114,82 +89,6 @@ async def test_a_close_lets_the_batch_in_flight_end() -> None:
     closing = asyncio.create_task(group.close())
     asked.gate.set()
     assert await waiting == "A1"
-    await closing
-
-
-def heavy(asked: Asked) -> GroupCommit[str, str]:
-    return GroupCommit(
-        "turn", lambda item: item[0], asked.send, Outages(lambda: 0.0), weigh=len, most=9, heavy=5
-    )
-
-
-async def test_what_is_heavy_goes_beside_the_call_in_flight() -> None:
-    asked = Asked()
-    group = heavy(asked)
-    waiting = []
-    for item in ("a1", "b1", "c1", "a-heavy", "d1", "a2", "e-heavy"):
-        waiting.append(asyncio.create_task(group.submit(item)))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-    # What the sender in flight says next waits for that call, and two calls are the most.
-    assert asked.batches == [["a1"], ["b1", "c1"]]
-    asked.gate.set()
-    found = await asyncio.gather(*waiting)
-    assert found == ["A1", "B1", "C1", "A-HEAVY", "D1", "A2", "E-HEAVY"]
-    assert asked.batches[2:] == [["a-heavy", "d1"], ["a2", "e-heavy"]]
-
-
-async def test_what_goes_beside_a_call_is_as_heavy_as_that() -> None:
-    asked = Asked()
-    group = heavy(asked)
-    waiting = []
-    for item in ("a-heavier", "b-heavy", "c1"):
-        assert asked.batches == [["a-heavier"]] * (item != "a-heavier")
-        waiting.append(asyncio.create_task(group.submit(item)))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-    assert asked.batches == [["a-heavier"], ["b-heavy", "c1"]]
-    asked.gate.set()
-    await asyncio.gather(*waiting)
-
-
-async def test_light_members_share_the_next_call() -> None:
-    asked = Asked()
-    group = heavy(asked)
-    waiting = []
-    for item in ("a1", "b1", "c1"):
-        waiting.append(asyncio.create_task(group.submit(item)))
-        await asyncio.sleep(0)
-    assert asked.batches == [["a1"]]
-    asked.gate.set()
-    await asyncio.gather(*waiting)
-    assert asked.batches == [["a1"], ["b1", "c1"]]
-
-
-async def test_a_heavy_sender_has_one_call_in_flight() -> None:
-    asked = Asked()
-    group = heavy(asked)
-    waiting = [asyncio.create_task(group.submit(item)) for item in ("a-heavy", "a-again", "a-more")]
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert asked.batches == [["a-heavy"]]
-    asked.gate.set()
-    await asyncio.gather(*waiting)
-    assert asked.batches == [["a-heavy"], ["a-again"], ["a-more"]]
-
-
-async def test_a_close_lets_both_calls_in_flight_end() -> None:
-    asked = Asked()
-    group = heavy(asked)
-    waiting = [asyncio.create_task(group.submit("a-heavy"))]
-    await asyncio.sleep(0)
-    waiting.append(asyncio.create_task(group.submit("b-heavy")))
-    await asyncio.sleep(0)
-    closing = asyncio.create_task(group.close())
-    await asyncio.sleep(0)
-    assert len(asked.batches) == 2
-    asked.gate.set()
-    assert await asyncio.gather(*waiting) == ["A-HEAVY", "B-HEAVY"]
     await closing
 
 

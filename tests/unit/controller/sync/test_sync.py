@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.controller.loops.admit import SHALLOW_LIMIT, AdmitLoop
+from holdfast.controller.loops.admit import AdmitLoop
 from holdfast.controller.runtime.wakes import HostLine
 from holdfast.core.causes import Watchdog
 from holdfast.core.facts import Trip
@@ -199,58 +199,6 @@ async def test_a_submission_answers_a_poll_that_waits(
     monkeypatch.setattr(served.store.leases, "sync_hosts", never)
     job = await served.submit()
     answer = await poll
-    assert [order.key.job_id for order in answer.launch] == [job["id"]]
-
-
-async def test_a_host_that_waits_takes_what_the_leader_is_late_for(
-    served: Served, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """WAKE-3: others take the jobs of each plan before it is written."""
-
-    async def come_late(*_: Any, **__: Any) -> Any:
-        return [], []
-
-    monkeypatch.setattr(served.store.leases, "reserve_and_offer", come_late)
-    await served.call("POST", "/v1/queues/cpu/pause", json={"reason": "for the test"})
-    jobs = [(await served.submit())["id"] for _ in range(3)]
-    poll = asyncio.create_task(agent.sync(wait=5.0))
-    await waits(poll, served)
-    await served.call("POST", "/v1/queues/cpu/resume")
-    answer = await poll
-    assert [order.key.job_id for order in answer.launch] == jobs
-
-
-async def test_a_host_that_waits_takes_from_a_deep_queue_without_a_plan(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """WAKE-4: what the host leaves room for wakes the leader."""
-    monkeypatch.setattr(served.store.leases, "reserve_and_offer", never)
-    agent = FakeAgent(served, "wide", cpu_slots=64)
-    await agent.register()
-    await served.call("POST", "/v1/queues/cpu/pause", json={"reason": "for the test"})
-    jobs = [(await served.submit())["id"] for _ in range(SHALLOW_LIMIT + 4)]
-    poll = asyncio.create_task(agent.sync(wait=5.0))
-    await waits(poll, served)
-    await served.call("POST", "/v1/queues/cpu/resume")
-    answer = await poll
-    assert [order.key.job_id for order in answer.launch] == jobs
-
-
-async def test_a_call_to_take_is_heard_by_the_next_poll(
-    served: Served, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """WAKE-4: the poll that was called had been overtaken."""
-    monkeypatch.setattr(AdmitLoop, "run_once", never)
-    await served.call("POST", "/v1/queues/cpu/pause", json={"reason": "for the test"})
-    job = await served.submit()
-    await served.call("POST", "/v1/queues/cpu/resume")
-    poll = asyncio.create_task(agent.sync(wait=5.0))
-    await waits(poll, served)
-    served.controller.wakes.call_to_take()
-    served.controller.wakes.host(agent.host_id).take(agent.incarnation, agent.seq + 1)
-    assert (await poll).launch == []
-    async with within(2):
-        answer = await agent.sync(wait=5.0)
     assert [order.key.job_id for order in answer.launch] == [job["id"]]
 
 

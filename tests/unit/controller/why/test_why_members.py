@@ -17,7 +17,6 @@ from holdfast.core.endings.replace import plan_replacement
 from holdfast.core.records import QueueRecord
 from holdfast.store.memory.store import MemoryStore
 from holdfast.wire.api import Why
-from tests.store.conformance.ahead import hold
 from tests.store.conformance.members import GIVEN_UP, KILLED
 from tests.store.rig import STOPPED, Rig
 
@@ -174,12 +173,3 @@ async def test_a_host_that_is_silent_takes_no_work_and_is_named() -> None:
         "it is next: the next round of admission takes it",
         "host name-h1 is silent for 40 s, and is given nothing until it is heard",
     ]
-
-
-async def test_a_job_that_is_held_ahead_waits_for_a_slot_and_not_for_its_start() -> None:
-    """AHEAD-1."""
-    rig = Rig(MemoryStore())
-    _, (held, _) = await hold(rig)
-    why = await _explain(rig, held.job_id)
-    assert why.summary == "it is held ahead on host name-h1, and begins when a slot is free there"
-    assert [line.code for line in why.lines] == ["held_ahead"]

@@ -14,7 +14,7 @@ from tests.unit.core.placement.test_plan import host, job
 
 OPEN = ("q", "r")
 CLOSED = "capped"
-TERMS = TakeTerms(revision=1, ttls=dict.fromkeys(OPEN, 60.0), whole=True, ahead=frozenset(OPEN))
+TERMS = TakeTerms(revision=1, ttls=dict.fromkeys(OPEN, 60.0), whole=True)
 jobs = st.lists(
     st.builds(
         lambda number, tasks, gpus, cpu, queue, avoid, supervised, labels: msgspec.structs.replace(
@@ -56,7 +56,7 @@ def serves(capacity: Capacity, wanted: Candidate) -> bool:
 def take(
     candidates: Sequence[Candidate], room: Sequence[Capacity], passed: set[str], cut: bool = False
 ) -> Takes:
-    return plan_takes(group_alike(candidates), room, TERMS, passed, ahead={}, cut=cut)
+    return plan_takes(group_alike(candidates), room, TERMS, passed, cut=cut)
 
 
 @given(jobs, hosts, passing)
@@ -148,9 +148,8 @@ def test_room_that_is_left_beside_a_waiting_job_is_the_leaders() -> None:
 
 small = st.lists(
     st.builds(
-        lambda number, cpu, gpus, tasks, queue, avoid, may: msgspec.structs.replace(
-            job(f"j{number}", tasks=tasks, gpus=gpus, cpu=cpu, queue=queue, avoid=avoid),
-            may_wait=may,
+        lambda number, cpu, gpus, tasks, queue, avoid: job(
+            f"j{number}", tasks=tasks, gpus=gpus, cpu=cpu, queue=queue, avoid=avoid
         ),
         st.integers(0, 30),
         st.sampled_from([1, 1, 1, 1, 2]),
@@ -158,72 +157,21 @@ small = st.lists(
         st.sampled_from([1, 1, 1, 1, 3]),
         st.sampled_from([*OPEN, *OPEN, CLOSED]),
         st.sampled_from([(), (), (), ("h1",)]),
-        st.sampled_from([True, True, True, False]),
     ),
     max_size=12,
     unique_by=lambda j: j.job_id,
 )
-wishes = st.dictionaries(st.sampled_from(["h1", "h2", "h3"]), st.integers(0, 4))
 
 
-@given(small, hosts, passing, wishes, st.integers(0, 3), st.booleans())
-def test_what_is_held_ahead_waits_for_slots_alone(
-    candidates: list[Candidate],
-    room: list[Capacity],
-    passed: set[str],
-    ahead: dict[str, int],
-    over: int,
-    cut: bool,
-) -> None:
-    """AHEAD-1: no more than the host asks for, small first attempts, past none, of a deep queue."""
-    room = [msgspec.structs.replace(h, free_cpu_slots=h.free_cpu_slots - over) for h in room]
-    found = plan_takes(group_alike(candidates), room, TERMS, passed, ahead=ahead, cut=cut)
-    plain = plan_takes(group_alike(candidates), room, TERMS, passed, ahead={}, cut=cut)
-    by_id, order = {c.job_id: c for c in candidates}, [c.job_id for c in candidates]
-    taken = {p.job_id for p in found.placements}
-    for capacity in room:
-        here = [p for p in found.placements if p.tasks[0].host_id == capacity.host_id]
-        held = [by_id[p.job_id] for p in here if p.tasks[0].ahead]
-        begun = [by_id[p.job_id] for p in here if not p.tasks[0].ahead]
-        left = capacity.free_cpu_slots - sum(j.cpu_slots for j in begun)
-        assert left >= min(0, capacity.free_cpu_slots), "no job that begins lacks its slots"
-        assert not held or -ahead.get(capacity.host_id, 0) <= left - len(held)
-        assert not held or cut
-        for waits in held:
-            assert (waits.tasks, waits.cpu_slots, waits.gpus, waits.may_wait) == (1, 1, 0, True)
-            for other in candidates[: order.index(waits.job_id)]:
-                assert other.job_id in taken or not serves(capacity, other), "gone past"
-    if len(room) == 1:
-        begins = [p for p in found.placements if not p.tasks[0].ahead]
-        assert begins == list(plain.placements), "nothing begins later because jobs are held"
-
-
-@given(small | jobs, hosts, passing, wishes, st.integers(0, 3), st.booleans())
+@given(small | jobs, hosts, passing, st.integers(0, 3), st.booleans())
 def test_alike_jobs_are_planned_in_one_step_as_one_by_one(
-    candidates: list[Candidate],
-    room: list[Capacity],
-    passed: set[str],
-    ahead: dict[str, int],
-    over: int,
-    cut: bool,
+    candidates: list[Candidate], room: list[Capacity], passed: set[str], over: int, cut: bool
 ) -> None:
     room = [msgspec.structs.replace(h, free_cpu_slots=h.free_cpu_slots - over) for h in room]
     alone = [Alike(job, [job.job_id], [job.epoch]) for job in candidates]
     plans = [
-        plan_takes(given, room, TERMS, passed, ahead=ahead, cut=cut)
+        plan_takes(given, room, TERMS, passed, cut=cut)
         for given in (alone, group_alike(candidates))
     ]
     assert plans[0].placements == plans[1].placements
     assert plans[0].settled == plans[1].settled
-
-
-def test_a_host_holds_what_it_asks_for_and_memory_counts() -> None:
-    one = host("h1", 1, 0, queues=())
-    wanted = [msgspec.structs.replace(job(f"j{n}"), may_wait=True) for n in range(6)]
-    found = plan_takes(group_alike(wanted), [one], TERMS, (), ahead={"h1": 3}, cut=True)
-    assert [p.tasks[0].ahead for p in found.placements] == [False, True, True, True]
-    assert found.settled == {"h1"}
-    tight = msgspec.structs.replace(one, free_memory_bytes=2)
-    heavy = [msgspec.structs.replace(j, memory_bytes=1) for j in wanted]
-    found = plan_takes(group_alike(heavy), [tight], TERMS, (), ahead={"h1": 3}, cut=True)
-    assert [p.tasks[0].ahead for p in found.placements] == [False, True]

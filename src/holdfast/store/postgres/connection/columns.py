@@ -70,8 +70,7 @@ COLUMNS: Mapping[str, Mapping[str, tuple[str, Writer]]] = {
                lease_ttl_seconds double precision, replaced integer, reserved_at timestamptz,
                ready_at timestamptz, start_failures integer, stop_cause text, stop_reason text,
                stop_hard boolean
-        none:  attempt integer, queue text, gpus integer, cpu_slots integer, memory_bytes bigint,
-               ahead boolean, recalled boolean
+        none:  attempt integer, queue text, gpus integer, cpu_slots integer, memory_bytes bigint
     """),
     "attempts": _read_table("""
         key:   job_id text, number integer

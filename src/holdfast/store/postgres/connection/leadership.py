@@ -15,7 +15,7 @@ import psycopg
 
 from holdfast.errors import Unavailable
 from holdfast.store.port.leadership import LEAD_SECONDS, HintHub
-from holdfast.store.postgres.connection.line import Asked, Connection
+from holdfast.store.postgres.connection.pipeline import Asked, Connection
 from holdfast.store.postgres.connection.pool import cut_after
 from holdfast.store.postgres.connection.queries import QUERIES
 from holdfast.store.postgres.connection.session import LEAD, Session

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 from psycopg_pool import AsyncConnectionPool
 
-from holdfast.store.postgres.connection.line import Connection
+from holdfast.store.postgres.connection.pipeline import Connection
 
 
 class _Stack(deque[Connection]):

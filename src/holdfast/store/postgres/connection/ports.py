@@ -14,7 +14,6 @@ class OnSession:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.beside = session.beside_handovers()
 
 
 S = TypeVar("S", bound=OnSession)
@@ -52,26 +51,5 @@ def reads(work: Work[S, P, T]) -> Method[S, P, T]:
     @wraps(work)
     async def method(port: S, /, *given: P.args, **named: P.kwargs) -> T:
         return await port.session.single(lambda tx: work(port, tx, *given, **named))
-
-    return method
-
-
-def transacts_beside(work: Work[S, P, T]) -> Method[S, P, T]:
-    """Make a port's method of `work`, as `transacts`, which jobs that are handed over do not
-    concern."""
-
-    @wraps(work)
-    async def method(port: S, /, *given: P.args, **named: P.kwargs) -> T:
-        return await port.beside.transact(lambda tx: work(port, tx, *given, **named))
-
-    return method
-
-
-def reads_beside(work: Work[S, P, T]) -> Method[S, P, T]:
-    """Make a port's method of `work`, as `reads`, which jobs that are handed over do not concern."""
-
-    @wraps(work)
-    async def method(port: S, /, *given: P.args, **named: P.kwargs) -> T:
-        return await port.beside.single(lambda tx: work(port, tx, *given, **named))
 
     return method

@@ -11,7 +11,6 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
-from copy import copy
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -26,10 +25,10 @@ from psycopg_pool import PoolClosed, PoolTimeout
 from holdfast.errors import Stale, Unavailable, ValidationError
 from holdfast.moves.values import DrainNews, TellDrains, tell_nobody
 from holdfast.store.postgres.connection.arrays import ColumnDumper
-from holdfast.store.postgres.connection.line import (
+from holdfast.store.postgres.connection.pipeline import (
+    MAX_PREPARED,
     SERVER_FAILED,
     Asked,
-    Asking,
     Connection,
     Found,
     is_lost,
@@ -57,7 +56,6 @@ _ONE_MOMENT = b"set transaction isolation level repeatable read, read only"
 _COMMIT = b"commit"
 _encoder = msgspec.json.Encoder()
 _CHECK_LEAD = b"select check_lead(%(lead)s::bigint)"
-_LOOK = b"select look_for_handovers()"
 LEAD: ContextVar[int | None] = ContextVar("lead", default=None)
 """The number of the lead that transactions of this task are tied to (LEAD-3), if they are."""
 # Renewals and heartbeats only. A commit that a crash of the server loses makes the controller's
@@ -71,14 +69,6 @@ _RELAXED = b"set local synchronous_commit = off"
 KEEP_PLANS = QUERIES["keep_plans"]
 _BOTH = KEEP_PLANS + b", set_config('synchronous_commit', 'off', true)"
 BY_INDEX = QUERIES["plan_by_index"]
-
-
-class HandedOverError(Exception):
-    """A transaction needs jobs that hosts have just been handed (HANDOVER-2). They are unpacked, and
-    it runs again."""
-
-    def __init__(self) -> None:
-        super().__init__("jobs that it moves were handed to hosts meanwhile")
 
 
 def to_json(value: object) -> str:
@@ -101,7 +91,6 @@ class Tx:
     begin: what opens the transaction. It travels with the first statement, which saves a round
     trip.
     committing: to be called before COMMIT is sent.
-    looks: where a job is handed over, the first statement fails instead (HANDOVER-3).
     """
 
     def __init__(
@@ -109,11 +98,8 @@ class Tx:
         conn: Connection,
         begin: tuple[bytes, ...] = (),
         committing: Callable[[], None] | None = None,
-        *,
-        looks: bool = False,
     ) -> None:
         self.conn = conn
-        self._looks = looks
         self.relaxed = bool({_RELAXED, _BOTH}.intersection(begin))
         """Whether a crash of the server may lose it, unless `commit_for_good` is run."""
         self._begin = begin
@@ -128,11 +114,6 @@ class Tx:
     async def many(self, *steps: Step) -> list[Rows]:
         """Run named queries in order, in one round trip; each sees the effects of those before
         it."""
-        return [found.rows for found in await self._pipe(steps, ())]
-
-    async def send(self, *steps: Step | Callable[[], Step | None]) -> list[Found]:
-        """Run `many` and return what it found, whose rows can be read later. A step may be a function
-        that returns it, or None: it is called while the server works at the steps before it."""
         return await self._pipe(steps, ())
 
     async def last(self, *steps: Step) -> list[Rows]:
@@ -145,19 +126,16 @@ class Tx:
             raise RuntimeError("there is no transaction to end")
         self.conn.check_open()
         self._committing()
-        return [found.rows for found in await self._pipe(steps, _commit_words())]
+        return await self._pipe(steps, _commit_words())
 
-    async def _pipe(
-        self, steps: Sequence[Step | Callable[[], Step | None]], end: tuple[Asked, ...]
-    ) -> list[Found]:
-        before = len(self._begin) + self._looks
+    async def _pipe(self, steps: Sequence[Step], end: tuple[Asked, ...]) -> list[Rows]:
+        before = len(self._begin)
         found = await self._run([_ask(step) for step in steps], end)
-        return found[before : len(found) - len(end)]
+        return [one.rows for one in found[before : len(found) - len(end)]]
 
-    async def _run(self, asked: Sequence[Asking], end: tuple[Asked, ...] = ()) -> list[Found]:
+    async def _run(self, asked: Sequence[Asked], end: tuple[Asked, ...] = ()) -> list[Found]:
         """Run statements after what opens the transaction, if that was not sent yet."""
-        begin = (*self._begin, _LOOK) if self._looks else self._begin
-        self._begin, self._looks = (), False
+        begin, self._begin = self._begin, ()
         return await self.conn.run_all((*map(Asked, begin), *asked, *end))
 
     async def _execute(self, name: str, params: Mapping[str, Any]) -> Found:
@@ -198,27 +176,12 @@ class Tx:
         return found
 
 
-def _ask(step: Step | Callable[[], Step | None]) -> Asking:
-    if callable(step):
-        return lambda: None if (found := step()) is None else _name(found)
-    return _name(step)
-
-
-def _name(step: Step) -> Asked:
+def _ask(step: Step) -> Asked:
     name, params = step
     return Asked(QUERIES[name], params, name not in _PLANNED_ANEW)
 
 
 WarmUp = Callable[[Tx], Awaitable[object]]
-
-
-class _Held:
-    """What the sessions of a store share."""
-
-    def __init__(self) -> None:
-        self.pool: WarmPool | None = None
-        self.spare: Connection | None = None
-        self.tell_drains: TellDrains = tell_nobody
 
 
 class Session:
@@ -242,25 +205,11 @@ class Session:
         self.call_seconds = call_seconds
         self.max_connections = max_connections
         self._prepare_threshold = prepare_threshold
-        self._held = _Held()
         self._warm_ups: list[WarmUp] = []
-        self.looks = True
-
-    def beside_handovers(self) -> "Session":
-        """Return this session for work that jobs which are handed over do not concern, or that
-        counts them itself: it does not look for them first (HANDOVER-3)."""
-        beside = copy(self)
-        beside.looks = False
-        return beside
-
-    @property
-    def tell_drains(self) -> TellDrains:
+        self._pool: WarmPool | None = None
+        self._spare: Connection | None = None
+        self.tell_drains: TellDrains = tell_nobody
         """What is told of drains that a transaction began, when it is committed."""
-        return self._held.tell_drains
-
-    @tell_drains.setter
-    def tell_drains(self, tell: TellDrains) -> None:
-        self._held.tell_drains = tell
 
     def warm_up_with(self, work: WarmUp) -> None:
         """Run statements that change nothing on each new connection of the pool, because a server
@@ -270,8 +219,8 @@ class Session:
     async def open(self) -> None:
         """Connect once to learn whether it works, then fill the pool. The next `connect` gets that
         connection. Raises Unavailable."""
-        self._held.spare = await self.connect()
-        self._held.pool = WarmPool(
+        self._spare = await self.connect()
+        self._pool = WarmPool(
             self.dsn,
             kwargs=self._arguments(),
             min_size=1,
@@ -282,14 +231,14 @@ class Session:
             reconnect_timeout=2.0,
             name="holdfast",
         )
-        await self._held.pool.open()
+        await self._pool.open()
 
     async def close(self) -> None:
         """Close every pooled connection, and the spare one. Safe to call twice."""
-        spare, self._held.spare = self._held.spare, None
+        spare, self._spare = self._spare, None
         if spare is not None:
             await spare.close()
-        pool, self._held.pool = self._held.pool, None
+        pool, self._pool = self._pool, None
         if pool is not None:
             await pool.close(timeout=2.0)
 
@@ -312,7 +261,7 @@ class Session:
 
     async def connect(self) -> Connection:
         """Return a connection outside the pool. Raises Unavailable."""
-        spare, self._held.spare = self._held.spare, None
+        spare, self._spare = self._spare, None
         if spare is not None:
             return spare
         try:
@@ -349,8 +298,7 @@ class Session:
         settings = BY_INDEX if by_index else settings
         begin = _BEGIN if settings is None else (*_BEGIN, settings)
         return await self._attempt(
-            lambda conn, mark, look: self._transact_once(conn, work, begin, mark, look),
-            seconds=seconds,
+            lambda conn, mark: self._transact_once(conn, work, begin, mark), seconds=seconds
         )
 
     async def _transact_once(
@@ -359,9 +307,8 @@ class Session:
         work: Callable[[Tx], Awaitable[T]],
         begin: tuple[bytes, ...],
         mark: Callable[[], None],
-        looks: bool,
     ) -> T:
-        tx = Tx(conn, begin, mark, looks=looks)
+        tx = Tx(conn, begin, mark)
         try:
             result = await work(tx)
         except BaseException:
@@ -369,7 +316,7 @@ class Session:
                 # A connection too broken for it has rolled back already, and the error that led
                 # here must not be lost with it.
                 with suppress(psycopg.Error):
-                    await conn.run_all((Asked(b"rollback", prepared=False),))
+                    await conn.roll_back()
             raise
         # Otherwise the work sent nothing, or its COMMIT with its last statements.
         if conn.info.transaction_status == INTRANS:
@@ -386,8 +333,8 @@ class Session:
         """Run `work` without BEGIN and COMMIT: one statement, or reads without a common
         snapshot."""
 
-        async def once(conn: Connection, mark: Callable[[], None], look: bool) -> T:
-            return await work(Tx(conn, looks=look))
+        async def once(conn: Connection, mark: Callable[[], None]) -> T:
+            return await work(Tx(conn))
 
         return await self._attempt(once, seconds=seconds)
 
@@ -401,7 +348,7 @@ class Session:
 
     async def _attempt(
         self,
-        once: Callable[[Connection, Callable[[], None], bool], Awaitable[T]],
+        once: Callable[[Connection, Callable[[], None]], Awaitable[T]],
         *,
         seconds: float | None = None,
     ) -> T:
@@ -415,19 +362,12 @@ class Session:
         limit = self.call_seconds if seconds is None else seconds
         deadline = loop.time() + limit
         conflicts = broken = 0
-        handed = False
         cancels = _count_cancels()
         while True:
             committing = False
             try:
                 async with self._borrow(deadline - loop.time()) as conn:
-                    if handed:
-                        await conn.run_all([_ask(("unpack_handovers", {"hosts": None}))])
-                    # A job that is handed over after this is found by `find_handed`, if it matters.
-                    return await once(conn, mark, self.looks and not handed)
-            except (HandedOverError, pg.ObjectNotInPrerequisiteState) as error:
-                conflicts, handed = conflicts + 1, True
-                _check_conflicts(conflicts, error)
+                    return await once(conn, mark)
             except (pg.SerializationFailure, pg.DeadlockDetected) as error:
                 conflicts += 1
                 _check_conflicts(conflicts, error)
@@ -458,9 +398,9 @@ class Session:
 
     @asynccontextmanager
     async def _borrow(self, seconds: float) -> AsyncIterator[Connection]:
-        if self._held.pool is None:
+        if self._pool is None:
             raise Unavailable("the store is not open")
-        async with self._held.pool.connection(
+        async with self._pool.connection(
             timeout=max(0.05, min(seconds, POOL_WAIT_SECONDS))
         ) as conn:
             with cut_after(conn, seconds):
@@ -487,6 +427,7 @@ def _count_cancels() -> int:
 async def _configure(conn: Connection) -> None:
     set_json_loads(msgspec.json.decode, conn)
     conn.adapters.register_dumper(list, ColumnDumper)
+    conn.prepared_max = MAX_PREPARED
     await conn.execute(write_session_settings(conn.info.server_version), prepare=False)
 
 

@@ -49,7 +49,7 @@ class PostgresPools(OnSession):
         return await self.session.single(lambda tx: _read_pool(tx, name))
 
     async def list_pools(self) -> list[PoolRecord]:
-        return [as_pool(row) for row in await self.beside.rows("read_pools", names=None)]
+        return [as_pool(row) for row in await self.session.rows("read_pools", names=None)]
 
     @transacts
     async def pause_pool(self, tx: Tx, name: str, reason: str, *, now: Now = None) -> PoolRecord:

@@ -169,7 +169,7 @@ class PostgresArrays(OnSession):
         self, limit: int = 500, *, only: str | None = None, now: Now = None
     ) -> Advanced:
         done = Advanced()
-        for row in await self.beside.rows("find_working_arrays", only=only):
+        for row in await self.session.rows("find_working_arrays", only=only):
 
             async def work(tx: Tx, array_id: str = row["id"]) -> Advanced:
                 return await _advance(tx, array_id, limit, await tx.now(now))

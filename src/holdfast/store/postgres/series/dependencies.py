@@ -22,7 +22,7 @@ class PostgresDependencies(OnSession):
     """`DependencyStore` on PostgreSQL."""
 
     async def settle_dependencies(self, limit: int = 1000, *, now: Now = None) -> Settled:
-        found = await self.beside.rows("find_ended_parents", limit=limit)
+        found = await self.session.rows("find_ended_parents", limit=limit)
         if not found:
             return Settled()
 

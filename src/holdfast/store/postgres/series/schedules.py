@@ -98,7 +98,7 @@ class PostgresSchedules(OnSession):
     async def list_due(self, limit: int = 100, *, now: Now = None) -> list[DueSchedule]:
         return [
             DueSchedule(secrets=row.pop("secrets"), schedule=msgspec.convert(row, ScheduleRecord))
-            for row in await self.beside.rows("find_due_schedules", limit=limit, now=now)
+            for row in await self.session.rows("find_due_schedules", limit=limit, now=now)
         ]
 
     @transacts

@@ -6,23 +6,18 @@ select q.name, q.settings, q.paused_at, q.paused_reason, q.hard, q.created_at fr
 -- name: read_capacity
 -- Busy comes from live leases, never from a host's own report. A silent host is given nothing, because its
 -- reservations would only run out one after the other. Devices are looked for where there are some: hosts without
--- have the most tasks. What the job `but` holds counts as free, because all of it ends with this transaction.
+-- have the most tasks.
 select h.id as host_id, h.name, b.incarnation, h.queues, h.labels, h.cpu_slots, h.memory_bytes, h.gpus, h.state, h.faults,
-       coalesce(u.cpu_slots, 0) + coalesce(o.cpu_slots, 0) as busy_cpu_slots,
-       coalesce(u.memory_bytes, 0) + coalesce(o.memory_bytes, 0) as busy_memory_bytes,
+       coalesce(u.cpu_slots, 0) as busy_cpu_slots, coalesce(u.memory_bytes, 0) as busy_memory_bytes,
        coalesce(case when h.gpus <> '[]' then (
          select array_agg(d) from tasks t cross join lateral unnest(t.devices) as x(d)
-         where t.host_id = h.id and t.state in ('reserved', 'running', 'preempting') and t.job_id is distinct from %(but)s::text
+         where t.host_id = h.id and t.state in ('reserved', 'running', 'preempting')
        ) end, '{}') as busy_devices
 from hosts h join heartbeats b on b.host_id = h.id
 left join lateral (
   select sum(t.cpu_slots)::bigint as cpu_slots, sum(t.memory_bytes)::bigint as memory_bytes
   from tasks t where t.host_id = h.id and t.state in ('reserved', 'running', 'preempting')
-    and t.job_id is distinct from %(but)s::text
 ) u on true
-left join (
-  select host_id, sum(cpu_slots)::bigint as cpu_slots, sum(memory_bytes)::bigint as memory_bytes from handovers group by host_id
-) o on o.host_id = h.id
 where h.state = 'active' and not h.faults @> '[{"part": "starts"}]' -- ASIDE-1
   and (%(ids)s::text[] is null or h.id = any(%(ids)s))
   and (%(silence)s::double precision is null
@@ -31,18 +26,15 @@ order by h.id;
 
 -- name: read_candidates
 -- The top of each queue by exactly the index's order, then merged: the depth of the queues does not matter.
-with top as materialized (
-  select r.* from unnest(%(queues)s::text[]) as q(name) cross join lateral (
-    select r.job_id, r.priority, r.place from ready_jobs r
-    where r.queue = q.name and r.job_id not in (select unnest(%(but)s::text[]))
-    order by r.priority desc, r.place
-    limit %(limit)s
-  ) r
-)
 select {candidate:c}
-from top r join jobs c on c.id = r.job_id
-where c.id = any(array(select job_id from top))
-order by r.priority desc, r.place;
+from unnest(%(queues)s::text[]) as q(name)
+cross join lateral (
+  select j.* from jobs j
+  where j.state = 'queued' and j.queue = q.name and j.id not in (select unnest(%(but)s::text[]))
+  order by j.priority desc, j.place
+  limit %(limit)s
+) c
+order by c.priority desc, c.place;
 
 -- name: read_candidates_in_quota
 -- As above, without the jobs that their projects' quotas forbid now: a project at its limit would fill the list with
@@ -50,12 +42,12 @@ order by r.priority desc, r.place;
 select {candidate:c}
 from unnest(%(queues)s::text[]) as q(name)
 cross join lateral (
-  select j.* from ready_jobs r cross join lateral (select * from jobs j where j.id = r.job_id offset 0) j
+  select j.* from jobs j
   left join unnest(%(projects)s::text[], %(jobs_left)s::bigint[], %(gpus_left)s::bigint[]) as l(project, jobs, gpus)
     on l.project = j.project
-  where r.queue = q.name and r.job_id not in (select unnest(%(but)s::text[]))
+  where j.state = 'queued' and j.queue = q.name and j.id not in (select unnest(%(but)s::text[]))
     and (l.jobs is null or l.jobs > 0) and (l.gpus is null or j.gpus = 0 or l.gpus >= j.gpus::bigint * j.tasks)
-  order by r.priority desc, r.place
+  order by j.priority desc, j.place
   limit %(limit)s
 ) c
 order by c.priority desc, c.place;
@@ -67,12 +59,11 @@ select {candidate:c}
 from unnest(%(queues)s::text[]) as q(name)
 cross join unnest(%(projects)s::text[], %(gpus)s::bigint[], %(cpu_slots)s::bigint[]) as o(project, gpus, cpu_slots)
 cross join lateral (
-  select r.job_id from ready_jobs r
-  where r.project = o.project and r.queue = q.name and r.job_id not in (select unnest(%(but)s::text[]))
-  order by r.priority desc, r.place
+  select j.* from jobs j
+  where j.state = 'queued' and j.project = o.project and j.queue = q.name and j.id not in (select unnest(%(but)s::text[]))
+  order by j.priority desc, j.place
   limit %(limit)s
-) r
-cross join lateral (select * from jobs j where j.id = r.job_id offset 0) c
+) c
 where case when c.gpus > 0 then c.gpus::bigint * c.tasks <= o.gpus else c.cpu_slots::bigint * c.tasks <= o.cpu_slots end
 order by c.priority desc, c.place;
 
@@ -95,15 +86,12 @@ select c.settings_rev, c.settings, w.queued as anything_queued, w.blocked as any
          %(limits)s::boolean or c.settings ? 'max_running' or exists (select from queues where settings ? 'max_running')
        ) then (
          select coalesce(jsonb_object_agg(l.queue, l.n), '{}') from (
-           select queue, count(*) as n from (
-             select j.queue from jobs j where j.indexed_state in ('reserved', 'running', 'draining')
-             union all
-             select unnest(h.queues) from handovers h
-           ) live group by queue
+           select j.queue, count(*) as n from jobs j
+           where j.state in ('reserved', 'running', 'draining') group by j.queue
          ) l
        ) end as live,
        case when w.queued then (
-         select min(j.priority) from jobs j where j.preemptible and j.indexed_state in ('reserved', 'running', 'draining')
+         select min(j.priority) from jobs j where j.preemptible and j.state in ('reserved', 'running', 'draining')
        ) end as lowest_preemptible,
        case when w.queued then
          coalesce(c.settings->>'quota_jobs', c.settings->>'quota_gpus') is not null
@@ -114,24 +102,10 @@ select c.settings_rev, c.settings, w.queued as anything_queued, w.blocked as any
          or exists (select from projects where settings ?| array['share_gpus', 'share_cpu_slots'])
        end as shared
 from cluster c cross join (
-  select b.blocked, b.blocked or exists (select from ready_jobs) as queued
+  select b.blocked, b.blocked or (
+    select j.place from jobs j where j.state = 'queued' order by j.queue, j.priority desc, j.place limit 1) is not null as queued
   from (select exists (select from tasks where state = 'blocked') as blocked) b
 ) w;
-
--- name: look_for_rivals
--- Whether anything but room decides if a job may start that is about to be queued in its old place: a job before it, a
--- member of another that waits, a limit, a quota, a share. One look into the index for each queue.
-select exists (
-         select from jobs j cross join queues q cross join lateral (
-           select f.priority, f.place from ready_jobs f where f.queue = q.name
-           order by f.priority desc, f.place
-           limit 1
-         ) f
-         where j.id = %(id)s and (f.priority > j.priority or (f.priority = j.priority and f.place < j.place)))
-    or exists (select from tasks where state = 'blocked')
-    or exists (select from queues where settings ? 'max_running')
-    or exists (select from cluster where settings ?| array['max_running', 'quota_jobs', 'quota_gpus', 'share_gpus', 'share_cpu_slots'])
-    or exists (select from projects where settings ?| array['quota_jobs', 'quota_gpus', 'share_gpus', 'share_cpu_slots']) as rivals;
 
 -- name: read_blocked
 -- Members of supervised jobs that wait for another host and whose time has come, with the hosts to be used last for
@@ -176,11 +150,13 @@ select exists (select from cluster where coalesce(settings->>'quota_jobs', setti
 select host_id from heartbeats where host_id = any(%(ids)s) order by host_id for no key update;
 
 -- name: reserve_jobs
--- Writes job, tasks, attempt and event where the job is still queued under the snapshot's epoch; returns the jobs that it
--- leaves alone. The events are rows of 500, so that few are read for the events of one job.
-with clock as materialized (
-  select coalesce(%(now)s::timestamptz, clock_timestamp()) as at
-), batches as materialized (
+-- The one way from queued to reserved: job, tasks, attempt and event of each placement, where the job is still queued under
+-- the epoch that its plan saw, its queue is open and, for what hosts take, the settings are those that let them (`revision`).
+-- The hosts are locked, and their room is as the plan found it. A queue that is being paused or changed, and a job that
+-- another transaction holds, is left alone: locks of queues come before those of hosts, so a wait here could be for ever.
+-- `granted`: where a host hears of it by the answer to its sync, its lease begins.
+-- The events are rows of 500, so that few are read for the events of one job.
+with batches as materialized (
   select k, nextval('event_batches_n_seq') as n from generate_series(0, (cardinality(%(jobs)s::text[]) - 1) / 500) as k
 ), given as (
   select * from unnest(%(jobs)s::text[], %(epochs)s::bigint[], %(tasks)s::integer[], %(ttls)s::double precision[], %(homes)s::text[],
@@ -193,43 +169,55 @@ with clock as materialized (
   from unnest(%(job_numbers)s::integer[], %(host_numbers)s::integer[], %(firsts)s::integer[], %(counts)s::integer[], %(devices)s::text[])
     as x(n, host, first, count, devices)
   join held h on h.n = x.host
-), locked as (
-  select j.id, g.n, g.ttl, g.host_id, g.hosts, g.host_ids from jobs j join given g on g.job_id = j.id
+), open as materialized (
+  select q.name from queues q
+  where q.name = any(%(queues)s::text[]) and q.paused_at is null
+    and (%(revision)s::bigint is null or exists (select from cluster where settings_rev = %(revision)s))
+  order by q.name
+  for share skip locked
+), locked as materialized (
+  select j.id from jobs j join given g on g.job_id = j.id
   where j.id = any(%(jobs)s::text[]) and j.state = any(%(reserve_from)s) and j.epoch = g.epoch and j.tasks = g.tasks
-    and j.queue <> all(%(paused)s)
+    and j.queue in (select name from open)
   order by j.id
-  for update of j
-), claimed as materialized (
-  delete from ready_jobs r where r.job_id = any(array(select id from locked)) returning r.job_id
+  for update of j skip locked
 ), moved as (
-  update jobs j set state = 'reserved', epoch = j.epoch + 1, attempts = j.attempts + 1, reason = 'reserved on ' || l.hosts,
+  update jobs j set state = 'reserved', epoch = j.epoch + 1, attempts = j.attempts + 1,
+         reason = 'reserved on ' || g.hosts || %(said)s::text,
          barred_hosts = '{}', revision = j.revision + 1, started_at = null, step = null, total = null, beat_at = null, trigger_rank = null
-  from locked l where j.id = any(array(select job_id from claimed)) and j.id = l.id
+  from given g where j.id = any(array(select id from locked)) and j.id = g.job_id
   returning j.id, j.tasks, j.epoch, j.attempts, j.retries_charged, j.queue, j.project, j.gpus, j.cpu_slots, j.memory_bytes,
-            j.reason, l.n, l.ttl, l.host_id, l.hosts, l.host_ids, coalesce((j.spec->>'supervised')::boolean, false) as supervised
+            j.reason, g.n, g.ttl, g.host_id, g.hosts, g.host_ids, coalesce((j.spec->>'supervised')::boolean, false) as supervised
 ), placed as (
   insert into tasks (job_id, rank, epoch, attempt, state, queue, gpus, cpu_slots, memory_bytes, host_id, incarnation,
-                     devices, lease_ttl_seconds, barrier)
+                     devices, lease_ttl_seconds, barrier, offered_at, lease_until)
   select m.id, generate_series(s.first, s.last), m.epoch, m.attempts, 'reserved', m.queue, m.gpus, m.cpu_slots, m.memory_bytes,
-         s.host_id, s.incarnation, s.devices, m.ttl, m.tasks = 1 or (m.host_id is not null and not m.supervised)
+         s.host_id, s.incarnation, s.devices, m.ttl, m.tasks = 1 or (m.host_id is not null and not m.supervised),
+         %(granted)s::timestamptz, %(granted)s::timestamptz + m.ttl * interval '1 second'
   from moved m join seats s on s.n = m.n
 ), chained as (
-  insert into attempts (job_id, number, parent, epoch, state, retry_count, reason, host, host_ids, reserved_at, taken_batch)
+  insert into attempts (job_id, number, parent, epoch, state, retry_count, reason, host, host_ids, road, reserved_at, taken_batch)
   select m.id, m.attempts, nullif(m.attempts - 1, 0), m.epoch, 'reserved', m.retries_charged, m.reason, m.hosts,
          case when m.host_ids is null then array_fill(m.host_id, array[m.tasks])
-              else array(select jsonb_array_elements_text(m.host_ids::jsonb)) end, (select at from clock), b.n
+              else array(select jsonb_array_elements_text(m.host_ids::jsonb)) end,
+         %(road)s, %(now)s::timestamptz, b.n
   from moved m join batches b on b.k = (m.n - 1) / 500
 ), logged as (
   insert into event_batches (n, at, kind, ids, began_ids, job_ids, attempts, epochs, host_ids, queues, projects, messages)
     overriding system value
-  select b.n, (select at from clock), 'job.reserved', array_agg(m.event_id), array_agg(null::bigint), array_agg(m.id),
+  select b.n, %(now)s::timestamptz, 'job.reserved', array_agg(m.event_id), array_agg(null::bigint), array_agg(m.id),
          array_agg(m.attempts), array_agg(m.epoch), array_agg(m.host_id), array_agg(m.queue), array_agg(m.project),
          array_agg(m.reason)
   from (select nextval('events_id_seq') as event_id, m.* from (select * from moved order by n) m) m
   join batches b on b.k = (m.n - 1) / 500
   group by b.n
 )
-select g.job_id from given g where g.n not in (select n from moved);
+-- ns: which of those given were written. secrets: of what hosts take, by job, where there are some.
+select array_agg(m.n) as ns, array_agg(m.attempts) as attempts,
+       case when %(granted)s::timestamptz is not null then (
+         select jsonb_object_agg(s.job_id, s.secrets) from job_secrets s where s.job_id = any(array(select id from moved))
+       ) end as secrets
+from moved m;
 
 -- name: note_passed
 -- Written only where it changes, or grows old (TAKE-2).
@@ -240,7 +228,7 @@ where holds <> %(holds)s or job_ids <> %(ids)s::text[]
 -- name: find_unoffered
 -- Candidates only; each is checked again under its lock.
 select j.id from jobs j join attempts a on a.job_id = j.id and a.number = j.attempts
-where j.indexed_state = 'reserved' and a.reserved_at <= %(before)s
+where j.state = 'reserved' and a.reserved_at <= %(before)s
   and exists (select from tasks t where t.job_id = j.id and t.state = 'reserved' and t.replaced = 0
               and (t.offered_at is null or (t.claimed_at is null and not t.barrier)))
 order by j.id;
@@ -260,7 +248,7 @@ cross join lateral (select j.state = 'running' and (
   j.tasks = 1 or coalesce((j.spec->>'supervised')::boolean, false) or coalesce(j.spec->>'on_partial', 'fail') = 'restart'
   or not exists (select from tasks d where d.job_id = j.id and d.state = 'done')) as stoppable) s
 cross join (select coalesce(%(now)s::timestamptz, clock_timestamp()) as at) c
-where t.state in ('running', 'preempting') or (t.state = 'reserved' and not t.ahead); -- that holds no slot (AHEAD-1)
+where t.state in ('reserved', 'running', 'preempting');
 
 -- name: read_spans
 -- How long jobs of these names took, or members of these arrays: the longest of the last ten that succeeded with their
@@ -278,7 +266,7 @@ from unnest(%(projects)s::text[], %(kin)s::text[]) as p(project, kin) cross join
    limit 10)
   union all
   (select extract(epoch from m.ended_at - m.started_at) from jobs m
-   where m.array_id = substr(p.kin, 7) and p.kin like 'array:%%' and m.indexed_state = 'succeeded' and m.project = p.project
+   where m.array_id = substr(p.kin, 7) and p.kin like 'array:%%' and m.state = 'succeeded' and m.project = p.project
      and m.attempts = 1
    order by m.id desc
    limit 10)
@@ -292,5 +280,5 @@ select j.id, a.reserved_at, coalesce(%(now)s::timestamptz, clock_timestamp()) as
          select from attempts e where e.job_id = j.id and e.number < j.attempts and e.started_at is not null
            and (e.cause is null or e.cause <> all(%(unstarted)s::text[]))) as ran_before
 from jobs j join attempts a on a.job_id = j.id and a.number = j.attempts
-where j.indexed_state = 'reserved' and (%(ids)s::text[] is null or j.id = any(%(ids)s))
+where j.state = 'reserved' and (%(ids)s::text[] is null or j.id = any(%(ids)s))
 order by j.id;

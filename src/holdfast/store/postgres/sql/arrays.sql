@@ -28,18 +28,18 @@ from (
     and (%(name)s::text is null or a.name = %(name)s)
     and (%(prefix)s::text is null or (a.id >= %(prefix)s and starts_with(a.id, %(prefix)s)))
     and (%(states)s::text[] is null or exists (
-      select from jobs j where j.array_id = a.id and j.indexed_state = any(%(states)s)))
+      select from jobs j where j.array_id = a.id and j.state = any(%(states)s)))
     and (%(before)s::text is null or a.id < %(before)s)
   order by a.id desc limit %(limit)s
 ) a cross join lateral (
   select coalesce(jsonb_object_agg(s.state, s.n), '{}') as counts
-  from (select j.indexed_state as state, count(*) as n from jobs j where j.array_id = a.id group by 1) s
+  from (select j.state, count(*) as n from jobs j where j.array_id = a.id group by 1) s
 ) c cross join lateral (
   select count(*) as active from jobs j
-  where j.array_id = a.id and j.indexed_state in ('waiting', 'queued', 'reserved', 'running', 'draining')
+  where j.array_id = a.id and j.state in ('waiting', 'queued', 'reserved', 'running', 'draining')
     and (j.wait_cause is null or j.wait_cause not in ('array', 'parked'))
 ) n cross join lateral (
-  select array(select j.array_index from jobs j where j.array_id = a.id and j.indexed_state = 'failed' order by 1 limit 1000) as failed
+  select array(select j.array_index from jobs j where j.array_id = a.id and j.state = 'failed' order by 1 limit 1000) as failed
 ) f
 order by a.id desc;
 
@@ -54,7 +54,7 @@ select a.id from arrays a
 where a.lined and a.held = '' and a.cancel_reason is null and (%(only)s::text is null or a.id = %(only)s)
   and (a.at_once is null or a.at_once > (select count(*) from (
     select from jobs j
-    where j.array_id = a.id and j.indexed_state in ('waiting', 'queued', 'reserved', 'running', 'draining')
+    where j.array_id = a.id and j.state in ('waiting', 'queued', 'reserved', 'running', 'draining')
     and (j.wait_cause is null or j.wait_cause not in ('array', 'parked'))
     limit a.at_once) l))
 order by id limit 100;
@@ -65,7 +65,7 @@ select id, name, at_once, held, lined, cancel_reason, cancel_cause, cancel_hard 
 -- name: count_active
 -- A statement of its own after the array's lock, so that it sees what the lock's last holder released.
 select count(*) as active from jobs j
-where j.array_id = %(id)s and j.indexed_state in ('waiting', 'queued', 'reserved', 'running', 'draining')
+where j.array_id = %(id)s and j.state in ('waiting', 'queued', 'reserved', 'running', 'draining')
     and (j.wait_cause is null or j.wait_cause not in ('array', 'parked'));
 
 -- name: find_in_line
@@ -81,11 +81,11 @@ update arrays set lined = false where id = %(id)s;
 -- name: cancel_array
 update arrays a set cancel_reason = %(reason)s, cancel_cause = 'user_cancelled', held = '', cancel_hard = %(hard)s
 where a.id = %(id)s
-  and exists (select from jobs j where j.array_id = a.id and j.indexed_state in ('waiting', 'queued', 'reserved', 'running', 'draining'));
+  and exists (select from jobs j where j.array_id = a.id and j.state in ('waiting', 'queued', 'reserved', 'running', 'draining'));
 
 -- name: find_uncancelled
 select id from jobs
-where array_id = %(id)s and indexed_state in ('waiting', 'queued', 'reserved', 'running', 'draining')
+where array_id = %(id)s and state in ('waiting', 'queued', 'reserved', 'running', 'draining')
   and not (state = 'draining' and drain_cause = 'user_cancelled' and (drain_hard or not %(hard)s::boolean))
 order by id limit %(limit)s;
 
@@ -93,7 +93,7 @@ order by id limit %(limit)s;
 update arrays set cancel_reason = null, cancel_cause = null, cancel_hard = false, lined = false where id = %(id)s;
 
 -- name: find_failed
-select id from jobs where array_id = %(id)s and indexed_state = 'failed' order by id;
+select id from jobs where array_id = %(id)s and state = 'failed' order by id;
 
 -- name: prune_arrays
 delete from arrays a

@@ -5,7 +5,7 @@
 select id, name, ended_at is not null as ended from jobs where id = any(%(ids)s)
 union all
 select a.id, a.name, not exists (
-  select from jobs j where j.array_id = a.id and j.indexed_state in ('waiting', 'queued', 'reserved', 'running', 'draining'))
+  select from jobs j where j.array_id = a.id and j.state in ('waiting', 'queued', 'reserved', 'running', 'draining'))
 from arrays a where a.id = any(%(ids)s);
 
 -- name: await_jobs
@@ -27,10 +27,10 @@ on conflict do nothing;
 -- name: find_ended_parents
 -- One look into a partial index, which is nearly always empty, and one for each array that is waited for.
 select id from (
-  (select id from jobs where awaited and indexed_state in ('succeeded', 'failed', 'cancelled') order by id limit %(limit)s)
+  (select id from jobs where awaited and state in ('succeeded', 'failed', 'cancelled') order by id limit %(limit)s)
   union all
   (select a.id from arrays a where a.awaited and a.cancel_reason is null and not exists (
-     select from jobs j where j.array_id = a.id and j.indexed_state in ('waiting', 'queued', 'reserved', 'running', 'draining'))
+     select from jobs j where j.array_id = a.id and j.state in ('waiting', 'queued', 'reserved', 'running', 'draining'))
    order by a.id limit %(limit)s)
 ) e limit %(limit)s;
 
@@ -38,7 +38,7 @@ select id from (
 -- Those that have ended, and how many of their members ended how.
 select a.id, c.counts from arrays a cross join lateral (
   select jsonb_object_agg(s.state, s.n) as counts
-  from (select j.indexed_state as state, count(*) as n from jobs j where j.array_id = a.id group by 1) s
+  from (select j.state, count(*) as n from jobs j where j.array_id = a.id group by 1) s
 ) c
 where a.id = any(%(ids)s) and c.counts is not null
   and not c.counts ?| array['waiting', 'queued', 'reserved', 'running', 'draining'];
@@ -89,7 +89,7 @@ from unnest(%(ids)s::text[]) as g(id) left join jobs o on o.id = g.id cross join
   select d.parent, d.wants, coalesce(j.name, a.name) as name, j.state,
          case when j.id is null then (
            select coalesce(jsonb_object_agg(s.state, s.n), '{}')
-           from (select m.indexed_state as state, count(*) as n from jobs m where m.array_id = a.id group by 1) s) end as counts
+           from (select m.state, count(*) as n from jobs m where m.array_id = a.id group by 1) s) end as counts
   from job_dependencies d left join jobs j on j.id = d.parent left join arrays a on a.id = d.parent
   where d.child in (g.id, o.array_id) and coalesce(j.id, a.id) is not null
   order by d.parent limit %(first)s

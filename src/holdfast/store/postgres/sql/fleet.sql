@@ -169,9 +169,7 @@ on conflict (pool, offer) do update set refusals = offer_troubles.refusals + 1, 
 delete from offer_troubles where pool = %(pool)s and offer = %(offer)s;
 
 -- name: count_leases
--- With those of a take for whose commit the caller waited.
-select (select count(*) from tasks where host_id = %(id)s and state in ('reserved', 'running', 'preempting'))
-     + (select coalesce(sum(cardinality(job_ids)), 0) from handovers where host_id = %(id)s);
+select count(*) from tasks where host_id = %(id)s and state in ('reserved', 'running', 'preempting');
 
 -- name: read_instances
 select i.host_id, h.name, i.pool, i.offer, i.usd_per_hour, i.state, h.state as host_state, i.ref, i.reason, i.fault, i.said,
@@ -236,7 +234,7 @@ order by h.id, c.at desc;
 with shapes as materialized (
   select j.queue, j.project, j.tasks, j.gpus, j.cpu_slots, j.memory_bytes, j.spec->'host_labels' as host_labels,
          count(*) as jobs, min(j.queued_at) as queued_at
-  from ready_jobs r join jobs j on j.id = r.job_id
+  from jobs j where j.state = 'queued'
   group by j.queue, j.project, j.tasks, j.gpus, j.cpu_slots, j.memory_bytes, j.spec->'host_labels'
 )
 select s.queue, s.project, s.jobs, s.tasks, s.gpus, s.cpu_slots, s.memory_bytes,

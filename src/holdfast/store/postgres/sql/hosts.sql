@@ -1,8 +1,7 @@
 -- name: read_hosts
--- `busy_*` from live leases, in one grouped pass over the small tasks table for any number of hosts. What is held ahead has
--- no slot (AHEAD-1).
+-- `busy_*` from live leases, in one grouped pass over the small tasks table for any number of hosts.
 with busy as (
-  select t.host_id, count(*) as running, sum(t.cpu_slots) filter (where t.state <> 'reserved' or not t.ahead)::bigint as cpu_slots,
+  select t.host_id, count(*) as running, sum(t.cpu_slots)::bigint as cpu_slots,
          sum(t.memory_bytes)::bigint as memory_bytes
   from tasks t where t.state in ('reserved', 'running', 'preempting') and t.host_id is not null
     and (%(ids)s::text[] is null or t.host_id = any(%(ids)s))

@@ -42,11 +42,6 @@ with limits as materialized (
     and (%(limited_too)s::boolean or not (select limited from limits))
   on conflict do nothing
   returning *
-), lined as (
-  insert into ready_jobs (job_id, project, queue, priority, place, epoch, since, kind)
-  select w.id, w.project, w.queue, w.priority, w.place, w.epoch, w.queued_at,
-         case when w.gpus = 0 and w.array_id is null and w.origin_run is null and not w.preemptible then w.spec_hash end
-  from written w where w.state = 'queued'
 ), apart as (
   insert into job_secrets (job_id, secrets)
   select w.id, g.secrets from written w join given g using (id) where g.secrets is not null and g.secrets <> '{}'
@@ -67,10 +62,6 @@ select j.id, j.project, j.idempotency_key, j.spec_hash from jobs j
 where j.id = any(%(ids)s)
    or (j.project, j.idempotency_key) in (select * from unnest(%(projects)s::text[], %(keys)s::text[]));
 
--- name: read_jobs_as_kept
--- With the beat of its own row, where the attempt's tasks are known anyway.
-select {columns:job:j} from jobs j where j.id = any(%(ids)s::text[]);
-
 -- name: read_jobs
 -- While an attempt lives its newest beat is in the tasks; after it, in the job's own row.
 select {columns:job:j but step total beat_at},
@@ -86,8 +77,6 @@ where j.id = any(%(ids)s);
 -- Planned anew for each call, because the conditions given decide which index serves.
 select j.id from jobs j
 where (%(states)s::text[] is null or j.state = any(%(states)s))
-  and (%(indexed)s::text[] is null or j.indexed_state = any(%(indexed)s)) -- the same states, where all of them are indexed
-  and (not %(lined)s::boolean or j.id in (select job_id from ready_jobs)) -- queued, and nothing else
   and (%(queue)s::text is null or j.queue = %(queue)s)
   and (%(project)s::text is null or j.project = %(project)s)
   and (%(owner)s::text is null or j.owner = %(owner)s)
@@ -118,15 +107,11 @@ limit %(limit)s;
 
 -- name: count_jobs
 -- Unfinished jobs only: each part is a scan of an index that has no others, or of few rows.
-select queue, 'queued' as state, count(*) from ready_jobs group by 1, 2
+select queue, state, count(*) from jobs where state = 'queued' group by 1, 2
 union all
-select queue, state, sum(n)::bigint from (
-  select queue, indexed_state as state, count(*) as n from jobs where indexed_state in ('reserved', 'running', 'draining') group by 1, 2
-  union all
-  select q.queue, 'reserved', count(*) from handovers h cross join unnest(h.queues) as q(queue) group by 1, 2
-) live group by 1, 2
+select queue, state, count(*) from jobs where state in ('reserved', 'running', 'draining') group by 1, 2
 union all
-select queue, state, count(*) from jobs where indexed_state = 'waiting' group by 1, 2;
+select queue, state, count(*) from jobs where state = 'waiting' group by 1, 2;
 
 -- name: read_tasks
 select {columns:task:t}, h.name as host_name

@@ -24,31 +24,12 @@ where t.job_id = any(%(ids)s)
 order by t.job_id, t.rank
 for update of t;
 
--- name: find_handed
--- A statement of its own after the jobs' locks, as lock_tasks: which of these jobs a host has just been handed (HANDOVER-2).
--- The others' places are locked, so no host is handed them meanwhile.
-with lined as (
-  select job_id from ready_jobs where job_id = any(%(ids)s) order by job_id for update
-), found as materialized (
-  select id, state from jobs where id = any(%(ids)s)
-)
-select f.id from found f where f.state = 'queued' and f.id not in (select job_id from lined);
-
 -- name: write_jobs
-with written as (
-  update jobs j set
-    {assign:job},
-    place = case x.to_place when 'front' then -nextval('job_order') when 'back' then nextval('job_order') else j.place end
-  from jsonb_to_recordset(%(rows)s::jsonb) as x({recordset:job}, to_place text)
-  where j.id = any(%(ids)s) and j.id = x.id
-  returning j.id, j.state, j.project, j.queue, j.priority, j.place, j.epoch, j.queued_at
-), gone as (
-  delete from ready_jobs r using written w where r.job_id = any(%(ids)s) and r.job_id = w.id and w.state <> 'queued'
-)
-insert into ready_jobs (job_id, project, queue, priority, place, epoch, since)
-select w.id, w.project, w.queue, w.priority, w.place, w.epoch, w.queued_at from written w where w.state = 'queued'
-on conflict (job_id) do update set place = excluded.place, epoch = excluded.epoch, since = excluded.since,
-  kind = null; -- its row may say more of it now
+update jobs j set
+  {assign:job},
+  place = case x.to_place when 'front' then -nextval('job_order') when 'back' then nextval('job_order') else j.place end
+from jsonb_to_recordset(%(rows)s::jsonb) as x({recordset:job}, to_place text)
+where j.id = any(%(ids)s) and j.id = x.id;
 
 -- name: write_tasks
 -- The rows were locked when they were loaded, so a beat that is written back is never older.
@@ -74,7 +55,7 @@ select t.job_id, t.rank, t.state <> 'reserved' as fallen,
        greatest(0, extract(epoch from clock_timestamp() - case when t.state = 'reserved' then t.reserved_at else t.ended_at end))
          ::double precision as seconds
 from tasks t join jobs j on j.id = t.job_id
-where j.indexed_state in ('reserved', 'running')
+where j.state in ('reserved', 'running')
   and (t.state in ('failed', 'preempted') or (t.state = 'reserved' and t.replaced > 0))
 order by t.state = 'reserved', t.job_id, t.rank -- members without a place come first
 limit %(limit)s;
@@ -82,7 +63,7 @@ limit %(limit)s;
 -- name: find_unoffered_members
 select distinct t.job_id as id from tasks t join jobs j on j.id = t.job_id
 where t.state = 'reserved' and t.replaced > 0 and t.offered_at is null and t.reserved_at <= %(before)s
-  and j.indexed_state in ('reserved', 'running')
+  and j.state in ('reserved', 'running')
 order by t.job_id;
 
 -- name: clear_tasks
@@ -108,7 +89,7 @@ select coalesce(%(now)s::timestamptz, clock_timestamp()) as now;
 -- name: find_slow_drains
 -- Drains whose tasks were told to stop before a time and have not confirmed it, and that are not forced yet.
 select j.id from jobs j
-where j.indexed_state = 'draining' and not j.drain_hard and j.drain_since <= %(before)s
+where j.state = 'draining' and not j.drain_hard and j.drain_since <= %(before)s
   and exists (select from tasks t where t.job_id = j.id and t.state = 'preempting')
 order by j.id;
 

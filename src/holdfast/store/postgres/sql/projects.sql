@@ -8,19 +8,16 @@ select name, settings, created_at from projects order by name;
 -- its turn is counted over its index; GPUs are read of the live jobs' rows, which are few.
 with pending as (
   select p.project, count(*) as jobs from (
-    select r.project from ready_jobs r
+    select j.project from jobs j where j.state = 'queued'
     union all
-    select j.project from jobs j where j.indexed_state = 'waiting'
-    union all
-    select j.project from jobs j
-    where j.id = any(array(select e.job_id from handovers h cross join unnest(h.job_ids) as e(job_id)))
+    select j.project from jobs j where j.state = 'waiting'
   ) p
   where %(names)s::text[] is null or p.project = any(%(names)s)
   group by p.project
 ), running as (
   select j.project, count(*) as jobs, sum(j.gpus::bigint * j.tasks)::bigint as gpus,
          coalesce(sum(j.cpu_slots::bigint * j.tasks) filter (where j.gpus = 0), 0)::bigint as cpu_slots from jobs j
-  where j.indexed_state in ('reserved', 'running', 'draining') and (%(names)s::text[] is null or j.project = any(%(names)s))
+  where j.state in ('reserved', 'running', 'draining') and (%(names)s::text[] is null or j.project = any(%(names)s))
   group by j.project
 )
 select project, coalesce(p.jobs, 0) + coalesce(r.jobs, 0) as jobs, coalesce(r.jobs, 0) as running_jobs,
@@ -28,42 +25,31 @@ select project, coalesce(p.jobs, 0) + coalesce(r.jobs, 0) as jobs, coalesce(r.jo
 from pending p full join running r using (project);
 
 -- name: running_of_projects
--- As above, for admission: nothing but what runs. Hosts are handed no jobs where a quota or a share is set, but a take may
--- have read the settings just before a change to them.
-with live as (
-  select j.project, j.gpus, j.tasks, j.cpu_slots from jobs j where j.indexed_state in ('reserved', 'running', 'draining')
-  union all
-  select j.project, j.gpus, j.tasks, j.cpu_slots from jobs j
-  where j.id = any(array(select e.job_id from handovers h cross join unnest(h.job_ids) as e(job_id)))
-)
+-- As above, for admission: nothing but what runs.
 select j.project, count(*) as running_jobs, sum(j.gpus::bigint * j.tasks)::bigint as running_gpus,
        coalesce(sum(j.cpu_slots::bigint * j.tasks) filter (where j.gpus = 0), 0)::bigint as running_cpu_slots
-from live j
-where %(names)s::text[] is null or j.project = any(%(names)s)
+from jobs j
+where j.state in ('reserved', 'running', 'draining') and (%(names)s::text[] is null or j.project = any(%(names)s))
 group by j.project;
 
 -- name: unfinished_of_project
 -- For a hard quota (QUOTA-1): all unfinished jobs, and the GPUs they ask for.
 select count(*) as jobs, coalesce(sum(u.gpus), 0)::bigint as gpus from (
-  select j.id, j.gpus::bigint * j.tasks as gpus from jobs j where j.indexed_state = 'waiting' and j.project = %(name)s
+  select j.id, j.gpus::bigint * j.tasks as gpus from jobs j where j.state = 'waiting' and j.project = %(name)s
   union all
-  select j.id, j.gpus::bigint * j.tasks from ready_jobs r join jobs j on j.id = r.job_id where r.project = %(name)s
-  union all
-  select j.id, j.gpus::bigint * j.tasks from jobs j
-  where j.project = %(name)s
-    and j.id = any(array(select e.job_id from handovers h cross join unnest(h.job_ids) as e(job_id)))
+  select j.id, j.gpus::bigint * j.tasks from jobs j where j.state = 'queued' and j.project = %(name)s
   union all
   select j.id, j.gpus::bigint * j.tasks from jobs j
-  where j.indexed_state in ('reserved', 'running', 'draining') and j.project = %(name)s
+  where j.state in ('reserved', 'running', 'draining') and j.project = %(name)s
 ) u
 where u.id <> all(%(but)s::text[]);
 
 -- name: list_queued_projects
 -- Every project that has a queued job, one look into the index each: the number of jobs does not matter.
 with recursive found(name) as (
-  (select r.project from ready_jobs r order by r.project limit 1)
+  (select j.project from jobs j where j.state = 'queued' order by j.project limit 1)
   union all
-  select (select r.project from ready_jobs r where r.project > f.name order by r.project limit 1)
+  select (select j.project from jobs j where j.state = 'queued' and j.project > f.name order by j.project limit 1)
   from found f where f.name is not null
 )
 select name from found where name is not null;
@@ -94,29 +80,28 @@ returning name;
 delete from projects where name = %(name)s;
 
 -- name: project_in_use
-select exists (select from ready_jobs where project = %(name)s)
-    or exists (select from jobs j join handovers h on j.id = any(h.job_ids) where j.project = %(name)s)
-    or exists (select from jobs where project = %(name)s and indexed_state = 'waiting')
-    or exists (select from jobs where project = %(name)s and indexed_state in ('reserved', 'running', 'draining'));
+select exists (select from jobs where project = %(name)s and state = 'queued')
+    or exists (select from jobs where project = %(name)s and state = 'waiting')
+    or exists (select from jobs where project = %(name)s and state in ('reserved', 'running', 'draining'));
 
 -- name: count_waiting
-select project, wait_cause, count(*) from jobs where indexed_state = 'waiting' group by 1, 2;
+select project, wait_cause, count(*) from jobs where state = 'waiting' group by 1, 2;
 
 -- name: look_due
 -- Asked at every tick: is there work? For held retries only their projects are looked up, with one index probe each, so
 -- that a thousand held retries cost as much as one.
 -- The statement's time is a value the indexes can be searched by; the clock's is not.
 with recursive held(project) as (
-  (select j.project from jobs j where j.indexed_state = 'waiting' and j.wait_cause = 'retries_held' order by j.project, j.id limit 1)
+  (select j.project from jobs j where j.state = 'waiting' and j.wait_cause = 'retries_held' order by j.project, j.id limit 1)
   union all
-  select (select j.project from jobs j where j.indexed_state = 'waiting' and j.wait_cause = 'retries_held' and j.project > h.project
+  select (select j.project from jobs j where j.state = 'waiting' and j.wait_cause = 'retries_held' and j.project > h.project
           order by j.project, j.id limit 1)
   from held h where h.project is not null
 )
 select c.settings as cluster,
-       exists (select from jobs where indexed_state = 'waiting' and wait_cause = 'start_time'
+       exists (select from jobs where state = 'waiting' and wait_cause = 'start_time'
                and wait_until <= coalesce(%(now)s::timestamptz, statement_timestamp())) as starts,
-       exists (select from jobs where indexed_state = 'waiting' and wait_cause = 'back_off'
+       exists (select from jobs where state = 'waiting' and wait_cause = 'back_off'
                and wait_until <= coalesce(%(now)s::timestamptz, statement_timestamp())) as retries,
        array(select project from held where project is not null) as held,
        array(select name from projects where settings @> '{"retries_enabled": false}') as off
@@ -131,30 +116,17 @@ select settings from cluster for share;
 -- A statement of its own after share_switch, so that it reads the change that was waited for.
 select name from projects where settings @> '{"retries_enabled": false}';
 
--- name: release_starts
--- In batches, skipping rows another replica is releasing.
-with due as (
-  select id from jobs where indexed_state = 'waiting' and wait_cause = 'start_time' and wait_until <= %(now)s
-  order by wait_until limit %(limit)s
-  for update skip locked
-), released as (
-  update jobs j set state = 'queued', wait_cause = null, wait_until = null, queued_at = %(now)s, reason = %(reason)s,
-         revision = j.revision + 1
-  from due where j.id = due.id
-  returning j.id, j.attempts, j.epoch, j.queue, j.project, j.priority, j.place, j.queued_at
-), lined as (
-  insert into ready_jobs (job_id, project, queue, priority, place, epoch, since)
-  select r.id, r.project, r.queue, r.priority, r.place, r.epoch, r.queued_at from released r
-), logged as (
-  insert into events (at, kind, job_id, attempt, epoch, queue, project, message)
-  select %(now)s, 'job.released', r.id, nullif(r.attempts, 0), r.epoch, r.queue, r.project, %(reason)s from released r
-)
-select count(*) from released;
+-- name: find_due_starts
+-- Jobs whose start time has come, without the rows that another leader is releasing.
+select id from jobs
+where state = 'waiting' and wait_cause = 'start_time' and wait_until <= %(now)s
+order by wait_until, id limit %(limit)s
+for update skip locked;
 
 -- name: find_due_held
 -- Due retries under a kill switch; `everywhere`: the cluster's or its environment's.
 select id from jobs
-where indexed_state = 'waiting' and wait_cause = 'back_off' and wait_until <= %(now)s
+where state = 'waiting' and wait_cause = 'back_off' and wait_until <= %(now)s
   and (%(everywhere)s or project = any(%(off)s))
 order by wait_until, id limit %(limit)s
 for update skip locked;
@@ -162,18 +134,18 @@ for update skip locked;
 -- name: find_resumed
 -- Held retries that no kill switch holds any more.
 select id from jobs
-where indexed_state = 'waiting' and wait_cause = 'retries_held' and project = any(%(projects)s)
+where state = 'waiting' and wait_cause = 'retries_held' and project = any(%(projects)s)
 order by project, id limit %(limit)s
 for update skip locked;
 
 -- name: find_due_retries
 -- Retries to dispatch, without the rows that another leader is dispatching.
 select id from jobs
-where indexed_state = 'waiting' and wait_cause = 'back_off' and wait_until <= %(now)s and project <> all(%(off)s)
+where state = 'waiting' and wait_cause = 'back_off' and wait_until <= %(now)s and project <> all(%(off)s)
 order by wait_until, id limit %(limit)s
 for update skip locked;
 
 -- name: retries_left
 select exists (
-  select from jobs where indexed_state = 'waiting' and wait_cause = 'back_off' and wait_until <= %(now)s and project <> all(%(off)s)
+  select from jobs where state = 'waiting' and wait_cause = 'back_off' and wait_until <= %(now)s and project <> all(%(off)s)
 );

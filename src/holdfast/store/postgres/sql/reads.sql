@@ -52,10 +52,10 @@ order by t.job_id, t.rank;
 
 -- name: read_queue_places
 -- Reads at most 10 000 rows for each job, because a larger number is of no use.
-select me.job_id as id, (
+select me.id, (
   select count(*) from (
-    select from ready_jobs r
-    where r.queue = me.queue and (r.priority > me.priority or (r.priority = me.priority and r.place < me.place))
+    select from jobs r
+    where r.state = 'queued' and r.queue = me.queue and (r.priority > me.priority or (r.priority = me.priority and r.place < me.place))
     limit 10000
   ) ahead) as place
-from ready_jobs me where me.job_id = any(%(ids)s);
+from jobs me where me.id = any(%(ids)s) and me.state = 'queued';

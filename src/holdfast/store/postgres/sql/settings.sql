@@ -25,10 +25,9 @@ update cluster set settings_rev = settings_rev + 1 returning settings_rev;
 select name from queues where name = %(name)s for update;
 
 -- name: has_unfinished
-select exists (select from ready_jobs where queue = %(name)s)
-    or exists (select from handovers where %(name)s = any(queues))
-    or exists (select from jobs where queue = %(name)s and indexed_state in ('reserved', 'running', 'draining'))
-    or exists (select from jobs where queue = %(name)s and indexed_state = 'waiting');
+select exists (select from jobs where queue = %(name)s and state = 'queued')
+    or exists (select from jobs where queue = %(name)s and state in ('reserved', 'running', 'draining'))
+    or exists (select from jobs where queue = %(name)s and state = 'waiting');
 
 -- name: delete_queue
 delete from queues where name = %(name)s;
@@ -40,4 +39,4 @@ update queues set paused_at = coalesce(paused_at, %(now)s), paused_reason = %(re
 update queues set paused_at = null, paused_reason = '', hard = false where name = %(name)s;
 
 -- name: running_in_queue
-select id from jobs where queue = %(name)s and indexed_state in ('reserved', 'running') order by id;
+select id from jobs where queue = %(name)s and state in ('reserved', 'running') order by id;

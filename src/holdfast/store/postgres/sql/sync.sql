@@ -38,9 +38,8 @@ with given as (
 select k.host_id, k.name, k.state, k.faults, k.reason, k.fresh, k.flagged_dead_at, k.heartbeat_at,
        k.fresh and exists (
          select from tasks t where t.host_id = k.host_id and t.state in ('reserved', 'preempting')
-           and (t.state = 'preempting' or t.offered_at is null or t.claimed_at is not null or t.recalled
+           and (t.state = 'preempting' or t.offered_at is null or t.claimed_at is not null
                 or (t.job_id, t.rank, t.epoch) not in (select job_id, rank, epoch from live))) as orders,
-       k.fresh and exists (select from handovers o where o.host_id = k.host_id) as handed,
        k.fresh and exists (select from log_reads r where r.host_id = k.host_id and r.at is null) as reads,
        coalesce(%(now)s, clock_timestamp()) as now
 from known k;
@@ -73,8 +72,9 @@ where t.job_id = any(%(jobs)s::text[]) and t.job_id = l.job_id and t.rank = l.ra
 returning t.job_id, t.rank, t.epoch, t.lease_ttl_seconds;
 
 -- name: finish_jobs
--- The fast path of one-task jobs that succeeded: task, job, attempt and events in one statement. The moves take the
--- rest (gangs, drains, stale reports). Must equal `runs.end_task`; the conformance suite compares them.
+-- The ends of jobs of one task that succeeded, many at once: task, job, attempt and events in one statement. The moves take
+-- every other end (gangs, drains, failures, stale reports), and this one must equal what they write (`runs.end_task`); the
+-- conformance suite compares them. What it buys stands on top of sync/ends.py.
 with batch as materialized (
   select nextval('event_batches_n_seq') as n
 ), given as (
@@ -136,85 +136,6 @@ select array_agg(d.n) as ns, array_agg(d.n) filter (where d.origin_run is not nu
        array_agg(d.n) filter (where d.awaited) as awaited
 from done d;
 
--- name: settle_handovers
--- What hosts report of the jobs that they were handed: those that succeeded end in their own rows, and the rest stays
--- handed over. As finish_jobs, whose rows it has; nothing is read of tasks and attempts, because these jobs have none yet.
--- tellers: which of `hosts` told of each job.
-with batch as materialized (
-  select nextval('event_batches_n_seq') as n, coalesce(%(now)s::timestamptz, clock_timestamp()) as at
-), tellers as materialized (
-  select * from unnest(%(hosts)s::text[], %(incarnations)s::text[]) with ordinality as t(host_id, incarnation, teller)
-), given as (
-  select * from unnest(%(jobs)s::text[], %(tellers)s::bigint[], %(runtimes)s::double precision[], %(facts)s::text[],
-                       %(steps)s::bigint[], %(totals)s::bigint[], %(ages)s::double precision[]) with ordinality
-    as g(job_id, teller, runtime, facts, step, total, beat_age, n)
-), gone as (
-  delete from handovers h where h.host_id = any(%(hosts)s::text[]) returning h.*
-), handed as materialized (
-  select h.n as batch, h.host_id, h.incarnation, h.host, h.at, e.job_id, e.ttl, e.queue, e.k
-  from gone h cross join lateral unnest(h.job_ids, h.ttls, h.queues) with ordinality as e(job_id, ttl, queue, k)
-), good as materialized (
-  select g.*, h.host_id, h.batch, h.host, h.at, b.at as told_at, greatest(h.at, b.at - g.runtime * interval '1 second') as began,
-         b.at - g.beat_age * interval '1 second' as beat_at
-  from handed h join given g on g.job_id = h.job_id
-  join tellers t on t.teller = g.teller and t.host_id = h.host_id and t.incarnation = h.incarnation
-  cross join batch b
-), done as (
-  update jobs j set
-    state = 'succeeded', epoch = 1, attempts = 1, ended_at = g.told_at, outcome = 'succeeded', exit_code = 0, reason = 'succeeded',
-    started_at = g.began, step = case when g.beat_at is not null then g.step end,
-    total = case when g.beat_at is not null then g.total end, beat_at = g.beat_at, revision = j.revision + 2
-  from good g where j.id = any(array(select job_id from good)) and j.id = g.job_id and j.epoch = 0
-  returning j.id, j.queue, j.project, j.retries_charged as charged, g.n, g.host_id, g.host, g.facts, g.step as last_step,
-            g.total as last_total, g.began, g.at, g.told_at, g.batch,
-            j.awaited and exists (select from job_dependencies w where w.parent = j.id) as awaited
-), rest as materialized (
-  select h.* from handed h
-  where (select count(*) from handed) > (select count(*) from good)
-    and not exists (select from good g where g.job_id = h.job_id)
-), kept as (
-  insert into handovers (n, host_id, incarnation, host, at, cpu_slots, memory_bytes, job_ids, ttls, queues)
-  select h.batch, h.host_id, h.incarnation, h.host, h.at, sum(j.cpu_slots), sum(j.memory_bytes), array_agg(h.job_id order by h.k),
-         array_agg(h.ttl order by h.k), array_agg(h.queue order by h.k)
-  from rest h join jobs j on j.id = h.job_id
-  where j.id = any(array(select job_id from rest))
-  group by h.batch, h.host_id, h.incarnation, h.host, h.at
-  returning host_id
-), ended as (
-  insert into attempts (job_id, number, epoch, state, retry_count, reason, host, host_ids, road, reserved_at, taken_batch,
-                        outcome, exit_code, started_at, ended_at, step, total, ended_batch, told)
-  select d.id, 1, 1, 'ended', d.charged, 'succeeded', d.host, array[d.host_id], 'host', d.at, d.batch,
-         'succeeded', 0, d.began, d.told_at, d.last_step, d.last_total, (select n from batch), d.facts
-  from done d
-), logged as (
-  insert into event_batches (n, at, kind, data, ids, began_ids, job_ids, attempts, epochs, host_ids, queues, projects, messages)
-    overriding system value
-  select (select n from batch), (select at from batch), 'job.succeeded', '{"exit_code": 0}', array_agg(d.event_id), array_agg(d.began_id),
-         array_agg(d.id), '{1}', '{1}', array_agg(d.host_id), array_agg(d.queue), array_agg(d.project), '{succeeded}'
-  from (select nextval('events_id_seq') as began_id, nextval('events_id_seq') as event_id, d.*
-        from (select id, host_id, queue, project from done order by n) d) d
-  having count(*) > 0
-)
--- kept: hosts of which something is handed over still.
-select array_agg(d.n) as ns, null::bigint[] as posted, array_agg(d.n) filter (where d.awaited) as awaited,
-       (select array_agg(distinct host_id) from kept) as kept
-from done d;
-
--- name: unpack_handovers
-select unpack_handovers(%(hosts)s::text[]);
-
--- name: unpack_queue
-select unpack_handovers(array(select host_id from handovers where %(name)s = any(queues)));
-
--- name: unpack_jobs
--- All that the hosts were handed which have one of these jobs.
-select unpack_handovers(array(select host_id from handovers where job_ids && %(ids)s::text[]));
-
--- name: unpack_old_handovers
--- Of hosts that should have spoken since (HANDOVER-5).
-select unpack_handovers(array(select host_id from handovers where at < %(before)s))
-where exists (select from handovers where at < %(before)s);
-
 -- name: find_ended
 -- Ends that are on record already. Only an end that its own host reported is acknowledged again; an end that was
 -- written for a lost host is stale, and so is a reservation that was taken back.
@@ -246,7 +167,7 @@ update tasks t set
   lease_until = greatest(t.lease_until, %(now)s::timestamptz + t.lease_ttl_seconds * interval '1 second')
 from locked l
 where t.job_id = any(array(select job_id from locked)) and t.job_id = l.job_id and t.rank = l.rank and t.state = 'reserved'
-returning t.job_id, t.rank, t.epoch, t.attempt, t.host_id, t.devices, t.lease_ttl_seconds, t.replaced, t.ahead, t.barrier;
+returning t.job_id, t.rank, t.epoch, t.attempt, t.host_id, t.devices, t.lease_ttl_seconds, t.replaced, t.barrier;
 
 -- name: begin_takes
 -- Whether hosts may take jobs under these settings, and what the leader has just passed over (TAKE-2).
@@ -261,16 +182,12 @@ from cluster c cross join passed_over p;
 -- scan forgets the index entries of tasks that are gone, which a bitmap would read again and again until the next
 -- vacuum.
 select h.id as host_id, h.name, b.incarnation, h.queues, h.labels, h.cpu_slots, h.memory_bytes, h.gpus, h.faults,
-       (coalesce(u.cpu_slots, 0) + coalesce(o.cpu_slots, 0))::bigint as busy_cpu_slots,
-       (coalesce(u.memory_bytes, 0) + coalesce(o.memory_bytes, 0))::bigint as busy_memory_bytes,
+       coalesce(u.cpu_slots, 0)::bigint as busy_cpu_slots, coalesce(u.memory_bytes, 0)::bigint as busy_memory_bytes,
        coalesce(case when h.gpus <> '[]' then (
          select array_agg(d) from tasks t cross join lateral unnest(t.devices) as x(d)
          where t.host_id = h.id and t.state in ('reserved', 'running', 'preempting')
        ) end, '{}') as busy_devices
 from hosts h join heartbeats b on b.host_id = any(%(ids)s::text[]) and b.host_id = h.id
-cross join lateral (
-  select sum(o.cpu_slots) as cpu_slots, sum(o.memory_bytes) as memory_bytes from handovers o where o.host_id = h.id
-) o
 cross join lateral (
   select sum(t.cpu_slots) filter (where t.state in ('reserved', 'running', 'preempting'))::bigint as cpu_slots,
          sum(t.memory_bytes) filter (where t.state in ('reserved', 'running', 'preempting'))::bigint as memory_bytes,
@@ -281,43 +198,18 @@ where h.id = any(%(ids)s::text[]) and h.state = 'active' and not h.faults @> '[{
   and not u.fallen -- TAKE-3
 order by h.id;
 
--- name: read_room_but
--- As read_room, of one host for the leader's own plan (so TAKE-3 does not matter), as if a job had ended there.
-select h.id as host_id, h.name, b.incarnation, h.queues, h.labels, h.cpu_slots, h.memory_bytes, h.gpus, h.faults,
-       (coalesce(u.cpu_slots, 0) + coalesce(o.cpu_slots, 0))::bigint as busy_cpu_slots,
-       (coalesce(u.memory_bytes, 0) + coalesce(o.memory_bytes, 0))::bigint as busy_memory_bytes,
-       coalesce(case when h.gpus <> '[]' then (
-         select array_agg(d) from tasks t cross join lateral unnest(t.devices) as x(d)
-         where t.host_id = h.id and t.state in ('reserved', 'running', 'preempting') and t.job_id <> %(but)s::text
-       ) end, '{}') as busy_devices
-from hosts h join heartbeats b on b.host_id = %(id)s::text and b.host_id = h.id
-cross join lateral (
-  select sum(o.cpu_slots) as cpu_slots, sum(o.memory_bytes) as memory_bytes from handovers o where o.host_id = h.id
-) o
-cross join lateral (
-  select sum(t.cpu_slots) as cpu_slots, sum(t.memory_bytes) as memory_bytes
-  from tasks t
-  where t.host_id = h.id and t.state in ('reserved', 'running', 'preempting') and t.job_id <> %(but)s::text
-) u
-where h.id = %(id)s::text and h.state = 'active' and not h.faults @> '[{"part": "starts"}]'; -- ASIDE-1
-
 -- name: read_takable
 -- As read_candidates, of the queues that these hosts serve, as columns of one row, because hundreds are read at once and
 -- most of their cost is their columns. A column that says one thing of all of them says it once. A queue that is paused
 -- is asked again under its lock.
--- kinds: jobs of one kind and queue have one spec. The members of an array share the digest of their array.
--- shuns: the hosts that a job avoids, and those that it bars; null where there are none. fresh: without an attempt yet.
--- plain: it may be handed over (HANDOVER-1), as far as its row says.
--- Jobs whose places say the same of them all (`ready_jobs.kind`) are alike, and none of their rows is read.
--- by_keys: what follows in the transaction finds rows by keys alone. A queue that was long, empty when PostgreSQL looked,
--- and is long again is thought to be empty for some seconds, and then to read a whole index of it, and to compare each
--- place with each job that is taken, seems to cost less than to find the jobs.
+-- specs: jobs that name the same one have one spec. The members of an array share the digest of their array.
+-- shuns: the hosts that a job avoids, and those that it bars; null where there are none.
 with top as materialized (
   select r.* from queues q
   cross join lateral (
-    select r.job_id, r.priority, r.place, r.queue, r.kind from ready_jobs r
-    where r.queue = q.name and r.job_id not in (select unnest(%(but)s::text[]))
-    order by r.priority desc, r.place
+    select j.* from jobs j
+    where j.state = 'queued' and j.queue = q.name
+    order by j.priority desc, j.place
     limit %(limit)s
   ) r
   where q.paused_at is null
@@ -325,226 +217,25 @@ with top as materialized (
          or q.name = any(array(select unnest(h.queues) from hosts h where h.id = any(%(ids)s::text[]))))
   order by r.priority desc, r.place
   limit %(limit)s
-), first as materialized (
-  select queue, kind from top where kind is not null limit 1
-), seen as materialized (
-  select array_agg(t.job_id) as ids,
-         count(*) = count(*) filter (where t.kind = (select kind from first) and t.queue = (select queue from first)) as alike
-  from top t
 )
-select ids, '{0}'::bigint[] as epochs, array(select queue from first) as queues, array(select encode(kind, 'hex') from first) as kinds,
-       '{null}'::text[] as shuns, '{true}'::boolean[] as fresh, '{true}'::boolean[] as plain,
-       set_config('enable_indexscan', 'off', true) as by_keys
-from seen where alike
-union all
 select array_agg(c.id) as ids,
        case when min(c.epoch) = max(c.epoch) then array[min(c.epoch)] else array_agg(c.epoch) end as epochs,
        case when min(c.queue) = max(c.queue) then array[min(c.queue)] else array_agg(c.queue) end as queues,
-       case when min(c.kind) = max(c.kind) then array[min(c.kind)] else array_agg(c.kind) end as kinds,
-       case when count(c.shuns) = 0 then array[null::text] else array_agg(c.shuns) end as shuns,
-       case when bool_and(c.fresh) = bool_or(c.fresh) then array[bool_and(c.fresh)] else array_agg(c.fresh) end as fresh,
-       case when bool_and(c.plain) = bool_or(c.plain) then array[bool_and(c.plain)] else array_agg(c.plain) end as plain,
-       set_config('enable_indexscan', 'off', true) as by_keys
+       case when min(c.spec) = max(c.spec) then array[min(c.spec)] else array_agg(c.spec) end as specs,
+       case when count(c.shuns) = 0 then array[null::text] else array_agg(c.shuns) end as shuns
 from (
   select j.id, j.epoch, j.queue collate "C" as queue,
-         case when j.array_id is null then encode(j.spec_hash, 'hex') else j.id end collate "C" as kind,
-         case when j.avoid_hosts <> '{}' or j.barred_hosts <> '{}' then jsonb_build_array(j.avoid_hosts, j.barred_hosts)::text end as shuns,
-         j.attempts = 0 as fresh,
-         j.epoch = 0 and j.gpus = 0 and j.array_id is null and j.origin_run is null and not j.preemptible as plain
-  from top r join jobs j on j.id = r.job_id
-  where j.id = any(case when (select alike from seen) then '{}' else array(select job_id from top) end)
-  order by r.priority desc, r.place
-) c
-having not (select alike from seen);
+         case when j.array_id is null then encode(j.spec_hash, 'hex') else j.id end collate "C" as spec,
+         case when j.avoid_hosts <> '{}' or j.barred_hosts <> '{}' then jsonb_build_array(j.avoid_hosts, j.barred_hosts)::text end as shuns
+  from top j
+  order by j.priority desc, j.place
+) c;
 
--- name: read_kinds
--- One job of each kind of read_takable that this process has not seen yet.
+-- name: read_takable_specs
+-- One job of each spec of read_takable that this process has not seen yet.
 select j.id as job_id, j.name, j.queue, j.project, j.priority, j.tasks, j.gpus, j.cpu_slots, j.memory_bytes, j.spec::text as spec
 from jobs j where j.id = any(%(ids)s::text[]);
 
--- name: take_jobs
--- As reserve_jobs and offer_tasks in one, for jobs of one task: the host's room was read under its lock. `ahead`: it
--- waits on the host for a slot (AHEAD-1). A queue that is being paused or changed, and a job that another
--- transaction holds, is left alone, because locks of queues come before those of hosts, and a wait here could be for
--- ever.
-with batch as materialized (
-  select nextval('event_batches_n_seq') as n
-), given as (
-  select j.job_id, j.epoch, j.devices, j.n, p.ttl, p.host_id, p.host, p.incarnation, p.ahead
-  from unnest(%(jobs)s::text[], %(parts)s::bigint[], %(epochs)s::bigint[], %(devices)s::text[]) with ordinality
-    as j(job_id, part, epoch, devices, n)
-  join unnest(%(ttls)s::double precision[], %(host_ids)s::text[], %(hosts)s::text[], %(incarnations)s::text[],
-              %(ahead)s::boolean[]) with ordinality
-    as p(ttl, host_id, host, incarnation, ahead, part) on p.part = j.part
-), open as materialized (
-  select q.name from queues q
-  where q.name = any(%(queues)s::text[]) and q.paused_at is null
-    and exists (select from cluster where settings_rev = %(revision)s)
-  order by q.name
-  for share skip locked
-), locked as materialized (
-  select j.id from jobs j
-  where j.id = any(%(jobs)s::text[]) and j.state = any(%(reserve_from)s) and j.queue in (select name from open)
-  order by j.id
-  for update skip locked
-), claimed as materialized (
-  delete from ready_jobs r using given g
-  where r.job_id = any(array(select id from locked)) and r.job_id = g.job_id and r.epoch = g.epoch
-  returning r.job_id
-), moved as (
-  update jobs j set state = 'reserved', epoch = j.epoch + 1, attempts = j.attempts + 1,
-         reason = case when g.ahead then 'held ahead on ' || g.host || ', begins when a slot is free'
-                       else 'reserved on ' || g.host || ', which took it' end,
-         barred_hosts = '{}', revision = j.revision + 1, started_at = null, step = null, total = null, beat_at = null, trigger_rank = null
-  from given g
-  where j.id = any(array(select job_id from claimed)) and g.job_id = j.id
-  returning j.id, j.epoch, j.attempts, j.reason, j.queue, j.project, j.gpus, j.cpu_slots, j.memory_bytes,
-            j.retries_charged as charged, g.n, g.ttl, g.host_id, g.host, g.incarnation, g.devices::integer[] as devices, g.ahead
-), placed as (
-  insert into tasks (job_id, rank, epoch, attempt, state, queue, gpus, cpu_slots, memory_bytes, host_id, incarnation,
-                     devices, lease_ttl_seconds, barrier, offered_at, lease_until, ahead)
-  select m.id, 0, m.epoch, m.attempts, 'reserved', m.queue, m.gpus, m.cpu_slots, m.memory_bytes, m.host_id,
-         m.incarnation, m.devices, m.ttl, true, %(now)s, %(now)s::timestamptz + m.ttl * interval '1 second', m.ahead
-  from moved m
-), chained as (
-  insert into attempts (job_id, number, parent, epoch, state, retry_count, reason, host, host_ids, road, reserved_at,
-                        taken_batch)
-  select m.id, m.attempts, nullif(m.attempts - 1, 0), m.epoch, 'reserved', m.charged, m.reason, m.host,
-         array[m.host_id], 'host', %(now)s, (select n from batch)
-  from moved m
-), logged as (
-  insert into event_batches (n, at, kind, ids, began_ids, job_ids, attempts, epochs, host_ids, queues, projects, messages)
-    overriding system value
-  select (select n from batch), %(now)s, 'job.reserved', array_agg(m.event_id), array_agg(null::bigint), array_agg(m.id),
-         array_agg(m.attempts), array_agg(m.epoch), array_agg(m.host_id), array_agg(m.queue), array_agg(m.project),
-         array_agg(m.reason)
-  from (select nextval('events_id_seq') as event_id, m.* from (select * from moved order by n) m) m
-  having count(*) > 0
-)
--- ns: which of those given were taken. secrets: of those that have some, by job.
-select array_agg(m.n) as ns, array_agg(m.attempts) as attempts,
-       (select jsonb_object_agg(s.job_id, s.secrets) from job_secrets s where s.job_id = any(array(select id from moved))) as secrets
-from moved m;
-
--- name: hand_over
--- As take_jobs, of jobs in their first attempt (HANDOVER-1): their places in the queue are deleted, and all else is one row
--- for each host until its next sync.
-with batch as materialized (
-  select nextval('event_batches_n_seq') as n
-), parts as materialized (
-  select * from unnest(%(ttls)s::double precision[], %(host_ids)s::text[], %(hosts)s::text[], %(incarnations)s::text[],
-                       %(job_queues)s::text[], %(projects)s::text[], %(cpu_slots)s::bigint[],
-                       %(memory_bytes)s::bigint[]) with ordinality
-    as p(ttl, host_id, host, incarnation, queue, project, cpu_slots, memory_bytes, part)
-), open as materialized (
-  select q.name from queues q
-  where q.name = any(%(queues)s::text[]) and q.paused_at is null
-    and exists (select from cluster where settings_rev = %(revision)s)
-  order by q.name
-  for share skip locked
-), free as materialized (
-  select r.ctid as place, r.job_id from ready_jobs r
-  where r.job_id = any(%(jobs)s::text[]) and r.epoch = 0
-    and (r.queue = any(array(select name from open))) is true -- by no index
-  order by r.job_id
-  for update skip locked
-), claimed as (
-  delete from ready_jobs r where r.ctid = any(array(select place from free)) returning r.job_id
-), handed as materialized (
-  select g.job_id, g.part, g.n
-  from unnest(%(jobs)s::text[], %(parts)s::bigint[]) with ordinality as g(job_id, part, n) join claimed c on c.job_id = g.job_id
-  order by g.n
-), kept as (
-  insert into handovers (n, host_id, incarnation, host, at, cpu_slots, memory_bytes, job_ids, ttls, queues)
-  select (select n from batch), p.host_id, p.incarnation, p.host, %(now)s, sum(p.cpu_slots), sum(p.memory_bytes),
-         array_agg(h.job_id order by h.n), array_agg(p.ttl order by h.n), array_agg(p.queue order by h.n)
-  from handed h join parts p on p.part = h.part group by p.host_id, p.incarnation, p.host
-), logged as (
-  insert into event_batches (n, at, kind, ids, began_ids, job_ids, attempts, epochs, host_ids, queues, projects, messages)
-    overriding system value
-  select (select n from batch), %(now)s, 'job.reserved', array_agg(h.event_id), '{}', array_agg(h.job_id), '{1}', '{1}',
-         array_agg(h.host_id), array_agg(h.queue), array_agg(h.project), array_agg('reserved on ' || h.host || ', which took it')
-  from (select nextval('events_id_seq') as event_id, h.job_id, p.host_id, p.queue, p.project, p.host
-        from (select * from handed order by n) h join parts p on p.part = h.part) h
-  having count(*) > 0
-)
-select array_agg(h.n) as ns, null::integer[] as attempts,
-       (select jsonb_object_agg(s.job_id, s.secrets) from job_secrets s where s.job_id = any(array(select job_id from handed))) as secrets
-from handed h;
-
--- name: begin_placing
--- For a submission whose plan was made on a room that the host is guessed to have: the host's lock, under which that
--- room is compared (`place_job`), and the settings of `keep_plans`, in one statement.
-select set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_nestloop', 'off', true),
-       set_config('enable_seqscan', 'off', true), b.host_id
-from (select host_id from heartbeats where host_id = %(host_id)s for no key update) b;
-
--- name: place_job
--- As insert_jobs and take_jobs in one, for a new job of one task that is alone in the queues of its host. Writes nothing
--- unless all that its plan was made of is so: the settings, no quota, the queue open, none other queued, and the host's
--- room as read_room finds it. A queue that is being paused is left alone, as by take_jobs.
-with clock as materialized (
-  select coalesce(%(now)s::timestamptz, clock_timestamp()) as at
-), mine as materialized (
-  select t.state, t.cpu_slots, t.memory_bytes, t.devices from tasks t where t.host_id = %(host_id)s
-), busy as materialized (
-  select cpu_slots, memory_bytes, devices from mine where state in ('reserved', 'running', 'preempting')
-  union all select cpu_slots, memory_bytes, '{}' from handovers where host_id = %(host_id)s
-), room as materialized (
-  select h.id as host_id, h.name, b.incarnation, h.queues, h.labels, h.cpu_slots, h.memory_bytes, h.gpus, h.faults,
-         (select coalesce(sum(cpu_slots), 0)::bigint from busy) as busy_cpu_slots,
-         (select coalesce(sum(memory_bytes), 0)::bigint from busy) as busy_memory_bytes,
-         array(select d from busy cross join lateral unnest(busy.devices) d) as busy_devices
-  from hosts h join heartbeats b on b.host_id = %(host_id)s and b.host_id = h.id
-  where h.id = %(host_id)s and h.state = 'active' and not h.faults @> '[{"part": "starts"}]' -- ASIDE-1
-    and not exists (select from mine where state in ('failed', 'preempted')) -- TAKE-3
-), open as materialized (
-  select q.name from queues q
-  where q.name = %(queue)s and q.paused_at is null
-    and exists (select from cluster where settings_rev = %(revision)s and coalesce(settings->>'quota_jobs', settings->>'quota_gpus') is null)
-    and not exists (select from projects where coalesce(settings->>'quota_jobs', settings->>'quota_gpus') is not null)
-    and exists (select from room r where to_jsonb(r) = %(room)s::jsonb)
-    and not exists (
-      select from queues w cross join lateral (select from ready_jobs r where r.queue = w.name limit 1) r
-      where w.paused_at is null
-        and ((select queues from room) = '{}' or w.name = any(array(select unnest(queues) from room))))
-  for share of q skip locked
-), written as (
-  insert into jobs (id, name, owner, project, queue, priority, state, reason, tasks, gpus, cpu_slots, memory_bytes, labels,
-                    spec, spec_hash, idempotency_key, preemptible, created_at, queued_at, epoch, attempts, revision, place)
-  select %(id)s, %(name)s, %(owner)s, %(project)s, o.name, %(priority)s::smallint, 'reserved', 'reserved on ' || r.name || ', which took it', 1,
-         %(gpus)s::integer, %(cpu_slots)s::integer, %(memory_bytes)s::bigint, %(labels)s::jsonb, %(spec)s::jsonb,
-         decode(%(spec_hash)s, 'hex'), %(idempotency_key)s, coalesce((%(spec)s::jsonb->>'preemptible')::boolean, false), c.at,
-         c.at, 1, 1, 1, nextval('job_order')
-  from open o, clock c, room r
-  on conflict do nothing
-  returning *
-), apart as (
-  insert into job_secrets (job_id, secrets)
-  select w.id, %(secrets)s::jsonb from written w where %(secrets)s::jsonb is not null
-), placed as (
-  insert into tasks (job_id, rank, epoch, attempt, state, queue, gpus, cpu_slots, memory_bytes, host_id, incarnation,
-                     devices, lease_ttl_seconds, barrier, offered_at, lease_until)
-  select w.id, 0, 1, 1, 'reserved', w.queue, w.gpus, w.cpu_slots, w.memory_bytes, r.host_id, r.incarnation,
-         %(devices)s::integer[], %(ttl)s::double precision, true, w.queued_at,
-         w.queued_at + %(ttl)s::double precision * interval '1 second'
-  from written w, room r
-), chained as (
-  insert into attempts (job_id, number, epoch, state, retry_count, reason, host, host_ids, road, reserved_at)
-  select w.id, 1, 1, 'reserved', 0, w.reason, r.name, array[r.host_id], 'host', w.queued_at from written w, room r
-), logged as (
-  insert into events (at, kind, job_id, attempt, epoch, host_id, queue, project, message, data)
-  select w.queued_at, e.kind, w.id, e.attempt, e.epoch, e.host_id, w.queue, w.project, e.message, e.data
-  from written w, room r, lateral (values
-    ('job.submitted', null::integer, 0::bigint, null::text, %(submitted)s::text, jsonb_build_object('name', w.name, 'owner', w.owner)),
-    ('job.reserved', 1, 1, r.host_id, w.reason, '{}'::jsonb)
-  ) as e(kind, attempt, epoch, host_id, message, data)
-)
--- The job as it was submitted, which is what its submission is answered with.
-select id, name, owner, project, queue, priority, 'queued' as state, %(submitted)s::text as reason, tasks, gpus, cpu_slots, memory_bytes,
-       labels, spec, 0 as epoch, 0 as attempts, wait_cause, wait_until, created_at, queued_at, 0 as revision, array_id,
-       array_index
-from written;
 
 -- name: claim_tasks
 -- Writes the places kept for ranks of gangs, and returns the gangs whose last rank has one now: only those are
@@ -614,29 +305,15 @@ set local synchronous_commit to default;
 -- What the transaction wrote may be lost by a crash of the server.
 set local synchronous_commit to off;
 
--- name: recall_ahead
--- Marks tasks that hosts hold ahead, to be given back unless they have begun (AHEAD-2).
-with held as (
-  select t.job_id, t.rank from tasks t join jobs j on j.id = t.job_id
-  where t.state = 'reserved' and t.ahead and not t.recalled
-    and (%(queue)s::text is null or t.queue = %(queue)s) and (%(host)s::text is null or t.host_id = %(host)s)
-    and (%(below)s::integer is null or j.priority < %(below)s)
-  order by t.job_id, t.rank
-  for no key update of t
-)
-update tasks t set recalled = true from held h where t.job_id = h.job_id and t.rank = h.rank and t.state = 'reserved'
-returning t.host_id;
-
 -- name: read_preempts
--- With the tasks that are recalled. A member of a supervised job may be stopped by itself; a drain of its job then goes
--- first.
+-- A member of a supervised job may be stopped by itself; a drain of its job then goes first.
 with stopping as materialized (
   select t.* from tasks t
   join unnest(%(hosts)s::text[], %(incarnations)s::text[]) as g(host_id, incarnation)
     on g.host_id = t.host_id and g.incarnation = t.incarnation
-  where t.host_id = any(%(hosts)s::text[]) and (t.state = 'preempting' or (t.state = 'reserved' and t.recalled))
+  where t.host_id = any(%(hosts)s::text[]) and t.state = 'preempting'
 )
-select t.job_id, t.rank, t.epoch, t.host_id, t.state = 'reserved' as recalled, coalesce(j.drain_cause, t.stop_cause) as drain_cause,
+select t.job_id, t.rank, t.epoch, t.host_id, coalesce(j.drain_cause, t.stop_cause) as drain_cause,
        case when j.drain_cause is null then t.stop_reason else j.drain_reason end as drain_reason,
        case when j.drain_cause is null then t.stop_hard else j.drain_hard end as drain_hard, j.drain_operator_stop,
        case when j.drain_cause is not null then j.trigger_rank end as trigger_rank
@@ -659,7 +336,7 @@ select host_id, said from instances where lost = 'preempted';
 -- Draining jobs whose every task is confirmed (DRAIN-1), the longest draining first.
 select j.id, greatest(0, extract(epoch from clock_timestamp() - j.drain_since))::double precision as seconds
 from jobs j
-where j.indexed_state = 'draining'
+where j.state = 'draining'
   and not exists (select from tasks t where t.job_id = j.id and t.state in ('reserved', 'running', 'preempting'))
 order by j.drain_since, j.id
 limit %(limit)s;

@@ -2,7 +2,7 @@
 -- Arrays whose history is over: every member has ended, and that is long ago (HISTORY-1).
 select a.id from arrays a
 where a.created_at < %(before)s and not a.awaited
-  and not exists (select from jobs j where j.array_id = a.id and j.indexed_state in ('waiting', 'queued', 'reserved', 'running', 'draining'))
+  and not exists (select from jobs j where j.array_id = a.id and j.state in ('waiting', 'queued', 'reserved', 'running', 'draining'))
   and not exists (select from jobs j where j.array_id = a.id and (j.ended_at is null or j.ended_at >= %(before)s::timestamptz))
 order by a.id limit %(limit)s;
 
@@ -89,12 +89,13 @@ select h.state, count(*), count(*) filter (where b.flagged_dead_at is not null a
 from hosts h join heartbeats b on b.host_id = h.id group by h.state;
 
 -- name: gauge_busy
-select (coalesce(sum(cpu_slots) filter (where state <> 'reserved' or not ahead), 0) + coalesce((select sum(cpu_slots) from handovers), 0))::bigint as slots,
+select coalesce(sum(cpu_slots), 0)::bigint as slots,
        coalesce(sum(cardinality(devices)), 0)::bigint as gpus
 from tasks where state in ('reserved', 'running', 'preempting');
 
 -- name: gauge_oldest_queued
-select coalesce(extract(epoch from coalesce(%(now)s, clock_timestamp()) - min(since)), 0)::double precision from ready_jobs;
+select coalesce(extract(epoch from coalesce(%(now)s, clock_timestamp()) - min(queued_at)), 0)::double precision
+from jobs where state = 'queued';
 
 -- name: gauge_oldest_transaction
 -- An old snapshot keeps dead rows in every hot table, and an old writer holds back the readers of events (STORE-4).
@@ -118,7 +119,7 @@ from ahead where b.host_id = ahead.host_id;
 -- name: settle_drains
 with ahead as (
   select id from jobs
-  where indexed_state = 'draining' and drain_since > coalesce(%(now)s::timestamptz, clock_timestamp())
+  where state = 'draining' and drain_since > coalesce(%(now)s::timestamptz, clock_timestamp())
   order by id for update
 )
 update jobs j set drain_since = least(j.drain_since, coalesce(%(now)s::timestamptz, clock_timestamp()))
@@ -127,7 +128,7 @@ from ahead where j.id = ahead.id;
 -- name: settle_reservations
 update attempts a set reserved_at = least(a.reserved_at, coalesce(%(now)s::timestamptz, clock_timestamp()))
 from jobs j
-where j.indexed_state in ('reserved', 'running', 'draining') and a.job_id = j.id and a.number = j.attempts
+where j.state in ('reserved', 'running', 'draining') and a.job_id = j.id and a.number = j.attempts
   and a.reserved_at > coalesce(%(now)s::timestamptz, clock_timestamp());
 
 -- name: settle_leases

@@ -1,6 +1,12 @@
-"""Ends of jobs of one task that succeeded, many in one statement."""
+"""Ends of jobs of one task that succeeded, many in one statement, which saves 180 µs for each of them:
+measured at the store alone, a batch of 400 jobs that are taken and ended costs 75 µs a job, and 256
+where the moves load, end and write each row. No-op dispatch would miss its budget by half.
 
-from collections.abc import Collection, Mapping, Sequence
+Nothing but `finish_jobs` and this file knows of it. What is not such an end, or is any more when its
+row is locked, is left to the moves, so without this file everything works as before.
+"""
+
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -25,18 +31,14 @@ class Succeeded(NamedTuple):
     facts: list[TaskFacts]
 
 
-def split_ends(
-    drafts: Sequence[Draft], but: Collection[TaskKey] = ()
-) -> tuple[list[Succeeded], list[TaskKey]]:
-    """Return the tasks that succeeded, and those that ended in another way. but: left out."""
+def split_ends(drafts: Sequence[Draft]) -> tuple[list[Succeeded], list[TaskKey]]:
+    """Return the tasks that succeeded, and those that ended in another way."""
     good: list[Succeeded] = []
     fell: list[TaskKey] = []
     for d in drafts:
         keys: list[TaskKey] = []
         told: list[TaskFacts] = []
         for key, facts in d.ended():
-            if key in but:
-                continue
             if facts.succeeded and not facts.notices:  # a notice is an event of its own
                 keys.append(key)
                 told.append(facts)
@@ -56,8 +58,7 @@ async def finish_jobs(tx: Tx, good: Sequence[Succeeded], at: datetime) -> list[T
 
 
 def ask_ends(good: Sequence[Succeeded], at: datetime | None) -> dict[str, Any]:
-    """Return what `finish_jobs` and `settle_handovers` are told of tasks that succeeded: all but their
-    hosts."""
+    """Return what `finish_jobs` is told of tasks that succeeded: all but their hosts."""
     beats: list[TaskBeat | None] = []
     beaten = False
     for draft, mine, _ in good:

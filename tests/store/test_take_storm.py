@@ -1,5 +1,5 @@
 """Hosts that take and end jobs, users that cancel and read, and agents that are replaced, all at once
-on two controllers: every job ends, none runs twice at a time, and nothing stays handed over."""
+on two controllers: every job ends, and none runs twice at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from holdfast.core.ids import TaskKey
 from holdfast.moves.values import HostSynced, JobFilter
 from holdfast.store.postgres.connection.session import Tx
 from holdfast.store.postgres.store import PostgresStore
-from holdfast.store.postgres.sync import handovers
 from tests.store.rig import OK, STOPPED, Rig
 from tests.waits import within
 
@@ -72,9 +71,8 @@ class SimulatedHost:
 
 
 @pytest.fixture
-async def two_rigs(pg_emptied: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Rig]]:
-    """Two controllers on one database, which hand over whatever they may."""
-    monkeypatch.setattr(handovers, "HANDED_FROM", 1)
+async def two_rigs(pg_emptied: str) -> AsyncIterator[list[Rig]]:
+    """Two controllers on one database."""
     rigs = [Rig(PostgresStore(pg_emptied, max_connections=6)) for _ in range(2)]
     for rig in rigs:
         assert isinstance(rig.store, PostgresStore)
@@ -107,8 +105,7 @@ async def use(rig: Rig, dice: random.Random) -> None:
 
 async def count_left(tx: Tx) -> dict[str, int]:
     found = await tx.conn.execute(
-        """select (select count(*) from handovers) as handovers, (select count(*) from ready_jobs) as ready,
-                  (select count(*) from tasks) as tasks, (select count(*) from jobs where ended_at is null) as jobs,
+        """select (select count(*) from tasks) as tasks, (select count(*) from jobs where ended_at is null) as jobs,
                   (select count(*) from jobs j where state = 'succeeded' and 1 <> (
                      select count(*) from attempts a where a.job_id = j.id and a.outcome = 'succeeded')) as odd"""
     )
@@ -117,7 +114,7 @@ async def count_left(tx: Tx) -> dict[str, int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_jobs_that_are_handed_over_end_once_whatever_goes_on_beside(
+async def test_jobs_that_hosts_take_end_once_whatever_goes_on_beside(
     two_rigs: list[Rig], seed: int
 ) -> None:
     dice = random.Random(seed)
@@ -153,4 +150,4 @@ async def test_jobs_that_are_handed_over_end_once_whatever_goes_on_beside(
     assert len(acked) == len(set(acked))
     assert isinstance(two_rigs[0].store, PostgresStore)
     left = await two_rigs[0].store.session.single(count_left)
-    assert left == {"handovers": 0, "ready": 0, "tasks": 0, "jobs": 0, "odd": 0}
+    assert left == {"tasks": 0, "jobs": 0, "odd": 0}

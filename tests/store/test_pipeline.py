@@ -1,4 +1,4 @@
-"""A connection that sends several statements at once (`connection.line`)."""
+"""A connection that sends several statements at once (`connection.pipeline`)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import psycopg
 import pytest
 
-from holdfast.store.postgres.connection import line
-from holdfast.store.postgres.connection.line import Asked, Connection, number_places
+from holdfast.store.postgres.connection import pipeline
+from holdfast.store.postgres.connection.pipeline import Asked, Connection
 from holdfast.store.postgres.connection.session import Session, Tx
 
 NAMES = b"select count(*) from pg_prepared_statements"
@@ -35,17 +35,6 @@ async def _lend(tx: Tx) -> Connection:
 async def ask(conn: Connection, query: bytes, **params: object) -> list[tuple[object, ...]]:
     (found,) = await conn.run_all([Asked(query, params)])
     return [tuple(row.values()) for row in found.rows]
-
-
-@pytest.mark.parametrize(
-    ("query", "text", "names"),
-    [
-        (b"select '5 %'", b"select '5 %'", ()),
-        (b"select %(b)s, %(a)s, %(b)s, '%%'", b"select $1, $2, $1, '%'", ("b", "a")),
-    ],
-)
-def test_a_place_has_one_number(query: bytes, text: bytes, names: tuple[str, ...]) -> None:
-    assert number_places(query) == (text, names)
 
 
 async def test_values_come_back_as_they_were_sent(conn: Connection) -> None:
@@ -87,7 +76,7 @@ async def test_what_stands_behind_a_failure_is_not_done(conn: Connection) -> Non
             await conn.run_all(
                 [Asked(b"begin"), write, Asked(b"select 1 / 0"), write, Asked(b"commit")]
             )
-        await conn.run_all([Asked(b"rollback", prepared=False)])
+        await conn.roll_back()
         assert await ask(conn, b"select * from seen") == []
     counts = [found.count for found in await conn.run_all([write, write])]
     assert (counts, await ask(conn, b"select * from seen")) == ([1, 1], [(1,), (1,)])
@@ -101,26 +90,20 @@ async def test_a_value_that_cannot_be_sent_leaves_the_connection_as_it_was(
     assert await ask(conn, b"select 1") == [(1,)]
 
 
-async def test_a_statement_may_be_made_while_those_before_it_run(conn: Connection) -> None:
-    one, other = Asked(b"select 1 as n"), Asked(b"select 2 as n")
-    found = await conn.run_all([one, lambda: other, lambda: None])
-    assert [answer.rows for answer in found] == [[{"n": 1}], [{"n": 2}]]
-
-    def fail() -> Asked:
-        raise ZeroDivisionError
-
-    for _ in range(2):
-        with pytest.raises(ZeroDivisionError):
-            await conn.run_all([one, fail])
-    assert await ask(conn, b"select 3") == [(3,)]
+async def test_a_rollback_forgets_no_plan(conn: Connection) -> None:
+    await ask(conn, b"select 1")
+    before = await ask(conn, NAMES)
+    await conn.run_all([Asked(b"begin", prepared=False), Asked(b"select 1")])
+    await conn.roll_back()
+    assert await ask(conn, NAMES) >= before > [(0,)]
 
 
 async def test_a_connection_keeps_so_many_plans_and_drops_the_oldest(conn: Connection) -> None:
-    for n in range(line.MAX_PREPARED + 20):
+    for n in range(pipeline.MAX_PREPARED + 20):
         assert await ask(conn, b"select %d" % n) == [(n,)]
         assert await ask(conn, b"select 'often'") == [("often",)]
     (found,) = await conn.run_all([Asked(NAMES)])
-    assert found.rows[0]["count"] <= line.MAX_PREPARED + 2
+    assert found.rows[0]["count"] <= pipeline.MAX_PREPARED + 2
     assert await ask(conn, b"select 0") == [(0,)], "one that was dropped is prepared again"
 
 

@@ -1,0 +1,151 @@
+"""What this host says to the controller with each sync, and what it does with the answer.
+
+AGT-4  A host that a newer incarnation has replaced, or that was terminated, ends its tasks and its
+       guardian, because the controller has given their work away. A host is replaced when its state
+       folder was copied to, or its guardian started on, a second machine.
+"""
+
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from holdfast import errors
+from holdfast.agent.abilities import Abilities
+from holdfast.agent.calls.apps import AppTrials
+from holdfast.agent.departure import Departure
+from holdfast.agent.host_facts import FactsReader
+from holdfast.agent.orders.commands import Commands
+from holdfast.agent.orders.link import GuardianLink
+from holdfast.agent.tasks import TaskTable
+from holdfast.agent.uplink.checkpoints import CheckpointDesk
+from holdfast.agent.uplink.identity import Registrar
+from holdfast.agent.uplink.log_reads import LogReader
+from holdfast.agent.uplink.news import News
+from holdfast.agent.watch.kills import Kills
+from holdfast.agent.watch.runner import WatchRunner
+from holdfast.agent.watch.telemetry import Telemetry
+from holdfast.core.gpus import GpuTelemetry
+from holdfast.core.host_faults import Hindrance
+from holdfast.core.ids import TaskKey
+from holdfast.core.states import AgentTaskState
+from holdfast.errors import Conflict, HoldfastError
+from holdfast.process.syscalls import read_boottime
+from holdfast.wire.agent import SyncAnswer, TaskReport
+
+log = logging.getLogger("holdfast.agent")
+
+_REFUSALS = (errors.Unauthorized, errors.NotFound, errors.Conflict, errors.Forbidden)
+_TAILS_PER_SYNC = 1 << 20  # characters of log tails in one call, far below the limit of its body
+
+
+@dataclass(eq=False)
+class SyncExchange:
+    """The host's side of a sync (`uplink.sync.SyncTaker`).
+
+    deaf_seconds: for how long the guardian may be deaf before nothing is asked for its tasks (HEAR-3).
+    """
+
+    table: TaskTable
+    link: GuardianLink
+    commands: Commands
+    kills: Kills
+    checkpoints: CheckpointDesk
+    watching: WatchRunner
+    log_reader: LogReader
+    abilities: Abilities
+    apps: AppTrials
+    telemetry: Telemetry
+    facts: FactsReader
+    registrar: Registrar
+    departure: Departure
+    news: News
+    deaf_seconds: float
+    _held_back: bool = False
+    _refusal: str = ""
+    _fenced: str = ""
+    _unread: list[str] = field(default_factory=list)
+
+    # ---- up
+
+    def make_reports(self) -> list[TaskReport]:
+        """Every task as it is now; acknowledged ones are no longer mentioned."""
+        now = read_boottime()
+        reports, room = [], _TAILS_PER_SYNC
+        self._held_back = False
+        frozen = self.link.deaf_seconds > self.deaf_seconds
+        # Those that were stopped come last, so that none of them is told before the one that fell.
+        for task in sorted(self.table, key=lambda task: task.saved.stop_asked):
+            if task.state is AgentTaskState.ACKNOWLEDGED or (frozen and not task.state.end_heard):
+                continue  # HEAR-3
+            tail = len(task.facts.log_tail) if task.facts is not None else 0
+            if tail > room:
+                self._held_back = True  # a burst of failures: told in the next call
+                continue
+            room -= tail
+            reports.append(task.report(now))
+        return reports + self.commands.claims.reports(now)
+
+    def list_faults(self) -> list[Hindrance]:
+        """What a part of this host cannot do now."""
+        return [*self.abilities.list_faults(), *self.apps.list_faults()]
+
+    def show_gpus(self) -> list[GpuTelemetry]:
+        """The devices as they were last read."""
+        return self.telemetry.show()
+
+    async def register(self, held: Collection[TaskKey] = ()) -> None:
+        """Register, or register again. held: tasks whose containers may still run."""
+        facts = await self.facts.read()
+        try:
+            await self.registrar.register(facts, self.list_faults, held)
+        except Conflict as error:
+            await self.mend(error)
+
+    async def register_when_swept(self) -> None:
+        """Register again once nothing of an earlier incarnation runs, for what it had kept."""
+        await self.abilities.freed.wait()
+        await self.register()
+
+    # ---- down
+
+    def take_answer(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:
+        """Carry out an answer."""
+        if self._held_back:
+            self.news.report()
+        if answer.unread and answer.unread != self._unread:
+            unread = "; ".join(answer.unread)
+            log.error(f"the controller cannot read all of this host's reports: {unread}")
+        self._unread = answer.unread
+        if answer.fenced and answer.fenced != self._fenced:
+            log.error(f"this host is in error, and its leases are not renewed: {answer.fenced}")
+        self._fenced = answer.fenced
+        self.watching.take_excuses(answer.excused, started_at)
+        asked = newest and self.log_reader.take(answer.reads)
+        return self.commands.carry_out(answer, started_at=started_at, newest=newest) or asked
+
+    async def mend(self, error: HoldfastError) -> None:
+        """Answer a refusal. Tasks are kept until their leases end, except by AGT-4."""
+        if error.code in ("stale_incarnation", "host_ended"):
+            self._give_way(error)
+        elif isinstance(error, _REFUSALS):
+            log.error(f"the controller refuses this host ({error}); registering again")
+            await self.register()
+        elif str(error) != self._refusal:
+            self._refusal = str(error)
+            log.error(f"the controller does not take this host's reports: {error}")
+
+    def _give_way(self, error: HoldfastError) -> None:
+        """AGT-4."""
+        if self.departure.replaced:
+            return
+        self.departure.replaced = self.commands.closing = True
+        self.checkpoints.let_go_all()
+        self.commands.stop_fetches()
+        log.error(f"this host's place is over, so its tasks end: {error}")
+        now = read_boottime()
+        for task in self.table:
+            if not task.state.end_heard:
+                task.watch.lease_lost(now, str(error))
+                task.watch.tick(now)
+                self.kills.kill(task)
+        self.departure.go_when_empty()

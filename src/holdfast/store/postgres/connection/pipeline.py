@@ -1,0 +1,80 @@
+"""A connection that sends several statements in one round trip, through the driver's pipeline."""
+
+import select
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import psycopg
+from psycopg import generators
+
+MAX_PREPARED = 150
+"""Statements that a connection keeps prepared; each costs the server some 50 KiB."""
+SERVER_FAILED = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    psycopg.errors.ReadOnlySqlTransaction,
+    psycopg.errors.IdleInTransactionSessionTimeout,
+)
+"""What is raised where a server is away, goes, or takes no writes."""
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A statement with placeholders `%(name)s`, and the values for them. prepared: its plan is kept;
+    otherwise it is made for these values."""
+
+    query: bytes
+    params: Mapping[str, Any] | None = None
+    prepared: bool = True
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What a statement found. count: how many rows it returned or touched."""
+
+    rows: list[dict[str, Any]]
+    count: int
+
+
+class Connection(psycopg.AsyncConnection[dict[str, Any]]):
+    """A connection of the driver that runs several statements at once."""
+
+    async def run_all(self, asked: Sequence[Asked]) -> list[Found]:
+        """Run statements in order, in one round trip; each sees the effects of those before it.
+
+        Raises psycopg.Error for the first that failed; those after it were not run then.
+        """
+        if len(asked) == 1:
+            return [await _read(await self._send(asked[0]))]
+        async with self.pipeline():
+            cursors = [await self._send(one) for one in asked]
+        return [await _read(cursor) for cursor in cursors]
+
+    async def _send(self, one: Asked) -> psycopg.AsyncCursor[dict[str, Any]]:
+        prepare = None if one.prepared else False
+        return await self.execute(one.query, one.params, prepare=prepare)
+
+    async def roll_back(self) -> None:
+        """Undo the transaction. The driver's own way would forget every plan, too."""
+        async with self.lock:
+            self.pgconn.send_query(b"rollback")
+            await self.wait(generators.execute(self.pgconn))
+
+    def check_open(self) -> None:
+        """Raise OperationalError where the server has hung up already: nothing that is sent now would
+        be carried out."""
+        look = select.poll()
+        look.register(self.pgconn.socket, select.POLLIN)
+        while look.poll(0):
+            self.pgconn.consume_input()
+
+
+async def _read(cursor: psycopg.AsyncCursor[dict[str, Any]]) -> Found:
+    rows = [] if cursor.description is None else await cursor.fetchall()
+    return Found(rows, max(cursor.rowcount, 0))
+
+
+def is_lost(error: psycopg.Error) -> bool:
+    """Return whether the connection is gone, so that another one may do better."""
+    state = error.sqlstate
+    closed = isinstance(error, psycopg.InterfaceError) or state is None
+    return closed or str(state)[:3] in ("57P", "25P", "08")
