@@ -207,7 +207,8 @@ order by h.id;
 with top as materialized (
   select r.* from queues q
   cross join lateral (
-    select j.* from jobs j
+    select j.id, j.epoch, j.queue, j.priority, j.place, j.array_id, j.spec_hash, j.avoid_hosts, j.barred_hosts
+    from jobs j
     where j.state = 'queued' and j.queue = q.name
     order by j.priority desc, j.place
     limit %(limit)s
