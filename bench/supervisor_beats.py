@@ -30,7 +30,7 @@ from bench.supervisor_raw import Peers, open_router, read_rss_bytes
 from holdfast.supervisor import Context, wait
 from holdfast.supervisor.line.priority import prefer_this_thread
 from holdfast.supervisor.line.session_fleet import HEARTBEAT_SECONDS
-from holdfast.wire.bus import HEADER_BYTES
+from holdfast.wire.bus.messages import HEADER_BYTES
 
 _PATIENCE = 300.0
 _SETTLE_SECONDS = 3.0

@@ -28,10 +28,10 @@ sys.path.insert(0, str(ROOT / "examples"))
 from pipeline_tasks import LOAD_SECONDS, STYLES, decode, list_images, sheet, variant, write_png  # noqa: E402  found by the line above
 
 from holdfast import Workflow  # noqa: E402  found by the line above
-from holdfast.cli.flow.tree import draw_run  # noqa: E402  found by the line above
+from holdfast.cli.workflows.tree import draw_run  # noqa: E402  found by the line above
 from holdfast.client import Client  # noqa: E402  found by the line above
-from holdfast.client.flow.artifacts import list_artifacts  # noqa: E402  found by the line above
-from holdfast.client.flow.build import WorkflowNode, WorkflowRun  # noqa: E402  found by the line above
+from holdfast.client.workflows.artifacts import list_artifacts  # noqa: E402  found by the line above
+from holdfast.client.workflows.build import WorkflowNode, WorkflowRun  # noqa: E402  found by the line above
 
 
 def say(text: str) -> None:

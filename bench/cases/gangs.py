@@ -110,8 +110,8 @@ class Cluster:
     async def start_gang(self) -> float:
         """Seconds from the hosts' first look to the last answer with launch orders, each host's
         sync by itself as the server takes them."""
-        from holdfast.controller.sync.batch import batch_syncs
-        from holdfast.controller.sync.orders import make_orders
+        from holdfast.controller.runtime.hosts.batch import batch_syncs
+        from holdfast.controller.runtime.hosts.orders import make_orders
         from holdfast.moves.values import HostSync
         from holdfast.wire.agent import SyncAnswer, encode
 

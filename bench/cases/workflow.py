@@ -44,7 +44,7 @@ async def _carry(dsn: str, parents: list[list[int]]) -> tuple[float, float]:
     from holdfast.core.spec import JobSpec
     from holdfast.core.workflows.advance import NodeEnd
     from holdfast.core.workflows.values import JobWork, NodeSpec, NodeState, WorkflowSpec
-    from holdfast.moves.flow.workflows import NewRun, Processed
+    from holdfast.moves.workflows import NewRun, Processed
     from holdfast.store.postgres.store import PostgresStore
 
     work = JobWork(spec=JobSpec(argv=("true",)))

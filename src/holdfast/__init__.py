@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from holdfast.client import AsyncClient, Client
-    from holdfast.client.flow.build import Workflow
+    from holdfast.client.workflows.build import Workflow
     from holdfast.tasks import CallContext, as_completed, context, model, task
     from holdfast.work import beat, checkpoint, on_drain, section, track
 
@@ -50,7 +50,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(client, name)
     if name == "Workflow":
-        from holdfast.client.flow import build
+        from holdfast.client.workflows import build
 
         return build.Workflow
     if name in _OF_TASKS:

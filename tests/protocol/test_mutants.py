@@ -26,15 +26,16 @@ from holdfast.core.placement import takes
 from holdfast.core.records import RankCharges
 from holdfast.core.states import TaskEvent, TaskState
 from holdfast.errors import InvalidTransition
-from holdfast.moves import dispatch, drains, members, moves, registration, requests, runs
-from holdfast.moves.reports import Draft
-from holdfast.moves.room import RoomCheck
-from holdfast.store.memory import leases
-from holdfast.store.memory.admission import MemoryAdmission
-from holdfast.store.memory.drains import MemoryDrains
+from holdfast.moves import registration
+from holdfast.moves.jobs import dispatch, drains, members, moves, requests, runs
+from holdfast.moves.jobs.reports import Draft
+from holdfast.moves.jobs.room import RoomCheck
 from holdfast.store.memory.hosts import MemoryHosts
-from holdfast.store.memory.leases import MemoryLeases
-from holdfast.store.memory.members import MemoryMembers
+from holdfast.store.memory.jobs import leases
+from holdfast.store.memory.jobs.admission import MemoryAdmission
+from holdfast.store.memory.jobs.drains import MemoryDrains
+from holdfast.store.memory.jobs.leases import MemoryLeases
+from holdfast.store.memory.jobs.members import MemoryMembers
 from holdfast.store.memory.state import MemoryState
 from tests.protocol.host import Host
 from tests.protocol.machine import Protocol

@@ -21,7 +21,7 @@ from holdfast.core.placement.takes import TakeTerms
 from holdfast.core.records import EventRecord, JobRecord
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.spec import JobSpec
-from holdfast.moves.requests import Changed
+from holdfast.moves.jobs.requests import Changed
 from holdfast.moves.values import HostSync, HostSynced, LogAppend, NewJob, Released, TaskBeat
 from holdfast.store.port.store import Store
 from holdfast.wire.agent import HostFacts

@@ -8,7 +8,6 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from holdfast.client.calls import PageCall, RestCall
 from holdfast.client.download import PIECE_BYTES, describe_file, read_pieces, receive
 from holdfast.client.follow import Follow, ReconnectDelays
 from holdfast.client.http_library import (
@@ -19,14 +18,16 @@ from holdfast.client.http_library import (
     request_options,
 )
 from holdfast.client.locate import ControllerPlace, locate
+from holdfast.client.methods.arrays import ArrayMethods
 from holdfast.client.methods.calls import CallMethods
 from holdfast.client.methods.checkpoints import CheckpointMethods
 from holdfast.client.methods.jobs import JobMethods
 from holdfast.client.methods.operate import OperateMethods
 from holdfast.client.methods.pools import PoolMethods
-from holdfast.client.methods.series import SeriesMethods
+from holdfast.client.methods.schedules import ScheduleMethods
 from holdfast.client.methods.webhooks import WebhookMethods
 from holdfast.client.methods.workflows import WorkflowMethods
+from holdfast.client.rest import PageCall, RestCall
 from holdfast.client.scripts import Awaited, FetchFile, Script, SendFile, Sleep, Step
 from holdfast.client.sse import EventStreamReader, ServerEvent
 from holdfast.client.transport import (
@@ -205,7 +206,8 @@ class AsyncClient(
     JobMethods,
     OperateMethods,
     PoolMethods,
-    SeriesMethods,
+    ArrayMethods,
+    ScheduleMethods,
     WebhookMethods,
     WorkflowMethods,
     CheckpointMethods,

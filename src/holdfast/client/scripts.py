@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 
 import msgspec
 
-from holdfast.client.calls import PageCall, RestCall
 from holdfast.client.follow import Follow
+from holdfast.client.rest import PageCall, RestCall
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from holdfast.client.calls import RestCall, read_problem
 from holdfast.client.follow import STREAM_SILENCE_SECONDS
 from holdfast.client.locate import ControllerPlace, token_hint
+from holdfast.client.rest import RestCall, read_problem
 from holdfast.errors import HoldfastError, HoldfastWarning, Unavailable
 
 CONNECT_SECONDS = 10.0

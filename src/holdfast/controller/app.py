@@ -18,7 +18,7 @@ from urllib.parse import unquote_to_bytes
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from holdfast.controller.api.series.arrays import resolve_member
+from holdfast.controller.api.arrays import resolve_member
 from holdfast.controller.http.bodies import Gone, header
 from holdfast.controller.http.endpoints import ApiCall, Endpoint
 from holdfast.controller.http.job_tokens import check_job_call

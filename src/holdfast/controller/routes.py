@@ -7,8 +7,7 @@ import msgspec
 from starlette.responses import Response
 
 from holdfast.controller.api import (
-    checkpoints,
-    config,
+    arrays,
     events,
     hosts,
     jobs,
@@ -17,13 +16,15 @@ from holdfast.controller.api import (
     projects,
     queues,
     retries,
-    rules,
+    schedules,
     system,
     tokens,
     webhooks,
 )
-from holdfast.controller.api.series import arrays, schedules
-from holdfast.controller.flow import call_checkpoints, exchange, outputs, sets, values, workflows
+from holdfast.controller.api.checkpoints import routes as checkpoints
+from holdfast.controller.api.settings import config, rules
+from holdfast.controller.calls import checkpoints as call_checkpoints
+from holdfast.controller.calls import exchange, outputs, sets, values
 from holdfast.controller.graphql import endpoint as graphql
 from holdfast.controller.http import queries
 from holdfast.controller.http.endpoints import ApiCall, Endpoint, PageOf
@@ -31,6 +32,8 @@ from holdfast.controller.openapi import build_openapi
 from holdfast.controller.runtime.auth import Role
 from holdfast.controller.sync import health as host_health
 from holdfast.controller.sync import route
+from holdfast.controller.workflows import workflows
+from holdfast.core.arrays.records import ArrayRecord, ScheduleRecord, ScheduleRunRecord
 from holdfast.core.fleet.actions import CycleSummary, PoolPlan
 from holdfast.core.records import (
     AttemptRecord,
@@ -47,8 +50,7 @@ from holdfast.core.records import (
     WorkerHealth,
     WorkerPerformance,
 )
-from holdfast.core.series.records import ArrayRecord, ScheduleRecord, ScheduleRunRecord
-from holdfast.core.series.schedules import ScheduleSpec
+from holdfast.core.schedules import ScheduleSpec
 from holdfast.core.settings.resolve import Effective
 from holdfast.core.spec import JobSpec
 from holdfast.core.webhooks.values import DeliveryRecord, WebhookRecord
@@ -57,8 +59,8 @@ from holdfast.wire import agent, api, calls, health
 from holdfast.wire import pools as fleet
 from holdfast.wire import webhooks as hooks
 from holdfast.wire import workflows as flow
-from holdfast.wire.series.arrays import ArrayRequest
-from holdfast.wire.series.schedules import SchedulePause, ScheduleTimes
+from holdfast.wire.arrays import ArrayRequest
+from holdfast.wire.schedules import SchedulePause, ScheduleTimes
 
 R, S, A = Role.READ, Role.SUBMIT, Role.ADMIN
 _SSE = ("text/event-stream",)

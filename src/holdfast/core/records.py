@@ -10,13 +10,13 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.core.causes import Cause
+from holdfast.core.dependencies import Wants
 from holdfast.core.facts import TaskFacts
 from holdfast.core.gpus import Gpu, GpuTelemetry
 from holdfast.core.health.checks import CheckKind, CheckResult, CheckVerdict, Measured
 from holdfast.core.host_faults import Hindrance, list_able_labels
 from holdfast.core.ids import TaskKey
 from holdfast.core.retry import RetryPolicy
-from holdfast.core.series.dependencies import Wants
 from holdfast.core.settings.resolve import Value
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import AttemptState, HostState, JobState, Outcome, TaskState

@@ -13,9 +13,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from holdfast.core.dependencies import AFTER_PATTERN, MAX_PARENTS, parse_all
 from holdfast.core.ids import ID_PATTERN
 from holdfast.core.retry import RetryFields, check_fields
-from holdfast.core.series.dependencies import AFTER_PATTERN, MAX_PARENTS, parse_all
 from holdfast.errors import ValidationError
 
 MAX_TASKS = 65_536
@@ -83,7 +83,7 @@ class JobSpec(
     executor: the family of calls that it runs (`core.calls`). Only Holdfast submits such jobs; they
     have no program of their own.
     after: ids of jobs that must end first, each with :ok (the default), :any or :failed behind it
-    (`core.series.dependencies`).
+    (`core.dependencies`).
     idempotency_key: another submission with this key in its project returns the first job.
     """
 

@@ -13,9 +13,9 @@ from holdfast.core.records import HostRecord
 from holdfast.core.states import HostEvent, HostState, JobState
 from holdfast.core.transitions import HOST, step
 from holdfast.errors import Conflict, InvalidTransition, NotFound, Stale
-from holdfast.moves import drains, members, runs
 from holdfast.moves.fleet.rented import RentedHost, check_registration
-from holdfast.moves.moves import Moves
+from holdfast.moves.jobs import drains, members, runs
+from holdfast.moves.jobs.moves import Moves
 from holdfast.moves.rows import NewEvent
 from holdfast.moves.values import HostSync
 from holdfast.wire.agent import HostFacts

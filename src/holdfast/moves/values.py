@@ -6,15 +6,15 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.core.arrays.arrays import Member
+from holdfast.core.arrays.records import ArrayRecord, ScheduleRecord
 from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import Candidate, Capacity, QuotaLeft, Share
 from holdfast.core.records import JobRecord, TaskRecord
-from holdfast.core.series.arrays import Member
-from holdfast.core.series.records import ArrayRecord, ScheduleRecord
-from holdfast.core.series.schedules import Outcome, ScheduleSpec
+from holdfast.core.schedules import Outcome, ScheduleSpec
 from holdfast.core.settings.resolve import Value
 from holdfast.core.spec import JobSpec
 

@@ -33,9 +33,9 @@ pages: `{"items": [...], "next": cursor|null}`.
                                             epoch: of the attempt that is on; left out when none is
     POST   /v1/jobs/{id}/cancel             CancelRequest → JobRecord (202 while it drains, 200 once ended)
     POST   /v1/jobs/{id}/retry              RetryRequest → JobRecord
-    …      /v1/arrays…                      see wire.series.arrays
+    …      /v1/arrays…                      see wire.arrays
     …      /v1/call-sets…                   see wire.calls
-    …      /v1/schedules…                   see wire.series.schedules
+    …      /v1/schedules…                   see wire.schedules
     GET    /v1/projects                     → page of ProjectRecord
     GET    /v1/projects/{name}              → ProjectRecord
     PUT    /v1/projects/{name}              SettingsPatch → ProjectRecord

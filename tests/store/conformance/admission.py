@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.core.arrays.arrays import Member
 from holdfast.core.causes import Cause, Watchdog
 from holdfast.core.facts import TaskFacts, Trip
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.placement.plan import Candidate, JobPlacement, QuotaLeft, Share, TaskPlacement
-from holdfast.core.series.arrays import Member
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobState, Outcome
 from holdfast.moves.values import NewArray, Released

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.core.arrays.arrays import Member
+from holdfast.core.arrays.records import ArrayRecord
 from holdfast.core.causes import Cause
-from holdfast.core.series.arrays import Member
-from holdfast.core.series.records import ArrayRecord
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobState
 from holdfast.errors import Conflict, NotFound, QuotaExceeded, ValidationError

@@ -6,8 +6,8 @@ import pytest
 
 from holdfast.core.ids import TaskKey
 from holdfast.errors import Stale
+from holdfast.moves.calls.checkpoints import CallHolder, CallKept, name_blob
 from holdfast.moves.checkpoints import NewCheckpoint
-from holdfast.moves.flow.call_checkpoints import CallHolder, CallKept, name_blob
 from tests.store.conformance.calls import DOUBLE, args, done, executor, raised, say
 from tests.store.rig import Rig
 

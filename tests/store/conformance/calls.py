@@ -21,9 +21,14 @@ from holdfast.core.facts import TaskFacts, Trip
 from holdfast.core.ids import TaskKey
 from holdfast.core.retry import RetryFields
 from holdfast.errors import Conflict, NotFound
-from holdfast.moves.flow.calls import NO_HOSTS
+from holdfast.moves.calls.calls import NO_HOSTS
 from holdfast.moves.values import LogAppend
-from holdfast.store.port.flow.calls import CallSetOrigin, ExecutorTurn, ExecutorTurned, RunningCalls
+from holdfast.store.port.calls.calls import (
+    CallSetOrigin,
+    ExecutorTurn,
+    ExecutorTurned,
+    RunningCalls,
+)
 from holdfast.wire.calls import BatchEnds, CallEnd, CallError, Closing, ExecutorReport
 from tests.store.rig import Rig
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from holdfast.core.causes import Cause
-from holdfast.core.series.dependencies import Wants
+from holdfast.core.dependencies import Wants
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobState
 from holdfast.errors import ValidationError

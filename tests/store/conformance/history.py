@@ -5,16 +5,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from holdfast.core.arrays.arrays import Member
 from holdfast.core.calls.values import FunctionSpec
-from holdfast.core.series.arrays import Member
-from holdfast.core.series.schedules import ScheduleSpec
+from holdfast.core.schedules import ScheduleSpec
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobState
 from holdfast.core.workflows.advance import NodeEnd
 from holdfast.core.workflows.check import check_workflow
 from holdfast.core.workflows.values import JobWork, NodeSpec, NodeState, WorkflowSpec
 from holdfast.errors import NotFound
-from holdfast.moves.flow.workflows import NewRun, Processed, Started
 from holdfast.moves.values import (
     JobFilter,
     NewArray,
@@ -24,7 +23,8 @@ from holdfast.moves.values import (
     ScheduledRun,
     ScheduledRuns,
 )
-from holdfast.store.port.flow.calls import CallSetOrigin
+from holdfast.moves.workflows import NewRun, Processed, Started
+from holdfast.store.port.calls.calls import CallSetOrigin
 from tests.store.conformance.shared import succeed
 from tests.store.rig import Rig
 

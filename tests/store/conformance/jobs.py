@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.core.arrays.arrays import Member
 from holdfast.core.calls.executors import make_executor_spec
 from holdfast.core.calls.values import Family
 from holdfast.core.causes import Cause
 from holdfast.core.records import JobRecord
 from holdfast.core.run_seed import SEED_VARIABLE, mint_secrets
-from holdfast.core.series.arrays import Member
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobState, Outcome
 from holdfast.errors import Conflict, NotFound, QuotaExceeded, ValidationError

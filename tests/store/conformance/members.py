@@ -11,7 +11,7 @@ from holdfast.core.endings.decide import Policy
 from holdfast.core.endings.replace import plan_replacement
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
-from holdfast.core.log_plan import LogLife, split_by_life
+from holdfast.core.logs.plan import LogLife, split_by_life
 from holdfast.core.placement.plan import plan_admission
 from holdfast.core.records import TaskRecord
 from holdfast.core.states import HostState, JobState, Outcome, TaskState

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.core.arrays.arrays import Member
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.takes import PASSED_SECONDS
 from holdfast.core.records import TaskRecord, shared_fields
-from holdfast.core.series.arrays import Member
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobState
 from holdfast.moves.values import HostSynced, JobFilter, NewArray, NewJob, OfferedJob, OfferedTask

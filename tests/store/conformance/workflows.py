@@ -15,7 +15,8 @@ from holdfast.core.workflows.check import check_workflow
 from holdfast.core.workflows.records import RunRecord
 from holdfast.core.workflows.values import AskWork, JobWork, NodeSpec, NodeState, WorkflowSpec
 from holdfast.errors import Conflict, NotFound, ValidationError
-from holdfast.moves.flow.workflows import (
+from holdfast.moves.values import NewJob, NodeOrigin
+from holdfast.moves.workflows import (
     ASK_OVER,
     JOB_ENDED,
     START,
@@ -27,7 +28,6 @@ from holdfast.moves.flow.workflows import (
     Processed,
     Started,
 )
-from holdfast.moves.values import NewJob, NodeOrigin
 from tests.store.rig import OK, Rig, fails
 
 RUN = "0" * 20

@@ -584,7 +584,7 @@ async def test_a_large_checkpoint_passes_in_constant_memory(
 async def test_a_sender_that_falls_silent_is_not_waited_for(
     served: Served, agent: FakeAgent, blobs: FolderBlobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import holdfast.controller.runtime.checkpoint_bytes as module
+    import holdfast.controller.api.checkpoints.bytes as module
 
     monkeypatch.setattr(module, "SILENCE_SECONDS", 0.3)
     order = await start(served, agent)
@@ -605,7 +605,7 @@ async def test_a_sender_that_falls_silent_is_not_waited_for(
 async def test_a_sender_that_drips_is_given_up_and_one_that_is_only_slow_is_not(
     served: Served, agent: FakeAgent, blobs: FolderBlobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import holdfast.controller.runtime.checkpoint_bytes as module
+    import holdfast.controller.api.checkpoints.bytes as module
 
     monkeypatch.setattr(module, "SILENCE_SECONDS", 2.0)
     monkeypatch.setattr(module, "LEAST_BYTES", 1000)

@@ -15,7 +15,7 @@ import pytest
 from holdfast.supervisor import Context, Process
 from holdfast.supervisor.rosters.state import STATE_FILE, SavedRun
 from holdfast.supervisor.script import open_run
-from holdfast.wire.bus import MachineFacts
+from holdfast.wire.bus.messages import MachineFacts
 from tests.system.supervisor.rig import ECHO, PATIENCE, Managers, attach, local_context, python
 from tests.waits import wait_until
 

@@ -20,7 +20,7 @@ from holdfast.supervisor.host.host_manager import EXIT_WARDEN_DIED
 from holdfast.supervisor.host.warden import FROZEN_SECONDS
 from holdfast.supervisor.line.session_host import EXIT_NO_SUPERVISOR, EXIT_ORPHANED
 from holdfast.supervisor.rosters.host_roster import EXIT_GIVEN_UP, EXIT_REPLACED
-from holdfast.wire.bus_local import SOCKET_VARIABLE
+from holdfast.wire.bus.local import SOCKET_VARIABLE
 from tests.system.proxy import Proxy
 from tests.system.supervisor.rig import (
     PATIENCE,

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.errors import TooLarge, ValidationError
 from holdfast.supervisor import Context, Host, ProcessEnded, ProcessFailedToStart, ProcessGroup
-from holdfast.wire.bus import MAX_INLINE_BYTES
+from holdfast.wire.bus.messages import MAX_INLINE_BYTES
 from tests.system.supervisor.rig import ECHO, PATIENCE, Managers, attach, local_context, python
 from tests.waits import wait_exit
 

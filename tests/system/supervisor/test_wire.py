@@ -18,7 +18,7 @@ from holdfast.errors import TooLarge, ValidationError
 from holdfast.supervisor import Context
 from holdfast.supervisor.line.keys import ManagerKey, make_keys, parse_manager_key
 from holdfast.supervisor.line.values import decode_value, encode_value
-from holdfast.wire.bus import (
+from holdfast.wire.bus.messages import (
     FLAG_DOWN,
     MAX_FRAME_BYTES,
     MAX_INLINE_BYTES,

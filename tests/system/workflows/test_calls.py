@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.client.flow.build import Workflow
+from holdfast.client.workflows.build import Workflow
 from tests.system.cluster import Cluster
 from tests.system.workflows.steps import add, count, square
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.client.flow.build import Workflow
+from holdfast.client.workflows.build import Workflow
 from tests.system.cluster import Cluster
 from tests.waits import wait_until
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.client.flow.build import Workflow, WorkflowRun
+from holdfast.client.workflows.build import Workflow, WorkflowRun
 from holdfast.errors import HoldfastError
 from holdfast.store.embedded.postgres import EmbeddedPostgres
 from tests.system.cluster import Cluster, Controller, Host

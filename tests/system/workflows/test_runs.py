@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.client.flow.build import Workflow, WorkflowRun
+from holdfast.client.workflows.build import Workflow, WorkflowRun
 from holdfast.errors import Conflict, ValidationError
 from tests.system.cluster import Cluster
 from tests.waits import wait_until

@@ -8,8 +8,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from holdfast.client.flow.build import WorkflowRun
-from holdfast.client.flow.files import read_workflow
+from holdfast.client.workflows.build import WorkflowRun
+from holdfast.client.workflows.files import read_workflow
 from tests.system.cluster import Cluster
 
 pytestmark = pytest.mark.slow

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast.client.calls import get_pages
 from holdfast.client.follow import EventFollower, LogFollower, ReconnectDelays, follow_log
+from holdfast.client.rest import get_pages
 from holdfast.client.sse import EventStreamReader, ServerEvent
 from holdfast.core.records import EventRecord
 from holdfast.errors import NotFound, TooLarge, Unavailable

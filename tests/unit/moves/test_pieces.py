@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.calls.values import MAX_INLINE_BYTES
-from holdfast.moves.flow.pieces import (
+from holdfast.moves.calls.pieces import (
     BATCH_PIECES,
     PAGE_BYTES,
     PAGE_CALLS,

@@ -6,7 +6,8 @@ from typing import get_args
 
 import msgspec
 
-from holdfast.wire import bus_local, guardian
+from holdfast.wire import guardian
+from holdfast.wire.bus import local as bus_local
 
 
 def list_tags(union: object) -> list[object]:

@@ -15,11 +15,14 @@ from hypothesis import strategies as st
 
 from holdfast.agent.uplink.calls import decode_body
 from holdfast.bounds import UNREADABLE
-from holdfast.controller.flow.exchange import read_calls
+from holdfast.controller.calls.exchange import read_calls
 from holdfast.controller.http.bodies import decode_packed, decode_report
 from holdfast.controller.sync.reports import read_sync
 from holdfast.errors import HoldfastError, Unavailable
-from holdfast.wire import agent, beat, bus, bus_line, bus_local, calls, guardian, health
+from holdfast.wire import agent, beat, calls, guardian, health
+from holdfast.wire.bus import line as bus_line
+from holdfast.wire.bus import local as bus_local
+from holdfast.wire.bus import messages as bus
 from holdfast.wire.frames import encode_frame
 from tests.hostile import Maker
 from tests.system.agent.guardian_rig import Rig

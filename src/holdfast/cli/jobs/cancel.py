@@ -15,8 +15,8 @@ from holdfast.errors import HoldfastError, NotFound, ValidationError
 
 if TYPE_CHECKING:
     from holdfast.client import Client
+    from holdfast.core.arrays.records import ArrayRecord
     from holdfast.core.records import JobRecord
-    from holdfast.core.series.records import ArrayRecord
     from holdfast.wire.api import JobOutcome
 
 PAGE_JOBS = 500
@@ -289,7 +289,7 @@ def _act_on_selected(face: Face, job_ids: Sequence[str], acts: Acts) -> None:
 
 def _read(outcome: JobOutcome) -> JobRecord:
     """Return the job of an outcome. Raises the error that its problem tells of."""
-    from holdfast.client.calls import error_of
+    from holdfast.client.rest import error_of
     from holdfast.wire.api import Problem
 
     if outcome.job is None:

@@ -6,15 +6,15 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.cli.series.names import find_array
+from holdfast.cli.arrays.names import find_array
 from holdfast.client.jobs.last import LAST, recall_last, remember_last
+from holdfast.core.dependencies import Wants
 from holdfast.core.ids import ID_PATTERN
-from holdfast.core.series.dependencies import Wants
 from holdfast.errors import NotFound
 
 if TYPE_CHECKING:
     from holdfast.client import Client
-    from holdfast.core.series.records import ArrayRecord
+    from holdfast.core.arrays.records import ArrayRecord
 
 T = TypeVar("T")
 

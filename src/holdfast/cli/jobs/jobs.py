@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli import declare
+from holdfast.cli.arrays.names import find_array, say_counts, say_parameters, say_progress
 from holdfast.cli.jobs.find import find_job
 from holdfast.cli.options import COUNT, OWNER, POSITIVE, choose_owner, read_pairs
 from holdfast.cli.output import (
@@ -24,13 +25,12 @@ from holdfast.cli.output import (
     talks,
     unstyle,
 )
-from holdfast.cli.series.names import find_array, say_counts, say_parameters, say_progress
 from holdfast.core.states import JobState
 from holdfast.errors import ValidationError
 
 if TYPE_CHECKING:
+    from holdfast.core.arrays.records import ArrayRecord
     from holdfast.core.records import JobRecord
-    from holdfast.core.series.records import ArrayRecord
 
 # The least room in which a reason is read easily beside the other columns; else it goes under them.
 _OF_JOBS = ("cause", "min_retries", "max_retries", "host", "parent", "match", "since")
@@ -134,7 +134,7 @@ def jobs(
 def jobs_table(rows: Sequence[JobRecord | ArrayRecord], *, wide: bool = False) -> str:
     """Draw the table of `jobs`, with owners where there are several. No reason is cut: it wraps in its
     column, or under a narrow table. The parameters of a sweep's member stand before its reason."""
-    from holdfast.core.series.records import ArrayRecord
+    from holdfast.core.arrays.records import ArrayRecord
 
     wide = wide or columns() == sys.maxsize
     owned = wide or len({job.owner for job in rows}) > 1

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from holdfast.cli.jobs.narrator import Narrator
     from holdfast.client import Client
+    from holdfast.core.arrays.records import ArrayRecord
     from holdfast.core.records import JobRecord
-    from holdfast.core.series.records import ArrayRecord
     from holdfast.wire.api import LogLine
 
 # Jobs run on while their controller is away for long, so only Ctrl-C gives up the following.

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from holdfast.cli import declare
+from holdfast.cli.arrays.names import say_parameters
 from holdfast.cli.jobs.attempts import attempts_table, policy_text
 from holdfast.cli.jobs.find import act_on
 from holdfast.cli.options import JOB, POSITIVE
@@ -24,14 +25,13 @@ from holdfast.cli.output import (
     span,
     talks,
 )
-from holdfast.cli.series.names import say_parameters
 from holdfast.core.placement.ranks import name_ranks, say_names
 from holdfast.errors import NotFound
 
 if TYPE_CHECKING:
     from holdfast.client import Client
+    from holdfast.core.arrays.records import ArrayRecord
     from holdfast.core.records import AttemptRecord, JobRecord, TaskRecord
-    from holdfast.core.series.records import ArrayRecord
     from holdfast.wire.api import ForensicsView, JobLimits, JobView, Why
 
 SHOWN_CHILDREN = 3
@@ -126,7 +126,7 @@ def _show_job(
 
 
 def _show_array(face: Face, client: Client, array: ArrayRecord, indices: bool) -> None:
-    from holdfast.cli.series.arrays import show_array
+    from holdfast.cli.arrays.arrays import show_array
 
     show_array(face, client, array, indices=indices)
 

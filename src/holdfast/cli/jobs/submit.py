@@ -379,7 +379,7 @@ def submit(
       holdfast submit --array 0-999%50 -- ./one.sh         which reads $HOLDFAST_ARRAY_INDEX
       holdfast submit --sweep grid.toml -- python train.py --lr {lr} --seed {seed}
     """
-    from holdfast.cli.series.arrays import submit_many
+    from holdfast.cli.arrays.arrays import submit_many
 
     if array is not None and sweep is not None:
         raise declare.usage_error("give either --array or --sweep, not both")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from holdfast.client.calls import get, path_of
 from holdfast.client.methods.late import LateModule
+from holdfast.client.rest import get, path_of
 from holdfast.client.scripts import Script, Sleep, take_answer
 from holdfast.core.states import JobState
 from holdfast.errors import JobFailed

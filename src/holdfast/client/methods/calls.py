@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.client.calls import (
+from holdfast.client.rest import (
     PageCall,
     RestCall,
     ResultPage,
@@ -178,7 +178,7 @@ class CallMethods:
     ) -> Follow[CallLogLine]:
         """Yield what a call printed: in its last attempt, or in `attempt`; `follow` goes on until the
         call has ended, through all attempts to come. A lost connection gives no byte twice."""
-        from holdfast.client.flow.call_logs import CallLogFollower
+        from holdfast.client.call_logs import CallLogFollower
         from holdfast.client.follow import Follow
 
         query = query_of(attempt=attempt, stream=stream, follow=follow or None)
@@ -253,7 +253,7 @@ def _cut(args: Iterable[str]) -> Iterator[tuple[list[str], bool]]:
 
 
 def _read_page(data: bytes) -> ResultPage[CallResult]:
-    from holdfast.client.calls import read_as
+    from holdfast.client.rest import read_as
     from holdfast.wire.calls import CallResults
 
     found = read_as(CallResults)(data)

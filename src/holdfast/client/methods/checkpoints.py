@@ -2,7 +2,7 @@
 
 import os
 
-from holdfast.client.calls import PageCall, RestCall, delete, get_pages, path_of, query_of, read_as
+from holdfast.client.rest import PageCall, RestCall, delete, get_pages, path_of, query_of, read_as
 from holdfast.client.scripts import FetchFile, Script, SendFile, gives_list, gives_one, runs
 from holdfast.core.records import CheckpointRecord
 

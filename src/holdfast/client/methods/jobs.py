@@ -5,16 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.client.calls import (
-    PageCall,
-    RestCall,
-    ResultPage,
-    get,
-    get_pages,
-    path_of,
-    query_of,
-    send,
-)
 from holdfast.client.follow import (
     FOLLOW_RETRY_SECONDS,
     EventFollower,
@@ -26,6 +16,16 @@ from holdfast.client.follow import (
 from holdfast.client.jobs.finding import find_job
 from holdfast.client.jobs.waiting import wait_for_end
 from holdfast.client.methods.late import LateModule
+from holdfast.client.rest import (
+    PageCall,
+    RestCall,
+    ResultPage,
+    get,
+    get_pages,
+    path_of,
+    query_of,
+    send,
+)
 from holdfast.client.scripts import Script, gives_each, gives_list, gives_one, runs, take_answer
 from holdfast.client.specs import keyed, merge_spec
 from holdfast.core.records import AttemptRecord, EventRecord, JobRecord, LogStreamRecord, TaskRecord

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.client.calls import (
+from holdfast.client.methods.late import LateModule
+from holdfast.client.rest import (
     PageCall,
     RestCall,
     ResultPage,
@@ -16,7 +17,6 @@ from holdfast.client.calls import (
     path_of,
     send,
 )
-from holdfast.client.methods.late import LateModule
 from holdfast.client.scripts import Script, gives_list, gives_one, runs, take_answer
 from holdfast.core.records import HostCheckRecord, ProjectRecord, QueueRecord, TokenRecord
 from holdfast.core.settings.resolve import Effective, Value

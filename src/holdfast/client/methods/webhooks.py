@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.client.calls import (
+from holdfast.client.methods.late import LateModule
+from holdfast.client.rest import (
     PageCall,
     RestCall,
     delete,
@@ -15,7 +16,6 @@ from holdfast.client.calls import (
     path_of,
     send,
 )
-from holdfast.client.methods.late import LateModule
 from holdfast.client.scripts import Script, gives_each, gives_list, gives_one, runs, take_answer
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from holdfast.core.settings.resolve import check_layer, job_layer
 from holdfast.core.spec import JobSpec, check_spec
 from holdfast.core.states import JobState, Outcome
 from holdfast.errors import HoldfastError, NotFound, Unavailable, ValidationError
-from holdfast.moves.requests import Changed
+from holdfast.moves.jobs.requests import Changed
 from holdfast.moves.values import HostSync, JobFilter, NewJob, Submitted
 from holdfast.store.port.store import Store
 from holdfast.wire.api import (

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from holdfast.controller.api.settings_patch import read_name
+from holdfast.controller.api.settings.patch import read_name
 from holdfast.controller.fleet.cycle import PoolCycles
 from holdfast.controller.fleet.forget import forget_pool
 from holdfast.controller.http.endpoints import ApiCall

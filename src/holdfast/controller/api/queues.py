@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 from starlette.responses import Response
 
-from holdfast.controller.api.settings_patch import read_name, read_settings_patch
+from holdfast.controller.api.settings.patch import read_name, read_settings_patch
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json

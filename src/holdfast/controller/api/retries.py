@@ -15,7 +15,7 @@ from holdfast.core.retry import SETTING_OF
 from holdfast.core.settings.resolve import Value
 from holdfast.core.states import JobState
 from holdfast.errors import Conflict, NotFound
-from holdfast.moves.requests import Changed, no_job
+from holdfast.moves.jobs.requests import Changed, no_job
 from holdfast.wire.api import (
     PolicyField,
     PolicyView,

@@ -31,7 +31,7 @@ from holdfast.core.fleet.snapshot import FleetHost, FleetSnapshot, PoolView
 from holdfast.core.states import HostState, InstanceEvent, InstanceState
 from holdfast.errors import HoldfastError
 from holdfast.moves.fleet.pools import seconds_until
-from holdfast.moves.moves import LIVE_JOB_STATES
+from holdfast.moves.jobs.moves import LIVE_JOB_STATES
 from holdfast.providers.interface import Provider, ProviderDown, Throttled
 from holdfast.store.port.fleet.instances import SEEN_SECONDS
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from holdfast.controller.http.queries import ME
+from holdfast.core.arrays.records import ArrayRecord, ScheduleRecord
 from holdfast.core.ids import ID_PATTERN
 from holdfast.core.records import JobRecord
-from holdfast.core.series.records import ArrayRecord, ScheduleRecord
 from holdfast.core.workflows.records import RunRecord
 from holdfast.errors import Forbidden, NotFound
 from holdfast.wire.calls import CallSetView

@@ -5,12 +5,12 @@ import logging
 import math
 
 from holdfast.blobs.interface import BlobsUnavailable
-from holdfast.controller.flow.values import VALUES
+from holdfast.controller.calls.values import VALUES
 from holdfast.controller.loops.silhouette import Loop, Summary
 from holdfast.controller.runtime.context import Controller
-from holdfast.moves.flow.call_checkpoints import FOLDER
+from holdfast.moves.calls.checkpoints import FOLDER
+from holdfast.store.port.calls.checkpoints import CallCheckpointStore
 from holdfast.store.port.checkpoints import CheckpointStore
-from holdfast.store.port.flow.call_checkpoints import CallCheckpointStore
 
 log = logging.getLogger("holdfast.loops")
 ORPHAN_SECONDS = 3600.0

@@ -67,7 +67,7 @@ class DrainsLoop(Loop):
             completed = sum(end is not _Next.NOTHING for end in ended)
             done += completed
             if _Next.OTHERS in ended:
-                self._controller.poke("admit", "events", "logs", "flow")
+                self._controller.poke("admit", "events", "logs", "workflows")
             elif completed:
                 self._controller.poke("retries")
                 self._controller.poke_soon("events", "logs")

@@ -3,9 +3,9 @@ lets them."""
 
 import logging
 
-from holdfast.controller.loops.due_times import LOOK_SECONDS
 from holdfast.controller.loops.silhouette import Loop, Summary
 from holdfast.controller.runtime.context import Controller
+from holdfast.controller.runtime.leading.due_times import LOOK_SECONDS
 
 log = logging.getLogger("holdfast.loops")
 MAX_BATCHES = 100

@@ -13,20 +13,20 @@ from collections.abc import Sequence
 
 from holdfast.controller.loops import sweeps
 from holdfast.controller.loops.admit import AdmitLoop
+from holdfast.controller.loops.arrays import ArraysLoop
+from holdfast.controller.loops.calls.calls import CallsLoop
+from holdfast.controller.loops.calls.executors import ExecutorsLoop
 from holdfast.controller.loops.checkpoints import CheckpointsLoop
+from holdfast.controller.loops.dependencies import DependantsLoop
 from holdfast.controller.loops.drains import DrainsLoop
 from holdfast.controller.loops.due import DueLoop
 from holdfast.controller.loops.fleet import FleetLoop
-from holdfast.controller.loops.flow.calls import CallsLoop
-from holdfast.controller.loops.flow.dispatch import DispatchLoop, PruneRunsLoop
-from holdfast.controller.loops.flow.executors import ExecutorsLoop
 from holdfast.controller.loops.health import HealthLoop, PruneHealthLoop
 from holdfast.controller.loops.members import MembersLoop
-from holdfast.controller.loops.series.arrays import ArraysLoop
-from holdfast.controller.loops.series.dependants import DependantsLoop
-from holdfast.controller.loops.series.schedules import SchedulesLoop
+from holdfast.controller.loops.schedules import SchedulesLoop
 from holdfast.controller.loops.silhouette import Loop, end_if_cancelled, keep_running
 from holdfast.controller.loops.webhooks import PruneDeliveriesLoop, WebhooksLoop
+from holdfast.controller.loops.workflows import DispatchLoop, PruneRunsLoop
 from holdfast.controller.runtime.context import Controller
 from holdfast.errors import HoldfastError, Unavailable
 

@@ -10,13 +10,16 @@ from typing import Any
 
 from holdfast.blobs.interface import BlobStore
 from holdfast.blobs.memory import MemoryBlobs
-from holdfast.controller.flow.desk import CallsDesk
-from holdfast.controller.loops.allowance import Allowance
-from holdfast.controller.loops.due_times import DueTimes
-from holdfast.controller.loops.leadership import Leadership
-from holdfast.controller.loops.refusals import Refusals
 from holdfast.controller.runtime.auth import REVOKED, Guard
 from holdfast.controller.runtime.background import Background
+from holdfast.controller.runtime.calls.reported import CallsDesk
+from holdfast.controller.runtime.hosts.batch import batch_syncs
+from holdfast.controller.runtime.hosts.joins import Joins
+from holdfast.controller.runtime.hosts.orders import GangLayouts
+from holdfast.controller.runtime.leading.allowance import Allowance
+from holdfast.controller.runtime.leading.due_times import DueTimes
+from holdfast.controller.runtime.leading.leadership import Leadership
+from holdfast.controller.runtime.leading.refusals import Refusals
 from holdfast.controller.runtime.metrics import Metrics
 from holdfast.controller.runtime.outages import Outages
 from holdfast.controller.runtime.remembered import History, JobSpecs, OfferPrices, SavedJobs, Sizes
@@ -24,9 +27,6 @@ from holdfast.controller.runtime.settings import SettingsCache
 from holdfast.controller.runtime.telemetry import TelemetryDesk
 from holdfast.controller.runtime.wakes import WakeBus
 from holdfast.controller.runtime.webhook_sender import Sender
-from holdfast.controller.sync.batch import batch_syncs
-from holdfast.controller.sync.joins import Joins
-from holdfast.controller.sync.orders import GangLayouts
 from holdfast.core.settings.resolve import Value
 from holdfast.core.spec import MAX_TASKS
 from holdfast.errors import Unavailable

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from holdfast.controller.flow.metrics import CallMetrics
+from holdfast.controller.runtime.call_metrics import CallMetrics
 from holdfast.controller.runtime.fleet_metrics import FleetMetrics
 from holdfast.controller.runtime.run_counts import RunCounts
 from holdfast.controller.runtime.workflow_metrics import WorkflowMetrics

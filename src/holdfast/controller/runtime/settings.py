@@ -25,7 +25,7 @@ from holdfast.core.settings.table import RENAMED, find_call_limit
 from holdfast.core.settings.watch import WatchSettings, watch_settings
 from holdfast.core.spec import JobSpec
 from holdfast.errors import Unavailable, ValidationError
-from holdfast.moves.quotas import Use, read_share, sets_quota, sets_share
+from holdfast.moves.jobs.quotas import Use, read_share, sets_quota, sets_share
 from holdfast.moves.values import SettingsLayers
 from holdfast.store.port.store import Store
 

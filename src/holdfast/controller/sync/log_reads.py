@@ -13,7 +13,7 @@ import uuid
 from collections.abc import AsyncIterator
 
 from holdfast.controller.runtime.context import Controller
-from holdfast.core.log_plan import LifeRange, split_by_life
+from holdfast.core.logs.plan import LifeRange, split_by_life
 from holdfast.core.records import LogChunk, LogStreamRecord
 from holdfast.core.states import HostState
 from holdfast.errors import NotFound

@@ -28,16 +28,16 @@ from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.runtime.auth import hash_secret, read_bearer
 from holdfast.controller.runtime.context import Controller
+from holdfast.controller.runtime.hosts.orders import make_orders
 from holdfast.controller.runtime.settings import Settings
 from holdfast.controller.runtime.wakes import HostLine, WaitingRoom
-from holdfast.controller.sync.orders import make_orders
 from holdfast.controller.sync.reports import NO_FACTS, read_sync
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.core.records import HostRecord
 from holdfast.core.watchdogs.watch import ASK_AGAIN_SECONDS
 from holdfast.errors import Forbidden, NotFound, Stale, Unauthorized, ValidationError
-from holdfast.moves.reports import guess_room
+from holdfast.moves.jobs.reports import guess_room
 from holdfast.moves.rows import clean_text
 from holdfast.moves.values import HostSync, HostSynced, LogAppend, TaskBeat
 from holdfast.wire import agent as wire
@@ -248,7 +248,7 @@ def _act_on(controller: Controller, request: wire.SyncRequest | None, found: Hos
             if {key.job_id for key in found.acked} - {*found.succeeded, *found.draining}:
                 controller.poke("members")  # of supervised jobs
         if found.posted:
-            controller.poke("flow")
+            controller.poke("workflows")
         controller.poke("events", "logs")  # readers of a log whose last bytes came before its end
         if found.awaited or (found.succeeded and not found.settled):
             controller.poke("admit")

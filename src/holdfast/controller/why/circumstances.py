@@ -5,6 +5,7 @@ from datetime import datetime
 
 import msgspec
 
+from holdfast.core.arrays.records import ArrayRecord
 from holdfast.core.endings.decide import Policy
 from holdfast.core.fleet.records import PoolRecord
 from holdfast.core.placement.possible import Size
@@ -18,7 +19,6 @@ from holdfast.core.records import (
     TaskRecord,
     WaitRecord,
 )
-from holdfast.core.series.records import ArrayRecord
 from holdfast.core.settings.resolve import Value
 from holdfast.core.settings.watch import WatchSettings
 from holdfast.wire.api import JobLimits

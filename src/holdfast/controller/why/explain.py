@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from holdfast.controller.why import gangs, limits, places, pools, retries, shares, waits
 from holdfast.controller.why.circumstances import Circumstances
 from holdfast.controller.why.words import line, say_moment, say_span
+from holdfast.core.arrays.arrays import IN_LINE
 from holdfast.core.causes import Cause
 from holdfast.core.placement.preemption import find_winner
 from holdfast.core.placement.ranks import name_ranks, say_names
-from holdfast.core.series.arrays import IN_LINE
 from holdfast.core.states import JobState
 from holdfast.core.watchdogs.watch import ends_hangs
 from holdfast.wire.api import Why, WhyLine

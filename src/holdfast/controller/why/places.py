@@ -3,10 +3,11 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from holdfast.controller.why.circumstances import Circumstances
-from holdfast.controller.why.pools import COMING, as_candidate, list_renting
+from holdfast.controller.why.pools import COMING, list_renting
 from holdfast.controller.why.words import line, say_span
 from holdfast.core.calls.executors import find_app
 from holdfast.core.host_faults import find_hindrance, find_runtime_word
+from holdfast.core.placement.candidates import as_candidate
 from holdfast.core.placement.labels import carries
 from holdfast.core.placement.plan import describe_need
 from holdfast.core.placement.preemption import find_winner

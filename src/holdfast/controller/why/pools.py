@@ -6,32 +6,16 @@ from collections.abc import Iterator
 from holdfast.controller.why.circumstances import Circumstances
 from holdfast.controller.why.words import line, say_span
 from holdfast.core.fleet.records import PoolRecord
+from holdfast.core.placement.candidates import as_candidate
 from holdfast.core.placement.labels import carries
-from holdfast.core.placement.plan import Candidate
 from holdfast.core.placement.possible import count_all_tasks
-from holdfast.core.records import JobRecord
+from holdfast.core.placement.types import Candidate
 from holdfast.core.states import HostState
 from holdfast.wire.api import WhyLine
 
 MAX_NAMED = 5
 MAX_SAID = 3
 COMING = (HostState.SPAWNING, HostState.PREFLIGHT)
-
-
-def as_candidate(job: JobRecord) -> Candidate:
-    """Return the job as admission sees it, as far as its needs go."""
-    return Candidate(
-        job_id=job.id,
-        epoch=job.epoch,
-        queue=job.queue,
-        project=job.project,
-        priority=job.priority,
-        tasks=job.tasks,
-        gpus=job.gpus,
-        cpu_slots=job.cpu_slots,
-        memory_bytes=job.memory_bytes,
-        host_labels=job.spec.host_labels,
-    )
 
 
 def list_renting(found: Circumstances) -> list[PoolRecord]:

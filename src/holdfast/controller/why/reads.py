@@ -8,15 +8,15 @@ from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
 from holdfast.controller.why.circumstances import Circumstances, YoungJob
 from holdfast.controller.why.limits import make_limits
-from holdfast.controller.why.pools import as_candidate
+from holdfast.core.arrays.arrays import IN_LINE
+from holdfast.core.arrays.records import ArrayRecord
+from holdfast.core.placement.candidates import as_candidate
 from holdfast.core.placement.labels import carries
 from holdfast.core.placement.plan import RunningTask
 from holdfast.core.placement.preemption import find_winner
 from holdfast.core.placement.shares import Shares
 from holdfast.core.placement.types import Share, find_kin
 from holdfast.core.records import HostRecord, JobRecord, WaitRecord
-from holdfast.core.series.arrays import IN_LINE
-from holdfast.core.series.records import ArrayRecord
 from holdfast.core.states import JobState
 from holdfast.moves.rows import DEPENDENCY
 from holdfast.moves.values import JobFilter

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from holdfast.controller.why.circumstances import Circumstances
 from holdfast.controller.why.words import line, say_moment
-from holdfast.core.series.dependencies import SAID, say_name
+from holdfast.core.dependencies import SAID, say_name
 from holdfast.wire.api import WhyLine
 
 

@@ -1,6 +1,6 @@
 """The job that Holdfast submits to have calls run: an executor. Pure.
 
-Its end is final, however it came about: the executors' loop (`controller/loops/flow/executors.py`)
+Its end is final, however it came about: the executors' loop (`controller/loops/calls/executors.py`)
 starts another where calls still wait. No job-level watchdog looks at it, because its agent watches
 each call under the limits of that call's function.
 """

@@ -35,7 +35,7 @@ from holdfast.core.endings.patterns import PORT_IN_USE, PULL, TEXT, Pattern, fin
 from holdfast.core.endings.rules import SIGNALS, OperatorRule, find_match
 from holdfast.core.endings.xids import Blame, find_xid, find_xid_lines
 from holdfast.core.facts import Classified, TaskFacts, is_preempted, say_lost
-from holdfast.core.log_lines import MAX_LINE_CHARS, cut_line, find_exception, say_bytes
+from holdfast.core.logs.lines import MAX_LINE_CHARS, cut_line, find_exception, say_bytes
 
 SIGKILL = 9
 NEAR_LIMIT = 0.95

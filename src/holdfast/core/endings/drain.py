@@ -171,7 +171,7 @@ def _find_failures(
     # MEMBER-4: the others would have been replaced, and none of them began this fall.
     found = {rank: failure for rank, failure in failures.items() if rank == 0}
     for task in tasks:
-        # A rank whose place was not kept (`moves.requests.run_out`) has no failure of its own.
+        # A rank whose place was not kept (`moves.jobs.requests.run_out`) has no failure of its own.
         began = task.rank == job.trigger_rank and task.rank > 0
         if began and (task.rank in failures or _is_fallen_member(job, [task])):
             found[task.rank] = find_member_cause(task, rules)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from holdfast.core.causes import Cause
 from holdfast.core.endings.regex import find_words
-from holdfast.core.log_lines import cut_line
+from holdfast.core.logs.lines import cut_line
 
 
 class Pattern(NamedTuple):

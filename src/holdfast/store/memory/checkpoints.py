@@ -8,7 +8,7 @@ from holdfast.core.records import CheckpointRecord
 from holdfast.core.states import JobState
 from holdfast.moves import checkpoints
 from holdfast.moves.checkpoints import CheckpointAdded, NewCheckpoint
-from holdfast.moves.requests import no_job
+from holdfast.moves.jobs.requests import no_job
 from holdfast.moves.rows import clamp_count, clean_text
 from holdfast.store.memory.state import InMemory, MemoryCheckpoint
 from holdfast.store.port.clock import Now

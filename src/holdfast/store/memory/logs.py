@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from holdfast.core import log_plan
 from holdfast.core.calls.marks import list_spans
 from holdfast.core.ids import TaskKey
-from holdfast.core.log_plan import LogBase, LogLife, LogPlace, Range
+from holdfast.core.logs import plan as log_plan
+from holdfast.core.logs.plan import LogBase, LogLife, LogPlace, Range
 from holdfast.core.records import LogChunk, LogStreamRecord
 from holdfast.errors import Stale
 from holdfast.moves.values import LogAppend

@@ -7,8 +7,9 @@ from holdfast.core.placement.types import QuotaLeft
 from holdfast.core.records import ProjectRecord, QueueRecord, shared_fields
 from holdfast.core.settings.resolve import Value
 from holdfast.core.states import JobState
-from holdfast.moves import layers, quotas
-from holdfast.moves.dispatch import SWITCH, Switches
+from holdfast.moves import layers
+from holdfast.moves.jobs import quotas
+from holdfast.moves.jobs.dispatch import SWITCH, Switches
 from holdfast.moves.registration import drain_jobs_for
 from holdfast.moves.values import SettingsLayers
 from holdfast.store.memory.state import (

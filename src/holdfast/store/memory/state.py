@@ -8,8 +8,10 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from holdfast.core.arrays.records import ScheduleRecord, ScheduleRunRecord
 from holdfast.core.calls.marks import CallSpan
 from holdfast.core.causes import Cause
+from holdfast.core.dependencies import Wants
 from holdfast.core.fleet.actions import CycleSummary
 from holdfast.core.fleet.records import PoolRecord
 from holdfast.core.gpus import Gpu
@@ -35,20 +37,18 @@ from holdfast.core.records import (
     TokenRecord,
     shared_fields,
 )
-from holdfast.core.series.dependencies import Wants
-from holdfast.core.series.records import ScheduleRecord, ScheduleRunRecord
 from holdfast.core.settings.resolve import BUILTIN_QUEUES, Value
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import HostState, InstanceState, JobState
 from holdfast.core.workflows.advance import NodeRow, RunRow
 from holdfast.core.workflows.values import NodeSpec
-from holdfast.moves.flow.host_calls import HostCalls
-from holdfast.moves.flow.workflows import Post
-from holdfast.moves.moves import LIVE_JOB_STATES, Moves, last_beat
-from holdfast.moves.quotas import Use
+from holdfast.moves.calls.host_calls import HostCalls
+from holdfast.moves.jobs.moves import LIVE_JOB_STATES, Moves, last_beat
+from holdfast.moves.jobs.quotas import Use
 from holdfast.moves.rows import AttemptChange, JobRow, NewEvent, TaskRow
 from holdfast.moves.values import Seated, TellDrains, tell_nobody
-from holdfast.store.memory.flow.rows import MemoryCallSet
+from holdfast.moves.workflows import Post
+from holdfast.store.memory.calls.rows import MemoryCallSet
 from holdfast.wire.agent import Forensics, LogReadAnswer, LogReadOrder
 
 UNFINISHED = (JobState.WAITING, JobState.QUEUED, *LIVE_JOB_STATES)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from holdfast.core.log_plan import LogLife
+from holdfast.core.logs.plan import LogLife
 from holdfast.core.records import LogChunk, LogStreamRecord
 from holdfast.moves.values import LogAppend
 from holdfast.store.port.clock import Now

@@ -15,30 +15,30 @@ from datetime import datetime
 from typing import Protocol
 
 from holdfast.moves.values import Gauges
-from holdfast.store.port.admission import AdmissionStore
+from holdfast.store.port.arrays import ArrayStore
+from holdfast.store.port.calls.calls import CallStore
+from holdfast.store.port.calls.checkpoints import CallCheckpointStore
 from holdfast.store.port.checkpoints import CheckpointStore
 from holdfast.store.port.clock import Now
-from holdfast.store.port.drains import DrainStore
+from holdfast.store.port.dependencies import DependencyStore
 from holdfast.store.port.events import EventStore
 from holdfast.store.port.fleet.health import HealthStore
 from holdfast.store.port.fleet.instances import FleetStore
 from holdfast.store.port.fleet.telemetry import TelemetryStore
 from holdfast.store.port.fleet.views import FleetViews
-from holdfast.store.port.flow.call_checkpoints import CallCheckpointStore
-from holdfast.store.port.flow.calls import CallStore
-from holdfast.store.port.flow.workflows import WorkflowStore
 from holdfast.store.port.hosts import HostStore
-from holdfast.store.port.jobs import JobStore
+from holdfast.store.port.jobs.admission import AdmissionStore
+from holdfast.store.port.jobs.drains import DrainStore
+from holdfast.store.port.jobs.jobs import JobStore
+from holdfast.store.port.jobs.leases import LeaseStore
+from holdfast.store.port.jobs.members import MemberStore
 from holdfast.store.port.leadership import LeadershipStore
-from holdfast.store.port.leases import LeaseStore
 from holdfast.store.port.logs import LogStore
-from holdfast.store.port.members import MemberStore
-from holdfast.store.port.series.arrays import ArrayStore
-from holdfast.store.port.series.dependencies import DependencyStore
-from holdfast.store.port.series.schedules import ScheduleStore
+from holdfast.store.port.schedules import ScheduleStore
 from holdfast.store.port.settings import SettingsStore
 from holdfast.store.port.tokens import TokenStore
 from holdfast.store.port.webhooks import WebhookStore
+from holdfast.store.port.workflows import WorkflowStore
 
 
 class Store(Protocol):

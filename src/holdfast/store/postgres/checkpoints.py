@@ -10,12 +10,12 @@ from holdfast.core.records import CheckpointRecord
 from holdfast.core.states import JobState
 from holdfast.moves import checkpoints
 from holdfast.moves.checkpoints import CheckpointAdded, NewCheckpoint
-from holdfast.moves.requests import no_job
+from holdfast.moves.jobs.requests import no_job
 from holdfast.moves.rows import MAX_BIGINT, MAX_INT, clamp_count, clean_text, is_storable_key
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.connection.ports import OnSession, transacts
 from holdfast.store.postgres.connection.session import Tx
-from holdfast.store.postgres.moves import write_events
+from holdfast.store.postgres.jobs.moves import write_events
 
 
 class PostgresCheckpoints(OnSession):

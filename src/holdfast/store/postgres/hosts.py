@@ -18,12 +18,12 @@ from holdfast.core.transitions import HOST, sources, step
 from holdfast.moves import registration
 from holdfast.moves.fleet.pools import as_seen, list_offer_sizes
 from holdfast.moves.fleet.rented import RentedHost
-from holdfast.moves.moves import Moves
+from holdfast.moves.jobs.moves import Moves
 from holdfast.moves.values import HostSync
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Tx, to_json
-from holdfast.store.postgres.moves import load_moves, write_events, write_moves
+from holdfast.store.postgres.jobs.moves import load_moves, write_events, write_moves
 from holdfast.wire.agent import HostFacts
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core import log_plan
 from holdfast.core.calls.marks import list_spans
 from holdfast.core.ids import TaskKey
-from holdfast.core.log_plan import LogBase, LogLife, LogPlace, Range
+from holdfast.core.logs import plan as log_plan
+from holdfast.core.logs.plan import LogBase, LogLife, LogPlace, Range
 from holdfast.core.records import LogChunk, LogStreamRecord
 from holdfast.moves.rows import clean_text, is_storable_key
 from holdfast.moves.values import LogAppend

@@ -11,15 +11,15 @@ from holdfast.core.records import ProjectRecord, QueueRecord
 from holdfast.core.settings.resolve import Value
 from holdfast.errors import NotFound
 from holdfast.moves import layers
-from holdfast.moves.dispatch import Switches
-from holdfast.moves.quotas import Quota, Use, check_quota, quota_left, read_quota, read_share
+from holdfast.moves.jobs.dispatch import Switches
+from holdfast.moves.jobs.quotas import Quota, Use, check_quota, quota_left, read_quota, read_share
 from holdfast.moves.registration import drain_jobs_for
 from holdfast.moves.rows import NewEvent
 from holdfast.moves.values import SettingsLayers
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Rows, Tx, to_json
-from holdfast.store.postgres.moves import load_moves, write_events, write_moves
+from holdfast.store.postgres.jobs.moves import load_moves, write_events, write_moves
 
 
 class PostgresSettings(OnSession):

@@ -11,33 +11,33 @@ from holdfast.moves.values import Gauges
 from holdfast.store.port.clock import Now
 from holdfast.store.port.leadership import LEAD_SECONDS
 from holdfast.store.port.store import Store
-from holdfast.store.postgres.admission import PostgresAdmission
+from holdfast.store.postgres.arrays import PostgresArrays
+from holdfast.store.postgres.calls.calls import PostgresCalls
+from holdfast.store.postgres.calls.checkpoints import PostgresCallCheckpoints
 from holdfast.store.postgres.checkpoints import PostgresCheckpoints
 from holdfast.store.postgres.connection.leadership import PostgresLeadership
 from holdfast.store.postgres.connection.migrate import list_migrations
 from holdfast.store.postgres.connection.pipeline import Asked
 from holdfast.store.postgres.connection.session import Session, Tx
-from holdfast.store.postgres.drains import PostgresDrains
+from holdfast.store.postgres.dependencies import PostgresDependencies
 from holdfast.store.postgres.events import PostgresEvents
 from holdfast.store.postgres.fleet.health import PostgresHealth
 from holdfast.store.postgres.fleet.instances import PostgresFleet
 from holdfast.store.postgres.fleet.telemetry import PostgresTelemetry
 from holdfast.store.postgres.fleet.views import PostgresFleetViews
-from holdfast.store.postgres.flow.call_checkpoints import PostgresCallCheckpoints
-from holdfast.store.postgres.flow.calls import PostgresCalls
-from holdfast.store.postgres.flow.workflows import PostgresWorkflows
 from holdfast.store.postgres.hosts import PostgresHosts
-from holdfast.store.postgres.jobs import PostgresJobs
-from holdfast.store.postgres.leases import PostgresLeases
+from holdfast.store.postgres.jobs.admission import PostgresAdmission
+from holdfast.store.postgres.jobs.drains import PostgresDrains
+from holdfast.store.postgres.jobs.jobs import PostgresJobs
+from holdfast.store.postgres.jobs.leases import PostgresLeases
+from holdfast.store.postgres.jobs.members import PostgresMembers
+from holdfast.store.postgres.jobs.placing import warm_up
 from holdfast.store.postgres.logs import PostgresLogs
-from holdfast.store.postgres.members import PostgresMembers
-from holdfast.store.postgres.series.arrays import PostgresArrays
-from holdfast.store.postgres.series.dependencies import PostgresDependencies
-from holdfast.store.postgres.series.schedules import PostgresSchedules
+from holdfast.store.postgres.schedules import PostgresSchedules
 from holdfast.store.postgres.settings import PostgresSettings
-from holdfast.store.postgres.sync.placing import warm_up
 from holdfast.store.postgres.tokens import PostgresTokens
 from holdfast.store.postgres.webhooks import PostgresWebhooks
+from holdfast.store.postgres.workflows import PostgresWorkflows
 
 PING_SECONDS = 1.0
 

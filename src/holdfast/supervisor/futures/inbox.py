@@ -14,7 +14,7 @@ from holdfast.errors import ValidationError
 from holdfast.supervisor.futures.future import Future, renew_after_fork
 from holdfast.supervisor.futures.message_future import MessageFuture, return_soon, take_returns
 from holdfast.supervisor.line.values import decode_value, encode_value
-from holdfast.wire.bus import Assembler
+from holdfast.wire.bus.messages import Assembler
 
 MAX_WAITING_MESSAGES = 10_000
 MAX_WAITING_BYTES = 256 << 20

@@ -38,8 +38,8 @@ from holdfast.supervisor.line.keys import ManagerKey, parse_manager_key
 from holdfast.supervisor.line.machine import needs_ipv6, read_facts, read_usage, read_waited_seconds
 from holdfast.supervisor.line.priority import prefer_this_thread
 from holdfast.supervisor.line.session_host import HostSession
-from holdfast.wire import bus
-from holdfast.wire.bus_local import ManagerAlive, WardenRequest, decode_warden_answer, encode_local
+from holdfast.wire.bus import messages as bus
+from holdfast.wire.bus.local import ManagerAlive, WardenRequest, decode_warden_answer, encode_local
 from holdfast.wire.frames import FrameReader, encode_frame
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from holdfast.bounds import UNREADABLE
 from holdfast.errors import ValidationError
 from holdfast.process.loop import Mishaps, Poller
 from holdfast.supervisor.host.leftovers import FOLDER_PREFIX
-from holdfast.wire.bus_local import Enter, FromProcess, Part, decode_from_process, encode_local
+from holdfast.wire.bus.local import Enter, FromProcess, Part, decode_from_process, encode_local
 from holdfast.wire.frames import FrameReader, encode_frame
 
 MAILBOX_BYTES = 256 << 20

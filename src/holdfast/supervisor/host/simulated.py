@@ -9,7 +9,7 @@ end it.
 import heapq
 import signal
 
-from holdfast.wire import bus
+from holdfast.wire.bus import messages as bus
 
 _DEADLY = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL}
 _INF = float("inf")

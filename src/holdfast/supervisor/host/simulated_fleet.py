@@ -19,7 +19,7 @@ from holdfast.supervisor.host.host_manager import dial
 from holdfast.supervisor.host.simulated import SimulatedProcesses
 from holdfast.supervisor.line.keys import ManagerKey
 from holdfast.supervisor.line.session_host import HostSession
-from holdfast.wire.bus import End, MachineFacts, Up, encode_message
+from holdfast.wire.bus.messages import End, MachineFacts, Up, encode_message
 
 _MAX_SOCKETS = 65_000
 _FRAMES_PER_TURN = 64

@@ -40,7 +40,7 @@ from holdfast.process.spawn import SpawnRequest, signal_group
 from holdfast.process.syscalls import become_subreaper, read_boottime
 from holdfast.process.table import TASK_VARIABLE, read_children, read_table
 from holdfast.process.urgent import urgent
-from holdfast.wire import bus_local
+from holdfast.wire.bus import local as bus_local
 from holdfast.wire.frames import FrameReader, encode_frame
 
 KILL_LIMIT_SECONDS = 10.0

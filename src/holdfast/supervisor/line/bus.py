@@ -24,8 +24,8 @@ from holdfast.errors import Unavailable, ValidationError
 from holdfast.supervisor.line.bus_process import BusConfig
 from holdfast.supervisor.line.keys import RunKeys
 from holdfast.supervisor.line.session_fleet import Rules
-from holdfast.wire import bus_line
-from holdfast.wire.bus import MachineFacts, ManagerHello, Up, decode_messages
+from holdfast.wire.bus import line as bus_line
+from holdfast.wire.bus.messages import MachineFacts, ManagerHello, Up, decode_messages
 from holdfast.wire.frames import FrameReader, encode_frame
 
 logger = logging.getLogger("holdfast.supervisor")

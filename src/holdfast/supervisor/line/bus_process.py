@@ -3,7 +3,7 @@
 The script's process may be late: a thread of it that holds the interpreter's lock while it waits for
 a core, or for a second in a C call, holds up every other thread. Heartbeats cannot wait for that, so
 they have a process that runs nothing else. The script starts it, talks to it over a socket pair
-(`wire.bus_line`) and takes it along.
+(`wire.bus.line`) and takes it along.
 
 BUS-1  Nothing a peer can send ends the process: a bad frame is refused and counted, an exception is
        logged.
@@ -38,8 +38,8 @@ from holdfast.supervisor.line.keys import RunKeys
 from holdfast.supervisor.line.lag import LagProbe
 from holdfast.supervisor.line.priority import prefer_this_thread
 from holdfast.supervisor.line.session_fleet import EXIT_GIVEN_UP, Fleet, ManagerPeer, Rules
-from holdfast.wire import bus_line
-from holdfast.wire.bus import HEADER_BYTES, MAX_FRAME_BYTES
+from holdfast.wire.bus import line as bus_line
+from holdfast.wire.bus.messages import HEADER_BYTES, MAX_FRAME_BYTES
 from holdfast.wire.frames import FrameReader, encode_frame
 
 EXIT_NO_PORT = 2

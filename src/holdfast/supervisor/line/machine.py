@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from holdfast.process import table
-from holdfast.wire.bus import MachineFacts, ProcessUse
+from holdfast.wire.bus.messages import MachineFacts, ProcessUse
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS = os.sysconf("SC_CLK_TCK")

@@ -22,7 +22,7 @@ import msgspec
 
 from holdfast.errors import TooLarge, ValidationError
 from holdfast.supervisor.line.session_link import Link
-from holdfast.wire import bus
+from holdfast.wire.bus import messages as bus
 
 HEARTBEAT_SECONDS = 1.0
 MISSES = 3

@@ -23,7 +23,7 @@ from collections.abc import Callable
 
 from holdfast.errors import TooLarge, ValidationError
 from holdfast.supervisor.line.session_link import Link
-from holdfast.wire import bus as wire
+from holdfast.wire.bus import messages as wire
 
 HELLO_SECONDS = 1.0
 _SLACK_SECONDS = 0.25

@@ -11,7 +11,7 @@ frame beyond a gap is not taken; the peer asks for the missing ones, or the send
 when acknowledgements stand still for `RESEND_SECONDS`. Time is an argument.
 """
 
-from holdfast.wire.bus import FLAG_RESEND, Header, encode_body, encode_header
+from holdfast.wire.bus.messages import FLAG_RESEND, Header, encode_body, encode_header
 
 WINDOW_BYTES = 32 << 20
 BATCH_BYTES = 1 << 20

@@ -22,8 +22,7 @@ from holdfast.supervisor.futures.future import Future, renew_after_fork
 from holdfast.supervisor.futures.inbox import Filter, Inbox, has_doubled, receive_one
 from holdfast.supervisor.line.values import encode_value
 from holdfast.supervisor.rosters.failures import ProcessEnded
-from holdfast.wire.bus import cut_parts
-from holdfast.wire.bus_local import (
+from holdfast.wire.bus.local import (
     SOCKET_VARIABLE,
     TOKEN_VARIABLE,
     Enter,
@@ -31,6 +30,7 @@ from holdfast.wire.bus_local import (
     decode_to_process,
     encode_local,
 )
+from holdfast.wire.bus.messages import cut_parts
 from holdfast.wire.frames import FrameReader, encode_frame
 
 logger = logging.getLogger("holdfast.supervisor")

@@ -22,7 +22,7 @@ from holdfast.supervisor.rosters.events import EventLog
 from holdfast.supervisor.rosters.failures import ContextClosed, ProcessEnded, ProcessFailedToStart
 from holdfast.supervisor.rosters.groups import GroupSpec, Process, ProcessGroup
 from holdfast.supervisor.rosters.hosts import Host
-from holdfast.wire import bus as wire
+from holdfast.wire.bus import messages as wire
 
 # A script that goes on at once keeps the interpreter's lock for up to 30 ms, and its launches wait
 # for that.

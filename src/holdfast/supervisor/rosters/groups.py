@@ -16,7 +16,7 @@ from holdfast.supervisor.line.values import encode_value
 from holdfast.supervisor.rosters.failures import ProcessEnded
 from holdfast.supervisor.rosters.hosts import Host
 from holdfast.supervisor.rosters.names import name_process
-from holdfast.wire.bus import Cut, cut_parts
+from holdfast.wire.bus.messages import Cut, cut_parts
 
 DEFAULT_GRACE_SECONDS = 5.0
 _making = threading.Lock()  # of futures and inboxes: for a few instructions

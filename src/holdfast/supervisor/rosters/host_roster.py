@@ -30,7 +30,7 @@ from holdfast.supervisor.rosters.crew_roster import CrewRoster
 from holdfast.supervisor.rosters.events import EventLog
 from holdfast.supervisor.rosters.failures import ContextClosed
 from holdfast.supervisor.rosters.hosts import Demand, Host
-from holdfast.wire.bus import Bye, End, ManagerHello, StopProcesses, Up, encode_message
+from holdfast.wire.bus.messages import Bye, End, ManagerHello, StopProcesses, Up, encode_message
 
 EXIT_RETURNED = 0
 EXIT_REPLACED = 72  # not zero, so that a scheduler replaces the machine

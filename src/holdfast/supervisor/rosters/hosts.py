@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.supervisor.futures.future import Future
 from holdfast.supervisor.rosters.failures import HostLost
-from holdfast.wire.bus import HostUsage, MachineFacts
+from holdfast.wire.bus.messages import HostUsage, MachineFacts
 
 if TYPE_CHECKING:
     from holdfast.errors import HoldfastError

@@ -26,7 +26,7 @@ from holdfast.supervisor.rosters.crew_roster import CrewRoster
 from holdfast.supervisor.rosters.groups import GroupSpec, ProcessGroup
 from holdfast.supervisor.rosters.host_roster import HostRoster
 from holdfast.supervisor.rosters.hosts import Demand, Host
-from holdfast.wire.bus import MachineFacts
+from holdfast.wire.bus.messages import MachineFacts
 
 logger = logging.getLogger("holdfast.supervisor")
 

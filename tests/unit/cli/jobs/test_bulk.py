@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from holdfast.cli.jobs import cancel
-from holdfast.core.series.records import ArrayRecord
+from holdfast.core.arrays.records import ArrayRecord
 from holdfast.errors import Conflict, NotFound
 from tests.unit.cli.stub import JOB, Answer, Stub, job_record, outcomes, sent
 

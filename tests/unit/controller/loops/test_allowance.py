@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.controller.loops.allowance import Allowance
+from holdfast.controller.runtime.leading.allowance import Allowance
 
 rates = st.floats(0.01, 1000)
 # What to ask for, and how long after the look before.

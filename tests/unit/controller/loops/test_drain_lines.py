@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.controller.log_lines import JsonFormatter
 from holdfast.controller.loops.sweeps import HostDrainsLoop, ReservationsLoop
-from holdfast.controller.runtime.logs import JsonFormatter
 from holdfast.core.causes import Watchdog
 from holdfast.core.facts import TaskFacts
 from holdfast.core.watchdogs.verdicts import make_trip

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from holdfast.controller.runtime.hosts.group_commit import GroupCommit
 from holdfast.controller.runtime.outages import Outages
-from holdfast.controller.sync.group_commit import GroupCommit
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.errors import Unavailable
-from holdfast.moves.reports import count_wanted, guess_room
+from holdfast.moves.jobs.reports import count_wanted, guess_room
 from holdfast.moves.values import HostSync
 
 

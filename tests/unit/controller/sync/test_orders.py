@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.controller.runtime.hosts.orders import GangLayouts, make_orders
 from holdfast.controller.runtime.settings import Settings
-from holdfast.controller.sync.orders import GangLayouts, make_orders
 from holdfast.core.ids import TaskKey
 from holdfast.core.spec import JobSpec
 from holdfast.moves.values import GangSeat, OfferedJob, OfferedTask, SettingsLayers, TaskOffer

@@ -170,7 +170,7 @@ async def test_a_success_wakes_only_what_may_wait_for_it(served: Served, agent: 
     order = await agent.take()
     await agent.sync(agent.running(order))
     wakes = served.controller.wakes
-    before = {name: wakes.topic(name).version for name in ("drain", "flow", "events")}
+    before = {name: wakes.topic(name).version for name in ("drain", "workflows", "events")}
     await agent.end(order, exit_code=0)
     grown = {name for name, version in before.items() if wakes.topic(name).version > version}
     assert grown == {"events"}, "no drain waits for it, and no workflow"

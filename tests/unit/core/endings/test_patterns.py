@@ -28,7 +28,7 @@ from holdfast.core.endings.xids import (
     parse_xid_line,
 )
 from holdfast.core.facts import TaskFacts
-from holdfast.core.log_lines import MAX_LINE_CHARS, cut_line
+from holdfast.core.logs.lines import MAX_LINE_CHARS, cut_line
 
 # (rule, message): as the tools print them, with addresses and paths as they come.
 MESSAGES = [

@@ -144,7 +144,7 @@ rules = st.sampled_from(
 
 
 def apply(before: JobRecord, plan: Replacement) -> JobRecord:
-    """The job after its member was given up, as `moves.members.replace_member` leaves it."""
+    """The job after its member was given up, as `moves.jobs.members.replace_member` leaves it."""
     return msgspec.structs.replace(
         before,
         state=JobState.DRAINING,

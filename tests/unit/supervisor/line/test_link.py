@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.supervisor.line.session_link import BATCH_BYTES, RESEND_SECONDS, WINDOW_BYTES, Link
-from holdfast.wire.bus import (
+from holdfast.wire.bus.messages import (
     HEADER_BYTES,
     Send,
     decode_down,

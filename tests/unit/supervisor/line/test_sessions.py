@@ -18,7 +18,7 @@ from holdfast.supervisor.line.session_host import (
     HELLO_SECONDS,
     HostSession,
 )
-from holdfast.wire.bus import (
+from holdfast.wire.bus.messages import (
     Bye,
     Deliver,
     End,

@@ -19,7 +19,7 @@ from holdfast.core.settings.resolve import Value
 from holdfast.core.states import HostState, InstanceState, JobState, TaskState
 from holdfast.moves.fleet import pools as moves
 from holdfast.moves.fleet import rented
-from holdfast.moves.moves import LIVE_JOB_STATES
+from holdfast.moves.jobs.moves import LIVE_JOB_STATES
 from holdfast.store.memory.fleet.pools import is_open
 from holdfast.store.memory.hosts import seen_memory
 from holdfast.store.memory.settings import quotas_left

@@ -2,8 +2,8 @@
 
 from holdfast.core.records import OrchestratorStatus, WorkerHealth, WorkerPerformance
 from holdfast.core.states import HostState, InstanceState, JobState, Outcome
+from holdfast.moves.calls.host_calls import HostCalls
 from holdfast.moves.fleet.pools import seconds_since
-from holdfast.moves.flow.host_calls import HostCalls
 from holdfast.store.memory.state import MemoryHost, MemoryState
 
 

@@ -1,0 +1,1 @@
+"""Arrays and sweeps on the command line."""

@@ -1,0 +1,481 @@
+"""`tasks`: calls of Python functions, listed, looked into, cancelled, retried and made."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli import declare
+from holdfast.cli.calls.calling import check_arguments, make_spec, read_declared, wait_for
+from holdfast.cli.options import COUNT, OWNER, POSITIVE, choose_owner, read_seconds
+from holdfast.cli.output import (
+    Face,
+    age,
+    count_of,
+    facts,
+    note,
+    print_text,
+    say_state,
+    span,
+    table,
+    talks,
+    write_stream,
+)
+from holdfast.errors import NotFound, ValidationError
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+    from holdfast.wire.calls import CallResult, CallSetView, CallView
+
+SET = declare.argument("name", metavar="SET")
+CALL = declare.argument("name", metavar="SET.INDEX")
+STATES = ("pending", "succeeded", "failed", "cancelled")
+RETRIED_AT_ONCE = 10_000
+
+
+@declare.group(invoke_without_command=True)
+@declare.option("--project", help="Only this project.")
+@OWNER
+@declare.option("--limit", type=POSITIVE, default=20, help="The most to list.")
+@declare.pass_context
+@talks
+def tasks(
+    face: Face, context: click.Context, project: str | None, limit: int, **whose: Any
+) -> None:
+    """List calls of Python functions, by the sets they were submitted in, newest first.
+
+    \b
+    Examples:
+      holdfast tasks
+      holdfast tasks show SET
+      holdfast tasks why SET.3
+      holdfast tasks call mytasks:double '{"x": 3}'
+    """
+    if context.invoked_subcommand is not None:
+        return
+    with face.client() as client:
+        owner = choose_owner(**whose)
+        found = client.call_sets(project=project, owner=owner, page_size=min(limit, 500))
+        rows = list(itertools.islice(found, limit))
+    nothing = "no calls. Submit some with `@holdfast.task`, or `holdfast tasks call`"
+    face.show(rows, tasks_table(rows) if rows else nothing)
+
+
+def tasks_table(rows: Sequence[CallSetView]) -> str:
+    """Draw the table of `tasks`."""
+    return table(
+        ("ID", "FUNCTION", "STATE", "DONE", "FAILED", "RATE", "AGE"),
+        [
+            (
+                each.id,
+                each.spec.function,
+                say_set_state(each),
+                f"{each.succeeded}/{_count_text(each)}",
+                str(each.failed),
+                rate_text(each),
+                age(datetime.fromtimestamp(each.created_at, UTC)),
+            )
+            for each in rows
+        ],
+        elastic=1,
+    )
+
+
+def say_set_state(view: CallSetView) -> str:
+    """Return the state of a set in the words of jobs."""
+    if view.state == "open":
+        waits = view.submitted > view.succeeded + view.failed + view.cancelled
+        return "running" if view.running else "queued" if waits else "open"
+    failed = view.failed or view.cut
+    return "failed" if failed else "cancelled" if view.cancelled else "succeeded"
+
+
+def _count_text(view: CallSetView) -> str:
+    return str(view.count) if view.count is not None else f"{view.submitted}+"
+
+
+def rate_text(view: CallSetView, now: float | None = None) -> str:
+    """Return the calls that ended a second, from the set's creation to its end, or until now."""
+    ended = view.succeeded + view.failed + view.cancelled
+    until = view.ended_at if view.ended_at is not None else (now or time.time())
+    seconds = until - view.created_at
+    if not ended or seconds <= 0:
+        return "-"
+    rate = ended / seconds
+    return f"{rate:.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
+
+
+def find_set(client: Client, word: str) -> str:
+    """Return the id of the call set that `word` begins or ends, or @last. Raises NotFound,
+    ValidationError."""
+    from holdfast.core.ids import ID_PATTERN, ends_id
+
+    if ID_PATTERN.fullmatch(word):
+        return word
+    recent = itertools.islice(client.call_sets(page_size=500), 1 if word == "@last" else 500)
+    all_ids = [view.id for view in recent]
+    ids = [one for one in all_ids if word == "@last" or (word and one.startswith(word))]
+    if not ids and ends_id(word):
+        ids = [one for one in all_ids if one.endswith(word)]
+    if not ids:
+        message = (
+            f"there is no call set {word[:64]!r} among the last 500; `holdfast tasks` lists them"
+        )
+        raise NotFound(message)
+    if len(ids) > 1:
+        raise ValidationError(f"{word!r} begins {len(ids)} call sets; give more of the id")
+    return ids[0]
+
+
+def read_call_name(word: str) -> tuple[str, int | None]:
+    """Read SET or SET.INDEX. Raises ValidationError."""
+    name, dot, index = word.partition(".")
+    if not dot:
+        return name, None
+    if not (index.isascii() and index.isdigit()):
+        raise ValidationError(f"{word!r} is not SET.INDEX; calls are numbered from 0")
+    return name, int(index)
+
+
+@tasks.command()
+@declare.argument("name", metavar="SET[.INDEX]")
+@declare.option("--logs", is_flag=True, help="Of one call: what it printed, too.")
+@talks
+def show(face: Face, name: str, logs: bool) -> None:
+    """Show a call set, or one call with its result or error.
+
+    \b
+    Examples:
+      holdfast tasks show 06ch2v8wq1m4kz7d9x3t
+      holdfast tasks show 06ch2v8wq1m4kz7d9x3t.17 --logs
+    """
+    word, index = read_call_name(name)
+    if logs and index is None:
+        raise ValidationError(f"--logs is of one call: give it, as {word}.0")
+    with face.client() as client:
+        set_id = find_set(client, word)
+        if index is not None:
+            call = client.call_view(set_id, index)
+            if logs and face.as_json:
+                face.show_json({"call": call, "logs": list(client.call_logs(set_id, index))})
+                return
+            face.show(call, show_call(call))
+            if logs:
+                print_text("")
+                copy_output(client, set_id, index)
+            return
+        view = client.call_set(set_id)
+        failed = client.call_results(set_id, states=["failed"], limit=5).results
+    face.show(view, show_set(view, failed))
+
+
+def show_set(view: CallSetView, failed: Sequence[CallResult] = ()) -> str:
+    """Draw one call set."""
+    spec = view.spec
+    ended = view.succeeded + view.failed + view.cancelled
+    until = view.ended_at if view.ended_at is not None else time.time()
+    text = facts(
+        [
+            ("set", view.id),
+            ("function", spec.function),
+            ("state", say_set_state(view)),
+            (
+                "calls",
+                f"{ended} of {_count_text(view)} ended, {view.failed} failed, {view.cancelled} cancelled",
+            ),
+            ("cut short", view.cut),
+            ("rate", rate_text(view)),
+            ("time", span(until - view.created_at)),
+            ("app", spec.app_name),
+            ("queue", spec.queue or ""),
+            ("owner", view.owner),
+            ("model", spec.model or ""),
+            ("gpus", str(spec.gpus or "")),
+            ("time limit", _say_limit(view)),
+        ]
+    )
+    for result in failed:
+        text += f"\n{view.id}.{result.index}: {result.reason}"
+    return text
+
+
+def _say_limit(view: CallSetView) -> str:
+    if not view.time_limit_source:
+        return ""
+    if view.time_limit_seconds is None:
+        return f"none, by the {view.time_limit_source}"
+    words = {"calls": "that of calls in its queue", "function": "its own"}
+    source = words.get(view.time_limit_source, f"of the {view.time_limit_source}")
+    return f"{span(view.time_limit_seconds)} for each call, {source}"
+
+
+def show_call(call: CallView) -> str:
+    """Draw one call: its state, its attempts that failed, its result."""
+    text = facts(
+        [
+            ("call", f"{call.set}.{call.index}"),
+            ("function", call.function),
+            ("state", say_state(call.state, call.reason)),
+            ("attempts", str(call.attempts)),
+            ("executor", call.executor or ""),
+        ]
+    )
+    for failure in call.failures:
+        where = f" on {failure.host}" if failure.host else ""
+        text += f"\nattempt {failure.attempt}{where}: {failure.cause or 'failed'}: {failure.reason}"
+    if call.value:
+        text += "\n" + value_text(call.value)
+    return text
+
+
+def value_text(value: str) -> str:
+    """Return a result's JSON as it is, and of an error its traceback."""
+    try:
+        found = json.loads(value)
+    except ValueError:
+        return value
+    if isinstance(found, dict) and {"kind", "message"} <= found.keys():
+        return str(found.get("traceback") or f"{found['kind']}: {found['message']}").rstrip()
+    return value
+
+
+@tasks.command()
+@SET
+@declare.option("--first", type=COUNT, default=0, help="From this index on.")
+@declare.option("--limit", type=POSITIVE, help="The most to print.")
+@declare.option("--failed", is_flag=True, help="Only calls that failed, with their errors.")
+@talks
+def results(face: Face, name: str, first: int, limit: int | None, failed: bool) -> int:
+    """Print the results of a set in the order of its calls, a line each, as they come.
+
+    The exit code is 1 where a printed call did not succeed.
+
+    \b
+    Examples:
+      holdfast tasks results 06ch2v8wq1m4kz7d9x3t
+      holdfast tasks results @last --failed --json
+    """
+    bad = 0
+    with face.client() as client:
+        set_id = find_set(client, name)
+        found = (
+            _list_failed(client, set_id, first)
+            if failed
+            else client.each_result(set_id, first=first)
+        )
+        for result in itertools.islice(found, limit):
+            bad += result.state != 1
+            if face.as_json:
+                face.show_json_line(as_plain(result))
+            else:
+                print_text(result_line(result))
+    return int(bad > 0)
+
+
+def _list_failed(client: Client, set_id: str, first: int) -> Any:
+    while True:
+        page = client.call_results(set_id, first=first, states=["failed"], limit=1000)
+        yield from page.results
+        if page.ended:
+            return
+        first = page.next
+
+
+def as_plain(result: CallResult) -> dict[str, Any]:
+    """Return one result as `--json` prints it."""
+    return {
+        "index": result.index,
+        "state": STATES[result.state],
+        "value": _read_value(result.value),
+        "attempts": result.attempts,
+        "reason": result.reason,
+    }
+
+
+def _read_value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text or None
+
+
+def result_line(result: CallResult) -> str:
+    """Return one result as a line for a person."""
+    if result.state == 1:
+        return f"{result.index}\t{result.value}"
+    return f"{result.index}\t{STATES[result.state]}: {result.reason}"
+
+
+@tasks.command()
+@declare.argument("names", metavar="SET[.INDEX]...", nargs=-1, required=True)
+@declare.option("--reason", default="", help="Kept with each call.")
+@declare.option("--hard", is_flag=True, help="End what runs at once, with its executor.")
+@talks
+def cancel(face: Face, names: Sequence[str], reason: str, hard: bool) -> None:
+    """Cancel call sets, or single calls: at once those that wait.
+
+    A call that runs is told (`ctx.cancelled`); one that does not end in its grace is ended with its
+    executor. --hard gives it no grace. Other calls of that executor run elsewhere, uncharged.
+
+    \b
+    Examples:
+      holdfast tasks cancel 06ch2v8wq1m4kz7d9x3t
+      holdfast tasks cancel 06ch2v8wq1m4kz7d9x3t.17 --hard --reason "wrong input"
+    """
+    views = []
+    with face.client() as client:
+        for word in names:
+            name, index = read_call_name(word)
+            indices = None if index is None else [index]
+            views.append(client.cancel_calls(find_set(client, name), indices, reason, hard=hard))
+    face.show(views, tasks_table(views))
+
+
+@tasks.command()
+@declare.argument("name", metavar="SET[.INDEX]")
+@declare.option("--failed", is_flag=True, help="Only calls that failed, none that were cancelled.")
+@talks
+def retry(face: Face, name: str, failed: bool) -> None:
+    """Make failed and cancelled calls ready again, with fresh budgets.
+
+    \b
+    Examples:
+      holdfast tasks retry 06ch2v8wq1m4kz7d9x3t --failed
+      holdfast tasks retry 06ch2v8wq1m4kz7d9x3t.17
+    """
+    word, index = read_call_name(name)
+    with face.client() as client:
+        set_id = find_set(client, word)
+        if index is not None or not failed:
+            view = client.retry_calls(set_id, None if index is None else [index])
+        else:
+            numbers = [result.index for result in _list_failed(client, set_id, 0)]
+            view = client.call_set(set_id)
+            for at in range(0, len(numbers), RETRIED_AT_ONCE):
+                view = client.retry_calls(set_id, numbers[at : at + RETRIED_AT_ONCE])
+    face.show(view, tasks_table([view]))
+
+
+@tasks.command()
+@CALL
+@declare.option("--follow", "-f", is_flag=True, help="Go on until the call has ended.")
+@declare.option("--attempt", type=POSITIVE, help="The attempt. [default: the last]")
+@declare.option("--stream", type=declare.Choice(["stdout", "stderr", "both"]), default="both")
+@talks
+def logs(face: Face, name: str, **which: Any) -> None:
+    """Print what one call printed: its stdout to stdout, its stderr to stderr, byte for byte.
+
+    \b
+    Examples:
+      holdfast tasks logs 06ch2v8wq1m4kz7d9x3t.17
+      holdfast tasks logs 06ch2v8wq1m4kz7d9x3t.17 --attempt 1 --stream stderr
+      holdfast tasks logs -f 06ch2v8wq1m4kz7d9x3t.17
+    """
+    word, index = read_call_name(name)
+    if index is None:
+        raise ValidationError(f"give the call too, as {word}.0: calls are numbered from 0")
+    with face.client() as client:
+        set_id = find_set(client, word)
+        if face.as_json:
+            for line in client.call_logs(set_id, index, **which):
+                face.show_json_line(line)
+            return
+        copy_output(client, set_id, index, **which)
+
+
+def copy_output(client: Client, set_id: str, index: int, **which: Any) -> None:
+    """Write what a call printed to stdout and stderr."""
+    missing = 0
+    for line in client.call_logs(set_id, index, **which):
+        missing += line.gap
+        write_stream(line.stream, line.data)
+    if missing:
+        note(f"{count_of(missing, 'byte')} are not in the controller's copy (log_keep_mb)")
+
+
+@tasks.command()
+@CALL
+@talks
+def why(face: Face, name: str) -> None:
+    """Say what holds a call up, and what to do about it.
+
+    \b
+    Example:
+      holdfast tasks why 06ch2v8wq1m4kz7d9x3t.17
+    """
+    word, index = read_call_name(name)
+    if index is None:
+        raise ValidationError(f"give the call too, as {word}.0: calls are numbered from 0")
+    with face.client() as client:
+        call = client.call_view(find_set(client, word), index)
+    lines = [say_state(call.state, call.reason if call.state not in ("ready", "running") else "")]
+    for each in call.why:
+        if say_state(call.state, each.message) != lines[0]:
+            lines.append(f"- {each.message}")
+        if each.hint:
+            lines.append(f"  {each.hint}")
+    face.show({"call": name, "state": call.state, "lines": call.why}, "\n".join(lines))
+
+
+@tasks.command()
+@declare.argument("function", metavar="MODULE:FUNCTION")
+@declare.argument("arguments", metavar="[ARGUMENTS]", default="{}")
+@declare.option("--app", help="The app that hosts list. [default: of the module]")
+@declare.option("--queue", help="The queue. [default: gpu with --gpus, else cpu]")
+@declare.option("--project", help="The project. [default: default]")
+@declare.option("--gpus", type=COUNT, help="GPUs of its executor.")
+@declare.option("--model", help="The model that it runs with.")
+@declare.option("--host-label", "host_labels", multiple=True, metavar="K=V", help="Its hosts.")
+@declare.option("--time-limit", metavar="TIME", help="Time the call may take, as 90s or 2h.")
+@declare.option("--max-retries", type=COUNT, help="Retries after a failure.")
+@declare.option("--no-import", is_flag=True, help="Leave out what the function declares.")
+@declare.option("--no-wait", is_flag=True, help="Print the id of its set, and wait for nothing.")
+@declare.option("--timeout", metavar="TIME", help="How long to wait for the result, as 90s or 2h.")
+@talks
+def call(
+    face: Face,
+    function: str,
+    arguments: str,
+    no_import: bool,
+    no_wait: bool,
+    timeout: str | None,
+    **options: Any,
+) -> int:
+    """Call a function of an app and print its result as JSON; exit with 1 where it failed.
+
+    ARGUMENTS is a JSON object of the function's parameters by name. The call has the options that the
+    function declares, which its module here is imported for, and those of this command over them.
+
+    \b
+    Examples:
+      holdfast tasks call mytasks:double '{"x": 3}'
+      holdfast tasks call mytasks:render '{"prompt": "a fjord"}' --gpus 1 --model qwen-edit
+    """
+    check_arguments(arguments)
+    declared = None if no_import or ":" not in function else read_declared(function)
+    spec = make_spec(function, declared=declared, **options)
+    seconds = None if timeout is None else read_seconds("--timeout", timeout)
+    with face.client() as client:
+        made = client.create_call_set(spec, [arguments], count=1)
+        if no_wait:
+            face.show(made, f"{made.id}.0")
+            return 0
+        result = wait_for(client, made.id, seconds)
+        if result is None:
+            raise TimeoutError(
+                f"call {made.id}.0 has not ended after {timeout}; it goes on: "
+                f"`holdfast tasks why {made.id}.0` says where it is"
+            )
+    done = result.state == 1
+    plain = {"call": f"{made.id}.0", **as_plain(result)}
+    text = result.value if done else f"{STATES[result.state]}: {result.reason}"
+    if not done and result.value:
+        text += "\n" + value_text(result.value)
+    face.show(plain, text)
+    return 0 if done else 1

@@ -1,1 +1,0 @@
-"""Commands about what is built on jobs: calls of functions, workflows."""

@@ -1,0 +1,273 @@
+"""`schedules`: jobs that are submitted again and again."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from holdfast.cli import declare
+from holdfast.cli.jobs.submit import read_spec, takes_spec, with_input
+from holdfast.cli.options import OWNER, POSITIVE, choose_owner
+from holdfast.cli.output import Face, facts, paint, print_text, span, table, talks
+
+if TYPE_CHECKING:
+    from holdfast.core.arrays.records import ScheduleRecord, ScheduleRunRecord
+
+NAME = declare.argument("name", metavar="SCHEDULE")
+
+
+@declare.group()
+def schedules() -> None:
+    """Submit jobs at set times, and see what became of them.
+
+    \b
+    Examples:
+      holdfast schedules create nightly --cron "0 3 * * *" --time-zone Europe/Berlin -- ./nightly.sh
+      holdfast schedules create poll --every 15m --overlap queue -- python poll.py
+      holdfast schedules next nightly 3
+    """
+
+
+@schedules.command("ls")
+@OWNER
+@talks
+def list_schedules(face: Face, owner: str | None, mine: bool) -> None:
+    """List schedules, with their next time and their newest run.
+
+    \b
+    Example:
+      holdfast schedules ls
+    """
+    with face.client() as client:
+        rows = client.schedules(owner=choose_owner(owner, mine))
+    face.show(rows, _table(rows) if rows else "no schedules")
+
+
+@schedules.command()
+@declare.argument("schedule", metavar="SCHEDULE")
+@declare.option("--cron", metavar="LINE", help="Minute, hour, day of month, month, day of week.")
+@declare.option("--every", metavar="TIME", help="An interval, as 15m or 6h.")
+@declare.option("--time-zone", metavar="ZONE", default="UTC", help="Whose clock --cron goes by.")
+@declare.option(
+    "--catch-up",
+    type=declare.Choice(["none", "one", "all"]),
+    default="one",
+    help="Of times missed while no controller ran: none, the newest, or the last 100.",
+)
+@declare.option(
+    "--overlap",
+    type=declare.Choice(["skip", "queue", "cancel_running"]),
+    default="skip",
+    help="While the run before has not ended.",
+)
+@takes_spec
+@talks
+def create(
+    face: Face,
+    schedule: str,
+    cron: str | None,
+    every: str | None,
+    time_zone: str,
+    catch_up: str,
+    overlap: str,
+    **options: Any,
+) -> None:
+    """Make a schedule of a job, or change the one of that name whole.
+
+    The job's options are those of `submit`.
+
+    \b
+    Examples:
+      holdfast schedules create nightly --cron "0 3 * * *" --gpus 1 -- python train.py
+      holdfast schedules create poll --every 15m --overlap queue -- python poll.py
+    """
+    from holdfast.core.settings.resolve import parse_duration
+
+    if (cron is None) == (every is None):
+        raise declare.usage_error("give either --cron or --every")
+    try:
+        seconds = None if every is None else parse_duration(every)
+    except ValueError as error:
+        raise declare.usage_error(f"--every: {error}") from None
+    with face.client() as client:
+        spec = read_spec(client.place, options, os.environ, time.time())
+        spec = with_input(client, spec, options["stdin"])
+        made = client.put_schedule(
+            schedule,
+            spec,
+            cron=cron,
+            every_seconds=seconds,
+            time_zone=time_zone,
+            catch_up=catch_up,
+            overlap=overlap,
+        )
+    face.show(made, f"{made.name}: next at {_moment(made.next_at)}")
+
+
+@schedules.command()
+@NAME
+@declare.option("--limit", type=POSITIVE, default=10, help="How many of its runs.")
+@talks
+def show(face: Face, name: str, limit: int) -> None:
+    """Show a schedule and its newest runs.
+
+    \b
+    Example:
+      holdfast schedules show nightly
+    """
+    with face.client() as client:
+        schedule, runs = client.schedule(name), client.schedule_runs(name, limit)
+    if face.as_json:
+        face.show_json({"schedule": schedule, "runs": runs})
+        return
+    print_text(_describe(schedule))
+    if runs:
+        print_text("\n" + _runs_table(runs))
+
+
+@schedules.command()
+@NAME
+@declare.option("--reason", default="", help="Shown with it.")
+@talks
+def pause(face: Face, name: str, reason: str) -> None:
+    """Let none of its times come.
+
+    \b
+    Example:
+      holdfast schedules pause nightly --reason "holidays"
+    """
+    with face.client() as client:
+        schedule = client.pause_schedule(name, reason)
+    face.show(schedule, f"{name}: paused: {schedule.paused_reason}")
+
+
+@schedules.command()
+@NAME
+@talks
+def resume(face: Face, name: str) -> None:
+    """Let its times come again, from now on: those of the pause are not caught up.
+
+    \b
+    Example:
+      holdfast schedules resume nightly
+    """
+    with face.client() as client:
+        schedule = client.resume_schedule(name)
+    face.show(schedule, f"{name}: next at {_moment(schedule.next_at)}")
+
+
+@schedules.command()
+@NAME
+@talks
+def delete(face: Face, name: str) -> None:
+    """Forget a schedule. Its jobs stay.
+
+    \b
+    Example:
+      holdfast schedules delete nightly
+    """
+    with face.client() as client:
+        client.delete_schedule(name)
+    face.show({"deleted": name}, f"{name}: deleted")
+
+
+@schedules.command("run-now")
+@NAME
+@talks
+def run_now(face: Face, name: str) -> None:
+    """Submit its job now, beside its times, and print the job's id.
+
+    \b
+    Example:
+      holdfast schedules run-now nightly
+    """
+    with face.client() as client:
+        job = client.run_schedule(name)
+    face.show(job, job.id)
+
+
+@schedules.command("next")
+@NAME
+@declare.argument("count", type=POSITIVE, default=5)
+@talks
+def list_next(face: Face, name: str, count: int) -> None:
+    """Print its next times, in its own time zone.
+
+    \b
+    Example:
+      holdfast schedules next nightly 3
+    """
+    import zoneinfo
+
+    with face.client() as client:
+        told = client.schedule_times(name, count)
+    try:
+        zone: zoneinfo.ZoneInfo | None = zoneinfo.ZoneInfo(told.time_zone)
+    except (zoneinfo.ZoneInfoNotFoundError, OSError):
+        zone = None  # this machine does not know it; UTC then
+    lines = [at.astimezone(zone or UTC).isoformat(timespec="seconds") for at in told.times]
+    face.show(told, "\n".join(lines))
+
+
+def _table(rows: Sequence[ScheduleRecord]) -> str:
+    return table(
+        ("SCHEDULE", "WHEN", "NEXT (UTC)", "LAST JOB", "STATE"),
+        [
+            (
+                row.name,
+                _say_when(row),
+                "paused" if row.paused_at else f"{row.next_at.astimezone(UTC):%Y-%m-%d %H:%M}",
+                row.last_job_id or "-",
+                row.last_outcome if row.last_outcome == "refused" else row.last_state or "-",
+            )
+            for row in rows
+        ],
+        elastic=1,
+    )
+
+
+def _runs_table(runs: Sequence[ScheduleRunRecord]) -> str:
+    return table(
+        ("TIME", "RUN", "JOB", "REASON"),
+        [(_moment(r.due_at), r.outcome, r.job_id or "-", r.reason or "-") for r in runs],
+        elastic=3,
+    )
+
+
+def _describe(row: ScheduleRecord) -> str:
+    job, paused = row.spec.job, ""
+    if row.paused_at is not None:
+        paused = f"since {_moment(row.paused_at)}: {row.paused_reason}"
+    return facts(
+        [
+            ("schedule", row.name),
+            ("owner", row.owner),
+            ("when", _say_when(row)),
+            ("next", "" if paused else _moment(row.next_at)),
+            ("paused", paused),
+            ("catch up", row.spec.catch_up),
+            ("overlap", row.spec.overlap),
+            ("last run", f"{row.last_outcome or ''}  {row.last_reason}".strip()),
+            ("last job", f"{row.last_job_id or ''}  {paint(row.last_state or '')}".strip()),
+            ("queue", row.queue),
+            ("project", row.project),
+            ("command", job.shell if job.shell is not None else " ".join(job.argv)),
+        ]
+    )
+
+
+def _say_when(row: ScheduleRecord) -> str:
+    if row.spec.every_seconds is not None:
+        text = span(row.spec.every_seconds)
+        for nothing in ("00s", "00m", "00h"):
+            text = text.removesuffix(nothing)
+        return f"every {text}"
+    zone = "" if row.spec.time_zone == "UTC" else f" {row.spec.time_zone}"
+    return f"{row.spec.cron}{zone}"
+
+
+def _moment(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")

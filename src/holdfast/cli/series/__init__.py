@@ -1,1 +1,0 @@
-"""Commands about jobs that come in series: arrays, sweeps, schedules."""

@@ -1,0 +1,101 @@
+"""Schedules: jobs that are submitted again and again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.client.rest import PageCall, RestCall, delete, get, get_pages, path_of, send
+from holdfast.client.scripts import gives_list, gives_one
+from holdfast.client.specs import merge_spec
+from holdfast.core.records import JobRecord
+from holdfast.core.spec import JobSpec
+
+if TYPE_CHECKING:
+    from holdfast.core.arrays.records import ScheduleRecord, ScheduleRunRecord
+    from holdfast.wire.schedules import ScheduleTimes
+
+
+class ScheduleMethods:
+    """Schedules."""
+
+    @gives_list
+    def schedules(self, *, owner: str | None = None) -> PageCall[ScheduleRecord]:
+        """Return every schedule, or those of one owner, by name."""
+        from holdfast.core.arrays.records import ScheduleRecord
+
+        return get_pages(path_of("schedules"), ScheduleRecord, owner=owner)
+
+    @gives_one
+    def schedule(self, name: str) -> RestCall[ScheduleRecord]:
+        """Return one schedule and its newest run."""
+        from holdfast.core.arrays.records import ScheduleRecord
+
+        return get(path_of("schedules", name), ScheduleRecord)
+
+    @gives_one
+    def put_schedule(
+        self,
+        name: str,
+        /,
+        spec: JobSpec | None = None,
+        *,
+        cron: str | None = None,
+        every_seconds: float | None = None,
+        time_zone: str = "UTC",
+        catch_up: str = "one",
+        overlap: str = "skip",
+        **fields: Any,
+    ) -> RestCall[ScheduleRecord]:
+        """Make a schedule of a job, or change the one of that name whole. Spec and fields are those
+        of `submit`; the others are those of `core.schedules.ScheduleSpec`."""
+        from holdfast.core.arrays.records import ScheduleRecord
+
+        body = {
+            "job": merge_spec(spec, fields),
+            "cron": cron,
+            "every_seconds": every_seconds,
+            "time_zone": time_zone,
+            "catch_up": catch_up,
+            "overlap": overlap,
+        }
+        return send("PUT", path_of("schedules", name), ScheduleRecord, body)
+
+    @gives_one
+    def delete_schedule(self, name: str) -> RestCall[None]:
+        """Forget a schedule; its jobs stay."""
+        return delete(path_of("schedules", name))
+
+    @gives_one
+    def pause_schedule(self, name: str, reason: str = "") -> RestCall[ScheduleRecord]:
+        """Let no time of it come until it is resumed."""
+        from holdfast.core.arrays.records import ScheduleRecord
+
+        path = path_of("schedules", name, "pause")
+        return send("POST", path, ScheduleRecord, {"reason": reason})
+
+    @gives_one
+    def resume_schedule(self, name: str) -> RestCall[ScheduleRecord]:
+        """Let its times come again, from now on."""
+        from holdfast.core.arrays.records import ScheduleRecord
+
+        return send("POST", path_of("schedules", name, "resume"), ScheduleRecord)
+
+    @gives_one
+    def run_schedule(self, name: str) -> RestCall[JobRecord]:
+        """Submit its job now, beside its times."""
+        path = path_of("schedules", name, "run")
+        return send("POST", path, JobRecord, repeatable=False)
+
+    @gives_one
+    def schedule_times(self, name: str, count: int = 5) -> RestCall[ScheduleTimes]:
+        """Return its times to come."""
+        from holdfast.wire.schedules import ScheduleTimes
+
+        return get(path_of("schedules", name, "next"), ScheduleTimes, count=count)
+
+    @gives_list
+    def schedule_runs(self, name: str, limit: int = 100) -> PageCall[ScheduleRunRecord]:
+        """Return what became of its times, newest first."""
+        from holdfast.core.arrays.records import ScheduleRunRecord
+
+        return get_pages(path_of("schedules", name, "runs"), ScheduleRunRecord, limit=limit)

@@ -1,0 +1,1 @@
+"""The routes of checkpoints, and the bytes behind them."""

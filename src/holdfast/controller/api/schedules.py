@@ -1,0 +1,105 @@
+"""The routes of schedules."""
+
+import itertools
+import re
+
+from starlette.responses import Response
+
+from holdfast.controller.api.jobs import check_specs, find_notes
+from holdfast.controller.api.schedule_runs import run_now
+from holdfast.controller.http.endpoints import ApiCall
+from holdfast.controller.http.owners import name_caller
+from holdfast.controller.http.pages import answer_page
+from holdfast.controller.http.problems import answer_json
+from holdfast.controller.http.queries import NextQuery, RunsOfScheduleQuery, SchedulesQuery
+from holdfast.controller.runtime.auth import make_new_id
+from holdfast.core.schedules import ScheduleSpec, check_schedule, list_times, next_after
+from holdfast.errors import ValidationError
+from holdfast.moves.values import NewSchedule
+from holdfast.wire.schedules import SchedulePause, ScheduleTimes
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+async def put_schedule(call: ApiCall) -> Response:
+    """Make a schedule, or change one."""
+    name = call.params["name"]
+    if not _NAME.fullmatch(name):
+        text = "a schedule's name is letters, digits, dots, dashes and underscores"
+        raise ValidationError(text, field="name")
+    now = await call.store.now()
+    spec = check_schedule(await call.body(ScheduleSpec), now)
+    (checked,) = await check_specs(call.controller, [spec.job], ["job."], owner=call.user)
+    schedule = NewSchedule(
+        id=make_new_id(),
+        name=name,
+        owner=call.user,
+        spec=spec,
+        queue=checked.queue,
+        next_at=next_after(spec, now, now),
+    )
+    made = await call.store.schedules.put_schedule(schedule)
+    call.controller.poke("schedules", "events")
+    return answer_json(made, 200, await find_notes(call.controller, [spec.job]))
+
+
+async def list_schedules(call: ApiCall) -> Response:
+    """List every schedule, or those of one owner."""
+    owner = name_caller(call, call.query(SchedulesQuery)).owner
+    found = await call.store.schedules.list_schedules()
+    return answer_page([row for row in found if owner in (None, row.owner)])
+
+
+async def get_schedule(call: ApiCall) -> Response:
+    """Return one schedule."""
+    return answer_json(await call.store.schedules.get_schedule(call.params["name"]))
+
+
+async def delete_schedule(call: ApiCall) -> Response:
+    """Forget it; its jobs stay."""
+    await call.store.schedules.delete_schedule(call.params["name"])
+    call.controller.poke("events")
+    return Response(status_code=204)
+
+
+async def pause_schedule(call: ApiCall) -> Response:
+    """Let no time of it come."""
+    request = await call.body(SchedulePause, default=SchedulePause())
+    reason = request.reason or f"paused by {call.caller_name}"
+    paused = await call.store.schedules.pause_schedule(call.params["name"], reason)
+    call.controller.poke("events")
+    return answer_json(paused)
+
+
+async def resume_schedule(call: ApiCall) -> Response:
+    """Let its times come again, from now on."""
+    schedule = await call.store.schedules.get_schedule(call.params["name"])
+    following = next_after(schedule.spec, schedule.anchor, await call.store.now())
+    resumed = await call.store.schedules.resume_schedule(schedule.name, following)
+    call.controller.poke("schedules", "events")
+    return answer_json(resumed)
+
+
+async def run_schedule(call: ApiCall) -> Response:
+    """Submit its job now."""
+    schedule = await call.store.schedules.get_schedule(call.params["name"])
+    await check_specs(call.controller, [schedule.spec.job], ["job."], owner=schedule.owner)
+    job_id = await run_now(call.controller, schedule)
+    return answer_json(await call.store.jobs.get_job(job_id), 201)
+
+
+async def list_next(call: ApiCall) -> Response:
+    """Tell its times to come."""
+    query = call.query(NextQuery)
+    schedule = await call.store.schedules.get_schedule(call.params["name"])
+    now = await call.store.now()
+    times = list_times(schedule.spec, schedule.anchor, now)
+    found = list(itertools.islice(times, query.count))
+    return answer_json(ScheduleTimes(times=found, time_zone=schedule.spec.time_zone))
+
+
+async def list_runs(call: ApiCall) -> Response:
+    """List what became of its times."""
+    query = call.query(RunsOfScheduleQuery)
+    runs = await call.store.schedules.list_runs(call.params["name"], limit=query.limit)
+    return answer_page(runs)

@@ -1,1 +1,0 @@
-"""The routes of jobs that come in series: arrays and schedules."""

@@ -1,0 +1,313 @@
+"""`POST /v1/agent/calls`: the executors of one host, ends up and batches down: a long poll.
+
+POLL-1…3 of `controller/sync/route.py` hold here too. An exchange waits for the wakes of its
+executors' families, because calls that became ready are what they wait for.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+from starlette.responses import Response
+from starlette.types import Receive
+
+from holdfast.bounds import UNREADABLE
+from holdfast.controller.http.bodies import decode_packed, read_body, wait_unless_gone
+from holdfast.controller.http.endpoints import ApiCall
+from holdfast.controller.http.problems import explain_bad_value
+from holdfast.controller.runtime.context import Controller
+from holdfast.controller.runtime.settings import Settings
+from holdfast.core.calls.executors import is_lent, read_family
+from holdfast.core.calls.rooms import list_hosts_of
+from holdfast.core.calls.unable import AppHosts
+from holdfast.core.records import HostRecord
+from holdfast.core.spec import JobSpec
+from holdfast.errors import HoldfastError, NotFound, Unavailable
+from holdfast.store.port.calls.calls import ExecutorTurn, ExecutorTurned
+from holdfast.wire.calls import (
+    MAX_CALLS_BYTES,
+    RETURNS,
+    Batch,
+    CallsAnswer,
+    CallsRequest,
+    ExecutorAnswer,
+    ExecutorReport,
+)
+
+log = logging.getLogger("holdfast.controller")
+MAX_UNREAD = 64
+LOOK_SECONDS = 5.0
+
+
+class _Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    """A `CallsRequest` whose reports are not read yet, so that one bad report spoils no other."""
+
+    incarnation: str
+    seq: int = 0
+    wait_seconds: float = 0.0
+    executors: Annotated[list[msgspec.Raw], Meta(max_length=4096)] = []
+
+
+_ENVELOPE = msgspec.msgpack.Decoder(_Envelope)
+_REPORT = msgspec.msgpack.Decoder(ExecutorReport)
+_encode = msgspec.msgpack.Encoder().encode
+
+
+async def exchange(call: ApiCall) -> Response:
+    """Take what a host's executors have to say, and answer each."""
+    controller, host = call.controller, call.host
+    assert host is not None
+    arrived = controller.calls.exchanges
+    request, unread = read_calls(await read_body(call.scope, call.receive, MAX_CALLS_BYTES))
+    if unread:
+        text = "reports of executors of host %s cannot be read: %s"
+        log.error(text, host.name, "; ".join(unread), extra={"host": host.id})
+    visit = _Visit(host, request, arrived, bool(unread))
+    answer = await _poll(controller, visit, call.receive)
+    if unread:
+        answer = msgspec.structs.replace(answer, unread=unread)
+    return Response(_encode(answer), 200, None, "application/msgpack")
+
+
+def read_calls(body: bytes) -> tuple[CallsRequest, list[str]]:
+    """Return the request with those reports that can be read, and a sentence for each other. Raises
+    as `decode_packed` does where the envelope itself cannot be read."""
+    envelope = decode_packed(body, _ENVELOPE)
+    reports, unread = [], []
+    for number, raw in enumerate(envelope.executors):
+        try:
+            reports.append(_clean(_REPORT.decode(raw)))
+        except UNREADABLE as error:
+            unread.append(f"executors[{number}]: {error}")
+    fields = {name: getattr(envelope, name) for name in ("incarnation", "seq", "wait_seconds")}
+    try:
+        checked = msgspec.convert(fields, CallsRequest)
+    except msgspec.ValidationError as error:
+        raise explain_bad_value(error) from None
+    return msgspec.structs.replace(checked, executors=reports), unread[:MAX_UNREAD]
+
+
+def _clean(report: ExecutorReport) -> ExecutorReport:
+    """Replace NUL characters, which the database cannot hold: they are in no JSON text, and a call
+    must end even if its executor sends one."""
+    if not any("\x00" in end.value for each in report.ends for end in each.ends):
+        return report
+    ends = [
+        msgspec.structs.replace(
+            each,
+            ends=[
+                msgspec.structs.replace(end, value=end.value.replace("\x00", "�"))
+                for end in each.ends
+            ],
+        )
+        for each in report.ends
+    ]
+    return msgspec.structs.replace(report, ends=ends)
+
+
+class _Guest(msgspec.Struct):
+    """One executor of a request. turned: the store's last answer; None where its turn failed alone,
+    so that it is left out and asks again."""
+
+    turn: ExecutorTurn
+    queue: str
+    spec: JobSpec
+    turned: ExecutorTurned | None = None
+    leave: bool = False
+    news: bool = False
+
+
+class _Visit(msgspec.Struct, frozen=True):
+    """One request of a host. arrived: how many exchanges there had been by then."""
+
+    host: HostRecord
+    request: CallsRequest
+    arrived: int
+    answers_at_once: bool
+
+
+async def _poll(controller: Controller, visit: _Visit, receive: Receive) -> CallsAnswer:
+    """Return the first answer that says something, or the last one (POLL-1…3)."""
+    host, request = visit.host, visit.request
+    wakes, line = controller.wakes, controller.wakes.calls(host.id)
+    newest = line.take(request.incarnation, request.seq)
+    told = any(report.ends or report.closing for report in request.executors)
+    waits = newest and not told and not visit.answers_at_once
+    until = controller.clock() + (request.wait_seconds if waits else 0.0)
+    guests, strangers = await _make_guests(controller, host, request)
+    bells = [line.wake, *{wakes.topic(f"calls:{guest.turn.family}") for guest in guests}]
+    seen = {bell: bell.version for bell in bells}
+    await _ask(controller, visit, guests, told=told)
+    while (
+        not (strangers or any(guest.news for guest in guests))
+        and until > controller.clock()
+        and not wakes.closing
+        and line.is_newest(request.incarnation, request.seq)
+    ):
+        with line.wait():
+            # Not the whole time at once: a slot may be wanted, and a wake may be lost.
+            left = min(LOOK_SECONDS, until - controller.clock())
+            woken = await wait_unless_gone(seen, left, receive)
+        if not line.is_newest(request.incarnation, request.seq) or wakes.closing:
+            break
+        seen = {bell: bell.version for bell in bells}
+        await _ask(controller, visit, guests, woken=woken)
+    settings = await controller.settings.recent()
+    return CallsAnswer(
+        executors=[*strangers, *(_answer(guest, settings) for guest in guests if guest.turned)],
+        takes=(RETURNS,),
+    )
+
+
+async def _make_guests(
+    controller: Controller, host: HostRecord, request: CallsRequest
+) -> tuple[list[_Guest], list[ExecutorAnswer]]:
+    """Return the executors of a request, and the answers to what is none."""
+    guests, strangers = [], []
+    for report in request.executors:
+        try:
+            queue, spec = await controller.specs.find(report.key.job_id)
+        except NotFound:
+            queue, spec = "", JobSpec()
+        if not spec.executor:
+            strangers.append(ExecutorAnswer(key=report.key, lost=True))
+            continue
+        turn = ExecutorTurn(
+            host_id=host.id, incarnation=request.incarnation, report=report, family=spec.executor
+        )
+        guests.append(_Guest(turn, queue, spec))
+    return guests, strangers
+
+
+async def _ask(
+    controller: Controller,
+    visit: _Visit,
+    guests: Sequence[_Guest],
+    *,
+    woken: bool = False,
+    told: bool = False,
+) -> None:
+    """Take the store's answers. woken, told: calls may have become ready, or ends are to go on record;
+    they wait for no other read, and what is known of wanted slots is `LOOK_SECONDS` old then.
+    Raises Unavailable where the store is away."""
+    desk, host = controller.calls, visit.host
+    wants, hurries = any(guest.turn.report.want for guest in guests), woken or told
+    await _note_unable(controller, host, guests)
+    if wants and not hurries:
+        await desk.slots.refresh()
+    if any(is_lent(guest.spec) for guest in guests):
+        await desk.slots.refresh_lent()
+    for guest in guests:
+        surplus = desk.slots.is_surplus(guest.turn.report.key.job_id)
+        if not guest.leave and (surplus or desk.slots.gives_way(guest.spec, host, idle=False)):
+            guest.leave = True
+        if guest.leave and guest.turn.report.want:
+            guest.turn = msgspec.structs.replace(
+                guest.turn, report=msgspec.structs.replace(guest.turn.report, want=0)
+            )
+    results = await asyncio.gather(
+        *(desk.turns.submit((guest.turn, visit.arrived)) for guest in guests),
+        return_exceptions=True,
+    )
+    idles = [_is_idle(guest, result) for guest, result in zip(guests, results, strict=True)]
+    for number, (guest, result) in enumerate(zip(guests, results, strict=True)):
+        if isinstance(result, ExecutorTurned):
+            desk.note(guest.turn, result)
+            _poke(controller, guest.turn, result)
+            guest.turned = result
+            if guest.turn.report.loads:  # counted once, however often this call asks again
+                report = msgspec.structs.replace(guest.turn.report, loads=[])
+                guest.turn = msgspec.structs.replace(guest.turn, report=report)
+            if idles[number] and not guest.leave:
+                if not hurries:
+                    await desk.slots.refresh_jobs()
+                beside = [other.spec for n, other in enumerate(guests) if idles[n] and n != number]
+                guest.leave = desk.slots.gives_way(guest.spec, host, idle=True) or (
+                    (desk.slots.knows_jobs or not hurries)
+                    and desk.slots.yields_to_job(guest.spec, host.id, beside)
+                )
+            news = desk.is_news(guest.turn.report, result, leave=guest.leave)
+            guest.news = bool(
+                news or result.batches or result.recorded or result.dropped or result.lost
+            )
+        elif isinstance(result, Unavailable) or not isinstance(result, Exception):
+            raise result
+        elif isinstance(result, HoldfastError):
+            text = "the report of executor %s was refused: %s"
+            about = {"host": guest.turn.host_id}
+            log.warning(text, guest.turn.report.key, result.message, extra=about)
+    if wants and told:
+        desk.slots.refresh_behind(controller.background, jobs=any(idles))
+
+
+async def _note_unable(controller: Controller, host: HostRecord, guests: Sequence[_Guest]) -> None:
+    """Find the other hosts for calls that could not be run on this one, whose executor then leaves
+    them to those."""
+    unable = [guest for guest in guests if _has_unable(guest.turn.report)]
+    hosts = await controller.store.hosts.list_hosts() if unable else []
+    for guest in unable:
+        family = read_family(guest.spec, guest.queue)
+        found = AppHosts(
+            able=frozenset(each.id for each in list_hosts_of(family, hosts)),
+            working=controller.calls.find_working(guest.turn.family),
+        )
+        guest.turn = msgspec.structs.replace(guest.turn, hosts=found)
+        guest.leave = guest.leave or bool(found.able - {host.id})
+
+
+def _has_unable(report: ExecutorReport) -> bool:
+    return any(
+        end.error and '"unable":true' in end.value for each in report.ends for end in each.ends
+    )
+
+
+def _is_idle(guest: _Guest, result: object) -> bool:
+    """Say whether an executor asks for calls, and has and gets none."""
+    report = guest.turn.report
+    return (
+        isinstance(result, ExecutorTurned)
+        and report.want > 0
+        and not (result.batches or report.held)
+    )
+
+
+def _poke(controller: Controller, turn: ExecutorTurn, turned: ExecutorTurned) -> None:
+    """Wake those that wait for results, and for calls that may be ready again."""
+    if turned.touched_sets:
+        controller.poke(*(f"set:{set_id}" for set_id in turned.touched_sets))
+        controller.poke_soon("workflows")  # a call that ended seldom ends its set
+    report = turn.report
+    if turned.ready_again:
+        controller.poke("executors", f"calls:{turn.family}")
+    elif report.busy:
+        controller.poke_soon("executors")  # another may be wanted beside it
+    if report.closing is not None or any(end.error for each in report.ends for end in each.ends):
+        controller.poke("calls")  # a back-off may have begun
+
+
+def _answer(guest: _Guest, settings: Settings) -> ExecutorAnswer:
+    turned = guest.turned
+    assert turned is not None
+    return ExecutorAnswer(
+        key=turned.key,
+        batches=[_add_watches(batch, guest.queue, settings) for batch in turned.batches],
+        recorded=list(turned.recorded),
+        dropped=list(turned.dropped),
+        cancelled=list(turned.cancelled),
+        cancel_reasons=list(turned.cancel_reasons),
+        killed=list(turned.killed),
+        lost=turned.lost,
+        leave=guest.leave,
+    )
+
+
+def _add_watches(batch: Batch, queue: str, settings: Settings) -> Batch:
+    """Return a batch with the watchdogs' settings that are in force for the calls of each set."""
+    sets = [
+        msgspec.structs.replace(each, watch=settings.watch_call(queue, each.spec))
+        for each in batch.sets
+    ]
+    return msgspec.structs.replace(batch, sets=sets)

@@ -1,1 +1,0 @@
-"""What routes and loops share about calls of functions and workflows."""

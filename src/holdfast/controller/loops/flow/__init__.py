@@ -1,1 +1,0 @@
-"""Loops of what is built on jobs: executors, calls, workflows."""

@@ -1,0 +1,1 @@
+"""What the leading replica keeps between the turns of its loops. All of it can be lost."""

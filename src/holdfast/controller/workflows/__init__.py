@@ -1,0 +1,1 @@
+"""The routes of workflows, and what starts and ends their nodes."""

@@ -1,1 +1,0 @@
-"""Jobs that come in series: after others, in arrays, by a schedule. Pure."""

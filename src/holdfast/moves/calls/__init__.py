@@ -1,0 +1,1 @@
+"""What requests and reports do to calls of Python functions. Pure."""

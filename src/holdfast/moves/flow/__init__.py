@@ -1,1 +1,0 @@
-"""What requests and reports do to calls of Python functions and to workflows. Pure."""

@@ -1,0 +1,1 @@
+"""What requests, reports and completions do to jobs and their tasks. Pure."""

@@ -1,0 +1,298 @@
+"""One host's sync: which of its reports count, and the answer as it grows."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+
+from holdfast.core.causes import Cause
+from holdfast.core.endings.rules import OperatorRule
+from holdfast.core.facts import TaskFacts
+from holdfast.core.ids import TaskKey
+from holdfast.core.states import JobState, TaskState
+from holdfast.moves.jobs import runs
+from holdfast.moves.jobs.moves import Moves
+from holdfast.moves.rows import JobRow, NewEvent, TaskRow, clamp_count, clean_text, is_storable_key
+from holdfast.moves.values import ClaimRow, HostSync, HostSynced, PreemptRow, TaskBeat, TaskOffer
+
+MAX_AGE_SECONDS = 366 * 86_400.0
+GROWTH = 4
+TOO_EARLY = "it ran before its attempt's start barrier was open (a restored database?)"
+
+
+class Draft:
+    """The answer to one sync while it is made. Keys that no row could hold are unknown."""
+
+    def __init__(self, sync: HostSync, status: str) -> None:
+        self.sync = sync
+        self.status = status
+        self.name = ""
+        self.orders = False
+        self.reads = False
+        self.fenced = ""  # why the host is in error: no work, no renewals (CYCLE-1)
+        self.offers: list[TaskOffer] = []
+        self.preempts: list[PreemptRow] = []
+        self.renewed: list[tuple[TaskKey, float]] = []
+        self.lost: list[TaskKey] = []
+        self.acked: list[TaskKey] = []
+        self.refused: list[TaskKey] = []
+        self.claims: list[ClaimRow] = []
+        self.opened: set[str] = set()
+        self.succeeded: list[str] = []
+        self.retried: list[str] = []
+        self.draining: list[str] = []
+        self.settled = False
+        self.posted = self.awaited = False
+        # A rank that fell is taken before those that were stopped for it (DRAIN-2, FALL-1).
+        ended: Iterable[tuple[TaskKey, TaskFacts]] = sync.ended
+        if any(facts.stopped for _, facts in ended):
+            ended = sorted(ended, key=lambda end: end[1].stopped)
+        self._ended = {key: facts for key, facts in ended if is_storable_key(key)}
+        started = [k for k in dict.fromkeys(sync.started) if k not in self._ended]
+        self._started = [k for k in started if is_storable_key(k)]
+        claimed = {key: port for key, port in sync.claimed if key not in self._ended}
+        self._claimed = {key: port for key, port in claimed.items() if is_storable_key(key)}
+        live = [
+            k for k in dict.fromkeys((*sync.live, *sync.started, *claimed)) if k not in self._ended
+        ]
+        self._live = [k for k in live if is_storable_key(k)]
+        if status == "ok":
+            self.lost += [k for k in live if not is_storable_key(k)]
+            self.refused += [key for key, _ in sync.ended if not is_storable_key(key)]
+        else:
+            self.lost += live
+            self.refused += [key for key, _ in sync.ended]
+        self._beats = {beat.key: _storable(beat) for beat in sync.beats}
+
+    def ended(self) -> Iterator[tuple[TaskKey, TaskFacts]]:
+        """Ends reported, once per key."""
+        return iter(self._ended.items())
+
+    def heard(self) -> Sequence[TaskKey]:
+        """Return the tasks that the host has its orders for. One that has ended needs none, even if
+        its end is not on record yet."""
+        live = [k for k in self._live if k not in self._claimed] if self._claimed else self._live
+        return [*live, *self._ended]
+
+    def started(self) -> Sequence[TaskKey]:
+        """Starts reported, without those that have ended since."""
+        return self._started
+
+    def live(self) -> Sequence[TaskKey]:
+        """Tasks to be renewed: live or started, and not ended."""
+        return self._live
+
+    def disown(self, key: TaskKey) -> None:
+        """Have the process under this key ended, and its lease not renewed."""
+        self._live = [k for k in self._live if k != key]
+        self.lost.append(key)
+
+    def holds_work(self) -> bool:
+        """Return whether a move may bring the host orders: a task to stop, or to start. One whose
+        every task has ended has none until the leader places some there."""
+        return bool(self._live or self._claimed or self._started)
+
+    def claimed(self) -> dict[TaskKey, int]:
+        """Return the places kept for ranks of gangs, and rank 0's port; none of a fenced host."""
+        return {} if self.fenced else self._claimed
+
+    def beats(self) -> dict[TaskKey, TaskBeat]:
+        """The last beat of each task."""
+        return self._beats
+
+    def speaks_for(self, task: TaskRow | None, key: TaskKey) -> bool:
+        """Return whether the task has this epoch, host and incarnation (FENCE-1)."""
+        if task is None:
+            return False
+        here = (task.epoch, task.host_id, task.incarnation)
+        return here == (key.epoch, self.sync.host_id, self.sync.incarnation)
+
+    def offer(self) -> HostSynced:
+        """What this host may begin, and no more: what it is to stop, its own syncs tell it."""
+        offers, claims = tuple(self.offers), tuple(self.claims)
+        return HostSynced(
+            host_id=self.sync.host_id, status=self.status, offers=offers, claims=claims
+        )
+
+    def answer(self) -> HostSynced:
+        """The finished answer."""
+        return HostSynced(
+            host_id=self.sync.host_id,
+            status=self.status,
+            offers=tuple(self.offers),
+            claims=tuple(self.claims),
+            opened=tuple(sorted(self.opened)),
+            preempts=tuple(self.preempts),
+            renewed=tuple(self.renewed),
+            lost=tuple(sorted(set(self.lost))),
+            acked=tuple(dict.fromkeys(self.acked)),
+            refused=tuple(sorted(set(self.refused))),
+            succeeded=tuple(dict.fromkeys(self.succeeded)),
+            retried=tuple(dict.fromkeys(self.retried)),
+            draining=tuple(dict.fromkeys(self.draining)),
+            fenced=self.fenced,
+            settled=self.settled,
+            posted=self.posted,
+            awaited=self.awaited,
+            reads=self.reads,
+        )
+
+
+def _storable(beat: TaskBeat) -> TaskBeat:
+    return TaskBeat(
+        key=beat.key,
+        step=clamp_count(beat.step),
+        total=clamp_count(beat.total),
+        age_seconds=min(max(beat.age_seconds, 0.0), MAX_AGE_SECONDS),
+        section=None if beat.section is None else clean_text(beat.section),
+    )
+
+
+def guess_room(slots: int, live: int, ends: int) -> int:
+    """Return for how many jobs a host's sync may find room, by its slots and the count of its tasks.
+
+    Beyond its ends that is `GROWTH` times these at most: a host that begins to work through a queue
+    has all its slots full within a few syncs, and one whose slots are free because its devices are
+    not asks for few jobs.
+    """
+    return max(ends, min(slots - live, GROWTH * ends))
+
+
+def count_wanted(sync: HostSync) -> int:
+    """Return how many jobs a host could take."""
+    if not sync.takes:
+        return 0
+    return max(len(sync.ended), sync.room)
+
+
+def group_syncs(syncs: Sequence[HostSync]) -> list[list[int]]:
+    """Return indices in groups without a repeated host; nearly always one group."""
+    groups: list[list[int]] = []
+    seen: list[set[str]] = []
+    for i, sync in enumerate(syncs):
+        for group, hosts in zip(groups, seen, strict=True):
+            if sync.host_id not in hosts:
+                group.append(i)
+                hosts.add(sync.host_id)
+                break
+        else:
+            groups.append([i])
+            seen.append({sync.host_id})
+    return groups
+
+
+def expect_moves(syncs: Sequence[HostSync]) -> set[str]:
+    """Return the jobs that the reports of a batch move, so that they may be locked with its hosts;
+    none where a place or a success is among the reports, because what these leave to be moved shows
+    only later."""
+    if any(sync.claimed or any(facts.succeeded for _, facts in sync.ended) for sync in syncs):
+        return set()
+    told = [(*s.started, *(key for key, _ in s.ended)) for s in syncs]
+    return {key.job_id for keys in told for key in keys if is_storable_key(key)}
+
+
+def apply_reports(
+    m: Moves, drafts: Sequence[Draft], taken: set[TaskKey], rules: Sequence[OperatorRule]
+) -> list[tuple[Draft, TaskKey]]:
+    """Make the moves of starts and ends but those in `taken`, in a fixed order; fill the drafts.
+
+    rules: the operators' own, for drains that begin here. Returns the ends whose task is not there:
+    the caller looks whether an ended attempt has them on record.
+    """
+    for d in drafts:
+        for key, port in d.claimed().items():
+            if (rows := _find(m, d, key)) is not None:
+                runs.claim_task(m, *rows, port)
+                d.opened |= m.opened
+    for d in drafts:
+        for key in tuple(d.started()):
+            if (rows := _find(m, d, key)) is None:
+                continue
+            if _began_too_early(rows[1]):
+                d.disown(key)
+            else:
+                runs.start_task(m, *rows)
+    repeats: list[tuple[Draft, TaskKey]] = []
+    for d in drafts:
+        for key, facts in d.ended():
+            if key in taken:
+                continue
+            rows = _find(m, d, key)
+            if rows is None:
+                repeats.append((d, key))
+                continue
+            job, task = rows
+            if not task.state.holds_lease:
+                lost = task.facts is None or task.facts.lost is not None
+                (d.refused if lost else d.acked).append(key)
+            else:
+                note_beat(task, d.beats().get(key), m.now)
+                believed = TaskFacts(lost=TOO_EARLY) if _began_too_early(task) else facts
+                runs.end_task(m, job, task, believed, rules)
+                d.acked.append(key)
+                if job.state is JobState.SUCCEEDED:
+                    d.succeeded.append(job.id)
+                    d.posted = d.posted or job.origin_run is not None
+                    d.awaited = d.awaited or job.awaited
+                    if job.was_retried:
+                        d.retried.append(job.id)
+                elif job.state is JobState.DRAINING:
+                    d.draining.append(job.id)
+    return repeats
+
+
+def _find(m: Moves, draft: Draft, key: TaskKey) -> tuple[JobRow, TaskRow] | None:
+    """Return the job and the task that a report is about, None where it is stale (FENCE-1)."""
+    job, task = m.jobs.get(key.job_id), m.tasks.get(key.job_id, {}).get(key.rank)
+    if job is None or task is None or not draft.speaks_for(task, key):
+        return None
+    return job, task
+
+
+def _began_too_early(task: TaskRow) -> bool:
+    """Return whether nothing of this attempt was launched yet (GANG-1). The process is then of an
+    attempt that the database has forgotten, restored from a backup; it must not stand for a rank of
+    this one."""
+    return task.state is TaskState.RESERVED and not task.barrier
+
+
+def find_stuck(draft: Draft) -> str | None:
+    """Return why a host must get no more work: a task that survives SIGKILL. Its devices stay busy,
+    so this does not wait for the decision on the job, and counts in a stale report too."""
+    for key, facts in draft.ended():
+        if facts.unkillable:
+            whose = f"rank {key.rank} of job {key.job_id}"
+            return f"processes of {whose} survive SIGKILL and keep what they hold"
+    return None
+
+
+def note_beat(task: TaskRow, beat: TaskBeat | None, now: datetime) -> None:
+    """Keep a task's beat; the report of an end brings it too."""
+    if beat is None:
+        return
+    beat_at = now - timedelta(seconds=beat.age_seconds)
+    task.step = task.step if beat.step is None else beat.step
+    task.total = task.total if beat.total is None else beat.total
+    task.section = beat.section
+    task.beat_at = beat_at if task.beat_at is None else max(task.beat_at, beat_at)
+
+
+def order_preempt(
+    key: TaskKey,
+    *,
+    cause: Cause,
+    reason: str,
+    hard: bool,
+    operator_stop: bool,
+    trigger_rank: int | None,
+) -> PreemptRow:
+    """Return the order to stop one task. A task that falls because another fell is a sibling."""
+    sibling = trigger_rank not in (None, key.rank) and cause is not Cause.USER_CANCELLED
+    cause = Cause.SIBLING_DRAINED if sibling else cause
+    return PreemptRow(key=key, cause=cause, reason=reason, hard=hard, operator_stop=operator_stop)
+
+
+def recovered_event(host_id: str, name: str, heartbeat_at: datetime, now: datetime) -> NewEvent:
+    """Return the event of a host that was flagged dead and is heard again."""
+    silent = max(0.0, (now - heartbeat_at).total_seconds())
+    text = f"host {name} is back after {silent:.0f} s of silence"
+    data = {"name": name, "silent_seconds": round(silent, 3)}
+    return NewEvent(kind="host.recovered", host_id=host_id, message=text, data=data)

@@ -1,0 +1,1 @@
+"""Calls of Python functions, in memory."""

@@ -1,1 +1,0 @@
-"""What is built on jobs, in memory: calls of Python functions, workflows."""

@@ -1,0 +1,1 @@
+"""Jobs, in memory: submitted, admitted, leased, drained."""

@@ -1,0 +1,285 @@
+"""Syncs and leases in memory."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+import msgspec
+
+from holdfast.core.causes import Cause
+from holdfast.core.endings.rules import OperatorRule
+from holdfast.core.ids import TaskKey
+from holdfast.core.placement.plan import JobPlacement
+from holdfast.core.placement.takes import TakeTerms
+from holdfast.core.records import shared_fields
+from holdfast.core.states import HostEvent, HostState, TaskState
+from holdfast.moves.jobs import members, moves, reports, requests
+from holdfast.moves.jobs.quotas import sets_quota
+from holdfast.moves.jobs.reports import Draft
+from holdfast.moves.registration import faults_event, is_unheard, lost_event
+from holdfast.moves.rows import TaskRow
+from holdfast.moves.values import (
+    ClaimRow,
+    GangSeat,
+    HostSync,
+    HostSynced,
+    LiveTask,
+    NewJob,
+    OfferedJob,
+    OfferedTask,
+    Submitted,
+    TaskOffer,
+)
+from holdfast.store.memory.hosts import lose_host_tasks, quarantine_host, set_host_state
+from holdfast.store.memory.jobs.admission import MemoryAdmission
+from holdfast.store.memory.jobs.jobs import MemoryJobs
+from holdfast.store.memory.jobs.takes import take_jobs
+from holdfast.store.memory.state import InMemory, MemoryState
+from holdfast.store.port.clock import Now
+
+
+class MemoryLeases(InMemory):
+    """`LeaseStore` in memory."""
+
+    def __init__(self, state: MemoryState, admission: MemoryAdmission, jobs: MemoryJobs) -> None:
+        super().__init__(state)
+        self._admission = admission
+        self._jobs = jobs
+
+    async def sync_hosts(
+        self,
+        syncs: Sequence[HostSync],
+        *,
+        rules: Sequence[OperatorRule] = (),
+        terms: TakeTerms | None = None,
+        now: Now = None,
+    ) -> list[HostSynced]:
+        at = self.state.at(now)
+        answers: list[HostSynced | None] = [None] * len(syncs)
+        for group in reports.group_syncs(syncs):
+            drafts = [Draft(syncs[i], self._status(syncs[i])) for i in group]
+            fresh = [d for d in drafts if d.status == "ok"]
+            self._sync(fresh, rules, at)
+            if terms is not None:
+                self._take(fresh, terms, at)
+            for i, draft in zip(group, drafts, strict=True):
+                answers[i] = draft.answer()
+        return [answer for answer in answers if answer is not None]
+
+    def _status(self, sync: HostSync) -> str:
+        host = self.state.hosts.get(sync.host_id)
+        if host is None:
+            return "unknown"
+        gone = host.key_hash is None or (host.state is HostState.TERMINATED and not sync.leaving)
+        return "stale" if host.incarnation != sync.incarnation or gone else "ok"
+
+    def _sync(self, drafts: Sequence[Draft], rules: Sequence[OperatorRule], at: datetime) -> None:
+        s = self.state
+        for d in drafts:
+            host = s.hosts[d.sync.host_id]
+            d.name, d.reads = host.name, self.is_read_from(host.id)
+            if host.flagged_dead_at is not None:
+                s.log([reports.recovered_event(host.id, host.name, host.heartbeat_at, at)], at)
+            host.heartbeat_at, host.flagged_dead_at = max(host.heartbeat_at, at), None
+            if d.sync.live or d.sync.claimed or d.sync.ended:
+                host.busy_at = at
+            d.fenced = host.reason if host.state is HostState.ERROR else ""
+            if d.sync.faults is not None:
+                s.log(faults_event(host.id, host.name, host.faults, d.sync.faults), at)
+                host.faults = d.sync.faults
+        ids = {key.job_id for d in drafts for key, _ in d.ended()} | {
+            key.job_id for d in drafts for key in (*d.started(), *d.claimed())
+        }
+        m = s.load(ids, at)
+        repeats = reports.apply_reports(m, drafts, set(), rules)
+        s.commit(m)
+        for d, key in repeats:
+            (d.acked if self._ended_here(d.sync.host_id, key) else d.refused).append(key)
+        for d in drafts:
+            stuck = reports.find_stuck(d)
+            if stuck is not None:
+                quarantine_host(s, s.hosts[d.sync.host_id], stuck, at)
+        for d in drafts:
+            if not d.fenced:
+                self.renew(d, at)
+        for d in drafts:
+            host = s.hosts[d.sync.host_id]
+            if d.sync.leaving and host.state is not HostState.TERMINATED:
+                if is_unheard(s.load([t.job_id for t in s.live_tasks(host.id)], at), d.sync):
+                    continue
+                set_host_state(s, host, HostEvent.TERMINATE, "its agent left", at)
+                lost = lose_host_tasks(s, host.id, "host_gone", at)
+                s.log(lost_event(host.id, host.name, "host_gone", lost), at)
+                d.draining.extend(lost)
+        for d in drafts:
+            if not d.sync.leaving:
+                self._give_orders(d, at)
+
+    def is_read_from(self, host_id: str) -> bool:
+        """Return whether readers wait for output from a host's disk."""
+        return any(read.waits_for(host_id) for read in self.state.log_reads.values())
+
+    def _take(self, drafts: Sequence[Draft], terms: TakeTerms, at: datetime) -> None:
+        takers = [d for d in drafts if d.sync.takes and not d.sync.leaving and not d.fenced]
+        for d, job_id in take_jobs(self.state, self._admission, takers, terms, at):
+            task = self.state.tasks[job_id][0]
+            _grant(task, at)
+            self._offer(d, task)
+
+    def _ended_here(self, host_id: str, key: TaskKey) -> bool:
+        for attempt in self.state.attempts.get(key.job_id, []):
+            if (
+                attempt.epoch == key.epoch
+                and attempt.ended_at is not None
+                and key.rank < len(attempt.host_ids)
+            ):
+                facts = [x.facts for x in attempt.members if x.rank == key.rank]
+                told = bool(facts) and facts[0] is not None and facts[0].lost is None
+                return told and attempt.host_ids[key.rank] == host_id
+        return False
+
+    def renew(self, d: Draft, at: datetime) -> None:
+        """Renew the leases of what lives; what cannot be renewed is lost (FENCE-1)."""
+        for key in d.live():
+            task = self.state.task_for(key)
+            if task is None or not d.speaks_for(task, key) or not task.state.holds_lease:
+                d.lost.append(key)
+                continue
+            _grant(task, at)
+            d.renewed.append((key, task.lease_ttl_seconds))
+            reports.note_beat(task, d.beats().get(key), at)
+
+    def _give_orders(self, d: Draft, at: datetime) -> None:
+        s, live = self.state, set(d.live()) - set(d.claimed())
+        for task in s.live_tasks(d.sync.host_id):
+            if task.incarnation != d.sync.incarnation:
+                continue
+            if (
+                task.state is TaskState.RESERVED
+                and task.key not in live
+                and (task.barrier or task.key not in d.claimed())
+                and not d.fenced
+            ):
+                _grant(task, at)
+                kept = s.checkpoints
+                self._offer(d, task, saved=any(kept[p] for p in kept if p[0] == task.job_id))
+            if task.state is TaskState.PREEMPTING:
+                row = s.jobs[task.job_id].row
+                alone = row.drain_cause is None  # one member of a supervised job, stopped by itself
+                d.preempts.append(
+                    reports.order_preempt(
+                        task.key,
+                        cause=row.drain_cause or task.stop_cause or Cause.UNKNOWN,
+                        reason=(task.stop_reason if alone else row.drain_reason) or "",
+                        hard=task.stop_hard if alone else row.drain_hard,
+                        operator_stop=row.drain_operator_stop,
+                        trigger_rank=None if alone else row.trigger_rank,
+                    )
+                )
+
+    def _offer(self, d: Draft, task: TaskRow, *, saved: bool = True) -> None:
+        if not task.barrier:
+            d.claims.append(
+                ClaimRow(
+                    key=task.key, attempt=task.attempt, lease_ttl_seconds=task.lease_ttl_seconds
+                )
+            )
+            return
+        s, job = self.state, self.state.jobs[task.job_id]
+        seats = tuple(
+            GangSeat(
+                rank=t.rank,
+                host_id=t.host_id or "",
+                host_name=s.hosts[t.host_id or ""].name,
+                address=s.hosts[t.host_id or ""].address,
+                devices=tuple(t.devices),
+                port=t.port,
+            )
+            for _, t in sorted(s.tasks[task.job_id].items())
+            if t.host_id is not None and t.state not in members.FALLEN
+        )
+        d.offers.append(
+            TaskOffer(
+                task=OfferedTask(
+                    key=task.key,
+                    attempt=task.attempt,
+                    host_id=task.host_id or "",
+                    devices=tuple(task.devices),
+                    lease_ttl_seconds=task.lease_ttl_seconds,
+                    replaced=task.replaced,
+                ),
+                job=OfferedJob(**shared_fields(s.job_record(task.job_id), OfferedJob)),
+                secrets=dict(job.secrets),
+                seats=seats if job.row.tasks > 1 else (),
+                saved=saved,
+            )
+        )
+
+    async def lapse_leases(self, leading_since: datetime, *, now: Now = None) -> list[str]:
+        live = [i for state in moves.LIVE_JOB_STATES for i in self.state.by_state[state]]
+        m = self.state.load(live, self.state.at(now))
+        taken = {i.host_id: i.said for i in self.state.instances.values() if i.lost == "preempted"}
+        lapsed = requests.lapse(m, leading_since, taken)
+        self.state.commit(m)
+        return lapsed
+
+    async def settle_clock(self, *, now: Now = None) -> None:
+        s, at = self.state, self.state.at(now)
+        for host in s.hosts.values():
+            host.heartbeat_at = min(host.heartbeat_at, at)
+        for state in moves.LIVE_JOB_STATES:
+            for job_id in s.by_state[state]:
+                row, attempts = s.jobs[job_id].row, s.attempts[job_id]
+                attempts[-1] = msgspec.structs.replace(
+                    attempts[-1], reserved_at=min(attempts[-1].reserved_at, at)
+                )
+                row.drain_since = min(row.drain_since, at) if row.drain_since is not None else None
+                for task in s.tasks[job_id].values():
+                    latest = at + timedelta(seconds=task.lease_ttl_seconds)
+                    task.lease_until = (
+                        min(task.lease_until, latest) if task.lease_until is not None else None
+                    )
+
+    async def submit_to_host(
+        self, job: NewJob, taker: HostSync, terms: TakeTerms, *, now: Now = None
+    ) -> tuple[Submitted, HostSynced] | None:
+        s, at = self.state, self.state.at(now)
+        layers = [s.settings, *(project.settings for project in s.projects.values())]
+        key = job.spec.idempotency_key
+        earlier = job.id in s.jobs or (key is not None and (job.spec.project, key) in s.keys)
+        if earlier or job.queue not in s.queues or any(map(sets_quota, layers)):
+            return None
+        (submitted,) = await self._jobs.submit_jobs([job], now=at)
+        draft = Draft(taker, "ok")
+        host = s.hosts.get(taker.host_id)
+        if host is not None and host.incarnation == taker.incarnation:
+            draft.name = host.name
+            self._take([draft], terms, at)
+        return submitted, draft.answer()
+
+    async def reserve_and_offer(
+        self,
+        placements: Sequence[JobPlacement],
+        ttls: Mapping[str, float],
+        polls: Sequence[HostSync],
+        *,
+        now: Now = None,
+    ) -> tuple[list[str], list[HostSynced]]:
+        at = self.state.at(now)
+        applied = await self._admission.reserve(placements, ttls, now=at)
+        here = {task.host_id for placement in placements for task in placement.tasks}
+        drafts = [Draft(p, "ok") for p in polls if p.host_id in here and applied]
+        for d in drafts:
+            self._give_orders(d, at)
+        return applied, [d.offer() for d in drafts if d.offers or d.claims]
+
+    async def list_live_tasks(self, host_id: str) -> list[LiveTask]:
+        return [
+            LiveTask(key=t.key, queue=t.queue, spec=self.state.jobs[t.job_id].spec)
+            for t in self.state.live_tasks(host_id)
+        ]
+
+
+def _grant(task: TaskRow, at: datetime) -> None:
+    until = at + timedelta(seconds=task.lease_ttl_seconds)
+    task.lease_until = until if task.lease_until is None else max(task.lease_until, until)
+    task.offered_at = task.offered_at or at

@@ -1,0 +1,189 @@
+"""Supervised jobs in memory: their fallen members, and the places of those that stand in."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from holdfast.core.causes import Cause
+from holdfast.core.endings.replace import Replacement
+from holdfast.core.ids import TaskKey
+from holdfast.core.placement.plan import Candidate, JobPlacement
+from holdfast.core.placement.types import find_kin
+from holdfast.core.records import JobRecord
+from holdfast.core.states import TaskState
+from holdfast.moves.jobs import members
+from holdfast.moves.jobs.requests import no_job, refuse_retry
+from holdfast.moves.jobs.room import RoomCheck
+from holdfast.moves.rows import TaskRow
+from holdfast.moves.values import DueMember
+from holdfast.store.memory.hosts import quarantine_host
+from holdfast.store.memory.state import InMemory
+from holdfast.store.port.clock import Now
+
+
+class MemoryMembers(InMemory):
+    """`MemberStore` in memory."""
+
+    def _tasks(self) -> Iterator[TaskRow]:
+        for state in members.GOING_ON:
+            for job_id in sorted(self.state.by_state[state]):
+                yield from (task for _, task in sorted(self.state.tasks.get(job_id, {}).items()))
+
+    async def tell_sections(
+        self, host_id: str, told: Sequence[tuple[TaskKey, float]], *, now: Now = None
+    ) -> None:
+        s, at = self.state, self.state.at(now)
+        for key, seconds in told:
+            task = s.tasks.get(key.job_id, {}).get(key.rank)
+            runs = task is not None and task.state is TaskState.RUNNING and task.key == key
+            if task is not None and runs and task.host_id == host_id:
+                s.sections.pop(key, None)
+                if seconds > 0:
+                    s.sections[key] = at + timedelta(seconds=seconds)
+
+    async def find_excuses(
+        self, keys: Sequence[TaskKey], *, now: Now = None
+    ) -> dict[TaskKey, float]:
+        s, at, found = self.state, self.state.at(now), dict[TaskKey, float]()
+        for key in keys:
+            others = [
+                (until - at).total_seconds()
+                for task in s.tasks.get(key.job_id, {}).values()
+                if task.rank != key.rank and task.state is TaskState.RUNNING
+                if (until := s.sections.get(task.key, at)) > at
+            ]
+            if others:
+                found[key] = max(others)
+        return found
+
+    async def list_members(self, limit: int) -> list[DueMember]:
+        s, at, found = self.state, self.state.at(None), []
+        for task in sorted(
+            self._tasks(), key=lambda t: (t.state is TaskState.RESERVED, t.job_id, t.rank)
+        ):
+            starting = task.state is TaskState.RESERVED and task.replaced > 0
+            if task.state in members.FALLEN or starting:
+                since = (task.reserved_at if starting else task.ended_at) or at
+                found.append(
+                    DueMember(
+                        job=s.job_record(task.job_id),
+                        task=s.task_record(task),
+                        fallen=not starting,
+                        seconds=max(0.0, (at - since).total_seconds()),
+                    )
+                )
+        return found[:limit]
+
+    def list_blocked(self, at: datetime, limit: int) -> list[Candidate]:
+        """Members that wait for another host, whose time has come, the most important jobs' first
+        and `limit` of each."""
+        s = self.state
+        waiting = [
+            t
+            for t in self._tasks()
+            if t.state is TaskState.BLOCKED and t.ready_at is not None and t.ready_at <= at
+        ]
+        waiting.sort(key=lambda t: (-s.jobs[t.job_id].priority, s.jobs[t.job_id].ord, t.rank))
+        taken: Counter[str] = Counter()
+        found = []
+        for task in waiting:
+            taken[task.job_id] += 1
+            if taken[task.job_id] <= limit:
+                found.append(self._candidate(task, at))
+        return found
+
+    def _candidate(self, task: TaskRow, at: datetime) -> Candidate:
+        s, job = self.state, self.state.jobs[task.job_id]
+        peers = sorted(
+            {t.host_id for t in s.tasks[task.job_id].values() if t.state.holds_lease and t.host_id}
+        )
+        earlier = [
+            r.host_id
+            for r in s.replacements
+            if (r.job_id, r.rank, r.attempt) == (task.job_id, task.rank, task.attempt)
+        ]
+        first = s.attempts[task.job_id][-1].host_ids[task.rank]
+        avoided = members.list_avoided(job.row.avoid_hosts, first, sorted(set(earlier)), peers)
+        limit = job.spec.time_limit_seconds
+        return Candidate(
+            job_id=task.job_id,
+            member=task.rank,
+            epoch=job.row.epoch,
+            queue=job.row.queue,
+            project=job.row.project,
+            priority=job.priority,
+            tasks=1,
+            gpus=task.gpus,
+            cpu_slots=task.cpu_slots,
+            memory_bytes=task.memory_bytes,
+            avoid_hosts=avoided,
+            barred_hosts=job.row.barred_hosts,
+            lease_ttl_seconds=job.spec.lease_ttl_seconds,
+            time_limit_seconds=float("inf") if limit == "off" else limit,
+            expected_seconds=job.spec.expected_seconds,
+            kin=find_kin(job.spec, job.row.array_id),
+            host_labels=job.spec.host_labels,
+            waited_seconds=max(0.0, (at - (task.ready_at or at)).total_seconds()),
+        )
+
+    async def replace_members(
+        self, plans: Sequence[tuple[TaskKey, Replacement]], *, now: Now = None
+    ) -> list[TaskKey]:
+        s, at = self.state, self.state.at(now)
+        m = s.load([key.job_id for key, _ in plans], at)
+        done, suspects = members.replace_members(m, plans)
+        s.commit(m)
+        for host_id, reason in sorted(suspects.items()):
+            quarantine_host(s, s.hosts[host_id], reason, at)
+        return done
+
+    async def unpark_members(self, job_id: str, reason: str, *, now: Now = None) -> JobRecord:
+        m = self.state.load([job_id], self.state.at(now))
+        if job_id not in m.jobs:
+            raise no_job(job_id)
+        if not members.unpark(m, m.jobs[job_id], reason):
+            raise refuse_retry(job_id, m.jobs[job_id].state)
+        self.state.commit(m)
+        return self.state.job_record(job_id)
+
+    async def stop_member(
+        self, key: TaskKey, cause: Cause, reason: str, *, now: Now = None
+    ) -> bool:
+        m = self.state.load([key.job_id], self.state.at(now))
+        job = m.jobs.get(key.job_id)
+        task = None if job is None else m.tasks[job.id].get(key.rank)
+        if (
+            job is None
+            or task is None
+            or task.epoch != key.epoch
+            or not members.may_stop(job, task)
+        ):
+            return False
+        members.stop_member(m, job, task, cause, reason)
+        self.state.commit(m)
+        return True
+
+    async def seat_members(
+        self, placements: Sequence[JobPlacement], ttls: Mapping[str, float], *, now: Now = None
+    ) -> list[str]:
+        s = self.state
+        ids = {t.host_id for p in placements for t in p.tasks}
+        capacity = [s.capacity(h) for h in s.hosts.values() if h.id in ids and h.takes_work]
+        room, names = RoomCheck(capacity), {host.host_id: host.name for host in capacity}
+        m = s.load([p.job_id for p in placements], s.at(now))
+        seated = []
+        for placement in members.join_placements(placements):
+            job = m.jobs.get(placement.job_id)
+            if job is not None and members.may_seat(m, job, placement, room):
+                members.seat_members(m, job, placement, ttls[job.id], names)
+                seated.append(job.id)
+        s.commit(m)
+        return seated
+
+    async def release_members(self, reservation_seconds: float, *, now: Now = None) -> list[str]:
+        s, at = self.state, self.state.at(now)
+        before = members.asked_before(at, reservation_seconds)
+        m = s.load({task.job_id for task in self._tasks()}, at)
+        released = [job.id for job in m.jobs.values() if members.release_unoffered(m, job, before)]
+        s.commit(m)
+        return released

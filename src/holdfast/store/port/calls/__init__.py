@@ -1,0 +1,1 @@
+"""The ports of calls of Python functions."""

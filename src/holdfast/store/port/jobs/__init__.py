@@ -1,0 +1,1 @@
+"""The ports of jobs: submitted, admitted, leased, drained."""

@@ -1,1 +1,0 @@
-"""The ports of jobs that come in series: after others, in arrays, by a schedule."""

@@ -1,0 +1,499 @@
+"""Calls in PostgreSQL."""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from holdfast.core.calls.decide import HELD_SECONDS, PolicyOf, default_policy
+from holdfast.core.calls.feeds import ColdWaitOf
+from holdfast.core.calls.values import MAX_SET_CALLS, CallState, Family, FunctionSpec, find_family
+from holdfast.core.endings.rules import OperatorRule
+from holdfast.moves.calls.calls import CALL_LOST, CallMoves
+from holdfast.moves.calls.pieces import Piece, Ranges, list_ranges, make_pages, subtract_ranges
+from holdfast.moves.calls.sets import (
+    ABSENT,
+    ask_to_stop,
+    check_growth,
+    check_same,
+    check_same_owner,
+    expand_runs,
+    no_set,
+    split_pieces,
+    stand_call,
+    view_set,
+)
+from holdfast.moves.rows import clean_text
+from holdfast.store.port.calls.calls import (
+    CLOSING_SECONDS,
+    BusyCall,
+    CallOutput,
+    CallSetOrigin,
+    CallStanding,
+    ExecutorTurn,
+    ExecutorTurned,
+    Feed,
+    RunningCalls,
+)
+from holdfast.store.port.clock import Now
+from holdfast.store.postgres.calls.exchange import MAX_HEADS, CallExchanges, fill_waits, make_judge
+from holdfast.store.postgres.calls.rows import (
+    Steps,
+    encode_rows,
+    index_sets,
+    judge_moves,
+    list_counts,
+    list_writes,
+    name_calls,
+    place_rows,
+    read_batch,
+    read_busy,
+    read_piece,
+    ready_step,
+)
+from holdfast.store.postgres.connection.ports import OnSession, transacts_by_index
+from holdfast.store.postgres.connection.session import Rows, Session, Tx, to_json
+from holdfast.wire.calls import CallResult, CallSetView
+
+MAX_AHEAD = 10_000
+
+
+class PostgresCalls(OnSession):
+    """`CallStore` on PostgreSQL."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._exchanges = CallExchanges()
+
+    @transacts_by_index
+    async def create_set(
+        self,
+        tx: Tx,
+        set_id: str,
+        spec: FunctionSpec,
+        queue: str,
+        *,
+        count: int | None = None,
+        args: Sequence[str] = (),
+        singles: bool = False,
+        origin: CallSetOrigin | None = None,
+        owner: str = "",
+        now: Now = None,
+    ) -> CallSetView:
+        at, feed = await _find_feed(tx, find_family(spec, queue), spec, now)
+        given = to_json(spec)
+        new = {
+            "id": set_id,
+            "owner": owner,
+            "feed": feed,
+            "queue": queue,
+            "project": spec.project,
+            "function": spec.function,
+            "priority": spec.priority,
+            "spec": given,
+            "run": None if origin is None else origin.run,
+            "node": None if origin is None else origin.node,
+            "out_dir": "" if origin is None else origin.out_dir,
+            "singles": singles,
+            "now": at,
+        }
+        _, (row,), there = await tx.many(
+            ("insert_call_set", new), *_look_at_set(set_id, 0, len(args), given)
+        )
+        check_same(set_id, row["spec"], spec)
+        check_same_owner(set_id, row["owner"], owner)
+        return await _grow(tx, row, there, 0, args, count, at)
+
+    @transacts_by_index
+    async def append_calls(
+        self,
+        tx: Tx,
+        set_id: str,
+        first: int,
+        args: Sequence[str],
+        *,
+        count: int | None = None,
+        cut: str = "",
+        now: Now = None,
+    ) -> CallSetView:
+        clock, rows, there = await tx.many(
+            ("read_now", {"now": now}), *_look_at_set(set_id, first, len(args))
+        )
+        if not rows:
+            raise no_set(set_id)
+        return await _grow(tx, rows[0], there, first, args, count, _read_clock(clock), cut)
+
+    async def close_absent(
+        self, silent_seconds: float, *, limit: int = 1000, now: Now = None
+    ) -> list[str]:
+        async def work(tx: Tx) -> list[str]:
+            given = {"seconds": silent_seconds, "cut": ABSENT, "limit": limit, "now": now}
+            return [row["id"] for row in await tx.rows("close_absent_call_sets", **given)]
+
+        return await self.session.transact(work, by_index=True)
+
+    async def exchange(
+        self,
+        turns: Sequence[ExecutorTurn],
+        *,
+        policy_of: PolicyOf | None = None,
+        rules: Sequence[OperatorRule] = (),
+        cold_wait_of: ColdWaitOf | None = None,
+        now: Now = None,
+    ) -> list[ExecutorTurned]:
+        if not turns:
+            return []
+        return await self.session.transact(
+            lambda tx: self._exchanges.run(
+                tx, turns, make_judge(policy_of, rules), cold_wait_of, now
+            ),
+            by_index=True,
+        )
+
+    @transacts_by_index
+    async def return_batches(
+        self,
+        tx: Tx,
+        leading_since: datetime,
+        *,
+        policy_of: PolicyOf | None = None,
+        rules: Sequence[OperatorRule] = (),
+        now: Now = None,
+    ) -> int:
+        at = await tx.now(now)
+        patience = (
+            CLOSING_SECONDS if (at - leading_since).total_seconds() > CLOSING_SECONDS else 1e9
+        )
+        rows = await tx.rows("find_left_batches", now=at, patience=patience)
+        moves = CallMoves(at)
+        for batch in map(read_batch, rows):
+            moves.return_batch(batch, batch.left[0][0] if batch.left else -1, CALL_LOST)
+        await judge_moves(tx, moves, make_judge(policy_of, rules))
+        steps = [*list_writes(moves), *list_counts(moves)]
+        if steps:
+            await tx.many(*steps)
+        return len(rows)
+
+    @transacts_by_index
+    async def release_due(
+        self, tx: Tx, *, limit: int = 10_000, policy_of: PolicyOf | None = None, now: Now = None
+    ) -> int:
+        at = await tx.now(now)
+        rows = await tx.rows("lock_due_calls", now=at, limit=limit)
+        if not rows:
+            return 0
+        numbers = sorted({row["set_n"] for row in rows})
+        sets = index_sets(await tx.rows("lock_call_sets", sets=numbers))
+        moves = CallMoves(at)
+        held = moves.release(
+            [(row["feed"], row["held"], read_piece(row)) for row in rows],
+            sets,
+            policy_of or default_policy,
+        )
+        still = {(piece.set_n, piece.first) for piece in held}
+        free = [row for row in rows if (row["set_n"], row["first"]) not in still]
+        steps: Steps = [("delete_call_waiting", name_calls(map(read_piece, free)))]
+        if held:
+            until = at + timedelta(seconds=HELD_SECONDS)
+            steps.append(("defer_held_calls", {**name_calls(held), "until": until}))
+        await tx.many(*steps, *list_writes(moves), *list_counts(moves))
+        return len(free)
+
+    @transacts_by_index
+    async def find_due(self, tx: Tx) -> datetime | None:
+        ((row,),) = await tx.last(("find_due_call", None))
+        due: datetime | None = row["due_at"]
+        return due
+
+    @transacts_by_index
+    async def cancel_calls(
+        self,
+        tx: Tx,
+        set_id: str,
+        indices: Sequence[int] | None = None,
+        *,
+        reason: str = "",
+        hard: bool = False,
+        now: Now = None,
+    ) -> CallSetView:
+        at = await tx.now(now)
+        row = await _get_set(tx, set_id)
+        asked = None if indices is None else list_ranges(indices)
+        if row["ended_at"] is not None:
+            return view_set(row)
+        n, moves = row["n"], CallMoves(at)
+        await _take_waiting(tx, row, moves, asked, reason, "lock_")
+        batches = [read_batch(b) for b in await tx.rows("lock_batches_of_set", n=n)]
+        why = clean_text(reason)
+        stopped = [b for b in batches if ask_to_stop(b, n, asked, why, hard=hard)]
+        await tx.rows("lock_call_sets", sets=[n])
+        await _take_waiting(tx, row, moves, asked, reason, "lock_free_")
+        steps: Steps = []
+        if stopped:
+            rows = [{"id": b.id, "cancelled": b.cancelled, "killed": b.killed} for b in stopped]
+            steps.append(("stop_call_batches", {"rows": encode_rows(rows)}))
+        if asked is None:
+            steps.append(("close_call_set", {"n": n, "reason": why, "now": at}))
+        await tx.many(*steps, *list_writes(moves), *list_counts(moves, also=n))
+        return await _show_set(tx, set_id)
+
+    @transacts_by_index
+    async def retry_calls(
+        self, tx: Tx, set_id: str, indices: Sequence[int] | None = None, *, now: Now = None
+    ) -> CallSetView:
+        at = await tx.now(now)
+        row = await tx.one("lock_call_set", id=set_id, spec=None)
+        if row is None:
+            raise no_set(set_id)
+        asked = None if indices is None else list_ranges(indices)
+        spans = {
+            "firsts": None if asked is None else [first for first, _ in asked],
+            "lasts": None if asked is None else [last for _, last in asked],
+        }
+        runs = await tx.rows("take_call_results", n=row["n"], **spans)
+        moves = CallMoves(at)
+        freed = moves.revive(row["n"], row["feed"], 100 - row["priority"], row["ord"], runs, asked)
+        if freed:
+            given = {"firsts": [p.first for p in freed], "lasts": [p.last for p in freed]}
+            again: Steps = [("delete_call_charges", {"n": row["n"], **given})]
+            again.append(("reopen_call_set", {"n": row["n"]}))
+            await tx.many(*again, *list_writes(moves), *list_counts(moves))
+        return await _show_set(tx, set_id)
+
+    async def prune_sets(self, history_days: float, *, limit: int = 1000, now: Now = None) -> int:
+        async def work(tx: Tx) -> int:
+            before = await tx.now(now) - timedelta(days=history_days)
+            rows = await tx.rows("find_old_sets", before=before, limit=limit)
+            if rows:
+                sets = [row["n"] for row in rows]
+                await tx.many(*((f"prune_call_{what}", {"sets": sets}) for what in _PRUNED))
+            return len(rows)
+
+        return await self.session.transact(work, by_index=True)
+
+    async def find_known_values(self, names: Collection[str]) -> set[str]:
+        rows = await self.session.rows("find_known_values", names=list(names))
+        return {row["sha256"] for row in rows}
+
+    @transacts_by_index
+    async def read_busy(self, tx: Tx) -> list[BusyCall]:
+        return [read_busy(row) for row in await tx.rows("read_busy_calls")]
+
+    @transacts_by_index
+    async def read_set(self, tx: Tx, set_id: str) -> CallSetView:
+        return await _show_set(tx, set_id)
+
+    @transacts_by_index
+    async def list_sets(
+        self,
+        tx: Tx,
+        *,
+        before: str | None = None,
+        limit: int = 100,
+        project: str | None = None,
+        owner: str | None = None,
+    ) -> list[CallSetView]:
+        rows = await tx.rows(
+            "list_call_sets", before=before, limit=limit, project=project, owner=owner
+        )
+        return [view_set(row) for row in rows]
+
+    @transacts_by_index
+    async def read_results(
+        self,
+        tx: Tx,
+        set_id: str,
+        *,
+        first: int = 0,
+        limit: int = 1000,
+        indices: Sequence[int] | None = None,
+        states: Sequence[CallState] = (),
+    ) -> list[CallResult]:
+        if indices is not None:
+            rows = await _read_of_set(tx, set_id, "find_call_results", indices=list(indices))
+            return expand_runs(rows, wanted=frozenset(indices))[:limit]
+        if states:
+            given = {"states": [int(s) for s in states], "first": first, "limit": limit}
+            rows = await _read_of_set(tx, set_id, "list_call_results", **given)
+            return expand_runs(rows, first=first)[:limit]
+        last = min(first + limit, MAX_SET_CALLS)
+        rows = await _read_of_set(tx, set_id, "read_call_results", first=first, last=last)
+        return expand_runs(rows, first=first, last=last, gapless=True)
+
+    @transacts_by_index
+    async def read_call(self, tx: Tx, set_id: str, index: int) -> CallStanding:
+        row = await _get_set(tx, set_id)
+        at = {"n": row["n"], "index": index}
+        place = {**at, "feed": row["feed"], "rank": 100 - row["priority"]}
+        runs, waiting, ready, batches = await tx.many(
+            ("find_call_results", {"id": set_id, "indices": [index]}),
+            ("read_waiting_call", at),
+            ("read_ready_call", place),
+            ("read_batches_of_set", {"n": row["n"]}),
+        )
+        family = msgspec.convert(await tx.value("read_call_family", id=row["feed"]), Family)
+        found = stand_call(
+            set_id,
+            index,
+            expand_runs(runs, wanted=frozenset([index])),
+            waiting,
+            [read_piece(r) for r in ready],
+            [read_batch(b) for b in batches],
+            row["n"],
+        )
+        if found["phase"] == "ended":
+            found["ended_at"] = runs[0]["ended_at"]
+        if found["phase"] == "ready":
+            piece = read_piece(ready[0])
+            given = {"ord": piece.ord, "set_n": piece.set_n, "last": piece.last}
+            before = await tx.value("count_calls_ahead", **place, **given) or 0
+            found["ahead"] = min(MAX_AHEAD, before + index - piece.first)
+        spec = msgspec.convert(row["spec"], FunctionSpec)
+        return CallStanding(spec=spec, family=family, **found)
+
+    @transacts_by_index
+    async def read_failures(self, tx: Tx, set_id: str, index: int) -> list[Mapping[str, object]]:
+        return list(await _read_of_set(tx, set_id, "list_call_failures", index=index))
+
+    @transacts_by_index
+    async def find_outputs(self, tx: Tx, set_id: str, index: int, attempt: int) -> list[CallOutput]:
+        given = {"index": index, "attempt": attempt}
+        rows = await _read_of_set(tx, set_id, "find_call_outputs", **given)
+        return msgspec.convert(rows, list[CallOutput])
+
+    @transacts_by_index
+    async def read_feeds(
+        self, tx: Tx, *, cold_wait_of: ColdWaitOf | None = None, now: Now = None
+    ) -> list[Feed]:
+        (rows,) = await tx.last(("read_call_feeds", {"now": now, "most": MAX_HEADS}))
+        return msgspec.convert(fill_waits(rows, cold_wait_of), list[Feed])
+
+    @transacts_by_index
+    async def read_running(self, tx: Tx) -> list[RunningCalls]:
+        (rows,) = await tx.last(("read_running_calls", None))
+        return msgspec.convert(rows, list[RunningCalls])
+
+
+_PRUNED = ("pages", "results", "charges", "failures", "sets")
+
+
+# ---- sets
+
+
+async def _take_waiting(
+    tx: Tx, row: Mapping[str, Any], moves: CallMoves, asked: Ranges | None, reason: str, lock: str
+) -> None:
+    """Cancel what is ready or backs off."""
+    n, feed = row["n"], row["feed"]
+    ready = [
+        read_piece(r)
+        for r in await tx.rows(f"{lock}ready_of_set", feed=feed, rank=100 - row["priority"], n=n)
+    ]
+    found, rest = split_pieces(ready, asked)
+    waiting, _ = split_pieces(
+        [read_piece(r) for r in await tx.rows(f"{lock}waiting_of_set", n=n)], asked
+    )
+    for piece in (*found, *waiting):
+        moves.cancel_piece(piece, reason)
+    steps: Steps = []
+    if found:
+        gone = place_rows((feed, piece) for piece in ready)
+        steps.append(("delete_call_ready", {"rows": encode_rows(gone)}))
+        steps.append(ready_step([(feed, piece) for piece in rest]))
+    if waiting:
+        steps.append(("delete_call_waiting", name_calls(waiting)))
+    if steps:
+        await tx.many(*steps)
+
+
+async def _get_set(tx: Tx, set_id: str) -> dict[str, Any]:
+    row = await tx.one("read_call_set", id=set_id)
+    if row is None:
+        raise no_set(set_id)
+    return row
+
+
+async def _show_set(tx: Tx, set_id: str) -> CallSetView:
+    row = await tx.one("show_call_set", id=set_id)
+    if row is None:
+        raise no_set(set_id)
+    return view_set(row)
+
+
+async def _read_of_set(tx: Tx, set_id: str, name: str, **given: Any) -> Rows:
+    """Read rows that hang off a set, in one round trip. Raises NotFound."""
+    found, rows = await tx.last(("read_call_set", {"id": set_id}), (name, {"id": set_id, **given}))
+    if not found:
+        raise no_set(set_id)
+    return rows
+
+
+async def _find_feed(tx: Tx, family: Family, spec: FunctionSpec, now: Now) -> tuple[datetime, int]:
+    """Return the time and the feed, which is made where it is not there."""
+    key = {"family_name": family.name, "model": spec.model or ""}
+    wanted = {"vram_gb": spec.vram_gb, "cold_wait_seconds": spec.cold_wait_seconds}
+    clock, found = await tx.many(("read_now", {"now": now}), ("find_call_feed", key))
+    if found and all(found[0][name] == value for name, value in wanted.items()):
+        return _read_clock(clock), int(found[0]["id"])
+    feed = await tx.value("put_call_feed", family=to_json(family), **key, **wanted)
+    return _read_clock(clock), int(feed)
+
+
+def _read_clock(rows: Rows) -> datetime:
+    at: datetime = rows[0]["now"]
+    return at
+
+
+def _look_at_set(set_id: str, first: int, calls: int, spec: str | None = None) -> Steps:
+    """Return the lock of a set, and the look for calls that it has already, seen under it."""
+    pages = {"id": set_id, "first": first, "last": first + calls}
+    return [("lock_call_set", {"id": set_id, "spec": spec}), ("find_call_pages", pages)]
+
+
+async def _grow(
+    tx: Tx,
+    row: dict[str, Any],
+    there: Rows,
+    first: int,
+    args: Sequence[str],
+    count: int | None,
+    at: datetime,
+    cut: str = "",
+) -> CallSetView:
+    """Add the calls that are not there yet, commit, and close the set where its whole count is
+    given. there: the pages that hold calls of these numbers."""
+    n, last = row["n"], first + len(args)
+    spans = subtract_ranges((first, last), [(p["first"], p["last"]) for p in there])
+    more = sum(end - begin for begin, end in spans)
+    if row["absent"]:
+        row = {**row, "count": None, "ended_at": None, "cut": ""}
+        await tx.many(("open_absent_call_set", {"n": n, "now": at}))
+    check_growth(view_set(row), spans, count)
+    if not more and row["count"] is not None:
+        return view_set(row)
+    pages = make_pages(args, first, spans)
+    since, rank = at.timestamp(), 100 - row["priority"]
+    pieces = [Piece(n, begin, end, begin, rank, row["ord"], 0, since) for begin, end, _ in pages]
+    steps: Steps = []
+    if pages:
+        rows = [{"first": begin, "last": end, "args": texts} for begin, end, texts in pages]
+        steps = [("insert_call_pages", {"n": n, "pages": encode_rows(rows)})]
+    given = {
+        "n": n,
+        "more": more,
+        "count": count,
+        "cut": cut if count is not None else "",
+        "now": at,
+    }
+    grow: Steps = [("grow_call_set", given)]
+    if row["cancelled_at"] is not None:
+        moves = CallMoves(at)
+        for piece in pieces:
+            moves.cancel_piece(piece, row["cancel_reason"])
+        await tx.many(*steps, *grow, *list_writes(moves), *list_counts(moves))
+        return view_set(await _get_set(tx, row["id"]))
+    if pieces:
+        steps.append(ready_step([(row["feed"], piece) for piece in pieces]))
+    grown = await tx.last(*steps, *grow)
+    return view_set(grown[-1][0])

@@ -1,0 +1,1 @@
+"""Jobs, in PostgreSQL: submitted, admitted, leased, drained."""

@@ -1,0 +1,463 @@
+"""Jobs in PostgreSQL: submitted, read, cancelled, drained, revived."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast.core.causes import Cause
+from holdfast.core.records import AttemptRecord, JobRecord, MemberRecord, TaskRecord
+from holdfast.core.settings.resolve import Value
+from holdfast.core.states import JobEvent
+from holdfast.core.transitions import JOB, sources
+from holdfast.errors import HoldfastError
+from holdfast.moves.jobs import drains, requests
+from holdfast.moves.jobs.quotas import find_refused, sets_quota
+from holdfast.moves.jobs.requests import Changed
+from holdfast.moves.rows import DEPENDENCY, JobRow
+from holdfast.moves.values import JobFilter, NewJob, NodeOrigin, Submitted
+from holdfast.store.port.clock import Now
+from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
+from holdfast.store.postgres.connection.session import Session, Tx, to_json
+from holdfast.store.postgres.dependencies import find_parents, say_waits, write_dependencies
+from holdfast.store.postgres.jobs.lists import find_listed
+from holdfast.store.postgres.jobs.moves import load_moves, write_moves
+from holdfast.store.postgres.settings import check_quotas, hold_quotas
+
+T = TypeVar("T")
+PRUNE_ARRAYS = 100
+PRUNE_BATCH = 20  # jobs a transaction: each may have hundreds of megabytes of log
+_PRUNED = (
+    "prune_chunks",
+    "prune_streams",
+    "prune_outputs",
+    "prune_forensics",
+    "note_pruned_events",
+    "prune_batches",  # while the attempts say which
+    "prune_attempts",
+    "prune_replacements",
+    "prune_secrets",
+    "prune_dependencies",
+    "prune_events",
+    "prune_jobs",
+)
+
+
+_SPEC_COLUMNS = (
+    *("project", "priority", "tasks", "gpus", "cpu_slots", "memory_bytes", "labels"),
+    *("idempotency_key", "start_at"),
+)
+
+
+class PostgresJobs(OnSession):
+    """`JobStore` on PostgreSQL."""
+
+    def __init__(self, session: Session, environment: Mapping[str, Value]) -> None:
+        super().__init__(session)
+        self.environment = environment
+
+    async def submit_jobs(self, jobs: Sequence[NewJob], *, now: Now = None) -> list[Submitted]:
+        if not jobs:
+            return []
+        params = ask_insert(jobs, now)
+        if len(jobs) == 1 and not jobs[0].spec.after and not sets_quota(self.environment):
+            # The usual case, one new job without a quota, is a transaction of one statement, which
+            # may be sent again. In any other case it writes nothing and the code below takes over.
+            digest = requests.hash_spec(jobs[0].spec)
+            given = {"rows": to_json([_new_row(jobs[0], digest, {})]), "limited_too": False}
+            written = await self.session.rows("insert_jobs", **(params | given))
+            if written:
+                return [Submitted(job=msgspec.convert(written[0], JobRecord), created=True)]
+        return await self.session.transact(lambda tx: insert_jobs(tx, jobs, self.environment, now))
+
+    async def get_job(self, job_id: str) -> JobRecord:
+        found = await self.session.single(lambda tx: read_jobs(tx, [job_id]))
+        if job_id not in found:
+            raise requests.no_job(job_id)
+        return found[job_id]
+
+    async def get_jobs(self, job_ids: Collection[str]) -> dict[str, JobRecord]:
+        return await self.session.single(lambda tx: read_jobs(tx, list(job_ids)))
+
+    async def list_jobs(self, filter: JobFilter) -> list[JobRecord]:
+        async def work(tx: Tx) -> list[JobRecord]:
+            ids = await find_listed(tx, filter)
+            found = await read_jobs(tx, ids)
+            return [found[job_id] for job_id in ids if job_id in found]
+
+        return await self.session.single(work)
+
+    async def count_children(self, job_id: str) -> int:
+        (row,) = await self.session.rows("count_children", job_id=job_id)
+        return int(row["count"])
+
+    async def list_left_children(self) -> list[tuple[str, str]]:
+        return [(row["id"], row["parent"]) for row in await self.session.rows("list_left_children")]
+
+    async def count_jobs(self) -> dict[tuple[str, str], int]:
+        return {
+            (row["queue"], row["state"]): row["count"]
+            for row in await self.session.rows("count_jobs")
+        }
+
+    async def count_waiting(self) -> dict[tuple[str, str], int]:
+        rows = await self.session.rows("count_waiting")
+        return {(row["project"], row["wait_cause"]): row["count"] for row in rows}
+
+    async def queue_places(self, job_ids: Collection[str]) -> dict[str, int]:
+        rows = await self.session.rows("read_queue_places", ids=_once(job_ids))
+        return {row["id"]: row["place"] for row in rows}
+
+    async def list_tasks(self, job_id: str) -> list[TaskRecord]:
+        return await self.session.list_of(TaskRecord, "read_tasks", ids=[job_id])
+
+    async def list_tasks_of(
+        self, job_ids: Collection[str], *, first: int, after: int = -1
+    ) -> dict[str, list[TaskRecord]]:
+        params = {"ids": _once(job_ids), "first": first, "after": after}
+        return _group(await self.session.list_of(TaskRecord, "read_tasks_of", **params))
+
+    @reads
+    async def list_attempts(self, tx: Tx, job_id: str) -> list[AttemptRecord]:
+        attempts = await tx.list_of(AttemptRecord, "read_attempts", id=job_id)
+        if not attempts and await tx.one("job_exists", id=job_id) is None:
+            raise requests.no_job(job_id)
+        return attempts
+
+    async def list_attempts_of(
+        self,
+        job_ids: Collection[str],
+        *,
+        last: int,
+        before: int | None = None,
+        cause: Cause | None = None,
+    ) -> dict[str, list[AttemptRecord]]:
+        params = {"ids": _once(job_ids), "last": last, "before": before, "cause": cause}
+        return _group(await self.session.list_of(AttemptRecord, "read_attempts_of", **params))
+
+    async def get_attempts(
+        self, keys: Collection[tuple[str, int]], *, members: bool = False
+    ) -> dict[tuple[str, int], AttemptRecord]:
+        params = {**_split(keys), "members": members}
+        found = await self.session.list_of(AttemptRecord, "read_attempts_by_key", **params)
+        return {(attempt.job_id, attempt.number): attempt for attempt in found}
+
+    async def list_members_of(
+        self, keys: Collection[tuple[str, int]], *, first: int, after: int = -1
+    ) -> dict[tuple[str, int], list[MemberRecord]]:
+        found: dict[tuple[str, int], list[MemberRecord]] = {}
+        for row in await self.session.rows(
+            "read_members_of", **_split(keys), first=first, after=after
+        ):
+            found.setdefault((row["job_id"], row["number"]), []).append(
+                msgspec.convert(row["member"], MemberRecord)
+            )
+        return found
+
+    @transacts
+    async def cancel_job(
+        self, tx: Tx, job_id: str, reason: str, *, hard: bool = False, now: Now = None
+    ) -> JobRecord:
+        m = await load_moves(tx, [job_id], await tx.now(now))
+        if job_id not in m.jobs:
+            raise requests.no_job(job_id)
+        requests.cancel(m, m.jobs[job_id], reason, hard=hard)
+        await write_moves(tx, m)
+        return (await read_jobs(tx, [job_id]))[job_id]
+
+    @transacts
+    async def cancel_jobs(
+        self, tx: Tx, job_ids: Collection[str], reason: str, *, hard: bool = False, now: Now = None
+    ) -> Changed:
+        ids = _once(job_ids)
+        m = await load_moves(tx, ids, await tx.now(now))
+        for job in m.jobs.values():
+            requests.cancel(m, job, reason, hard=hard)
+        await write_moves(tx, m)
+        found = await read_jobs(tx, list(m.jobs))
+        missing: dict[str, HoldfastError] = {
+            job_id: requests.no_job(job_id) for job_id in ids if job_id not in found
+        }
+        return Changed(jobs=found, refused=missing)
+
+    @transacts
+    async def revive_job(
+        self,
+        tx: Tx,
+        job_id: str,
+        reason: str,
+        *,
+        counted: bool = False,
+        from_scratch: bool = False,
+        now: Now = None,
+    ) -> JobRecord:
+        at = await tx.now(now)
+        found = (await read_jobs(tx, [job_id])).get(job_id)
+        if found is None:
+            raise requests.no_job(job_id)
+        requests.check_revivable(job_id, found.state, found.wait_cause)
+        if found.array_id is not None:
+            await tx.run("line_array", id=found.array_id)
+        # The project's lock comes before the job's; the state is checked again under both.
+        if found.ended_at is not None:  # a parked one is unfinished as it is
+            await check_quotas(
+                tx, [(found.project, found.gpus * found.tasks)], self.environment, written=[]
+            )
+        m = await load_moves(tx, [job_id], at)
+        job = m.jobs.get(job_id)
+        if job is None:
+            raise requests.no_job(job_id)
+        requests.check_revivable(job_id, job.state, job.wait_cause)
+        if not await tx.rows("hold_queues", names=[job.queue]):
+            raise requests.refuse_queue(job.queue)
+        made = int(await tx.value("last_retry_count", id=job_id) or 0) if counted else None
+        requests.revive(m, job, reason, made=made)
+        await write_moves(tx, m)
+        if from_scratch:
+            await tx.rows("delete_checkpoints", job_id=job_id, rank=None, number=None)
+        return (await read_jobs(tx, [job_id]))[job_id]
+
+    @transacts
+    async def revive_jobs(
+        self,
+        tx: Tx,
+        reasons: Mapping[str, str],
+        *,
+        counted: bool = False,
+        from_scratch: bool = False,
+        now: Now = None,
+    ) -> Changed:
+        at, refused = await tx.now(now), dict[str, HoldfastError]()
+        known = await read_jobs(tx, sorted(reasons))
+        _refuse_unrevivable(reasons, known, refused)
+        may = [known[job_id] for job_id in sorted(known) if job_id not in refused]
+        may = await self._hold_for_revival(tx, may, refused)
+        ids = [job.id for job in may]
+        m = await load_moves(tx, ids, at)
+        _refuse_unrevivable(ids, m.jobs, refused)  # it is checked again under the locks
+        revived = [job for job in m.jobs.values() if job.id not in refused]
+        made: Mapping[str, int | None] = {}
+        if counted:
+            rows = await tx.rows("last_retry_counts", ids=ids)
+            made = dict.fromkeys(ids, 0) | {row["job_id"]: row["retry_count"] for row in rows}
+        for job in revived:
+            requests.revive(m, job, reasons[job.id], made=made.get(job.id))
+        await write_moves(tx, m)
+        if from_scratch:
+            for job in revived:
+                await tx.rows("delete_checkpoints", job_id=job.id, rank=None, number=None)
+        return Changed(jobs=await read_jobs(tx, [job.id for job in revived]), refused=refused)
+
+    async def _hold_for_revival(
+        self, tx: Tx, jobs: Sequence[JobRecord], refused: dict[str, HoldfastError]
+    ) -> list[JobRecord]:
+        """Lock what comes before jobs that are to be revived: their arrays, projects and queues.
+        Return those of which these allow it."""
+        for array_id in sorted({job.array_id for job in jobs if job.array_id is not None}):
+            await tx.run("line_array", id=array_id)
+        held = await tx.rows("hold_queues", names=sorted({job.queue for job in jobs}))
+        there = {row["name"] for row in held}
+        refused |= {j.id: requests.refuse_queue(j.queue) for j in jobs if j.queue not in there}
+        added = [  # a parked one is unfinished as it is
+            (job.id, job.project, job.gpus * job.tasks)
+            for job in jobs
+            if job.queue in there and job.ended_at is not None
+        ]
+        projects = {project for _, project, _ in added}
+        refused |= find_refused(await hold_quotas(tx, projects, self.environment), added)
+        return [job for job in jobs if job.id not in refused]
+
+    @transacts
+    async def drain_job(
+        self,
+        tx: Tx,
+        job_id: str,
+        cause: Cause,
+        reason: str,
+        *,
+        hard: bool = False,
+        epoch: int | None = None,
+        now: Now = None,
+    ) -> bool:
+        m = await load_moves(tx, [job_id], await tx.now(now))
+        job = m.jobs.get(job_id)
+        if job is None:
+            raise requests.no_job(job_id)
+        if job.state not in sources(JOB, JobEvent.DRAIN) or epoch not in (None, job.epoch):
+            return False
+        drains.begin_drain(m, job, cause, reason, hard=hard)
+        await write_moves(tx, m)
+        return True
+
+    async def prune(self, history_days: float, *, limit: int = 1000, now: Now = None) -> int:
+        async def find(tx: Tx) -> tuple[datetime, list[str]]:
+            before = await tx.now(now) - timedelta(days=history_days)
+            over = await tx.rows("find_over_arrays", before=before, limit=PRUNE_ARRAYS)
+            given = {"before": before, "arrays": [row["id"] for row in over], "limit": limit}
+            return before, [row["id"] for row in await tx.rows("find_old_jobs", **given)]
+
+        async def work(tx: Tx, old: Sequence[str]) -> int:
+            ids = [row["id"] for row in await tx.rows("lock_old_jobs", ids=old, before=before)]
+            if ids:
+                for name in _PRUNED:
+                    await tx.run(name, ids=ids)
+            await tx.run("prune_arrays", before=before)
+            await tx.run("prune_other_events", before=before, limit=PRUNE_BATCH)
+            return len(ids)
+
+        before, found = await self.session.single(find)
+        total = 0
+        for start in range(
+            0, max(len(found), 1), PRUNE_BATCH
+        ):  # once at least, for what is no job's
+            total += await self.session.transact(
+                partial(work, old=found[start : start + PRUNE_BATCH])
+            )
+        return total
+
+
+def _refuse_unrevivable(
+    ids: Iterable[str],
+    known: Mapping[str, JobRecord] | Mapping[str, JobRow],
+    refused: dict[str, HoldfastError],
+) -> None:
+    """Put the jobs that are missing, or whose state forbids a retry, among those `refused`."""
+    for job_id in ids:
+        job = known.get(job_id)
+        try:
+            if job is None:
+                raise requests.no_job(job_id)
+            requests.check_revivable(job_id, job.state, job.wait_cause)
+        except HoldfastError as error:
+            refused[job_id] = error
+
+
+def ask_insert(jobs: Sequence[NewJob], now: datetime | None) -> dict[str, Any]:
+    """Return the parameters of `insert_jobs` but the rows, with and without quotas."""
+    return {
+        "names": sorted({job.queue for job in jobs}),
+        "now": now,
+        "submitted": requests.SUBMITTED,
+        "waits": requests.WAITS_FOR_START,
+        "limited_too": True,
+        "silent": False,
+    }
+
+
+async def insert_jobs(
+    tx: Tx, jobs: Sequence[NewJob], environment: Mapping[str, Value], now: datetime | None
+) -> list[Submitted]:
+    """Write jobs within a transaction, as `submit_jobs` does."""
+    hashes, params = [requests.hash_spec(job.spec) for job in jobs], ask_insert(jobs, now)
+    parents = await find_parents(tx, [job.spec for job in jobs])
+    rows = [_new_row(job, digest, parents) for job, digest in zip(jobs, hashes, strict=True)]
+    params = {**params, "rows": to_json(rows)}
+    written = await tx.rows("insert_jobs", **params)
+    ids = [job.id for job in jobs]
+    if len(written) == len(jobs):  # nearly always; a new job's row is its whole record
+        records = {row["id"]: msgspec.convert(row, JobRecord) for row in written}
+    else:
+        held = await tx.rows("hold_queues", names=params["names"])
+        there = {row["name"] for row in held}
+        for name in params["names"]:
+            if name not in there:
+                raise requests.refuse_queue(name)
+        # A queue may have been created since; jobs that are there are skipped.
+        written = [*written, *await tx.rows("insert_jobs", **params)]
+        ids = await _find_earlier(tx, jobs, hashes)
+        records = await read_jobs(tx, ids)
+    if any(row["limited"] for row in written) or (written and sets_quota(environment)):
+        # After the rows are written, so that the project's lock is not held in a wait.
+        asked = [(row["project"], row["gpus"] * row["tasks"]) for row in written]
+        await check_quotas(tx, asked, environment, written=[row["id"] for row in written])
+    new = {row["id"] for row in written}
+    waiting = [job for job in jobs if job.spec.after and job.id in new]
+    if waiting:
+        specs = {job.id: job.spec for job in waiting}
+        await write_dependencies(tx, specs, parents, params["now"])
+        records |= await read_jobs(tx, [job.id for job in waiting])
+    return [
+        Submitted(job=records[found], created=found == job.id)
+        for job, found in zip(jobs, ids, strict=True)
+    ]
+
+
+def _new_row(job: NewJob, digest: str, parents: Mapping[str, str]) -> dict[str, Any]:
+    row = make_row(job, digest)
+    if job.spec.after:
+        row |= {"wait_cause": DEPENDENCY, "wait_reason": say_waits(job.spec, parents)}
+    return row
+
+
+def make_row(job: NewJob, digest: str) -> dict[str, Any]:
+    """Return a new job as `insert_jobs` takes it. digest: the hash of its spec, in hex."""
+    spec = job.spec
+    return {
+        "id": job.id,
+        "name": spec.title,
+        "owner": job.owner,
+        "queue": job.queue,
+        "spec": spec.without_secrets(),
+        "spec_hash": digest,
+        **{name: getattr(spec, name) for name in _SPEC_COLUMNS},
+        "secrets": requests.list_secrets(job) or None,
+        **({} if job.origin is None else _name_origin(job.origin)),
+    }
+
+
+def _name_origin(origin: NodeOrigin) -> dict[str, Any]:
+    return {"origin_run": origin.run, "origin_node": origin.node}
+
+
+async def _find_earlier(tx: Tx, jobs: Sequence[NewJob], hashes: Sequence[str]) -> list[str]:
+    """Return the id of each submission's job: its own, or that of the earlier job that its
+    idempotency key names."""
+    keyed = [job for job in jobs if job.spec.idempotency_key is not None]
+    rows = await tx.rows(
+        "find_submitted",
+        ids=[job.id for job in jobs],
+        projects=[job.spec.project for job in keyed],
+        keys=[job.spec.idempotency_key for job in keyed],
+    )
+    by_id = {row["id"]: row for row in rows}
+    by_key = {
+        (row["project"], row["idempotency_key"]): row
+        for row in rows
+        if row["idempotency_key"] is not None
+    }
+    ids = []
+    for job, digest in zip(jobs, hashes, strict=True):
+        key = job.spec.idempotency_key
+        row = by_id.get(job.id) or by_key[job.spec.project, key]
+        if row["spec_hash"].hex() != digest:
+            before = (await read_jobs(tx, [row["id"]]))[row["id"]]
+            named = None if row["id"] == job.id else key
+            raise requests.refuse_mismatch(row["id"], before.spec, job.spec, named)
+        ids.append(row["id"])
+    return ids
+
+
+async def read_jobs(tx: Tx, ids: Sequence[str]) -> dict[str, JobRecord]:
+    """Return records by id; unknown ids are missing."""
+    if not ids:
+        return {}
+    return {job.id: job for job in await tx.list_of(JobRecord, "read_jobs", ids=list(ids))}
+
+
+def _once(keys: Collection[T]) -> list[T]:
+    """Return each key once, so that a repeated key is not read twice."""
+    return list(dict.fromkeys(keys))
+
+
+def _split(keys: Collection[tuple[str, int]]) -> dict[str, Any]:
+    asked = _once(keys)
+    return {"ids": [job_id for job_id, _ in asked], "numbers": [number for _, number in asked]}
+
+
+def _group(records: list[Any]) -> dict[str, list[Any]]:
+    grouped: dict[str, list[Any]] = {}
+    for record in records:
+        grouped.setdefault(record.job_id, []).append(record)
+    return grouped

@@ -1,0 +1,451 @@
+"""The hot path: many hosts' syncs in one transaction of few statements.
+
+Locks are taken in the one order (hosts, jobs, tasks): first every host's heartbeat, then all jobs
+whose tasks were reported started or ended, then renewals, then offers. A batch that moves and
+offers nothing commits relaxed.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from holdfast.core.causes import Cause
+from holdfast.core.endings.rules import OperatorRule
+from holdfast.core.host_faults import Hindrance
+from holdfast.core.ids import TaskKey
+from holdfast.core.placement.plan import JobPlacement
+from holdfast.core.placement.takes import TakeTerms
+from holdfast.core.settings.resolve import Value
+from holdfast.core.states import HostState
+from holdfast.moves.jobs import reports, requests
+from holdfast.moves.jobs.reports import Draft
+from holdfast.moves.rows import clean_text
+from holdfast.moves.values import (
+    ClaimRow,
+    GangSeat,
+    HostSync,
+    HostSynced,
+    LiveTask,
+    NewJob,
+    OfferedTask,
+    PreemptRow,
+    Submitted,
+    TaskOffer,
+)
+from holdfast.store.port.clock import Now
+from holdfast.store.postgres.connection.ports import OnSession, transacts
+from holdfast.store.postgres.connection.session import Rows, Session, Step, Tx
+from holdfast.store.postgres.hosts import quarantine_host, retire_host, write_faults
+from holdfast.store.postgres.jobs.admission import plan_reservation
+from holdfast.store.postgres.jobs.alike import AlikeJobs, make_offered
+from holdfast.store.postgres.jobs.ends import finish_jobs, split_ends
+from holdfast.store.postgres.jobs.moves import (
+    ask_moves,
+    load_moves,
+    take_moves,
+    write_events,
+    write_moves,
+)
+from holdfast.store.postgres.jobs.placing import submit_and_take
+from holdfast.store.postgres.jobs.takes import Take, plan_take
+
+
+class PostgresLeases(OnSession):
+    """`LeaseStore` on PostgreSQL."""
+
+    def __init__(self, session: Session, environment: Mapping[str, Value]) -> None:
+        super().__init__(session)
+        self._alike = AlikeJobs()
+        self.environment = environment
+
+    async def sync_hosts(
+        self,
+        syncs: Sequence[HostSync],
+        *,
+        rules: Sequence[OperatorRule] = (),
+        terms: TakeTerms | None = None,
+        now: Now = None,
+    ) -> list[HostSynced]:
+        answers: list[HostSynced | None] = [None] * len(syncs)
+        # A host that occurs twice is taken once in each group.
+        for group in reports.group_syncs(syncs):
+            found = await self._sync_batch([syncs[i] for i in group], rules, terms, now)
+            for i, answer in zip(group, found, strict=True):
+                answers[i] = answer
+        return [answer for answer in answers if answer is not None]
+
+    async def _sync_batch(
+        self,
+        syncs: Sequence[HostSync],
+        rules: Sequence[OperatorRule],
+        terms: TakeTerms | None,
+        now: datetime | None,
+    ) -> list[HostSynced]:
+        # A batch that moves state or offers a task is committed for good before its answer
+        # (`_give_orders`).
+        relaxed = not any(s.started or s.ended or s.claimed or s.leaving for s in syncs)
+        drafts = await self.session.transact(
+            lambda tx: _sync(tx, syncs, rules, terms, self._alike, now),
+            relaxed=relaxed,
+            keep_plans=True,
+        )
+        return [d.answer() for d in drafts]
+
+    async def submit_to_host(
+        self, job: NewJob, taker: HostSync, terms: TakeTerms, *, now: Now = None
+    ) -> tuple[Submitted, HostSynced] | None:
+        return await self.session.transact(
+            lambda tx: submit_and_take(tx, job, taker, terms, self._alike, now), keep_plans=True
+        )
+
+    @transacts
+    async def reserve_and_offer(
+        self,
+        tx: Tx,
+        placements: Sequence[JobPlacement],
+        ttls: Mapping[str, float],
+        polls: Sequence[HostSync],
+        *,
+        now: Now = None,
+    ) -> tuple[list[str], list[HostSynced]]:
+        found = await plan_reservation(tx, self.environment, placements, ttls, now)
+        if found is None:
+            return [], []
+        drafts, asked = ask_for_polls(polls, placements, found.at)
+        _, written, *orders = await tx.last(("keep_plans", None), found.ask(), *asked)
+        return found.list_applied(written), answer_polls(drafts, orders)
+
+    async def list_live_tasks(self, host_id: str) -> list[LiveTask]:
+        return [
+            msgspec.convert(
+                {
+                    "key": TaskKey(row["job_id"], row["rank"], row["epoch"]),
+                    "queue": row["queue"],
+                    "spec": row["spec"],
+                },
+                LiveTask,
+            )
+            for row in await self.session.rows("live_tasks_of_host", id=host_id)
+        ]
+
+    @transacts
+    async def lapse_leases(self, tx: Tx, leading_since: datetime, *, now: Now = None) -> list[str]:
+        at = await tx.now(now)
+        found = await tx.rows("find_lapsed", now=at, leading_since=leading_since)
+        if not found:
+            return []
+        m = await load_moves(tx, [row["job_id"] for row in found], at)
+        taken = {row["host_id"]: row["said"] for row in await tx.rows("find_preempted")}
+        lapsed = requests.lapse(m, leading_since, taken)
+        await write_moves(tx, m)
+        return lapsed
+
+    async def settle_clock(self, *, now: Now = None) -> None:
+        await self.session.transact(lambda tx: _settle_clock(tx, now))
+
+
+async def _settle_clock(tx: Tx, now: datetime | None) -> None:
+    """Settle in the one order of locks: hosts, jobs, tasks."""
+    for name in ("settle_heartbeats", "settle_drains", "settle_reservations", "settle_leases"):
+        await tx.run(name, now=now)
+
+
+async def _sync(
+    tx: Tx,
+    syncs: Sequence[HostSync],
+    rules: Sequence[OperatorRule],
+    terms: TakeTerms | None,
+    alike: AlikeJobs,
+    now: datetime | None,
+) -> list[Draft]:
+    drafts = [Draft(s, "ok") for s in syncs]
+    rows, *locked = await _touch_hosts(tx, drafts, now)
+    found = {row["host_id"]: row for row in rows}
+    at = rows[0]["now"] if rows else now
+    known = {host_id for host_id, row in found.items() if row["fresh"]}
+    if len(known) < len(drafts):
+        old = {host_id: "stale" for host_id in found if host_id not in known}
+        drafts = [
+            d if d.sync.host_id in known else Draft(d.sync, old.get(d.sync.host_id, "unknown"))
+            for d in drafts
+        ]
+    fresh = [d for d in drafts if d.status == "ok"]
+    if not fresh or at is None:
+        return drafts
+    for d in fresh:
+        row = found[d.sync.host_id]
+        d.name, d.orders, d.reads = row["name"], row["orders"], row["reads"]
+        d.fenced = row["reason"] if row["state"] == HostState.ERROR else ""
+    await _note_health(tx, fresh, found, at)
+    last = not any(d.orders or d.sync.takes or d.sync.leaving or d.holds_work() for d in fresh)
+    moved = await _take_moves(tx, fresh, rules, at, locked, last=last)
+    for d in fresh:
+        stuck = reports.find_stuck(d)
+        if stuck is not None:
+            await quarantine_host(tx, d.sync.host_id, stuck, at)
+    await _renew(tx, fresh, at)
+    for d in fresh:
+        if d.sync.leaving:
+            d.draining.extend(await retire_host(tx, d.sync, d.name, at))
+    staying = [d for d in fresh if not d.sync.leaving]
+    takers = [d for d in staying if d.sync.takes and not d.fenced]
+    take = await plan_take(tx, alike, takers, terms, at) if takers and terms else None
+    listening = [d for d in staying if d.orders or (moved and d.holds_work())]
+    if listening or take is not None:
+        await _give_orders(tx, listening, staying, take, at)
+    return drafts
+
+
+async def _touch_hosts(tx: Tx, drafts: Sequence[Draft], now: datetime | None) -> Sequence[Rows]:
+    """Lock the hosts, and the rows of jobs that are known to be moved: what these return."""
+    moved = reports.expect_moves([d.sync for d in drafts])
+    return await tx.many(ask_hosts(drafts, now), *(ask_moves(moved) if moved else ()))
+
+
+def ask_hosts(drafts: Sequence[Draft], now: datetime | None) -> Step:
+    """Return the statement that locks the hosts and notes that they were heard."""
+    by_host = {d.sync.host_id: d.sync for d in drafts}
+    heard = [key for d in drafts for key in d.heard()]
+    touch: dict[str, Any] = {
+        # Cleaned, so that one host's malformed value is stale instead of failing the whole batch.
+        "ids": list(by_host),
+        "incarnations": [clean_text(s.incarnation) for s in by_host.values()],
+        "leaving": [s.leaving for s in by_host.values()],
+        "busy": [bool(s.live or s.claimed or s.ended) for s in by_host.values()],
+        "jobs": [k.job_id for k in heard],
+        "ranks": [k.rank for k in heard],
+        "epochs": [k.epoch for k in heard],
+        "now": now,
+    }
+    return "touch_hosts", touch
+
+
+async def _note_health(
+    tx: Tx, fresh: Sequence[Draft], found: Mapping[str, dict[str, Any]], at: datetime
+) -> None:
+    """Record hosts that are heard again, and what hosts say that they cannot do."""
+    flagged = [d for d in fresh if found[d.sync.host_id]["flagged_dead_at"] is not None]
+    if flagged:
+        # An event that may have been read must not be lost by a crash (STORE-4).
+        await tx.run("commit_for_good")
+        back = [
+            reports.recovered_event(
+                d.sync.host_id, d.name, found[d.sync.host_id]["heartbeat_at"], at
+            )
+            for d in flagged
+        ]
+        await write_events(tx, back, at)
+    for d in fresh:
+        told = msgspec.convert(found[d.sync.host_id]["faults"], tuple[Hindrance, ...])
+        if d.sync.faults is not None and d.sync.faults != told:
+            await tx.run("commit_for_good")  # STORE-4
+            await write_faults(tx, d.sync.host_id, d.name, told, d.sync.faults, at)
+
+
+async def _take_moves(
+    tx: Tx,
+    drafts: Sequence[Draft],
+    rules: Sequence[OperatorRule],
+    at: datetime,
+    locked: Sequence[Rows],
+    *,
+    last: bool,
+) -> bool:
+    """Take starts, claims and ends. Returns whether any of them may bring orders to a host: more than
+    the ends of jobs of one task that succeeded.
+
+    locked: the rows of the jobs that are moved, where they were locked before. last: nothing but
+    these may have to be written.
+    """
+    good, left = split_ends(drafts)  # the others that ended are for the moves
+    told = [key for d in drafts for key in d.started()]
+    claims = [(d, key, port) for d in drafts for key, port in d.claimed().items()]
+    if not good and not left and not told and not claims:
+        return False
+    rest = {key.job_id for key in (*told, *left)}
+    if claims or (good and rest):
+        both = {key.job_id for some in good for key in some.keys}
+        both |= {key.job_id for _, key, _ in claims}
+        await tx.rows("lock_job_ids", ids=sorted(rest | both))
+    full = await _take_claims(tx, claims, at) if claims else set()
+    taken = set(await finish_jobs(tx, good, at) if good else ())
+    left += [key for some in good for key in some.keys if key not in taken]
+    ids = full | {key.job_id for key in left} | {key.job_id for key in told if key not in taken}
+    if ids:
+        m = take_moves(at, *locked) if locked else await load_moves(tx, ids, at)
+        repeats = reports.apply_reports(m, drafts, taken, rules)
+        stuck = any(reports.find_stuck(d) for d in drafts)
+        await write_moves(tx, m, last=last and not repeats and not stuck)
+        if repeats:
+            await _ack_repeats(tx, repeats)
+    return bool(ids or claims)
+
+
+async def _take_claims(
+    tx: Tx, claims: Sequence[tuple[Draft, TaskKey, int]], at: datetime
+) -> set[str]:
+    """Note the places. Returns the jobs whose last rank has one now."""
+    params = {
+        "jobs": [key.job_id for _, key, _ in claims], "ranks": [key.rank for _, key, _ in claims],
+        "epochs": [key.epoch for _, key, _ in claims], "hosts": [d.sync.host_id for d, _, _ in claims],
+        "incarnations": [d.sync.incarnation for d, _, _ in claims], "ports": [port for _, _, port in claims], "now": at,
+    }  # fmt: skip
+    return {row["job_id"] for row in await tx.rows("claim_tasks", **params)}
+
+
+async def _ack_repeats(tx: Tx, repeats: Sequence[tuple[Draft, TaskKey]]) -> None:
+    """Acknowledge ends of tasks that are gone where their own host had reported them; refuse the
+    others."""
+    rows = await tx.rows(
+        "find_ended",
+        jobs=[k.job_id for _, k in repeats],
+        ranks=[k.rank for _, k in repeats],
+        epochs=[k.epoch for _, k in repeats],
+        hosts=[d.sync.host_id for d, _ in repeats],
+    )
+    known = {(r["host_id"], TaskKey(r["job_id"], r["rank"], r["epoch"])) for r in rows}
+    for d, key in repeats:
+        (d.acked if (d.sync.host_id, key) in known else d.refused).append(key)
+
+
+async def _renew(tx: Tx, drafts: Sequence[Draft], at: datetime) -> None:
+    """Renew the leases of what lives. What cannot be renewed is lost (FENCE-1)."""
+    given = [(d, key, d.beats().get(key)) for d in drafts if not d.fenced for key in d.live()]
+    if not given:
+        return
+    rows = await tx.rows(
+        "renew_tasks",
+        jobs=[k.job_id for _, k, _ in given],
+        ranks=[k.rank for _, k, _ in given],
+        epochs=[k.epoch for _, k, _ in given],
+        hosts=[d.sync.host_id for d, _, _ in given],
+        incarnations=[d.sync.incarnation for d, _, _ in given],
+        beats=[b is not None for _, _, b in given],
+        steps=[None if b is None else b.step for _, _, b in given],
+        totals=[None if b is None else b.total for _, _, b in given],
+        ages=[0.0 if b is None else b.age_seconds for _, _, b in given],
+        sections=[None if b is None else b.section for _, _, b in given],
+        now=at,
+    )
+    renewed = {TaskKey(r["job_id"], r["rank"], r["epoch"]): r["lease_ttl_seconds"] for r in rows}
+    for d, key, _ in given:
+        if key in renewed:
+            d.renewed.append((key, renewed[key]))
+        else:
+            d.lost.append(key)
+
+
+async def _give_orders(
+    tx: Tx, listening: Sequence[Draft], staying: Sequence[Draft], take: Take | None, at: datetime
+) -> None:
+    """Commit with what brings the orders: first those of the leader, then what hosts take."""
+    asked = _ask_orders(listening, at) if listening else []
+    lasting: list[Step] = [("commit_for_good", {})] if tx.relaxed else []
+    taking = [] if take is None else [take.reservation.ask()]
+    found = (await tx.last(*lasting, *asked, *taking))[len(lasting) :]
+    if asked:
+        _fill_orders(listening, *found[: len(asked)])
+    if take is not None:
+        take.give(staying, found[-1])
+
+
+def ask_for_polls(
+    polls: Sequence[HostSync], placements: Sequence[JobPlacement], at: datetime
+) -> tuple[list[Draft], list[Step]]:
+    """Return what waits on the hosts of `placements`, and the questions for its orders. What is to
+    stop, their next syncs tell."""
+    here = {task.host_id for placement in placements for task in placement.tasks}
+    drafts = [Draft(poll, "ok") for poll in polls if poll.host_id in here]
+    return drafts, _ask_orders(drafts, at)[:-1] if drafts else []
+
+
+def answer_polls(drafts: Sequence[Draft], orders: Sequence[Rows]) -> list[HostSynced]:
+    """Return the answers that `ask_for_polls` has asked for, of those that have one."""
+    if drafts:
+        _fill_orders(drafts, *orders)
+    return [d.offer() for d in drafts if d.offers or d.claims]
+
+
+def _ask_orders(drafts: Sequence[Draft], at: datetime) -> list[Step]:
+    by_host = {d.sync.host_id: d for d in drafts}
+    claimed = [key for d in drafts for key in d.claimed()]
+    live = [key for d in drafts for key in d.live() if key not in d.claimed()]
+    open_to = [d for d in drafts if not d.fenced]
+    offered = {
+        "hosts": [d.sync.host_id for d in open_to],
+        "incarnations": [d.sync.incarnation for d in open_to],
+    }
+    offers = {
+        **offered, "jobs": [k.job_id for k in live],
+        "ranks": [k.rank for k in live], "epochs": [k.epoch for k in live], "now": at,
+        "claimed_jobs": [k.job_id for k in claimed], "claimed_ranks": [k.rank for k in claimed],
+        "claimed_epochs": [k.epoch for k in claimed],
+    }  # fmt: skip
+    here = {"hosts": list(by_host), "incarnations": [d.sync.incarnation for d in by_host.values()]}
+    return [
+        ("offer_tasks", offers),
+        ("read_offered_jobs", offered),
+        ("read_offered_secrets", offered),
+        ("read_offered_seats", offered),
+        ("read_preempts", here),
+    ]
+
+
+def _fill_orders(
+    drafts: Sequence[Draft], rows: Rows, found: Rows, secrets: Rows, seats: Rows, *stops: Rows
+) -> None:
+    by_host = {d.sync.host_id: d for d in drafts}
+    for row in [row for row in rows if not row["barrier"]]:
+        key = TaskKey(row["job_id"], row["rank"], row["epoch"])
+        claim = ClaimRow(
+            key=key, attempt=row["attempt"], lease_ttl_seconds=row["lease_ttl_seconds"]
+        )
+        by_host[row["host_id"]].claims.append(claim)
+    _give_offers([row for row in rows if row["barrier"]], found, secrets, seats, by_host)
+    for row in (row for told in stops for row in told):
+        by_host[row["host_id"]].preempts.append(_preempt(row))
+
+
+def _give_offers(
+    rows: Rows, found: Rows, hidden: Rows, found_seats: Rows, by_host: dict[str, Draft]
+) -> None:
+    """Make the offers after the commit, so that the rows' locks are not held meanwhile."""
+    offered = {row["job_id"] for row in rows}
+    told = {row["id"]: row for row in found if row["id"] in offered}
+    jobs = {job_id: make_offered(row) for job_id, row in told.items()}
+    secrets = {row["job_id"]: row["secrets"] for row in hidden}
+    places: dict[str, list[GangSeat]] = {}
+    for row in found_seats:
+        places.setdefault(row["job_id"], []).append(msgspec.convert(row, GangSeat))
+    seats = {job_id: tuple(ranks) for job_id, ranks in places.items()}
+    for row in sorted(rows, key=lambda r: (r["job_id"], r["rank"])):
+        job_id = row["job_id"]
+        task = OfferedTask(
+            key=TaskKey(job_id, row["rank"], row["epoch"]),
+            attempt=row["attempt"],
+            host_id=row["host_id"],
+            devices=tuple(row["devices"]),
+            lease_ttl_seconds=row["lease_ttl_seconds"],
+            replaced=row["replaced"],
+        )
+        offer = TaskOffer(
+            task=task,
+            job=jobs[job_id],
+            secrets=secrets.get(job_id, {}),
+            seats=seats.get(job_id, ()),
+            saved=told[job_id]["saved"],
+        )
+        by_host[task.host_id].offers.append(offer)
+
+
+def _preempt(row: dict[str, Any]) -> PreemptRow:
+    return reports.order_preempt(
+        TaskKey(row["job_id"], row["rank"], row["epoch"]),
+        cause=Cause(row["drain_cause"]),
+        reason=row["drain_reason"] or "",
+        hard=row["drain_hard"],
+        operator_stop=row["drain_operator_stop"],
+        trigger_rank=row["trigger_rank"],
+    )

@@ -1,0 +1,83 @@
+"""Load and lock the rows of a move, and write its changes."""
+
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from holdfast.moves.jobs.moves import Moves
+from holdfast.moves.rows import JobRow, NewEvent, TaskRow
+from holdfast.store.postgres.connection.session import Rows, Tx, to_json
+
+Step = tuple[str, dict[str, Any]]
+
+
+async def load_moves(tx: Tx, job_ids: Collection[str], now: datetime) -> Moves:
+    """Lock the jobs in id order, then their tasks, and return them ready to be moved."""
+    if not job_ids:
+        return Moves(now, (), ())
+    return take_moves(now, *await tx.many(*ask_moves(job_ids)))
+
+
+def ask_moves(job_ids: Collection[str]) -> list[Step]:
+    """Return the statements that lock and read the rows of a move."""
+    params = {"ids": sorted(set(job_ids))}
+    return [("lock_jobs", params), ("lock_tasks", params)]
+
+
+def take_moves(now: datetime, jobs: Rows, tasks: Rows) -> Moves:
+    """Return the rows that `ask_moves` has read ready to be moved."""
+    return Moves(now, msgspec.convert(jobs, list[JobRow]), msgspec.convert(tasks, list[TaskRow]))
+
+
+async def write_moves(tx: Tx, m: Moves, *, last: bool = False) -> None:
+    """Write the changes that `m` gathered.
+
+    last: and commit, in the same round trip; nothing may follow in the transaction.
+    """
+    steps = list_writes(m)
+    if steps and last:
+        await tx.last(*steps)
+    elif len(steps) == 1:
+        name, given = steps[0]
+        await tx.run(name, **given)
+    elif steps:
+        await tx.many(*steps)
+    tx.drain_news += m.drain_news
+
+
+def list_writes(m: Moves) -> list[Step]:
+    """Return the statements that write what `m` gathered, at most one per table."""
+    steps: list[Step] = []
+    if m.cleared:
+        steps.append(("clear_tasks", {"ids": sorted(m.cleared)}))
+    ordinary = [task for key, task in m.changed_tasks.items() if key not in m.rewritten]
+    if ordinary:
+        steps.append(("write_tasks", _give(ordinary, [t.job_id for t in ordinary])))
+    if m.rewritten:
+        moved = list(m.rewritten.values())
+        steps.append(("rewrite_tasks", _give(moved, [t.job_id for t in moved])))
+    if m.seated:
+        steps.append(("write_replacements", {"now": m.now, "rows": to_json(m.seated)}))
+    if m.changed_jobs:
+        steps.append(("write_jobs", _give(list(m.changed_jobs.values()), m.changed_jobs)))
+    if m.attempts:
+        given = _give(list(m.attempts.values()), [job_id for job_id, _ in m.attempts])
+        steps.append(("write_attempts", given))
+    if m.ended_work:
+        steps.append(("write_posts", {"rows": to_json(m.ended_work), "now": m.now}))
+    if m.events:
+        steps.append(("write_events", {"now": m.now, "rows": to_json(m.events)}))
+    return steps
+
+
+def _give(rows: Sequence[object], job_ids: Iterable[str]) -> dict[str, Any]:
+    """Return the rows, and the jobs that they are found by."""
+    return {"rows": to_json(rows), "ids": list(dict.fromkeys(job_ids))}
+
+
+async def write_events(tx: Tx, events: list[NewEvent], now: datetime) -> None:
+    """Write events that belong to no job's move."""
+    if events:
+        await tx.run("write_events", now=now, rows=to_json(events))

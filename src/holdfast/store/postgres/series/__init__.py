@@ -1,1 +1,0 @@
-"""Jobs that come in series, in PostgreSQL."""

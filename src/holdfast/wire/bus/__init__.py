@@ -1,0 +1,1 @@
+"""Messages between a policy script, its bus process and the hosts. Pure."""

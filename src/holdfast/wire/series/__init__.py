@@ -1,1 +1,0 @@
-"""The REST API's bodies about jobs that come in series: arrays and schedules."""
