@@ -32,12 +32,13 @@ from holdfast.agent.folders import WORK_FOLDER, WorkFolders
 from holdfast.agent.health.desk import HealthDesk
 from holdfast.agent.host_facts import FactsReader, make_probe
 from holdfast.agent.housekeeping import Housekeeper
+from holdfast.agent.orders.claims import Claims
 from holdfast.agent.orders.commands import Commands
 from holdfast.agent.orders.environment import describe_controller, describe_host, make_inherited
 from holdfast.agent.orders.exchange import SyncExchange
 from holdfast.agent.orders.guardian_env import Ties
 from holdfast.agent.orders.hearing import Hearing
-from holdfast.agent.orders.launches import TaskPlaces
+from holdfast.agent.orders.launches import Launcher, TaskPlaces
 from holdfast.agent.orders.link import GuardianLink
 from holdfast.agent.orders.starts import TaskStarts
 from holdfast.agent.tasks import TaskTable
@@ -89,6 +90,7 @@ class Agent:
         self._make_tasks()
         self._make_calls()
         self._make_orders()
+        self._make_ends()
         self._make_sync()
 
     def _make_watches(self) -> None:
@@ -165,7 +167,7 @@ class Agent:
         )
 
     def _make_orders(self) -> None:
-        """Make the parts that carry out what the controller and the guardian say of tasks."""
+        """Make the parts that carry out what the controller says of tasks."""
         places = TaskPlaces(
             host_mark=self._ties.host_mark,
             beat_socket=self._ties.beat_socket,
@@ -175,18 +177,31 @@ class Agent:
             host_words=describe_host(self._config.host_name, self._config.host_labels),
             controller=describe_controller(self._config.url, self._config.ca_file),
         )
-        self._commands = Commands(
+        claims = Claims()
+        self._launcher = Launcher(
             self._table,
             self._link,
             places,
             containers=self._containers,
             checkpoints=self._checkpoints,
             shipper=self._shipper,
-            watching=self._watching,
-            keeper=self._keeper,
             hindrances=self._hindrances,
             news=self._news,
+            ports=claims.ports,
         )
+        self._commands = Commands(
+            self._table,
+            self._link,
+            self._launcher,
+            claims=claims,
+            checkpoints=self._checkpoints,
+            watching=self._watching,
+            keeper=self._keeper,
+            news=self._news,
+        )
+
+    def _make_ends(self) -> None:
+        """Make the parts that end tasks, and those that take the guardian's word of them."""
         self._facts = FactsReader(self._config, self._probe, self._ties.memory_limits)
         self._health = HealthDesk(
             self._calls.ask_health,
@@ -300,14 +315,14 @@ class Agent:
             group.create_task(self._memory.run())
             await self._desk.open(self._executors.socket)
             facts = await self._facts.read()
-            self._commands.host_gpus = len(facts.gpus)
-            self._commands.device_words = {g.index: g.word for g in facts.gpus if g.word}
+            self._launcher.host_gpus = len(facts.gpus)
+            self._launcher.device_words = {g.index: g.word for g in facts.gpus if g.word}
             self._containers.gpus = facts.gpus
             held = self._containers.find_left(self._table)
             await self._abilities.look_first()
             if not self._registrar.registered:
                 await self._exchange.register(held if self._abilities.is_unswept else ())
-            self._commands.host_id = self._registrar.identity.host_id
+            self._launcher.host_id = self._registrar.identity.host_id
             self._sync.interval_seconds = self._registrar.identity.sync_interval_seconds
             group.create_task(self._exchange.register_when_swept())
             group.create_task(self._sync.run())

@@ -295,7 +295,7 @@ class TaskTable:
 
     def folder_of(self, key: TaskKey) -> Path:
         """A task's folder. Raises ValidationError for a job id that is no file name."""
-        if not _SAFE_ID.fullmatch(key.job_id):
+        if not is_job_id(key.job_id):
             raise ValidationError(f"{key.job_id!r} is not the id of a job")
         return Path(f"{self._folder}/{key.job_id}.{key.rank}.{key.epoch}")
 
@@ -389,3 +389,8 @@ class TaskTable:
     def remove_folder(self, key: TaskKey) -> None:
         """Delete a task's files; files that cannot be deleted are left for the next try."""
         shutil.rmtree(self.folder_of(key), ignore_errors=True)
+
+
+def is_job_id(text: str) -> bool:
+    """Return whether it can be the id of a job, and so the name of a folder."""
+    return _SAFE_ID.fullmatch(text) is not None

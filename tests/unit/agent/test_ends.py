@@ -27,9 +27,10 @@ from holdfast.agent.folders import WorkFolders
 from holdfast.agent.health.desk import HealthDesk
 from holdfast.agent.host_facts import FactsReader, make_probe
 from holdfast.agent.housekeeping import Housekeeper
+from holdfast.agent.orders.claims import Claims
 from holdfast.agent.orders.commands import Commands
 from holdfast.agent.orders.hearing import Hearing
-from holdfast.agent.orders.launches import TaskPlaces
+from holdfast.agent.orders.launches import Launcher, TaskPlaces
 from holdfast.agent.orders.link import GuardianLink
 from holdfast.agent.orders.starts import TaskStarts
 from holdfast.agent.tasks import AgentTask, TaskTable
@@ -169,16 +170,26 @@ class Life:
             inherited={},
             executors=ExecutorHome(folder=folder / "calls", socket="/c"),
         )
-        self.commands = Commands(
+        claims = Claims()
+        launcher = Launcher(
             self.table,
             guardian,
             places,
             containers=containers,
             checkpoints=self.checkpoints,
             shipper=self.shipper,
+            hindrances=hindrances,
+            news=news,
+            ports=claims.ports,
+        )
+        self.commands = Commands(
+            self.table,
+            guardian,
+            launcher,
+            claims=claims,
+            checkpoints=self.checkpoints,
             watching=watching,
             keeper=self.keeper,
-            hindrances=hindrances,
             news=news,
         )
         self.ends = TaskEnds(

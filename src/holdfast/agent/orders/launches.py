@@ -1,22 +1,36 @@
-"""How an order becomes a message to the guardian."""
+"""How an order becomes a message to the guardian, and what else a start takes."""
 
 import contextlib
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
+from holdfast.agent.abilities import Hindrances
 from holdfast.agent.calls.home import ExecutorHome, make_place
 from holdfast.agent.containers.desk import ContainerDesk
 from holdfast.agent.folders import OUT_FOLDER, TOKEN_FILE, WorkFolders
+from holdfast.agent.journal import about
+from holdfast.agent.orders.claims import PortChooser
 from holdfast.agent.orders.environment import make_command, make_task_environment
-from holdfast.agent.orders.peers import Peers
-from holdfast.agent.tasks import AgentTask
-from holdfast.agent.uplink.checkpoints import in_path, input_path
+from holdfast.agent.orders.link import GuardianLink
+from holdfast.agent.orders.peers import GangPeers, Peers, find_peers
+from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.uplink.checkpoints import CheckpointDesk, in_path, input_path
+from holdfast.agent.uplink.logs import LogShipper
+from holdfast.agent.uplink.news import News
+from holdfast.core.facts import TaskFacts
+from holdfast.core.ids import TaskKey
+from holdfast.core.states import AgentTaskEvent
 from holdfast.errors import ValidationError
 from holdfast.process.files import write_atomic
-from holdfast.wire.agent import LaunchOrder
+from holdfast.process.syscalls import read_boottime
+from holdfast.wire.agent import Gang, LaunchOrder
 from holdfast.wire.guardian import LaunchTask
+
+log = logging.getLogger("holdfast.agent.orders.launches")
 
 
 class TaskPlaces(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,3 +116,147 @@ def _name_controller(task: AgentTask, controller: Mapping[str, str]) -> Mapping[
     path = task.folder / TOKEN_FILE
     write_atomic(path, f"{task.token}\n".encode())
     return {**controller, "HOLDFAST_TOKEN_FILE": str(path)}
+
+
+@dataclass(eq=False)
+class Launcher:
+    """Begins tasks: makes their folders, fetches what they need, and has the guardian launch them; or
+    reports why they cannot begin.
+
+    shipper: follows the logs of each task, whether it runs or is over already. hindrances: takes what
+    this host lacked for a start.
+    """
+
+    table: TaskTable
+    link: GuardianLink
+    places: TaskPlaces
+    containers: ContainerDesk
+    checkpoints: CheckpointDesk
+    shipper: LogShipper
+    hindrances: Hindrances
+    news: News
+    ports: PortChooser
+    host_id: str = ""
+    host_gpus: int = 0
+    device_words: dict[int, str] = field(default_factory=dict)
+    _peers: GangPeers = field(default_factory=GangPeers)
+    _unlogged: list[AgentTask] = field(default_factory=list)
+
+    def learn(self, gangs: Sequence[Gang]) -> None:
+        """Note where the ranks of gangs are, before some are launched."""
+        self._peers.learn(gangs)
+
+    def begin(self, order: LaunchOrder, deadline: float) -> None:
+        """Begin a task that is not known here."""
+        try:
+            self._begin(order, deadline, read_boottime())
+        except OSError as error:
+            self.hindrances.note_start(f"it cannot prepare tasks: {error}")
+            self.fail(order.key, str(error))
+        except ValidationError as error:
+            self.fail(order.key, str(error))
+
+    def _begin(self, order: LaunchOrder, deadline: float, now: float) -> None:
+        if not order.master_port:
+            order = msgspec.structs.replace(order, master_port=self._find_port(order, now))
+        task = self.table.add(msgspec.structs.replace(order, peers=[]), now)
+        peers = self._peers.leave(order, task.folder)
+        task.deadline = deadline
+        if not order.fetches:
+            self._start_task(task, order, peers)
+        else:
+            task.move(AgentTaskEvent.FETCH)
+            self.table.works.begin(task.key, self._fetch_and_start(task, order))
+
+    def _find_port(self, order: LaunchOrder, now: float) -> int:
+        """A port for a rendezvous on this host alone: that of the gang's other ranks, whichever
+        agent launched them; of one task with itself."""
+        mine = (order.key.job_id, order.key.epoch)
+        if order.world_size > 1:
+            for task in self.table:
+                same = (task.key.job_id, task.key.epoch) == mine
+                if same and task.order is not None and task.order.master_port:
+                    return task.order.master_port
+        return self.ports.find(now)
+
+    async def _fetch_and_start(self, task: AgentTask, order: LaunchOrder) -> None:
+        """Start a task once its input and its checkpoint are here, or report why they cannot be had
+        (SAVE-3)."""
+        missing = await self.checkpoints.fetch_input(task)
+        if missing is not None:
+            log.error(f"the task is not started: {missing}", extra=task.about())
+            self.give_up(task, TaskFacts(start_error=missing[:4096]))
+            return
+        error = await self.checkpoints.fetch(task)
+        if error is not None:
+            log.error(
+                f"the task is not started: its checkpoint cannot be had: {error}",
+                extra=task.about(),
+            )
+            self.give_up(task, TaskFacts(checkpoint_error=error[:4096]))
+            return
+        self._start_or_fail(task, task.order or order)  # `task.order` names what was fetched
+
+    def _start_or_fail(self, task: AgentTask, order: LaunchOrder) -> None:
+        """Start a task, or report that it could not be prepared."""
+        try:
+            peers = find_peers(task.folder) if order.world_size > 1 else None
+            self._start_task(task, order, peers)
+        except OSError as error:
+            self.hindrances.note_start(f"it cannot prepare tasks: {error}")
+            self.fail(task.key, str(error))
+        except ValidationError as error:
+            self.fail(task.key, str(error))
+        self.log_launches()
+
+    def _start_task(self, task: AgentTask, order: LaunchOrder, peers: Peers | None) -> None:
+        launch = make_launch(
+            task,
+            order,
+            self.places,
+            self.containers,
+            host_id=self.host_id,
+            host_gpus=self.host_gpus,
+            device_words=self.device_words,
+            peers=peers,
+        )
+        if isinstance(launch, str):
+            log.error(f"the task cannot be started: {launch}", extra=task.about())
+            self.give_up(task, TaskFacts(start_error=launch[:4096]))
+        else:
+            self.link.launch(launch)
+            task.move(AgentTaskEvent.LAUNCH)
+            self._unlogged.append(task)
+            self.shipper.follow(task)
+
+    def log_launches(self) -> None:
+        """Write them to the journal, after the guardian was told: it has a task to start."""
+        for task in self._unlogged:
+            name = task.order.name if task.order else ""
+            log.info(f"launching {name}", extra=task.about())
+        self._unlogged.clear()
+
+    # ---- ends of tasks that never began
+
+    def give_up(self, task: AgentTask, facts: TaskFacts) -> None:
+        """Report the end of a task that never began."""
+        task.end(AgentTaskEvent.GIVE_UP, facts)
+        self.shipper.follow(task)  # its logs, too, must be known to have ended
+        self.news.report()
+
+    def tell_end(self, key: TaskKey, facts: TaskFacts) -> None:
+        """Report the end of a task that is not known here; nothing for a key that is no id."""
+        with contextlib.suppress(ValidationError):
+            self.give_up(self.table.add_stub(key, read_boottime()), facts)
+
+    def fail(self, key: TaskKey, sentence: str) -> None:
+        """Report a task that could not be prepared."""
+        log.error(f"the task could not be prepared: {sentence}", extra=about(key))
+        # A full disk is the host's failure: `start_error` alone would charge it to the job.
+        lost = f"it could not prepare the task: {sentence}"[:4096]
+        facts = TaskFacts(start_error=sentence[:4096], lost=lost)
+        task = self.table.get(key)
+        if task is None:
+            self.tell_end(key, facts)
+        else:
+            self.give_up(task, facts)

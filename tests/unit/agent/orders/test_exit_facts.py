@@ -14,10 +14,11 @@ from holdfast.agent.calls.home import ExecutorHome
 from holdfast.agent.containers.desk import ContainerDesk, ContainerOptions
 from holdfast.agent.folders import WorkFolders
 from holdfast.agent.housekeeping import Housekeeper
+from holdfast.agent.orders.claims import Claims
 from holdfast.agent.orders.commands import Commands
 from holdfast.agent.orders.environment import inherit_environment, make_task_environment
 from holdfast.agent.orders.exit_facts import make_facts
-from holdfast.agent.orders.launches import TaskPlaces
+from holdfast.agent.orders.launches import Launcher, TaskPlaces
 from holdfast.agent.orders.link import GuardianLink
 from holdfast.agent.probes.scripted import ScriptedProbe
 from holdfast.agent.tasks import AgentTask, TaskTable
@@ -176,22 +177,33 @@ def commands(table: TaskTable, line: Line, tmp_path: Path) -> Commands:
         inherited={"PATH": "/bin"},
         executors=ExecutorHome(folder=tmp_path / "calls", socket="/c", python="/py", path="/app"),
     )
-    return Commands(
+    checkpoints = CheckpointDesk(
+        table, Transfers("http://127.0.0.1:9", ca_file=None, incarnation="i" * 8, token=str)
+    )
+    claims = Claims()
+    launcher = Launcher(
         table,
         line,
         places,
         containers=ContainerDesk(
             tmp_path / "containers", mark="m", options=ContainerOptions(), begun=lambda *_: None
         ),
-        checkpoints=CheckpointDesk(
-            table, Transfers("http://127.0.0.1:9", ca_file=None, incarnation="i" * 8, token=str)
-        ),
+        checkpoints=checkpoints,
         shipper=LogShipper(calls, keeper.settle),
+        hindrances=Hindrances(news),
+        news=news,
+        ports=claims.ports,
+    )
+    return Commands(
+        table,
+        line,
+        launcher,
+        claims=claims,
+        checkpoints=checkpoints,
         watching=WatchRunner(
             table, ScriptedProbe(""), trip=lambda *_: None, first_beat=lambda: None
         ),
         keeper=keeper,
-        hindrances=Hindrances(news),
         news=news,
     )
 
