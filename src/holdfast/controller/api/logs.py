@@ -150,7 +150,7 @@ class Follower:
                 yield event_bytes("end", job)
                 return
             if not moved and not controller.wakes.closing and logs.version + events.version == seen:
-                # Only "logs" wakes it at once; a change of state is seen by the poll at the latest.
+                # "logs" is told of bytes and of ends; any other change is seen by the poll at the latest.
                 await logs.wait(logs.version, POLL_SECONDS)
                 yield b""  # lets the writer send a keep-alive and notice a closing server
 

@@ -249,7 +249,7 @@ def _act_on(controller: Controller, request: wire.SyncRequest | None, found: Hos
                 controller.poke("members")  # of supervised jobs
         if found.posted:
             controller.poke("flow")
-        controller.poke("events")
+        controller.poke("events", "logs")  # readers of a log whose last bytes came before its end
         if found.awaited or (found.succeeded and not found.settled):
             controller.poke("admit")
         elif not found.settled:  # the drain's completion mostly wakes the leader before

@@ -3,6 +3,12 @@ end."""
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+
+from holdfast.controller.api import logs
+from tests.unit.controller.api.test_api import Stream
 from tests.unit.controller.conftest import SECRETS, FakeAgent, Served, bearer
 from tests.waits import within
 
@@ -39,3 +45,21 @@ async def test_a_rank_whose_output_comes_late_is_waited_for(
             seen += data
     assert b'"rank":1' in seen, "the stream ended with the first rank's"
     assert seen.rstrip().splitlines()[-2] == b"event: end"
+
+
+async def test_a_reader_of_a_whole_log_hears_of_the_end_at_once(
+    served: Served, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last bytes mostly come before the report of the end does."""
+    monkeypatch.setattr(logs, "POLL_SECONDS", 1000.0)
+    job = await served.submit()
+    (order,) = (await agent.sync(wait=10.0)).launch
+    await agent.sync(agent.running(order))
+    for stream in ("stdout", "stderr"):
+        await agent.send_log(order.key, b"", ended=True, stream=stream)
+    async with Stream(served, f"/v1/jobs/{job['id']}/logs", params={"follow": "1"}) as stream:
+        assert (await stream.next())["event"] == "state"
+        await asyncio.sleep(0.3)  # the reader has read all that there is, and waits
+        await agent.end(order, exit_code=0)
+        while (await stream.next(30))["event"] != "end":
+            pass
