@@ -7,9 +7,10 @@ from here.
 
 How to think of it. Many places plan, and one writes. `reserve_jobs` alone carries out `reserve` of a
 job, with its tasks and its attempt, for each of three plans: the leader's, that of a host's own sync,
-and that of a submission that finds a waiting host. Every other edge of a job, a task or an attempt is decided by the functions of
-`moves` that its row names, on rows that are locked, and the statement that is named before them writes
-it: `write_jobs`, `write_tasks` (`rewrite_tasks` where a member changes its place), `write_attempts`.
+and that of a submission that finds a waiting host. Every other edge of a job, a task or an attempt is
+decided by the functions of `moves` that its row names, on rows that are locked, and the statement that
+is named before them writes it: `write_jobs`, `write_tasks` (`rewrite_tasks` where a member changes its
+place), `write_attempts`.
 `tests/store/test_writers.py` reads the SQL and the moves, and finds no other place.
 
 What is ugly. `succeed` of a job of one task has a second text, `finish_jobs`, in SQL: it ends hundreds of
