@@ -1,13 +1,5 @@
 """The agents' routes: register, sync, logs, forensics. Hot, so they are raw ASGI and msgspec.
-
-POLL-1  A sync with something to say is answered at once; else it waits for the host's wake, for a
-        newer call of the same agent, for its time (never longer than the sync interval, so that
-        heartbeats keep flowing), or for the client to hang up, whichever is first.
-POLL-2  A wake reads again with the same identity and no ends: the ends were taken by the first
-        read. A call that a newer one has overtaken reads nothing and says nothing: its agent no
-        longer listens.
-POLL-3  A client that hung up is never read for again, so nothing is offered to an agent that cannot
-        hear it.
+How a sync goes on is decided in `poll.py`.
 """
 
 import logging
@@ -31,11 +23,18 @@ from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.hosts.orders import make_orders
 from holdfast.controller.runtime.settings import Settings
 from holdfast.controller.runtime.wakes import HostLine, WaitingRoom
+from holdfast.controller.sync.poll import (
+    ROOM_SECONDS,
+    Look,
+    asks_again,
+    begin_poll,
+    choose_wait,
+    choose_wakes,
+)
 from holdfast.controller.sync.reports import NO_FACTS, read_sync
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.core.records import HostRecord
-from holdfast.core.watchdogs.watch import ASK_AGAIN_SECONDS
 from holdfast.errors import Forbidden, NotFound, Stale, Unauthorized, ValidationError
 from holdfast.moves.jobs.reports import guess_room
 from holdfast.moves.rows import clean_text
@@ -46,7 +45,6 @@ log = logging.getLogger("holdfast.controller")
 MOST_EXCUSED_SECONDS = 30.0  # at once: a section that ends early excuses no rank for much longer
 LIVE_SECONDS = 15.0
 """How long after its last word a host counts as one that lives, and its name is its own (NAME-2)."""
-ROOM_SECONDS = 0.2  # after which the leader looks at what failed tasks have left
 MAX_REGISTER_BYTES = 1024 * 1024
 _REGISTER = msgspec.json.Decoder(wire.RegisterRequest)
 _FORENSICS = msgspec.json.Decoder(wire.Forensics)
@@ -118,37 +116,32 @@ async def _poll(
     controller: Controller, host: HostRecord, request: wire.SyncRequest, receive: Receive
 ) -> wire.SyncAnswer:
     """Return the first answer that says something, or the last one (POLL-1…3)."""
-    wakes, line = controller.wakes, controller.wakes.host(host.id)
+    line, clock = controller.wakes.host(host.id), controller.clock
     newest = line.take(request.incarnation, request.seq)
     settings = await controller.settings.current()
     seconds = min(request.wait_seconds, settings.number("sync_interval_seconds"))
-    until = controller.clock() + (seconds if newest and not request.leaving else 0.0)
+    report = _read_report(host, request, newest=newest)
+    poll = begin_poll(report, newest=newest, now=clock(), seconds=seconds)
+
+    def look() -> Look:
+        newest = line.is_newest(request.incarnation, request.seq)
+        return Look(clock(), newest, controller.wakes.closing)
+
     seen = line.wake.version
-    wanted = _read_request(host, request, newest=newest)
-    found = await _ask_store(controller, host, wanted)
+    found = await _ask_store(controller, host, poll.report)
     _act_on(controller, request, found)
     answer = await _make_answer(controller, host, request, found, settings)
     answer = msgspec.structs.replace(answer, excused=await _excuse(controller, host, request))
-    again = HostSync(
-        host_id=host.id, incarnation=request.incarnation, live=wanted.live, claimed=wanted.claimed
-    )
     line.take_gift()  # the store has just offered what an earlier poll was to have
-    line.room, line.poll = _guess_room(host, request), again
-    while (
-        not _says_something(answer)
-        and until > controller.clock()
-        and not wakes.closing
-        # A newer call may have come while this one was in the store, when nothing waited that it
-        # could have woken.
-        and line.is_newest(request.incarnation, request.seq)
-    ):
-        woken = await _wait(line, seen, until - controller.clock(), receive)
-        if not woken or not line.is_newest(request.incarnation, request.seq) or wakes.closing:
+    line.room, line.poll = _guess_room(host, request), poll.again
+    while (left := choose_wait(poll, answer, look())) is not None:
+        woken = await _wait(line, seen, left, receive)
+        if not asks_again(look(), woken=woken):
             break
         seen = line.wake.version
         given = line.take_gift()
-        found = given or await _ask_store(controller, host, again)
-        if not line.is_newest(request.incarnation, request.seq):
+        found = given or await _ask_store(controller, host, poll.again)
+        if not look().newest:
             break
         _act_on(controller, None, found)
         if given is None:  # an order that was placed already waits for no read
@@ -180,7 +173,7 @@ def _guess_room(host: HostRecord, request: wire.SyncRequest) -> WaitingRoom:
     )
 
 
-def _read_request(host: HostRecord, request: wire.SyncRequest, *, newest: bool) -> HostSync:
+def _read_report(host: HostRecord, request: wire.SyncRequest, *, newest: bool) -> HostSync:
     # The leader gives out the room of a stopped task, because its gang or another job wants it.
     ended = [t for t in request.tasks if t.state == "ended"]
     others = (
@@ -238,28 +231,19 @@ async def _ask_store(controller: Controller, host: HostRecord, wanted: HostSync)
 
 def _act_on(controller: Controller, request: wire.SyncRequest | None, found: HostSynced) -> None:
     """Wake the loops and hosts that have work now; count and log what ended."""
-    if found.opened:
-        controller.poke(*(f"host:{host_id}" for host_id in found.opened))
-    if found.draining:
-        controller.poke("drain", "events")
+    runs = request is not None and any(t.state == "running" for t in request.tasks)
+    wakes = choose_wakes(found, runs=runs)
+    if wakes.at_once:
+        controller.poke(*wakes.at_once)
+    for topic in wakes.here:
+        controller.wakes.fire(topic)
+    if wakes.later:
+        controller.poke_soon(*wakes.later, seconds=ROOM_SECONDS)
     if found.succeeded or found.acked:
-        if len(found.acked) > len(found.succeeded):  # a drain may wait for the others
-            controller.poke("drain")
-            if {key.job_id for key in found.acked} - {*found.succeeded, *found.draining}:
-                controller.poke("members")  # of supervised jobs
-        if found.posted:
-            controller.poke("workflows")
-        controller.poke("events", "logs")  # readers of a log whose last bytes came before its end
-        if found.awaited or (found.succeeded and not found.settled):
-            controller.poke("admit")
-        elif not found.settled:  # the drain's completion mostly wakes the leader before
-            controller.poke_soon("admit", seconds=ROOM_SECONDS)
         if controller.saved.take(found.succeeded):
             controller.poke("checkpoints")
         controller.metrics.ended.labels("succeeded", "").inc(len(found.succeeded))
         controller.metrics.retry_succeeded.inc(len(found.retried))
-    elif request is not None and any(t.state == "running" for t in request.tasks):
-        controller.wakes.fire("events")
     if request is not None and found.acked:
         for task in request.tasks:
             if task.facts is not None and (trip := task.facts.trip) and task.key in found.acked:
@@ -329,13 +313,6 @@ async def _make_answer(
         settings_rev=settings.rev,
         sync_interval_seconds=settings.number("sync_interval_seconds"),
     )
-
-
-def _says_something(answer: wire.SyncAnswer) -> bool:
-    orders = answer.claim or answer.launch or answer.preempt or answer.watch or answer.reads
-    excuses = any(each.seconds > ASK_AGAIN_SECONDS for each in answer.excused)
-    found = answer.lost or answer.acked or answer.refused
-    return bool(orders or found or excuses)
 
 
 # ---- logs and forensics
