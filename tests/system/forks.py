@@ -204,7 +204,7 @@ FAMILIES = {
             "holdfast.agent.guardian.home",
             "holdfast.agent.guardian.loop",
             "holdfast.agent.journal",
-            "holdfast.agent.orders.guardian_env",
+            "holdfast.agent.guardian_env",
             "holdfast.agent.probes.amd",
             "holdfast.agent.probes.nvidia",
             "holdfast.agent.probes.worker",

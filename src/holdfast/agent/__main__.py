@@ -8,8 +8,8 @@ import sys
 
 from holdfast.agent.config import EXIT_BAD_CONFIG, AgentConfig, read_config
 from holdfast.agent.guardian.home import sweep_after_guardian
+from holdfast.agent.guardian_env import read_ties, wait_for_guardians_end
 from holdfast.agent.journal import open_journal
-from holdfast.agent.orders.guardian_env import read_ties, wait_for_guardians_end
 from holdfast.errors import ValidationError
 
 log = logging.getLogger("holdfast.agent")

@@ -14,7 +14,7 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.agent.containers.desk import ContainerDesk
+from holdfast.agent.containers.tasks import ContainerTasks
 from holdfast.agent.folders import TASKS_FOLDER, WORK_FOLDER, make_trial
 from holdfast.agent.offload import run_aside
 from holdfast.agent.tasks import TaskTable
@@ -68,7 +68,7 @@ class Abilities:
 
     folder: Path
     table: TaskTable
-    containers: ContainerDesk
+    containers: ContainerTasks
     hindrances: Hindrances
     news: News
     freed: asyncio.Event = field(default_factory=asyncio.Event)

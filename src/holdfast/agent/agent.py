@@ -19,31 +19,31 @@ import signal
 from holdfast.agent.abilities import Abilities, Hindrances
 from holdfast.agent.calls.apps import AppTrials
 from holdfast.agent.calls.blobs import BlobCarrier
-from holdfast.agent.calls.desk import ExecutorDesk
+from holdfast.agent.calls.executors import Executors
 from holdfast.agent.calls.home import find_executor_home
 from holdfast.agent.calls.lines import ExecutorLines
 from holdfast.agent.calls.places import CallWatches
 from holdfast.agent.calls.rooms import ModelRooms
 from holdfast.agent.config import EXIT_DONE, AgentConfig
-from holdfast.agent.containers.desk import ContainerDesk, read_options
+from holdfast.agent.containers.tasks import ContainerTasks, read_options
 from holdfast.agent.departure import Departure
-from holdfast.agent.ends import TaskEnds
 from holdfast.agent.folders import WORK_FOLDER, WorkFolders
-from holdfast.agent.health.desk import HealthDesk
+from holdfast.agent.guardian_env import Ties
+from holdfast.agent.health.checks import HealthChecks
 from holdfast.agent.host_facts import FactsReader, make_probe
 from holdfast.agent.housekeeping import Housekeeper
+from holdfast.agent.link import GuardianLink
 from holdfast.agent.orders.claims import Claims
 from holdfast.agent.orders.commands import Commands
+from holdfast.agent.orders.ends import TaskEnds
 from holdfast.agent.orders.environment import describe_controller, describe_host, make_inherited
 from holdfast.agent.orders.exchange import SyncExchange
-from holdfast.agent.orders.guardian_env import Ties
 from holdfast.agent.orders.hearing import Hearing
 from holdfast.agent.orders.launches import Launcher, TaskPlaces
-from holdfast.agent.orders.link import GuardianLink
 from holdfast.agent.orders.starts import TaskStarts
 from holdfast.agent.tasks import TaskTable
 from holdfast.agent.uplink.calls import ControllerCalls
-from holdfast.agent.uplink.checkpoints import CheckpointDesk
+from holdfast.agent.uplink.checkpoints import CheckpointTransfers
 from holdfast.agent.uplink.http import HttpClient
 from holdfast.agent.uplink.identity import Registrar
 from holdfast.agent.uplink.log_reads import LogReader
@@ -52,8 +52,8 @@ from holdfast.agent.uplink.news import News
 from holdfast.agent.uplink.self_destruct import end_when_alone
 from holdfast.agent.uplink.sync import SyncLoop
 from holdfast.agent.uplink.transfers import Transfers
-from holdfast.agent.watch.faults import FaultDesk
-from holdfast.agent.watch.forensics import ForensicsDesk
+from holdfast.agent.watch.faults import FaultLooks
+from holdfast.agent.watch.forensics import ForensicsSender
 from holdfast.agent.watch.kills import Kills
 from holdfast.agent.watch.memory import MemoryWatch
 from holdfast.agent.watch.runner import WatchRunner
@@ -97,7 +97,7 @@ class Agent:
         """Make the parts that look at tasks, and end them where they must."""
         table, calls, config = self._table, self._calls, self._config
         self._probe = make_probe(config)
-        self._forensics = ForensicsDesk(calls, self._probe)
+        self._forensics = ForensicsSender(calls, self._probe)
         self._kills = Kills(table, self._link, self._forensics)
         self._memory = MemoryWatch(table, self._ties.guardian_pid, kill=self._kills.kill)
         transfers = Transfers(
@@ -106,7 +106,7 @@ class Agent:
             incarnation=self._ties.incarnation,
             token=lambda: calls.token,
         )
-        self._checkpoints = CheckpointDesk(table, transfers)
+        self._checkpoints = CheckpointTransfers(table, transfers)
         self._lines = ExecutorLines()
         self._places = CallWatches(self._lines.find_batch, self._lines.find_limits)
         self._watching = WatchRunner(
@@ -117,14 +117,14 @@ class Agent:
             saved=self._checkpoints.poke,
             look=self._places.look,
         )
-        self._faults = FaultDesk(self._probe, table, poke=self._watching.poke)
+        self._faults = FaultLooks(self._probe, table, poke=self._watching.poke)
         self._telemetry = Telemetry(self._probe)
 
     def _make_tasks(self) -> None:
         """Make the parts that begin tasks, keep their files, and know what this host can do."""
         folder = self._config.state_path
         self._starts = TaskStarts(self._watching, self._faults, self._news)
-        self._containers = ContainerDesk(
+        self._containers = ContainerTasks(
             folder / "containers",
             mark=self._ties.host_mark,
             options=read_options(os.environ),
@@ -143,17 +143,17 @@ class Agent:
     def _make_calls(self) -> None:
         """Make the parts that know of executors and their calls."""
         calls = self._calls
-        self._executors = find_executor_home(self._config, self._ties.beat_socket)
+        self._home = find_executor_home(self._config, self._ties.beat_socket)
         self._rooms = ModelRooms(
             self._table, self._probe, self._lines.find_declared, changed=self._lines.wake
         )
         carrier = BlobCarrier(
             self._config.url,
             ca_file=self._config.ca_file,
-            folder=self._executors.blobs,
+            folder=self._home.blobs,
             token=lambda: calls.token,
         )
-        self._desk = ExecutorDesk(
+        self._executors = Executors(
             self._table,
             calls,
             self._ties.incarnation,
@@ -173,7 +173,7 @@ class Agent:
             beat_socket=self._ties.beat_socket,
             works=self._works,
             inherited=make_inherited(os.environ, self._config),
-            executors=self._executors,
+            executors=self._home,
             host_words=describe_host(self._config.host_name, self._config.host_labels),
             controller=describe_controller(self._config.url, self._config.ca_file),
         )
@@ -203,7 +203,7 @@ class Agent:
     def _make_ends(self) -> None:
         """Make the parts that end tasks, and those that take the guardian's word of them."""
         self._facts = FactsReader(self._config, self._probe, self._ties.memory_limits)
-        self._health = HealthDesk(
+        self._health = HealthChecks(
             self._calls.ask_health,
             self._facts.find_gpus,
             incarnation=self._ties.incarnation,
@@ -214,7 +214,7 @@ class Agent:
             containers=self._containers,
             faults=self._faults,
             checkpoints=self._checkpoints,
-            calls=self._desk,
+            calls=self._executors,
             places=self._places,
             commands=self._commands,
             watching=self._watching,
@@ -249,7 +249,7 @@ class Agent:
             watching=self._watching,
             log_reader=self._log_reader,
             abilities=self._abilities,
-            apps=self._desk.apps,
+            apps=self._executors.apps,
             telemetry=self._telemetry,
             facts=self._facts,
             registrar=self._registrar,
@@ -276,7 +276,7 @@ class Agent:
         self._departure.listen()
         self._table.open()
         make_private_folder(self._work_folder)
-        self._executors.open()
+        self._home.open()
         await self._link.open(self._ties.guardian_fd, self._hear, self._departure.lose_line)
         sync = self._sync
         alone = end_when_alone(
@@ -313,7 +313,7 @@ class Agent:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watching.run())
             group.create_task(self._memory.run())
-            await self._desk.open(self._executors.socket)
+            await self._executors.open(self._home.socket)
             facts = await self._facts.read()
             self._launcher.host_gpus = len(facts.gpus)
             self._launcher.device_words = {g.index: g.word for g in facts.gpus if g.word}
@@ -326,7 +326,7 @@ class Agent:
             self._sync.interval_seconds = self._registrar.identity.sync_interval_seconds
             group.create_task(self._exchange.register_when_swept())
             group.create_task(self._sync.run())
-            group.create_task(self._desk.run())
+            group.create_task(self._executors.run())
             group.create_task(self._rooms.run())
             group.create_task(self._shipper.run())
             group.create_task(self._log_reader.run())
@@ -358,7 +358,7 @@ class Agent:
             log.info("the host shuts down; its tasks are being stopped")
             self._departure.host_stops = self._commands.closing = True
             self._commands.stop_fetches()
-            self._desk.let_go()
+            self._executors.let_go()
 
     # ---- going
 

@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 
-from holdfast.agent.orders.link import GuardianLink
+from holdfast.agent.link import GuardianLink
 from holdfast.agent.tasks import TaskTable
 
 log = logging.getLogger("holdfast.agent")

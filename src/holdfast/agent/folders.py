@@ -17,6 +17,7 @@ from holdfast.process.files import make_private_folder
 from holdfast.wire.agent import LaunchOrder
 
 OUT_FOLDER = "checkpoint-out"
+STATUS_FILE = "container.status"  # of a task in a container
 TASKS_FOLDER, WORK_FOLDER = "tasks", "work"
 TRIAL_FOLDER = ".trial"  # no job or task is called so
 ORDER_FILE, PEERS_FILE, STATE_FILE, TOKEN_FILE = "order.json", "peers.json", "state.json", "token"

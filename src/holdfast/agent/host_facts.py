@@ -8,8 +8,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from holdfast.agent.config import AgentConfig
+from holdfast.agent.guardian_env import MemoryLimits
 from holdfast.agent.offload import run_aside
-from holdfast.agent.orders.guardian_env import MemoryLimits
 from holdfast.agent.probes import Probe
 from holdfast.agent.probes.real import RealProbe
 from holdfast.agent.probes.scripted import ScriptedProbe

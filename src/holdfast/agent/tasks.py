@@ -18,10 +18,10 @@ from typing import Any
 
 import msgspec
 
-from holdfast.agent.containers.plan import STATUS_FILE
 from holdfast.agent.folders import (
     ORDER_FILE,
     STATE_FILE,
+    STATUS_FILE,
     TASKS_FOLDER,
     TRIAL_FOLDER,
     make_task_folder,

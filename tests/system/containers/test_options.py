@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.agent.containers.box import Box, Surroundings, is_worth_mounting, make_box
-from holdfast.agent.containers.desk import read_options
 from holdfast.agent.containers.plan import name_container
 from holdfast.agent.containers.runtimes import Kind, Runtime, Traits, find_runtime, is_hybrid
+from holdfast.agent.containers.tasks import read_options
 from holdfast.core.gpus import Gpu
 from holdfast.core.ids import TaskKey
 from holdfast.errors import ValidationError

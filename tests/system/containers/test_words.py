@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.containers.desk import add_container_facts
 from holdfast.agent.containers.images import (
     ImageLock,
     PullOutcome,
@@ -20,6 +19,7 @@ from holdfast.agent.containers.images import (
     try_take_slot,
 )
 from holdfast.agent.containers.plan import RunnerStatus
+from holdfast.agent.containers.tasks import add_container_facts
 from holdfast.agent.tasks import AgentTask
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey

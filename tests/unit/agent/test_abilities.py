@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from holdfast.agent.abilities import Abilities, Hindrances, try_start
-from holdfast.agent.containers.desk import ContainerDesk, ContainerOptions
 from holdfast.agent.containers.left import may_still_run, read_left
 from holdfast.agent.containers.plan import RunnerStatus, mark_path, write_status
+from holdfast.agent.containers.tasks import ContainerOptions, ContainerTasks
 from holdfast.agent.tasks import TaskTable
 from holdfast.agent.uplink.news import News
 from holdfast.core.ids import TaskKey
@@ -27,8 +27,8 @@ ORDER = LaunchOrder(
 DEAD = 2**22 + 1  # above every pid
 
 
-def make_desk(folder: Path) -> ContainerDesk:
-    return ContainerDesk(
+def make_containers(folder: Path) -> ContainerTasks:
+    return ContainerTasks(
         folder, mark="m", options=ContainerOptions(), begun=lambda task, pid, at: None
     )
 
@@ -104,22 +104,24 @@ async def test_an_engine_that_is_away_costs_containers_and_their_devices_alone(
     task = table.add(ORDER, 0.0)
     write_status(task.folder, RunnerStatus(phase="running", pid=os.getpid()))
     task.move(AgentTaskEvent.SALVAGE)
-    desk = make_desk(tmp_path / "containers")
-    assert desk.find_left(table) == [KEY]
-    mark_path(str(desk.folder), "docker").touch()
+    containers = make_containers(tmp_path / "containers")
+    assert containers.find_left(table) == [KEY]
+    mark_path(str(containers.folder), "docker").touch()
 
-    def make(desk: ContainerDesk) -> Abilities:
+    def make(containers: ContainerTasks) -> Abilities:
         news = News()
-        return Abilities(tmp_path / "t", TaskTable(tmp_path / "none"), desk, Hindrances(news), news)
+        return Abilities(
+            tmp_path / "t", TaskTable(tmp_path / "none"), containers, Hindrances(news), news
+        )
 
-    abilities = make(desk)
+    abilities = make(containers)
     await abilities.look_first()
     (fault,) = abilities.list_faults()
     assert (fault.part, fault.runtimes, fault.devices) == ("containers", ("any", "docker"), (2, 3))
     assert abilities.is_unswept
-    desk = make_desk(tmp_path / "containers")
-    assert desk.find_left([]) == [KEY]
-    abilities = make(desk)
+    containers = make_containers(tmp_path / "containers")
+    assert containers.find_left([]) == [KEY]
+    abilities = make(containers)
     await abilities.look_first()
     assert abilities.list_faults()[0].devices == (2, 3)
     up.touch()
@@ -129,22 +131,22 @@ async def test_an_engine_that_is_away_costs_containers_and_their_devices_alone(
             await asyncio.sleep(0.05)
     running.cancel()
     assert abilities.freed.is_set()
-    assert (abilities.is_unswept, read_left(desk.folder)) == (False, {})
+    assert (abilities.is_unswept, read_left(containers.folder)) == (False, {})
 
 
 async def test_an_engine_that_never_answered_is_set_aside_by_the_job_that_needed_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_docker(tmp_path, monkeypatch)
-    desk = make_desk(tmp_path / "containers")
+    containers = make_containers(tmp_path / "containers")
     told: list[str] = []
-    desk.unable = told.append
-    assert desk.find_left([]) == []
-    assert await desk.sweep([]) is None, "it was never used"
-    desk.note_unable(None, "Cannot connect to the Docker daemon")
+    containers.unable = told.append
+    assert containers.find_left([]) == []
+    assert await containers.sweep([]) is None, "it was never used"
+    containers.note_unable(None, "Cannot connect to the Docker daemon")
     assert told == ["Cannot connect to the Docker daemon"]
-    assert desk.list_lacking() == (("any", "docker"), ())
-    assert "docker does not answer" in str(await desk.sweep([]))
+    assert containers.list_lacking() == (("any", "docker"), ())
+    assert "docker does not answer" in str(await containers.sweep([]))
 
 
 def test_the_kept_list_is_json(tmp_path: Path) -> None:

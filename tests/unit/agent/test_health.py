@@ -1,4 +1,4 @@
-"""The agent's health desk, with the real measuring process."""
+"""The agent's health checks, with the real measuring process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent.health.desk import HealthDesk, gather, measure
+from holdfast.agent.health.checks import HealthChecks, gather, measure
 from holdfast.agent.health.measure import (
     MATMUL_ROUNDS,
     MeasureOrder,
@@ -128,21 +128,21 @@ async def find_gpus() -> list[Gpu]:
     return [GPU]
 
 
-async def run_desk(controller: Controller, folder: Path, *ends: bool) -> HealthDesk:
-    desk = HealthDesk(controller.ask, find_gpus, incarnation="incarnation", folder=folder)
+async def run_checks(controller: Controller, folder: Path, *ends: bool) -> HealthChecks:
+    health = HealthChecks(controller.ask, find_gpus, incarnation="incarnation", folder=folder)
     for number, failed in enumerate(ends):
-        desk.note_end(f"job-{number}", 1, failed=failed)
-    running = asyncio.create_task(desk.run())
+        health.note_end(f"job-{number}", 1, failed=failed)
+    running = asyncio.create_task(health.run())
     await in_time(controller.heard.wait(), 60)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    return desk
+    return health
 
 
 async def test_an_order_is_carried_out_and_reported(tmp_path: Path) -> None:
     order = HealthOrder(number="preflight-1", kind="preflight", disk_mb=1)
     controller = Controller(HealthAnswer(order=order))
-    await run_desk(controller, tmp_path)
+    await run_checks(controller, tmp_path)
     first, second = controller.requests
     assert first.report is None
     assert second.report is not None
@@ -153,11 +153,11 @@ async def test_an_order_is_carried_out_and_reported(tmp_path: Path) -> None:
 async def test_ends_are_told_once_the_controller_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.agent.health import desk
+    from holdfast.agent.health import checks
 
-    monkeypatch.setattr(desk, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(checks, "RETRY_SECONDS", 0.0)
     controller = Controller(Unavailable("away"))
-    await run_desk(controller, tmp_path, True, False, True)
+    await run_checks(controller, tmp_path, True, False, True)
     lost, told = controller.requests
     assert (lost.passed, lost.failed) == (told.passed, told.failed) == (1, 2)
     assert told.failures == (("job-0", 1), ("job-2", 1))
@@ -166,11 +166,11 @@ async def test_ends_are_told_once_the_controller_answers(
 async def test_a_failure_while_the_controller_is_asked_is_told_with_the_next_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.agent.health import desk
+    from holdfast.agent.health import checks
 
-    monkeypatch.setattr(desk, "FAILURE_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(checks, "FAILURE_PAUSE_SECONDS", 0.0)
     controller = Controller(HealthAnswer(next_seconds=3600.0))
-    health = HealthDesk(controller.ask, find_gpus, incarnation="incarnation", folder=tmp_path)
+    health = HealthChecks(controller.ask, find_gpus, incarnation="incarnation", folder=tmp_path)
     ask = controller.ask
 
     async def ask_while_a_task_fails(request: HealthRequest) -> HealthAnswer:

@@ -16,7 +16,7 @@ PLACE_FILE = "place"
 
 
 class ExecutorHome(msgspec.Struct, frozen=True, kw_only=True):
-    """folder: of blobs and files of calls. socket: the desk's. python: the interpreter. path: the
+    """folder: of blobs and files of calls. socket: where executors connect. python: the interpreter. path: the
     folder that executors stand in and import from first."""
 
     folder: Path

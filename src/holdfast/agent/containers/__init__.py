@@ -7,7 +7,7 @@ images.py      locks of pulls, their progress, and a registry's words
 pulls.py       one pull per image and host
 inside.py      the processes inside, as the host sees them: which are told to stop, and when
 runner.py      the process that the guardian holds: pull, create, start, pass TERM on, remove
-desk.py        the agent's side: prepares, follows, confirms ends, sweeps the remains
+tasks.py       the agent's side: prepares, follows, confirms ends, sweeps the remains
 
 BOX-1  The guardian's task is the runner, a sub-reaper like the guardian: podman's monitor and the
        container below it stay its descendants, so the guardian's KILL, its lease deadline and its

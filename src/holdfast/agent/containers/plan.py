@@ -7,11 +7,11 @@ from typing import Literal
 import msgspec
 
 from holdfast.agent.containers.runtimes import Runtime
+from holdfast.agent.folders import STATUS_FILE
 from holdfast.core.ids import TaskKey
 from holdfast.process.files import read_private, write_atomic
 
 PLAN_FILE = "container.json"
-STATUS_FILE = "container.status"
 PID_FILE = "container.pid"
 TASK_LABEL = "holdfast.task"
 HOST_LABEL = "holdfast.host"

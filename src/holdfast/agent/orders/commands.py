@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 from holdfast.agent.housekeeping import Housekeeper
 from holdfast.agent.journal import about
+from holdfast.agent.link import GuardianLink
 from holdfast.agent.orders import decide
 from holdfast.agent.orders.claims import Claims
 from holdfast.agent.orders.launches import Launcher
-from holdfast.agent.orders.link import GuardianLink
 from holdfast.agent.tasks import AgentTask, TaskTable
-from holdfast.agent.uplink.checkpoints import CheckpointDesk
+from holdfast.agent.uplink.checkpoints import CheckpointTransfers
 from holdfast.agent.uplink.news import News
 from holdfast.agent.watch.runner import WatchRunner
 from holdfast.core.causes import Cause
@@ -32,7 +32,7 @@ class Commands:
     link: GuardianLink
     launcher: Launcher
     claims: Claims
-    checkpoints: CheckpointDesk
+    checkpoints: CheckpointTransfers
     watching: WatchRunner
     keeper: Housekeeper
     news: News

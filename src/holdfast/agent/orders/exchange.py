@@ -14,10 +14,10 @@ from holdfast.agent.abilities import Abilities
 from holdfast.agent.calls.apps import AppTrials
 from holdfast.agent.departure import Departure
 from holdfast.agent.host_facts import FactsReader
+from holdfast.agent.link import GuardianLink
 from holdfast.agent.orders.commands import Commands
-from holdfast.agent.orders.link import GuardianLink
 from holdfast.agent.tasks import TaskTable
-from holdfast.agent.uplink.checkpoints import CheckpointDesk
+from holdfast.agent.uplink.checkpoints import CheckpointTransfers
 from holdfast.agent.uplink.identity import Registrar
 from holdfast.agent.uplink.log_reads import LogReader
 from holdfast.agent.uplink.news import News
@@ -49,7 +49,7 @@ class SyncExchange:
     link: GuardianLink
     commands: Commands
     kills: Kills
-    checkpoints: CheckpointDesk
+    checkpoints: CheckpointTransfers
     watching: WatchRunner
     log_reader: LogReader
     abilities: Abilities

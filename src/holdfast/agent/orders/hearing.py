@@ -8,15 +8,15 @@ import logging
 from dataclasses import dataclass
 
 from holdfast.agent.abilities import Hindrances
-from holdfast.agent.containers.desk import ContainerDesk
-from holdfast.agent.ends import TaskEnds
+from holdfast.agent.containers.tasks import ContainerTasks
 from holdfast.agent.housekeeping import Housekeeper
+from holdfast.agent.link import GuardianLink
 from holdfast.agent.orders.commands import Commands
-from holdfast.agent.orders.link import GuardianLink
+from holdfast.agent.orders.ends import TaskEnds
 from holdfast.agent.orders.resync import find_missed
 from holdfast.agent.orders.starts import TaskStarts
 from holdfast.agent.tasks import AgentTask, TaskTable
-from holdfast.agent.uplink.checkpoints import CheckpointDesk
+from holdfast.agent.uplink.checkpoints import CheckpointTransfers
 from holdfast.agent.uplink.logs import LogShipper
 from holdfast.agent.watch.kills import Kills
 from holdfast.core.states import AgentTaskEvent, AgentTaskState
@@ -35,8 +35,8 @@ class Hearing:
     commands: Commands
     ends: TaskEnds
     kills: Kills
-    containers: ContainerDesk
-    checkpoints: CheckpointDesk
+    containers: ContainerTasks
+    checkpoints: CheckpointTransfers
     shipper: LogShipper
     keeper: Housekeeper
     starts: TaskStarts

@@ -10,15 +10,15 @@ import msgspec
 
 from holdfast.agent.abilities import Hindrances
 from holdfast.agent.calls.home import ExecutorHome, make_place
-from holdfast.agent.containers.desk import ContainerDesk
+from holdfast.agent.containers.tasks import ContainerTasks
 from holdfast.agent.folders import OUT_FOLDER, TOKEN_FILE, WorkFolders
 from holdfast.agent.journal import about
+from holdfast.agent.link import GuardianLink
 from holdfast.agent.orders.claims import PortChooser
 from holdfast.agent.orders.environment import make_command, make_task_environment
-from holdfast.agent.orders.link import GuardianLink
 from holdfast.agent.orders.peers import GangPeers, Peers, find_peers
 from holdfast.agent.tasks import AgentTask, TaskTable
-from holdfast.agent.uplink.checkpoints import CheckpointDesk, in_path, input_path
+from holdfast.agent.uplink.checkpoints import CheckpointTransfers, in_path, input_path
 from holdfast.agent.uplink.logs import LogShipper
 from holdfast.agent.uplink.news import News
 from holdfast.core.facts import TaskFacts
@@ -50,7 +50,7 @@ def make_launch(
     task: AgentTask,
     order: LaunchOrder,
     places: TaskPlaces,
-    containers: ContainerDesk,
+    containers: ContainerTasks,
     *,
     host_id: str,
     host_gpus: int,
@@ -130,8 +130,8 @@ class Launcher:
     table: TaskTable
     link: GuardianLink
     places: TaskPlaces
-    containers: ContainerDesk
-    checkpoints: CheckpointDesk
+    containers: ContainerTasks
+    checkpoints: CheckpointTransfers
     shipper: LogShipper
     hindrances: Hindrances
     news: News

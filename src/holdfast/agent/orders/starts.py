@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from holdfast.agent.tasks import AgentTask
 from holdfast.agent.uplink.news import News
-from holdfast.agent.watch.faults import FaultDesk
+from holdfast.agent.watch.faults import FaultLooks
 from holdfast.agent.watch.runner import WatchRunner
 from holdfast.core.states import AgentTaskEvent
 
@@ -15,7 +15,7 @@ class TaskStarts:
     """Has tasks watched from their start on, and told of soon after it."""
 
     watching: WatchRunner
-    faults: FaultDesk
+    faults: FaultLooks
     news: News
 
     def begin(self, task: AgentTask, pid: int, started_at: float) -> None:

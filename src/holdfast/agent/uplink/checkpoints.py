@@ -50,7 +50,7 @@ _TORN_TRIES = 3
 _LOST_CODES = ("blob_missing", "blob_spoilt")  # another try would hear the same
 
 
-class CheckpointDesk:
+class CheckpointTransfers:
     """All transfers of this agent. Disks and the network are waited for in other threads."""
 
     def __init__(self, table: TaskTable, transfers: Transfers) -> None:

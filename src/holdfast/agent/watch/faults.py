@@ -36,7 +36,7 @@ POLL_SECONDS = 5.0
 
 
 @dataclass(eq=False)
-class FaultDesk:
+class FaultLooks:
     """Notes the devices when a task begins and looks again when it ends."""
 
     probe: Probe

@@ -96,7 +96,7 @@ def is_python(pid: int) -> bool:
     return name.startswith(("python", "pypy")) or "libpython" in _read(f"/proc/{pid}/maps")
 
 
-class ForensicsDesk:
+class ForensicsSender:
     """Gathers, and sends in the background until the controller has it."""
 
     def __init__(self, calls: ControllerCalls, probe: Probe) -> None:

@@ -8,10 +8,10 @@ import asyncio
 import logging
 from dataclasses import dataclass, field
 
+from holdfast.agent.link import GuardianLink
 from holdfast.agent.offload import Asides
-from holdfast.agent.orders.link import GuardianLink
 from holdfast.agent.tasks import AgentTask, TaskTable
-from holdfast.agent.watch.forensics import ForensicsDesk
+from holdfast.agent.watch.forensics import ForensicsSender
 from holdfast.core.causes import Watchdog
 from holdfast.core.facts import Trip
 from holdfast.process.syscalls import read_boottime
@@ -28,7 +28,7 @@ class Kills:
 
     table: TaskTable
     link: GuardianLink
-    forensics: ForensicsDesk
+    forensics: ForensicsSender
     _asides: Asides = field(default_factory=Asides)
 
     def take_trip(self, task: AgentTask, trip: Trip) -> None:

@@ -32,7 +32,7 @@ class Poll(msgspec.Struct, frozen=True):
     until: float
 
 
-class Look(msgspec.Struct, frozen=True):
+class Moment(msgspec.Struct, frozen=True):
     """The moment at which a call decides. now: seconds of the controller's clock. newest: no newer
     call of this agent has come. closing: the server shuts down."""
 
@@ -50,7 +50,7 @@ class Wakes(msgspec.Struct, frozen=True):
 
 
 def begin_poll(report: HostSync, *, newest: bool, now: float, seconds: float) -> Poll:
-    """Return the call that has just come. newest: as in `Look`. seconds: how long it may wait at
+    """Return the call that has just come. newest: as in `Moment`. seconds: how long it may wait at
     most; a host that leaves, and a call that came out of turn, waits for nothing."""
     again = HostSync(
         host_id=report.host_id,
@@ -61,7 +61,7 @@ def begin_poll(report: HostSync, *, newest: bool, now: float, seconds: float) ->
     return Poll(report, again, now + (seconds if newest and not report.leaving else 0.0))
 
 
-def choose_wait(poll: Poll, answer: wire.SyncAnswer, look: Look) -> float | None:
+def choose_wait(poll: Poll, answer: wire.SyncAnswer, look: Moment) -> float | None:
     """Return for how many seconds the call waits for a wake, or None where it is answered now.
 
     A newer call may have come while this one was in the store, when nothing waited that the newer
@@ -72,7 +72,7 @@ def choose_wait(poll: Poll, answer: wire.SyncAnswer, look: Look) -> float | None
     return None if done else left
 
 
-def asks_again(look: Look, *, woken: bool) -> bool:
+def asks_again(look: Moment, *, woken: bool) -> bool:
     """Return whether the call asks the store once more after its wait (POLL-2)."""
     return woken and look.newest and not look.closing
 

@@ -25,7 +25,7 @@ from holdfast.controller.runtime.settings import Settings
 from holdfast.controller.runtime.wakes import HostLine, WaitingRoom
 from holdfast.controller.sync.poll import (
     ROOM_SECONDS,
-    Look,
+    Moment,
     asks_again,
     begin_poll,
     choose_wait,
@@ -123,9 +123,9 @@ async def _poll(
     report = _read_report(host, request, newest=newest)
     poll = begin_poll(report, newest=newest, now=clock(), seconds=seconds)
 
-    def look() -> Look:
+    def look() -> Moment:
         newest = line.is_newest(request.incarnation, request.seq)
-        return Look(clock(), newest, controller.wakes.closing)
+        return Moment(clock(), newest, controller.wakes.closing)
 
     seen = line.wake.version
     found = await _ask_store(controller, host, poll.report)

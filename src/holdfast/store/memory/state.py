@@ -48,7 +48,7 @@ from holdfast.moves.jobs.quotas import Use
 from holdfast.moves.rows import AttemptChange, JobRow, NewEvent, TaskRow
 from holdfast.moves.values import Seated, TellDrains, tell_nobody
 from holdfast.moves.workflows import Post
-from holdfast.store.memory.calls.rows import MemoryCallSet
+from holdfast.store.memory.call_rows import MemoryCallSet
 from holdfast.wire.agent import Forensics, LogReadAnswer, LogReadOrder
 
 UNFINISHED = (JobState.WAITING, JobState.QUEUED, *LIVE_JOB_STATES)

@@ -23,7 +23,7 @@ from holdfast.store.postgres.connection.ports import OnSession, transacts
 from holdfast.store.postgres.connection.session import Session, Tx, to_json
 from holdfast.store.postgres.dependencies import find_parents, say_waits, write_dependencies
 from holdfast.store.postgres.jobs.jobs import make_row
-from holdfast.store.postgres.jobs.moves import load_moves, write_events, write_moves
+from holdfast.store.postgres.moves import load_moves, write_events, write_moves
 from holdfast.store.postgres.settings import check_quotas
 
 CHUNK = 1000

@@ -15,7 +15,7 @@ from holdfast.moves.rows import MAX_BIGINT, MAX_INT, clamp_count, clean_text, is
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.connection.ports import OnSession, transacts
 from holdfast.store.postgres.connection.session import Tx
-from holdfast.store.postgres.jobs.moves import write_events
+from holdfast.store.postgres.moves import write_events
 
 
 class PostgresCheckpoints(OnSession):

@@ -15,7 +15,7 @@ from holdfast.moves.values import Settled
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.connection.ports import OnSession
 from holdfast.store.postgres.connection.session import Tx
-from holdfast.store.postgres.jobs.moves import load_moves, write_moves
+from holdfast.store.postgres.moves import load_moves, write_moves
 
 
 class PostgresDependencies(OnSession):

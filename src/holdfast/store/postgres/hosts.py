@@ -23,7 +23,7 @@ from holdfast.moves.values import HostSync
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Tx, to_json
-from holdfast.store.postgres.jobs.moves import load_moves, write_events, write_moves
+from holdfast.store.postgres.moves import load_moves, write_events, write_moves
 from holdfast.wire.agent import HostFacts
 
 

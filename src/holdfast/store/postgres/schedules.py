@@ -16,7 +16,7 @@ from holdfast.store.port.clock import Now
 from holdfast.store.postgres.connection.ports import OnSession, transacts
 from holdfast.store.postgres.connection.session import Session, Tx, to_json
 from holdfast.store.postgres.jobs.jobs import insert_jobs
-from holdfast.store.postgres.jobs.moves import load_moves, write_events, write_moves
+from holdfast.store.postgres.moves import load_moves, write_events, write_moves
 
 PRUNE_BATCH = 1000
 

@@ -13,7 +13,7 @@ from holdfast.store.port.clock import Now
 from holdfast.store.port.webhooks import NewWebhook, SignedTarget, WebhookChange
 from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Rows, Tx, to_json
-from holdfast.store.postgres.jobs.moves import write_events
+from holdfast.store.postgres.moves import write_events
 
 
 class PostgresWebhooks(OnSession):

@@ -15,7 +15,7 @@ from holdfast.moves.workflows import Broken, NewRun, Post, Processed, hash_run, 
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Rows, Tx, to_json
-from holdfast.store.postgres.jobs.moves import write_events
+from holdfast.store.postgres.moves import write_events
 
 INSERT_ROWS = 5000
 SCAN_RUNS = 4096

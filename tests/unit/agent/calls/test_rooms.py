@@ -16,7 +16,7 @@ from holdfast.agent.calls.rooms import GIB, ModelRooms, find_device_room, find_r
 from holdfast.agent.probes.devices import Device, DeviceProcess, read_for_task
 from holdfast.agent.probes.real import RealProbe
 from holdfast.agent.probes.worker_client import ProbeWorker
-from tests.unit.agent.calls.test_desk import Rig
+from tests.unit.agent.calls.test_executors import Rig
 from tests.waits import in_time
 
 OWN, OTHER = {100, 101}, st.integers(200, 299)
@@ -99,7 +99,7 @@ def script(path: Path, others_gb: float, *own: tuple[int, float]) -> None:
 def test_an_executor_takes_calls_once_its_gpu_was_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ROOM-3, with a real executor, its desk, and a driver that answers from a file."""
+    """ROOM-3, with a real executor, its agent's side, and a driver that answers from a file."""
     driver = tmp_path / "nvml.json"
     monkeypatch.setenv("FAKE_NVML", str(driver))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[4]))

@@ -11,19 +11,19 @@ import pytest
 
 from holdfast.agent.abilities import Hindrances
 from holdfast.agent.calls.home import ExecutorHome
-from holdfast.agent.containers.desk import ContainerDesk, ContainerOptions
+from holdfast.agent.containers.tasks import ContainerOptions, ContainerTasks
 from holdfast.agent.folders import WorkFolders
 from holdfast.agent.housekeeping import Housekeeper
+from holdfast.agent.link import GuardianLink
 from holdfast.agent.orders.claims import Claims
 from holdfast.agent.orders.commands import Commands
 from holdfast.agent.orders.environment import inherit_environment, make_task_environment
 from holdfast.agent.orders.exit_facts import make_facts
 from holdfast.agent.orders.launches import Launcher, TaskPlaces
-from holdfast.agent.orders.link import GuardianLink
 from holdfast.agent.probes.scripted import ScriptedProbe
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.calls import ControllerCalls
-from holdfast.agent.uplink.checkpoints import CheckpointDesk
+from holdfast.agent.uplink.checkpoints import CheckpointTransfers
 from holdfast.agent.uplink.http import HttpClient
 from holdfast.agent.uplink.logs import LogShipper
 from holdfast.agent.uplink.news import News
@@ -177,7 +177,7 @@ def commands(table: TaskTable, line: Line, tmp_path: Path) -> Commands:
         inherited={"PATH": "/bin"},
         executors=ExecutorHome(folder=tmp_path / "calls", socket="/c", python="/py", path="/app"),
     )
-    checkpoints = CheckpointDesk(
+    checkpoints = CheckpointTransfers(
         table, Transfers("http://127.0.0.1:9", ca_file=None, incarnation="i" * 8, token=str)
     )
     claims = Claims()
@@ -185,7 +185,7 @@ def commands(table: TaskTable, line: Line, tmp_path: Path) -> Commands:
         table,
         line,
         places,
-        containers=ContainerDesk(
+        containers=ContainerTasks(
             tmp_path / "containers", mark="m", options=ContainerOptions(), begun=lambda *_: None
         ),
         checkpoints=checkpoints,

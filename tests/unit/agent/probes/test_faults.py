@@ -30,7 +30,7 @@ from holdfast.agent.probes.real import RealProbe
 from holdfast.agent.probes.scripted import ScriptedProbe
 from holdfast.agent.probes.worker_client import ProbeWorker
 from holdfast.agent.tasks import AgentTask, TaskTable
-from holdfast.agent.watch.faults import FaultDesk
+from holdfast.agent.watch.faults import FaultLooks
 from holdfast.core.causes import Cause, Watchdog
 from holdfast.core.endings.classify import classify
 from holdfast.core.facts import TaskFacts
@@ -383,13 +383,13 @@ class SlowProbe(ScriptedProbe):
         return self.found
 
 
-def make_desk(tmp_path: Path, probe: Probe, gpus: list[int]) -> tuple[FaultDesk, AgentTask]:
+def make_looks(tmp_path: Path, probe: Probe, gpus: list[int]) -> tuple[FaultLooks, AgentTask]:
     table = TaskTable(tmp_path)
     table.open()
     order = LaunchOrder(key=KEY, attempt=1, name="n", queue="q", project="p", argv=["x"], gpus=gpus)
     task = table.add(order, 0.0)
     task.started_at = 1.0
-    return FaultDesk(probe, table), task
+    return FaultLooks(probe, table), task
 
 
 async def settle(done: Callable[[], bool]) -> None:
@@ -405,8 +405,8 @@ HUNG = TaskFacts(signal=9, trip=make_trip(Watchdog.GPU_HEALTH, "idle", {}))
 @pytest.mark.parametrize("facts", [BAD, HUNG, TaskFacts(signal=11), TaskFacts(start_error="x")])
 async def test_a_bad_end_waits_for_the_devices(tmp_path: Path, facts: TaskFacts) -> None:
     probe = SlowProbe(DeviceFaults(xids=(79,), ecc_errors=1, gpu_lost="gone"))
-    desk, task = make_desk(tmp_path, probe, [0])
-    asking = asyncio.create_task(desk.add_faults(task, facts))
+    looks, task = make_looks(tmp_path, probe, [0])
+    asking = asyncio.create_task(looks.add_faults(task, facts))
     await settle(lambda: probe.asked == 1)
     assert not asking.done()
     probe.go.set()
@@ -431,8 +431,8 @@ async def test_other_ends_wait_for_nothing(
 ) -> None:
     """FAULT-3."""
     probe = SlowProbe(DeviceFaults(xids=(79,)))
-    desk, task = make_desk(tmp_path, probe, gpus)
-    assert await desk.add_faults(task, facts) == facts
+    looks, task = make_looks(tmp_path, probe, gpus)
+    assert await looks.add_faults(task, facts) == facts
     assert probe.asked == 0
 
 
@@ -441,8 +441,8 @@ async def test_a_probe_that_fails_does_not_keep_the_end(tmp_path: Path, error: E
     """FAULT-2."""
     probe = SlowProbe(error)
     probe.go.set()
-    desk, task = make_desk(tmp_path, probe, [0])
-    assert await desk.add_faults(task, BAD) == BAD
+    looks, task = make_looks(tmp_path, probe, [0])
+    assert await looks.add_faults(task, BAD) == BAD
 
 
 class TellingProbe(SlowProbe):
@@ -474,24 +474,24 @@ async def test_only_a_fault_of_the_hardware_trips_at_once(
     tmp_path: Path, found: DeviceFaults, trips: bool
 ) -> None:
     """FAULT-4."""
-    desk, task = make_desk(tmp_path, TellingProbe(found), [0])
+    looks, task = make_looks(tmp_path, TellingProbe(found), [0])
     task.saved.devices = DeviceMarks(sequence=7)
     now = read_boottime()
     task.move(AgentTaskEvent.LAUNCH)
     task.move(AgentTaskEvent.RUN)
     task.watch.started(now)
-    await desk.poll()
+    await looks.poll()
     task.watch.tick(now)
     assert (task.watch.trip is not None) is trips
     if task.watch.trip is not None:
         assert task.watch.trip.evidence["kernel_log"] == ("\n".join(found.lines) or None)
-        ended = await desk.add_faults(task, TaskFacts(signal=9, trip=task.watch.trip))
+        ended = await looks.add_faults(task, TaskFacts(signal=9, trip=task.watch.trip))
         assert classify(ended).cause is Cause.GPU_FAULT
 
 
 async def test_how_the_devices_were_survives_the_agent(tmp_path: Path) -> None:
-    desk, task = make_desk(tmp_path, SlowProbe(DeviceFaults()), [0])
-    desk.begin(task)
+    looks, task = make_looks(tmp_path, SlowProbe(DeviceFaults()), [0])
+    looks.begin(task)
     await settle(lambda: task.saved.devices is not None)
     again = TaskTable(tmp_path).restore(KEY, 0.0)
     assert again.saved.devices == DeviceMarks(sequence=7)

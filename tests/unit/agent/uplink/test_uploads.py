@@ -1,4 +1,4 @@
-"""The desk of checkpoints without an agent: what a controller that is away costs."""
+"""Transfers of checkpoints without an agent: what a controller that is away costs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.agent.tasks import AgentTask, TaskTable
-from holdfast.agent.uplink.checkpoints import OUT_FOLDER, CheckpointDesk
+from holdfast.agent.uplink.checkpoints import OUT_FOLDER, CheckpointTransfers
 from holdfast.agent.uplink.transfers import SavedCheckpoint, Transfers, Wire
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskEvent
@@ -50,13 +50,13 @@ async def make_tries(transfers: Away, folder: Path, tries: int) -> int:
     task.move(AgentTaskEvent.LAUNCH)
     (task.folder / OUT_FOLDER).mkdir(parents=True)
     (task.folder / OUT_FOLDER / "checkpoint.5").write_bytes(bytes(SIZE))
-    desk = CheckpointDesk(table, transfers)
+    sender = CheckpointTransfers(table, transfers)
     before = bytes_read()
-    desk.poke(task)
+    sender.poke(task)
     async with within(60):
         while len(transfers.tries) < tries:
             await asyncio.sleep(0.01)
-    await desk.close()
+    await sender.close()
     return bytes_read() - before
 
 
@@ -110,13 +110,13 @@ async def tell_refusals(
     (task.folder / OUT_FOLDER).mkdir(parents=True)
     (task.folder / OUT_FOLDER / "checkpoint.5").write_bytes(b"1234")
     transfers = Refusing(*errors)
-    desk = CheckpointDesk(table, transfers)
+    sender = CheckpointTransfers(table, transfers)
     task.pid = logged[0]
-    desk.poke(task)
+    sender.poke(task)
     async with within(60):
-        while transfers.errors or desk._uploads:
+        while transfers.errors or sender._uploads:
             await asyncio.sleep(0.01)
-    await desk.close()
+    await sender.close()
     return os.read(logged[1], 65_536).decode(), task.saved.notices
 
 

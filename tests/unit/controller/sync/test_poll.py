@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.controller.sync.poll import (
-    Look,
+    Moment,
     Poll,
     asks_again,
     begin_poll,
@@ -30,41 +30,41 @@ def make_poll(**fields: Any) -> Poll:
     return begin_poll(report, newest=True, now=100.0, seconds=10.0)
 
 
-def make_look(now: float = 101.0, *, newest: bool = True, closing: bool = False) -> Look:
-    return Look(now, newest, closing)
+def make_moment(now: float = 101.0, *, newest: bool = True, closing: bool = False) -> Moment:
+    return Moment(now, newest, closing)
 
 
 def test_a_quiet_call_waits_for_what_is_left_of_its_time() -> None:
-    assert choose_wait(make_poll(), QUIET, make_look()) == 9.0
+    assert choose_wait(make_poll(), QUIET, make_moment()) == 9.0
 
 
 @pytest.mark.parametrize(
     ("answer", "look"),
     [
-        (ACKED, make_look()),
-        (QUIET, make_look(110.0)),
-        (QUIET, make_look(closing=True)),
-        (QUIET, make_look(newest=False)),
+        (ACKED, make_moment()),
+        (QUIET, make_moment(110.0)),
+        (QUIET, make_moment(closing=True)),
+        (QUIET, make_moment(newest=False)),
     ],
     ids=["it says something", "its time is over", "the server closes", "a newer call came"],
 )
-def test_a_call_is_answered_at_once(answer: wire.SyncAnswer, look: Look) -> None:
+def test_a_call_is_answered_at_once(answer: wire.SyncAnswer, look: Moment) -> None:
     assert choose_wait(make_poll(), answer, look) is None
 
 
 def test_a_host_that_leaves_and_a_call_out_of_turn_wait_for_nothing() -> None:
-    assert choose_wait(make_poll(leaving=True), QUIET, make_look(100.0)) is None
+    assert choose_wait(make_poll(leaving=True), QUIET, make_moment(100.0)) is None
     late = begin_poll(make_poll().report, newest=False, now=100.0, seconds=10.0)
-    assert choose_wait(late, QUIET, make_look(100.0)) is None
+    assert choose_wait(late, QUIET, make_moment(100.0)) is None
 
 
 def test_a_wake_asks_again_without_the_ends() -> None:
     poll = make_poll()
     assert (poll.again.live, poll.again.ended) == ((KEY,), ())
-    assert asks_again(make_look(), woken=True)
-    assert not asks_again(make_look(), woken=False)
-    assert not asks_again(make_look(newest=False), woken=True)
-    assert not asks_again(make_look(closing=True), woken=True)
+    assert asks_again(make_moment(), woken=True)
+    assert not asks_again(make_moment(), woken=False)
+    assert not asks_again(make_moment(newest=False), woken=True)
+    assert not asks_again(make_moment(closing=True), woken=True)
 
 
 def wakes_of(runs: bool = False, **fields: Any) -> tuple[set[str], set[str], set[str]]:

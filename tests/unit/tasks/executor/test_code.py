@@ -13,9 +13,9 @@ import pytest
 
 from holdfast.tasks.executor.files import AppFiles
 from holdfast.wire.calls import PHASE_IDLE, PHASE_LOADING, PHASE_UNABLE
-from tests.unit.tasks.executor.desk import ScriptedDesk, error_of
+from tests.unit.tasks.executor.scripted_agent import ScriptedAgent, error_of
 
-Start = Callable[..., ScriptedDesk]
+Start = Callable[..., ScriptedAgent]
 APP = """
 @holdfast.task
 def here() -> int:
@@ -30,24 +30,24 @@ def there() -> int:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    desks: list[ScriptedDesk] = []
+    agents: list[ScriptedAgent] = []
 
-    def begin(app: str = APP) -> ScriptedDesk:
-        desks.append(ScriptedDesk(tmp_path / str(len(desks)), app))
-        hello = desks[-1].accept()
+    def begin(app: str = APP) -> ScriptedAgent:
+        agents.append(ScriptedAgent(tmp_path / str(len(agents)), app))
+        hello = agents[-1].accept()
         if not hello.want:  # it still imports
-            desks[-1].hear(lambda frame: frame.want == 1)
-        return desks[-1]
+            agents[-1].hear(lambda frame: frame.want == 1)
+        return agents[-1]
 
     (tmp_path / "0").mkdir()
     yield begin
-    for desk in desks:
-        desk.close()
+    for agent in agents:
+        agent.close()
 
 
-def write(desk: ScriptedDesk, name: str, text: str) -> None:
+def write(agent: ScriptedAgent, name: str, text: str) -> None:
     """Write a file as an editor does, with times of its own, so that no test waits for a clock."""
-    path = desk.folder / name
+    path = agent.folder / name
     before = path.stat().st_mtime_ns if path.exists() else 10**18
     path.write_text(text)
     os.utime(path, ns=(before + 1, before + 1))  # one nanosecond, in the same second
@@ -56,29 +56,29 @@ def write(desk: ScriptedDesk, name: str, text: str) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda desk: write(desk, "pages.py", (desk.folder / "pages.py").read_text()),
-        lambda desk: write(desk, "kept.py", "VALUE = 3\n"),
-        lambda desk: os.replace(desk.folder / "other.py", desk.folder / "kept.py"),
-        lambda desk: (desk.folder / "kept.py").unlink(),
+        lambda agent: write(agent, "pages.py", (agent.folder / "pages.py").read_text()),
+        lambda agent: write(agent, "kept.py", "VALUE = 3\n"),
+        lambda agent: os.replace(agent.folder / "other.py", agent.folder / "kept.py"),
+        lambda agent: (agent.folder / "kept.py").unlink(),
     ],
     ids=["the module", "a module that a call imported", "another inode", "no file"],
 )
 def test_a_changed_file_replaces_it_before_the_next_batch(
-    start: Start, tmp_path: Path, change: Callable[[ScriptedDesk], object]
+    start: Start, tmp_path: Path, change: Callable[[ScriptedAgent], object]
 ) -> None:
     """CODE-1: without a word, so that the batch is another executor's."""
     (tmp_path / "0" / "kept.py").write_text("VALUE = 2\n")
     (tmp_path / "0" / "other.py").write_text("VALUE = 3\n")
     for name in ("kept.py", "other.py"):
         os.utime(tmp_path / "0" / name, ns=(10**18, 10**18))
-    desk = start()
-    (end,) = desk.run(1, ("there", {}))
+    agent = start()
+    (end,) = agent.run(1, ("there", {}))
     assert json.loads(end.value) == 2
-    change(desk)
-    desk.say(batches=[desk.batch(2, ("here", {}))])
-    assert desk.wait() == 0
-    assert (2, 0) not in desk.ends
-    assert desk.place()[2] == PHASE_IDLE
+    change(agent)
+    agent.say(batches=[agent.batch(2, ("here", {}))])
+    assert agent.wait() == 0
+    assert (2, 0) not in agent.ends
+    assert agent.place()[2] == PHASE_IDLE
 
 
 def test_bytecode_of_another_version_is_not_read(start: Start) -> None:
@@ -86,15 +86,15 @@ def test_bytecode_of_another_version_is_not_read(start: Start) -> None:
     for number in (1, 2, 3):
         text = APP.replace("return 1", f"return {number}")
         if number == 1:
-            desk = start(text)
+            agent = start(text)
         else:
-            write(desk, "pages.py", "import holdfast\n" + text)
-            desk.close()
-            desk = restart(desk)
-        (end,) = desk.run(1, ("here", {}))
+            write(agent, "pages.py", "import holdfast\n" + text)
+            agent.close()
+            agent = restart(agent)
+        (end,) = agent.run(1, ("here", {}))
         assert json.loads(end.value) == number
-        compile_as_others_do(desk.folder / "pages.py")
-    desk.close()
+        compile_as_others_do(agent.folder / "pages.py")
+    agent.close()
 
 
 def compile_as_others_do(path: Path) -> None:
@@ -104,13 +104,13 @@ def compile_as_others_do(path: Path) -> None:
     os.utime(compiled, ns=(path.stat().st_mtime_ns,) * 2)
 
 
-def restart(desk: ScriptedDesk) -> ScriptedDesk:
+def restart(agent: ScriptedAgent) -> ScriptedAgent:
     """Start another executor on the files of one that is over."""
-    text = (desk.folder / "pages.py").read_text()
+    text = (agent.folder / "pages.py").read_text()
     for name in ("s", "place"):
-        (desk.folder / name).unlink()
-    (desk.folder / "blobs").rmdir()
-    new = ScriptedDesk(desk.folder, text.removeprefix("import holdfast\n"))
+        (agent.folder / name).unlink()
+    (agent.folder / "blobs").rmdir()
+    new = ScriptedAgent(agent.folder, text.removeprefix("import holdfast\n"))
     new.accept()
     return new
 
@@ -132,51 +132,51 @@ def restart(desk: ScriptedDesk) -> ScriptedDesk:
 def test_an_app_that_cannot_be_imported_is_told_by_its_calls_and_replaces_the_executor(
     start: Start, source: str, kind: str
 ) -> None:
-    desk = start(source)
-    ends = desk.run(1, ("here", {}), ("here", {}))
+    agent = start(source)
+    ends = agent.run(1, ("here", {}), ("here", {}))
     assert [(error_of(end).kind, error_of(end).unable) for end in ends] == [(kind, True)] * 2
-    assert desk.wait() == 1
-    assert desk.place()[2] == PHASE_UNABLE
-    last = desk.read("stderr").splitlines()[-1]
+    assert agent.wait() == 1
+    assert agent.place()[2] == PHASE_UNABLE
+    last = agent.read("stderr").splitlines()[-1]
     assert last.startswith("[holdfast] module pages cannot be imported on host box: ")
 
 
 def test_an_import_that_ends_the_process_is_where_the_place_says(
     start: Start, tmp_path: Path
 ) -> None:
-    desk = ScriptedDesk(tmp_path / "0", "import os; os._exit(0)\n")
+    agent = ScriptedAgent(tmp_path / "0", "import os; os._exit(0)\n")
     try:
-        assert desk.process.wait(20) == 0
-        assert desk.place() == (0, 0, PHASE_LOADING, 0)
+        assert agent.process.wait(20) == 0
+        assert agent.place() == (0, 0, PHASE_LOADING, 0)
     finally:
-        desk.close()
+        agent.close()
 
 
 def test_a_failed_import_that_was_mended_is_not_told_any_more(start: Start) -> None:
-    desk = start("undefined_name\n")
-    write(desk, "pages.py", "import holdfast\n" + APP)
-    desk.say(batches=[desk.batch(1, ("here", {}))])
-    assert desk.wait() == 0
-    assert desk.ends == {}
+    agent = start("undefined_name\n")
+    write(agent, "pages.py", "import holdfast\n" + APP)
+    agent.say(batches=[agent.batch(1, ("here", {}))])
+    assert agent.wait() == 0
+    assert agent.ends == {}
 
 
 def test_a_missing_function_is_told_and_the_executor_stays(start: Start) -> None:
-    desk = start()
-    (end,) = desk.run(1, ("absent", {}))
+    agent = start()
+    (end,) = agent.run(1, ("absent", {}))
     assert (error_of(end).kind, error_of(end).unable) == ("NotATask", True)
-    (end,) = desk.run(2, ("here", {}))
+    (end,) = agent.run(2, ("here", {}))
     assert json.loads(end.value) == 1
-    desk.say(leave=True)
-    assert desk.wait() == 0
+    agent.say(leave=True)
+    assert agent.wait() == 0
 
 
 def test_it_leaves_as_unable_where_its_last_call_had_no_function(start: Start) -> None:
     """Its call then goes to another host."""
-    desk = start()
-    desk.run(1, ("absent", {}))
-    desk.say(leave=True)
-    assert desk.wait() == 1
-    assert desk.place()[2] == PHASE_UNABLE
+    agent = start()
+    agent.run(1, ("absent", {}))
+    agent.say(leave=True)
+    assert agent.wait() == 1
+    assert agent.place()[2] == PHASE_UNABLE
 
 
 def test_files_outside_of_the_app_and_of_packages_in_it_are_not_watched(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A real executor, told what to do by a scripted desk over its real socket."""
+"""A real executor, told what to do by a scripted agent over its real socket."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from holdfast.wire.calls import (
     ModelLoad,
     SaveDone,
 )
-from tests.unit.tasks.executor.desk import ScriptedDesk, error_of
+from tests.unit.tasks.executor.scripted_agent import ScriptedAgent, error_of
 from tests.waits import wait_until
 
-Start = Callable[..., ScriptedDesk]
+Start = Callable[..., ScriptedAgent]
 
 APP = """
 import asyncio, os, sys, time
@@ -123,21 +123,21 @@ def plain() -> None: ...
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    desks: list[ScriptedDesk] = []
+    agents: list[ScriptedAgent] = []
 
     def begin(
         app: str = APP, *, wants: bool = True, greets: bool = True, **limits: Any
-    ) -> ScriptedDesk:
-        desk = ScriptedDesk(tmp_path, app, limits)
-        desks.append(desk)
-        hello = desk.accept(greets=greets)
+    ) -> ScriptedAgent:
+        agent = ScriptedAgent(tmp_path, app, limits)
+        agents.append(agent)
+        hello = agent.accept(greets=greets)
         if wants and not hello.want:
-            desk.hear(lambda frame: frame.want == 1)
-        return desk
+            agent.hear(lambda frame: frame.want == 1)
+        return agent
 
     yield begin
-    for desk in desks:
-        desk.close()
+    for agent in agents:
+        agent.close()
 
 
 def values(ends: list[Any]) -> list[Any]:
@@ -145,25 +145,25 @@ def values(ends: list[Any]) -> list[Any]:
 
 
 def test_calls_run_and_the_next_batch_grows_with_how_short_they_are(start: Start) -> None:
-    desk = start()
-    assert values(desk.run(1, ("double", {"n": 3}))) == [6]
-    assert values(desk.run(2, ("double", {"n": 1}), ("later", {"n": 1}))) == [2, 2]
-    frame = desk.heard[-1]
+    agent = start()
+    assert values(agent.run(1, ("double", {"n": 3}))) == [6]
+    assert values(agent.run(2, ("double", {"n": 1}), ("later", {"n": 1}))) == [2, 2]
+    frame = agent.heard[-1]
     assert frame.mean_seconds > 0
     assert frame.want == choose_want(frame.mean_seconds, 0, 0)
-    wait_until(lambda: desk.place()[2:] == (PHASE_IDLE, 3))
+    wait_until(lambda: agent.place()[2:] == (PHASE_IDLE, 3))
 
 
 def test_a_parameter_ctx_gets_the_context(start: Start) -> None:
-    desk = start()
-    assert values(desk.run(1, ("about", {"n": 3}))) == ["3 set0.0"]
-    [refused] = desk.run(2, ("about", {"n": 3, "ctx": 1}))
+    agent = start()
+    assert values(agent.run(1, ("about", {"n": 3}))) == ["3 set0.0"]
+    [refused] = agent.run(2, ("about", {"n": 3, "ctx": 1}))
     assert "there is no field 'ctx'" in error_of(refused).message
 
 
 def test_what_goes_wrong_is_told_with_its_kind_and_goes_on(start: Start) -> None:
-    desk = start()
-    ends = desk.run(
+    agent = start()
+    ends = agent.run(
         1,
         ("fail", {"how": "luck"}),
         ("fail", {"how": "exit"}),
@@ -187,156 +187,156 @@ def test_what_goes_wrong_is_told_with_its_kind_and_goes_on(start: Start) -> None
 
 
 def test_a_module_that_cannot_be_imported_is_named_with_its_host(start: Start) -> None:
-    desk = start("import no_such_package\n")
-    [end] = desk.run(1, ("double", {"n": 3}))
+    agent = start("import no_such_package\n")
+    [end] = agent.run(1, ("double", {"n": 3}))
     error = error_of(end)
     assert error.invalid
     assert error.message.startswith(
         "module pages cannot be imported on host box: ModuleNotFoundError: No module named "
-        f"'no_such_package' (looked in {desk.folder}"
+        f"'no_such_package' (looked in {agent.folder}"
     )
 
 
 def test_an_end_is_kept_until_it_is_on_record_over_agents_that_die(start: Start) -> None:
     """HAND-1."""
-    desk = start()
-    desk.say(batches=[desk.batch(7, ("double", {"n": 1}), ("double", {"n": 2}))])
-    desk.hear(lambda frame: len(desk.ends) == 2, record=False)
-    desk.hang_up()
-    desk.ends.clear()
-    hello = desk.accept(record=False)
+    agent = start()
+    agent.say(batches=[agent.batch(7, ("double", {"n": 1}), ("double", {"n": 2}))])
+    agent.hear(lambda frame: len(agent.ends) == 2, record=False)
+    agent.hang_up()
+    agent.ends.clear()
+    hello = agent.accept(record=False)
     assert (hello.held, [b.id for b in hello.batches]) == ([7], [7])
     assert [call.args for call in hello.batches[0].calls] == ["", ""]
-    assert desk.ends.keys() == {(7, 0), (7, 1)}
-    desk.say(batches=[desk.batch(7, ("double", {"n": 1}), ("double", {"n": 2}))])  # sent again
-    desk.say(recorded=[(7, 0), (7, 1)])
-    desk.hang_up()
-    assert desk.accept().held == []
-    assert desk.place()[3] == 2  # nothing ran twice
+    assert agent.ends.keys() == {(7, 0), (7, 1)}
+    agent.say(batches=[agent.batch(7, ("double", {"n": 1}), ("double", {"n": 2}))])  # sent again
+    agent.say(recorded=[(7, 0), (7, 1)])
+    agent.hang_up()
+    assert agent.accept().held == []
+    assert agent.place()[3] == 2  # nothing ran twice
 
 
 def test_an_end_is_told_while_the_next_call_still_runs(start: Start) -> None:
     """LINE-2."""
-    desk = start()
-    flag = desk.folder / "flag"
-    desk.say(batches=[desk.batch(1, ("double", {"n": 4}), ("hold", {"path": str(flag)}))])
-    desk.hear(lambda frame: (1, 0) in desk.ends)
+    agent = start()
+    flag = agent.folder / "flag"
+    agent.say(batches=[agent.batch(1, ("double", {"n": 4}), ("hold", {"path": str(flag)}))])
+    agent.hear(lambda frame: (1, 0) in agent.ends)
     wait_until(flag.exists)
-    assert desk.place() == (1, 1, PHASE_CALLING, 2)
+    assert agent.place() == (1, 1, PHASE_CALLING, 2)
     flag.unlink()
-    desk.hear(lambda frame: (1, 1) in desk.ends)
-    call, attempt, folder = json.loads(desk.ends[1, 1].value).split()
+    agent.hear(lambda frame: (1, 1) in agent.ends)
+    call, attempt, folder = json.loads(agent.ends[1, 1].value).split()
     assert (call, attempt) == ("set1.1", "1")
-    assert Path(folder) == desk.folder / "files" / "set1" / "1"
+    assert Path(folder) == agent.folder / "files" / "set1" / "1"
     assert Path(folder).is_dir()
 
 
 def test_a_cancelled_call_sees_it_and_one_that_waits_never_begins(start: Start) -> None:
-    desk = start()
-    flag = desk.folder / "flag"
+    agent = start()
+    flag = agent.folder / "flag"
     calls = [("hold", {"path": str(flag)}), ("double", {"n": 1}), ("double", {"n": 2})]
-    desk.say(batches=[desk.batch(1, *calls)])
+    agent.say(batches=[agent.batch(1, *calls)])
     wait_until(flag.exists)
-    desk.say(cancelled=[(1, 1), (1, 0)], cancel_reasons=["not needed", "wrong input"])
-    desk.hear(lambda frame: len(desk.ends) == 3)
-    assert error_of(desk.ends[1, 0]).message == "was told to end: wrong input"
-    assert error_of(desk.ends[1, 1]).message == "it was cancelled before it began: not needed"
-    assert json.loads(desk.ends[1, 2].value) == 4
-    assert desk.place()[3] == 2
+    agent.say(cancelled=[(1, 1), (1, 0)], cancel_reasons=["not needed", "wrong input"])
+    agent.hear(lambda frame: len(agent.ends) == 3)
+    assert error_of(agent.ends[1, 0]).message == "was told to end: wrong input"
+    assert error_of(agent.ends[1, 1]).message == "it was cancelled before it began: not needed"
+    assert json.loads(agent.ends[1, 2].value) == 4
+    assert agent.place()[3] == 2
 
 
 def test_a_call_that_is_cancelled_while_its_model_loads_never_begins(start: Start) -> None:
-    desk = start(
+    agent = start(
         "import time\nfrom pathlib import Path\n"
         "@holdfast.model('slow')\ndef slow():\n"
         "    Path('loading').touch()\n"
         "    while Path('loading').exists():\n        time.sleep(0.01)\n"
         "@holdfast.task(model=slow)\ndef use() -> None:\n    Path('began').touch()\n"
     )
-    desk.say(batches=[desk.batch(1, ("use", {}), ("use", {}), model="slow")])
-    wait_until((desk.folder / "loading").exists)
-    desk.say(cancelled=[(1, 0), (1, 1)], cancel_reasons=["no more", "no more"])
-    desk.hang_up()
-    desk.accept()  # it calls again after it has heard all of that
-    (desk.folder / "loading").unlink()
-    desk.hear(lambda frame: len(desk.ends) == 2)
-    assert {error_of(end).message for end in desk.ends.values()} == {
+    agent.say(batches=[agent.batch(1, ("use", {}), ("use", {}), model="slow")])
+    wait_until((agent.folder / "loading").exists)
+    agent.say(cancelled=[(1, 0), (1, 1)], cancel_reasons=["no more", "no more"])
+    agent.hang_up()
+    agent.accept()  # it calls again after it has heard all of that
+    (agent.folder / "loading").unlink()
+    agent.hear(lambda frame: len(agent.ends) == 2)
+    assert {error_of(end).message for end in agent.ends.values()} == {
         "it was cancelled before it began: no more"
     }
-    assert not (desk.folder / "began").exists()
+    assert not (agent.folder / "began").exists()
 
 
 def test_a_dropped_batch_is_dropped_without_a_word(start: Start) -> None:
-    desk = start()
-    flag = desk.folder / "flag"
-    desk.say(batches=[desk.batch(1, ("hold", {"path": str(flag)}), ("double", {"n": 1}))])
+    agent = start()
+    flag = agent.folder / "flag"
+    agent.say(batches=[agent.batch(1, ("hold", {"path": str(flag)}), ("double", {"n": 1}))])
     wait_until(flag.exists)
-    desk.say(dropped=[1])
-    assert values(desk.run(2, ("double", {"n": 5}))) == [10]
-    assert desk.ends.keys() == {(2, 0)}
-    assert desk.place()[3] == 2
+    agent.say(dropped=[1])
+    assert values(agent.run(2, ("double", {"n": 5}))) == [10]
+    assert agent.ends.keys() == {(2, 0)}
+    assert agent.place()[3] == 2
 
 
 def test_output_is_told_apart(start: Start) -> None:
-    desk = start()
-    desk.run(1, ("talk", {"word": "one"}), ("double", {"n": 1}), ("talk", {"word": "two"}))
+    agent = start()
+    agent.run(1, ("talk", {"word": "one"}), ("double", {"n": 1}), ("talk", {"word": "two"}))
     expected = "[holdfast] call set0.0 attempt 1\none\n[holdfast] call set0.2 attempt 1\ntwo\n"
-    assert (desk.read("stdout"), desk.read("stderr")) == (expected, expected)
+    assert (agent.read("stdout"), agent.read("stderr")) == (expected, expected)
 
 
 def test_models_swap_and_their_loading_is_told(start: Start) -> None:
-    desk = start()
+    agent = start()
     limits = {"a": ModelLimits(load_seconds=5.0), "b": ModelLimits(stall_seconds=0.0)}
-    assert desk.heard[-1].models == limits
-    assert values(desk.run(1, ("with_a", {}), ("with_a", {}), model="a")) == [["A", "a"]] * 2
-    assert desk.heard[-1].loaded == "a"
-    assert values(desk.run(2, ("with_b", {}), model="b")) == [["B", "a", "-A", "b"]]
-    loads = [load for frame in desk.heard for load in frame.loads]
+    assert agent.heard[-1].models == limits
+    assert values(agent.run(1, ("with_a", {}), ("with_a", {}), model="a")) == [["A", "a"]] * 2
+    assert agent.heard[-1].loaded == "a"
+    assert values(agent.run(2, ("with_b", {}), model="b")) == [["B", "a", "-A", "b"]]
+    loads = [load for frame in agent.heard for load in frame.loads]
     assert [load.model for load in loads] == ["a", "b"]
     assert all(isinstance(load, ModelLoad) for load in loads)
-    [end] = desk.run(3, ("with_b", {}), model="c")
+    [end] = agent.run(3, ("with_b", {}), model="c")
     assert "no model 'c' is declared" in error_of(end).message
 
 
 def test_an_idle_model_is_unloaded_and_an_idle_executor_ends(start: Start) -> None:
-    desk = start(model_idle_seconds=0.2, idle_seconds=1.0)
-    desk.run(1, ("with_a", {}), model="a")
-    if desk.heard[-1].loaded == "a":
-        desk.hear(lambda frame: frame.loaded is None)
-    assert "a" in {frame.loaded for frame in desk.heard}
-    assert desk.process.poll() is None
-    assert desk.wait() == 0
+    agent = start(model_idle_seconds=0.2, idle_seconds=1.0)
+    agent.run(1, ("with_a", {}), model="a")
+    if agent.heard[-1].loaded == "a":
+        agent.hear(lambda frame: frame.loaded is None)
+    assert "a" in {frame.loaded for frame in agent.heard}
+    assert agent.process.poll() is None
+    assert agent.wait() == 0
 
 
 def test_it_leaves_when_it_is_idle(start: Start) -> None:
-    desk = start()
-    flag = desk.folder / "flag"
+    agent = start()
+    flag = agent.folder / "flag"
     calls = [("hold", {"path": str(flag)}), ("double", {"n": 1})]
-    desk.say(batches=[desk.batch(1, *calls)], leave=True)
+    agent.say(batches=[agent.batch(1, *calls)], leave=True)
     wait_until(flag.exists)
     flag.unlink()
-    assert desk.wait() == 0
-    assert desk.ends.keys() == {(1, 0), (1, 1)}
+    assert agent.wait() == 0
+    assert agent.ends.keys() == {(1, 0), (1, 1)}
 
 
 def test_it_is_replaced_after_its_number_of_calls(start: Start) -> None:
-    desk = start(calls=2)
-    desk.say(batches=[desk.batch(1, *[("double", {"n": n}) for n in range(4)])])
-    assert desk.wait() == 0
-    assert desk.ends.keys() == {(1, 0), (1, 1)}
+    agent = start(calls=2)
+    agent.say(batches=[agent.batch(1, *[("double", {"n": n}) for n in range(4)])])
+    assert agent.wait() == 0
+    assert agent.ends.keys() == {(1, 0), (1, 1)}
 
 
 def test_it_is_replaced_when_its_module_was_changed(start: Start) -> None:
-    desk = start()
-    os.utime(desk.folder / "pages.py", ns=(1, 1))
-    desk.say(batches=[desk.batch(1, ("double", {"n": 2}))])
-    assert desk.wait() == 0
-    assert desk.ends == {}
+    agent = start()
+    os.utime(agent.folder / "pages.py", ns=(1, 1))
+    agent.say(batches=[agent.batch(1, ("double", {"n": 2}))])
+    assert agent.wait() == 0
+    assert agent.ends == {}
 
 
 def test_it_is_replaced_when_it_holds_too_much(start: Start) -> None:
-    desk = start(wants=False, memory_bytes=1)
-    assert desk.wait() == 0
+    agent = start(wants=False, memory_bytes=1)
+    assert agent.wait() == 0
 
 
 @pytest.mark.parametrize("raises", [True, False])
@@ -347,69 +347,69 @@ def test_a_stop_waits_for_the_running_call(start: Start, raises: bool) -> None:
         if raises
         else APP.replace("if ctx.cancelled:\n        raise", "if False:\n        raise")
     )
-    desk = start(app)
-    flag = desk.folder / "flag"
+    agent = start(app)
+    flag = agent.folder / "flag"
     calls = [("hold", {"path": str(flag)}), ("double", {"n": 1})]
-    desk.say(batches=[desk.batch(1, *calls)])
+    agent.say(batches=[agent.batch(1, *calls)])
     wait_until(flag.exists)
-    desk.terminate()
-    assert desk.wait() == 0
-    assert desk.ends.keys() == (set() if raises else {(1, 0)})
+    agent.terminate()
+    assert agent.wait() == 0
+    assert agent.ends.keys() == (set() if raises else {(1, 0)})
 
 
 def test_a_broken_gpu_context_replaces_the_process(start: Start) -> None:
-    desk = start(
+    agent = start(
         "@holdfast.task\ndef kernel() -> None:\n    raise RuntimeError('CUDA error: an illegal "
         "memory access was encountered')\n"
     )
-    desk.say(batches=[desk.batch(1, ("kernel", {}), ("kernel", {}))])
-    assert desk.wait() == 0
-    assert desk.ends.keys() == {(1, 0)}
+    agent.say(batches=[agent.batch(1, ("kernel", {}), ("kernel", {}))])
+    assert agent.wait() == 0
+    assert agent.ends.keys() == {(1, 0)}
 
 
 def test_large_values_go_through_the_agents_folder(start: Start) -> None:
-    desk = start()
-    desk.say(batches=[desk.batch(1, ("long_text", {"n": 300_000}))])
-    [sha256] = desk.hear(lambda frame: frame.keep).keep
-    assert (desk.blobs / sha256).read_text() == json.dumps(300_000 * "x")
-    assert (1, 0) not in desk.ends
-    desk.say(blobs=[BlobDone(sha256=sha256)])
-    desk.hear(lambda frame: (1, 0) in desk.ends)
-    reference = desk.ends[1, 0].value
+    agent = start()
+    agent.say(batches=[agent.batch(1, ("long_text", {"n": 300_000}))])
+    [sha256] = agent.hear(lambda frame: frame.keep).keep
+    assert (agent.blobs / sha256).read_text() == json.dumps(300_000 * "x")
+    assert (1, 0) not in agent.ends
+    agent.say(blobs=[BlobDone(sha256=sha256)])
+    agent.hear(lambda frame: (1, 0) in agent.ends)
+    reference = agent.ends[1, 0].value
     assert json.loads(reference) == {"$blob": sha256, "size": 300_002}
 
-    batch = desk.batch(2, ("long_text", {}))
+    batch = agent.batch(2, ("long_text", {}))
     call = msgspec.structs.replace(batch.calls[0], args=reference)
     batch = msgspec.structs.replace(batch, calls=[call])
-    desk.say(batches=[batch])
-    assert desk.hear(lambda frame: frame.fetch).fetch == [sha256]
-    desk.say(blobs=[BlobDone(sha256=sha256, error="the store is away")])
-    desk.hear(lambda frame: (2, 0) in desk.ends)
-    error = error_of(desk.ends[2, 0])
+    agent.say(batches=[batch])
+    assert agent.hear(lambda frame: frame.fetch).fetch == [sha256]
+    agent.say(blobs=[BlobDone(sha256=sha256, error="the store is away")])
+    agent.hear(lambda frame: (2, 0) in agent.ends)
+    error = error_of(agent.ends[2, 0])
     assert (error.kind.rpartition(".")[2], error.invalid) == ("Unavailable", False)
     assert "the store is away" in error.message
 
 
 def test_a_large_value_inside_the_arguments_is_checked_like_a_small_one(start: Start) -> None:
-    desk = start()
+    agent = start()
     fits, does_not = json.dumps("abc"), json.dumps([1])
     names = [hashlib.sha256(text.encode()).hexdigest() for text in (fits, does_not)]
     for name, text in zip(names, (fits, does_not), strict=True):
-        (desk.blobs / name).write_text(text)
+        (agent.blobs / name).write_text(text)
     large = [LargeValue("up", name, 300_000) for name in names]
     texts = [write_arguments({"n": 2, "text": value}) for value in large]
-    batch = desk.batch(1, ("long_text", {}), ("long_text", {}))
+    batch = agent.batch(1, ("long_text", {}), ("long_text", {}))
     calls = [
         msgspec.structs.replace(call, args=text)
         for call, text in zip(batch.calls, texts, strict=True)
     ]
-    desk.say(batches=[msgspec.structs.replace(batch, calls=calls)])
+    agent.say(batches=[msgspec.structs.replace(batch, calls=calls)])
     for name in names:
-        desk.hear(lambda frame, name=name: frame.fetch == [name])
-        desk.say(blobs=[BlobDone(sha256=name)])
-    desk.hear(lambda frame: (1, 1) in desk.ends)
-    assert json.loads(desk.ends[1, 0].value) == "xxa"
-    error = error_of(desk.ends[1, 1])
+        agent.hear(lambda frame, name=name: frame.fetch == [name])
+        agent.say(blobs=[BlobDone(sha256=name)])
+    agent.hear(lambda frame: (1, 1) in agent.ends)
+    assert json.loads(agent.ends[1, 0].value) == "xxa"
+    error = error_of(agent.ends[1, 1])
     assert error.invalid
     assert "argument 'text'" in error.message
 
@@ -431,29 +431,29 @@ def test_a_large_value_inside_the_arguments_is_checked_like_a_small_one(start: S
 def test_checkpoints_go_through_the_agent(
     start: Start, loaded: dict[str, Any], saved: dict[str, Any] | None, end: str
 ) -> None:
-    desk = start()
-    desk.say(batches=[desk.batch(7, ("double", {"n": 1}), ("go_on", {}))])
-    [load] = desk.hear(lambda frame: frame.saves).saves
+    agent = start()
+    agent.say(batches=[agent.batch(7, ("double", {"n": 1}), ("go_on", {}))])
+    [load] = agent.hear(lambda frame: frame.saves).saves
     assert load == CallSave(7, 1)
-    (desk.blobs / load.file_name).write_bytes(b"a quarter")
-    desk.say(saves=[SaveDone(save=load, **loaded)])
+    (agent.blobs / load.file_name).write_bytes(b"a quarter")
+    agent.say(saves=[SaveDone(save=load, **loaded)])
     if saved is not None:
-        [save] = desk.hear(lambda frame: frame.saves).saves
+        [save] = agent.hear(lambda frame: frame.saves).saves
         assert save == CallSave(7, 1, hashlib.sha256(b"half").hexdigest())
-        assert (desk.blobs / save.file_name).read_bytes() == b"half"
-        desk.hang_up()
-        assert desk.accept().hello  # an agent that took over is asked again
-        assert desk.hear(lambda frame: frame.saves).saves == [save]
-        desk.say(saves=[SaveDone(save=save, **saved)])
-    desk.hear(lambda frame: (7, 1) in desk.ends)
-    told = desk.ends[7, 1]
+        assert (agent.blobs / save.file_name).read_bytes() == b"half"
+        agent.hang_up()
+        assert agent.accept().hello  # an agent that took over is asked again
+        assert agent.hear(lambda frame: frame.saves).saves == [save]
+        agent.say(saves=[SaveDone(save=save, **saved)])
+    agent.hear(lambda frame: (7, 1) in agent.ends)
+    told = agent.ends[7, 1]
     said = (
         f"{error_of(told).kind.rpartition('.')[2]}: {error_of(told).message}" if told.error else ""
     )
     assert (said or json.loads(told.value)).startswith(end)
     kept = "the checkpoint is not kept; the one before stays: the server is away"
-    assert (kept in desk.read("stderr")) is (saved == {"error": "the server is away"})
-    assert not list(desk.blobs.glob("*checkpoint-out"))
+    assert (kept in agent.read("stderr")) is (saved == {"error": "the server is away"})
+    assert not list(agent.blobs.glob("*checkpoint-out"))
 
 
 OLDER = "the agent of this host is of an earlier version and carries no checkpoints"
@@ -461,26 +461,26 @@ OLDER = "the agent of this host is of an earlier version and carries no checkpoi
 
 def test_an_agent_that_knows_no_checkpoints_is_not_waited_for(start: Start) -> None:
     """It was started before the version that its executors are of."""
-    desk = start(greets=False)
-    loaded, saved = desk.run(7, ("go_on", {}), ("keep", {}))
+    agent = start(greets=False)
+    loaded, saved = agent.run(7, ("go_on", {}), ("keep", {}))
     assert error_of(loaded).message.startswith(
         f"the checkpoint of this call cannot be had: {OLDER}"
     )
     assert json.loads(saved.value) == "kept on"
-    assert f"the checkpoint is not kept; the one before stays: {OLDER}" in desk.read("stderr")
-    assert not list(desk.blobs.glob("*checkpoint-out"))
+    assert f"the checkpoint is not kept; the one before stays: {OLDER}" in agent.read("stderr")
+    assert not list(agent.blobs.glob("*checkpoint-out"))
 
 
 def test_an_older_agent_may_take_over_amid_a_save(start: Start) -> None:
-    desk = start()
-    desk.say(batches=[desk.batch(7, ("keep", {}))])
-    assert desk.hear(lambda frame: frame.saves).saves
-    desk.hang_up()
-    assert desk.accept(greets=False).hello
-    desk.say(batches=[desk.batch(8, ("double", {"n": 1}))])  # the first that it says
-    desk.hear(lambda frame: {(7, 0), (8, 0)} <= desk.ends.keys())
-    assert json.loads(desk.ends[7, 0].value) == "kept on"
-    assert OLDER in desk.read("stderr")
+    agent = start()
+    agent.say(batches=[agent.batch(7, ("keep", {}))])
+    assert agent.hear(lambda frame: frame.saves).saves
+    agent.hang_up()
+    assert agent.accept(greets=False).hello
+    agent.say(batches=[agent.batch(8, ("double", {"n": 1}))])  # the first that it says
+    agent.hear(lambda frame: {(7, 0), (8, 0)} <= agent.ends.keys())
+    assert json.loads(agent.ends[7, 0].value) == "kept on"
+    assert OLDER in agent.read("stderr")
 
 
 def test_an_agent_that_never_greets_is_not_waited_for_either(
@@ -540,57 +540,57 @@ def test_what_is_in_hand_behind_a_call_that_keeps_it_waiting_is_given_back(
     start: Start, call: str
 ) -> None:
     """HAND-2: where it runs for a second, and at once where it waits for another call."""
-    desk = start(APP + BEHIND)
-    desk.say(takes=(*TAKES, RETURNS))
-    flag = desk.folder / "flag"
+    agent = start(APP + BEHIND)
+    agent.say(takes=(*TAKES, RETURNS))
+    flag = agent.folder / "flag"
     given = {"path": str(flag)} if not call else {"path": str(flag), "call": call}
     short = ("double", {"n": 1})
-    desk.say(batches=[desk.batch(1, short, ("wait", given), short), desk.batch(2, short)])
-    told = desk.hear(lambda frame: frame.returned)
+    agent.say(batches=[agent.batch(1, short, ("wait", given), short), agent.batch(2, short)])
+    told = agent.hear(lambda frame: frame.returned)
     assert (told.returned, told.want) == ([(1, 2), (2, 0)], 0)
     assert (told.busy, told.busy_batch) == (call or "long", 1)
-    desk.say(batches=[desk.batch(3, short)])
-    assert desk.hear(lambda frame: 3 in frame.held).returned == [(1, 2), (2, 0), (3, 0)]
-    desk.say(dropped=[2, 3])
+    agent.say(batches=[agent.batch(3, short)])
+    assert agent.hear(lambda frame: 3 in frame.held).returned == [(1, 2), (2, 0), (3, 0)]
+    agent.say(dropped=[2, 3])
     wait_until(flag.exists)
     flag.unlink()
-    after = desk.hear(lambda frame: (1, 1) in desk.ends)
+    after = agent.hear(lambda frame: (1, 1) in agent.ends)
     assert (after.busy, after.want > 0, after.held) == ("", True, [1])
-    desk.say(dropped=[1])
-    assert desk.hear(lambda frame: not frame.held).returned == []
-    assert desk.place()[3] == 2, "nothing that was given back ran"
-    assert values(desk.run(4, short)) == [2]
+    agent.say(dropped=[1])
+    assert agent.hear(lambda frame: not frame.held).returned == []
+    assert agent.place()[3] == 2, "nothing that was given back ran"
+    assert values(agent.run(4, short)) == [2]
 
 
 def test_nothing_is_given_back_to_an_agent_that_would_not_hear_it(start: Start) -> None:
-    desk = start(APP + BEHIND)
-    flag = desk.folder / "flag"
+    agent = start(APP + BEHIND)
+    flag = agent.folder / "flag"
     waits = ("wait", {"path": str(flag), "call": "other.0"})
-    desk.say(batches=[desk.batch(1, waits, ("double", {"n": 1}))])
-    assert desk.hear(lambda frame: frame.busy).returned == []
+    agent.say(batches=[agent.batch(1, waits, ("double", {"n": 1}))])
+    assert agent.hear(lambda frame: frame.busy).returned == []
     wait_until(flag.exists)
     flag.unlink()
-    desk.hear(lambda frame: {(1, 0), (1, 1)} <= desk.ends.keys())
+    agent.hear(lambda frame: {(1, 0), (1, 1)} <= agent.ends.keys())
 
 
 def test_a_call_that_kills_its_process_is_where_the_place_says(start: Start) -> None:
-    desk = start(
+    agent = start(
         "import os, signal\n@holdfast.task\ndef die() -> None:\n    os.kill(os.getpid(), 9)\n"
         "@holdfast.task\ndef live() -> None: ...\n"
     )
-    desk.say(batches=[desk.batch(5, ("live", {}), ("die", {}), ("live", {}))])
-    assert desk.wait() == -signal.SIGKILL
-    assert desk.place() == (5, 1, PHASE_CALLING, 2)
+    agent.say(batches=[agent.batch(5, ("live", {}), ("die", {}), ("live", {}))])
+    assert agent.wait() == -signal.SIGKILL
+    assert agent.place() == (5, 1, PHASE_CALLING, 2)
 
 
 def test_short_calls_cost_no_system_call(start: Start) -> None:
     """LINE-2: 1000 calls write their place into memory and wake the line a few times."""
-    desk = start()
-    desk.run(1, ("double", {"n": 1}))
-    before = count_switches(desk.process.pid)
-    desk.run(2, *[("double", {"n": n}) for n in range(1000)])
-    assert desk.place()[3] == 1001
-    assert count_switches(desk.process.pid) - before < 250
+    agent = start()
+    agent.run(1, ("double", {"n": 1}))
+    before = count_switches(agent.process.pid)
+    agent.run(2, *[("double", {"n": n}) for n in range(1000)])
+    assert agent.place()[3] == 1001
+    assert count_switches(agent.process.pid) - before < 250
 
 
 def count_switches(pid: int) -> int:

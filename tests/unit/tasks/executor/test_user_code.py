@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.tasks.executor.desk import ScriptedDesk, error_of
+from tests.unit.tasks.executor.scripted_agent import ScriptedAgent, error_of
 
 APP = """
 import asyncio, atexit, contextlib, contextvars, faulthandler, io, json, multiprocessing, os, resource
@@ -76,27 +76,27 @@ def with_sweet() -> str: return sweet()
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedDesk]:
-    desk = ScriptedDesk(tmp_path_factory.mktemp("user"), APP, {})
-    hello = desk.accept()
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedAgent]:
+    agent = ScriptedAgent(tmp_path_factory.mktemp("user"), APP, {})
+    hello = agent.accept()
     if not hello.want:
-        desk.hear(lambda frame: frame.want == 1)
-    yield desk
-    desk.close()
+        agent.hear(lambda frame: frame.want == 1)
+    yield agent
+    agent.close()
 
 
 class Caller:
     """Runs single calls, each as a batch of its own."""
 
-    def __init__(self, desk: ScriptedDesk) -> None:
-        self.desk = desk
-        self.number = max((batch for batch, _ in desk.ends), default=0)
+    def __init__(self, agent: ScriptedAgent) -> None:
+        self.agent = agent
+        self.number = max((batch for batch, _ in agent.ends), default=0)
 
     def run(self, name: str, **more: Any) -> tuple[bool, Any]:
         """Return whether it failed, and its result or its error."""
         self.number += 1
         model = more.pop("model", None)
-        [end] = self.desk.run(self.number, (name, more), model=model)
+        [end] = self.agent.run(self.number, (name, more), model=model)
         return end.error, error_of(end) if end.error else json.loads(end.value)
 
     def state(self) -> Any:
@@ -106,12 +106,12 @@ class Caller:
 
 
 @pytest.fixture
-def caller(desk: ScriptedDesk) -> Iterator[Caller]:
-    caller = Caller(desk)
+def caller(agent: ScriptedAgent) -> Iterator[Caller]:
+    caller = Caller(agent)
     before = caller.state()
     yield caller
     assert caller.state() == before
-    assert desk.process.poll() is None
+    assert agent.process.poll() is None
 
 
 LEFTOVERS = {
@@ -228,21 +228,21 @@ def test_processes_of_a_call_are_as_elsewhere(caller: Caller, source: str) -> No
 def test_an_unloader_that_exits_fails_no_call_of_the_next_model(caller: Caller) -> None:
     assert caller.run("with_sour", model="sour") == (False, "s")
     assert caller.run("with_sweet", model="sweet") == (False, "t")
-    told = caller.desk.read("stderr")
+    told = caller.agent.read("stderr")
     assert "[holdfast] the unloader of model sour failed:" in told
     assert "SystemExit: device is gone" in told
 
 
 def test_neither_an_exit_handler_nor_a_thread_keeps_an_executor(tmp_path: Path) -> None:
-    desk = ScriptedDesk(tmp_path, APP, {})
+    agent = ScriptedAgent(tmp_path, APP, {})
     left = (
         "atexit.register(time.sleep, 600)\natexit.register(lambda: 1 / 0)\n"
         "threading.Thread(target=time.sleep, args=(600,)).start()"
     )
     try:
-        desk.accept()
-        assert not desk.run(1, ("act", {"source": left}))[0].error
-        desk.say(leave=True)
-        assert desk.wait() == 0
+        agent.accept()
+        assert not agent.run(1, ("act", {"source": left}))[0].error
+        agent.say(leave=True)
+        assert agent.wait() == 0
     finally:
-        desk.close()
+        agent.close()

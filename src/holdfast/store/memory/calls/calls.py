@@ -27,7 +27,7 @@ from holdfast.moves.calls.sets import (
     split_pieces,
     stand_call,
 )
-from holdfast.store.memory.calls.rows import MemoryCallSet, MemoryFeed
+from holdfast.store.memory.call_rows import MemoryCallSet, MemoryFeed
 from holdfast.store.memory.calls.tables import CallTables, row_of
 from holdfast.store.port.calls.calls import (
     CLOSING_SECONDS,

@@ -17,7 +17,7 @@ from holdfast.moves.calls.checkpoints import CallKept
 from holdfast.moves.calls.exchange import Head
 from holdfast.moves.calls.pieces import Piece
 from holdfast.moves.calls.sets import no_set, tell_end
-from holdfast.store.memory.calls.rows import MemoryCallSet, MemoryFeed, MemoryRun
+from holdfast.store.memory.call_rows import MemoryCallSet, MemoryFeed, MemoryRun
 from holdfast.store.memory.state import InMemory, MemoryState
 
 

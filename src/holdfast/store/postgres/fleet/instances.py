@@ -35,7 +35,7 @@ from holdfast.store.postgres.connection.session import Session, Tx, to_json
 from holdfast.store.postgres.fleet.pools import PostgresPools
 from holdfast.store.postgres.fleet.snapshot import read_snapshot
 from holdfast.store.postgres.hosts import lock_rented, lose_host_tasks, set_host_state
-from holdfast.store.postgres.jobs.moves import write_events
+from holdfast.store.postgres.moves import write_events
 
 T = TypeVar("T")
 PRUNE_ROWS = 500

@@ -17,7 +17,7 @@ from holdfast.moves.fleet.pools import (
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.connection.ports import OnSession, transacts
 from holdfast.store.postgres.connection.session import Tx, to_json
-from holdfast.store.postgres.jobs.moves import write_events
+from holdfast.store.postgres.moves import write_events
 
 
 class PostgresPools(OnSession):

@@ -28,8 +28,8 @@ from holdfast.store.port.clock import Now
 from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Rows, Session, Step, Tx
 from holdfast.store.postgres.jobs.jobs import read_jobs
-from holdfast.store.postgres.jobs.moves import load_moves, write_moves
 from holdfast.store.postgres.jobs.reserve import Reservation
+from holdfast.store.postgres.moves import load_moves, write_moves
 from holdfast.store.postgres.settings import (
     lock_quotas,
     read_quotas,

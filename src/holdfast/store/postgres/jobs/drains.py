@@ -20,7 +20,7 @@ from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Session, Tx
 from holdfast.store.postgres.hosts import quarantine_host
 from holdfast.store.postgres.jobs.jobs import read_jobs
-from holdfast.store.postgres.jobs.moves import ask_moves, load_moves, take_moves, write_moves
+from holdfast.store.postgres.moves import ask_moves, load_moves, take_moves, write_moves
 from holdfast.store.postgres.settings import ASK_SWITCHES, take_switches
 
 MAX_LIKELY = 32

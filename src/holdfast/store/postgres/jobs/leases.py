@@ -41,15 +41,15 @@ from holdfast.store.postgres.hosts import quarantine_host, retire_host, write_fa
 from holdfast.store.postgres.jobs.admission import plan_reservation
 from holdfast.store.postgres.jobs.alike import AlikeJobs, make_offered
 from holdfast.store.postgres.jobs.ends import finish_jobs, split_ends
-from holdfast.store.postgres.jobs.moves import (
+from holdfast.store.postgres.jobs.placing import submit_and_take
+from holdfast.store.postgres.jobs.takes import Take, plan_take
+from holdfast.store.postgres.moves import (
     ask_moves,
     load_moves,
     take_moves,
     write_events,
     write_moves,
 )
-from holdfast.store.postgres.jobs.placing import submit_and_take
-from holdfast.store.postgres.jobs.takes import Take, plan_take
 
 
 class PostgresLeases(OnSession):

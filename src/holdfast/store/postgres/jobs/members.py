@@ -18,7 +18,7 @@ from holdfast.store.postgres.connection.session import Tx
 from holdfast.store.postgres.hosts import quarantine_host
 from holdfast.store.postgres.jobs.admission import read_capacity
 from holdfast.store.postgres.jobs.jobs import read_jobs
-from holdfast.store.postgres.jobs.moves import load_moves, write_moves
+from holdfast.store.postgres.moves import load_moves, write_moves
 
 
 def _as_arrays(keys: Sequence[TaskKey]) -> dict[str, list[Any]]:

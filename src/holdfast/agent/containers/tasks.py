@@ -92,7 +92,7 @@ def read_options(environ: Mapping[str, str]) -> ContainerOptions:
 
 
 @dataclass(eq=False)
-class ContainerDesk:
+class ContainerTasks:
     """All container tasks. begun: called with a container's first process and its start. unable: an
     engine was away."""
 

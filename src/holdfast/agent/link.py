@@ -30,7 +30,7 @@ from holdfast.process.syscalls import read_boottime
 from holdfast.wire import guardian as wire
 from holdfast.wire.frames import FrameReader, encode_frame
 
-log = logging.getLogger("holdfast.agent.orders.link")
+log = logging.getLogger("holdfast.agent.link")
 
 _ACKS_PER_FRAME = 4096
 _SHOWN_BYTES = 32

@@ -42,7 +42,7 @@ Ask = Callable[[HealthRequest], Awaitable[HealthAnswer]]
 FindGpus = Callable[[], Awaitable[list[Gpu]]]
 
 
-class HealthDesk:
+class HealthChecks:
     """Keeps this host's checks going."""
 
     def __init__(self, ask: Ask, find_gpus: FindGpus, *, incarnation: str, folder: Path) -> None:

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.agent.config import AgentConfig
-from holdfast.agent.orders.link import GuardianLink
+from holdfast.agent.link import GuardianLink
 from holdfast.agent.orders.resync import find_missed
 from holdfast.agent.tasks import AgentTask
 from holdfast.core.ids import TaskKey
@@ -432,7 +432,7 @@ def test_a_guardian_that_is_killed_is_noticed_at_once(
         "import os, socket, sys, time\n"
         "sys.path.insert(0, os.getcwd())\n"
         "from pathlib import Path\n"
-        "from tests.unit.agent.orders.test_link import start_agent, wait_hello\n"
+        "from tests.unit.agent.test_link import start_agent, wait_hello\n"
         "agent, line = start_agent(Path(sys.argv[1]), sys.argv[2], guardian_pid=os.getpid())\n"
         "wait_hello(line, 1); print(agent.pid, flush=True); time.sleep(600)"
     )

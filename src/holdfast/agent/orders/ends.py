@@ -19,25 +19,25 @@ from dataclasses import dataclass
 
 import msgspec
 
-from holdfast.agent.calls.desk import ExecutorDesk
+from holdfast.agent.calls.executors import Executors
 from holdfast.agent.calls.places import CallWatches
-from holdfast.agent.containers.desk import ContainerDesk, add_container_facts
+from holdfast.agent.containers.tasks import ContainerTasks, add_container_facts
 from holdfast.agent.departure import Departure
-from holdfast.agent.health.desk import HealthDesk
+from holdfast.agent.health.checks import HealthChecks
 from holdfast.agent.orders.commands import Commands
 from holdfast.agent.orders.exit_facts import make_facts
 from holdfast.agent.tasks import ENDS_TOLD_SECONDS, AgentTask, TaskTable
-from holdfast.agent.uplink.checkpoints import CheckpointDesk
+from holdfast.agent.uplink.checkpoints import CheckpointTransfers
 from holdfast.agent.uplink.logs import LogShipper, read_log_tail
 from holdfast.agent.uplink.news import News
-from holdfast.agent.watch.faults import FaultDesk
+from holdfast.agent.watch.faults import FaultLooks
 from holdfast.agent.watch.runner import WatchRunner
 from holdfast.core.facts import TaskFacts
 from holdfast.core.states import AgentTaskEvent, AgentTaskState
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.guardian import TaskEnded
 
-log = logging.getLogger("holdfast.agent.ends")
+log = logging.getLogger("holdfast.agent.orders.ends")
 
 
 @dataclass(eq=False)
@@ -45,15 +45,15 @@ class TaskEnds:
     """Ends the tasks of this agent. commands: stops the ranks that fall with another."""
 
     table: TaskTable
-    containers: ContainerDesk
-    faults: FaultDesk
-    checkpoints: CheckpointDesk
-    calls: ExecutorDesk
+    containers: ContainerTasks
+    faults: FaultLooks
+    checkpoints: CheckpointTransfers
+    calls: Executors
     places: CallWatches
     commands: Commands
     watching: WatchRunner
     shipper: LogShipper
-    health: HealthDesk
+    health: HealthChecks
     departure: Departure
     news: News
 

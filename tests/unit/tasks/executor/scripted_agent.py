@@ -1,4 +1,4 @@
-"""A scripted desk: the agent's end of an executor's line, with a real executor at the other end."""
+"""A scripted agent: the agent's end of an executor's line, with a real executor at the other end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.waits import Patience
 KEY = "0123456789abcdefghjk:0:1"
 
 
-class ScriptedDesk:
+class ScriptedAgent:
     """The socket, the place file, and what the executor said. `app`: source of its module."""
 
     def __init__(self, folder: Path, app: str, limits: dict[str, Any] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The desk: executors of this host on one side, one long poll to the controller on the other.
+"""Executors of this host on one side, one long poll to the controller on the other.
 
 CALLS-1  An executor that dies is told about before its task's end is reported: with the ends that
          it had told, and with the call that ran, as its place file says (`Closing`). An agent that
@@ -78,7 +78,7 @@ CheckpointMover = Callable[[TaskKey, CallSave], bool]
 
 
 @dataclass(eq=False)
-class ExecutorDesk:
+class Executors:
     """All executors. move_blob: carries large values; move_checkpoint: what calls save. rooms: memory
     for their models. apps: those that fail here."""
 

@@ -1,4 +1,4 @@
-"""The desk between real executors and a scripted controller, over the real socket."""
+"""Between real executors and a scripted controller, over the real socket."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from holdfast.agent.calls import desk
+from holdfast.agent.calls import executors as module
 from holdfast.agent.calls.apps import AppTrials
-from holdfast.agent.calls.desk import ExecutorDesk
+from holdfast.agent.calls.executors import Executors
 from holdfast.agent.calls.home import ExecutorHome, make_place
 from holdfast.agent.calls.lines import ExecutorLine, ExecutorLines
 from holdfast.agent.calls.places import (
@@ -152,7 +152,7 @@ NO_DEVICES = ScriptedProbe("")
 
 
 class Rig:
-    """A desk, and an executor as its agent would start it."""
+    """The agent's side, and an executor as its agent would start it."""
 
     def __init__(self, folder: Path, probe: Probe = NO_DEVICES) -> None:
         self.folder = folder
@@ -169,13 +169,13 @@ class Rig:
         self.moved: list[tuple[str, str]] = []
         self.saved: list[bytes] = []
         self.trouble: list[Exception] = []
-        self.desk = self.make_desk()
+        self.executors = self.make_executors()
         self.running: asyncio.Task[None] | None = None
 
-    def make_desk(self) -> ExecutorDesk:
+    def make_executors(self) -> Executors:
         self.lines = ExecutorLines()
         self.rooms = self.make_rooms()
-        return ExecutorDesk(
+        return Executors(
             self.table,
             cast(ControllerCalls, self.controller),
             "i" * 8,
@@ -208,8 +208,8 @@ class Rig:
         self.process.kill()
 
     async def start(self, gpus: Sequence[int] = ()) -> None:
-        await self.desk.open(self.home.socket)
-        self.running = asyncio.create_task(self.desk.run())
+        await self.executors.open(self.home.socket)
+        self.running = asyncio.create_task(self.executors.run())
         order = LaunchOrder(
             key=KEY, attempt=1, name="n", queue="q", project="p", argv=[], watch=OWN,
             executor="pages-1", app="pages", gpus=list(gpus),
@@ -226,14 +226,14 @@ class Rig:
                 *self.home.make_command(), env=env, cwd=self.folder, stdout=log, stderr=log
             )
 
-    async def replace_desk(self) -> None:
+    async def replace_executors(self) -> None:
         """An agent dies; its successor listens at the same path."""
         assert self.running is not None
         self.running.cancel()
-        await self.desk.close()
-        self.desk = self.make_desk()
-        await self.desk.open(self.home.socket)
-        self.running = asyncio.create_task(self.desk.run())
+        await self.executors.close()
+        self.executors = self.make_executors()
+        await self.executors.open(self.home.socket)
+        self.running = asyncio.create_task(self.executors.run())
 
     def give(
         self, number: int, *calls: tuple[str, Any], named: float | None = None, **watch: Any
@@ -261,7 +261,7 @@ class Rig:
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
         await self.process.wait()
-        await self.desk.close()
+        await self.executors.close()
 
 
 @contextlib.asynccontextmanager
@@ -290,8 +290,8 @@ def test_after_an_answer_the_next_request_waits_for_what_its_executor_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CALLS-3. A request with nothing to say would be taken first, and the end would wait for it."""
-    monkeypatch.setattr(desk, "GAP_SECONDS", 60.0)
-    monkeypatch.setattr(desk, "SHORT_GAP_SECONDS", 60.0)
+    monkeypatch.setattr(module, "GAP_SECONDS", 60.0)
+    monkeypatch.setattr(module, "SHORT_GAP_SECONDS", 60.0)
     happened: list[str] = []
     hear, say = ExecutorLine.hear, ExecutorLine.say
     monkeypatch.setattr(
@@ -357,7 +357,7 @@ def test_a_new_agent_says_that_it_was_told_nothing_yet(tmp_path: Path) -> None:
             reports = rig.controller.reports
             rig.give(1, ("double", {"n": 1}))
             await rig.until(lambda: reports and not reports[-1].fresh)
-            await rig.replace_desk()
+            await rig.replace_executors()
             before = len(reports)
             await rig.until(lambda: any(report.fresh for report in reports[before:]))
             rig.give(2, ("double", {"n": 1}))
@@ -397,7 +397,7 @@ def test_the_next_agent_goes_on_with_the_executor(tmp_path: Path) -> None:
             flag = tmp_path / "flag"
             rig.give(1, ("hold", {"path": str(flag)}), ("double", {"n": 1}), time_limit_seconds=77)
             await rig.until(flag.exists)
-            await rig.replace_desk()
+            await rig.replace_executors()
             await rig.until(lambda: rig.lines.find_batch(KEY, 1) is not None)
             watches = CallWatches(rig.lines.find_batch, rig.lines.find_limits)
             assert watches.look(rig.task, read_boottime())
@@ -419,9 +419,9 @@ def test_a_dead_executor_is_told_of_with_the_call_that_ran(
             rig.give(5, ("double", {"n": 4}), ("die", {}), ("double", {"n": 5}))
             await rig.process.wait()
             if taken_over:
-                await rig.replace_desk()
+                await rig.replace_executors()
             facts = TaskFacts(signal=signal.SIGKILL)
-            await rig.desk.end(rig.task, facts)
+            await rig.executors.end(rig.task, facts)
             [closing] = rig.controller.closings
             assert (closing.batch, closing.position, closing.loading) == (5, 1, False)
             assert closing.facts == facts

@@ -14,34 +14,34 @@ import pytest
 
 from holdfast.agent.abilities import Hindrances
 from holdfast.agent.calls.apps import AppTrials
-from holdfast.agent.calls.desk import ExecutorDesk
+from holdfast.agent.calls.executors import Executors
 from holdfast.agent.calls.home import ExecutorHome
 from holdfast.agent.calls.lines import ExecutorLines
 from holdfast.agent.calls.places import CallWatches
 from holdfast.agent.calls.rooms import ModelRooms
 from holdfast.agent.config import AgentConfig
-from holdfast.agent.containers.desk import ContainerDesk, ContainerOptions
+from holdfast.agent.containers.tasks import ContainerOptions, ContainerTasks
 from holdfast.agent.departure import Departure
-from holdfast.agent.ends import TaskEnds
 from holdfast.agent.folders import WorkFolders
-from holdfast.agent.health.desk import HealthDesk
+from holdfast.agent.health.checks import HealthChecks
 from holdfast.agent.host_facts import FactsReader, make_probe
 from holdfast.agent.housekeeping import Housekeeper
+from holdfast.agent.link import GuardianLink
 from holdfast.agent.orders.claims import Claims
 from holdfast.agent.orders.commands import Commands
+from holdfast.agent.orders.ends import TaskEnds
 from holdfast.agent.orders.hearing import Hearing
 from holdfast.agent.orders.launches import Launcher, TaskPlaces
-from holdfast.agent.orders.link import GuardianLink
 from holdfast.agent.orders.starts import TaskStarts
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.calls import ControllerCalls
-from holdfast.agent.uplink.checkpoints import OUT_FOLDER, CheckpointDesk
+from holdfast.agent.uplink.checkpoints import OUT_FOLDER, CheckpointTransfers
 from holdfast.agent.uplink.http import HttpClient
 from holdfast.agent.uplink.logs import LogShipper
 from holdfast.agent.uplink.news import News
 from holdfast.agent.uplink.transfers import SavedCheckpoint, Transfers, Wire
-from holdfast.agent.watch.faults import FaultDesk
-from holdfast.agent.watch.forensics import ForensicsDesk
+from holdfast.agent.watch.faults import FaultLooks
+from holdfast.agent.watch.forensics import ForensicsSender
 from holdfast.agent.watch.kills import Kills
 from holdfast.agent.watch.runner import WatchRunner
 from holdfast.core.causes import Cause
@@ -153,12 +153,12 @@ class Life:
         news, lines = News(), ExecutorLines()
         self.told = Told(lines)
         hindrances = Hindrances(news)
-        kills = Kills(self.table, guardian, ForensicsDesk(calls, probe))
-        self.checkpoints = CheckpointDesk(self.table, uplink)
+        kills = Kills(self.table, guardian, ForensicsSender(calls, probe))
+        self.checkpoints = CheckpointTransfers(self.table, uplink)
         watching = WatchRunner(self.table, probe, trip=kills.take_trip, first_beat=news.report)
-        faults = FaultDesk(probe, self.table)
+        faults = FaultLooks(probe, self.table)
         starts = TaskStarts(watching, faults, news)
-        containers = ContainerDesk(
+        containers = ContainerTasks(
             folder / "containers", mark="m", options=ContainerOptions(), begun=starts.begin
         )
         self.keeper = Housekeeper(self.table, works)
@@ -197,7 +197,7 @@ class Life:
             containers=containers,
             faults=faults,
             checkpoints=self.checkpoints,
-            calls=ExecutorDesk(
+            calls=Executors(
                 self.table,
                 calls,
                 "i" * 8,
@@ -213,7 +213,7 @@ class Life:
             commands=self.commands,
             watching=watching,
             shipper=self.shipper,
-            health=HealthDesk(
+            health=HealthChecks(
                 calls.ask_health,
                 FactsReader(AgentConfig(url="http://c", state_dir=str(folder)), probe).find_gpus,
                 incarnation="i" * 8,
