@@ -115,7 +115,7 @@ imports: env    ## the layers of ARCHITECTURE.md
 bench: env      ## figures, each beside a limit measured in the same run
 	@$(RUN)/python -m bench
 
-bench-peers: env ## calls a second and latency beside PgQueuer, Procrastinate, Celery and Dramatiq, which it installs; writes the docs' table
+bench-peers: env ## calls a second and latency beside PgQueuer, Procrastinate, Celery, Dramatiq and HyperQueue, which it installs; writes the docs' table
 	@bench/peers/install.sh
 	@$(RUN)/python -m bench.peers --write docs/reference/benchmarks.md
 

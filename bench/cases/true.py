@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -10,10 +12,11 @@ from bench.costs import Meter, describe_refusal, list_cost_lines
 from bench.figures import Figures, Line, spread
 from bench.limits.fork_exec import TRUE, measure_fork_exec
 from bench.scale import Scale, alternate, say, wait_until
-from bench.system import QUEUE, ROLES, Place, Scratch, list_role, start_up
+from bench.system import QUEUE, ROLES, ROOT, Place, Scratch, list_role, start_up
 
 name = "true"
-budget = ">= 0.35 of a bare fork-exec-wait loop, with 16 slots"
+budget = ">= 0.3 of a bare fork-exec-wait loop, with 16 slots"
+PEERS_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
 _LIMIT = "fork-exec-wait, 1 core"
 
 
@@ -22,7 +25,7 @@ def run(scale: Scale) -> Figures:
     jobs, few = scale.pick(2000, 20), scale.pick(400, 10)
     lines: list[Line] = []
     notes = [f"{jobs} or {few} jobs a round, submitted in batches of 500."]
-    for slots, budget in scale.pick(((2, None), (16, 0.35)), ((2, 0.35),)):
+    for slots, budget in scale.pick(((2, None), (16, 0.3)), ((2, 0.3),)):
         with Scratch() as scratch:
             place = start_up(scratch, slots)
             place.make_queue()
@@ -42,7 +45,20 @@ def run(scale: Scale) -> Figures:
             *list_cost_lines(f"a job with {slots} slots", cost, _LIMIT, bare_cost),
         ]
         notes += describe_refusal(cost, bare_cost)
+    if PEERS_PYTHON.exists():
+        found = [_measure_hyperqueue(jobs, 16) for _ in range(scale.rounds)]
+        lines.append(_compare("HyperQueue, 16 slots, output in files", found, limits, None))
+    else:
+        notes.append("HyperQueue is measured beside it where `make bench-peers` has installed it.")
     return Figures(name=name, lines=tuple(lines), notes=tuple(dict.fromkeys(notes)))
+
+
+def _measure_hyperqueue(jobs: int, slots: int) -> float:
+    """Return the processes per second of another dispatcher that keeps each output in files."""
+    script = ROOT / "bench" / "peers" / "use_hyperqueue.py"
+    command = [str(PEERS_PYTHON), str(script), TRUE, str(jobs), str(slots)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
+    return jobs / float(json.loads(done.stdout.splitlines()[-1])["seconds"])
 
 
 def _meter(place: Place) -> Meter:
