@@ -1,6 +1,6 @@
 """See children end. One epoll over pidfds, each of which is readable at once when its process ends.
 
-WATCH-1  No exit is missed: a pidfd stays readable until it is closed, and the status waits in the
+-        No exit is missed: a pidfd stays readable until it is closed, and the status waits in the
          zombie.
 WATCH-2  Orphans re-parented to a sub-reaper are reaped and returned by the same `collect`. They
          have no pidfd here, so nothing wakes for them: a sub-reaper calls `collect` from time to
