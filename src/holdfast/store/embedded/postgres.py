@@ -7,7 +7,7 @@ PG-1  Every process of the server holds the lock on `server.lock`; the folder is
       kernel says so.
 -     One owner: the lock on `owner.lock`, held from start to stop. A second owner is refused before
       it touches anything.
-PG-3  A cluster appears whole or not at all: initdb works beside it and a rename ends it.
+-     A cluster appears whole or not at all: initdb works beside it and a rename ends it.
 PG-4  The server does not outlive its owner: it gets SIGINT (a clean, fast shutdown) when the owner
       is gone, however it went.
 -     A pid alone is never believed: a process is signalled through a pidfd, after its lock or
@@ -242,7 +242,7 @@ class EmbeddedPostgres:
     def _make_cluster(
         self, identity: Identity, binaries: PostgresBinaries, server_lock: int, private: bool
     ) -> None:
-        """PG-3: initdb beside the cluster's place, the password into it, then one rename."""
+        """Run initdb beside the cluster's place, write the password into it, then rename it once."""
         layout = self._layout
         started = time.monotonic()
         cluster.check_space(layout.folder)
