@@ -202,6 +202,19 @@ def test_decisions_have_numbers_of_their_own() -> None:
     assert wrong == [], "a page's title begins with the number in its name"
 
 
+def test_a_decision_is_one_page() -> None:
+    """The question, the choice, and what would reverse it: a diary hides which of it still holds."""
+    pages = {p.name: p.read_text() for p in (ROOT / "docs" / "decisions").glob("*.md")}
+    assert [name for name, text in pages.items() if text.count("\n") > 46] == []
+    wide = [
+        (name, line)
+        for name, text in pages.items()
+        for line in text.splitlines()
+        if len(line) > 120 and not line.startswith("|")
+    ]
+    assert wide == []
+
+
 # ---- words
 
 

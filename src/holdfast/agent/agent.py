@@ -7,7 +7,7 @@ starts and ends tasks, and last the loop that speaks to the controller.
 AGT-1  The agent may be killed, frozen or replaced at any line: the guardian holds the processes, the
        disk holds orders and offsets, and all reports repeat (`Snapshot`, unacknowledged ends, logs
        by offset).
-AGT-3  An agent without a guardian ends the remains of its tasks and goes; it never runs anything by
+-      An agent without a guardian ends the remains of its tasks and goes; it never runs anything by
        itself.
 """
 

@@ -4,7 +4,7 @@
 KEEP-1  `order.json` is written before the guardian is asked to launch, so the next agent can watch
         everything that runs. It holds the task's secrets (0600, in a folder 0700), because that agent has
         to redact, too; it is deleted with the folder as soon as everything in it has been shipped.
-KEEP-2  A key that ended, or was stopped before it came, is never launched again (tombstones).
+-       A key that ended, or was stopped before it came, is never launched again (tombstones).
 KEEP-3  A task's state (`core.transitions.AGENT_TASK`) is not on disk: the next agent derives it
         from the guardian's snapshot, and from `acked` in `state.json`.
 """
@@ -290,7 +290,7 @@ class TaskTable:
         return any(key.job_id == job_id for key in self._tasks)
 
     def is_buried(self, key: TaskKey) -> bool:
-        """Whether the key must not be launched (KEEP-2)."""
+        """Whether the key must not be launched."""
         return key in self._tombstones
 
     def folder_of(self, key: TaskKey) -> Path:
@@ -375,7 +375,7 @@ class TaskTable:
             self.save(task, now)
 
     def forget(self, task: AgentTask) -> None:
-        """Drop a task and bury its key (KEEP-2); its folder stays until `remove_folder`."""
+        """Drop a task and bury its key; its folder stays until `remove_folder`."""
         task.move(AgentTaskEvent.FORGET)
         self._tasks.pop(task.key, None)
         self._tombstones[task.key] = None

@@ -3,9 +3,8 @@
 Importing httpx takes ten times what starting Python takes, http.client and h11 each about as much
 as Python, httptools a tenth. What this module does not do is left to httpx: see `can_reach`.
 
-REUSE-1  A kept connection that has something to read, or that lay idle for long, is closed and not
-         used: the server has hung up, or is about to. A call that is lost on it all the same is an
-         ordinary lost call.
+A kept connection that has something to read, or that lay idle for long, is closed and not used: the
+server has hung up, or is about to. A call that is lost on it all the same is an ordinary lost call.
 """
 
 from __future__ import annotations
@@ -130,7 +129,7 @@ class _KeptSocket:
 
     @property
     def is_usable(self) -> bool:
-        """Whether another request may be sent (REUSE-1)."""
+        """Whether another request may be sent."""
         look = select.poll()
         look.register(self._wire, select.POLLIN)
         return time.monotonic() - self._idle_since < _IDLE_SECONDS and not look.poll(0)

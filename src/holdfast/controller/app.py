@@ -4,8 +4,7 @@ a problem.
 There is no framework between the socket and the handler, because msgspec decodes bodies and encodes
 answers from the shared structs (measured: half the import time and 15 MB saved).
 
-AUTH-1  Every route has a role in the table, and it is checked here, in one place, before the
-        handler runs.
+Every route has a role in the table, and it is checked here, in one place, before the handler runs.
 """
 
 import asyncio
@@ -166,7 +165,7 @@ class App:
             await check_owner(call, endpoint.owned)
         return await endpoint.handle(call)
 
-    async def _let_in(self, endpoint: Endpoint, call: ApiCall) -> None:  # AUTH-1
+    async def _let_in(self, endpoint: Endpoint, call: ApiCall) -> None:
         role = endpoint.role
         if role is Role.HOST:
             recent = endpoint.path != CHECKED_BY_STORE

@@ -2,7 +2,7 @@
 
 FILE-1  A file is written under another name and renamed, so a reader sees the old one or the new
         one, never a part.
-FILE-2  A bound file ends in the number of its own inode. A copy of it has another, also where time
+-       A bound file ends in the number of its own inode. A copy of it has another, also where time
         and owner were copied, so that a copied folder is told from one that was moved or mounted
         again.
 """
@@ -29,7 +29,7 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = False) -> None:
 
 
 def write_bound(path: Path, word: str) -> None:
-    """Replace `path` by a word that is bound to this file (FILE-2, FILE-1). Raises OSError."""
+    """Replace `path` by a word that is bound to this file (FILE-1). Raises OSError."""
     _replace(path, word.encode(), durable=True, bound=True)
 
 

@@ -7,7 +7,7 @@ by rusage.
 
 GROUP-1  A process can leave its environment and its parent, but not its group: membership is the
          strongest evidence.
-GROUP-2  A group is removed when its task is over; what a dead guardian left is found under the same
+-        A group is removed when its task is over; what a dead guardian left is found under the same
          folder name.
 """
 

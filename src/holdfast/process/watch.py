@@ -1,13 +1,13 @@
 """See children end. One epoll over pidfds, each of which is readable at once when its process ends.
 
-WATCH-1  No exit is missed: a pidfd stays readable until it is closed, and the status waits in the
+-        No exit is missed: a pidfd stays readable until it is closed, and the status waits in the
          zombie.
 WATCH-2  Orphans re-parented to a sub-reaper are reaped and returned by the same `collect`. They
          have no pidfd here, so nothing wakes for them: a sub-reaper calls `collect` from time to
          time as well.
 WATCH-3  One `collect` takes `MAX_EXITS` at most: a tree that forks and exits faster than it is
          reaped must not hold up its reaper for ever. What is left comes with the next call.
-WATCH-4  A child without a pidfd, or one the kernel cannot poll (no memory), is reaped like an
+-        A child without a pidfd, or one the kernel cannot poll (no memory), is reaped like an
          orphan: with the next call.
 
 WATCH-5  A keeper that was stopped goes on: its task could do that to it, and no end would be heard.
@@ -50,7 +50,8 @@ class Watcher:
         return self._epoll.fileno()
 
     def watch_child(self, pid: int, pidfd: int, *, keeper: bool = False) -> None:
-        """Watch a child; the watcher owns `pidfd` from here on. -1: WATCH-4. keeper: WATCH-5."""
+        """Watch a child; the watcher owns `pidfd` from here on. -1: there is none, so the child is
+        reaped like an orphan. keeper: WATCH-5."""
         if keeper:
             self._keepers.add(pid)
         if pidfd < 0:

@@ -6,7 +6,7 @@ BOX-5  Inside, the beat socket and the job's work folder have the paths they hav
 BOX-6  The host's network and IPC namespaces are shared: the ranks of a gang find each other by the
        host's address, and NCCL's shared memory (`/dev/shm`) works between ranks, at the host's
        size. Processes have their own namespace, so none of them outlives the first one.
-BOX-7  The user inside is the agent's, even if the image names another: it owns the work
+-      The user inside is the agent's, even if the image names another: it owns the work
        folder and the beat socket, and its processes can be seen, measured and ended from outside.
 """
 

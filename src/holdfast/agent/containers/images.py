@@ -4,7 +4,7 @@ own words when they fail.
 PULL-1  A task that needs an image holds its lock while it looks and pulls. A task that waited for
         the lock takes over the outcome of the holder's pull, good or bad, instead of pulling again.
         A holder that was killed left no outcome, and the next one pulls.
-PULL-2  Locks are the kernel's (`flock`): a killed process holds none.
+-       Locks are the kernel's (`flock`): a killed process holds none.
 """
 
 import fcntl

@@ -6,7 +6,7 @@ DESK-1  Whenever an agent starts, every container of this host that no living ta
         touch: the host takes no container, the tasks of an earlier incarnation whose containers
         may still run keep their leases, and the devices of those tasks are given to no other.
         Used is a runtime that had an image and was asked for a container.
-DESK-2  An end is told when the runner said that the container is gone; else the agent removes it
+-       An end is told when the runner said that the container is gone; else the agent removes it
         first, however often that takes. Where not even that works while the container's process
         lives, the task is unkillable.
 """
@@ -182,7 +182,7 @@ class ContainerTasks:
 
     async def confirm_gone(self, task: AgentTask) -> tuple[RunnerStatus, bool]:
         """Return when the container of a task that ended is gone (BOX-3), with the last status of
-        its runner; True beside it where its process cannot be killed (DESK-2)."""
+        its runner; True beside it where its process cannot be killed."""
         following = self._works.pop(task.key, None)
         if following is not None:
             following.cancel()

@@ -1,8 +1,8 @@
 """The agent as its guardian sees it: a child to start, listen to, and replace.
 
-AGENT-1  An agent that died is started again at once; one that keeps dying, after 0.2 s doubling to
+-        An agent that died is started again at once; one that keeps dying, after 0.2 s doubling to
          10 s.
-AGENT-2  An agent whose loop is silent for `frozen_seconds` is killed and replaced: it may be
+-        An agent whose loop is silent for `frozen_seconds` is killed and replaced: it may be
          stopped, or stuck in a driver. Before its first word each agent in a row has twice the time
          of the one before, eight times at most: on a machine with little to spare the start itself
          takes long, and killing it earlier never helps.
@@ -254,7 +254,7 @@ class AgentChild:
         )
 
     def _take_exit(self, run: ProgramRun) -> None:
-        """Plan the next start (AGENT-1)."""
+        """Plan the next start."""
         assert run.exit is not None
         now = time.monotonic()
         self._run = None

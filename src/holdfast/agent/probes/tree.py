@@ -1,10 +1,9 @@
 """CPU time, I/O and memory of a task's process tree, from /proc.
 
-TREE-READ-1  The counters never fall and never lose work: a process's work is added as it is done,
-             so its exit takes nothing away. A child's whole time is counted once more in its parent
-             when it is reaped, so a tree in which processes come and go looks busier than it is,
-             never idler.
-TREE-READ-2  A living process that may not be read makes the value unknown, not smaller.
+- The counters never fall and never lose work: a process's work is added as it is done, so its exit
+  takes nothing away. A child's whole time is counted once more in its parent when it is reaped, so
+  a tree in which processes come and go looks busier than it is, never idler.
+- A living process that may not be read makes the value unknown, not smaller.
 """
 
 import os
@@ -118,7 +117,7 @@ def _read(path: str) -> bytes:
 
 
 class TreeMeter:
-    """Adds up what one task's tree did (TREE-READ-1)."""
+    """Adds up what one task's tree did."""
 
     def __init__(self) -> None:
         self._before: dict[tuple[int, int], TreeUsage] = {}

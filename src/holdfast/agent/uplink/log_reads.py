@@ -1,7 +1,7 @@
 """Output that a reader asked for beyond what the controller keeps: read from the task's file, masked.
 
-READS-1  One order is read and sent at a time, so a reader costs a host one piece of memory. An
-         answer that is lost is asked for again, because orders repeat until they are answered.
+One order is read and sent at a time, so a reader costs a host one piece of memory. An answer that
+is lost is asked for again, because orders repeat until they are answered.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
 """The evidence gathered before a kill: stacks, states, devices, beats, the end of the log; bounded,
 redacted.
 
-FOR-1  Every step has its own limit and runs beside the others; a step that is late is left out, and
-       named. No step stops or harms the task: stacks are read without pausing it.
-FOR-2  Everything that leaves the host is redacted: secret values, and command lines that hold them.
+- Every step has its own limit and runs beside the others; a step that is late is left out, and
+  named. No step stops or harms the task: stacks are read without pausing it.
+- Everything that leaves the host is redacted: secret values, and command lines that hold them.
 """
 
 import asyncio
@@ -105,7 +105,7 @@ class ForensicsSender:
         self._sending = Asides()
 
     async def gather(self, task: AgentTask, trip: Trip, seconds: float) -> Forensics:
-        """Gather within `seconds`, send in the background, return the findings (FOR-1)."""
+        """Gather within `seconds`, send in the background, return the findings."""
         began_at = read_boottime()
         give_up_at = began_at + seconds
         sections = {

@@ -2,11 +2,10 @@
 
 The decisions are `core.watchdogs`'; here are only sockets, clocks and the order of things.
 
-RUN-1  Every live task is ticked at least every 5 s, sampling or not: a probe that hangs delays no
-       time limit.
-RUN-2  A watch's memory is written at once when it changes in kind (armed, in another section,
-       tripped), and every `SAVE_SECONDS` otherwise, so that the next agent goes on where this one
-       was killed.
+- Every live task is ticked at least every 5 s, sampling or not: a probe that hangs delays no time
+  limit.
+- A watch's memory is written at once when it changes in kind (armed, in another section, tripped),
+  and every `SAVE_SECONDS` otherwise, so that the next agent goes on where this one was killed.
 """
 
 import asyncio

@@ -1,11 +1,11 @@
 """The data folder of one `holdfast up`: its lock, its files, and the processes of an earlier `up`.
 
-UP-1  A folder has one `up`: it holds an flock, which the kernel releases however its holder dies,
+-     A folder has one `up`: it holds an flock, which the kernel releases however its holder dies,
       so no lock is ever stale.
 UP-2  A leftover process is known by its pid, its start time and its working folder, which is the
       data folder, and is signalled through a pidfd. The pid alone may be another process's by now,
       and the record of a copied folder names processes of the original.
-UP-3  `url` exists exactly while jobs can be sent there: it is written last at the start and removed
+-     `url` exists exactly while jobs can be sent there: it is written last at the start and removed
       first at the stop.
 """
 

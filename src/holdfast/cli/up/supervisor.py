@@ -4,8 +4,8 @@ The database starts in a thread while the controller and the agent are importing
 socket outlives every controller, so a client that calls while the controller is started again waits
 for a moment instead of being refused.
 
-UP-5  The stop has an order: agent (its tasks get TERM and their grace, and report), controller,
-      the hosts of local pools, database. Each waits until the one before it is gone.
+The stop has an order: agent (its tasks get TERM and their grace, and report), controller, the hosts
+of local pools, database. Each waits until the one before it is gone.
 """
 
 import os
@@ -316,7 +316,7 @@ class PartsSupervisor:
 
     # ---- stopping
     def _stop(self) -> None:
-        """Stop all parts (UP-5). Another Ctrl-C shortens the waiting, never the order."""
+        """Stop all parts. Another Ctrl-C shortens the waiting, never the order."""
         self._signals = max(self._signals, 1)
         self._due.clear()
         self._folder.unpublish()

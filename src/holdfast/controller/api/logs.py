@@ -1,6 +1,6 @@
 """The logs of a job: bytes, or a stream of events that follows it across its attempts.
 
-FOLLOW-1  Memory does not grow with a slow reader: one page of bytes is sent before the next is
+-         Memory does not grow with a slow reader: one page of bytes is sent before the next is
           read.
 FOLLOW-2  Nothing is sent twice and no loss is hidden: offsets only grow, and bytes that were
           dropped are a `gap`.
@@ -73,7 +73,7 @@ def _begin(size: int, query: LogsQuery) -> int:
 async def _read_chunks(
     controller: Controller, stream: LogStreamRecord, offset: int, hosts: HostReads | None = None
 ) -> AsyncIterator[LogChunk]:
-    """Yield a stream's chunks from `offset` to its size, a page at a time (FOLLOW-1). hosts: asked
+    """Yield a stream's chunks from `offset` to its size, a page at a time. hosts: asked
     for the bytes between them."""
     while offset < stream.size:
         chunks = await controller.store.logs.read_log(

@@ -1,6 +1,6 @@
 """The output of one call, read from the logs of its executors.
 
-OUTPUT-1  What is sent is the output of that attempt of that call, between its mark and the next one,
+-         What is sent is the output of that attempt of that call, between its mark and the next one,
           in order and once; bytes that are not kept are a `gap`.
 OUTPUT-2  An attempt that has ended is read until its output is over: another call's mark follows, its
           executor's log ended, or its last bytes had time to come, also after the server was away.

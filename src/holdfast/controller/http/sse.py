@@ -36,7 +36,7 @@ class StreamAnswer(Response):
     """A response that is written as `pieces` come. An empty piece means that there is nothing new,
     and that a keep-alive may be due.
 
-    STREAM-1  `send` waits for the socket, so a slow reader holds back the reading from the store,
+    -         `send` waits for the socket, so a slow reader holds back the reading from the store,
               and nothing piles up.
     STREAM-2  A stream ends within 5 s of the end of its caller's token: it asks every second whether
               the caller would still be let in.

@@ -1,6 +1,6 @@
 """Wakes for loops and streams, by topic, and for each host's one waiting poll.
 
-WAKE-1  A wake between a read and the wait that follows it is never lost: the waiter compares the
+-       A wake between a read and the wait that follows it is never lost: the waiter compares the
         version it saw before the read. Wakes are hints; every waiter also has a time limit.
 WAKE-2  What a transaction placed on a host that waits, a submission's own or the leader's, answers
         that host's poll. The offer is on record, so that a poll which ended meanwhile loses nothing:

@@ -1,7 +1,7 @@
 """The agents' route of health checks: what was measured is judged here, and what is due is ordered.
 
-HCHK-2  An order repeats until its report has come; the number of an order is the hour, or the
-        incarnation, that it was due in, so that a repeated order is the same one.
+An order repeats until its report has come; the number of an order is the hour, or the incarnation,
+that it was due in, so that a repeated order is the same one.
 """
 
 import time

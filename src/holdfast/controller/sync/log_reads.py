@@ -3,10 +3,10 @@
 A reader's order waits in the database, because the host may call another replica than the reader;
 the host's next sync brings it there, and the host's answer brings the bytes.
 
-FETCH-1  One piece of a reader is under way at a time, so a slow reader holds back its host, and
-         nothing piles up.
-FETCH-2  What cannot be had is said with its reason; a host that did not answer once is not waited
-         for again by the same reader.
+- One piece of a reader is under way at a time, so a slow reader holds back its host, and nothing
+  piles up.
+- What cannot be had is said with its reason; a host that did not answer once is not waited for
+  again by the same reader.
 """
 
 import uuid
@@ -63,7 +63,7 @@ class HostReads:
             at = found + len(data)
 
     async def _ask(self, host_id: str, order: LogReadOrder) -> LogReadAnswer:
-        """Return a host's answer, or one without bytes that says why there is none (FETCH-2)."""
+        """Return a host's answer, or one without bytes that says why there is none."""
         if host_id not in self._in_vain:
             gone = await self._find_gone(host_id)
             answer = None if gone else await self._wait_for_answer(host_id, order)

@@ -1,6 +1,6 @@
 """How many hosts a pool should have for what waits, by the offers that the waiting jobs fit.
 
-DEMAND-1  `jobs_per_host` waiting jobs are worth one host. A gang needs all its hosts at once, beside
+-         `jobs_per_host` waiting jobs are worth one host. A gang needs all its hosts at once, beside
           those that are busy, and counts them as so many jobs.
 DEMAND-2  A job goes to the pool whose cheapest fitting offer costs least, by the providers' own
           prices where they are known; what is beyond the pool's bound goes to the next. Hosts that

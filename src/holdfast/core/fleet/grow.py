@@ -1,7 +1,7 @@
 """Scale up: how many hosts of which offer are spawned, and what holds the rest back.
 
-GROW-1  Hosts that start count, so that nothing is spawned twice for the same jobs.
-GROW-2  `min` is restored even with an empty queue; nothing goes over `max`, the ceilings of money
+-       Hosts that start count, so that nothing is spawned twice for the same jobs.
+-       `min` is restored even with an empty queue; nothing goes over `max`, the ceilings of money
         (MONEY-1, MONEY-2), or the breaker (BREAKER-1).
 GROW-4  Nothing is asked for while the provider cannot be asked what it has, or asks for patience.
 GROW-3  Every host that is not over counts to `max`: also one that drains, is in quarantine or is

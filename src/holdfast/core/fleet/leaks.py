@@ -6,7 +6,7 @@ LEAK-1  A machine that is listed under an intent on record is adopted, also if t
 LEAK-2  A provider is believed at once where it says that a machine is gone. That it does not list one
         is believed only after `MISSES` whole listings and `MISSING_SECONDS`, and never of a machine
         whose agent was heard meanwhile; of all at once, only after `ALL_MISSING_SECONDS`.
-LEAK-3  A listing that could not be read whole means nothing.
+-       A listing that could not be read whole means nothing.
 LEAK-4  A place that could not be looked at, `unknown`, says nothing of the machines whose refs begin
         with its own, and nothing of those without a ref yet: they may be there.
 """

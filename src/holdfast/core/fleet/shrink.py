@@ -1,10 +1,10 @@
 """Scale down: which hosts are given back.
 
-SCALE-1  Only idle hosts go, and none that `min`, the buffer, what waits or a gang needs. Excess
+-        Only idle hosts go, and none that `min`, the buffer, what waits or a gang needs. Excess
          starting hosts go before them; then the dearest, and of these the newest.
 SCALE-2  A host is marked draining before it is ended, and the claim refuses it in the same
          transaction, so that no job slips in between. Work that got there before has the grace.
-SCALE-3  What was just wanted is not given back at once: a starting host has half its spawn timeout,
+-        What was just wanted is not given back at once: a starting host has half its spawn timeout,
          an idle one `idle_timeout_seconds` since its last lease ended.
 """
 

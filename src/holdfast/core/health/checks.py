@@ -1,7 +1,7 @@
 """What a host's checks measured, and the verdict on it.
 
 CHECK-1  The host measures, the controller judges: a broken host does not say that it is well.
-CHECK-2  What could not be measured is unknown, and unknown fails nothing; but a check that did not
+-        What could not be measured is unknown, and unknown fails nothing; but a check that did not
          end within its deadline fails, because the host hangs where a healthy one answers.
 """
 

@@ -18,7 +18,7 @@ class Suspect(msgspec.Struct, frozen=True, kw_only=True):
 class Rearmed(msgspec.Struct, frozen=True, kw_only=True):
     """A suspicion was wrong: the watchdog is as before.
 
-    TRIP-1  A suspicion never latches.
+    A suspicion never latches.
     """
 
     watchdog: Watchdog

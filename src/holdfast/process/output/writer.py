@@ -6,7 +6,7 @@ given the terminal, and a process of its own (`output.program`) appends to the f
 through.
 
 LOGS-4  Where no log writer can be had, a program is given its files, as if this were not there.
-LOGS-5  The owner keeps the reading end of each pipe, so a log writer that is killed costs nothing:
+-       The owner keeps the reading end of each pipe, so a log writer that is killed costs nothing:
         its programs wait until the next one reads on.
 LOGS-6  The end of a program is said after its output is in its files, or after `DRAIN_SECONDS`. What
         a process outside its tree writes after its end is not waited for.

@@ -5,12 +5,12 @@ folder, call useradd and leave servers behind. What is kept here instead:
 
 PG-1  Every process of the server holds the lock on `server.lock`; the folder is free when the
       kernel says so.
-PG-2  One owner: the lock on `owner.lock`, held from start to stop. A second owner is refused before
+-     One owner: the lock on `owner.lock`, held from start to stop. A second owner is refused before
       it touches anything.
-PG-3  A cluster appears whole or not at all: initdb works beside it and a rename ends it.
+-     A cluster appears whole or not at all: initdb works beside it and a rename ends it.
 PG-4  The server does not outlive its owner: it gets SIGINT (a clean, fast shutdown) when the owner
       is gone, however it went.
-PG-5  A pid alone is never believed: a process is signalled through a pidfd, after its lock or
+-     A pid alone is never believed: a process is signalled through a pidfd, after its lock or
       folder was looked at.
 
 The facts behind it, and what was measured, are in docs/decisions/0003-embedded-postgres.md.
@@ -242,7 +242,7 @@ class EmbeddedPostgres:
     def _make_cluster(
         self, identity: Identity, binaries: PostgresBinaries, server_lock: int, private: bool
     ) -> None:
-        """PG-3: initdb beside the cluster's place, the password into it, then one rename."""
+        """Run initdb beside the cluster's place, write the password into it, then rename it once."""
         layout = self._layout
         started = time.monotonic()
         cluster.check_space(layout.folder)

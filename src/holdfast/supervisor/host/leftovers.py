@@ -7,7 +7,7 @@ of the machine's init and run on. They still carry the manager's marks and brand
 LEFT-1  Manager and warden hold one lock, on a file in the folder of their socket, which exists with
         its content before it has its name. The kernel lets go of it when both are dead, and only
         then: a process that can take the lock may end what they left.
-LEFT-2  Only this user's folders are looked at, and only those of this namespace of pids: in another
+-       Only this user's folders are looked at, and only those of this namespace of pids: in another
         nothing can be seen, so nothing is known.
 """
 

@@ -1,7 +1,7 @@
 """The manager's Unix socket, over which user processes exchange messages with the script.
 
-LOCAL-1  A process is identified by its secret; the folder is this user's alone.
-LOCAL-2  What a process never takes is bounded by `MAILBOX_BYTES`; beyond that messages are dropped,
+-        A process is identified by its secret; the folder is this user's alone.
+-        What a process never takes is bounded by `MAILBOX_BYTES`; beyond that messages are dropped,
          counted and reported.
 LOCAL-3  What a process sent before it ended is read before its end is told.
 """
@@ -49,7 +49,7 @@ class Mailbox:
         self.callers: list[_Caller] = []
 
     def post(self, data: bytes, part: int, last: bool) -> bool:
-        """Queue a part for the process; False where the message was dropped for it (LOCAL-2)."""
+        """Queue a part for the process; False where the message was dropped for it."""
         if part and self._skipping:
             return True  # counted already
         self._skipping = False
@@ -121,7 +121,7 @@ class _Caller:
 
     def _take(self, message: FromProcess) -> None:
         if isinstance(message, Enter):
-            box = self.line.boxes[message.token]  # LOCAL-1
+            box = self.line.boxes[message.token]
             self.mailbox = box
             box.callers.append(self)
             self.flush()

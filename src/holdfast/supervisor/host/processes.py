@@ -1,6 +1,6 @@
 """A host manager's processes: from the supervisor's orders to the warden's line, and back.
 
-MANAGE-1  A rank of a group is started once, however often its launch is repeated.
+-         A rank of a group is started once, however often its launch is repeated.
 MANAGE-2  A process's end is kept until the script lets go of its group, so that a script that was
           dead learns it.
 """
@@ -66,7 +66,7 @@ class RankProcesses:
     # ---- orders
 
     def launch(self, launch: bus.LaunchProcesses) -> None:
-        """Start the ranks that are not known yet (MANAGE-1)."""
+        """Start the ranks that are not known yet."""
         group = self._groups.setdefault(launch.group, {})
         for local in range(launch.count):
             rank = launch.first_rank + local

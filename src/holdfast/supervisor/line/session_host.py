@@ -2,7 +2,7 @@
 
 MEET-1  A manager belongs to the first run that welcomes it (or the one its key names); frames of
         any other are refused.
-MEET-2  A welcome of an earlier script of the run, late or sent again, ends no session of a later one.
+-       A welcome of an earlier script of the run, late or sent again, ends no session of a later one.
 SILENCE-1  Silence of the supervisor ends everything here; with an orphan grace only after that.
 SILENCE-2  After a stall of the manager itself the supervisor is not judged before it had time to be
            heard again.
@@ -155,7 +155,7 @@ class HostSession:
         self._hear(now)
         if self.link is not None and self.link.session == welcome.session:
             return
-        if self.rules is not None and welcome.epoch < self.rules.epoch:  # MEET-2
+        if self.rules is not None and welcome.epoch < self.rules.epoch:
             self.refused["earlier script"] += 1
             return
         kept, self._early = self._early, []

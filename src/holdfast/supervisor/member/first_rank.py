@@ -5,7 +5,7 @@ FIRST-1  The script's end is the rank's: its exit code, or 128 + n for signal n.
          and its processes are ended before that, and soon: after a few seconds of the script's
          silence the other managers end too, and if rank 0 ended later, they would seem to have
          failed first.
-FIRST-2  While the script lives its own machine cannot be replaced, so its host manager is started
+-        While the script lives its own machine cannot be replaced, so its host manager is started
          again, however it ended, unless the script gave the host back (exit 0) or the job is being
          stopped.
 FIRST-3  A TERM comes from a drain, which has sent it to every process here already: it is not
@@ -163,7 +163,7 @@ class _FirstRank:
         if self._manager is not None and self._manager.poll() is not None:
             code = self._manager.returncode
             self._manager = None
-            if code != 0 and not self._stopping:  # FIRST-2
+            if code != 0 and not self._stopping:
                 if now - self._began > _GOOD_SECONDS:
                     self._delay = AGAIN_SECONDS
                 self._again_at = now + self._delay

@@ -1,8 +1,8 @@
 """One rank of a job that `holdfast supervise` submitted: the settings that its agent gives it.
 
-SEED-1  Every rank derives the keys of its attempt from the job's seed. The processes below it
-        inherit neither the seed nor the variables meant for the rank itself (its rank, and the
-        rendezvous, which is the supervisor's port).
+Every rank derives the keys of its attempt from the job's seed. The processes below it inherit
+neither the seed nor the variables meant for the rank itself (its rank, and the rendezvous, which is
+the supervisor's port).
 """
 
 import json
@@ -117,7 +117,7 @@ def _find_address(environ: Mapping[str, str]) -> str | None:
 
 
 def clean_environment(environ: Mapping[str, str], gpus: int) -> dict[str, str]:
-    """Make the environment of the script, host managers and processes (SEED-1). `gpus`: of each
+    """Make the environment of the script, host managers and processes. `gpus`: of each
     rank.
 
     A rank with one device sees those of all ranks on its host, for scripts that take device

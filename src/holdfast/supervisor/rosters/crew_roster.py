@@ -4,7 +4,7 @@ Any thread may call public functions; they hand their work to the bus's thread, 
 anything.
 
 CREW-1  A manager speaks only for the processes of its own host.
-CREW-2  The first end of a process stands; repeated reports change nothing.
+-       The first end of a process stands; repeated reports change nothing.
 """
 
 import threading
@@ -287,7 +287,7 @@ class CrewRoster:
 
     def _take_exited(self, host: Host, message: wire.Exited) -> None:
         for process, entry in self._find(host, message.group, message.processes):
-            if process.over:  # CREW-2
+            if process.over:
                 continue
             code = entry.exit_code if entry.exit_code is not None else -(entry.signal or 9)
             self.running -= 1

@@ -3,8 +3,8 @@
 It runs the function, takes the reports of its children, merges all of them, and passes one report
 up. Connections must show the tree's key, and bring bytes of `line.values` only.
 
-NODE-1  A node passes on what it has when its time is over, even if its own function or a child
-        has not ended.
+A node passes on what it has when its time is over, even if its own function or a child has not
+ended.
 """
 
 import contextlib
@@ -84,7 +84,7 @@ class Node:
             self._changed.notify_all()
 
     def wait(self) -> Partial:
-        """Wait for everything, or for the end of the time (NODE-1); return what there is."""
+        """Wait for everything, or for the end of the time; return what there is."""
         order = self._order
         began = time.monotonic()
         own_until, all_until = began + order.seconds, began + order.merge_seconds

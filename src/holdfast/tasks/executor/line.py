@@ -3,7 +3,7 @@
 LINE-2  The runner makes no system call for a short call: the thread looks for ends every
         `FLUSH_SECONDS` while there are any, and is woken only when it sleeps, when the next batch is
         wanted, or when nothing is left to run. An agent that is away or frozen holds up no call.
-LINE-3  What an agent of an earlier version would ignore is not waited for: an agent says in the first
+-       What an agent of an earlier version would ignore is not waited for: an agent says in the first
         frame of a connection what it carries, and one that says nothing at all is given
         `GREETING_SECONDS`.
 """
@@ -149,7 +149,7 @@ class AgentLine:
         return min(until, default=None)
 
     def _refuse_uncarried(self) -> None:
-        """Answer what the agent will not (LINE-3)."""
+        """Answer what the agent will not."""
         for asked in list(self._asked):
             if isinstance(asked, CallSave) and (why := self._explain_uncarried()):
                 self._take_answer(asked, SaveDone(save=asked, error=why))

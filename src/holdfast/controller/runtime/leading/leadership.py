@@ -1,6 +1,6 @@
 """Since when this replica leads, by the store's time: silence is counted from there.
 
-LEAD-2  `since` is the store's time at which this replica began to lead, or at which the last outage
+-       `since` is the store's time at which this replica began to lead, or at which the last outage
         was over, or to which its clock was set: LEASE-4 and LEASE-5 count from it.
 LEAD-4  `hears_since` is the store's time from which hosts could be heard all along: `since`, or the
         end of the last pause of this replica or of its store. A host that could not be heard is not

@@ -1,8 +1,8 @@
 """Schema migrations: numbered files, each applied once, in order, in a transaction of its own,
 under one advisory lock.
 
-MIGRATE-1  A file that was applied never changes: its checksum is recorded and compared.
-MIGRATE-2  A schema newer than the code is refused before anything is written.
+- A file that was applied never changes: its checksum is recorded and compared.
+- A schema newer than the code is refused before anything is written.
 """
 
 import hashlib
