@@ -275,7 +275,7 @@ class Database:
         import psycopg
 
         with psycopg.connect(self._server.dsn(), autocommit=True) as connection:
-            # That of a copied cluster has all migrations.
+            # That of a copied cluster has all tables.
             template = connection.info.dbname if "BENCH_CLUSTER" in os.environ else "template1"
             connection.execute(f'create database "{name}" template {template}'.encode())
         return self._server.dsn(name)

@@ -61,7 +61,7 @@ class PgServer:
 
     @cached_property
     def migrated(self) -> str:
-        """The name of a database with all migrations, to be copied: a third of what migrating
+        """The name of a database with all tables, to be copied: a third of what migrating
         costs."""
         name = self.create_database()
         migrate(self.dsn_of(name))
@@ -151,7 +151,7 @@ def pg_server(memory_home: Path) -> Iterator[PgServer]:
 
 @pytest.fixture(scope="session")
 def migrated_cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A stopped server's data folder whose own database has all migrations, to be copied: made once
+    """A stopped server's data folder whose own database has all tables, to be copied: made once
     for all workers, for tests that are about no first start."""
     shared = tmp_path_factory.getbasetemp()
     shared = shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared
@@ -176,13 +176,13 @@ def pg_dsn(pg_server: PgServer) -> str:
 
 @pytest.fixture(scope="session")
 def pg_template(pg_server: PgServer) -> str:
-    """The name of a database with all migrations, to be copied."""
+    """The name of a database with all tables, to be copied."""
     return pg_server.migrated
 
 
 @pytest.fixture
 def pg_migrated(pg_server: PgServer, pg_template: str) -> Iterator[str]:
-    """The DSN of a database with all migrations, made for this test alone and dropped after it."""
+    """The DSN of a database with all tables, made for this test alone and dropped after it."""
     name = pg_server.create_database(pg_template)
     try:
         yield pg_server.dsn_of(name)

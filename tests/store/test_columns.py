@@ -71,6 +71,15 @@ def test_placeholders() -> None:
     assert expand_columns("{assign:task}").startswith("state = x.state, lease_until = x.")
     assert expand_columns("{recordset:task}").startswith("job_id text, rank integer, state text")
     assert expand_columns("'{}' '{\"exit_code\": 0}'") == "'{}' '{\"exit_code\": 0}'"
-    for rotten in ("{columns:nothing:j}", "{columns:job:j but nothing}", "{assign:job_row}"):
+    assert expand_columns("{candidate:c but job_id epoch}").startswith(
+        "c.queue as queue, c.project"
+    )
+    assert expand_columns("{span:j}") in expand_columns("{candidate:j}")
+    for rotten in (
+        "{candidate:j but nothing}",
+        "{columns:nothing:j}",
+        "{columns:job:j but nothing}",
+        "{assign:job_row}",
+    ):
         with pytest.raises(ValueError, match=re.escape(rotten)):
             expand_columns(rotten)

@@ -1,9 +1,8 @@
-"""Migrations: applied once, in order, under a lock; refused when they do not fit. And the schema
-says what the code says."""
+"""The schema: made once in an empty database, and later migrations applied once, in order, under a lock;
+refused when they do not fit. And the schema says what the code says."""
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 from collections import Counter
@@ -16,14 +15,15 @@ from holdfast.core.causes import Budget, Cause
 from holdfast.core.settings.resolve import BUILTIN_QUEUES
 from holdfast.core.states import AttemptState, HostState, JobState, Outcome, TaskState
 from holdfast.errors import Conflict, Unavailable
-from holdfast.store.postgres.connection.migrate import (
-    Migration,
-    list_migrations,
-    migrate,
-    read_status,
+from holdfast.store.postgres.connection.migrate import Migration, migrate, read_status
+from holdfast.store.postgres.connection.queries import (
+    load_queries,
+    order_schema,
+    parse_queries,
+    read_files,
 )
-from holdfast.store.postgres.connection.queries import load_queries, parse_queries
 from holdfast.store.postgres.store import PostgresStore
+from tests.store.pg_fixture import PgServer
 from tests.waits import stretch
 
 ENUMS = {
@@ -34,36 +34,32 @@ ENUMS = {
 }  # fmt: skip
 
 
-def test_migrating_twice_applies_once(pg_database: str) -> None:
-    names = [f"{m.version:04d}_{m.name}" for m in list_migrations()]
-    assert read_status(pg_database) == (0, [], names)
-    assert migrate(pg_database) == names
+LATER = Migration(2, "later", "create table later (id int)")
+
+
+def test_migrating_twice_makes_the_tables_once(pg_database: str) -> None:
+    assert read_status(pg_database) == (0, [], ["0001_schema"])
+    assert migrate(pg_database) == ["0001_schema"]
     assert migrate(pg_database) == []
-    assert read_status(pg_database) == (len(names), names, [])
+    assert read_status(pg_database) == (1, ["0001_schema"], [])
     with psycopg.connect(pg_database) as conn:
         queues = dict(conn.execute("select name, settings from queues").fetchall())
     assert queues == BUILTIN_QUEUES
 
 
-def test_the_limits_that_every_cluster_began_with_go_and_others_stay(pg_database: str) -> None:
-    """A job has no time limit unless its queue names one; calls keep theirs without a setting."""
-    known = list_migrations()
-    before = next(m.version for m in known if m.name == "no_limit_unless_named")
-    migrate(pg_database, [m for m in known if m.version < before])
-    limits = {"gpu": 8100.0, "cpu": 60.0, "video": 1800.0}
-    with psycopg.connect(pg_database, autocommit=True) as conn:
-        for name, seconds in limits.items():
-            given = json.dumps({"time_limit_seconds": seconds, "on_trip": "fail"})
-            conn.execute(
-                "insert into queues (name, settings) values (%s, %s)"
-                " on conflict (name) do update set settings = excluded.settings",
-                (name, given),
-            )
-        migrate(pg_database)
-        found = dict(conn.execute("select name, settings from queues").fetchall())
-    assert found["gpu"] == {"on_trip": "fail"}
-    assert found["cpu"]["time_limit_seconds"] == 60.0
-    assert found["video"]["time_limit_seconds"] == 1800.0
+def test_a_later_migration_is_applied_once_and_a_new_database_begins_with_it(
+    pg_database: str, pg_server: PgServer
+) -> None:
+    migrate(pg_database)
+    assert migrate(pg_database, [LATER]) == ["0002_later"]
+    assert migrate(pg_database, [LATER]) == []
+    name = pg_server.create_database()
+    new = pg_server.dsn_of(name)
+    assert migrate(new, [LATER]) == ["0002_schema"], "the files of `sql/` hold its change already"
+    assert migrate(new, [LATER]) == []
+    after = Migration(3, "after", "create table after (id int)")
+    assert migrate(new, [LATER, after]) == ["0003_after"]
+    pg_server.drop_database(name)
 
 
 def test_two_migrating_at_once_take_turns(pg_database: str) -> None:
@@ -73,37 +69,69 @@ def test_two_migrating_at_once_take_turns(pg_database: str) -> None:
         thread.start()
     for thread in threads:
         thread.join(stretch(30))
-    assert sorted(map(len, done)) == [0, 0, len(list_migrations())]
+    assert sorted(map(len, done)) == [0, 0, 1]
 
 
-def test_a_newer_schema_is_refused_with_a_sentence(pg_database: str) -> None:
-    known = list_migrations()
-    migrate(
-        pg_database, [*known, Migration(len(known) + 1, "future", "create table future (id int)")]
-    )
-    for refused in (lambda: migrate(pg_database), lambda: read_status(pg_database)):
-        with pytest.raises(Conflict, match="newer Holdfast") as caught:
+async def test_a_newer_schema_is_refused_with_a_sentence(pg_database: str) -> None:
+    migrate(pg_database)
+    migrate(pg_database, [LATER])
+    await expect_refusal(pg_database, "newer Holdfast", "schema_newer")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "update schema_migrations set name = 'spine'; insert into schema_migrations"
+        " select n, 'another', '' from generate_series(2, 60) n",
+        "update schema_migrations set checksum = 'another'",
+    ],
+    ids=["numbered_migrations", "other_tables"],
+)
+async def test_the_tables_of_a_development_version_are_refused_with_what_to_do(
+    pg_database: str, made: str
+) -> None:
+    migrate(pg_database)
+    with psycopg.connect(pg_database, autocommit=True) as conn:
+        conn.execute(made.encode())
+    words = r"development version.*make a new database, or give `holdfast up` a new folder"
+    await expect_refusal(pg_database, words, "schema_unreleased")
+
+
+async def expect_refusal(dsn: str, words: str, code: str) -> None:
+    """Check that a migration, a look and a store all refuse the database for the same reason."""
+    for refused in (lambda: migrate(dsn), lambda: read_status(dsn)):
+        with pytest.raises(Conflict, match=words) as caught:
             refused()
-        assert caught.value.code == "schema_newer"
+        assert caught.value.code == code
+    with pytest.raises(Conflict, match=words) as caught:
+        await PostgresStore(dsn).open()
+    assert caught.value.code == code
 
 
 def test_a_changed_migration_is_refused(pg_database: str) -> None:
-    known = list_migrations()
     migrate(pg_database)
+    migrate(pg_database, [LATER])
     with pytest.raises(Conflict, match="must never change"):
-        migrate(
-            pg_database, [*known[:-1], known[-1]._replace(sql=known[-1].sql + "\n-- a thought")]
-        )
+        migrate(pg_database, [LATER._replace(sql=LATER.sql + "\n-- a thought")])
 
 
 def test_a_failing_migration_leaves_nothing_behind(pg_database: str) -> None:
-    known = list_migrations()
-    broken = Migration(len(known) + 1, "broken", "create table half (id int); select 1 / 0")
+    migrate(pg_database)
+    broken = Migration(2, "broken", "create table half (id int); select 1 / 0")
     with pytest.raises(psycopg.errors.DivisionByZero):
-        migrate(pg_database, [*known, broken])
+        migrate(pg_database, [broken])
     with psycopg.connect(pg_database) as conn:
         assert conn.execute("select to_regclass('half')").fetchone() == (None,)
-    assert read_status(pg_database).version == len(known)
+    assert read_status(pg_database).version == 1
+
+
+def test_a_schema_that_fails_leaves_nothing_behind(pg_database: str) -> None:
+    with psycopg.connect(pg_database, autocommit=True) as conn:
+        conn.execute("create table worker_performance (id int)")  # one of the last to be made
+        with pytest.raises(psycopg.errors.DuplicateTable):
+            migrate(pg_database)
+        count = conn.execute("select count(*) from pg_tables where schemaname = 'public'")
+        assert count.fetchone() == (1,)
 
 
 def test_events_of_a_restored_dump_are_settled(pg_database: str) -> None:
@@ -181,10 +209,28 @@ def test_queries_are_well_formed() -> None:
         "a": b"select 1",
         "b": b"select 2",
     }
-    for rotten in (
-        "select 1",
-        "-- name: a\n-- nothing",
-        "-- name: a\nselect 1;\n-- name: a\nselect 2",
-    ):
+    for rotten in ("-- name: a\n-- nothing", "-- name: a\nselect 1;\n-- name: a\nselect 2"):
         with pytest.raises(ValueError, match="x:"):
             parse_queries(rotten, "x")
+
+
+def test_tables_are_made_after_those_that_they_need() -> None:
+    files = {
+        "a": "-- A.\n-- after: b\ncreate table a (n int); -- why\n-- name: read_a\nselect 1",
+        "b": "create table b ();",
+        "c": "-- name: read_c\nselect 1",
+    }
+    assert order_schema(files) == "create table b ();\ncreate table a (n int);"
+    for rotten in ("select 1", "-- after: nothing", "-- after: x"):
+        with pytest.raises(ValueError, match=r"x|cycle"):
+            order_schema({**files, "x": rotten})
+
+
+def test_a_file_makes_the_one_table_that_it_is_named_for() -> None:
+    made = r"^create (?:unlogged )?(?:table|view) (\w+)"
+    for name, text in read_files().items():
+        top = text.split("-- name:")[0]
+        found = re.findall(made, top, re.MULTILINE)
+        wanted = {"transactions": [], "statistics": [], "event_batches": [name, "batched_events"]}
+        assert found == wanted.get(name, [name]), name
+        assert top.startswith("-- "), f"{name}: say what it holds"

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from holdfast.errors import HoldfastError, Unavailable, ValidationError
-from holdfast.store.postgres.connection.migrate import list_migrations, migrate, read_status
+from holdfast.store.postgres.connection.migrate import migrate, read_status
 from holdfast.store.postgres.connection.server_needs import ServerFacts, judge_server
 from holdfast.store.postgres.store import PostgresStore
 from tests.store.pg_fixture import PgServer
@@ -120,7 +120,7 @@ def test_a_role_without_rights_is_told_what_to_grant(pg_server: PgServer, pg_dat
             conn.execute(
                 f"grant create on schema public to {role}".encode()
             )  # what it says is enough
-            assert len(migrate(guest)) == len(list_migrations())
+            assert migrate(guest) == ["0001_schema"]
         finally:
             conn.execute(f"drop owned by {role} cascade".encode())
             conn.execute(f"drop role {role}".encode())

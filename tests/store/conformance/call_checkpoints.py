@@ -35,8 +35,8 @@ async def test_the_newest_is_kept_and_the_next_attempt_finds_it(rig: Rig) -> Non
     saved = rig.store.call_checkpoints
     key, batch = await hold(rig)
     assert await saved.find_kept(holder(key, batch, 1)) == CallKept(set_id="s1", index=1)
-    assert await saved.keep(holder(key, batch, 1), new(1, "a"), now=rig.now) == ()
-    assert await saved.keep(holder(key, batch, 1), new(1, "b"), now=rig.now) == ("calls/s1/1.a",)
+    assert await saved.keep(holder(key, batch, 1), new(1, "a")) == ()
+    assert await saved.keep(holder(key, batch, 1), new(1, "b")) == ("calls/s1/1.a",)
     assert (await saved.find_kept(holder(key, batch, 0))).blob is None
     again = await say(rig, key, ends=[raised(batch, 1)], held=[batch], want=1)
     (retried,) = [b for b in again.batches if b.calls[0].index == 1]
@@ -57,7 +57,7 @@ async def test_only_the_executor_that_holds_the_call_leaves_a_checkpoint(rig: Ri
         holder(old, batch, 1),
     ):
         with pytest.raises(Stale, match="does not hold call"):
-            await saved.keep(other, new(0, "a"), now=rig.now)
+            await saved.keep(other, new(0, "a"))
         with pytest.raises(Stale):
             await saved.find_kept(other)
     assert await saved.find_unneeded_blobs() == ()
@@ -67,7 +67,7 @@ async def test_blobs_of_calls_that_succeeded_go_and_those_of_failed_ones_stay(ri
     saved = rig.store.call_checkpoints
     key, batch = await hold(rig, 3)
     for position in range(3):
-        await saved.keep(holder(key, batch, position), new(position, "a"), now=rig.now)
+        await saved.keep(holder(key, batch, position), new(position, "a"))
     assert await saved.find_unneeded_blobs() == ()
     ends = [done(batch, 0), raised(batch, 1, invalid=True)]
     await say(rig, key, ends=ends, held=[batch])

@@ -321,7 +321,7 @@ async def test_prune_takes_old_ended_jobs_with_everything(rig: Rig) -> None:
     old, key = await rig.running(idempotency_key="k", secrets={"A": "b"})
     await rig.append_log("h1", key, "stdout", 0, b"bytes", True, 1000)
     await rig.store.logs.put_forensics(
-        "h1", Forensics(key=key, reason="r", seconds=1.0, sections={}), now=rig.now
+        "h1", Forensics(key=key, reason="r", seconds=1.0, sections={})
     )
     await rig.sync(ended=[(key, OK)])
     unfinished = await rig.submit()

@@ -116,7 +116,7 @@ async def test_bytes_from_a_stranger_are_stale(rig: Rig) -> None:
         assert await rig.append_log(host, wrong, "stdout", 0, b"x", False, 1000) is None
         with pytest.raises(Stale):
             await rig.store.logs.put_forensics(
-                host, Forensics(key=wrong, reason="r", seconds=1.0, sections={}), now=rig.now
+                host, Forensics(key=wrong, reason="r", seconds=1.0, sections={})
             )
     await rig.sync(ended=[(key, OK)])
     assert await rig.append_log("h1", key, "stdout", 0, b"late", True, 1000) == 4
@@ -127,12 +127,12 @@ async def test_forensics(rig: Rig) -> None:
     job_id, key = await rig.running()
     found = Forensics(key=key, reason="stalled", seconds=1.25, sections={"stacks": "main\n  wait"})
     for _ in range(2):
-        await rig.store.logs.put_forensics("h1", found, now=rig.now)
+        await rig.store.logs.put_forensics("h1", found)
     assert await rig.store.logs.get_forensics(job_id) == [(1, found)]
     assert await rig.store.logs.get_forensics(job_id, 2) == []
     assert (await rig.store.jobs.list_attempts(job_id))[0].has_forensics
     await rig.store.logs.put_forensics(
-        "h1", Forensics(key=key, reason="a\x00", seconds=1.0, sections={"t": "b\x00c"}), now=rig.now
+        "h1", Forensics(key=key, reason="a\x00", seconds=1.0, sections={"t": "b\x00c"})
     )
 
 

@@ -583,6 +583,25 @@ async def test_a_member_that_was_given_up_everywhere_says_so(rig: Rig) -> None:
     assert "gave up 2 of the hosts" in plan.refusals[job_id]
 
 
+async def test_a_member_that_waits_is_a_candidate_as_its_job_is(rig: Rig) -> None:
+    """A member of a container job went to a host without an engine, because the read of members did
+    not say that the job needs one."""
+    job_id, keys = await rig.supervised(
+        image="a",
+        runtime="podman",
+        host_labels={},
+        time_limit_seconds="off",
+        lease_ttl_seconds=45.0,
+    )
+    await rig.sync(await rig.where(job_id, 1), ended=[(keys[1], KILLED)])
+    await rig.replace()
+    (found,) = (await rig.store.admission.read_admission(9, now=rig.now)).candidates
+    assert (found.member, found.tasks, found.runtime, found.placement, found.supervised) == (
+        1, 1, "podman", "spread", True,
+    )  # fmt: skip
+    assert (found.time_limit_seconds, found.lease_ttl_seconds) == (float("inf"), 45.0)
+
+
 async def test_a_job_one_of_whose_members_stops_is_not_taken_for_one_that_ends(rig: Rig) -> None:
     """Else room would be held back for others as if all of its hosts were free within a minute."""
     job_id, keys = await rig.supervised(preemptible=True)
@@ -721,10 +740,10 @@ async def test_forensics_of_every_life_of_a_rank_are_kept(rig: Rig) -> None:
     ]
     # The second may well arrive before the first, which is sent again until it is taken.
     for (host, *_), account in [*zip(lives, accounts, strict=True)][::-1] * 2:
-        await rig.store.logs.put_forensics(host, account, now=rig.now)
+        await rig.store.logs.put_forensics(host, account)
     assert await rig.store.logs.get_forensics(job_id) == [(1, account) for account in accounts]
     with pytest.raises(Stale):
-        await rig.store.logs.put_forensics(first_host, accounts[1], now=rig.now)
+        await rig.store.logs.put_forensics(first_host, accounts[1])
 
 
 async def test_a_section_excuses_the_other_ranks_of_its_gang_until_it_ends(rig: Rig) -> None:

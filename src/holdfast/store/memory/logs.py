@@ -159,7 +159,7 @@ class MemoryLogs(InMemory):
         del self.state.log_reads[read_id]
         return read.answer
 
-    async def put_forensics(self, host_id: str, forensics: Forensics, *, now: Now = None) -> None:
+    async def put_forensics(self, host_id: str, forensics: Forensics) -> None:
         attempt = self._find_attempt(host_id, forensics.key)
         key = forensics.key
         self.state.forensics[key.job_id, attempt, key.rank, key.epoch] = forensics

@@ -59,7 +59,7 @@ class LogStore(Protocol):
         """Return the answer and forget the read; None while there is none. give_up: forget it
         without an answer, too."""
 
-    async def put_forensics(self, host_id: str, forensics: Forensics, *, now: Now = None) -> None:
+    async def put_forensics(self, host_id: str, forensics: Forensics) -> None:
         """Write forensics. Raises Stale when no attempt of that job and epoch ran on this host."""
 
     async def get_forensics(

@@ -105,7 +105,7 @@ class PostgresArrays(OnSession):
                 )
                 rows.append(row | waits | {"array_id": array.id, "array_index": member.index})
             await tx.run("insert_jobs", **given, rows=to_json(rows))
-        if sets_quota(self.environment) or await tx.value("has_quotas"):
+        if sets_quota(self.environment) or await tx.value("look_for_quotas"):
             asked = [(spec.project, spec.gpus * spec.tasks)] * size
             await check_quotas(tx, asked, self.environment, written=array.member_ids)
 

@@ -106,9 +106,7 @@ class PostgresLogs(OnSession):
         return None
 
     @transacts
-    async def put_forensics(
-        self, tx: Tx, host_id: str, forensics: Forensics, *, now: Now = None
-    ) -> None:
+    async def put_forensics(self, tx: Tx, host_id: str, forensics: Forensics) -> None:
         key = forensics.key
         attempt = await _find_attempt(tx, host_id, key)
         await tx.run(
@@ -120,7 +118,6 @@ class PostgresLogs(OnSession):
             reason=clean_text(forensics.reason),
             seconds=forensics.seconds,
             sections=to_json(forensics.sections),
-            now=now,
         )
 
     async def get_forensics(

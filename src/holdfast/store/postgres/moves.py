@@ -59,7 +59,7 @@ def list_writes(m: Moves) -> list[Step]:
         moved = list(m.rewritten.values())
         steps.append(("rewrite_tasks", _give(moved, [t.job_id for t in moved])))
     if m.seated:
-        steps.append(("write_replacements", {"now": m.now, "rows": to_json(m.seated)}))
+        steps.append(("write_replacements", {"rows": to_json(m.seated)}))
     if m.changed_jobs:
         steps.append(("write_jobs", _give(list(m.changed_jobs.values()), m.changed_jobs)))
     if m.attempts:

@@ -6,7 +6,6 @@ from datetime import datetime
 import psycopg
 
 from holdfast.core.settings.resolve import Value
-from holdfast.errors import Conflict
 from holdfast.moves.values import Gauges
 from holdfast.store.port.clock import Now
 from holdfast.store.port.leadership import LEAD_SECONDS
@@ -16,7 +15,7 @@ from holdfast.store.postgres.calls.calls import PostgresCalls
 from holdfast.store.postgres.calls.checkpoints import PostgresCallCheckpoints
 from holdfast.store.postgres.checkpoints import PostgresCheckpoints
 from holdfast.store.postgres.connection.leadership import PostgresLeadership
-from holdfast.store.postgres.connection.migrate import list_migrations
+from holdfast.store.postgres.connection.migrate import LEDGER, check_current, read_ledger
 from holdfast.store.postgres.connection.pipeline import Asked
 from holdfast.store.postgres.connection.session import Session, Tx
 from holdfast.store.postgres.dependencies import PostgresDependencies
@@ -142,21 +141,8 @@ async def _read_gauges(tx: Tx, now: datetime | None) -> Gauges:
 
 async def _check_schema(tx: Tx) -> None:
     try:
-        asked = Asked(b"select coalesce(max(version), 0) as version from schema_migrations")
-        (found,) = await tx.conn.run_all((asked,))
-        version = int(found.rows[0]["version"])
+        (found,) = await tx.conn.run_all((Asked(LEDGER),))
+        applied = read_ledger(list(row.values()) for row in found.rows)
     except psycopg.errors.UndefinedTable:
-        version = 0
-    wanted = len(list_migrations())
-    if version < wanted:
-        raise Conflict(
-            f"the database's schema is version {version} and this Holdfast needs {wanted}; "
-            "run `holdfast db migrate`",
-            code="schema_old",
-        )
-    if version > wanted:
-        raise Conflict(
-            f"the database's schema is version {version}, but this Holdfast knows only up to "
-            f"{wanted}; run the newer Holdfast",
-            code="schema_newer",
-        )
+        applied = {}
+    check_current(applied)

@@ -6,7 +6,6 @@ from holdfast.core.calls.values import CallState
 from holdfast.moves.calls.checkpoints import CallHolder, CallKept, locate_call, read_blobs
 from holdfast.moves.checkpoints import NewCheckpoint
 from holdfast.store.memory.calls.tables import CallTables
-from holdfast.store.port.clock import Now
 
 
 class MemoryCallCheckpoints:
@@ -21,9 +20,7 @@ class MemoryCallCheckpoints:
         place = self._calls.sets[n].id, index
         return self._kept.get(place) or CallKept(set_id=place[0], index=index)
 
-    async def keep(
-        self, holder: CallHolder, new: NewCheckpoint, *, now: Now = None
-    ) -> tuple[str, ...]:
+    async def keep(self, holder: CallHolder, new: NewCheckpoint) -> tuple[str, ...]:
         before = await self.find_kept(holder)
         self._kept[before.set_id, before.index] = CallKept(
             set_id=before.set_id,

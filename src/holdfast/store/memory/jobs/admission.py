@@ -1,26 +1,17 @@
 """Admission in memory: from queued to reserved, and back."""
 
 import heapq
-import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from holdfast.core.causes import UNSTARTED
-from holdfast.core.host_faults import find_runtime_word
-from holdfast.core.placement.plan import (
-    Candidate,
-    JobPlacement,
-    RunningTask,
-    Share,
-    silence_seconds,
-)
+from holdfast.core.placement.plan import JobPlacement, RunningTask, Share, silence_seconds
 from holdfast.core.placement.ranks import say_names
 from holdfast.core.placement.types import SPANS, Kin, find_kin
 from holdfast.core.records import AttemptRecord, shared_fields
 from holdfast.core.settings.resolve import Value, resolve
-from holdfast.core.spec import JobSpec
 from holdfast.core.states import AttemptState, JobEvent, JobState, TaskEvent, TaskState
 from holdfast.core.transitions import JOB, TASK, sources, step
 from holdfast.moves.jobs import dispatch, requests
@@ -29,6 +20,7 @@ from holdfast.moves.jobs.quotas import SHARES, Allotment, plan_owned, read_share
 from holdfast.moves.jobs.room import RoomCheck, plan_headroom, serves
 from holdfast.moves.rows import BACK_OFF, RETRIES_HELD, START_TIME, TaskRow
 from holdfast.moves.values import AdmissionSnapshot, Released, Reserved
+from holdfast.store.memory.jobs.candidates import candidate_of, limit_of
 from holdfast.store.memory.jobs.members import MemoryMembers
 from holdfast.store.memory.settings import quotas_left, read_switches
 from holdfast.store.memory.state import InMemory, MemoryJob, MemoryState, PassedOver
@@ -198,7 +190,7 @@ class MemoryAdmission(InMemory):
                             cpu_slots=task.cpu_slots,
                             memory_bytes=task.memory_bytes,
                             ran_seconds=(at - began).total_seconds() if began else 0.0,
-                            time_limit_seconds=_limit_of(job.spec),
+                            time_limit_seconds=limit_of(job.spec),
                             expected_seconds=job.spec.expected_seconds,
                             kin=find_kin(job.spec, job.row.array_id),
                             draining=state is JobState.DRAINING
@@ -356,33 +348,6 @@ def order_of(job: MemoryJob) -> tuple[int, int]:
     return (-job.priority, job.ord)
 
 
-def candidate_of(job: MemoryJob, at: datetime) -> Candidate:
-    """Return a queued job as admission sees it."""
-    row, spec = job.row, job.spec
-    waited = (at - row.queued_at).total_seconds() if row.queued_at is not None else 0.0
-    return Candidate(
-        job_id=row.id,
-        epoch=row.epoch,
-        queue=row.queue,
-        project=row.project,
-        priority=job.priority,
-        tasks=row.tasks,
-        gpus=job.gpus,
-        cpu_slots=job.cpu_slots,
-        memory_bytes=job.memory_bytes,
-        avoid_hosts=row.avoid_hosts,
-        lease_ttl_seconds=spec.lease_ttl_seconds,
-        waited_seconds=max(0.0, waited),
-        time_limit_seconds=_limit_of(spec),
-        expected_seconds=spec.expected_seconds,
-        kin=find_kin(spec, row.array_id),
-        placement=spec.placement,
-        host_labels=spec.host_labels,
-        runtime=find_runtime_word(spec.image, spec.runtime),
-        supervised=spec.supervised,
-    )
-
-
 def _may_go(job: MemoryJob, tasks: Iterable[TaskRow]) -> bool:
     """Return whether a stop would cost it only work; a gang with finished ranks would fail (GANG-5)."""
     if job.row.state is not JobState.RUNNING:
@@ -392,8 +357,3 @@ def _may_go(job: MemoryJob, tasks: Iterable[TaskRow]) -> bool:
         or job.spec.supervised
         or all(task.state is not TaskState.DONE for task in tasks)
     )
-
-
-def _limit_of(spec: JobSpec) -> float | None:
-    """Return the spec's time limit: infinity where it is switched off, None where it is not set."""
-    return math.inf if spec.time_limit_seconds == "off" else spec.time_limit_seconds

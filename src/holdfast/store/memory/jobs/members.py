@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
+import msgspec
+
 from holdfast.core.causes import Cause
 from holdfast.core.endings.replace import Replacement
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import Candidate, JobPlacement
-from holdfast.core.placement.types import find_kin
 from holdfast.core.records import JobRecord
 from holdfast.core.states import TaskState
 from holdfast.moves.jobs import members
@@ -17,6 +18,7 @@ from holdfast.moves.jobs.room import RoomCheck
 from holdfast.moves.rows import TaskRow
 from holdfast.moves.values import DueMember
 from holdfast.store.memory.hosts import quarantine_host
+from holdfast.store.memory.jobs.candidates import candidate_of
 from holdfast.store.memory.state import InMemory
 from holdfast.store.port.clock import Now
 
@@ -104,25 +106,15 @@ class MemoryMembers(InMemory):
         ]
         first = s.attempts[task.job_id][-1].host_ids[task.rank]
         avoided = members.list_avoided(job.row.avoid_hosts, first, sorted(set(earlier)), peers)
-        limit = job.spec.time_limit_seconds
-        return Candidate(
-            job_id=task.job_id,
+        return msgspec.structs.replace(
+            candidate_of(job, at),
             member=task.rank,
-            epoch=job.row.epoch,
-            queue=job.row.queue,
-            project=job.row.project,
-            priority=job.priority,
             tasks=1,
             gpus=task.gpus,
             cpu_slots=task.cpu_slots,
             memory_bytes=task.memory_bytes,
             avoid_hosts=avoided,
             barred_hosts=job.row.barred_hosts,
-            lease_ttl_seconds=job.spec.lease_ttl_seconds,
-            time_limit_seconds=float("inf") if limit == "off" else limit,
-            expected_seconds=job.spec.expected_seconds,
-            kin=find_kin(job.spec, job.row.array_id),
-            host_labels=job.spec.host_labels,
             waited_seconds=max(0.0, (at - (task.ready_at or at)).total_seconds()),
         )
 

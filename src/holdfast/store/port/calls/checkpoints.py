@@ -11,7 +11,6 @@ from typing import Protocol
 
 from holdfast.moves.calls.checkpoints import CallHolder, CallKept
 from holdfast.moves.checkpoints import NewCheckpoint
-from holdfast.store.port.clock import Now
 
 
 class CallCheckpointStore(Protocol):
@@ -21,9 +20,7 @@ class CallCheckpointStore(Protocol):
         """Return the call that an executor holds, with what is kept of it. Raises Stale
         (SAVED-1)."""
 
-    async def keep(
-        self, holder: CallHolder, new: NewCheckpoint, *, now: Now = None
-    ) -> tuple[str, ...]:
+    async def keep(self, holder: CallHolder, new: NewCheckpoint) -> tuple[str, ...]:
         """Write a call's checkpoint in place of the one before, whose blob is returned. Raises Stale
         (SAVED-1)."""
 

@@ -7,7 +7,6 @@ import msgspec
 from holdfast.moves.calls.checkpoints import CallHolder, CallKept, locate_call, read_blobs
 from holdfast.moves.checkpoints import NewCheckpoint
 from holdfast.moves.rows import MAX_BIGINT
-from holdfast.store.port.clock import Now
 from holdfast.store.postgres.calls.rows import read_batch
 from holdfast.store.postgres.connection.ports import OnSession, transacts
 from holdfast.store.postgres.connection.session import Tx, to_json
@@ -23,13 +22,10 @@ class PostgresCallCheckpoints(OnSession):
         return msgspec.convert(row, CallKept)
 
     @transacts
-    async def keep(
-        self, tx: Tx, holder: CallHolder, new: NewCheckpoint, *, now: Now = None
-    ) -> tuple[str, ...]:
+    async def keep(self, tx: Tx, holder: CallHolder, new: NewCheckpoint) -> tuple[str, ...]:
         n, index = await _locate(tx, "lock_held_batch", holder)
         given = {"blob": new.blob, "size": new.size, "sha256": new.sha256}
-        at = await tx.now(now)
-        rows = await tx.rows("put_call_checkpoint", n=n, index=index, **given, now=at)
+        rows = await tx.rows("put_call_checkpoint", n=n, index=index, **given)
         return tuple(row["blob"] for row in rows)
 
     async def find_unneeded_blobs(self, *, limit: int = 1000) -> tuple[str, ...]:

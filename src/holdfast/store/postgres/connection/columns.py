@@ -1,7 +1,8 @@
 """The columns of jobs, tasks and attempts, each in one place.
 
-A new column is a migration, a field in `core.records` (or, hidden from readers, in `moves.rows`),
-and a line here. Placeholders in the named queries are expanded once, when they are loaded:
+A new column stands in its table's file of `sql/`, as a field in `core.records` (or, hidden from
+readers, in `moves.rows`), and in a line here. Placeholders in the named queries are expanded once,
+when they are loaded:
 
     {columns:task:t}              t.job_id, t.rank, …              the fields of `TaskRecord`
     {columns:task_row:t}          t.job_id, t.rank, …              the fields of `TaskRow`
@@ -11,7 +12,9 @@ and a line here. Placeholders in the named queries are expanded once, when they 
     {assign:task}                 state = x.state, …
     {merge:attempt:a}             rule = coalesce(x.rule, a.rule), …    null leaves a column
     {recordset:task_place}, {assign:task_place}                   and those of a change of place
-    {candidate:c}                 c.id as job_id, c.epoch, …      a queued job as admission sees it
+    {candidate:c}                 c.id as job_id, c.epoch, …      a job as admission sees it
+    {candidate:j but tasks gpus}                                  all but some, which a rank says
+    {span:j}                      … as expected_seconds, … as kin how long a job is to take
 """
 
 import re
@@ -97,35 +100,57 @@ _WRITTEN = {
     "task_place": ("tasks", {Writer.MOVE, Writer.PLACE}),
     "attempt": ("attempts", {Writer.MOVE}),
 }
+_SHAPE = re.compile(r"\{(candidate|span):(\w+)(?: but ([\w ]+))?\}")
 _PLACEHOLDER = re.compile(
     r"\{(columns|recordset|assign|merge):(\w+)(?::(\w+))?(?: but ([\w ]+))?\}"
 )
-_CANDIDATE = re.compile(r"\{candidate:(\w+)\}")
-_CANDIDATE_COLUMNS = """
-    @.id as job_id, @.epoch, @.queue, @.project, @.priority, @.tasks, @.gpus, @.cpu_slots,
-    @.memory_bytes, @.avoid_hosts,
-    (@.spec->>'lease_ttl_seconds')::double precision as lease_ttl_seconds,
-    replace(@.spec->>'time_limit_seconds', 'off', 'infinity')::double precision
-      as time_limit_seconds,
-    (@.spec->>'expected_seconds')::double precision as expected_seconds,
-    case when @.spec ? 'executor' then '' when @.array_id is not null then 'array:' || @.array_id
-      else coalesce(@.spec->>'name', '') end as kin,
-    coalesce(@.spec->>'placement', 'pack') as placement,
-    coalesce(@.spec->'host_labels', '{}') as host_labels,
-    coalesce((@.spec->>'supervised')::boolean, false) as supervised,
-    case when @.spec->>'image' is null then '' else coalesce(@.spec->>'runtime', 'any') end
-      as runtime,
-    greatest(0, extract(epoch from %(now)s::timestamptz - @.queued_at))::double precision
-      as waited_seconds
-"""
-"""The fields of `core.placement.types.Candidate` that any read of queued jobs fills, of the row `@`."""
+_SPAN = {
+    "time_limit_seconds": "replace(@.spec->>'time_limit_seconds', 'off', 'infinity')"
+    "::double precision",
+    "expected_seconds": "(@.spec->>'expected_seconds')::double precision",
+    "kin": "case when @.spec ? 'executor' then '' when @.array_id is not null"
+    " then 'array:' || @.array_id else coalesce(@.spec->>'name', '') end",
+}
+_SHAPES: Mapping[str, Mapping[str, str]] = {
+    "span": _SPAN,
+    "candidate": {
+        "job_id": "@.id",
+        "epoch": "@.epoch",
+        "queue": "@.queue",
+        "project": "@.project",
+        "priority": "@.priority",
+        "tasks": "@.tasks",
+        "gpus": "@.gpus",
+        "cpu_slots": "@.cpu_slots",
+        "memory_bytes": "@.memory_bytes",
+        "avoid_hosts": "@.avoid_hosts",
+        "lease_ttl_seconds": "(@.spec->>'lease_ttl_seconds')::double precision",
+        **_SPAN,
+        "placement": "coalesce(@.spec->>'placement', 'pack')",
+        "host_labels": "coalesce(@.spec->'host_labels', '{}')",
+        "supervised": "coalesce((@.spec->>'supervised')::boolean, false)",
+        "runtime": "case when @.spec->>'image' is null then ''"
+        " else coalesce(@.spec->>'runtime', 'any') end",
+        "waited_seconds": "greatest(0, extract(epoch from %(now)s::timestamptz - @.queued_at))"
+        "::double precision",
+    },
+}
+"""Fields of a job as a plan sees it, each computed of the jobs' row `@`: those of
+`core.placement.types.Candidate` that any read of jobs fills, and how long a job is to take."""
 
 
 def expand_columns(statement: str) -> str:
     """Replace every placeholder of a statement. Raises ValueError for an unknown name."""
-    columns = " ".join(_CANDIDATE_COLUMNS.split())
-    statement = _CANDIDATE.sub(lambda match: columns.replace("@", match[1]), statement)
-    return _PLACEHOLDER.sub(_expand, statement)
+    return _PLACEHOLDER.sub(_expand, _SHAPE.sub(_shape, statement))
+
+
+def _shape(match: re.Match[str]) -> str:
+    name, alias, left_out = match.groups()
+    given = dict(_SHAPES[name])
+    for field in (left_out or "").split():
+        if given.pop(field, None) is None:
+            raise ValueError(f"{match[0]}: no field {field}")
+    return ", ".join(f"{words.replace('@', alias)} as {field}" for field, words in given.items())
 
 
 def _expand(match: re.Match[str]) -> str:

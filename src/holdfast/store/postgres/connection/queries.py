@@ -1,23 +1,32 @@
-"""Named queries: every statement the store sends is in `sql/<subject>.sql` under `-- name: …`, with
-its reasons. Lists of columns are expanded (`columns`).
+"""The files of `sql/`, one a table: on top the statements that make it, below `-- name: …` each query
+that mostly reads or writes it, with its reasons. Lists of columns are expanded (`columns`).
 
-A name is unique over all files. A malformed file fails at import, not at the first use.
+A query's name is unique over all files. A malformed file fails at import, not at the first use.
 """
 
 import re
+from functools import cache
+from graphlib import TopologicalSorter
 from importlib import resources
 
 from holdfast.store.postgres.connection.columns import expand_columns
 
 _NAME = re.compile(r"^-- name: (\w+)[ \t]*$", re.MULTILINE)
+_AFTER = re.compile(r"^-- after: ([\w, ]+)$", re.MULTILINE)
+_COMMENT = re.compile(r"(?:^|\s)--(?: .*)?$", re.MULTILINE)
+_MAKES = re.compile(r"(?:create|insert into|alter table|do) ?")
+
+
+def read_files() -> dict[str, str]:
+    """Return the text of each file by its name without the ending, sorted."""
+    folder = resources.files("holdfast.store.postgres") / "sql"
+    found = [entry for entry in folder.iterdir() if entry.name.endswith(".sql")]
+    return {e.name[:-4]: e.read_text(encoding="utf-8") for e in sorted(found, key=lambda e: e.name)}
 
 
 def parse_queries(text: str, origin: str) -> dict[str, bytes]:
-    """Split `text` at its `-- name:` lines. Raises ValueError for text before the first, an empty
-    or a repeated one."""
+    """Return the queries of a file by name. Raises ValueError for an empty or a repeated one."""
     parts = _NAME.split(text)
-    if any(line.strip() and not line.startswith("--") for line in parts[0].splitlines()):
-        raise ValueError(f"{origin}: SQL before the first `-- name:` line")
     found: dict[str, bytes] = {}
     for name, body in zip(parts[1::2], parts[2::2], strict=True):
         statement = "\n".join(
@@ -37,15 +46,43 @@ def load_queries() -> dict[str, bytes]:
     """Return every named query of the package. Raises ValueError as `parse_queries` does, or for a
     name in two files."""
     found: dict[str, bytes] = {}
-    folder = resources.files("holdfast.store.postgres") / "sql"
-    for entry in sorted(folder.iterdir(), key=lambda e: e.name):
-        if not entry.name.endswith(".sql"):
-            continue
-        for name, statement in parse_queries(entry.read_text(encoding="utf-8"), entry.name).items():
+    for origin, text in read_files().items():
+        for name, statement in parse_queries(text, origin).items():
             if name in found:
-                raise ValueError(f"{entry.name}: query {name} is there twice")
+                raise ValueError(f"{origin}: query {name} is there twice")
             found[name] = statement
     return found
+
+
+def order_schema(files: dict[str, str]) -> str:
+    """Return the statements on top of all files as one script, without comments. A file comes after
+    those that its `-- after:` line names.
+
+    Raises ValueError for a name of no file, a circle, or a top that begins with no such statement,
+    which is a query without a name.
+    """
+    tops = {origin: _NAME.split(text, maxsplit=1)[0] for origin, text in files.items()}
+    order: TopologicalSorter[str] = TopologicalSorter()
+    for origin, top in tops.items():
+        after = [name for line in _AFTER.findall(top) for name in re.findall(r"\w+", line)]
+        if missing := set(after) - tops.keys():
+            raise ValueError(f"{origin}: it comes after {', '.join(missing)}, which is no file")
+        order.add(origin, *after)
+    made = []
+    for origin in order.static_order():
+        lines = (line.rstrip() for line in _COMMENT.sub("", tops[origin]).splitlines())
+        statements = "\n".join(line for line in lines if line)
+        if statements and not _MAKES.match(statements):
+            raise ValueError(f"{origin}: SQL that makes nothing stands before the first `-- name:`")
+        made.append(statements)
+    return "\n".join(text for text in made if text)
+
+
+@cache
+def load_schema() -> str:
+    """Return the script that makes all tables in an empty database. Raises ValueError as
+    `order_schema` does."""
+    return order_schema(read_files())
 
 
 QUERIES = load_queries()

@@ -105,13 +105,13 @@ class PostgresPools(OnSession):
         return {row["pool"]: msgspec.convert(row, PoolMoney) for row in rows}
 
     async def record_cycle(self, summary: CycleSummary, blocked: str) -> None:
-        given = {"pool": summary.pool, "at": summary.timestamp}
+        pool = summary.pool
 
         async def work(tx: Tx) -> None:
             await tx.many(
-                ("record_cycle", {**given, "summary": to_json(summary)}),
-                ("mark_cycle", {**given, "blocked": blocked}),
-                ("trim_cycles", {"pool": summary.pool, "keep": MAX_CYCLES}),
+                ("record_cycle", {"pool": pool, "summary": to_json(summary)}),
+                ("mark_cycle", {"pool": pool, "at": summary.timestamp, "blocked": blocked}),
+                ("trim_cycles", {"pool": pool, "keep": MAX_CYCLES}),
             )
 
         await self.session.transact(work)

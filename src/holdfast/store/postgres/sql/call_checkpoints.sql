@@ -1,9 +1,13 @@
--- name: read_held_batch
-select * from call_batches where id = %(batch)s;
+-- What a call left for its next attempt; the bytes are in the blob store.
 
--- name: lock_held_batch
--- As an exchange locks it: a checkpoint and the end of its call take turns.
-select * from call_batches where id = %(batch)s for update;
+create table call_checkpoints (
+  set_id text not null,
+  index  integer not null,
+  blob   text not null,
+  size   bigint not null, -- bytes
+  sha256 bytea not null,
+  primary key (set_id, index)
+);
 
 -- name: read_call_checkpoint
 select s.id as set_id, %(index)s::integer as index, c.blob, coalesce(c.size, 0) as size,
@@ -22,10 +26,10 @@ cross join lateral (select from call_checkpoints c where c.set_id = s.id and c.i
 with before as (
   select c.blob from call_checkpoints c join call_sets s on s.id = c.set_id where s.n = %(n)s and c.index = %(index)s
 ), put as (
-  insert into call_checkpoints (set_id, index, blob, size, sha256, created_at)
-  select s.id, %(index)s, %(blob)s, %(size)s, %(sha256)s, %(now)s from call_sets s where s.n = %(n)s
+  insert into call_checkpoints (set_id, index, blob, size, sha256)
+  select s.id, %(index)s, %(blob)s, %(size)s, %(sha256)s from call_sets s where s.n = %(n)s
   on conflict (set_id, index) do update
-    set blob = excluded.blob, size = excluded.size, sha256 = excluded.sha256, created_at = excluded.created_at
+    set blob = excluded.blob, size = excluded.size, sha256 = excluded.sha256
 )
 select blob from before;
 

@@ -1,33 +1,23 @@
--- name: lock_checkpoint_task
--- The job's lock, as for every move: a checkpoint and the end of its attempt take turns. The task row is there
--- exactly while the attempt is (CKPT-1); a rank that has ended may still upload its checkpoint.
-select t.attempt, j.queue, j.project from jobs j join tasks t on t.job_id = j.id
-where j.id = %(job_id)s and j.state in ('reserved', 'running', 'draining')
-  and t.rank = %(rank)s and t.epoch = %(epoch)s and t.host_id = %(host_id)s and t.incarnation = %(incarnation)s
-  and t.offered_at is not null
-for update of j;
+-- Checkpoints: what a task left for the attempt after it. The bytes are in the blob store under `blob`; a row is written only
+-- when they are all there and their checksum is right, so a torn upload never replaces a good one.
+
+create table checkpoints (
+  job_id     text not null,
+  rank       integer not null check (rank >= 0),
+  number     bigint not null check (number >= 1), -- grows with every checkpoint of the rank
+  epoch      bigint not null check (epoch >= 1),
+  attempt    integer not null check (attempt >= 1),
+  step       bigint,
+  size       bigint not null check (size >= 0), -- bytes
+  sha256     bytea not null check (octet_length(sha256) = 32),
+  blob       text not null,
+  created_at timestamptz not null,
+  primary key (job_id, rank, number)
+);
 
 -- name: find_older_checkpoint
 select job_id, rank, number, epoch, attempt, step, size, encode(sha256, 'hex') as sha256, created_at from checkpoints
 where job_id = %(job_id)s and rank = %(rank)s and number < %(number)s order by number desc limit 1;
-
--- name: is_skip_told
--- Under the job's lock: an upload is repeated where its answer was lost.
-select exists (select 1 from events where job_id = %(job_id)s and kind = %(kind)s and epoch = %(epoch)s and rank = %(rank)s
-                 and (data->>'number')::bigint = %(number)s) as told;
-
--- name: check_checkpoint_task
--- The same without the lock, before the bytes are read, so that bytes that will be refused are not sent.
-select t.attempt from jobs j join tasks t on t.job_id = j.id
-where j.id = %(job_id)s and j.state in ('reserved', 'running', 'draining')
-  and t.rank = %(rank)s and t.epoch = %(epoch)s and t.host_id = %(host_id)s and t.incarnation = %(incarnation)s
-  and t.offered_at is not null;
-
--- name: lock_checkpoint_job
--- With the rank's present epoch: a member of a supervised job has its own.
-select j.state, coalesce((select t.epoch from tasks t where t.job_id = j.id and t.rank = %(rank)s::bigint), j.epoch) as epoch,
-       j.attempts, j.tasks
-from jobs j where j.id = %(job_id)s for update of j;
 
 -- name: insert_checkpoint
 insert into checkpoints (job_id, rank, number, epoch, attempt, step, size, sha256, blob, created_at)
@@ -79,8 +69,3 @@ where c.job_id = split_part(n.name, '/', 1) and c.blob = n.name;
 select n.name as blob from unnest(%(blobs)s::text[]) as n(name)
 where not exists (select 1 from jobs j where j.id = split_part(n.name, '/', 1))
    or exists (select 1 from checkpoints c where c.job_id = split_part(n.name, '/', 1) and c.blob = n.name);
-
--- name: find_inputs
-select spec->>'stdin' as stdin from jobs where spec ? 'stdin' and spec->>'stdin' = any(%(hashes)s::text[])
-union select spec->>'stdin' from arrays where spec->>'stdin' = any(%(hashes)s::text[])
-union select spec->'job'->>'stdin' from schedules where spec->'job'->>'stdin' = any(%(hashes)s::text[]);

@@ -1,4 +1,35 @@
--- Events have a row each, or are one of a batch (`batched_events`). Both are in one order, by transaction and then by id.
+-- Events: what happened, in the order in which it was committed. An event has a row here, or is one of a batch
+-- (`event_batches`). Both are in one order, by transaction and then by id.
+--
+-- STORE-4: a reader sees only events whose transaction no older one can still commit after.
+
+create table events (
+  tx       xid8 not null default pg_current_xact_id(),
+  id       bigint generated always as identity,
+  at       timestamptz not null,
+  kind     text not null,
+  job_id   text,
+  attempt  integer,
+  epoch    bigint,
+  rank     integer,
+  host_id  text,
+  queue    text,
+  project  text,
+  message  text not null default '',
+  data     jsonb not null default '{}',
+  primary key (tx, id)
+);
+create index events_of_job on events (job_id, tx, id) where job_id is not null;
+create index events_of_no_job on events (at) where job_id is null; -- for upkeep; those of a job go with it
+
+-- name: write_events
+-- The recordset keeps the array's order, so ids follow the order the moves were made in.
+insert into events (at, kind, job_id, attempt, epoch, rank, host_id, queue, project, message, data)
+select %(now)s, x.kind, x.job_id, x.attempt, x.epoch, x.rank, x.host_id, x.queue, x.project, coalesce(x.message, ''),
+       coalesce(x.data, '{}')
+from jsonb_to_recordset(%(rows)s::jsonb) as x(
+  kind text, job_id text, attempt integer, epoch bigint, rank integer, host_id text, queue text, project text,
+  message text, data jsonb);
 
 -- name: read_events
 -- STORE-4: transactions commit out of order, so only events older than every running transaction are shown.
@@ -74,36 +105,26 @@ from unnest(%(ids)s::text[]) as asked(id) cross join lateral (
 ) e
 order by e.job_id, place, e.id;
 
--- name: prune_batches
--- Takes the events of these jobs out of their batches, and deletes the batches that have no other. Jobs that ended
--- together are old together, so a batch is written anew only a few times. What it says once of all stays.
-with found as materialized (
-  select distinct b.n from attempts a cross join lateral (values (a.taken_batch), (a.ended_batch)) as b(n)
-  where a.job_id = any(%(ids)s::text[]) and b.n is not null
-), held as materialized (
-  select * from event_batches where n in (select n from found) order by n for update
-), kept as materialized (
-  select b.n, array_agg(e.id order by e.place) filter (where e.kept) as ids,
-         array_agg(e.began_id order by e.place) filter (where e.kept) as began_ids,
-         array_agg(e.job_id order by e.place) filter (where e.kept) as job_ids,
-         array_agg(e.attempt order by e.place) filter (where e.kept) as attempts,
-         array_agg(e.epoch order by e.place) filter (where e.kept) as epochs,
-         array_agg(e.host_id order by e.place) filter (where e.kept) as host_ids,
-         array_agg(e.queue order by e.place) filter (where e.kept) as queues,
-         array_agg(e.project order by e.place) filter (where e.kept) as projects,
-         array_agg(e.message order by e.place) filter (where e.kept) as messages
-  from held b cross join lateral (
-    select *, g.job_id <> all(%(ids)s::text[]) as kept
-    from unnest(b.ids, b.began_ids, b.job_ids, b.attempts, b.epochs, b.host_ids, b.queues, b.projects, b.messages) with ordinality
-      as g(id, began_id, job_id, attempt, epoch, host_id, queue, project, message, place)
-  ) e
-  group by b.n
-), emptied as (
-  delete from event_batches b using kept k where b.n = k.n and k.ids is null
+-- name: is_skip_told
+-- Under the job's lock: an upload is repeated where its answer was lost.
+select exists (select 1 from events where job_id = %(job_id)s and kind = %(kind)s and epoch = %(epoch)s and rank = %(rank)s
+                 and (data->>'number')::bigint = %(number)s) as told;
+
+-- name: prune_events
+delete from events where job_id = any(%(ids)s);
+
+-- name: prune_other_events
+-- Events of hosts, queues and settings, and of arrays, runs and call sets that are on record no more (HISTORY-1).
+with gone as (
+  delete from events e where (e.tx, e.id) in (
+  select o.tx, o.id from events o
+  where o.job_id is null and o.at < %(before)s
+    and not exists (select from arrays a where a.id = o.data->>'array')
+    and not exists (select from workflow_runs r where r.id = o.data->>'run')
+    and not exists (select from call_sets c where c.id = o.data->>'set')
+  order by o.at limit %(limit)s)
+  returning e.tx, e.id
 )
-update event_batches b
-set ids = k.ids, began_ids = k.began_ids, job_ids = k.job_ids, host_ids = k.host_ids, queues = k.queues, projects = k.projects,
-    attempts = case when cardinality(b.attempts) = 1 then b.attempts else k.attempts end,
-    epochs = case when cardinality(b.epochs) = 1 then b.epochs else k.epochs end,
-    messages = case when cardinality(b.messages) = 1 then b.messages else k.messages end
-from kept k where b.n = k.n and k.ids is not null;
+update events_pruned p set tx = l.tx, id = l.id
+from (select tx, id from gone order by tx desc, id desc limit 1) l
+where (l.tx, l.id) > (p.tx, p.id);

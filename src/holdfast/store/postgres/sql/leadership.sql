@@ -1,4 +1,26 @@
--- The lead: one row (migration 10).
+-- The lead, one row. One replica leads, and its lead runs out unless it renews it. `number` grows with every change of leader. It
+-- is the key of the row, so that a change of leader waits for the transactions of the old one that have passed `check_lead`: a
+-- renewal leaves the key alone and waits for nothing.
+
+create table leadership (
+  number     bigint primary key,
+  holder     text not null,
+  expires_at timestamptz not null
+);
+insert into leadership (number, holder, expires_at) values (0, '', '-infinity');
+
+-- LEAD-3, called as the last statement of a leader's transaction. One that wrote nothing needs no lead.
+create function check_lead(held bigint) returns void language plpgsql as $$
+begin
+  if pg_current_xact_id_if_assigned() is null then
+    return;
+  end if;
+  perform 1 from leadership where number = held and expires_at > clock_timestamp() for key share;
+  if not found then
+    raise exception 'another replica leads';
+  end if;
+end
+$$;
 
 -- name: take_lead
 -- By its holder at once, because a holder that asks anew has lost sight of its lead; by others when it has run out.

@@ -1,4 +1,24 @@
--- Schedules and their runs. Lock order: a schedule, then queues and jobs.
+-- Schedules: jobs that are submitted again and again. Lock order: a schedule, then queues and jobs.
+
+create table schedules (
+  id            text not null unique,
+  name          text primary key,
+  owner         text not null default '',
+  project       text not null,
+  queue         text not null,
+  spec          jsonb not null, -- without the values of secrets
+  secrets       jsonb not null default '{}',
+  anchor        timestamptz not null, -- what intervals are counted from
+  next_at       timestamptz not null,
+  paused_at     timestamptz,
+  paused_reason text not null default '',
+  last_at       timestamptz,
+  last_outcome  text,
+  last_reason   text not null default '',
+  last_job_id   text,
+  created_at    timestamptz not null
+);
+create index schedules_due on schedules (next_at) where paused_at is null;
 
 -- name: read_schedules
 select s.id, s.name, s.owner, s.project, s.queue, s.spec, s.anchor, s.next_at, s.paused_at, s.paused_reason, s.last_at,
@@ -28,9 +48,6 @@ for update;
 -- name: delete_schedule
 delete from schedules where id = %(id)s;
 
--- name: delete_schedule_runs
-delete from schedule_runs where schedule_id = %(id)s;
-
 -- name: pause_schedule
 update schedules set paused_at = coalesce(paused_at, %(now)s), paused_reason = %(reason)s where id = %(id)s;
 
@@ -44,10 +61,6 @@ from schedules s left join jobs j on j.id = s.last_job_id
 where s.paused_at is null and s.next_at <= coalesce(%(now)s::timestamptz, clock_timestamp())
 order by s.next_at limit %(limit)s;
 
--- name: insert_schedule_run
-insert into schedule_runs (schedule_id, due_at, at, outcome, reason, job_id)
-values (%(schedule_id)s, %(due_at)s, %(now)s, %(outcome)s, %(reason)s, %(job_id)s);
-
 -- name: note_run
 update schedules set
   next_at = coalesce(%(next_at)s, next_at),
@@ -56,10 +69,3 @@ update schedules set
   last_reason = case when %(ran)s::boolean then %(reason)s else last_reason end,
   last_job_id = coalesce(%(job_id)s, last_job_id)
 where id = %(id)s;
-
--- name: list_schedule_runs
-select due_at, at, outcome, reason, job_id from schedule_runs where schedule_id = %(id)s order by due_at desc limit %(limit)s;
-
--- name: prune_schedule_runs
-delete from schedule_runs where (schedule_id, due_at) in (
-  select schedule_id, due_at from schedule_runs where at < %(before)s order by at limit %(limit)s);

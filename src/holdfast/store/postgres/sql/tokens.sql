@@ -1,3 +1,18 @@
+-- Tokens: what opens the API, by role.
+
+create table tokens (
+  id          text primary key,
+  role        text not null constraint tokens_role_check check (role in ('admin', 'submit', 'read', 'join')),
+  name        text not null default '',
+  user_name   text not null default '', -- the owner of what is submitted with it
+  secret_hash bytea not null unique check (octet_length(secret_hash) = 32),
+  host_id     text, -- of a join token that is bound to one intent: good for that host alone
+  created_at  timestamptz not null,
+  expires_at  timestamptz,
+  used_at     timestamptz, -- of a join token
+  revoked_at  timestamptz
+);
+
 -- name: insert_token
 -- A repeated id is a repeated call.
 insert into tokens (id, role, name, user_name, secret_hash, created_at, expires_at)
@@ -25,9 +40,6 @@ select id, role, name, user_name as "user", created_at, expires_at, used_at, rev
 -- name: revoke_token
 update tokens set revoked_at = coalesce(revoked_at, %(now)s, clock_timestamp()) where id = %(id)s returning id;
 
--- name: find_task_holder
--- The task as it holds its lease now, and nothing of one that does not.
-select h.key_hash as host_key_hash, j.owner, j.project, j.spec ? 'executor' as executor
-from tasks t join jobs j on j.id = t.job_id join hosts h on h.id = t.host_id
-where t.job_id = %(job_id)s and t.rank = %(rank)s and t.epoch = %(epoch)s
-  and t.state in ('reserved', 'running', 'preempting') and h.key_hash is not null;
+-- name: insert_host_token
+insert into tokens (id, role, name, secret_hash, created_at, expires_at, host_id)
+values (%(token_id)s, 'join', %(name)s, %(secret_hash)s, %(now)s, %(now)s::timestamptz + %(seconds)s * interval '1 second', %(id)s);

@@ -1,3 +1,21 @@
+-- Webhooks: addresses that are told of events.
+
+create table webhooks (
+  id               text primary key,
+  name             text not null default '',
+  url              text not null,
+  secret           text not null, -- signs every delivery, so it is kept as it is; shown once
+  old_secret       text,          -- signs too until then, after a rotation
+  old_secret_until timestamptz,
+  events           text[] not null default '{}', -- patterns of event kinds, "job.*"; empty: all
+  project          text,                         -- null: every project
+  state            text not null default 'active' constraint webhooks_state_check check (state in ('active', 'paused')),
+  reason           text not null default '',     -- why it is paused
+  cursor           text not null,                -- the last event looked at
+  created_at       timestamptz not null,
+  constraint webhooks_old_secret check ((old_secret is null) = (old_secret_until is null))
+);
+
 -- name: insert_webhook
 -- The cursor begins at the oldest transaction that may still commit: events already visible are older, and none that
 -- commits from now on is missed (STORE-4). A repeated id is a repeated call.
@@ -42,9 +60,6 @@ update webhooks set state = 'paused', reason = %(reason)s where id = %(id)s;
 -- name: resume_webhook
 update webhooks set state = 'active', reason = '' where id = %(id)s;
 
--- name: hurry_deliveries
-update webhook_deliveries set next_at = %(now)s where webhook_id = %(id)s and state = 'pending' and next_at > %(now)s;
-
 -- name: delete_webhook
 delete from webhooks where id = %(id)s;
 
@@ -57,102 +72,9 @@ from webhooks w cross join lateral (
 where w.state = 'active' and p.pending < %(max)s
 order by w.id;
 
--- name: summarize_jobs
-select id, name, project, queue, state, reason, attempts as attempt, labels
-from jobs where id = any(%(ids)s);
-
 -- name: move_cursors
 -- Guarded by the cursor: of two leaders that read the same events one writes.
 update webhooks w set cursor = x.after
 from jsonb_to_recordset(%(rows)s::jsonb) as x(webhook_id text, before text, after text)
 where w.id = x.webhook_id and w.cursor = x.before and w.state = 'active'
 returning w.id;
-
--- name: insert_deliveries
--- The recordset keeps the array's order, so `seq` follows the order of events. None is due yet: `promote_sequences`
--- says which are.
-insert into webhook_deliveries (id, webhook_id, event_id, event_kind, job_id, body, created_at)
-select x.id, x.webhook_id, x.event_id, x.event_kind, x.job_id, x.body, %(now)s
-from jsonb_to_recordset(%(rows)s::jsonb) as x(id text, webhook_id text, event_id text, event_kind text, job_id text, body text)
-on conflict (webhook_id, event_id) do nothing
-returning webhook_id, lane as sequence;
-
--- name: demote_sequences
--- HOOK-1: a delivery with an older pending one before it waits again, because an older one was sent again. Runs before
--- `promote_sequences`: a unique index allows one due delivery a sequence.
-update webhook_deliveries d set next_at = null
-from (select distinct * from unnest(%(hooks)s::text[], %(sequences)s::text[])) as l(webhook_id, lane)
-where d.webhook_id = l.webhook_id and d.lane = l.lane and d.next_at is not null
-  and exists (select from webhook_deliveries o
-              where o.webhook_id = d.webhook_id and o.lane = d.lane and o.state = 'pending' and o.seq < d.seq);
-
--- name: promote_sequences
--- HOOK-1: of each sequence (column lane) the oldest pending delivery becomes due, where none is due.
-update webhook_deliveries d set next_at = %(now)s
-from (select distinct * from unnest(%(hooks)s::text[], %(sequences)s::text[])) as l(webhook_id, lane)
-cross join lateral (
-  select p.id, p.next_at from webhook_deliveries p
-  where p.webhook_id = l.webhook_id and p.lane = l.lane and p.state = 'pending'
-  order by p.seq limit 1) oldest
-where d.id = oldest.id and oldest.next_at is null;
-
--- name: list_due
--- A few per hook, so that one hook with many does not hide the others.
-select d.id, d.webhook_id, d.lane as sequence, d.seq, d.tries, d.body, w.url, w.secret,
-       case when w.old_secret_until > coalesce(%(now)s, clock_timestamp()) then w.old_secret end as old_secret
-from webhooks w cross join lateral (
-  select p.* from webhook_deliveries p
-  where p.webhook_id = w.id and p.next_at <= coalesce(%(now)s, clock_timestamp()) and p.id <> all(%(flying)s::text[])
-  order by p.next_at, p.seq
-  limit %(per_hook)s) d
-where w.state = 'active'
-order by d.next_at, d.seq;
-
--- name: record_tries
--- Guarded by the count of tries: a second sender reporting the same try changes nothing. A delivery that was put
--- behind an older one while it was under way stays there.
-update webhook_deliveries d set
-  state = x.state, tries = d.tries + 1, status = x.status, error = x.error,
-  next_at = case when x.state = 'pending' and d.next_at is not null
-                 then %(now)s::timestamptz + make_interval(secs => x.delay_seconds) end,
-  delivered_at = case when x.state = 'delivered' then %(now)s::timestamptz end
-from jsonb_to_recordset(%(rows)s::jsonb) as x(
-  delivery_id text, tries integer, state text, delay_seconds double precision, status integer, error text)
-where d.id = x.delivery_id and d.state = 'pending' and d.tries = x.tries
-returning d.id, d.webhook_id, d.lane as sequence, d.event_id, d.event_kind, d.state, d.tries, d.error;
-
--- name: list_deliveries
-select id, webhook_id, event_id, event_kind, job_id, state, tries, next_at, status, error, created_at, delivered_at
-from webhook_deliveries
-where webhook_id = %(webhook_id)s and (%(states)s::text[] is null or state = any(%(states)s))
-  and (%(before)s::text is null or id < %(before)s)
-order by id desc
-limit %(limit)s;
-
--- name: get_delivery
-select id, webhook_id, event_id, event_kind, job_id, state, tries, next_at, status, error, created_at, delivered_at, body
-from webhook_deliveries where webhook_id = %(webhook_id)s and id = %(id)s;
-
--- name: redeliver
--- A pending delivery that waits behind another keeps waiting.
-update webhook_deliveries set
-  state = 'pending', tries = case when state = 'pending' then tries else 0 end,
-  next_at = case when next_at is not null then %(now)s::timestamptz end, delivered_at = null
-where webhook_id = %(webhook_id)s and id = %(id)s
-returning lane as sequence;
-
--- name: redeliver_dead
-update webhook_deliveries set state = 'pending', tries = 0
-where webhook_id = %(webhook_id)s and state = 'dead'
-returning lane as sequence;
-
--- name: count_deliveries
-select count(*) filter (where state = 'pending') as pending, count(*) filter (where state = 'dead') as dead
-from webhook_deliveries where state in ('pending', 'dead');
-
--- name: prune_deliveries
--- An array is read once. A plan may read `in (select …)` again for each row, and find those beyond the limit when it
--- passes over what it has deleted.
-delete from webhook_deliveries where id = any(array(
-  select id from webhook_deliveries where state <> 'pending' and created_at < %(before)s
-  order by created_at limit %(limit)s for update skip locked));
