@@ -95,7 +95,6 @@ class PostgresHealth(OnSession):
             kind=verdict.kind,
             at=at,
             until=at + timedelta(seconds=verdict.seconds),
-            jobs=list(verdict.jobs),
         )
 
     @transacts

@@ -5,10 +5,9 @@ create table host_asides (
   host_id  text not null,
   -- jobs: time lets it back, on probation; checks: a check that passes.
   kind     text not null constraint host_asides_kind_check check (kind in ('jobs', 'checks')),
-  at       timestamptz not null,
+  at       timestamptz not null, -- since when, for people
   until    timestamptz not null,
-  ended_at timestamptz, -- null: it is aside
-  jobs     text[] not null default '{}' -- the evidence
+  ended_at timestamptz -- null: it is aside
 );
 create unique index host_asides_open on host_asides (host_id) where ended_at is null;
 
@@ -19,10 +18,10 @@ from hosts h
 where a.ended_at is null and h.id = a.host_id and h.state <> 'quarantined';
 
 -- name: open_aside
-insert into host_asides (host_id, kind, at, until, jobs)
-values (%(host_id)s, %(kind)s, %(at)s, %(until)s, %(jobs)s)
+insert into host_asides (host_id, kind, at, until)
+values (%(host_id)s, %(kind)s, %(at)s, %(until)s)
 on conflict (host_id) where ended_at is null do update
-set kind = excluded.kind, at = excluded.at, until = excluded.until, jobs = excluded.jobs;
+set kind = excluded.kind, at = excluded.at, until = excluded.until;
 
 -- name: close_aside
 update host_asides set ended_at = %(now)s where host_id = %(host_id)s and ended_at is null;
