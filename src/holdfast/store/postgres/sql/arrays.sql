@@ -12,9 +12,9 @@ create table arrays (
   indices         text not null, -- as they were written, "0-99:2"
   size            integer not null check (size >= 1),
   at_once         integer check (at_once >= 1),    -- null: no limit
-  held            text not null default '',        -- what all of it waits for
+  held            text not null default '',        -- why no member may start yet
   lined           boolean not null default false,  -- members may wait in line
-  awaited         boolean not null default false,  -- as of jobs
+  awaited         boolean not null default false,  -- a job waits, or has waited, for the end of all members
   cancel_reason   text, -- while its members are being cancelled, as cancel_cause
   cancel_cause    text constraint arrays_cancel_cause_check check (cancel_cause in ('user_cancelled', 'dependency')),
   cancel_hard     boolean not null default false,

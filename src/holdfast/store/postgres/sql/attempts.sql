@@ -19,7 +19,7 @@ create table attempts (
   next_at      timestamptz, -- when the attempt after it is due
   exit_code    integer,
   reason       text not null default '',
-  host         text, -- names, as shown
+  host         text, -- names of its hosts, as they are shown
   host_ids     text[] not null default '{}', -- by rank
   road         text not null default 'leader', -- the leader placed it, or a host took it (TAKE-1)
   trigger_rank integer,

@@ -6,8 +6,8 @@ create table gpu_history (
   gpu                     integer not null, -- its index on the host
   at                      timestamptz not null, -- when the step began
   samples                 integer not null check (samples >= 1),
-  utilisation_samples     integer not null, -- those that told it, in percent
-  utilisation_sum         double precision not null,
+  utilisation_samples     integer not null, -- samples that told the utilisation
+  utilisation_sum         double precision not null, -- percent, as utilisation_max
   utilisation_max         double precision,
   memory_used_max_bytes   bigint,
   memory_total_bytes      bigint not null,

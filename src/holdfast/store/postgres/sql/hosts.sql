@@ -12,7 +12,7 @@ create table hosts (
   reason               text not null default '',
   drain_deadline       timestamptz, -- what still runs then is stopped
   drain_cause          text not null default 'host_drained' check (drain_cause in ('host_drained', 'scaled_down')),
-  faults               jsonb not null default '[]', -- what a part of it cannot do now, in its own words
+  faults               jsonb not null default '[]', -- what a part of the host cannot do now, in its own words
   queues               text[] not null default '{}', -- empty: every queue
   labels               jsonb not null default '{}',
   cpu_slots            integer not null check (cpu_slots >= 0),
@@ -20,7 +20,7 @@ create table hosts (
   gpus                 jsonb not null default '[]',
   address              text not null default '',
   version              text not null default '', -- of its agent
-  memory_limits        text not null default '', -- what enforces them there
+  memory_limits        text not null default '', -- what enforces memory limits there
   probe                text not null default 'real' constraint hosts_probe_check check (probe in ('real', 'scripted')),
   boot_id              text not null default '', -- by which a clone of its disk is told from the machine itself
   -- LEASE-3: a registration that comes late, from an incarnation that is over, is no evidence that the present one is gone.

@@ -20,9 +20,9 @@ create table jobs (
   state               text not null constraint jobs_state_check check (state = any (
     '{waiting,queued,reserved,running,draining,succeeded,failed,cancelled}')),
   reason              text not null default '',
-  wait_cause          text,        -- while it waits, as wait_until
-  wait_until          timestamptz, -- null: for an event, not for a time
-  retry_at            timestamptz, -- waiting: when the retry was first due, whatever holds it back since
+  wait_cause          text,        -- what a waiting job waits for
+  wait_until          timestamptz, -- null: it waits for an event, not for a time
+  retry_at            timestamptz, -- when the pending retry is due; a kill switch or a rate limit may hold it longer
   retry_events        boolean not null default true, -- as the policy said when the last retry was decided
 
   tasks               integer not null,
@@ -59,7 +59,7 @@ create table jobs (
   drain_reason        text,
   drain_since         timestamptz,
   drain_hard          boolean not null default false, -- without grace
-  drain_operator_stop boolean not null default false, -- a person asked for it, so it ends the job
+  drain_operator_stop boolean not null default false, -- a person asked for the drain, so it ends the job
   trigger_rank        integer, -- the rank that the drain, or the end, began with
 
   outcome             text constraint jobs_outcome_check check (outcome = any (
@@ -69,7 +69,7 @@ create table jobs (
       stalled,gpu_wedged,preempted,host_drained,scaled_down,sibling_drained,user_cancelled,dependency,validation_error,
       quota_exceeded,malformed_report}')),
   exit_code           integer,
-  step                bigint, -- as it said last, as total and beat_at
+  step                bigint, -- its newest report, with total and beat_at
   total               bigint,
   beat_at             timestamptz,
   created_at          timestamptz not null,
@@ -118,7 +118,7 @@ create index jobs_array_active on jobs (array_id)
   where array_id is not null and state in ('waiting', 'queued', 'reserved', 'running', 'draining')
     and (wait_cause is null or wait_cause not in ('array', 'parked'));
 create index jobs_in_line on jobs (array_id, array_index) where wait_cause = 'array';
-create index jobs_executors on jobs (state, id) where spec ? 'executor'; -- looked for by the leader all the time
+create index jobs_executors on jobs (state, id) where spec ? 'executor'; -- the leader looks for them all the time
 create index jobs_awaited on jobs (id) where awaited and state in ('succeeded', 'failed', 'cancelled'); -- until the loop has seen them
 create index jobs_inputs on jobs ((spec->>'stdin')) where spec ? 'stdin'; -- a value, which lives as long as a job names it
 create index jobs_children on jobs ((spec->>'parent')) where spec ? 'parent';

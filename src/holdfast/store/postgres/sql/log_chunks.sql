@@ -1,4 +1,4 @@
--- The bytes of the streams, as they came.
+-- Chunks of output: the bytes of `log_streams`, as they came.
 
 create table log_chunks (
   job_id   text not null,

@@ -1,4 +1,4 @@
--- How closely PostgreSQL looks at the columns of the tables that grow with jobs.
+-- Targets of statistics for the tables that grow with jobs, set here because each names all columns of its table.
 -- after: jobs, tasks, attempts, events, event_batches
 
 -- An analysis samples 300 rows for each unit of the largest target of a table's columns, sorts each column, and counts the

@@ -24,18 +24,17 @@ create table tasks (
   barrier           boolean not null default true, -- open: it may start; a gang's opens when every rank was claimed (GANG-1)
   started_at        timestamptz,
   ended_at          timestamptz,
-  step              bigint, -- as it said last, as total, beat_at and section
+  step              bigint, -- its newest report, with total, beat_at and section
   total             bigint,
   beat_at           timestamptz,
   section           text,
   section_until     timestamptz, -- until when its section excuses the ranks of its gang that wait for it on other hosts
   facts             jsonb, -- what its host told of its end
-  -- Of members of supervised jobs: how often it was replaced, since when it has its place, not before when it gets one (null while
-  -- blocked: it is parked), and how often its start failed in a row.
-  replaced          integer not null default 0,
-  reserved_at       timestamptz,
-  ready_at          timestamptz,
-  start_failures    integer not null default 0,
+  -- The next four are of members of supervised jobs.
+  replaced          integer not null default 0, -- how often another host took over this rank
+  reserved_at       timestamptz, -- since when a replacement has its place
+  ready_at          timestamptz, -- blocked: the member gets no place before; null: it is parked until a person frees it
+  start_failures    integer not null default 0, -- in a row
   -- A member may be stopped by itself, because its host is drained; all others are stopped by their job's drain.
   stop_cause        text,
   stop_reason       text,

@@ -1,4 +1,4 @@
--- What is said of a transaction and of the server, and of no table.
+-- Statements about a transaction itself and about the server, which belong to no table.
 --
 -- PostgreSQL does not know the sizes of the sets that the hot path gives, and a plan is kept for all of them. So rows are found by
 -- arrays of keys, through an index, and then joined by hashes (`keep_plans`): a plan takes as long as its sets are large, whatever
