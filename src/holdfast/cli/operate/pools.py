@@ -8,19 +8,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli import declare
-from holdfast.cli.output import Face, age, note, table, table_and_texts, talks
+import click
+import msgspec
+
+from holdfast.cli.face import Face, talks
+from holdfast.cli.output import age, note, table, table_and_texts
+from holdfast.core.fleet.pool_files import read_pools
+from holdfast.core.fleet.pools import PoolSpec
 from holdfast.errors import HoldfastError, ValidationError
 
 if TYPE_CHECKING:
-    import click
-
     from holdfast.core.fleet.actions import CycleSummary
     from holdfast.wire.pools import PoolStatus
 
 
-@declare.group(invoke_without_command=True)
-@declare.pass_context
+@click.group(invoke_without_command=True)
+@click.pass_context
 @talks
 def pools(face: Face, context: click.Context) -> None:
     """List pools of hosts: sizes, cost per hour, today's spend and forecast.
@@ -107,7 +110,7 @@ def _say_state(pool: PoolStatus) -> str:
 
 
 @pools.command()
-@declare.argument("name")
+@click.argument("name")
 @talks
 def show(face: Face, name: str) -> None:
     """Show a pool: what it may rent, its bounds, its money, and what its last cycle says.
@@ -116,8 +119,6 @@ def show(face: Face, name: str) -> None:
     Example:
       holdfast pools show a100
     """
-    import msgspec
-
     with face.client() as client:
         pool = client.pool(name)
         last = client.pool_cycles(name, limit=1)[:1]
@@ -134,8 +135,6 @@ def show(face: Face, name: str) -> None:
 
 def _say_value(key: str, value: Any) -> str:
     """Write a key's value as `pools set` takes it."""
-    import msgspec
-
     if key.endswith("_seconds"):
         whole = value >= 60 and value % 60 == 0
         return f"{value / 60:g}m" if whole else f"{value:g}s"
@@ -152,7 +151,7 @@ def _say_offer(offer: Any) -> str:
 
 
 @pools.command()
-@declare.option(
+@click.option(
     "-f", "--file", "path", required=True, metavar="FILE", help="TOML: [pool.NAME] tables."
 )
 @talks
@@ -163,10 +162,6 @@ def create(face: Face, path: str) -> None:
     Example:
       holdfast pools create -f pool.toml
     """
-    import msgspec
-
-    from holdfast.core.fleet.pool_files import read_pools
-
     try:
         text = Path(path).read_text()
     except (OSError, ValueError) as error:
@@ -189,8 +184,8 @@ def create(face: Face, path: str) -> None:
 
 
 @pools.command("set")
-@declare.argument("name")
-@declare.argument("changes", metavar="KEY=VALUE...", nargs=-1, required=True)
+@click.argument("name")
+@click.argument("changes", metavar="KEY=VALUE...", nargs=-1, required=True)
 @talks
 def set_pool(face: Face, name: str, changes: Sequence[str]) -> None:
     """Change keys of a pool; times as 5m, `off` for no limit.
@@ -200,23 +195,21 @@ def set_pool(face: Face, name: str, changes: Sequence[str]) -> None:
       holdfast pools set a100 idle_timeout=10m max_usd_per_day=40
       holdfast pools set a100 max_usd_per_hour=off
     """
-    from holdfast.core.fleet.pools import PoolSpec
-
     given: dict[str, Any] = {}
     for change in changes:
         key, sign, value = change.partition("=")
         if not sign:
-            raise declare.usage_error(f"{change!r} is no KEY=VALUE")
+            raise click.UsageError(f"{change!r} is no KEY=VALUE")
         long = f"{key}_seconds"
         given[long if long in PoolSpec.__struct_fields__ else key] = value
     face.answer(lambda client: client.set_pool(name, given), pool_table)
 
 
 @pools.command()
-@declare.argument("name")
-@declare.option("--min", "least", type=int, help="Hosts kept, with or without work.")
-@declare.option("--max", "most", type=int, help="Hosts at most.")
-@declare.option("--buffer", type=int, help="Idle hosts kept ready while others are busy.")
+@click.argument("name")
+@click.option("--min", "least", type=int, help="Hosts kept, with or without work.")
+@click.option("--max", "most", type=int, help="Hosts at most.")
+@click.option("--buffer", type=int, help="Idle hosts kept ready while others are busy.")
 @talks
 def scale(face: Face, name: str, least: int | None, most: int | None, buffer: int | None) -> None:
     """Change a pool's bounds.
@@ -231,8 +224,8 @@ def scale(face: Face, name: str, least: int | None, most: int | None, buffer: in
 
 
 @pools.command()
-@declare.argument("name")
-@declare.option("--reason", default="", help="Shown by `pools` and `why`.")
+@click.argument("name")
+@click.option("--reason", default="", help="Shown by `pools` and `why`.")
 @talks
 def pause(face: Face, name: str, reason: str) -> None:
     """Have a pool spawn nothing and shrink by nothing.
@@ -245,7 +238,7 @@ def pause(face: Face, name: str, reason: str) -> None:
 
 
 @pools.command()
-@declare.argument("name")
+@click.argument("name")
 @talks
 def resume(face: Face, name: str) -> None:
     """Have a pool scale again.
@@ -258,8 +251,8 @@ def resume(face: Face, name: str) -> None:
 
 
 @pools.command()
-@declare.argument("name")
-@declare.option(
+@click.argument("name")
+@click.option(
     "--forget",
     is_flag=True,
     help="At once, on your word that its machines are gone: where its provider is no more.",
@@ -280,8 +273,8 @@ def delete(face: Face, name: str, forget: bool) -> None:
 
 
 @pools.command()
-@declare.argument("name")
-@declare.option("-n", "--last", default=20, help="So many, the newest last.")
+@click.argument("name")
+@click.option("-n", "--last", default=20, help="So many, the newest last.")
 @talks
 def cycles(face: Face, name: str, last: int) -> None:
     """Show a pool's last cycles: what it found, what it did, and why.
@@ -328,7 +321,7 @@ def _say_actions(cycle: CycleSummary) -> str:
 
 
 @pools.command()
-@declare.argument("name")
+@click.argument("name")
 @talks
 def plan(face: Face, name: str) -> int:
     """Show what a pool's cycle would do now, and why. Nothing is changed.
@@ -344,9 +337,9 @@ def plan(face: Face, name: str) -> int:
 
 
 @pools.command()
-@declare.argument("names", metavar="[POOL]...", nargs=-1)
-@declare.option("--once", is_flag=True, help="One cycle of each pool, then exit.")
-@declare.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.argument("names", metavar="[POOL]...", nargs=-1)
+@click.option("--once", is_flag=True, help="One cycle of each pool, then exit.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @talks
 def run(face: Face, names: Sequence[str], once: bool, dry_run: bool) -> int:
     """Run cycles by hand: JSON summaries on stdout, exit code 1 after an error.

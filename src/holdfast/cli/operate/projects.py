@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.cli import declare
+import click
+
+from holdfast.cli.face import Face, talks
 from holdfast.cli.operate.config import read_changes, value_text
-from holdfast.cli.output import Face, count_of, facts, table, talks
+from holdfast.cli.output import count_of, facts, table
 
 if TYPE_CHECKING:
-    import click
-
     from holdfast.core.records import ProjectRecord
 
 
-@declare.group(invoke_without_command=True)
-@declare.pass_context
+@click.group(invoke_without_command=True)
+@click.pass_context
 @talks
 def projects(face: Face, context: click.Context) -> None:
     """List projects: running jobs, used quotas and settings.
@@ -107,7 +107,7 @@ def _project_text(p: ProjectRecord) -> str:
 
 
 @projects.command("show")
-@declare.argument("name", metavar="PROJECT")
+@click.argument("name", metavar="PROJECT")
 @talks
 def show_project(face: Face, name: str) -> None:
     """Show one project. `holdfast config --project` shows every setting in force and its source.
@@ -120,7 +120,7 @@ def show_project(face: Face, name: str) -> None:
 
 
 @projects.command("create")
-@declare.argument("name", metavar="PROJECT")
+@click.argument("name", metavar="PROJECT")
 @talks
 def create_project(face: Face, name: str) -> None:
     """Make a project, without settings of its own. One that is there stays as it is.
@@ -133,8 +133,8 @@ def create_project(face: Face, name: str) -> None:
 
 
 @projects.command("set")
-@declare.argument("name", metavar="PROJECT")
-@declare.argument("changes", metavar="SETTING=VALUE...", nargs=-1, required=True)
+@click.argument("name", metavar="PROJECT")
+@click.argument("changes", metavar="SETTING=VALUE...", nargs=-1, required=True)
 @talks
 def set_project(face: Face, name: str, changes: Sequence[str]) -> None:
     """Make a project, or change its settings. `off` switches a limit off.
@@ -155,8 +155,8 @@ def set_project(face: Face, name: str, changes: Sequence[str]) -> None:
 
 
 @projects.command("unset")
-@declare.argument("name", metavar="PROJECT")
-@declare.argument("settings", metavar="SETTING...", nargs=-1, required=True)
+@click.argument("name", metavar="PROJECT")
+@click.argument("settings", metavar="SETTING...", nargs=-1, required=True)
 @talks
 def unset_project(face: Face, name: str, settings: Sequence[str]) -> None:
     """Remove settings of a project, so that the cluster's values apply.
@@ -169,7 +169,7 @@ def unset_project(face: Face, name: str, settings: Sequence[str]) -> None:
 
 
 @projects.command("delete")
-@declare.argument("name", metavar="PROJECT")
+@click.argument("name", metavar="PROJECT")
 @talks
 def delete_project(face: Face, name: str) -> None:
     """Forget a project's settings; refused while it has unfinished jobs. Its ended jobs stay.

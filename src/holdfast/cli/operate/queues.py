@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.cli import declare
+import click
+
+from holdfast.cli.face import Face, talks
 from holdfast.cli.operate.config import read_changes, value_text
-from holdfast.cli.output import Face, table, talks
+from holdfast.cli.output import table
+from holdfast.core.settings.table import QUEUE_PRESETS
 
 if TYPE_CHECKING:
-    import click
-
     from holdfast.core.records import QueueRecord
 
 
-@declare.group(invoke_without_command=True)
-@declare.pass_context
+@click.group(invoke_without_command=True)
+@click.pass_context
 @talks
 def queues(face: Face, context: click.Context) -> None:
     """List queues: their jobs and their own settings.
@@ -56,9 +57,9 @@ def _line(queue: QueueRecord) -> str:
 
 
 @queues.command("set")
-@declare.argument("name")
-@declare.argument("changes", metavar="SETTING=VALUE...", nargs=-1)
-@declare.option("--unset", multiple=True, metavar="SETTING", help="Use the cluster's value again.")
+@click.argument("name")
+@click.argument("changes", metavar="SETTING=VALUE...", nargs=-1)
+@click.option("--unset", multiple=True, metavar="SETTING", help="Use the cluster's value again.")
 @talks
 def set_queue(face: Face, name: str, changes: Sequence[str], unset: Sequence[str]) -> None:
     """Create a queue, or change its settings. `off` switches a limit off.
@@ -74,7 +75,7 @@ def set_queue(face: Face, name: str, changes: Sequence[str], unset: Sequence[str
 
 
 @queues.command()
-@declare.argument("name", metavar="PRESET", type=declare.Choice(["render"]))
+@click.argument("name", metavar="PRESET", type=click.Choice(["render"]))
 @talks
 def preset(face: Face, name: str) -> None:
     """Make queues that belong together, each with its limits, for jobs and for calls.
@@ -86,17 +87,15 @@ def preset(face: Face, name: str) -> None:
     Example:
       holdfast queues preset render
     """
-    from holdfast.core.settings.table import QUEUE_PRESETS
-
     with face.client() as client:
         made = [client.put_queue(queue, own) for queue, own in QUEUE_PRESETS[name].items()]
     face.show(made, queues_table(made))
 
 
 @queues.command()
-@declare.argument("name")
-@declare.option("--reason", default="", help="Shown by `why`.")
-@declare.option("--hard", is_flag=True, help="Also stop running jobs, at no charge.")
+@click.argument("name")
+@click.option("--reason", default="", help="Shown by `why`.")
+@click.option("--hard", is_flag=True, help="Also stop running jobs, at no charge.")
 @talks
 def pause(face: Face, name: str, reason: str, hard: bool) -> None:
     """Start no more jobs from a queue.
@@ -109,7 +108,7 @@ def pause(face: Face, name: str, reason: str, hard: bool) -> None:
 
 
 @queues.command()
-@declare.argument("name")
+@click.argument("name")
 @talks
 def resume(face: Face, name: str) -> None:
     """Start jobs from a queue again.
@@ -122,7 +121,7 @@ def resume(face: Face, name: str) -> None:
 
 
 @queues.command()
-@declare.argument("name")
+@click.argument("name")
 @talks
 def delete(face: Face, name: str) -> None:
     """Delete a queue that has no unfinished jobs.

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import os
 import time
+import zoneinfo
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli import declare
+import click
+
+from holdfast.cli.face import Face, talks
 from holdfast.cli.jobs.submit import read_spec, takes_spec, with_input
 from holdfast.cli.options import OWNER, POSITIVE, choose_owner
-from holdfast.cli.output import Face, facts, paint, print_text, span, table, talks
+from holdfast.cli.output import facts, paint, print_text, span, table
+from holdfast.core.settings.resolve import parse_duration
 
 if TYPE_CHECKING:
     from holdfast.core.arrays.records import ScheduleRecord, ScheduleRunRecord
 
-NAME = declare.argument("name", metavar="SCHEDULE")
+NAME = click.argument("name", metavar="SCHEDULE")
 
 
-@declare.group()
+@click.group()
 def schedules() -> None:
     """Submit jobs at set times, and see what became of them.
 
@@ -47,19 +51,19 @@ def list_schedules(face: Face, owner: str | None, mine: bool) -> None:
 
 
 @schedules.command()
-@declare.argument("schedule", metavar="SCHEDULE")
-@declare.option("--cron", metavar="LINE", help="Minute, hour, day of month, month, day of week.")
-@declare.option("--every", metavar="TIME", help="An interval, as 15m or 6h.")
-@declare.option("--time-zone", metavar="ZONE", default="UTC", help="Whose clock --cron goes by.")
-@declare.option(
+@click.argument("schedule", metavar="SCHEDULE")
+@click.option("--cron", metavar="LINE", help="Minute, hour, day of month, month, day of week.")
+@click.option("--every", metavar="TIME", help="An interval, as 15m or 6h.")
+@click.option("--time-zone", metavar="ZONE", default="UTC", help="Whose clock --cron goes by.")
+@click.option(
     "--catch-up",
-    type=declare.Choice(["none", "one", "all"]),
+    type=click.Choice(["none", "one", "all"]),
     default="one",
     help="Of times missed while no controller ran: none, the newest, or the last 100.",
 )
-@declare.option(
+@click.option(
     "--overlap",
-    type=declare.Choice(["skip", "queue", "cancel_running"]),
+    type=click.Choice(["skip", "queue", "cancel_running"]),
     default="skip",
     help="While the run before has not ended.",
 )
@@ -84,14 +88,12 @@ def create(
       holdfast schedules create nightly --cron "0 3 * * *" --gpus 1 -- python train.py
       holdfast schedules create poll --every 15m --overlap queue -- python poll.py
     """
-    from holdfast.core.settings.resolve import parse_duration
-
     if (cron is None) == (every is None):
-        raise declare.usage_error("give either --cron or --every")
+        raise click.UsageError("give either --cron or --every")
     try:
         seconds = None if every is None else parse_duration(every)
     except ValueError as error:
-        raise declare.usage_error(f"--every: {error}") from None
+        raise click.UsageError(f"--every: {error}") from None
     with face.client() as client:
         spec = read_spec(client.place, options, os.environ, time.time())
         spec = with_input(client, spec, options["stdin"])
@@ -109,7 +111,7 @@ def create(
 
 @schedules.command()
 @NAME
-@declare.option("--limit", type=POSITIVE, default=10, help="How many of its runs.")
+@click.option("--limit", type=POSITIVE, default=10, help="How many of its runs.")
 @talks
 def show(face: Face, name: str, limit: int) -> None:
     """Show a schedule and its newest runs.
@@ -130,7 +132,7 @@ def show(face: Face, name: str, limit: int) -> None:
 
 @schedules.command()
 @NAME
-@declare.option("--reason", default="", help="Shown with it.")
+@click.option("--reason", default="", help="Shown with it.")
 @talks
 def pause(face: Face, name: str, reason: str) -> None:
     """Let none of its times come.
@@ -191,7 +193,7 @@ def run_now(face: Face, name: str) -> None:
 
 @schedules.command("next")
 @NAME
-@declare.argument("count", type=POSITIVE, default=5)
+@click.argument("count", type=POSITIVE, default=5)
 @talks
 def list_next(face: Face, name: str, count: int) -> None:
     """Print its next times, in its own time zone.
@@ -200,8 +202,6 @@ def list_next(face: Face, name: str, count: int) -> None:
     Example:
       holdfast schedules next nightly 3
     """
-    import zoneinfo
-
     with face.client() as client:
         told = client.schedule_times(name, count)
     try:

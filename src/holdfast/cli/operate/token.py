@@ -1,11 +1,13 @@
 """`token`: make, list and revoke tokens."""
 
-from holdfast.cli import declare
+import click
+
+from holdfast.cli.face import Face, talks
 from holdfast.cli.options import read_seconds
-from holdfast.cli.output import Face, age, note, table, talks
+from holdfast.cli.output import age, note, table
 
 
-@declare.group()
+@click.group()
 def token() -> None:
     """Make, list and revoke tokens.
 
@@ -17,10 +19,10 @@ def token() -> None:
 
 
 @token.command()
-@declare.option("--role", type=declare.Choice(["admin", "submit", "read", "join"]), required=True)
-@declare.option("--name", default="", help="Its purpose.")
-@declare.option("--user", default="", help="The owner of what it submits. [default: its name]")
-@declare.option("--expires", metavar="TIME", help="As 12h or 30d. [default: 1h for a join token]")
+@click.option("--role", type=click.Choice(["admin", "submit", "read", "join"]), required=True)
+@click.option("--name", default="", help="Its purpose.")
+@click.option("--user", default="", help="The owner of what it submits. [default: its name]")
+@click.option("--expires", metavar="TIME", help="As 12h or 30d. [default: 1h for a join token]")
 @talks
 def create(face: Face, role: str, name: str, user: str, expires: str | None) -> None:
     """Make a token and print its secret, this once.
@@ -64,7 +66,7 @@ def list_tokens(face: Face) -> None:
 
 
 @token.command()
-@declare.argument("token_id", metavar="ID")
+@click.argument("token_id", metavar="ID")
 @talks
 def revoke(face: Face, token_id: str) -> None:
     """End a token; it is refused within seconds.

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli import declare
 from holdfast.cli.endings import EXIT_FAILED
+from holdfast.cli.face import Face, talks
 from holdfast.cli.options import POSITIVE, read_seconds
-from holdfast.cli.output import Face, age, facts, note, table, talks
+from holdfast.cli.output import age, facts, note, table
 from holdfast.core.ids import ID_PATTERN
 from holdfast.errors import NotFound, ValidationError
 
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
     from holdfast.core.webhooks.values import DeliveryRecord, WebhookRecord
 
 
-ID = declare.argument("webhook_id", metavar="WEBHOOK")
-SECRET = declare.option(
+ID = click.argument("webhook_id", metavar="WEBHOOK")
+SECRET = click.option(
     "--secret-file", metavar="FILE", help="Your own secret (16 to 256 characters); - is stdin."
 )
 
 
-@declare.group(invoke_without_command=True)
-@declare.pass_context
+@click.group(invoke_without_command=True)
+@click.pass_context
 @talks
 def webhooks(face: Face, context: click.Context) -> None:
     """List webhooks: their URLs, and the number of pending and dead deliveries.
@@ -138,16 +139,16 @@ def _read_secret(secret_file: str | None) -> str | None:
 
 
 @webhooks.command()
-@declare.argument("target", metavar="URL")
-@declare.option(
+@click.argument("target", metavar="URL")
+@click.option(
     "--event",
     "events",
     multiple=True,
     metavar="PATTERN",
     help="As job.failed or job.*; repeatable.",
 )
-@declare.option("--project", metavar="NAME", help="Only this project's events.")
-@declare.option("--name", default="", help="Its purpose.")
+@click.option("--project", metavar="NAME", help="Only this project's events.")
+@click.option("--name", default="", help="Its purpose.")
 @SECRET
 @talks
 def add(
@@ -180,12 +181,12 @@ def add(
 
 @webhooks.command("set")
 @ID
-@declare.option("--to", metavar="URL", help="The new URL, also for pending deliveries.")
-@declare.option("--event", "events", multiple=True, metavar="PATTERN", help="The new events.")
-@declare.option("--all-events", is_flag=True, help="Every event, except those about webhooks.")
-@declare.option("--project", metavar="NAME", help="Only this project's events.")
-@declare.option("--all-projects", is_flag=True, help="Every project's events.")
-@declare.option("--name", help="Its purpose.")
+@click.option("--to", metavar="URL", help="The new URL, also for pending deliveries.")
+@click.option("--event", "events", multiple=True, metavar="PATTERN", help="The new events.")
+@click.option("--all-events", is_flag=True, help="Every event, except those about webhooks.")
+@click.option("--project", metavar="NAME", help="Only this project's events.")
+@click.option("--all-projects", is_flag=True, help="Every project's events.")
+@click.option("--name", help="Its purpose.")
 @talks
 def set_webhook(
     face: Face,
@@ -237,7 +238,7 @@ def remove(face: Face, webhook_id: str) -> None:
 
 @webhooks.command()
 @ID
-@declare.option("--grace", default="24h", metavar="TIME", help="How long the old secret signs too.")
+@click.option("--grace", default="24h", metavar="TIME", help="How long the old secret signs too.")
 @SECRET
 @talks
 def rotate(face: Face, webhook_id: str, grace: str, secret_file: str | None) -> None:
@@ -280,15 +281,15 @@ def test(face: Face, webhook_id: str) -> int | None:
 
 @webhooks.command()
 @ID
-@declare.argument("delivery_id", metavar="[DELIVERY]", required=False)
-@declare.option(
+@click.argument("delivery_id", metavar="[DELIVERY]", required=False)
+@click.option(
     "--state",
     "states",
     multiple=True,
-    type=declare.Choice(["pending", "delivered", "dead"]),
+    type=click.Choice(["pending", "delivered", "dead"]),
     help="Only these; repeatable.",
 )
-@declare.option("--limit", type=POSITIVE, default=50, help="The most to list.")
+@click.option("--limit", type=POSITIVE, default=50, help="The most to list.")
 @talks
 def deliveries(
     face: Face, webhook_id: str, delivery_id: str | None, states: Sequence[str], limit: int
@@ -300,8 +301,6 @@ def deliveries(
       holdfast webhooks deliveries WEBHOOK --state dead --state pending
       holdfast webhooks deliveries WEBHOOK DELIVERY
     """
-    from itertools import islice
-
     with face.client() as client:
         if delivery_id is not None:
             one = client.delivery(find_webhook(client, webhook_id), delivery_id)
@@ -325,8 +324,8 @@ def _deliveries_table(rows: Sequence[DeliveryRecord]) -> str:
 
 @webhooks.command()
 @ID
-@declare.argument("delivery_ids", metavar="[DELIVERY]...", nargs=-1)
-@declare.option("--dead", is_flag=True, help="Every dead delivery.")
+@click.argument("delivery_ids", metavar="[DELIVERY]...", nargs=-1)
+@click.option("--dead", is_flag=True, help="Every dead delivery.")
 @talks
 def redeliver(face: Face, webhook_id: str, delivery_ids: Sequence[str], dead: bool) -> None:
     """Send deliveries again; dead or delivered ones begin their tries anew, pending ones go now.
@@ -350,7 +349,7 @@ def redeliver(face: Face, webhook_id: str, delivery_ids: Sequence[str], dead: bo
 
 @webhooks.command()
 @ID
-@declare.option("--reason", default="", help="Shown with the webhook.")
+@click.option("--reason", default="", help="Shown with the webhook.")
 @talks
 def pause(face: Face, webhook_id: str, reason: str) -> None:
     """Send nothing more to a webhook. Its events are kept as long as history is.

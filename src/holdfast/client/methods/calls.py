@@ -5,9 +5,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import secrets
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from holdfast.client.follow import Follow
 from holdfast.client.rest import (
     PageCall,
     RestCall,
@@ -16,13 +20,14 @@ from holdfast.client.rest import (
     get_pages,
     path_of,
     query_of,
+    read_as,
     read_nothing,
     send,
 )
 from holdfast.client.scripts import Script, gives_each, gives_one, runs, take_answer
+from holdfast.core.ids import ENTROPY_BITS, make_id
 
 if TYPE_CHECKING:
-    from holdfast.client.follow import Follow
     from holdfast.core.calls.values import FunctionSpec
     from holdfast.wire.calls import CallLogLine, CallResult, CallResults, CallSetView, CallView
 
@@ -32,11 +37,6 @@ RESULTS_WAIT_SECONDS = 20
 
 def make_set_id() -> str:
     """Return the id of a new call set."""
-    import secrets
-    import time
-
-    from holdfast.core.ids import ENTROPY_BITS, make_id
-
     return make_id(time.time_ns() // 1_000_000, secrets.randbits(ENTROPY_BITS))
 
 
@@ -179,7 +179,6 @@ class CallMethods:
         """Yield what a call printed: in its last attempt, or in `attempt`; `follow` goes on until the
         call has ended, through all attempts to come. A lost connection gives no byte twice."""
         from holdfast.client.call_logs import CallLogFollower
-        from holdfast.client.follow import Follow
 
         query = query_of(attempt=attempt, stream=stream, follow=follow or None)
         path = path_of("call-sets", set_id, "calls", str(index), "logs")
@@ -208,8 +207,6 @@ class CallMethods:
     @runs
     def put_value(self, data: bytes) -> Script[str]:
         """Keep a large argument of calls, and return its name, the SHA-256 of its bytes."""
-        import hashlib
-
         name = hashlib.sha256(data).hexdigest()
         yield RestCall("PUT", path_of("values", name), read_nothing, body=data)
         return name
@@ -253,7 +250,6 @@ def _cut(args: Iterable[str]) -> Iterator[tuple[list[str], bool]]:
 
 
 def _read_page(data: bytes) -> ResultPage[CallResult]:
-    from holdfast.client.rest import read_as
     from holdfast.wire.calls import CallResults
 
     found = read_as(CallResults)(data)
