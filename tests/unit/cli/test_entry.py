@@ -18,7 +18,7 @@ def test_the_bare_program_shows_its_help(stub: Stub) -> None:
     assert done.stdout == stub.run("--help").stdout
 
 
-@pytest.mark.parametrize("group", ["workflow", "schedules", "token", "db", "checkpoints"])
+@pytest.mark.parametrize("group", ["workflow", "db", "checkpoints"])
 def test_a_group_by_itself_shows_its_help(stub: Stub, group: str) -> None:
     done = stub.run(group)
     assert (done.exit_code, done.stderr) == (0, "")

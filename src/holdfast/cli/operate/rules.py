@@ -47,8 +47,24 @@ def rules(face: Face, context: click.Context, as_text: bool) -> None:
       holdfast rules try --exit-code 1 --log job.log --rules rules.toml
       holdfast rules set rules.toml
     """
-    if context.invoked_subcommand is not None:
-        return
+    if context.invoked_subcommand is None:
+        _list(face, as_text)
+
+
+@rules.command("list")
+@click.option("--text", "as_text", is_flag=True, help="Print the rules as they were written.")
+@talks
+def list_rules(face: Face, as_text: bool) -> None:
+    """List rules.
+
+    \b
+    Example:
+      holdfast rules list --json
+    """
+    _list(face, as_text)
+
+
+def _list(face: Face, as_text: bool) -> None:
     with face.client() as client:
         view = client.rules()
     if view.problem:
