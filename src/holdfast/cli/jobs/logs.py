@@ -20,13 +20,12 @@ from holdfast.cli.jobs.ranks_output import Excerpt, RankPrefixer, find_last_line
 from holdfast.cli.options import COUNT, JOB, POSITIVE
 from holdfast.cli.output import count_of, note, say_state, write_stream
 from holdfast.core.records import JobRecord
+from holdfast.wire.api import LogLine
 
 if TYPE_CHECKING:
     from holdfast.cli.jobs.narrator import Narrator
     from holdfast.client import Client
     from holdfast.core.arrays.records import ArrayRecord
-    from holdfast.wire.api import LogLine
-
 # Jobs run on while their controller is away for long, so only Ctrl-C gives up the following.
 _LINE_BYTES = 4096  # as many are read at first for each line of `-n`
 FOLLOW_RETRY_SECONDS = 24 * 3600.0
@@ -94,8 +93,6 @@ def copy_output(
 ) -> tuple[JobRecord, Gaps]:
     """Write the job's output to stdout and stderr until it has ended, and return the ended job, and
     what could not be written."""
-    from holdfast.wire.api import LogLine
-
     prefixer = RankPrefixer(job.tasks) if job.tasks > 1 and which.get("rank") is None else None
     gaps = Gaps(job.id, full=which.get("full", False))
     for item in client.follow(job.id, retry_seconds=FOLLOW_RETRY_SECONDS, **which):
@@ -239,8 +236,6 @@ def _show_array(
     face: Face, client: Client, array: ArrayRecord, which: dict[str, Any], cut: LinesCut
 ) -> None:
     """Print the output of each member of an array that has run, each line after its index."""
-    from holdfast.wire.api import LogLine
-
     members = sorted(
         client.jobs(array=array.id, page_size=500), key=lambda job: job.array_index or 0
     )
